@@ -1,0 +1,65 @@
+# `make help` lists the targets. Nothing here is needed to use the library: `pip install regard` is.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+GPU_PYTHON ?= python3
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
+# Two workers of one thread each: the number of threads changes the bits of a run on the CPU, so tests fix it.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+RESULTS := bench/results
+
+.PHONY: help setup test check demo bench gpu faults map clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+setup: .venv/.ready  ## create .venv and install everything; again only when pyproject.toml or constraints.txt change
+
+# torch comes first and alone, so that nothing else decides which build it is. Where PyPI's default build carries CUDA
+# (Linux), put PyTorch's CPU index into PIP_EXTRA_INDEX_URL: the smaller `+cpu` build then wins.
+.venv/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"regard needs Python 3.11 or later, $(PYTHON) is {sys.version.split()[0]}; try make setup PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	$(PIP) -e '.[dev]'
+	touch $@
+
+test: setup check  ## check, then all tests: quick ones first, slow ones after
+	$(PYTEST) -n 2 -m "not slow"
+	$(PYTEST) -n 2 -m slow || [ $$? -eq 5 ]  # 5: there are no slow tests
+
+check: setup  ## ruff, mypy, which room imports which, and whether docs/map.md is fresh
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict src/regard
+	$(BIN)/python tests/rooms.py
+	$(BIN)/python tools/map.py --check
+
+demo: setup  ## train and look inside something small, in about a minute
+	$(BIN)/python examples/demo.py
+
+bench: setup  ## side-by-side benchmarks on this CPU; log in bench/results
+	@mkdir -p $(RESULTS)
+	$(BIN)/python bench/cpu.py 2>&1 | tee $(RESULTS)/cpu.log
+
+gpu:  ## the tests that need CUDA, with GPU_PYTHON and its own torch; log in bench/results
+	@mkdir -p $(RESULTS)
+	PYTHONPATH=src $(GPU_PYTHON) tests/gpu/run.py 2>&1 | tee $(RESULTS)/gpu-tests.log
+
+faults: setup  ## kill, damage and interrupt runs, at full counts (REGARD_FAULTS=full); log in bench/results
+	@if [ -d tests/faults ]; then \
+		mkdir -p $(RESULTS); \
+		REGARD_FAULTS=full $(PYTEST) tests/faults -v 2>&1 | tee $(RESULTS)/faults.log; \
+	else \
+		echo "tests/faults: there are none yet"; \
+	fi
+
+map: setup  ## write docs/map.md again: from formula to line to test
+	$(BIN)/python tools/map.py
+
+clean:  ## remove caches and builds; .venv and runs stay
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

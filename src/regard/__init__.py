@@ -1,0 +1,13 @@
+"""One small, readable transformer that takes every shape."""
+
+from regard import config, efficient
+from regard.core.kernels import KERNELS
+from regard.core.masks import mask
+from regard.core.model import Transformer
+from regard.core.tokens import Tokens, line, raster
+from regard.core.watch import looking
+from regard.heads import Towers
+
+__all__ = [
+    "KERNELS", "Tokens", "Towers", "Transformer", "config", "efficient", "line", "looking", "mask", "raster",
+]  # fmt: skip

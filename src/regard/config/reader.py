@@ -1,0 +1,317 @@
+"""Reads a tree of frozen dataclasses from TOML, checks all of it, and writes it back.
+
+    file ── read ──►  config  ── tree ──►  nested dict  ── make ──►  the same config
+                              ── text ──►  TOML         ── read ──►  the same config
+
+A setting is an int, float, bool, str, Literal, tuple[T, ...], another dataclass, or a union of these with one list at
+most. Among several dataclasses the field `kind` chooses. TOML has no null: "none" means None where None is allowed.
+A table given in part keeps the rest of its default: with `mlp: MLP = MLP(hidden=256)`, `mlp.bias=false` keeps the 256.
+Nothing is evaluated, and every mistake is a ConfigError that names the setting by its path.
+"""
+
+import inspect
+import json
+import reprlib
+import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from regard.config.names import did_you_mean
+
+Config = TypeVar("Config")
+
+SIMPLE: dict[Any, tuple[str, str, dict[str, Any]]] = {  # one of them, many of them, their JSON schema
+    int: ("a whole number", "whole numbers", {"type": "integer"}),
+    float: ("a number", "numbers", {"type": "number"}),
+    bool: ("true or false", "true and false", {"type": "boolean"}),
+    str: ("a string in quotes", "strings", {"type": "string"}),
+    NoneType: ("none", "nothing", {"enum": ["none", None]}),
+}
+WHOLE = range(-(2**63), 2**63)  # the whole numbers TOML promises to hold
+
+
+class ConfigError(ValueError):
+    """A config that cannot be used, in one sentence for whoever wrote it."""
+
+
+def read(cls: type[Config], path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """The config in a TOML file, after overrides such as "trunk.depth=4" or "trunk.mask=causal & window(8)"."""
+    given = parsed(contents(path), path)
+    for line in overrides:
+        override(given, line)
+    try:
+        return make(cls, given)
+    except ConfigError as problem:
+        if given:
+            raise
+        raise ConfigError(f"{path}: the file holds no settings; {problem}") from None
+
+
+def contents(path: str | Path) -> str:
+    try:
+        return Path(path).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        line = problem.object.count(b"\n", 0, problem.start) + 1
+        raise ConfigError(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from None
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise ConfigError(f"{path}: {reason.lower()}; name a TOML file that can be read") from None
+
+
+def parsed(source: str, path: str | Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(source)
+    except RecursionError:
+        raise ConfigError(f"{path}: the tables or lists are nested too deeply to read") from None
+    except ValueError as problem:
+        last = source.rstrip().count("\n") + 1
+        reason = str(problem).replace("at end of document", f"at line {last}, where the file ends")
+        raise ConfigError(f"{path}: not valid TOML: {reason}") from None
+
+
+def override(given: dict[str, Any], line: str) -> None:
+    """Sets one setting by its dotted path; where there is no table on the way, there is one afterwards."""
+    dotted, equals, value = line.partition("=")
+    names = [name.strip() for name in dotted.split(".")]
+    if not equals or not all(names):
+        raise ConfigError(f"override {line!r}: expected setting=value, such as trunk.depth=4")
+    for name in names[:-1]:
+        if not isinstance(given.get(name), dict):
+            given[name] = {}
+        given = given[name]
+    given[names[-1]] = value_in(value.strip())
+
+
+def value_in(source: str) -> Any:
+    """A TOML value if it is one, otherwise the string itself: nobody wants to quote twice in a shell."""
+    with suppress(ValueError, RecursionError):
+        table = tomllib.loads(f"value = {source}")
+        if len(table) == 1:  # a line break in the source could bring in more keys
+            return table["value"]
+    return source
+
+
+def make(cls: type[Config], tree: Any, path: str = "") -> Config:
+    """The config that a nested dict describes; `path` is where the dict stands in a larger one."""
+    made: Config = fitted(cls, tree, path)
+    return made
+
+
+def fitted(kind: Any, given: Any, path: str, default: Any = None) -> Any:
+    """What was given, as a value of the annotation `kind`."""
+    allowed = options(kind)
+    parts = [option for option in allowed if is_dataclass(option)]
+    lists = [option for option in allowed if get_origin(option) is tuple]
+    if NoneType in allowed and given in (None, "none"):
+        return None
+    if parts and isinstance(given, dict):
+        return built(chosen(parts, given, path, default), given, path, default, parts)
+    if lists and isinstance(given, list | tuple):
+        return tuple(fitted(get_args(lists[0])[0], item, f"{path}[{place}]") for place, item in enumerate(given))
+    for option in allowed:
+        if fits(option, given):
+            return float(given) if option is float else given
+    raise wrong(path, misfit(kind, given))
+
+
+def options(kind: Any) -> tuple[Any, ...]:
+    """The members of a union; anything else is a union of one."""
+    found = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    for option in found:
+        listed = get_origin(option) is tuple and get_args(option)[1:] == (...,)
+        if not (listed or option in SIMPLE or get_origin(option) is Literal or is_dataclass(option)):
+            raise TypeError(f"a setting cannot be annotated {option}; what it can be stands on top of {__name__}")
+    return found
+
+
+def fits(option: Any, given: Any) -> bool:
+    if get_origin(option) is Literal:
+        return any(given == word and type(given) is type(word) for word in get_args(option))
+    if type(given) is int:
+        return option in (int, float) and given in WHOLE
+    if type(given) is str:  # a lone surrogate, from odd bytes on a command line, could not be saved
+        return option is str and given.encode(errors="ignore").decode() == given
+    return type(given) is option and given == given  # nan is no setting: it differs even from itself
+
+
+def chosen(parts: list[Any], given: dict[str, Any], path: str, default: Any) -> Any:
+    """The dataclass that `kind` names; without a kind, the default's."""
+    if len(parts) == 1:
+        return parts[0]
+    kinds = {word: part for part in parts for word in get_args(settings(part)["kind"])}
+    if "kind" in given:
+        return kinds[fitted(Literal[*kinds], given["kind"], joined(path, "kind"))]
+    if type(default) in parts:
+        return type(default)
+    raise wrong(joined(path, "kind"), f"missing; set it to {' or '.join(kinds)}")
+
+
+def built(cls: Any, given: dict[str, Any], path: str, default: Any, parts: list[Any]) -> Any:
+    """A dataclass from its table; what is not given comes from `default`, if that is one of the same kind."""
+    kinds = settings(cls)
+    start = {name: getattr(default, name) for name in kinds} if type(default) is cls else defaults(cls)
+    values = dict(start)
+    for name, value in given.items():
+        if name not in kinds:
+            raise wrong(joined(path, name), stranger(name, cls, parts))
+        values[name] = fitted(kinds[name], value, joined(path, name), start.get(name))
+    for name in kinds:
+        if name not in values:
+            raise wrong(joined(path, name), f"missing; set it to {' or '.join(words(kinds[name]))}")
+    try:
+        return cls(**values)
+    except ValueError as problem:  # "depth: 0 is less than 1" becomes "trunk.depth: 0 is less than 1"
+        own = path and str(problem).partition(":")[0].partition(".")[0] in kinds
+        raise ConfigError(f"{path}.{problem}") if own else wrong(path, str(problem)) from problem
+
+
+def settings(cls: Any) -> dict[str, Any]:
+    """The annotation of each field."""
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in fields(cls)}
+
+
+def defaults(cls: Any) -> dict[str, Any]:
+    fixed = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
+    return fixed | {f.name: f.default_factory() for f in fields(cls) if f.default_factory is not MISSING}
+
+
+def joined(path: str, name: str) -> str:
+    known = name if str(name).isidentifier() else repr(name)
+    return f"{path}.{known}" if path else known
+
+
+def wrong(path: str, message: str) -> ConfigError:
+    return ConfigError(f"{path}: {message}" if path else message)
+
+
+def stranger(name: str, cls: Any, parts: list[Any]) -> str:
+    """Why a table has no such setting: it is another kind's, or a slip of the pen."""
+    for part in parts:
+        if name in settings(part):
+            theirs, ours = (get_args(settings(one)["kind"])[0] for one in (part, cls))
+            return f"is a setting of kind {theirs!r}, but the kind here is {ours!r}; remove it or change the kind"
+    names = list(settings(cls))
+    return f"no such setting{did_you_mean(str(name), names) or ';'} there are {', '.join(names)}"
+
+
+def misfit(kind: Any, given: Any) -> str:
+    expected = words(kind)
+    if type(given) is str and any(get_origin(option) is Literal for option in options(kind)):
+        return f"no {reprlib.repr(given)}{did_you_mean(given, expected) or ';'} there are {', '.join(expected)}"
+    if type(given) is int and given not in WHOLE:
+        return f"expected {' or '.join(expected)}, got a number beyond 64 bits"
+    got = {dict: "a table", list: "a list", NoneType: "nothing"}.get(type(given)) or reprlib.repr(given)
+    return f"expected {' or '.join(expected)}, got {got}"
+
+
+def words(kind: Any) -> list[str]:
+    """What may be given, in words, one for each choice."""
+    found: list[str] = []
+    for option in options(kind):
+        if option in SIMPLE:
+            found.append(SIMPLE[option][0])
+        elif get_origin(option) is Literal:
+            found.extend(str(word) for word in get_args(option))
+        elif get_origin(option) is tuple:
+            item = get_args(option)[0]
+            found.append(f"a list of {SIMPLE[item][1]}" if item in SIMPLE else "a list")
+        else:
+            found.append("a table of settings")
+    return list(dict.fromkeys(found))
+
+
+def tree(config: Any, path: str = "") -> dict[str, Any]:
+    """The config as nested dicts of plain values, defaults included; refuses what would not read back the same."""
+    written = {}
+    for name, kind in settings(type(config)).items():
+        value, place = getattr(config, name), joined(path, name)
+        written[name] = plain(value, place)
+        if fitted(kind, written[name], place) != value:
+            raise wrong(place, f"{reprlib.repr(value)} would be read back as something else; choose another value")
+    return written
+
+
+def plain(value: Any, path: str = "") -> Any:
+    if is_dataclass(value):
+        return tree(value, path)
+    if isinstance(value, tuple):
+        return [plain(item, f"{path}[{place}]") for place, item in enumerate(value)]
+    return "none" if value is None else value
+
+
+def text(config: Any) -> str:
+    """The config as TOML, defaults included."""
+    return "\n".join(lines(tree(config))).lstrip("\n") + "\n"
+
+
+def lines(table: dict[str, Any], path: str = "") -> Iterator[str]:
+    """A table's own settings, then the tables in it: below a [header] there is no way back up."""
+    inner = {name: value for name, value in table.items() if isinstance(value, dict) or holds_tables(value)}
+    yield from (f"{name} = {literal(value)}" for name, value in table.items() if name not in inner)
+    for name, value in inner.items():
+        place = joined(path, name)
+        for item in value if isinstance(value, list) else [value]:
+            yield from ("", f"[[{place}]]" if isinstance(value, list) else f"[{place}]")
+            yield from lines(item, place)
+
+
+def holds_tables(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(isinstance(item, dict) for item in value)
+
+
+def literal(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name} = {literal(item)}' for name, item in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(literal(item) for item in value)}]"
+    if isinstance(value, float):
+        return repr(value)  # which spells inf as TOML does
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML escapes what JSON does, and DEL
+
+
+def schema(cls: Any) -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of the tables that `make` accepts."""
+    parts: dict[str, Any] = {}
+    whole = shape(cls, parts)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "$defs": parts}
+
+
+def shape(kind: Any, parts: dict[str, Any], default: Any = None) -> dict[str, Any]:
+    """The schema of one annotation. What is required stands here and not in $defs: a default fills it in."""
+    members = [option for option in options(kind) if is_dataclass(option)]
+    chooses = ["kind"] if len(members) > 1 else []
+    shapes = []
+    for option in options(kind):
+        filled = option not in members or type(default) is option
+        needed = [] if filled else chooses + [name for name in settings(option) if name not in defaults(option)]
+        shapes.append(shape_of_one(option, parts) | ({"required": needed} if needed else {}))
+    return shapes[0] if len(shapes) == 1 else {"oneOf" if members else "anyOf": shapes}
+
+
+def shape_of_one(option: Any, parts: dict[str, Any]) -> dict[str, Any]:
+    if option in SIMPLE:
+        return SIMPLE[option][2]
+    if get_origin(option) is Literal:
+        return {"enum": list(get_args(option))}
+    if get_origin(option) is tuple:
+        return {"type": "array", "items": shape(get_args(option)[0], parts)}
+    if option.__name__ not in parts:
+        parts[option.__name__] = {}  # holds the place, should the part contain itself
+        parts[option.__name__] = shape_of_part(option, parts)
+    return {"$ref": f"#/$defs/{option.__name__}"}
+
+
+def shape_of_part(cls: Any, parts: dict[str, Any]) -> dict[str, Any]:
+    kinds, known, about = settings(cls), defaults(cls), inspect.cleandoc(cls.__doc__)
+    properties = {name: shape(kind, parts, known.get(name)) for name, kind in kinds.items()}
+    return {
+        "type": "object",
+        "description": "" if about.startswith(f"{cls.__name__}(") else about,  # what dataclass writes where nobody did
+        "properties": {n: p | ({"default": plain(known[n])} if n in known else {}) for n, p in properties.items()},
+        "additionalProperties": False,
+    }

@@ -1,0 +1,5 @@
+"""The hour: one transformer for every shape, in torch alone.
+
+Read in this order: tokens (what a model is given), masks (who may look at whom), positions (where a token stands),
+kernels (how attention is computed), layers (the block), model (the whole), cache (generation), watch (looking inside).
+"""

@@ -1,0 +1,104 @@
+"""What generation remembers: keys and values of all tokens so far, so that a step computes only the new ones.
+
+The caller owns it. All memory is allocated at the start and written in place by index; nothing that differs from step
+to step is a Python number, so one compiled graph (and one CUDA graph) serves every step.
+"""
+
+import torch
+from torch import Tensor
+
+from regard.core.tokens import Places, Tokens
+
+
+class Entry:
+    """One layer's keys and values: (B, G, capacity, d) each."""
+
+    def __init__(self, k: Tensor, v: Tensor) -> None:
+        self.k, self.v = k, v
+
+    def append(self, k: Tensor, v: Tensor, slots: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
+        """Write the new keys and values; what to attend to: the new ones alone into an empty cache, else all."""
+        write(self.k, k, slots)
+        write(self.v, v, slots)
+        return (k, v) if fresh else (self.k, self.v)
+
+
+def write(table: Tensor, new: Tensor, slots: Tensor) -> None:
+    index = slots[:, None, :, None].expand(-1, table.shape[1], -1, table.shape[3])
+    table.scatter_(2, index, new.to(table.dtype))
+
+
+class Across:
+    """Cross-attention's keys and values: made once for a source."""
+
+    def __init__(self) -> None:
+        self.k: Tensor | None = None
+        self.v: Tensor | None = None
+
+
+class Cache:
+    """Entries for all layers, and the places of the tokens they remember.
+
+    length (B,) slots written, padding included; next (B,) the order of the next token.
+    """
+
+    def __init__(self, sizes: list[tuple[int, int, int]], batch: int, capacity: int, cross: bool, like: Tensor) -> None:
+        """`sizes`: key heads, their width and the values' width, for each layer."""
+
+        def room(heads: int, width: int) -> Tensor:
+            return torch.zeros(batch, heads, capacity, width, dtype=like.dtype, device=like.device)
+
+        def table(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=like.device)
+
+        self.entries = [Entry(room(heads, width), room(heads, value)) for heads, width, value in sizes]
+        self.across = [Across() for _ in sizes] if cross else []
+        self.memory: Tokens | None = None
+        self.layers: list[Tensor] | None = None  # the encoder's layers, when cross-attention is layer by layer
+        self.order, self.real = table(batch, capacity), table(batch, capacity, dtype=torch.bool)
+        self.length, self.next = table(batch), table(batch)
+        self.capacity, self.fresh = capacity, True
+        self.used = 0  # slots written at most: counted only outside compiled code
+
+    def begin(self, tokens: Places) -> tuple[Tensor, Places]:
+        """Make room for new tokens: the slots they take, and the places of all keys they may look at."""
+        if tokens.document is not None or tokens.edges is not None:
+            raise ValueError("a cache holds one growing sequence a row: documents and edges cannot be packed into it")
+        if not torch.compiler.is_compiling():
+            self.used += tokens.count
+            if self.used > self.capacity:
+                raise ValueError(f"the cache holds {self.capacity} tokens and {self.used} were given; make it larger")
+        slots = self.length[:, None] + torch.arange(tokens.count, device=self.length.device)
+        real = torch.ones_like(slots, dtype=torch.bool) if tokens.real is None else tokens.real
+        self.order.scatter_(1, slots, tokens.order)
+        self.real.scatter_(1, slots, real)
+        self.length += tokens.count
+        self.next += real.sum(-1)
+        return slots, tokens if self.fresh else Places(order=self.order, real=self.real)
+
+    def finish(self) -> None:
+        self.fresh = False
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes a copy of row rows[i], for beams."""
+        for table in self.tables():
+            table.copy_(table[rows])
+
+    def copy(self, row: int, to: int) -> None:
+        """One row over another, to branch a text or to join a prefix that was computed before."""
+        for table in self.tables():
+            table[to].copy_(table[row])
+
+    def rewind(self, length: Tensor | int) -> None:
+        """Forget every slot from `length` on: one number, or one for each row (B,)."""
+        self.length.copy_(torch.as_tensor(length, device=self.length.device).expand_as(self.length))
+        self.real &= torch.arange(self.capacity, device=self.real.device) < self.length[:, None]
+        self.next.copy_(self.real.sum(-1))
+        self.used = int(self.length.max())
+        self.fresh = self.used == 0
+
+    def tables(self) -> list[Tensor]:
+        pairs = [(entry.k, entry.v) for entry in self.entries] + [(across.k, across.v) for across in self.across]
+        source = [] if self.memory is None else [self.memory.x, self.memory.real, *(self.layers or [])]
+        tables = [self.order, self.real, self.length, self.next, *(side for pair in pairs for side in pair), *source]
+        return [table for table in tables if table is not None]

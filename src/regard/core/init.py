@@ -1,0 +1,72 @@
+"""How a model begins: named initialisations, each a rule from a weight's role to its spread.
+
+Roles are the names of the parts: q, k, v, out, up, gate, down; token, place, head, other.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.layers import Fused
+
+Rule = Callable[[str, Tensor, int], None]  # role, weight, depth of the trunk
+
+
+def gpt2(role: str, weight: Tensor, depth: int) -> None:
+    """Normal 0.02; what writes into the residual stream is smaller by sqrt(2·depth) (Radford et al. 2019)."""
+    nn.init.normal_(weight, std=0.02 / math.sqrt(2 * depth) if role in ("out", "down") else 0.02)
+
+
+def bert(role: str, weight: Tensor, depth: int) -> None:
+    nn.init.normal_(weight, std=0.02)
+
+
+def vit(role: str, weight: Tensor, depth: int) -> None:
+    nn.init.trunc_normal_(weight, std=0.02)
+
+
+def t5(role: str, weight: Tensor, depth: int) -> None:
+    """Spreads that leave unit variance without a division by sqrt(d) in the scores (Raffel et al. 2020)."""
+    fan = weight.shape[-1]
+    if role == "token":
+        nn.init.normal_(weight)
+    elif role == "q":
+        nn.init.normal_(weight, std=1 / math.sqrt(fan * 64))
+    else:
+        nn.init.normal_(weight, std=1 / math.sqrt(fan))
+
+
+def xavier(role: str, weight: Tensor, depth: int) -> None:
+    """Glorot and Bengio 2010 for the maps, 1/sqrt(D) for the tables of tokens and places."""
+    if role in ("token", "place"):
+        nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[-1]))
+    else:
+        nn.init.xavier_uniform_(weight)
+
+
+RULES: dict[str, Rule] = {"gpt2": gpt2, "bert": bert, "t5": t5, "xavier": xavier, "vit": vit}
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, rule: str, depth: int) -> None:
+    """Give every weight its beginning by the rule; biases begin at zero, and norms as they were made."""
+    for role, weight in roles(model):
+        RULES[rule](role, weight, depth)
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def roles(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Each weight with the role it plays."""
+    for name, module in model.named_modules():
+        if isinstance(module, Fused):
+            yield from ((part, weight) for part, (weight, _) in module.parts().items())
+        elif isinstance(module, nn.Linear):
+            yield "other", module.weight
+        elif isinstance(module, nn.Embedding):
+            yield "token", module.weight
+        elif ".position" in f".{name}" and not isinstance(module, nn.ModuleList):
+            yield from (("place", weight) for weight in module.parameters(recurse=False))

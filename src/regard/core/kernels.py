@@ -1,0 +1,199 @@
+"""How attention is computed: a table of kernels, and the Plan that picks one.
+
+Every exact kernel means the same as `reference`; they differ in what they handle and how fast. A kernel that cannot
+honour what is asked says so. The Plan is made once a forward for each distinct mask, not in every layer.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from regard.config.names import did_you_mean
+from regard.core.masks import CAUSAL, EVERYTHING, Mask
+from regard.core.positions import Bias
+from regard.core.tokens import Places, Spot
+
+
+@dataclass(frozen=True, eq=False)
+class Ask:
+    """What a kernel must honour."""
+
+    mask: Mask
+    q: Places
+    k: Places
+    bias: bool = False
+    dropout: bool = False
+    grad: bool = False
+    half: bool = False
+    device: str = "cpu"
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but `everything`, or `causal` from the first token on: no table is needed."""
+        causal = self.mask == CAUSAL and self.q.plain and self.k.plain
+        return not self.bias and (causal or self.mask == EVERYTHING)
+
+
+@dataclass(frozen=True, eq=False)
+class How:
+    """The rest of one call: the scale of the scores, the dropout on the weights, what is added to the scores."""
+
+    scale: float
+    dropout: float = 0.0
+    bias: Bias | None = None
+
+
+# q (B, H, Q, d), k (B, G, K, d), v (B, G, K, e) -> (B, H, Q, e); G groups of heads share keys and values
+Run = Callable[[Tensor, Tensor, Tensor, "Plan", How], Tensor]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    name: str
+    run: Run
+    refuses: Callable[[Ask], str]  # why it cannot, or nothing
+    claims: Callable[[Ask], str]  # why it is the one for this, or nothing
+    tabled: Callable[[Ask], bool]  # whether it reads the plan's table
+    exact: bool
+
+
+KERNELS: dict[str, Kernel] = {}
+
+
+def kernel(
+    name: str,
+    refuses: Callable[[Ask], str] = lambda ask: "",
+    claims: Callable[[Ask], str] = lambda ask: "",
+    tabled: Callable[[Ask], bool] = lambda ask: False,
+    exact: bool = True,
+) -> Callable[[Run], Run]:
+    """Enter a function in the table of kernels under a name that configs can say."""
+
+    def enter(run: Run) -> Run:
+        KERNELS[name] = Kernel(name, run, refuses, claims, tabled, exact)
+        return run
+
+    return enter
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Which kernel attends, why, and what it needs. `run` is the only call that attention makes."""
+
+    kernel: Kernel
+    reason: str
+    ask: Ask
+    ready: Tensor | None = None  # the table below, made once for all layers that share mask and bias
+    bias: Bias | None = None  # and the bias it was made of
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
+        return self.kernel.run(q, k, v, self, how)
+
+    def __str__(self) -> str:
+        return f"{self.kernel.name}: {self.ask.mask} over {self.ask.q.count} x {self.ask.k.count}, {self.reason}"
+
+    def table(self, q: Tensor, bias: Bias | None) -> Tensor | None:
+        """What is added to the scores, or True where looking is allowed; None when nothing is forbidden or added."""
+        if self.ready is not None and bias is self.bias:
+            return self.ready
+        heads, rows = (torch.arange(size, device=q.device) for size in q.shape[1:3])
+        return table_of(self.ask, heads, rows, bias, q.dtype)
+
+
+def table_of(ask: Ask, heads: Tensor, rows: Tensor, bias: Bias | None, dtype: torch.dtype) -> Tensor | None:
+    """The table of some heads and some query rows; broadcasts to (B, H, Q, K)."""
+    if ask.mask == EVERYTHING and bias is None:
+        return None
+    b = torch.arange(ask.q.batch, device=rows.device).view(-1, 1, 1, 1)
+    j = torch.arange(ask.k.count, device=rows.device).view(1, 1, 1, -1)
+    q, k = Spot(ask.q, b, rows.view(1, 1, -1, 1)), Spot(ask.k, b, j)
+    if bias is None:
+        return ask.mask.allows(q, k)
+    added = bias.at(b, heads.view(1, -1, 1, 1), q, k).to(dtype)
+    return added if ask.mask == EVERYTHING else added.masked_fill(~ask.mask.allows(q, k), float("-inf"))
+
+
+def plan(name: str, ask: Ask, bias: Bias | None = None, heads: int = 1, dtype: torch.dtype = torch.float32) -> Plan:
+    """The kernel that a config names, or the fastest that honours everything for "auto".
+
+    `bias` is what all layers share, if anything, over so many heads: its table is made here, once.
+    """
+    if name != "auto" and name not in KERNELS:
+        raise ValueError(f"no kernel {name!r}{did_you_mean(name, KERNELS)}; there are auto, {', '.join(KERNELS)}")
+    chosen, reason = choose(ask) if name == "auto" else (name, "asked for")
+    why = KERNELS[chosen].refuses(ask)
+    if why:
+        raise ValueError(f"attention.kernel {name!r} {why}; set attention.kernel = 'auto'")
+    if not KERNELS[chosen].tabled(ask):
+        return Plan(KERNELS[chosen], reason, ask)
+    every, rows = (torch.arange(size, device=ask.q.order.device) for size in (heads, ask.q.count))
+    return Plan(KERNELS[chosen], reason, ask, table_of(ask, every, rows, bias, dtype), bias)
+
+
+SHORT = 256  # keys; up to here a training step on CPU is faster spelled out (bench/results)
+
+
+def choose(ask: Ask) -> tuple[str, str]:
+    """The name of the fastest kernel that honours everything, and the reason."""
+    for name, one in KERNELS.items():
+        why = one.claims(ask)
+        if why:
+            return name, why
+    if ask.device == "cpu" and ask.grad and ask.k.count <= SHORT:
+        return "reference", "short sequences train faster spelled out on CPU"
+    return "fused", "one fused pass" if ask.plain else "one fused pass over a table"
+
+
+# ---------------------------------------------------------------- reference
+
+
+@kernel("reference", tabled=lambda ask: True)
+def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
+    """softmax(QK'·scale + bias) V, spelled out: the meaning every exact kernel must match."""
+    table = plan.table(q, how.bias)
+    weights = pattern(scores(q, k, how.scale, table), table)
+    return F.dropout(weights, how.dropout) @ shared(v, q)  #: S002
+
+
+def scores(q: Tensor, k: Tensor, scale: float, table: Tensor | None) -> Tensor:
+    """QK'·scale + bias, and minus infinity where looking is forbidden."""
+    s = (q * scale) @ shared(k, q).mT  #: S005
+    if table is None:
+        return s
+    return s.masked_fill(~table, float("-inf")) if table.dtype == torch.bool else s + table
+
+
+def pattern(s: Tensor, table: Tensor | None) -> Tensor:
+    """The softmax over keys. Who may see nobody gets zeros, not NaN, and finite gradients."""
+    if table is None:
+        return s.softmax(-1)
+    nobody = s.amax(-1, keepdim=True).detach() == float("-inf")
+    return s.masked_fill(nobody, 0.0).softmax(-1).masked_fill(nobody, 0.0)  #: S024
+
+
+def shared(x: Tensor, q: Tensor) -> Tensor:
+    """Grouped heads: each key and value head serves as many query heads as it takes to have one for each."""
+    return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], 1)
+
+
+# ---------------------------------------------------------------- fused
+
+FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+@kernel("fused", tabled=lambda ask: not ask.plain)
+def fused(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
+    """PyTorch's scaled_dot_product_attention: exact, and no n x n tensor where mask and bias allow."""
+    ask = plan.ask
+    rest: dict[str, Any] = dict(dropout_p=how.dropout, scale=how.scale, enable_gqa=q.shape[1] != k.shape[1])
+    if not ask.plain:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=plan.table(q, how.bias), **rest)
+    if ask.device == "cpu" or not ask.half:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=ask.mask == CAUSAL, **rest)
+    with sdpa_kernel(FASTEST, set_priority=True):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=ask.mask == CAUSAL, **rest)

@@ -1,0 +1,257 @@
+"""The parts of a transformer: norm, feed-forward, attention, and the block that is made of them."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import config
+from regard.core.cache import Across, Entry
+from regard.core.kernels import How, Plan
+from regard.core.positions import Bias, Place
+from regard.core.watch import Watch
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """What a block may know besides x: made by the trunk, inside forward."""
+
+    plan: Plan
+    place: Place
+    memory: Tensor | None = None  # (B, M, D) what the encoder made
+    across: Plan | None = None
+    slots: Tensor | None = None  # where new tokens go in the cache
+    fresh: bool = True
+    watch: Watch | None = None
+
+    def see(self, name: str, x: Tensor) -> Tensor:
+        """Let whoever is looking record or replace x; nobody is, usually."""
+        return x if self.watch is None else self.watch.see(name, x)
+
+
+class Norm(nn.Module):
+    """(x - mean) / sqrt(variance + eps), or x / sqrt(mean square + eps); then gain and bias, if it has them."""
+
+    def __init__(self, c: config.Norm, dim: int) -> None:
+        super().__init__()
+        self.c, self.dim = c, dim
+        self.weight = nn.Parameter(torch.full((dim,), 1.0 - c.offset)) if c.gain else None
+        self.bias = nn.Parameter(torch.zeros(dim)) if c.bias and c.kind == "layer" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        gain = self.weight + self.c.offset if self.weight is not None and self.c.offset else self.weight
+        if self.c.kind == "layer":
+            return F.layer_norm(x, (self.dim,), gain, self.bias, self.c.eps)  #: S043
+        return F.rms_norm(x, (self.dim,), gain, self.c.eps)
+
+
+class Fused(nn.Linear):
+    """Several linear maps of one input as one matrix product; `parts` shows each by its name.
+
+    Some parts may have a bias and others not (Whisper's k): then only theirs is stored.
+    """
+
+    def __init__(self, dim: int, sizes: dict[str, int], bias: tuple[str, ...]) -> None:
+        self.sizes = sizes
+        self.biased = tuple(name for name in sizes if name in bias)
+        super().__init__(dim, sum(sizes.values()), bias=False)
+        if self.biased:
+            self.bias = nn.Parameter(torch.zeros(sum(sizes[name] for name in self.biased)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.full_bias())
+
+    def split(self, x: Tensor) -> dict[str, Tensor]:
+        """The product cut into its parts."""
+        return dict(zip(self.sizes, self(x).split(list(self.sizes.values()), -1), strict=True))
+
+    def only(self, x: Tensor, *names: str) -> dict[str, Tensor]:
+        """Some parts alone."""
+        parts = self.parts()
+        return {name: F.linear(x, *parts[name]) for name in names if name in parts}
+
+    def full_bias(self) -> Tensor | None:
+        if not self.biased or len(self.biased) == len(self.sizes):
+            return self.bias
+        empty = {name: self.bias.new_zeros(size) for name, size in self.sizes.items()}
+        return torch.cat([empty[name] if bias is None else bias for name, (_, bias) in self.parts().items()])
+
+    def parts(self) -> dict[str, tuple[Tensor, Tensor | None]]:
+        """Views of each part's weight and bias."""
+        weights = self.weight.split(list(self.sizes.values()))
+        biases = self.bias.split([self.sizes[name] for name in self.biased]) if self.biased else ()
+        bias = dict(zip(self.biased, biases, strict=True))
+        return {name: (weight, bias.get(name)) for name, weight in zip(self.sizes, weights, strict=True)}
+
+    def reset_parameters(self) -> None:
+        """Left to `regard.core.init`."""
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": quick_gelu,
+    "silu": F.silu,
+}
+
+
+class MLP(nn.Module):
+    """The feed-forward layer: each token thinks alone. f(x W1 + b1) W2 + b2, or f(x G)·(x W1) W2 when gated."""
+
+    def __init__(self, c: config.MLP, dim: int, dropout: float) -> None:
+        super().__init__()
+        hidden = c.hidden or 4 * dim
+        bias = ("up", "gate") if c.bias else ()
+        self.up = Fused(dim, {"gate": hidden, "up": hidden} if c.gated else {"up": hidden}, bias)
+        self.down = Fused(hidden, {"down": dim}, ("down",) if c.bias else ())
+        self.gated, self.activation, self.dropout = c.gated, ACTIVATIONS[c.activation], dropout
+
+    def forward(self, x: Tensor, scope: Scope) -> Tensor:
+        if self.gated:
+            gate, up = self.up(x).chunk(2, -1)
+            hidden = self.activation(gate) * up
+        else:
+            hidden = self.activation(self.up(x))  #: S038
+        hidden = scope.see("mlp.hidden", hidden)
+        return scope.see("mlp.out", self.down(F.dropout(hidden, self.dropout, self.training)))
+
+
+class Attention(nn.Module):
+    """Every token asks (q), offers (k) and gives (v); a head mixes what is given by how well q and k agree.
+
+    H heads of width d side by side; `groups` of them may share keys and values. Maps left out are the identity.
+    """
+
+    name = "attn"
+
+    def __init__(self, trunk: config.Trunk, heads: int) -> None:
+        super().__init__()
+        c, dim = trunk.attention, trunk.dim
+        self.heads, self.groups, self.width = heads, c.groups or heads, trunk.head_width
+        self.value_width = c.value_width or self.width
+        self.cosine, self.dropout = c.score == "cosine", trunk.dropout.attention
+        self.scale = c.scale if c.scale is not None else math.sqrt(self.width) ** (1 if self.cosine else -1)
+        sizes = {"q": self.heads * self.width, "k": self.groups * self.width, "v": self.groups * self.value_width}
+        inner = self.heads * self.value_width
+        for name, size in {**sizes, "out": inner}.items():
+            if name not in c.maps and size != dim:
+                raise ValueError(f"attention.maps: without a map for {name!r} its width {size} must be dim {dim}")
+        self.q_norm, self.k_norm = (Norm(c.qk_norm, self.width) if c.qk_norm else None for _ in range(2))
+        self.out = Fused(inner, {"out": dim}, c.bias) if "out" in c.maps else nn.Identity()
+        self.maps({name: size for name, size in sizes.items() if name in c.maps}, dim, c.bias)
+
+    def maps(self, sizes: dict[str, int], dim: int, bias: tuple[str, ...]) -> None:
+        self.qkv = Fused(dim, sizes, bias) if sizes else None
+
+    def forward(self, x: Tensor, scope: Scope, past: Entry | None = None) -> Tensor:
+        q, k, v = self.project(x, scope.place.lean)
+        q, k = scope.place.rotate(q), scope.place.rotate(k)
+        q, k, v = (scope.see(f"attn.{name}", t) for name, t in zip("qkv", (q, k, v), strict=True))
+        bias = scope.place.bias_for(q, self.scale)
+        if past is not None:
+            assert scope.slots is not None
+            k, v = past.append(k, v, scope.slots, scope.fresh)
+        return self.finish(self.attend(q, k, v, scope.plan, bias, scope), scope)
+
+    def project(self, x: Tensor, lean: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v as (B, H, N, d); positions that lean go into what q and k are made from, not into v."""
+        if self.qkv is None:
+            made = {}
+        elif lean is None:
+            made = self.qkv.split(x)
+        else:
+            made = {**self.qkv.only(x + lean, "q", "k"), **self.qkv.only(x, "v")}  #: S016
+        asked = x if lean is None else x + lean
+        q = self.split(made.get("q", asked), self.heads)
+        k = self.split(made.get("k", asked), self.groups)
+        v = self.split(made.get("v", x), self.groups)
+        return *self.agree(q, k), v
+
+    def agree(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Norms on q and k, if any: trained ones, or unit length so that a score is a cosine."""
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return (F.normalize(q, dim=-1), F.normalize(k, dim=-1)) if self.cosine else (q, k)  #: S015
+
+    def split(self, x: Tensor, heads: int) -> Tensor:  # (B, N, H·d) -> (B, H, N, d)
+        heads_first: Tensor = x.unflatten(-1, (heads, -1)).transpose(1, 2)  #: S007
+        return heads_first
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, bias: Bias | None, scope: Scope) -> Tensor:
+        how = How(self.scale, self.dropout if self.training else 0.0, bias)
+        return plan.run(q, k, v, how) if scope.watch is None else scope.watch.attend(self.name, q, k, v, plan, how)
+
+    def finish(self, result: Tensor, scope: Scope) -> Tensor:  # (B, H, N, e) -> (B, N, D)
+        result = scope.see(f"{self.name}.result", result)
+        return scope.see(f"{self.name}.out", self.out(result.transpose(1, 2).flatten(-2)))  #: S006
+
+
+class Cross(Attention):
+    """Cross-attention: the decoder asks, the encoder's memory offers and gives."""
+
+    name = "cross"
+
+    def maps(self, sizes: dict[str, int], dim: int, bias: tuple[str, ...]) -> None:
+        asks = {name: size for name, size in sizes.items() if name == "q"}
+        gives = {name: size for name, size in sizes.items() if name != "q"}
+        self.q = Fused(dim, asks, bias) if asks else None
+        self.kv = Fused(dim, gives, bias) if gives else None
+
+    def forward(self, x: Tensor, scope: Scope, past: Across | None = None) -> Tensor:  # type: ignore[override]
+        assert scope.across is not None
+        q = scope.see("cross.q", self.split(x if self.q is None else self.q(x), self.heads))
+        k, v = self.remember(scope, past)
+        q, k = self.agree(q, k)
+        k, v = scope.see("cross.k", k), scope.see("cross.v", v)
+        return self.finish(self.attend(q, k, v, scope.across, None, scope), scope)
+
+    def remember(self, scope: Scope, past: Across | None) -> tuple[Tensor, Tensor]:
+        """The memory's keys and values; with a cache they are made once for a source."""
+        if past is not None and past.k is not None and past.v is not None:
+            return past.k, past.v
+        assert scope.memory is not None
+        made = {} if self.kv is None else self.kv.split(scope.memory)
+        k, v = (self.split(made.get(name, scope.memory), self.groups) for name in "kv")
+        if past is not None:
+            past.k, past.v = k, v  #: S011
+        return k, v
+
+
+class Block(nn.Module):
+    """Look around (attention), look across (cross-attention, if any), then think (feed-forward)."""
+
+    #   pre-norm                     post-norm
+    #   x ─┬─ norm ─ f ─ + ─►        x ─┬─ f ─ + ─ norm ─►
+    #      └─────────────┘              └──────┘
+
+    def __init__(self, c: config.Trunk, heads: int) -> None:
+        super().__init__()
+        self.post_norm, self.dropout = c.place == "post", c.dropout.sublayer
+        self.attn_norm, self.attn = Norm(c.norm, c.dim), Attention(c, heads)
+        self.cross = Cross(c, heads) if c.cross != "none" else None
+        self.cross_norm = Norm(c.norm, c.dim) if self.cross is not None else None
+        self.mlp_norm, self.mlp = Norm(c.norm, c.dim), MLP(c.mlp, c.dim, c.dropout.mlp)
+
+    def forward(self, x: Tensor, scope: Scope, past: Entry | None = None, across: Across | None = None) -> Tensor:
+        x = self.add(x, self.attn, self.attn_norm, scope, past)
+        if self.cross is not None and self.cross_norm is not None:
+            x = self.add(x, self.cross, self.cross_norm, scope, across)
+        return scope.see("residual", self.add(x, self.mlp, self.mlp_norm, scope))
+
+    def add(self, x: Tensor, sublayer: nn.Module, norm: Norm, *where: object) -> Tensor:
+        """The residual connection: the one place where pre-norm and post-norm differ."""
+        if self.post_norm:
+            return norm(x + self.drop(sublayer(x, *where)))  # type: ignore[no-any-return]  #: S044
+        return x + self.drop(sublayer(norm(x), *where))  #: S042
+
+    def drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)

@@ -1,0 +1,364 @@
+"""Where a token stands, told to the model in one of four places.
+
+    embed    on the token vectors           sinusoidal, learned, one-hot; added or set beside them
+    lean     on what q and k are made from  the same tables: W_q(x + p), while values stay W_v x
+    rotate   on q and k themselves          rotary
+    bias     on the scores                  ALiBi, buckets, Shaw, r_ij
+
+A Position reads coordinates, never indices, so left padding, packing and caches need no further thought.
+`prepare` runs once a forward; blocks only apply the Place it returns.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import config
+from regard.core.tokens import Places, Spot
+
+
+class Bias:
+    """What is added to the score of query i and key j in head h of row b: elementwise, so no n x n tensor is needed.
+
+    `at` takes tensors of indices that broadcast against each other; FlexAttention calls it with single ones.
+    """
+
+    def at(self, b: Tensor, h: Tensor, q: Spot, k: Spot) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class Place:
+    """What a position has to say to every block of one forward pass."""
+
+    lean: Tensor | None = None
+    cos: Tensor | None = None
+    sin: Tensor | None = None
+    interleaved: bool = False
+    bias: Bias | None = None
+    make: Callable[[Tensor, float], Bias] | None = None  # a bias that needs q, or the scale
+
+    def rotate(self, x: Tensor) -> Tensor:  # (B, H, N, d)
+        if self.cos is None or self.sin is None:
+            return x
+        turned, rest = x[..., : 2 * self.cos.shape[-1]], x[..., 2 * self.cos.shape[-1] :]
+        turned = turn(turned, self.cos.to(x.dtype), self.sin.to(x.dtype), self.interleaved)
+        return torch.cat([turned, rest], -1) if rest.shape[-1] else turned
+
+    @property
+    def biased(self) -> bool:
+        return self.bias is not None or self.make is not None
+
+    def bias_for(self, q: Tensor, scale: float) -> Bias | None:
+        return self.bias if self.make is None else self.make(q, scale)
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Each pair of channels turned by its angle; a pair is (i, i + d/2), or neighbours when interleaved."""
+    a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
+    turned = (a * cos - b * sin, b * cos + a * sin)
+    return torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+
+
+class Position(nn.Module):
+    """No positions at all, and the base of the others."""
+
+    mode = "none"
+    extra = 0  # channels that a concatenated position takes
+
+    def table(self, places: Places) -> Tensor:  # (B, N, width)
+        raise NotImplementedError
+
+    def embed(self, x: Tensor, places: Places) -> Tensor:
+        if self.mode == "add":
+            return x + self.table(places).to(x.dtype)  #: S036
+        if self.mode == "concat":
+            return torch.cat([x, self.table(places).to(x.dtype).expand(*x.shape[:2], -1)], -1)
+        return x
+
+    def prepare(self, q: Places, k: Places) -> Place:
+        return Place(lean=self.table(q) if self.mode == "qk" else None)
+
+    def check(self, count: int) -> None:
+        """Refuse an input of this many tokens, on Python's own numbers."""
+
+
+# ---------------------------------------------------------------- on the vectors
+
+
+class Sinusoidal(Position):
+    """sin and cos of pos / base^(2i/d): nearby places are alike, and a shift is a rotation (docs/positions.md)."""
+
+    def __init__(self, c: config.Sinusoidal, dim: int) -> None:
+        super().__init__()
+        self.c, self.mode, self.width = c, c.mode, c.width or dim
+        self.extra = self.width if c.mode == "concat" else 0
+        if self.width % (2 * c.axes):
+            raise ValueError(f"position.width {self.width} is not divisible by two for each of {c.axes} axes")
+
+    def table(self, places: Places) -> Tensor:
+        at = places.coordinates + self.c.offset
+        if at.shape[-1] != self.c.axes:
+            raise ValueError(f"position.axes is {self.c.axes}, and the tokens have {at.shape[-1]} coordinates")
+        each = self.width // self.c.axes
+        return torch.cat([sinusoid(at[..., axis], each, self.c.base, self.c.layout) for axis in range(self.c.axes)], -1)
+
+
+def sinusoid(at: Tensor, width: int, base: float = 10_000.0, layout: str = "interleaved") -> Tensor:
+    """(…, width): sines and cosines of the coordinates `at`, in turn or in two halves."""
+    dtype = at.dtype if at.is_floating_point() else torch.float32
+    pairs = torch.arange(0, width, 2, device=at.device, dtype=torch.float64) / width
+    angle = at.to(dtype)[..., None] * (base**-pairs).to(dtype)  #: S029
+    waves = (angle.sin(), angle.cos())
+    return torch.stack(waves, -1).flatten(-2) if layout == "interleaved" else torch.cat(waves, -1)
+
+
+class Learned(Position):
+    """A trained vector for each place; with several axes a table for each, side by side (rows, then columns)."""
+
+    def __init__(self, c: config.Learned, dim: int) -> None:
+        super().__init__()
+        self.c, self.mode, width = c, c.mode, c.width or dim
+        self.extra = width if c.mode == "concat" else 0
+        lengths = c.length if isinstance(c.length, tuple) else (c.length,)
+        if width % len(lengths):
+            raise ValueError(f"position.width {width} is not divisible by {len(lengths)} axes")
+        sizes = [(length + c.offset, width // len(lengths)) for length in lengths]
+        self.tables = nn.ParameterList([nn.Parameter(torch.empty(size)) for size in sizes])
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(table.shape[0] - self.c.offset for table in self.tables)
+
+    def check(self, count: int) -> None:
+        if len(self.lengths) == 1 and count > self.lengths[0]:
+            raise ValueError(
+                f"{count} tokens are more than position.length {self.lengths[0]}; "
+                "cut the input, or stretch the table with model.trunk.position.extend(length)"
+            )
+
+    def table(self, places: Places) -> Tensor:
+        at = places.coordinates + self.c.offset
+        if at.shape[-1] != len(self.tables):
+            raise ValueError(f"position.length has {len(self.tables)} axes, the tokens {at.shape[-1]} coordinates")
+        return torch.cat([F.embedding(at[..., axis], table) for axis, table in enumerate(self.tables)], -1)
+
+    @torch.no_grad()
+    def extend(self, *lengths: int) -> None:
+        """Stretch the table of each axis to another length by linear interpolation."""
+        for axis, length in enumerate(lengths):
+            head, body = self.tables[axis][: self.c.offset], self.tables[axis][self.c.offset :]
+            body = F.interpolate(body.mT[None], size=length, mode="linear", align_corners=True)[0].mT
+            self.tables[axis] = nn.Parameter(torch.cat([head, body]))
+
+
+class OneHot(Position):
+    """The place itself, set beside the vector; a linear map can read it back exactly."""
+
+    def __init__(self, c: config.OneHot) -> None:
+        super().__init__()
+        self.length, self.mode, self.extra = c.length, "concat", c.length
+
+    def check(self, count: int) -> None:
+        if count > self.length:
+            raise ValueError(f"{count} tokens are more than position.length {self.length}")
+
+    def table(self, places: Places) -> Tensor:
+        return (places.order[..., None] == torch.arange(self.length, device=places.order.device)).float()
+
+
+# ---------------------------------------------------------------- on q and k
+
+
+class Rotary(Position):
+    """q and k turned by angles that grow with the place: q·k then depends on the distance alone."""
+
+    def __init__(self, c: config.Rotary, width: int) -> None:
+        super().__init__()
+        self.c, self.width = c, int(width * c.part) // 2 * 2
+        if c.factors and len(c.factors) != self.width // 2:
+            raise ValueError(f"position.factors: {len(c.factors)} given for {self.width // 2} pairs of channels")
+
+    def prepare(self, q: Places, k: Places) -> Place:
+        if self.c.scaling == "dynamic" and q is not k:
+            raise ValueError("position.scaling 'dynamic' turns all keys anew as the text grows, so it has no cache")
+        pairs, loud = frequencies(self.c, self.width, q.count, q.order.device)
+        angle = q.coordinates[..., :1].to(pairs.dtype) * pairs  # (B, N, d/2)
+        cos, sin = (angle.cos() * loud)[:, None], (angle.sin() * loud)[:, None]
+        return Place(cos=cos, sin=sin, interleaved=self.c.layout == "interleaved")
+
+
+def frequencies(c: config.Rotary, width: int, count: int, device: torch.device) -> tuple[Tensor, float]:
+    """The angle of each pair of channels per step, and how much louder the published scaling makes q and k."""
+    exponents = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
+    base, loud = c.base, 1.0
+    if c.scaling == "dynamic" and count > c.length:
+        base = c.base * (c.factor * count / c.length - (c.factor - 1)) ** (width / (width - 2))
+    pairs = 1.0 / base**exponents
+    if c.scaling == "linear":
+        pairs = pairs / c.factor
+    elif c.scaling == "llama3":  # long waves are stretched, short ones kept, the ones between mixed
+        turns = c.length * pairs / (2 * math.pi)
+        keep = ((turns - c.low) / (c.high - c.low)).clamp(0, 1)
+        pairs = pairs * (keep + (1 - keep) / c.factor)
+    elif c.scaling == "yarn":
+        keep = 1 - ramp(channel(c, width, c.fast), channel(c, width, c.slow), width // 2, device)
+        pairs = pairs * (keep + (1 - keep) / c.factor)
+        loud = 0.1 * math.log(c.factor) + 1 if c.factor > 1 else 1.0
+    elif c.scaling == "longrope":
+        pairs = pairs / torch.tensor(c.factors, device=device)
+        loud = math.sqrt(1 + math.log(c.factor) / math.log(c.length)) if c.factor > 1 else 1.0
+    return pairs, loud if c.stretch is None else c.stretch
+
+
+def channel(c: config.Rotary, width: int, turns: float) -> float:
+    """The channel whose wave turns so many times within the trained length."""
+    return width * math.log(c.length / (turns * 2 * math.pi)) / (2 * math.log(c.base))
+
+
+def ramp(low: float, high: float, count: int, device: torch.device) -> Tensor:
+    low, high = max(math.floor(low), 0), min(math.ceil(high), 2 * count - 1)
+    steps = torch.arange(count, device=device, dtype=torch.float32)
+    return ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
+
+
+# ---------------------------------------------------------------- on the scores
+
+
+class Alibi(Position):
+    """Each head subtracts slope x distance; slopes are powers of 2^(-8/heads)."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.slopes = slopes(heads)
+
+    def prepare(self, q: Places, k: Places) -> Place:
+        return Place(bias=Slope(torch.tensor(self.slopes, device=q.order.device)))
+
+
+def slopes(heads: int) -> list[float]:
+    """The published slopes; heads beyond the last power of two take every second one of the next."""
+    near = 2 ** math.floor(math.log2(heads))
+    first = [2 ** (-8 * (i + 1) / near) for i in range(near)]
+    return first + [2 ** (-8 * (i + 1) / (2 * near)) for i in range(0, 2 * (heads - near), 2)]
+
+
+@dataclass(eq=False)
+class Slope(Bias):
+    slopes: Tensor
+
+    def at(self, b: Tensor, h: Tensor, q: Spot, k: Spot) -> Tensor:
+        return -self.slopes[h] * (q.order - k.order).abs()
+
+
+class Offsets(Position):
+    """A trained number for each head and kind of offset: the base of buckets and r_ij."""
+
+    def __init__(self, count: int, heads: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.empty(count, heads))
+
+    def index(self, q: Spot, k: Spot) -> Tensor:
+        raise NotImplementedError
+
+    def prepare(self, q: Places, k: Places) -> Place:
+        return Place(bias=Table(self.bias, self.index))
+
+
+@dataclass(eq=False)
+class Table(Bias):
+    """bias[index(q, k), h], times `scale` when r_ij stands inside the division by sqrt(d)."""
+
+    table: Tensor
+    index: Callable[[Spot, Spot], Tensor]
+    scale: float = 1.0
+
+    def at(self, b: Tensor, h: Tensor, q: Spot, k: Spot) -> Tensor:
+        return self.table[self.index(q, k), h] * self.scale
+
+
+class Buckets(Offsets):
+    """Half the buckets for near distances one by one, half for far ones on a logarithmic scale (T5)."""
+
+    def __init__(self, c: config.Buckets, heads: int) -> None:
+        super().__init__(c.buckets, heads)
+        self.c = c
+
+    def index(self, q: Spot, k: Spot) -> Tensor:
+        ahead = k.order - q.order
+        half = self.c.buckets // 2 if self.c.both else self.c.buckets
+        first = half * (ahead > 0) if self.c.both else torch.zeros_like(ahead)
+        far = ahead.abs() if self.c.both else (-ahead).clamp(min=0)
+        near = half // 2
+        steps = (far.clamp(min=1).float() / near).log() / math.log(self.c.distance / near) * (half - near)
+        return first + torch.where(far < near, far, (near + steps.long()).clamp(max=half - 1))
+
+
+class Relative(Offsets):
+    """The lecture's r_ij, clipped at `radius` on each axis: (q·k + r_ij)/sqrt(d)."""
+
+    def __init__(self, c: config.Relative, heads: int) -> None:
+        super().__init__((2 * c.radius + 1) ** c.axes, heads)
+        self.c = c
+
+    def index(self, q: Spot, k: Spot) -> Tensor:
+        flat = torch.zeros_like(q.i * k.i)
+        for mine, theirs in zip(q.axes, k.axes, strict=True):
+            flat = flat * (2 * self.c.radius + 1) + (theirs - mine).clamp(-self.c.radius, self.c.radius) + self.c.radius
+        return flat
+
+    def prepare(self, q: Places, k: Places) -> Place:
+        if not self.c.inside:
+            return super().prepare(q, k)
+        return Place(make=lambda q, scale: Table(self.bias, self.index, scale))  #: S035
+
+
+class Shaw(Position):
+    """q·(k + a) = q·k + q·a: a small table of q·a for each distance, so keys are never copied for each query."""
+
+    def __init__(self, c: config.Shaw, width: int) -> None:
+        super().__init__()
+        self.radius = c.radius
+        self.keys = nn.Parameter(torch.empty(2 * c.radius + 1, width))
+
+    def prepare(self, q: Places, k: Places) -> Place:
+        def make(q: Tensor, scale: float) -> Bias:
+            return ShawBias(torch.einsum("bhqd,rd->bhqr", q, self.keys.to(q.dtype)) * scale, self.radius)
+
+        return Place(make=make)
+
+
+@dataclass(eq=False)
+class ShawBias(Bias):
+    table: Tensor  # (B, H, Q, 2·radius + 1)
+    radius: int
+
+    def at(self, b: Tensor, h: Tensor, q: Spot, k: Spot) -> Tensor:
+        return self.table[b, h, q.i, (k.order - q.order).clamp(-self.radius, self.radius) + self.radius]
+
+
+def position(c: config.Position, dim: int, heads: int, width: int) -> Position:
+    """The module for a setting: `dim` is the vectors' width, `width` a head's."""
+    match c:
+        case config.Nowhere():
+            return Position()
+        case config.Sinusoidal():
+            return Sinusoidal(c, dim)
+        case config.Learned():
+            return Learned(c, dim)
+        case config.OneHot():
+            return OneHot(c)
+        case config.Rotary():
+            return Rotary(c, width)
+        case config.Alibi():
+            return Alibi(heads)
+        case config.Buckets():
+            return Buckets(c, heads)
+        case config.Shaw():
+            return Shaw(c, width)
+        case config.Relative():
+            return Relative(c, heads)

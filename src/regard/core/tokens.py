@@ -1,0 +1,124 @@
+"""Tokens: what every front end hands to the trunk, and what an encoder hands to a decoder.
+
+Letters everywhere: B batch, N tokens, Q queries, K keys, H heads, D width, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(kw_only=True, eq=False)
+class Places:
+    """Where tokens stand: the tables that masks and positions read. None means that there is nothing to say.
+
+    order     (B, N) place in the sequence: what causal and window masks compare
+    at        (B, N, axes) coordinates for positions; the order, if not given
+    real      (B, N) True for tokens, False for padding
+    document  (B, N) which of several packed documents a token belongs to
+    edges     (B, N, N) True where a graph joins two tokens
+    segment   (B, N) sentence A or B
+    end       (B,) index of the end-of-text token
+
+    plain     every row is 0..N-1, nothing padded, nothing packed: the fast path, and masks need no data
+    grid      the tokens are exactly the raster of this grid: coordinates need no data
+    pieces    at most so many documents in the whole batch: lets documents run as sequences of their own length
+    """
+
+    order: Tensor
+    at: Tensor | None = None
+    real: Tensor | None = None
+    document: Tensor | None = None
+    edges: Tensor | None = None
+    segment: Tensor | None = None
+    end: Tensor | None = None
+    plain: bool = False
+    grid: tuple[int, ...] | None = None
+    pieces: int | None = None
+
+    @property
+    def batch(self) -> int:
+        return self.order.shape[0]
+
+    @property
+    def count(self) -> int:
+        return self.order.shape[1]
+
+    @property
+    def coordinates(self) -> Tensor:  # (B, N, axes), or one row when all rows are alike
+        table = self.order[..., None] if self.at is None else self.at
+        return table[:1] if self.plain and (self.at is None or self.grid is not None) else table
+
+
+@dataclass(kw_only=True, eq=False)
+class Tokens(Places):
+    """Places with a vector at each: x (B, N, D)."""
+
+    x: Tensor
+
+    def carrying(self, x: Tensor) -> "Tokens":
+        """The same places with other vectors."""
+        return Tokens(
+            x=x, order=self.order, at=self.at, real=self.real, document=self.document, edges=self.edges,
+            segment=self.segment, end=self.end, plain=self.plain, grid=self.grid, pieces=self.pieces,
+        )  # fmt: skip
+
+
+def line(x: Tensor) -> Tokens:
+    """Tokens in a row with nothing to say but their order: for vectors (B, N, D) of your own."""
+    order = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+    return Tokens(x=x, order=order, plain=True)
+
+
+def raster(x: Tensor, grid: tuple[int, ...]) -> Tokens:
+    """Tokens (B, N, D) that fill a grid row by row: an image's patches, a film's, a cube's."""
+    axes = torch.meshgrid([torch.arange(size, device=x.device) for size in grid], indexing="ij")
+    at = torch.stack(axes, -1).flatten(0, -2)
+    if len(at) != x.shape[1]:
+        raise ValueError(f"a grid of {grid} has {len(at)} places, got {x.shape[1]} tokens")
+    tokens = line(x)
+    tokens.at, tokens.grid = at.expand(x.shape[0], *at.shape), grid
+    return tokens
+
+
+@dataclass(eq=False)
+class Spot:
+    """Token i of row b. With tensors of indices it is a whole table of spots: b, i broadcast against each other."""
+
+    places: Places
+    b: Tensor
+    i: Tensor
+
+    @property
+    def order(self) -> Tensor:
+        return self.i if self.places.plain else self.read("order")
+
+    @property
+    def axes(self) -> tuple[Tensor, ...]:
+        """The coordinates, one tensor an axis."""
+        if self.places.grid is not None:
+            return unravel(self.i, self.places.grid)
+        if self.places.at is None:
+            return (self.order,)
+        return tuple(table[self.b, self.i] for table in self.places.at.unbind(-1))
+
+    def read(self, name: str) -> Tensor:
+        table = getattr(self.places, name)
+        if table is None:
+            raise ValueError(f"the mask reads {name!r}, and these tokens carry none; give {name}= to the front end")
+        return table[self.b, self.i]  # type: ignore[no-any-return]
+
+
+def unravel(i: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, ...]:
+    axes, step = [], 1
+    for size in reversed(grid):
+        axes.append(torch.div(i, step, rounding_mode="floor") % size)
+        step *= size
+    return tuple(reversed(axes))
+
+
+def begins(document: Tensor) -> Tensor:
+    """(B, N) True where a row's document changes."""
+    return F.pad(document[:, 1:] != document[:, :-1], (1, 0), value=True)

@@ -1,0 +1,145 @@
+"""Looking inside while a model runs: recording and editing what stands between its parts.
+
+An ordinary branch, not a hook: nobody looking means not a single extra operation, and a compiled model that has
+already run notices when somebody starts. The fused kernels keep running; the weights of a watched head are computed
+again from that kernel's own q, k, scale, bias and mask, for the asked heads and rows alone.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.config.names import did_you_mean
+from regard.core.kernels import How, Plan, pattern, scores, shared, table_of
+
+HEADED = ("q", "k", "v", "scores", "pattern", "result")  # (B, H, N, …); everything else is (B, N, …)
+Edit = Callable[[str, Tensor], Tensor]
+
+
+class Seen:
+    """What was recorded: `seen[address]` is the last tensor, `seen.every(address)` one for each call."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.calls: dict[str, list[Tensor]] = {name: [] for name in names}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.every(name)[-1]
+
+    def every(self, name: str) -> list[Tensor]:
+        if not self.calls.get(name):
+            raise KeyError(f"nothing was seen at {name!r}; watched were {', '.join(self.calls)}")
+        return self.calls[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, calls in self.calls.items() if calls)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Looker:
+    """One `looking`: which addresses, which heads and rows, and what to do with them."""
+
+    def __init__(self, names: Sequence[str], heads: Sequence[int] | None, queries: slice | None, edit: Edit | None):
+        self.names, self.edit = frozenset(names), edit
+        self.heads = slice(None) if heads is None else list(heads)
+        self.queries = queries or slice(None)
+        self.seen = Seen(names)
+
+    def take(self, address: str, x: Tensor) -> Tensor:
+        """Record the chosen part of x; or replace it by the edited one."""
+        where = self.where(address)
+        part = x[where]
+        if self.edit is None:
+            self.seen.calls[address].append(part)
+            return x
+        new = self.edit(address, part)
+        if not isinstance(new, Tensor) or new.shape != part.shape:
+            raise ValueError(f"edit at {address} must return a tensor of the shape it was given, {tuple(part.shape)}")
+        out = x.clone()
+        out[where] = new.to(x.dtype)
+        return out
+
+    def where(self, address: str) -> tuple[Any, ...]:
+        name = address.rsplit(".", 1)[-1]
+        if name not in HEADED:
+            return (slice(None), self.queries)
+        return (slice(None), self.heads) if name in "kv" else (slice(None), self.heads, self.queries)
+
+
+class Watch:
+    """Everybody who looks at one forward pass, standing at one address of the walk."""
+
+    def __init__(self, lookers: tuple[Looker, ...], where: str = "") -> None:
+        self.lookers, self.where = lookers, where
+
+    def at(self, step: str) -> "Watch":
+        return Watch(self.lookers, f"{self.where}.{step}" if self.where else step)
+
+    def see(self, name: str, x: Tensor) -> Tensor:
+        address = f"{self.where}.{name}" if self.where else name
+        for looker in self.lookers:
+            if address in looker.names:
+                x = looker.take(address, x)
+        return x
+
+    def attend(self, name: str, q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
+        """Attention while somebody may be looking at its scores or its pattern."""
+        names = [f"{self.where}.{name}.{what}" for what in ("scores", "pattern")]
+        asked = [looker for looker in self.lookers if any(address in looker.names for address in names)]
+        if asked and not plan.kernel.exact:
+            raise ValueError(f"kernel {plan.kernel.name!r} has no table of who looks at whom; watch q, k, v or result")
+        if any(looker.edit is not None for looker in asked):
+            table = plan.table(q, how.bias)
+            weights = pattern(self.see(f"{name}.scores", scores(q, k, how.scale, table)), table)
+            return F.dropout(self.see(f"{name}.pattern", weights), how.dropout) @ shared(v, q)
+        for looker in asked:
+            table, s = some_scores(looker, q, k, plan, how)
+            for address, x in zip(names, (s, pattern(s, table)), strict=True):
+                if address in looker.names:
+                    looker.seen.calls[address].append(x)
+        return plan.run(q, k, v, how)
+
+
+def some_scores(looker: Looker, q: Tensor, k: Tensor, plan: Plan, how: How) -> tuple[Tensor | None, Tensor]:
+    """The table and the scores of the chosen heads and query rows, and of no others."""
+    heads = torch.arange(q.shape[1], device=q.device)[looker.heads]
+    rows = torch.arange(q.shape[2], device=q.device)[looker.queries]
+    table = table_of(plan.ask, heads, rows, how.bias, q.dtype)
+    keys = k[:, heads // (q.shape[1] // k.shape[1])]
+    return table, scores(q[:, heads][:, :, rows], keys, how.scale, table)
+
+
+@contextmanager
+def looking(
+    model: Any,
+    *names: str,
+    heads: Sequence[int] | None = None,
+    queries: slice | None = None,
+    edit: Edit | None = None,
+) -> Iterator[Seen]:
+    """Watch a model at addresses such as "trunk.3.attn.pattern" or "trunk.*.mlp.out".
+
+    Without `edit` it records and changes no bit; with it, `edit(address, tensor)` returns what takes the tensor's
+    place. `heads` and `queries` choose heads and token rows. Works on compiled models that have already run.
+    """
+    for wrapper in ("_orig_mod", "module"):
+        model = getattr(model, wrapper, model)
+    known = list(model.addresses())
+    chosen: dict[str, None] = {}
+    for name in names:
+        found = [address for address in known if fnmatchcase(address, name)]
+        if not found:
+            raise ValueError(f"no address {name!r}{did_you_mean(name, known)}; model.addresses() lists {len(known)}")
+        chosen.update(dict.fromkeys(found))
+    looker, before = Looker(list(chosen), heads, queries, edit), model.lookers
+    model.lookers = (*before, looker)
+    try:
+        yield looker.seen
+    finally:
+        model.lookers = before

@@ -1,0 +1,75 @@
+"""PyTorch's FlexAttention: any mask and bias in one kernel, and blocks that the mask empties are skipped."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from regard.core.kernels import Ask, How, Plan, kernel
+from regard.core.masks import EVERYTHING
+from regard.core.tokens import Spot
+from regard.efficient import varlen
+
+LARGE = 1024  # keys; from here on a table of n x n costs more than blocks do
+
+
+def refuses(ask: Ask) -> str:
+    if ask.dropout:
+        return "has no dropout on attention weights"
+    return "has no gradient on CPU" if ask.device == "cpu" and ask.grad else ""
+
+
+def claims(ask: Ask) -> str:
+    large = ask.device == "cuda" and ask.k.count >= LARGE and ask.q.count > 1
+    if not large or ask.plain or refuses(ask) or not varlen.refuses(ask):
+        return ""
+    return "skips the blocks that the mask empties, and makes no n x n table"
+
+
+@kernel("flex", refuses=refuses, claims=claims)
+def flex(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
+    ask, bias = plan.ask, how.bias
+
+    def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        assert bias is not None
+        return score + bias.at(b, h, Spot(ask.q, b, i), Spot(ask.k, b, j)).to(score.dtype)
+
+    attend = flex_attention if torch.compiler.is_compiling() else compiled_flex()
+    out = attend(  # type: ignore[operator]
+        q, k, v, score_mod=None if bias is None else add, block_mask=blocks(ask), scale=how.scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )  # fmt: skip
+    assert isinstance(out, Tensor)
+    return out
+
+
+@cache
+def compiled_flex() -> Callable[..., Any]:
+    return torch.compile(flex_attention, dynamic=False)
+
+
+BLOCKS: dict[object, BlockMask] = {}
+
+
+def blocks(ask: Ask) -> BlockMask | None:
+    """Which blocks of the table hold anything. Without data it is made once; with data, inside the compiled model."""
+    if ask.mask == EVERYTHING:
+        return None
+    if ask.mask.needs_data(ask.q, ask.k):
+        return block_mask(ask, ask.q.batch)
+    if torch.compiler.is_compiling():
+        return block_mask(ask, None)
+    key = (ask.mask, ask.q.count, ask.k.count, ask.q.grid, ask.k.grid, ask.q.order.device)
+    if key not in BLOCKS:
+        BLOCKS[key] = block_mask(ask, None)
+    return BLOCKS[key]
+
+
+def block_mask(ask: Ask, batch: int | None) -> BlockMask:
+    def allows(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return ask.mask.allows(Spot(ask.q, b, q), Spot(ask.k, b, k))
+
+    return create_block_mask(allows, batch, None, ask.q.count, ask.k.count, device=ask.q.order.device)

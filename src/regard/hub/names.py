@@ -1,0 +1,163 @@
+"""Name tables: one text file a checkpoint family, read in both directions.
+
+    transformer.h.{i}.ln_1.{w}             trunk.blocks.{i}.attn_norm.{w}
+    transformer.h.{i}.attn.c_attn.weight   trunk.blocks.{i}.attn.qkv.weight     flip
+
+Theirs, ours, and how the numbers differ. {i} is a layer, {w} is weight or bias; `qkv/q` is one part of a fused map.
+A word in the third place: `flip` transposes, `row` is stored as a table of one row, `tied` may be stored but says
+what another row says already, `unused` is of no use to us. A name without a row is an error, on both sides.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+
+import torch
+from torch import Tensor, nn
+
+from regard.config.names import did_you_mean
+from regard.core.layers import Fused
+
+HOLES = {"{i}": r"(?P<i>\d+)", "{w}": r"(?P<w>weight|bias)"}
+WORDS = ("", "flip", "row", "tied", "unused")
+
+
+@dataclass(frozen=True)
+class Row:
+    theirs: str
+    ours: str
+    how: str = ""
+
+    def translate(self, name: str, back: bool = False) -> str | None:
+        """The name on the other side, if this row speaks of it."""
+        source, target = (self.ours, self.theirs) if back else (self.theirs, self.ours)
+        found = re.fullmatch(pattern(source), name)
+        if found is None:
+            return None
+        for hole, text in found.groupdict().items():
+            target = target.replace(f"{{{hole}}}", text)
+        return target
+
+    def convert(self, x: Tensor, back: bool = False) -> Tensor:
+        if self.how == "flip":
+            return x.mT
+        if self.how == "row":
+            return x[None] if back else x[0]
+        return x
+
+
+def pattern(name: str) -> str:
+    text = re.escape(name)
+    for hole, regex in HOLES.items():
+        text = text.replace(re.escape(hole), regex, 1).replace(re.escape(hole), f"(?P={hole[1:-1]})")
+    return text
+
+
+def families() -> list[str]:
+    names = (path.name for path in files(__package__).joinpath("maps").iterdir())
+    return sorted(name.removesuffix(".txt") for name in names if name.endswith(".txt"))
+
+
+def table(family: str) -> list[Row]:
+    """The rows of a family's table."""
+    if family not in families():
+        known = families()
+        raise ValueError(f"no name table {family!r}{did_you_mean(family, known)}; there are {', '.join(known)}")
+    text = files(__package__).joinpath("maps", f"{family}.txt").read_text(encoding="utf8")
+    return list(rows(text))
+
+
+def rows(text: str) -> Iterator[Row]:
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#")[0].split()
+        if not words:
+            continue
+        theirs, ours, how = (*words, "", "")[:3]
+        if ours in ("unused",):
+            ours, how = "", ours
+        if len(words) > 3 or how not in WORDS or (not ours and how != "unused"):
+            raise ValueError(f"line {number} of a name table: {line.strip()!r} is not 'theirs ours [flip|row|tied]'")
+        yield Row(theirs, ours, how)
+
+
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Our tensors by name: whole, and for fused maps each part as well (`attn.qkv/q.weight`)."""
+    named: dict[str, Tensor] = dict(model.named_parameters())
+    for name, module in model.named_modules():
+        if isinstance(module, Fused):
+            for part, (weight, bias) in module.parts().items():
+                named[f"{name}/{part}.weight"] = weight
+                if bias is not None:
+                    named[f"{name}/{part}.bias"] = bias
+    return named
+
+
+def whole(name: str) -> str:
+    """`attn.qkv/q.weight` is part of `attn.qkv.weight`."""
+    return re.sub(r"/[^.]+", "", name)
+
+
+@torch.no_grad()
+def load(model: nn.Module, state: Mapping[str, Tensor], family: str | list[Row]) -> None:
+    """Copy a checkpoint's tensors into the model. Every name on both sides is accounted for, or nothing is kept."""
+    table_rows = table(family) if isinstance(family, str) else family
+    mine, given = tensors(model), dict[str, Tensor]()
+    for name, tensor in state.items():
+        row, ours = find(table_rows, name)
+        if row.how == "unused":
+            continue
+        if ours not in mine:
+            raise ValueError(f"{name}: the checkpoint has it, and this model has no {ours}; the config differs")
+        tensor = row.convert(tensor)
+        if tensor.shape != mine[ours].shape:
+            raise ValueError(f"{name}: {tuple(tensor.shape)} in the checkpoint, {tuple(mine[ours].shape)} in {ours}")
+        if row.how == "tied":
+            twin = state.get(str(theirs(table_rows, ours)[1]))
+            if twin is not None and not torch.equal(tensor, twin):
+                raise ValueError(f"{name}: the model ties it to {ours}, the checkpoint does not; set head.tied = false")
+            given.setdefault(ours, tensor)
+            continue
+        given[ours] = tensor
+    covered = set(given) | {name for name in mine if parts_of(name, mine) and parts_of(name, mine) <= set(given)}
+    missing = [name for name, _ in model.named_parameters() if name not in covered]
+    if missing:
+        raise ValueError(f"the checkpoint has nothing for {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}")
+    for name, tensor in given.items():
+        mine[name].copy_(tensor)
+
+
+def parts_of(name: str, mine: Mapping[str, Tensor]) -> set[str]:
+    return {part for part in mine if "/" in part and whole(part) == name}
+
+
+@torch.no_grad()
+def save(model: nn.Module, family: str | list[Row]) -> dict[str, Tensor]:
+    """The model's tensors under the family's names, as its own library stores them: tied ones once."""
+    table_rows = table(family) if isinstance(family, str) else family
+    mine, out = tensors(model), {}
+    for name, _ in model.named_parameters():
+        pieces = [name] if theirs(table_rows, name)[0] else sorted(parts_of(name, mine))
+        if not pieces:
+            raise ValueError(f"{name}: the family has no name for it; this model is not of that family")
+        for piece in pieces:
+            row, their = theirs(table_rows, piece)
+            if row is None or their is None:
+                raise ValueError(f"{piece}: the family has no name for it; this model is not of that family")
+            out[their] = row.convert(mine[piece].detach(), back=True).contiguous()
+    return out
+
+
+def find(table_rows: list[Row], name: str) -> tuple[Row, str]:
+    for row in table_rows:
+        ours = row.translate(name)
+        if ours is not None:
+            return row, ours
+    raise ValueError(f"{name}: the checkpoint has it, and the name table has no row for it")
+
+
+def theirs(table_rows: list[Row], name: str) -> tuple[Row | None, str | None]:
+    for row in table_rows:
+        if row.how not in ("tied", "unused") and (their := row.translate(name, back=True)) is not None:
+            return row, their
+    return None, None

@@ -1,0 +1,23 @@
+"""The same weather for every test: one seed, one thread, no network."""
+
+import os
+from importlib.util import find_spec
+
+os.environ["HF_HUB_OFFLINE"] = "1"      # before anything imports huggingface_hub, which reads it once
+
+import pytest
+import torch
+
+torch.set_num_threads(1)                # the number of threads changes the bits of a result
+collect_ignore = [] if torch.cuda.is_available() else ["gpu"]
+
+if find_spec("hypothesis"):             # a GPU machine may have torch and pytest and nothing else
+    from hypothesis import settings
+
+    settings.register_profile("regard", deadline=None, max_examples=30, derandomize="CI" in os.environ)
+    settings.load_profile("regard")
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)

@@ -1,0 +1,98 @@
+"""The runner of tests/gpu tells the same story with pytest and without; tried here on a planted folder, on the CPU."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+RUNNER = Path(__file__).parent / "gpu" / "run.py"
+
+PLANTED = """
+    from dataclasses import dataclass
+    from unittest import SkipTest
+
+    import torch
+    from cases import cases, spec
+
+    @dataclass
+    class Pair:
+        left: int
+        right: int
+
+    @spec("S002")
+    def test_one_is_one():
+        assert Pair(1, 1).left == 1
+
+    @cases(dtype=[torch.float32, torch.float64], size=[3, 5])
+    def test_sizes_are_odd(dtype, size):
+        assert torch.ones(size, dtype=dtype).sum() % 2 == 1
+
+    @cases(size=[2, 3])
+    def test_two_is_odd(size):
+        assert size % 2 == 1
+
+    def test_later():
+        raise SkipTest("another day")
+
+    def helper():
+        raise RuntimeError("not a test")
+"""
+
+
+def run(folder, way):
+    """Exit status, the lines printed (with times and tracebacks taken out) and all that was printed."""
+    command, env = [sys.executable, RUNNER, folder], dict(os.environ)
+    if way == "plain":                       # a pytest that does not import, as on a machine that has none
+        absent = folder / "absent"
+        absent.mkdir()
+        (absent / "pytest.py").write_text("raise ImportError\n", encoding="utf8")
+        command, env = [*command, "--plain"], env | {"PYTHONPATH": str(absent)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    lines = re.sub(r" +\d+\.\d\ds  ", " ", done.stdout).splitlines()
+    return done.returncode, [line for line in lines if not line.startswith("    ")], done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["pytest", "plain"])
+class TestRunner:
+    def test_each_case_is_a_line(self, tmp_path, way):
+        (tmp_path / "test_planted.py").write_text(dedent(PLANTED), encoding="utf8")
+
+        status, lines, everything = run(tmp_path, way)
+
+        assert status == 1
+        assert lines[-1] == "6 passed, 1 failed, 1 skipped"
+        assert sorted(lines[:-1]) == [
+            "FAIL test_planted.py::test_two_is_odd[2]",
+            "PASS test_planted.py::test_one_is_one",
+            "PASS test_planted.py::test_sizes_are_odd[torch.float32-3]",
+            "PASS test_planted.py::test_sizes_are_odd[torch.float32-5]",
+            "PASS test_planted.py::test_sizes_are_odd[torch.float64-3]",
+            "PASS test_planted.py::test_sizes_are_odd[torch.float64-5]",
+            "PASS test_planted.py::test_two_is_odd[3]",
+            "SKIP test_planted.py::test_later",
+        ]
+        assert "assert size % 2 == 1" in everything and "another day" in everything
+
+    def test_all_passed_is_status_zero(self, tmp_path, way):
+        (tmp_path / "test_fine.py").write_text("def test_fine(): pass\n", encoding="utf8")
+
+        status, lines, _ = run(tmp_path, way)
+
+        assert (status, lines) == (0, ["PASS test_fine.py::test_fine", "1 passed, 0 failed"])
+
+    def test_a_file_that_does_not_import_fails(self, tmp_path, way):
+        (tmp_path / "test_broken.py").write_text("import no_such_module\n", encoding="utf8")
+
+        status, lines, everything = run(tmp_path, way)
+
+        assert status == 1 and lines[-1] == "0 passed, 1 failed" and "no_such_module" in everything
+
+    def test_a_folder_without_tests_fails(self, tmp_path, way):
+        status, lines, _ = run(tmp_path, way)
+
+        assert (status, lines) == (1, ["0 passed, 0 failed"])
