@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from regard.core.kernels import Ask, How, pattern, plan, reference, scores
-from regard.core.lookup import soft_lookup
 from regard.core.masks import EVERYTHING
 from regard.core.tokens import line
+from regard.efficient.lookup import soft_lookup
 
 WORDS = ("The", "cat", "sat", "on", "the", "mat")
 FEATURES = ("animal", "action", "object", "definite")

@@ -72,10 +72,11 @@ def gallery(texts: tuple[str, ...] = GALLERY) -> dict[str, str]:
 
 
 def reach(text: str, layers: int) -> Tensor:
-    """(N, N): whom a token has heard of after so many layers, directly or through others."""
+    """(N, N): whom a token has heard of after so many layers, directly or through others; itself always (residual)."""
     places = tokens(text)
     direct = mask(text).table(places, places)[0].expand(places.count, places.count)
-    return torch.linalg.matrix_power(direct.double(), layers) > 0
+    paths: Tensor = torch.linalg.matrix_power((direct | torch.eye(places.count).bool()).double(), layers)
+    return paths > 0
 
 
 # ---------------------------------------------------------------- telling it
@@ -111,8 +112,8 @@ def main() -> None:
     print(beside(gallery()))
     print("\nThe same for decoders: & causal.\n")
     print(beside(gallery(DECODERS)))
-    far = [int(reach("window(2)", layers)[0].sum()) - 1 for layers in (1, 2, 3)]
-    print(f"\nThrough others one hears further: window(2) reaches {far[0]}, {far[1]}, {far[2]} places in 1, 2, 3 layers.")
+    far = ", ".join(str(int(reach("window(2)", layers)[0].sum()) - 1) for layers in (1, 2, 3))
+    print(f"\nThrough others one hears further: in 1, 2, 3 layers window(2) reaches {far} places.")
 
 
 if __name__ == "__main__":

@@ -53,13 +53,13 @@ def bert():
     return theirs, ours
 
 
-def llama(tied=False, length=LENGTH, rope=None, **rotary):
-    """`rope` is their word for a scaling, the rest is ours. Heads are wider than D/H, and share keys by twos."""
+def llama(tied=False, said=None, **rotary):
+    """`said` is what else their config says, the rest is our rotary. Heads are wider than D/H, two share their keys."""
     theirs = hf.LlamaForCausalLM(
         hf.LlamaConfig(
-            vocab_size=V, hidden_size=D, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=3, head_dim=14,
-            intermediate_size=F, max_position_embeddings=length, rms_norm_eps=1e-6, tie_word_embeddings=tied,
-            rope_parameters=rope, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+            vocab_size=V, hidden_size=D, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=3,
+            intermediate_size=F, rms_norm_eps=1e-6, tie_word_embeddings=tied,
+            pad_token_id=0, bos_token_id=1, eos_token_id=2, head_dim=14, **(said or {}),
         )
     )  # fmt: skip
     ours = C.Transformer(
@@ -85,7 +85,7 @@ def t5(gated=False):
         )
     )  # fmt: skip
     if gated:  # transformers 5 ties every fresh T5 and unties it when a checkpoint brings two tables, as 1.1 does
-        theirs.lm_head.weight = nn.Parameter(torch.randn(V, D))
+        theirs.lm_head.weight = nn.Parameter(D**-0.5 * torch.randn(V, D))
 
     def trunk(depth, **more):
         return C.Trunk(
@@ -139,10 +139,10 @@ def family(name: str) -> str:
     return name.split()[0]
 
 
-def pair(name: str, noise: float = 0.1, **how):
+def pair(name: str, **how):
     """Their model and ours with the same weights, in eval mode."""
     theirs, c = MODELS[name](**how)
-    randomise(theirs, noise)
+    randomise(theirs)
     theirs.eval()
     ours = Transformer(c).eval()
     names.load(ours, stored(theirs), family(name))

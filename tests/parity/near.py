@@ -22,11 +22,11 @@ def assert_all_near(ours: dict[str, Tensor], theirs: dict[str, Tensor], within: 
 
 
 @torch.no_grad()
-def randomise(model: nn.Module, noise: float = 0.1) -> None:
+def randomise(model: nn.Module) -> None:
     """Fresh models have bias 0 and gain 1, which hides a wrong mapping: move everything."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.is_floating_point() and "embed_positions" not in name and "inv_freq" not in name:
-            tensor.add_(noise * torch.randn_like(tensor))
+            tensor.add_(0.1 * torch.randn_like(tensor))
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:

@@ -60,7 +60,7 @@ def call(node: ast.Name | ast.Call, text: str) -> tuple[str, tuple[int, ...]]:
         raise ValueError(f"mask: {ast.unparse(node)!r} in {text!r} is not a mask such as window(64)")
     if target.id not in MASKS:
         known = ", ".join(map(spell, MASKS))
-        raise ValueError(f"no mask {target.id!r}{did_you_mean(target.id, MASKS)}; there are {known}")
+        raise ValueError(f"no mask {target.id!r}{did_you_mean(target.id, MASKS)} there are {known}")
     numbers = tuple(number(argument, target.id) for argument in given)
     wanted = MASKS[target.id]
     needed = sum("=" not in name for name in wanted)

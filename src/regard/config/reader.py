@@ -196,13 +196,13 @@ def stranger(name: str, cls: Any, parts: list[Any]) -> str:
             theirs, ours = (get_args(settings(one)["kind"])[0] for one in (part, cls))
             return f"is a setting of kind {theirs!r}, but the kind here is {ours!r}; remove it or change the kind"
     names = list(settings(cls))
-    return f"no such setting{did_you_mean(str(name), names) or ';'} there are {', '.join(names)}"
+    return f"no such setting{did_you_mean(str(name), names)} there are {', '.join(names)}"
 
 
 def misfit(kind: Any, given: Any) -> str:
     expected = words(kind)
     if type(given) is str and any(get_origin(option) is Literal for option in options(kind)):
-        return f"no {reprlib.repr(given)}{did_you_mean(given, expected) or ';'} there are {', '.join(expected)}"
+        return f"no {reprlib.repr(given)}{did_you_mean(given, expected)} there are {', '.join(expected)}"
     if type(given) is int and given not in WHOLE:
         return f"expected {' or '.join(expected)}, got a number beyond 64 bits"
     got = {dict: "a table", list: "a list", NoneType: "nothing"}.get(type(given)) or reprlib.repr(given)

@@ -18,7 +18,7 @@ MAPS = ("q", "k", "v", "out")
 
 def one_of(name: str, table: tuple[str, ...], what: str) -> None:
     if name not in table:
-        raise ValueError(f"{what}: no {name!r}{did_you_mean(name, table)}; there are {', '.join(table)}")
+        raise ValueError(f"{what}: no {name!r}{did_you_mean(name, table)} there are {', '.join(table)}")
 
 
 def at_least(least: float, **numbers: float | None) -> None:

@@ -184,8 +184,8 @@ class Rotary(Position):
             raise ValueError(f"position.factors: {len(c.factors)} given for {self.width // 2} pairs of channels")
 
     def prepare(self, q: Places, k: Places) -> Place:
-        if self.c.scaling == "dynamic" and q is not k:
-            raise ValueError("position.scaling 'dynamic' turns all keys anew as the text grows, so it has no cache")
+        if self.c.scaling == "dynamic" and not (q.plain and q is k):
+            raise ValueError("position.scaling 'dynamic' goes by the length of the input: no cache, padding or packing")
         pairs, loud = frequencies(self.c, self.width, q.count, q.order.device)
         angle = q.coordinates[..., :1].to(pairs.dtype) * pairs  # (B, N, d/2)
         cos, sin = (angle.cos() * loud)[:, None], (angle.sin() * loud)[:, None]

@@ -24,7 +24,7 @@ class Places:
 
     plain     every row is 0..N-1, nothing padded, nothing packed: the fast path, and masks need no data
     grid      the tokens are exactly the raster of this grid: coordinates need no data
-    pieces    at most so many documents in the whole batch: lets documents run as sequences of their own length
+    pieces    at most so many documents in the batch, each in one run of tokens in order: they may run apart
     """
 
     order: Tensor

@@ -135,7 +135,7 @@ def looking(
     for name in names:
         found = [address for address in known if fnmatchcase(address, name)]
         if not found:
-            raise ValueError(f"no address {name!r}{did_you_mean(name, known)}; model.addresses() lists {len(known)}")
+            raise ValueError(f"no address {name!r}{did_you_mean(name, known)} model.addresses() lists {len(known)}")
         chosen.update(dict.fromkeys(found))
     looker, before = Looker(list(chosen), heads, queries, edit), model.lookers
     model.lookers = (*before, looker)

@@ -1,6 +1,6 @@
-"""Kernels you can delete without breaking anything: each file enters itself in the table.
+"""Other ways to attend, each a file you can delete without breaking anything.
 
-Asked for by name, or claimed by "auto" where they are the fastest.
+Kernels enter themselves in the table: asked for by name, or claimed by "auto" where they are the fastest.
 """
 
 from regard.efficient import cells, flex, varlen

@@ -37,8 +37,8 @@ def flex(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
         assert bias is not None
         return score + bias.at(b, h, Spot(ask.q, b, i), Spot(ask.k, b, j)).to(score.dtype)
 
-    attend = flex_attention if torch.compiler.is_compiling() else compiled_flex()
-    out = attend(  # type: ignore[operator]
+    attend: Any = flex_attention if torch.compiler.is_compiling() else compiled_flex()
+    out = attend(
         q, k, v, score_mod=None if bias is None else add, block_mask=blocks(ask), scale=how.scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )  # fmt: skip
@@ -48,7 +48,17 @@ def flex(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
 
 @cache
 def compiled_flex() -> Callable[..., Any]:
-    return torch.compile(flex_attention, dynamic=False)
+    """FlexAttention compiled by itself, for models that are not: a kernel for each mask, bias and shape.
+
+    Past its limit torch would go on with an n x n table and a warning; here it may hold many, and then fails.
+    """
+    fast: Any = torch.compile(flex_attention, dynamic=False)
+
+    def attend(*qkv: Tensor, **how: Any) -> Any:
+        with torch._dynamo.config.patch(recompile_limit=256, fail_on_recompile_limit_hit=True):
+            return fast(*qkv, **how)
+
+    return attend
 
 
 BLOCKS: dict[object, BlockMask] = {}

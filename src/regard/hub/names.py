@@ -20,7 +20,6 @@ from regard.config.names import did_you_mean
 from regard.core.layers import Fused
 
 HOLES = {"{i}": r"(?P<i>\d+)", "{w}": r"(?P<w>weight|bias)"}
-WORDS = ("", "flip", "row", "tied", "unused")
 
 
 @dataclass(frozen=True)
@@ -63,27 +62,35 @@ def table(family: str) -> list[Row]:
     """The rows of a family's table."""
     if family not in families():
         known = families()
-        raise ValueError(f"no name table {family!r}{did_you_mean(family, known)}; there are {', '.join(known)}")
+        raise ValueError(f"no name table {family!r}{did_you_mean(family, known)} there are {', '.join(known)}")
     text = files(__package__).joinpath("maps", f"{family}.txt").read_text(encoding="utf8")
     return list(rows(text))
 
 
 def rows(text: str) -> Iterator[Row]:
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.split("#")[0].split()
-        if not words:
-            continue
-        theirs, ours, how = (*words, "", "")[:3]
-        if ours in ("unused",):
-            ours, how = "", ours
-        if len(words) > 3 or how not in WORDS or (not ours and how != "unused"):
-            raise ValueError(f"line {number} of a name table: {line.strip()!r} is not 'theirs ours [flip|row|tied]'")
-        yield Row(theirs, ours, how)
+        match line.split("#")[0].split():
+            case []:
+                continue
+            case [theirs, "unused"]:
+                row = Row(theirs, "", "unused")
+            case [theirs, ours]:
+                row = Row(theirs, ours)
+            case [theirs, ours, "flip" | "row" | "tied" as how]:
+                row = Row(theirs, ours, how)
+            case _:
+                raise ValueError(
+                    f"line {number} of a name table: {line.strip()!r} is not 'theirs ours [flip|row|tied]'"
+                )
+        holes = [set(re.findall(r"{.*?}", side)) for side in (row.theirs, row.ours)]
+        if not holes[0] <= set(HOLES) or (row.ours and holes[0] != holes[1]):
+            raise ValueError(f"line {number} of a name table: both names have the same holes out of {', '.join(HOLES)}")
+        yield row
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
     """Our tensors by name: whole, and for fused maps each part as well (`attn.qkv/q.weight`)."""
-    named: dict[str, Tensor] = dict(model.named_parameters())
+    named: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     for name, module in model.named_modules():
         if isinstance(module, Fused):
             for part, (weight, bias) in module.parts().items():
@@ -93,16 +100,17 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
     return named
 
 
-def whole(name: str) -> str:
-    """`attn.qkv/q.weight` is part of `attn.qkv.weight`."""
-    return re.sub(r"/[^.]+", "", name)
+def parts_of(name: str, mine: Mapping[str, Tensor]) -> set[str]:
+    """`attn.qkv.weight` has the parts `attn.qkv/q.weight`, ... if it is a fused map's."""
+    return {part for part in mine if "/" in part and re.sub(r"/[^.]+", "", part) == name}
 
 
 @torch.no_grad()
 def load(model: nn.Module, state: Mapping[str, Tensor], family: str | list[Row]) -> None:
-    """Copy a checkpoint's tensors into the model. Every name on both sides is accounted for, or nothing is kept."""
+    """Copy a checkpoint's tensors into the model. Every name on both sides is accounted for, or nothing is copied."""
     table_rows = table(family) if isinstance(family, str) else family
     mine, given = tensors(model), dict[str, Tensor]()
+    first = {id(parameter): name for name, parameter in model.named_parameters()}  # a tied tensor has two names
     for name, tensor in state.items():
         row, ours = find(table_rows, name)
         if row.how == "unused":
@@ -112,13 +120,9 @@ def load(model: nn.Module, state: Mapping[str, Tensor], family: str | list[Row])
         tensor = row.convert(tensor)
         if tensor.shape != mine[ours].shape:
             raise ValueError(f"{name}: {tuple(tensor.shape)} in the checkpoint, {tuple(mine[ours].shape)} in {ours}")
-        if row.how == "tied":
-            twin = state.get(str(theirs(table_rows, ours)[1]))
-            if twin is not None and not torch.equal(tensor, twin):
-                raise ValueError(f"{name}: the model ties it to {ours}, the checkpoint does not; set head.tied = false")
-            given.setdefault(ours, tensor)
-            continue
-        given[ours] = tensor
+        ours = first.get(id(mine[ours]), ours)
+        if not torch.equal(tensor, given.setdefault(ours, tensor)):
+            raise ValueError(f"{name}: the model ties it to {ours}, and the checkpoint has two different tensors")
     covered = set(given) | {name for name in mine if parts_of(name, mine) and parts_of(name, mine) <= set(given)}
     missing = [name for name, _ in model.named_parameters() if name not in covered]
     if missing:
@@ -127,23 +131,19 @@ def load(model: nn.Module, state: Mapping[str, Tensor], family: str | list[Row])
         mine[name].copy_(tensor)
 
 
-def parts_of(name: str, mine: Mapping[str, Tensor]) -> set[str]:
-    return {part for part in mine if "/" in part and whole(part) == name}
-
-
 @torch.no_grad()
 def save(model: nn.Module, family: str | list[Row]) -> dict[str, Tensor]:
     """The model's tensors under the family's names, as its own library stores them: tied ones once."""
     table_rows = table(family) if isinstance(family, str) else family
-    mine, out = tensors(model), {}
+    mine, out = tensors(model), dict[str, Tensor]()
     for name, _ in model.named_parameters():
-        pieces = [name] if theirs(table_rows, name)[0] else sorted(parts_of(name, mine))
-        if not pieces:
-            raise ValueError(f"{name}: the family has no name for it; this model is not of that family")
-        for piece in pieces:
-            row, their = theirs(table_rows, piece)
-            if row is None or their is None:
+        parts = sorted(parts_of(name, mine))
+        apart = len(parts) > 1 and all(theirs(table_rows, part) for part in parts)
+        for piece in parts if apart else [name]:
+            found = theirs(table_rows, piece)
+            if found is None:
                 raise ValueError(f"{piece}: the family has no name for it; this model is not of that family")
+            row, their = found
             out[their] = row.convert(mine[piece].detach(), back=True).contiguous()
     return out
 
@@ -156,8 +156,8 @@ def find(table_rows: list[Row], name: str) -> tuple[Row, str]:
     raise ValueError(f"{name}: the checkpoint has it, and the name table has no row for it")
 
 
-def theirs(table_rows: list[Row], name: str) -> tuple[Row | None, str | None]:
+def theirs(table_rows: list[Row], name: str) -> tuple[Row, str] | None:
     for row in table_rows:
         if row.how not in ("tied", "unused") and (their := row.translate(name, back=True)) is not None:
             return row, their
-    return None, None
+    return None

@@ -1,0 +1,110 @@
+"""Whatever a page of the docs or the README shows is run, and whatever it points at is there."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("README.md")])
+FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)[^)]*\)")
+
+
+def fences(text, language):
+    """Each fenced piece of a page in this language, with the line it begins on."""
+    for found in FENCE.finditer(text):
+        if found[1] == language:
+            yield text[: found.start(2)].count("\n"), found[2]
+
+
+def commands(text):
+    """The lines of bash that a reader of the repository can run: examples, and targets of make."""
+    lines = [line.strip() for _, piece in fences(text, "bash") for line in piece.splitlines()]
+    return [line for line in lines if line.startswith(("python examples/", "make "))]
+
+
+def links(text):
+    """Text and target of each link within the repository; what only looks like one inside code is none."""
+    prose = re.sub(r"`([^`\n]*)`", lambda code: code[0] if code[1].isidentifier() else "", FENCE.sub("", text))
+    return [(text, target) for text, target in LINK.findall(prose) if "://" not in target]
+
+
+def read(page):
+    return page.read_text(encoding="utf8")
+
+
+def named(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def run(text, name):
+    """All python of a page in one namespace; each piece keeps its line, so that an error points into the page."""
+    namespace = {"__name__": "__page__"}
+    for line, piece in fences(text, "python"):
+        exec(compile("\n" * line + piece, name, "exec"), namespace)
+    return namespace
+
+
+COMMANDS = sorted({command for page in PAGES for command in commands(read(page))})
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(fences(read(page), "python"))], ids=named)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, capsys):
+    run(read(page), str(page))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("python ")])
+def test_the_examples_that_a_page_names_run(command):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf8"}
+    words = shlex.split(command, comments=True)[1:]
+
+    done = subprocess.run([sys.executable, "-W", "error", *words], cwd=ROOT, env=environment, capture_output=True,
+                          encoding="utf8", timeout=300)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("make ")])
+def test_the_make_targets_that_a_page_names_exist(command):
+    targets = re.findall(r"^([a-z]+):", read(ROOT / "Makefile"), re.MULTILINE)
+    asked = [word for word in shlex.split(command, comments=True)[1:] if "=" not in word]
+
+    assert set(asked) <= set(targets)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_to_files_and_names_in_them(page):
+    for text, target in links(read(page)):
+        path = (page.parent / target).resolve()
+        assert path.exists(), f"{named(page)}: no file {target}"
+        if path.suffix == ".py" and (name := re.fullmatch(r"`(\w+)`", text)):
+            assert re.search(rf"^\s*(def|class) {name[1]}\b|^{name[1]}\b.*=", read(path), re.MULTILINE), (
+                f"{named(page)}: {target} has no {name[1]}")
+
+
+def test_a_fence_that_fails_says_on_which_line_of_its_page():
+    page = "# A page\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n"
+
+    with pytest.raises(AssertionError) as error:
+        run(page, "page.md")
+
+    assert (str(error.traceback[-1].path), error.traceback[-1].lineno + 1) == ("page.md", 8)
+
+
+def test_only_commands_for_this_repository_are_collected():
+    page = "```bash\npip install regard\npython examples/x.py --fast\nmake setup test\n```\n```python\nmake = 1\n```\n"
+
+    assert commands(page) == ["python examples/x.py --fast", "make setup test"]
+
+
+def test_links_are_found_in_prose_and_not_in_code():
+    page = "[`name`](a.py) and `[cos sin](k)` and [web](https://example.org)\n```python\nx[0](1)\n```\n[b](b.md#part)\n"
+
+    assert links(page) == [("`name`", "a.py"), ("b", "b.md")]
