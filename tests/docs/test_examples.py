@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from regard.config.expressions import MASKS
+from regard.config.settings import KERNELS as SAYABLE
+from regard.core.kernels import KERNELS
+from regard.core.masks import NAMED
+from regard.core.positions import POSITIONS
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("README.md")])
+PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("bench/*.md"), *ROOT.glob("*.md")])
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)[^)]*\)")
 
@@ -50,11 +56,23 @@ def run(text, name):
     return namespace
 
 
+@pytest.fixture
+def tables():
+    """What a page enters in the tables leaves them again."""
+    tables = [KERNELS, NAMED, MASKS, POSITIONS]
+    before, names = [dict(table) for table in tables], list(SAYABLE)
+    yield
+    for table, old in zip(tables, before, strict=True):
+        table.clear()
+        table.update(old)
+    SAYABLE[:] = names
+
+
 COMMANDS = sorted({command for page in PAGES for command in commands(read(page))})
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(fences(read(page), "python"))], ids=named)
-def test_the_python_of_a_page_runs_from_top_to_bottom(page, capsys):
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, capsys, tables):
     run(read(page), str(page))
 
 

@@ -105,20 +105,19 @@ LEFT = torch.arange(N) >= torch.tensor([[2], [0]])  # two tokens of padding befo
 PIECES = {"whole": [N], "chunks": [4, 1, 6], "token by token": [1] * N}
 
 
-@pytest.mark.parametrize("pieces", PIECES)
 @pytest.mark.parametrize("groups", [None, 3, 1], ids=["heads", "grouped", "multi-query"])
-@pytest.mark.parametrize("real", [None, LEFT], ids=["", "padded"])
+@pytest.mark.parametrize("real", [None, LEFT], ids=["plain", "padded"])
 @masks
 @positions
-def test_cached_is_uncached(position, mask, real, groups, pieces):
+def test_cached_is_uncached(position, mask, real, groups):
     one = model(position, mask=mask, attention=C.Attention(heads=H, width=4, value_width=5, groups=groups))
-    given, sizes = ids(B, N), PIECES[pieces]
-    if mask == "prefix(2)" and sizes[0] == 1:
-        sizes = [4] + [1] * (N - 4)  # the prefix reads itself both ways, so it comes in one piece
-    cached, uncached = fed(one, given, sizes, real=real), one(given, real=real)
-    keep = torch.ones_like(LEFT) if real is None else real
+    given, keep = ids(B, N), torch.ones_like(LEFT) if real is None else real
+    uncached = one(given, real=real)
 
-    assert_same(cached[keep], uncached[keep])
+    for pieces in PIECES.values():
+        if mask == "prefix(2)" and pieces[0] == 1:
+            pieces = [4] + [1] * (N - 4)  # the prefix reads itself both ways, so it comes in one piece
+        assert_same(fed(one, given, pieces, real=real)[keep], uncached[keep])
 
 
 @given(data=st.data(), left=st.lists(st.integers(0, N - 1), min_size=3, max_size=3))
@@ -178,7 +177,8 @@ def greedy(one: Transformer, given: Tensor, new: int, real: Tensor, cache: Cache
 @positions
 def test_greedy_ids_are_the_same_with_and_without_a_cache_over_256_tokens(position):
     one, given = model(position), ids(B, N)
-    randomise(one, noise=0.4)  # a livelier model repeats itself less
+    for weight in one.parameters():  # a livelier model repeats itself less
+        weight.mul_(2)
     cached = greedy(one, given, 256, LEFT, one.cache(B, N + 256))
 
     assert torch.equal(cached, greedy(one, given, 256, LEFT, None))
@@ -247,11 +247,22 @@ def test_a_translation_follows_its_beams():
     one, given, source, rows = translator(), ids(3, N), ids(3, S), torch.tensor([2, 0, 0])
     real = torch.arange(S) < torch.tensor([[3], [S], [5]])
     cache = one.cache(3, ROOM)
-    fed(one, given[:, :4], [4], cache, source=source, source_real=real)
+    fed(one, given[:, :4], [4], cache, source=source, source_real=real.clone())
     cache.reorder(rows)
     mixed = torch.cat([given[rows, :4], given[:, 4:]], 1)
 
     assert_same(fed(one, given[:, 4:], [7], cache), one(mixed, source=source[rows], source_real=real[rows])[:, 4:])
+
+
+@pytest.mark.xfail(reason="the cache permutes the tensor it was given as source_real, in place")
+def test_reordering_leaves_the_caller_s_tensors_alone():
+    one, source = translator(), ids(B, S)
+    real = torch.arange(S) < torch.tensor([[3], [S]])
+    cache, before = one.cache(B, ROOM), real.clone()
+    fed(one, ids(B, 4), [4], cache, source=source, source_real=real)
+    cache.reorder(torch.tensor([1, 0]))
+
+    assert torch.equal(real, before)
 
 
 @pytest.mark.xfail(reason="without maps k and v are views of the memory, and each of the three is permuted in turn")
@@ -406,7 +417,7 @@ def test_edges_do_not_go_into_a_cache():
 def test_a_scaling_that_turns_old_keys_anew_refuses_a_cache():
     one = model(C.Rotary(scaling="dynamic", length=5, factor=2.0))
 
-    with pytest.raises(ValueError, match="'dynamic' turns all keys anew"):
+    with pytest.raises(ValueError, match="^position.scaling 'dynamic' .* no cache"):
         fed(one, ids(B, N), [4, 1, 6])
 
 
@@ -437,9 +448,10 @@ def test_rewinding_ahead_is_refused():
         cache.rewind(7)
 
 
-@pytest.mark.xfail(reason="scatter says what it expected of its index", raises=RuntimeError)
-def test_a_batch_of_another_size_than_the_cache_s_is_refused():
+@pytest.mark.xfail(reason="too few rows fail inside scatter; too many are taken, and the last are forgotten")
+@pytest.mark.parametrize("rows", [B - 1, B + 1])
+def test_a_batch_of_another_size_than_the_cache_s_is_refused(rows):
     one = model()
 
     with pytest.raises(ValueError, match="rows"):
-        one(ids(B + 1, N), cache=one.cache(B, ROOM))
+        one(ids(rows, N), cache=one.cache(B, ROOM))

@@ -4,19 +4,20 @@ A setting describes and never builds; `regard.core` builds. Defaults are the ori
 (Vaswani et al. 2017): 512 wide, 6 layers, 8 heads, dropout 0.1.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.expressions import check_mask
 from regard.config.names import did_you_mean
 
-KERNELS = ("auto", "reference", "fused", "cells", "varlen", "flex")
+KERNELS = ["auto", "reference", "fused", "cells", "flex", "short", "varlen"]  # a kernel of your own enters itself
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu")
 INITS = ("gpt2", "bert", "t5", "xavier", "vit")
 MAPS = ("q", "k", "v", "out")
 
 
-def one_of(name: str, table: tuple[str, ...], what: str) -> None:
+def one_of(name: str, table: Sequence[str], what: str) -> None:
     if name not in table:
         raise ValueError(f"{what}: no {name!r}{did_you_mean(name, table)} there are {', '.join(table)}")
 
@@ -341,6 +342,10 @@ class Transformer:
         one_of(self.init, INITS, "init")
         if (self.encoder is None) != (self.trunk.cross == "none"):
             raise ValueError("trunk.cross: an encoder needs cross-attention in the trunk, and the other way round")
+        if self.encoder is not None and self.encoder.trunk.dim != self.trunk.dim:
+            raise ValueError(f"encoder.trunk.dim: {self.encoder.trunk.dim} must be trunk.dim {self.trunk.dim}")
+        if self.encoder is not None and self.encoder.trunk.cross != "none":
+            raise ValueError("encoder.trunk.cross: an encoder has nobody to look across to")
         layerwise = self.encoder is not None and self.trunk.cross == "layerwise"
         if layerwise and self.encoder is not None and self.encoder.trunk.depth != self.trunk.depth:
             raise ValueError("trunk.cross: layer by layer needs as many encoder layers as decoder layers")

@@ -76,8 +76,10 @@ class Cache:
         self.next += real.sum(-1)
         return slots, tokens if self.fresh else Places(order=self.order, real=self.real)
 
-    def finish(self) -> None:
-        self.fresh = False
+    def remember(self, memory: Tokens, layers: list[Tensor] | None) -> None:
+        """Keep what the encoder made, with tables of its own, since beams will reorder them."""
+        self.memory, self.layers = memory.carrying(memory.x), layers
+        self.memory.real = None if memory.real is None else memory.real.clone()
 
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes a copy of row rows[i], for beams."""
@@ -99,6 +101,6 @@ class Cache:
 
     def tables(self) -> list[Tensor]:
         pairs = [(entry.k, entry.v) for entry in self.entries] + [(across.k, across.v) for across in self.across]
-        source = [] if self.memory is None else [self.memory.x, self.memory.real, *(self.layers or [])]
-        tables = [self.order, self.real, self.length, self.next, *(side for pair in pairs for side in pair), *source]
+        source = None if self.memory is None else self.memory.real
+        tables = [self.order, self.real, self.length, self.next, *(side for pair in pairs for side in pair), source]
         return [table for table in tables if table is not None]

@@ -52,8 +52,11 @@ RULES: dict[str, Rule] = {"gpt2": gpt2, "bert": bert, "t5": t5, "xavier": xavier
 @torch.no_grad()
 def initialise(model: nn.Module, rule: str, depth: int) -> None:
     """Give every weight its beginning by the rule; biases begin at zero, and norms as they were made."""
+    done: set[int] = set()  # a tied weight begins as the embedding it is
     for role, weight in roles(model):
-        RULES[rule](role, weight, depth)
+        if weight.data_ptr() not in done:
+            RULES[rule](role, weight, depth)
+        done.add(weight.data_ptr())
     for module in model.modules():
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)

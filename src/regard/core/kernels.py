@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.config.names import did_you_mean
+from regard.config.settings import KERNELS as SAYABLE
 from regard.core.masks import CAUSAL, EVERYTHING, Mask
 from regard.core.positions import Bias
 from regard.core.tokens import Places, Spot
@@ -33,10 +34,13 @@ class Ask:
     device: str = "cpu"
 
     @property
+    def causal(self) -> bool:
+        return self.mask == CAUSAL and self.q.plain and self.k.plain
+
+    @property
     def plain(self) -> bool:
         """Nothing but `everything`, or `causal` from the first token on: no table is needed."""
-        causal = self.mask == CAUSAL and self.q.plain and self.k.plain
-        return not self.bias and (causal or self.mask == EVERYTHING)
+        return not self.bias and (self.causal or self.mask == EVERYTHING)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +80,8 @@ def kernel(
 
     def enter(run: Run) -> Run:
         KERNELS[name] = Kernel(name, run, refuses, claims, tabled, exact)
+        if name not in SAYABLE:
+            SAYABLE.append(name)
         return run
 
     return enter
@@ -135,17 +141,12 @@ def plan(name: str, ask: Ask, bias: Bias | None = None, heads: int = 1, dtype: t
     return Plan(KERNELS[chosen], reason, ask, table_of(ask, every, rows, bias, dtype), bias)
 
 
-SHORT = 256  # keys; up to here a training step on CPU is faster spelled out (bench/results)
-
-
 def choose(ask: Ask) -> tuple[str, str]:
     """The name of the fastest kernel that honours everything, and the reason."""
     for name, one in KERNELS.items():
         why = one.claims(ask)
         if why:
             return name, why
-    if ask.device == "cpu" and ask.grad and ask.k.count <= SHORT:
-        return "reference", "short sequences train faster spelled out on CPU"
     return "fused", "one fused pass" if ask.plain else "one fused pass over a table"
 
 

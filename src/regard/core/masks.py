@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.config.expressions import call, parse
+from regard.config.expressions import MASKS, call, parse
 from regard.config.expressions import walk as check
 from regard.core.tokens import Places, Spot, line
 
@@ -248,10 +248,18 @@ def positive(**numbers: int) -> None:
 
 
 EVERYTHING, CAUSAL, PADDING, DOCUMENTS = Everything(), Causal(), Padding(), Documents()
-NAMED: dict[str, type[Mask]] = {
-    kind.__name__.lower(): kind
-    for kind in (Everything, Causal, Prefix, Window, Strided, Blocks, Landmarks, Padding, Documents, Edges, Cells)
-}
+NAMED: dict[str, type[Mask]] = {}
+
+
+def enter(kind: type[Mask]) -> type[Mask]:
+    """Let expressions say a mask by its class's name, in small letters."""
+    NAMED[kind.__name__.lower()] = kind
+    MASKS.setdefault(kind.__name__.lower(), tuple(field.name for field in fields(kind)))
+    return kind
+
+
+for kind in (Everything, Causal, Prefix, Window, Strided, Blocks, Landmarks, Padding, Documents, Edges, Cells):
+    enter(kind)
 
 
 def dilated(radius: int, step: int) -> Mask:

@@ -12,7 +12,7 @@ from regard import config
 from regard.core.cache import Cache
 from regard.core.init import initialise
 from regard.core.kernels import Ask, Plan, plan
-from regard.core.layers import ACTIVATIONS, Block, Norm, Scope
+from regard.core.layers import ACTIVATIONS, Block, Fused, Norm, Scope
 from regard.core.masks import DOCUMENTS, EVERYTHING, PADDING, Mask, mask
 from regard.core.positions import Place, position
 from regard.core.tokens import Places, Tokens, begins
@@ -109,7 +109,7 @@ class Trunk(nn.Module):
             if keep is not None:
                 keep.append(x if self.final_norm is None else self.final_norm(x))
         if cache is not None:
-            cache.finish()
+            cache.fresh = False
         x = x if self.final_norm is None else self.final_norm(x)
         return tokens.carrying(x if watch is None else watch.see("final", x))
 
@@ -161,39 +161,39 @@ def working(x: Tensor) -> torch.dtype:
 # ---------------------------------------------------------------- heads
 
 
-class Vocabulary(nn.Module):
+class Vocabulary(Fused):
     """Vectors to logits over the vocabulary, with the embedding's own table when tied."""
 
     def __init__(self, c: config.Vocabulary, trunk: config.Trunk, embed: Embed) -> None:
-        super().__init__()
-        vocab, width = embed.tokens.weight.shape
+        vocab, width = embed.tokens.weight.shape if c.tied or c.transform else (embed.c.vocab, trunk.dim)
+        super().__init__(width, {"head": vocab}, ("head",) if c.bias else ())
         self.scale = c.scale
         self.dense = nn.Linear(trunk.dim, width) if c.transform else None
         self.norm = Norm(trunk.norm, width) if c.transform else None
         self.activation = ACTIVATIONS[trunk.mlp.activation]
         if c.tied and self.dense is None and width != trunk.dim:
             raise ValueError(f"head.tied: the embedding is {width} wide and the trunk {trunk.dim}; set head.transform")
-        self.weight = embed.tokens.weight if c.tied else nn.Parameter(torch.empty(vocab, width))
-        self.bias = nn.Parameter(torch.zeros(vocab)) if c.bias else None
+        if c.tied:
+            self.weight = embed.tokens.weight
 
-    def forward(self, tokens: Tokens) -> Tensor:
+    def forward(self, tokens: Tokens) -> Tensor:  # type: ignore[override]
         x = tokens.x
         if self.dense is not None and self.norm is not None:
             x = self.norm(self.activation(self.dense(x)))
-        return F.linear(x if self.scale == 1 else x * self.scale, self.weight, self.bias)  #: S047
+        return super().forward(x if self.scale == 1 else x * self.scale)  #: S047
 
 
 class Bare(nn.Module):
     """No head: the trunk's own vectors."""
 
-    def __init__(self, c: config.Bare, trunk: config.Trunk, embed: Embed) -> None:
-        super().__init__()
-
     def forward(self, tokens: Tokens) -> Tensor:
         return tokens.x
 
 
-HEADS: dict[str, Callable[..., nn.Module]] = {"vocabulary": Vocabulary, "none": Bare}  # regard.heads enters more
+HEADS: dict[str, Callable[..., nn.Module]] = {  # regard.heads enters more
+    "vocabulary": Vocabulary,
+    "none": lambda c, trunk, embed: Bare(),
+}
 
 
 # ---------------------------------------------------------------- models
@@ -251,7 +251,7 @@ class Transformer(nn.Module):
         tokens = source if isinstance(source, Tokens) else embed(source, real=real)
         memory = self.encoder(tokens, keep=keep, watch=None if watch is None else watch.at("encoder"))
         if cache is not None:
-            cache.memory, cache.layers = memory, keep
+            cache.remember(memory, keep)
         return memory, keep  #: S012
 
     def casting(self, x: Tensor) -> Any:

@@ -12,6 +12,7 @@ A Position reads coordinates, never indices, so left padding, packing and caches
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -343,22 +344,17 @@ class ShawBias(Bias):
 
 def position(c: config.Position, dim: int, heads: int, width: int) -> Position:
     """The module for a setting: `dim` is the vectors' width, `width` a head's."""
-    match c:
-        case config.Nowhere():
-            return Position()
-        case config.Sinusoidal():
-            return Sinusoidal(c, dim)
-        case config.Learned():
-            return Learned(c, dim)
-        case config.OneHot():
-            return OneHot(c)
-        case config.Rotary():
-            return Rotary(c, width)
-        case config.Alibi():
-            return Alibi(heads)
-        case config.Buckets():
-            return Buckets(c, heads)
-        case config.Shaw():
-            return Shaw(c, width)
-        case config.Relative():
-            return Relative(c, heads)
+    return POSITIONS[type(c)](c, dim, heads, width)
+
+
+POSITIONS: dict[type, Callable[[Any, int, int, int], Position]] = {
+    config.Nowhere: lambda c, dim, heads, width: Position(),
+    config.Sinusoidal: lambda c, dim, heads, width: Sinusoidal(c, dim),
+    config.Learned: lambda c, dim, heads, width: Learned(c, dim),
+    config.OneHot: lambda c, dim, heads, width: OneHot(c),
+    config.Rotary: lambda c, dim, heads, width: Rotary(c, width),
+    config.Alibi: lambda c, dim, heads, width: Alibi(heads),
+    config.Buckets: lambda c, dim, heads, width: Buckets(c, heads),
+    config.Shaw: lambda c, dim, heads, width: Shaw(c, width),
+    config.Relative: lambda c, dim, heads, width: Relative(c, heads),
+}

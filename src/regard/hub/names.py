@@ -76,7 +76,7 @@ def rows(text: str) -> Iterator[Row]:
                 row = Row(theirs, "", "unused")
             case [theirs, ours]:
                 row = Row(theirs, ours)
-            case [theirs, ours, "flip" | "row" | "tied" as how]:
+            case [theirs, ours, "flip" | "row" | "tied" as how] if ours != "unused":
                 row = Row(theirs, ours, how)
             case _:
                 raise ValueError(
