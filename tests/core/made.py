@@ -161,7 +161,6 @@ def model(*, embed: C.Embed | None = None, head: C.Head | None = None, init: str
         encoder=encoder, init=init, precision=precision,
     )  # fmt: skip
     made = Transformer(c).eval()
-    nn.init.normal_(made.head.weight, std=0.3) if isinstance(c.head, C.Vocabulary) else None
     randomise(made)
     return made
 
@@ -178,6 +177,15 @@ def stack(**said: object) -> Trunk:
 
 def ids_of(*shape: int, low: int = 1) -> Tensor:
     return torch.randint(low, VOCAB, shape)
+
+
+def padded(ids: Tensor, left: int, right: int, fill: int | None = None) -> tuple[Tensor, Tensor, slice]:
+    """ids with padding on both sides, which of them are real, and where they are."""
+    count = ids.shape[1]
+    sides = [ids_of(len(ids), n) if fill is None else torch.full((len(ids), n), fill) for n in (left, right)]
+    real = torch.zeros(len(ids), left + count + right, dtype=torch.bool)
+    real[:, left : left + count] = True
+    return torch.cat([sides[0], ids, sides[1]], 1), real, slice(left, left + count)
 
 
 def scope(x: Tensor, m: str = "everything", kernel: str = "reference", place: Place | None = None) -> Scope:

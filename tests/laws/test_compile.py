@@ -14,7 +14,14 @@ from torch.testing import assert_close
 
 from regard import config as C
 from regard.core.model import Transformer
+from regard.core.tokens import raster
 from regard.core.watch import looking
+
+pytestmark = [
+    pytest.mark.slow,
+    # torch 2.13: dynamo looks at .grad of what a compiled block is given, and is warned of its own doing
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+]
 
 B, N, S, D, H, V = 2, 7, 5, 12, 3, 19  # S: tokens of a source
 
@@ -49,9 +56,14 @@ class Graphs:
 
 
 @pytest.fixture
-def graphs() -> Iterator[Graphs]:
+def graphs() -> Graphs:
+    return Graphs()
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_before() -> Iterator[None]:
     torch._dynamo.reset()
-    yield Graphs()
+    yield
     torch._dynamo.reset()
 
 
@@ -91,7 +103,6 @@ def documents() -> Tensor:
 # ---------------------------------------------------------------- whole models
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mask", ["everything", "causal", "causal & window(3)"])
 def test_one_graph_serves_ten_batches_of_different_padding_and_documents(graphs, mask):
     one = model(mask=mask)
@@ -104,7 +115,6 @@ def test_one_graph_serves_ten_batches_of_different_padding_and_documents(graphs,
     assert graphs.count == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cross", ["last", "layerwise"])
 def test_one_graph_serves_ten_translations_of_different_padding_and_documents(graphs, cross):
     one = translator(cross)
@@ -120,7 +130,6 @@ def test_one_graph_serves_ten_translations_of_different_padding_and_documents(gr
     assert graphs.count == 1
 
 
-@pytest.mark.slow
 @positions
 def test_every_position_compiles_whole(graphs, position):
     one, given, real = model(position=position), ids(B, N), padding()
@@ -131,11 +140,10 @@ def test_every_position_compiles_whole(graphs, position):
     assert graphs.count == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["reference", "fused"])
+@pytest.mark.parametrize("kernel", ["reference", "fused", "short"])
 def test_a_compiled_training_step_has_the_gradients_of_an_eager_one(kernel):
-    torch._dynamo.reset()
-    one, given, real = model(attention=C.Attention(heads=H, groups=1, kernel=kernel)).double().train(), ids(B, N), padding()
+    one, given, real = model(attention=C.Attention(heads=H, groups=1, kernel=kernel)).double(), ids(B, N), padding()
+    one.train()
     one(given, real=real).square().mean().backward()
     eager = gradients(one)
     one.zero_grad()
@@ -144,13 +152,11 @@ def test_a_compiled_training_step_has_the_gradients_of_an_eager_one(kernel):
 
     for name, gradient in gradients(one).items():
         assert_close(gradient, eager[name], atol=1e-12, rtol=0)
-    torch._dynamo.reset()
 
 
 # ---------------------------------------------------------------- blocks
 
 
-@pytest.mark.slow
 @positions
 def test_one_graph_serves_twelve_blocks(graphs, position):
     one, given = model(depth=12, position=position), ids(B, N)
@@ -161,7 +167,6 @@ def test_one_graph_serves_twelve_blocks(graphs, position):
     assert graphs.count == 1
 
 
-@pytest.mark.slow
 @positions
 def test_one_graph_serves_twelve_blocks_and_any_padding(graphs, position):
     one, given = model(depth=12, position=position), ids(B, N)
@@ -172,7 +177,6 @@ def test_one_graph_serves_twelve_blocks_and_any_padding(graphs, position):
     assert graphs.count == 1
 
 
-@pytest.mark.slow
 def test_one_graph_serves_the_blocks_of_a_decoder_that_looks_across(graphs):
     one = ready(
         C.Transformer(embed=C.Embed(vocab=V), trunk=trunk(cross="last", depth=12), encoder=C.Encoder(trunk=trunk()))
@@ -184,13 +188,23 @@ def test_one_graph_serves_the_blocks_of_a_decoder_that_looks_across(graphs):
     assert graphs.count == 1
 
 
-@pytest.mark.slow
-def test_masks_tiled_over_twelve_blocks_need_a_graph_for_each_kind_of_plan_alone(graphs):
-    one = model(depth=12, mask=("causal & window(2)", "causal & window(4)", "causal & landmarks(1)"))
+def test_one_graph_serves_twelve_blocks_with_masks_in_turn(graphs):
+    one, given = model(depth=12, mask=("causal & window(2)", "causal & window(4)", "causal & landmarks(1)")), ids(B, N)
+    expected = one(given)
     graphs.compile(*one.trunk.blocks)
-    one(ids(B, N))
 
-    assert graphs.count == 3
+    assert torch.equal(one(given), expected)
+    assert graphs.count == 1
+
+
+def test_windows_of_an_image_compile_whole(graphs):
+    one = model(mask=("cells(3)", "cells(3, 1)"), position=C.Relative(radius=2, axes=2, inside=False))
+    image = raster(torch.randn(B, 35, D), (5, 7))
+    expected = one(image)
+    graphs.compile(one)
+
+    assert torch.equal(one(image), expected)
+    assert graphs.count == 1
 
 
 # ---------------------------------------------------------------- generation
@@ -213,7 +227,6 @@ def same_twice(one: Transformer, graphs: Graphs, steps: int, **first) -> bool:
     return torch.equal(decode(one, steps, **first), eager)
 
 
-@pytest.mark.slow
 @torch.no_grad()
 @positions
 def test_64_decode_steps_are_one_graph_and_the_prompt_another(graphs, position):
@@ -221,7 +234,6 @@ def test_64_decode_steps_are_one_graph_and_the_prompt_another(graphs, position):
     assert graphs.count == 2
 
 
-@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("cross", ["last", "layerwise"])
 def test_64_steps_of_a_translation_are_one_graph_and_the_prompt_another(graphs, cross):
@@ -229,7 +241,6 @@ def test_64_steps_of_a_translation_are_one_graph_and_the_prompt_another(graphs, 
     assert graphs.count == 2
 
 
-@pytest.mark.slow
 @torch.no_grad()
 def test_another_cache_of_the_same_size_needs_no_new_graph(graphs):
     one = model()
@@ -240,7 +251,6 @@ def test_another_cache_of_the_same_size_needs_no_new_graph(graphs):
     assert graphs.count == 2
 
 
-@pytest.mark.slow
 @torch.no_grad()
 def test_rewinding_and_reordering_need_no_new_graph(graphs):
     one = model()
@@ -256,7 +266,6 @@ def test_rewinding_and_reordering_need_no_new_graph(graphs):
     assert graphs.count == 2
 
 
-@pytest.mark.slow
 @torch.no_grad()
 def test_64_decode_steps_through_twelve_compiled_blocks_are_one_graph(graphs):
     one = model(depth=12)
@@ -272,7 +281,6 @@ def test_64_decode_steps_through_twelve_compiled_blocks_are_one_graph(graphs):
 PATTERN, RESULT = "trunk.1.attn.pattern", "trunk.1.attn.result"
 
 
-@pytest.mark.slow
 def test_a_compiled_model_that_has_run_can_be_watched(graphs):
     one, given = model(), ids(B, N)
     with looking(one, PATTERN) as eager:
@@ -285,7 +293,6 @@ def test_a_compiled_model_that_has_run_can_be_watched(graphs):
     assert_close(seen[PATTERN], eager[PATTERN], atol=1e-6, rtol=0)
 
 
-@pytest.mark.slow
 def test_a_compiled_model_that_has_run_can_be_edited(graphs):
     one, given = model(), ids(B, N)
     with looking(one, RESULT, edit=lambda name, x: 0 * x):
@@ -298,7 +305,6 @@ def test_a_compiled_model_that_has_run_can_be_edited(graphs):
     assert_close(edited, expected, atol=1e-6, rtol=0)
 
 
-@pytest.mark.slow
 def test_another_edit_is_not_mistaken_for_the_first(graphs):
     one, given = model(), ids(B, N)
     graphs.compile(one)
@@ -307,7 +313,6 @@ def test_another_edit_is_not_mistaken_for_the_first(graphs):
             assert_close(one(given), factor * one.head(one.trunk(one.embed(given))), atol=1e-5, rtol=0)
 
 
-@pytest.mark.slow
 def test_a_wrapped_compiled_model_can_be_watched(graphs):
     one, given = torch.compile(model(), backend=graphs, fullgraph=True), ids(B, N)
     expected = one(given)
@@ -317,7 +322,6 @@ def test_a_wrapped_compiled_model_can_be_watched(graphs):
     assert torch.equal(seen["logits"], expected)
 
 
-@pytest.mark.slow
 def test_after_looking_the_unwatched_graph_runs_again(graphs):
     one, given = model(), ids(B, N)
     graphs.compile(one)
@@ -331,7 +335,6 @@ def test_after_looking_the_unwatched_graph_runs_again(graphs):
     assert torch.equal(before, after)
 
 
-@pytest.mark.slow
 def test_looking_at_the_same_again_needs_no_new_graph(graphs):
     one, given = model(), ids(B, N)
     graphs.compile(one)
@@ -343,7 +346,6 @@ def test_looking_at_the_same_again_needs_no_new_graph(graphs):
     assert graphs.count == 1  # the first call was already watched
 
 
-@pytest.mark.slow
 @pytest.mark.xfail(reason="a graph holds for one length of the list it appends to; the ninth call is refused")
 @torch.no_grad()
 def test_ten_watched_calls_are_one_graph(graphs):
@@ -357,13 +359,24 @@ def test_ten_watched_calls_are_one_graph(graphs):
     assert graphs.count == 1
 
 
-@pytest.mark.slow
 @pytest.mark.xfail(reason="every block is told its address, watched or not: a graph each, and the ninth is refused")
-def test_watching_one_of_twelve_compiled_blocks_costs_one_graph_more(graphs):
+def test_watching_one_of_twelve_compiled_blocks_costs_one_graph_more_at_most(graphs):
     one, given = model(depth=12), ids(B, N)
     graphs.compile(*one.trunk.blocks)
     one(given)
     with looking(one, PATTERN):
         one(given)
 
-    assert graphs.count == 2
+    assert graphs.count <= 2
+
+
+@pytest.mark.xfail(reason="each address makes a graph of its own, and the ninth is refused")
+def test_twelve_compiled_blocks_can_all_be_watched_at_once(graphs):
+    one, given = model(depth=12), ids(B, N)
+    graphs.compile(*one.trunk.blocks)
+    before = one(given)
+    with looking(one, "trunk.*.attn.pattern") as seen:
+        after = one(given)
+
+    assert len(list(seen)) == 12
+    assert torch.equal(before, after)

@@ -280,7 +280,7 @@ def test_shaw_s_vectors_are_added_to_the_keys():
 def test_each_alibi_head_subtracts_its_slope_times_the_distance():
     q, k, scores = seen_in(model(C.Alibi(), depth=1), ids(B, N), "q", "k", "scores")
     distance = (torch.arange(N)[None] - torch.arange(N)[:, None]).abs()
-    slope = torch.tensor(slopes(H)).double()  # they are kept in fp32
+    slope = slopes(H).double()  # they are kept in fp32
 
     assert_close(scores, q @ k.mT / math.sqrt(D // H) - slope[:, None, None] * distance, atol=1e-12, rtol=0)
 
@@ -297,12 +297,12 @@ def published_slopes(heads: int) -> list[float]:
 @pytest.mark.spec("S035")
 @pytest.mark.parametrize("heads", [8, 12, 1, 3, 16])
 def test_alibi_s_slopes_are_the_published_ones(heads):
-    assert slopes(heads) == pytest.approx(published_slopes(heads), rel=1e-12)
+    assert_close(slopes(heads), torch.tensor(published_slopes(heads)), atol=0, rtol=1e-6)
 
 
 @pytest.mark.spec("S035")
 def test_eight_heads_halve_the_slope_from_one_to_the_next():
-    assert slopes(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    assert slopes(8).tolist() == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
 
 
 def bucket(distance: int, both: bool, buckets: int, farthest: int) -> int:
@@ -557,6 +557,16 @@ def test_without_a_mask_only_positions_know_the_order(position):
     change = (one(given.roll(2, 1)).roll(-2, 1) - one(given)).abs().max()
 
     assert (change < 1e-10) if position.kind == "none" else (change > 1e-3)
+
+
+@positions
+def test_every_position_works_in_sixteen_bits(position, request):
+    if position == C.Sinusoidal(mode="qk", layout="halves"):
+        request.applymarker(pytest.mark.xfail(reason="what leans is fp32, and makes x fp32", raises=RuntimeError))
+    one, given = model(position), ids(B, N)
+    exact = one(given)
+
+    assert_close(one.bfloat16()(given).double(), exact, atol=0.1, rtol=0)  # 8 bits of precision, two layers
 
 
 # ---------------------------------------------------------------- settings that cannot be

@@ -60,26 +60,20 @@ Run = Callable[[Tensor, Tensor, Tensor, "Plan", How], Tensor]
 class Kernel:
     name: str
     run: Run
-    refuses: Callable[[Ask], str]  # why it cannot, or nothing
-    claims: Callable[[Ask], str]  # why it is the one for this, or nothing
-    tabled: Callable[[Ask], bool]  # whether it reads the plan's table
-    exact: bool
+    refuses: Callable[[Ask], str] = lambda ask: ""  # why it cannot, or nothing
+    claims: Callable[[Ask], str] = lambda ask: ""  # why it is the one for this, or nothing
+    tabled: Callable[[Ask], bool] = lambda ask: False  # whether it reads the plan's table
+    exact: bool = True
 
 
 KERNELS: dict[str, Kernel] = {}
 
 
-def kernel(
-    name: str,
-    refuses: Callable[[Ask], str] = lambda ask: "",
-    claims: Callable[[Ask], str] = lambda ask: "",
-    tabled: Callable[[Ask], bool] = lambda ask: False,
-    exact: bool = True,
-) -> Callable[[Run], Run]:
-    """Enter a function in the table of kernels under a name that configs can say."""
+def kernel(name: str, **facts: Any) -> Callable[[Run], Run]:
+    """Enter a function in the table under a name that configs can say; `facts` are the fields of Kernel."""
 
     def enter(run: Run) -> Run:
-        KERNELS[name] = Kernel(name, run, refuses, claims, tabled, exact)
+        KERNELS[name] = Kernel(name, run, **facts)
         if name not in SAYABLE:
             SAYABLE.append(name)
         return run

@@ -90,16 +90,12 @@ class Fused(nn.Linear):
         """Left to `regard.core.init`."""
 
 
-def quick_gelu(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(1.702 * x)
-
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu2": lambda x: F.relu(x).square(),
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "quick_gelu": quick_gelu,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "silu": F.silu,
 }
 

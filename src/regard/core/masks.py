@@ -49,12 +49,6 @@ class Mask:
         """The tables this mask reads, all its parts included."""
         return frozenset(self.reads)
 
-    def needs_data(self, q: Places, k: Places) -> bool:
-        """Whether the table depends on more than the sizes."""
-        known = {"order"} if q.plain and k.plain else set()
-        known |= {"at"} if q.grid is not None and k.grid is not None else set()
-        return not self.tables <= known
-
     def table(self, q: Places, k: Places) -> Tensor:
         """(B, Q, K), or smaller where an axis would only repeat: one row of B without data, one of Q for padding."""
         b, i, j = (torch.arange(size, device=q.order.device) for size in (q.batch, q.count, k.count))

@@ -211,7 +211,7 @@ def frequencies(c: config.Rotary, width: int, count: int, device: torch.device) 
         pairs = pairs * (keep + (1 - keep) / c.factor)
         loud = 0.1 * math.log(c.factor) + 1 if c.factor > 1 else 1.0
     elif c.scaling == "longrope":
-        pairs = pairs / torch.tensor(c.factors, device=device)
+        pairs = pairs / torch.tensor(c.factors).to(device, non_blocking=True)
         loud = math.sqrt(1 + math.log(c.factor) / math.log(c.length)) if c.factor > 1 else 1.0
     return pairs, loud if c.stretch is None else c.stretch
 
@@ -235,17 +235,16 @@ class Alibi(Position):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.slopes = slopes(heads)
+        self.heads = heads
 
     def prepare(self, q: Places, k: Places) -> Place:
-        return Place(bias=Slope(torch.tensor(self.slopes, device=q.order.device)))
+        return Place(bias=Slope(slopes(self.heads, q.order.device)))
 
 
-def slopes(heads: int) -> list[float]:
+def slopes(heads: int, device: torch.device | None = None) -> Tensor:
     """The published slopes; heads beyond the last power of two take every second one of the next."""
-    near = 2 ** math.floor(math.log2(heads))
-    first = [2 ** (-8 * (i + 1) / near) for i in range(near)]
-    return first + [2 ** (-8 * (i + 1) / (2 * near)) for i in range(0, 2 * (heads - near), 2)]
+    near, head = 2 ** math.floor(math.log2(heads)), torch.arange(heads, device=device, dtype=torch.float32)
+    return torch.exp2(-8 * torch.where(head < near, (head + 1) / near, (head - near + 0.5) / near))
 
 
 @dataclass(eq=False)

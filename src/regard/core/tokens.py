@@ -3,7 +3,7 @@
 Letters everywhere: B batch, N tokens, Q queries, K keys, H heads, D width, V vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -60,10 +60,7 @@ class Tokens(Places):
 
     def carrying(self, x: Tensor) -> "Tokens":
         """The same places with other vectors."""
-        return Tokens(
-            x=x, order=self.order, at=self.at, real=self.real, document=self.document, edges=self.edges,
-            segment=self.segment, end=self.end, plain=self.plain, grid=self.grid, pieces=self.pieces,
-        )  # fmt: skip
+        return replace(self, x=x)
 
 
 def line(x: Tensor) -> Tokens:

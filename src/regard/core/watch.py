@@ -38,9 +38,6 @@ class Seen:
     def __iter__(self) -> Iterator[str]:
         return (name for name, calls in self.calls.items() if calls)
 
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
 
 class Looker:
     """One `looking`: which addresses, which heads and rows, and what to do with them."""

@@ -15,7 +15,7 @@ from regard.core.tokens import Spot
 
 def refuses(ask: Ask) -> str:
     if not isinstance(ask.mask, Cells):
-        return f"computes image windows alone, and the mask is {ask.mask}"
+        return "computes image windows alone: the mask must be cells(size, shift) and nothing else"
     if ask.q is not ask.k or ask.q.grid is None:
         return "needs tokens that fill a grid (regard.core.tokens.raster)"
     return ""

@@ -68,7 +68,8 @@ def blocks(ask: Ask) -> BlockMask | None:
     """Which blocks of the table hold anything. Without data it is made once; with data, inside the compiled model."""
     if ask.mask == EVERYTHING:
         return None
-    if ask.mask.needs_data(ask.q, ask.k):
+    known = {"order": ask.q.plain and ask.k.plain, "at": ask.q.grid is not None and ask.k.grid is not None}
+    if not all(known.get(table) for table in ask.mask.tables):
         return block_mask(ask, ask.q.batch)
     if torch.compiler.is_compiling():
         return block_mask(ask, None)

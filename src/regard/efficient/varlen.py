@@ -16,7 +16,7 @@ from regard.core.tokens import Places, begins
 
 def refuses(ask: Ask) -> str:
     if ask.mask not in (DOCUMENTS, CAUSAL & DOCUMENTS) or ask.q is not ask.k:
-        return f"runs documents and causal & documents, and the mask is {ask.mask}"
+        return "runs the masks documents and causal & documents alone, without padding"
     if ask.q.pieces is None:
         return "needs to know how many documents there are at most; give pieces= to the front end"
     if ask.bias or ask.dropout:

@@ -1,0 +1,215 @@
+"""The closed tables of the config are the tables of the rooms, and what a config gets wrong is named by its path."""
+
+from typing import get_args
+
+import pytest
+import torch
+from core.made import DIM, VOCAB, B, H, ids_of, model, translator, trunk
+
+import regard
+from regard import config as C
+from regard.config import settings
+from regard.config.expressions import MASKS
+from regard.config.reader import make
+from regard.core.init import RULES
+from regard.core.layers import ACTIVATIONS
+from regard.core.masks import NAMED
+from regard.core.model import HEADS, Transformer
+from regard.core.positions import Position, position
+from regard.core.tokens import line, raster
+
+N = 7
+
+
+def kinds(union: object) -> set[str]:
+    return {word for part in get_args(union) for word in get_args(part.__annotations__["kind"])}
+
+
+# ---------------------------------------------------------------- closed tables
+
+
+def test_the_kernels_a_config_can_name_are_the_kernels_there_are():
+    assert set(settings.KERNELS) == {"auto", *regard.KERNELS}
+
+
+def test_the_masks_a_config_can_name_are_the_masks_there_are():
+    assert set(MASKS) == {"dilated", *NAMED}
+
+
+def test_the_activations_a_config_can_name_are_the_activations_there_are():
+    assert set(settings.ACTIVATIONS) == set(ACTIVATIONS)
+
+
+def test_the_initialisations_a_config_can_name_are_the_rules_there_are():
+    assert set(settings.INITS) == set(RULES)
+
+
+def test_the_heads_a_config_can_name_are_the_heads_there_are():
+    assert kinds(C.Head) == set(HEADS)
+
+
+@pytest.mark.parametrize("part", get_args(C.Position), ids=lambda part: part.__name__)
+def test_every_position_a_config_can_name_is_built(part):
+    assert isinstance(position(part(), 64, 4, 16), Position)
+
+
+@pytest.mark.parametrize("kind", sorted(kinds(C.Head)))
+def test_every_head_a_config_can_name_is_built(kind):
+    head = make(C.Transformer, {"head": {"kind": kind}}).head
+
+    assert model(head=head)(ids_of(B, N)).isfinite().all()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("gated", [False, True])
+def test_every_activation_runs_in_every_feed_forward_layer(activation, gated):
+    assert model(mlp=C.MLP(activation=activation, gated=gated))(ids_of(B, N)).isfinite().all()
+
+
+# ---------------------------------------------------------------- mistakes that a config can hold
+
+
+@pytest.mark.parametrize(
+    "tree, path, sentence",
+    [
+        ({"trunk": {"dim": 0}}, "trunk.dim", "0 is less than 1"),
+        ({"trunk": {"depth": 0}}, "trunk.depth", "0 is less than 1"),
+        ({"trunk": {"dim": 10, "attention": {"heads": 4}}}, "trunk", "dim 10 is not divisible by attention.heads 4"),
+        ({"trunk": {"attention": {"heads": 0}}}, "trunk.attention.heads", "0 is less than 1"),
+        ({"trunk": {"attention": {"groups": 3}}}, "trunk.attention", "heads 8 is not divisible by groups 3"),
+        ({"trunk": {"attention": {"kernel": "fussed"}}}, "trunk.attention.kernel", "did you mean 'fused'?"),
+        ({"trunk": {"attention": {"maps": ["qq"]}}}, "trunk.attention", "no 'qq'"),
+        ({"trunk": {"attention": {"heads": [1, 2]}}}, "trunk.attention.width", "need the width of a head"),
+        ({"trunk": {"attention": {"heads": [1, 2], "width": 8}}}, "trunk.attention.heads", "depth is 6"),
+        ({"trunk": {"mlp": {"activation": "gelo"}}}, "trunk.mlp.activation", "did you mean 'gelu'?"),
+        ({"trunk": {"mlp": {"hidden": 0}}}, "trunk.mlp.hidden", "0 is less than 1"),
+        ({"trunk": {"dropout": {"mlp": 1.0}}}, "trunk.dropout.mlp", "1.0 is not a rate"),
+        ({"trunk": {"mask": "window"}}, "trunk.mask", "window takes window(radius)"),
+        ({"trunk": {"mask": ["causal", "causal &"]}}, "trunk.mask", "cannot read 'causal &'"),
+        ({"trunk": {"cross": "last"}}, "trunk.cross", "an encoder needs cross-attention"),
+        ({"encoder": {}}, "trunk.cross", "an encoder needs cross-attention"),
+        ({"trunk": {"cross": "layerwise"}, "encoder": {"trunk": {"depth": 2}}}, "trunk.cross", "as many"),
+        ({"trunk": {"cross": "last"}, "encoder": {"trunk": {"dim": 64}}}, "encoder.trunk.dim", "must be trunk.dim 512"),
+        ({"trunk": {"cross": "last"}, "encoder": {"trunk": {"cross": "last"}}}, "encoder.trunk.cross", "nobody"),
+        ({"trunk": {"position": {"kind": "rotary", "part": 1.5}}}, "trunk.position.part", "not a fraction"),
+        ({"trunk": {"position": {"kind": "rotary", "scaling": "longrope"}}}, "trunk.position.factors", "one factor"),
+        ({"trunk": {"position": {"kind": "buckets"}, "mask": "causal"}}, "trunk.position.both", "never looks ahead"),
+        ({"embed": {"vocab": 0}}, "embed.vocab", "0 is less than 1"),
+        ({"embed": {"vocab": 5, "pad": 5}}, "embed.pad", "5 is outside the vocabulary of 5"),
+        ({"embed": {"vocab": 5, "end": -1}}, "embed.end", "-1 is outside the vocabulary of 5"),
+        ({"head": {"kind": "pooled", "place": "end"}}, "head.place", "needs embed.end"),
+        ({"init": "xaviar"}, "init", "did you mean 'xavier'?"),
+    ],
+)
+def test_a_mistake_in_a_config_names_the_setting(tree, path, sentence):
+    with pytest.raises(ValueError) as error:
+        make(C.Transformer, tree)
+
+    assert str(error.value).startswith(path) and sentence in str(error.value) and "\n" not in str(error.value)
+
+
+UNCHECKED = [
+    ({"mask": "casual"}, "trunk.mask"),
+    ({"mask": "strided(0)"}, "trunk.mask"),
+    ({"mask": []}, "trunk.mask"),
+    ({"position": {"kind": "sinusoidal", "mode": "concat"}}, "trunk.position.width"),
+    ({"position": {"kind": "sinusoidal", "width": 8}}, "trunk.position.width"),
+    ({"position": {"kind": "sinusoidal", "axes": 0}}, "trunk.position.axes"),
+    ({"position": {"kind": "learned", "length": 0}}, "trunk.position.length"),
+    ({"position": {"kind": "onehot", "length": 64}}, "trunk.position.length"),
+    ({"position": {"kind": "rotary", "part": 0.1}}, "trunk.position.part"),
+    ({"position": {"kind": "rotary", "scaling": "linear", "factor": 0.0}}, "trunk.position.factor"),
+    ({"position": {"kind": "buckets", "buckets": 2}}, "trunk.position.buckets"),
+    ({"position": {"kind": "buckets", "distance": 8}}, "trunk.position.distance"),
+    ({"position": {"kind": "relative", "radius": -1}}, "trunk.position.radius"),
+    ({"position": {"kind": "shaw", "radius": -1}}, "trunk.position.radius"),
+    ({"norm": {"eps": -1.0}}, "trunk.norm.eps"),
+]
+
+
+@pytest.mark.xfail(reason="not checked before anything is built")
+@pytest.mark.parametrize("said, path", UNCHECKED, ids=lambda said: str(said) if isinstance(said, dict) else "")
+def test_a_mistake_that_the_config_should_notice_names_the_setting(said, path):
+    small = {"dim": DIM, "depth": 2, "attention": {"heads": H}}
+    with pytest.raises(ValueError) as error:
+        make(C.Transformer, {"trunk": small | said, "embed": {"vocab": VOCAB}})
+
+    assert str(error.value).startswith(path)
+
+
+# ---------------------------------------------------------------- mistakes that only an input shows
+
+
+@pytest.mark.parametrize(
+    "said, ids, sentence",
+    [
+        ({"position": C.Learned(length=5)}, ids_of(B, N), "7 tokens are more than position.length 5"),
+        ({"position": C.OneHot(length=5)}, ids_of(B, N), "7 tokens are more than position.length 5"),
+        ({"position": C.Sinusoidal(axes=2)}, ids_of(B, N), "position.axes is 2, and the tokens have 1 coordinates"),
+        ({"position": C.Learned(length=(9, 9))}, ids_of(B, N), "position.length has 2 axes, the tokens 1 coordinates"),
+        ({"mask": "padding"}, ids_of(B, N), "reads 'real'"),
+        ({"mask": "documents"}, ids_of(B, N), "reads 'document'"),
+        ({"mask": "edges"}, ids_of(B, N), "reads 'edges'"),
+        ({}, ids_of(N), "ids must be (batch, tokens)"),
+        ({"attention": C.Attention(heads=H, kernel="cells")}, ids_of(B, N), "attention.kernel 'cells'"),
+        ({"attention": C.Attention(heads=H, kernel="flex")}, ids_of(B, N), "attention.kernel 'flex' has no gradient"),
+        ({}, line(torch.randn(B, N, DIM + 1)), "takes vectors of width 12, got 13"),
+    ],
+)
+def test_an_input_that_does_not_fit_is_told_what_would(said, ids, sentence):
+    with pytest.raises(ValueError) as error:
+        model(**said)(ids)
+
+    assert sentence in str(error.value)
+
+
+def test_a_source_without_an_encoder_and_an_encoder_without_a_source_are_refused():
+    with pytest.raises(ValueError, match="source: this model has no encoder"):
+        model()(ids_of(B, N), source=ids_of(B, N))
+    with pytest.raises(ValueError, match="source: an encoder-decoder needs what to read"):
+        translator()(ids_of(B, N))
+
+
+@pytest.mark.xfail(raises=pytest.fail.Exception, reason="taken without a word, and not heeded")
+@pytest.mark.parametrize("what", ["real", "document", "segment"])
+def test_what_ids_may_say_is_refused_beside_tokens_that_say_it_themselves(what):
+    with pytest.raises(ValueError, match=what):
+        model()(line(torch.randn(B, N, DIM)), **{what: torch.zeros(B, N, dtype=torch.long)})
+
+
+@pytest.mark.xfail(raises=pytest.fail.Exception, reason="taken without a word, and not heeded")
+def test_segments_are_refused_by_a_model_without_a_table_of_them():
+    with pytest.raises(ValueError, match="embed.segments"):
+        model()(ids_of(B, N), segment=torch.zeros(B, N, dtype=torch.long))
+
+
+@pytest.mark.xfail(reason="two axes on a line are read as one; one axis on a plane is an index out of range")
+@pytest.mark.parametrize("axes", [1, 2])
+def test_offsets_on_other_axes_than_the_tokens_have_are_refused(axes):
+    x = torch.randn(B, 15, DIM)
+    one = model(position=C.Relative(axes=axes, radius=3), head=C.Bare())
+    with pytest.raises(ValueError, match="position.axes"):
+        one(line(x) if axes == 2 else raster(x, (3, 5)))
+
+
+@pytest.mark.xfail(raises=pytest.fail.Exception, reason="turns by the row alone, so that a row of an image is a set")
+def test_turning_on_two_axes_is_refused():
+    with pytest.raises(ValueError, match="position"):
+        model(position=C.Rotary(), head=C.Bare())(raster(torch.randn(B, 15, DIM), (3, 5)))
+
+
+@pytest.mark.xfail(raises=pytest.fail.Exception, reason="then the end itself is taken for padding")
+def test_padding_and_end_cannot_be_one_id():
+    with pytest.raises(ValueError, match="embed"):
+        C.Embed(vocab=VOCAB, pad=2, end=2)
+
+
+@pytest.mark.xfail(reason="the lean is made as wide as the embedding, and added to what is as wide as the trunk")
+def test_positions_may_lean_where_the_embedding_has_another_width():
+    assert model(width=6, position=C.Sinusoidal(mode="qk"))(ids_of(B, N)).shape == (B, N, VOCAB)
+
+
+def test_a_config_that_is_refused_is_refused_before_torch_allocates_anything():
+    with pytest.raises(ValueError, match="dim 512 is not divisible by attention.heads 7"):
+        Transformer(C.Transformer(trunk=C.Trunk(attention=C.Attention(heads=7))))
+    assert trunk().head_width == DIM // H
