@@ -29,7 +29,7 @@ def attention(length: int, backward: bool) -> dict[str, object]:
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=backward) for _ in range(3))
     up = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
     where = regard.line(torch.zeros(shape[0], length, 0, device="cuda"))
-    ours = plan("auto", Ask(mask=CAUSAL, q=where, k=where, grad=backward, half=True, device="cuda"))
+    ours = plan("auto", Ask(mask=CAUSAL, q=where, k=where, grad=backward, dtype=torch.bfloat16, device="cuda"))
     blocks = create_block_mask(lambda b, h, i, j: j <= i, None, None, length, length, device="cuda")
     fast_flex = torch.compile(flex_attention, dynamic=False)
 

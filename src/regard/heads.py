@@ -1,4 +1,4 @@
-"""What is asked of a trunk's vectors: one vector for a whole sequence, and models compared by theirs."""
+"""What is asked of a trunk's vectors: logits for every token, one vector for a sequence; and models compared by it."""
 
 from collections.abc import Iterator
 
@@ -7,9 +7,39 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
+from regard.core.layers import ACTIVATIONS, Fused, Norm
 from regard.core.model import HEADS, Embed, Transformer
 from regard.core.tokens import Tokens
 from regard.core.watch import Looker
+
+
+class Vocabulary(Fused):
+    """Vectors to logits over the vocabulary, with the embedding's own table when tied."""
+
+    def __init__(self, c: config.Vocabulary, trunk: config.Trunk, embed: Embed) -> None:
+        vocab, width = embed.tokens.weight.shape if c.tied or c.transform else (embed.c.vocab, trunk.dim)
+        super().__init__(width, {"head": vocab}, ("head",) if c.bias else ())
+        self.scale = c.scale
+        self.dense = nn.Linear(trunk.dim, width) if c.transform else None
+        self.norm = Norm(trunk.norm, width) if c.transform else None
+        self.activation = trunk.mlp.activation
+        if c.tied and self.dense is None and width != trunk.dim:
+            raise ValueError(f"head.tied: the embedding is {width} wide and the trunk {trunk.dim}; set head.transform")
+        if c.tied:
+            self.weight = embed.tokens.weight
+
+    def forward(self, tokens: Tokens) -> Tensor:  # type: ignore[override]
+        x = tokens.x
+        if self.dense is not None and self.norm is not None:
+            x = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
+        return super().forward(x if self.scale == 1 else x * self.scale)  #: S047
+
+
+class Bare(nn.Module):
+    """No head: the trunk's own vectors."""
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        return tokens.x
 
 
 class Pooled(nn.Module):
@@ -32,7 +62,9 @@ class Pooled(nn.Module):
             keep = x.new_ones(x.shape[:2]) if real is None else real.to(x.dtype)
             return (x * keep[..., None]).sum(1) / keep.sum(1, keepdim=True).clamp(min=1)
         at = torch.zeros_like(tokens.order[:, 0])  #: S054
-        if self.c.place == "end" and tokens.end is not None:
+        if self.c.place == "end":
+            if tokens.end is None:
+                raise ValueError("head.place 'end': these tokens do not say where the text ends (Tokens.end)")
             at = tokens.end
         elif self.c.place == "last":
             index = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
@@ -42,7 +74,7 @@ class Pooled(nn.Module):
         return x.take_along_dim(at[:, None, None], 1)[:, 0]
 
 
-HEADS["pooled"] = Pooled
+HEADS.update(vocabulary=Vocabulary, pooled=Pooled, none=lambda c, trunk, embed: Bare())
 
 
 class Towers(nn.Module):
@@ -51,6 +83,11 @@ class Towers(nn.Module):
     def __init__(self, c: config.Towers) -> None:
         super().__init__()
         self.c = c
+        widths = {tower.head.out or tower.trunk.dim for tower in c.towers if isinstance(tower.head, config.Pooled)}
+        if len(c.towers) < 2 or not all(isinstance(tower.head, config.Pooled) for tower in c.towers):
+            raise ValueError("towers: at least two, each with a head of kind 'pooled'")
+        if len(widths) > 1:
+            raise ValueError(f"towers: their vectors are {sorted(widths)} wide; set head.out to one width for all")
         self.towers: list[Transformer] = nn.ModuleList(Transformer(tower) for tower in c.towers)  # type: ignore[assignment]
         self.scale = nn.Parameter(torch.tensor(c.scale).log())
         for i, tower in enumerate(self.towers):

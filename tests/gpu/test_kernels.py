@@ -39,8 +39,8 @@ def heads(B, N, H=4, G=2, d=64, dtype=torch.float32):
 
 
 def run(name, mask, where, qkv, bias):
-    half = qkv[0].dtype != torch.float32
-    ask = Ask(mask=mask, q=where, k=where, bias=bias.biased, grad=True, half=half, device=DEVICE)
+    dtype = qkv[0].dtype
+    ask = Ask(mask=mask, q=where, k=where, bias=bias.biased, grad=True, dtype=dtype, device=DEVICE)
     why = KERNELS[name].refuses(ask)
     if why:
         raise SkipTest(f"{name} {why}")
@@ -123,7 +123,7 @@ def test_documents_run_as_sequences_of_their_own_length(mask, pieces):
     bias = position(C.Nowhere(), 8, 4, 64).prepare(where, where)
     mine, meant = run("varlen", mask, where, qkv, bias), run("reference", mask, where, qkv, bias)
     assert worst([mine[0], *mine[1]], [meant[0], *meant[1]]) <= 2e-2
-    ask = Ask(mask=mask, q=where, k=where, half=True, device=DEVICE)
+    ask = Ask(mask=mask, q=where, k=where, dtype=torch.bfloat16, device=DEVICE)
     assert choose(ask)[0] == "varlen"
 
 

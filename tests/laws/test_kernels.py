@@ -108,7 +108,6 @@ def test_an_exact_kernel_means_the_same_under_every_mask(name, text):
     assert_same(name, asking(text, *scattered_pair()))
 
 
-@pytest.mark.spec("S035")
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("text", ["everything", "causal & padding"])
 @pytest.mark.parametrize("name", OTHERS)

@@ -219,7 +219,7 @@ def test_without_the_scale_a_wide_head_looks_at_one_key_alone(width, unscaled):
 @pytest.mark.parametrize("heads", [1, 3, 4])
 def test_a_layer_divides_by_the_root_of_its_head_width_unless_told(heads):
     assert layer(heads).scale == pytest.approx((DIM / heads) ** -0.5)
-    assert layer(heads, width=25).scale == pytest.approx(1 / 5)
+    assert layer(heads, width=25, value_width=7).scale == pytest.approx(1 / 5)
     assert layer(heads, scale=1.0).scale == 1.0
 
 

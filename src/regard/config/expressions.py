@@ -23,21 +23,28 @@ MASKS: dict[str, tuple[str, ...]] = {
     "edges": ("loops=1",),
     "cells": ("size", "shift=0"),
 }
-LIMIT = 1_000
+LONGEST, DEEPEST, LARGEST = 1_000, 50, 2**31 - 1
 
 
 def check_mask(text: str) -> None:
     """Raise a ValueError that says what is wrong with a mask expression."""
+    if len(text) > LONGEST or sum(text.count(sign) for sign in "~(-+") > DEEPEST:
+        raise ValueError(f"mask: more than {LONGEST} characters or {DEEPEST} brackets and signs are no mask")
     walk(parse(text), text)
 
 
 def parse(text: str) -> ast.expr:
-    if len(text) > LIMIT:
-        raise ValueError(f"mask: {len(text)} characters are too many; {LIMIT} is the limit")
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ValueError(f"mask: cannot read {text!r}; write it like 'causal & (window(64) | landmarks(2))'") from None
+
+
+def check_number(mask: str, name: str, number: object) -> None:
+    """Sizes and steps are at least one, other numbers at least zero; what is no number is not checked."""
+    least = 1 if name in ("size", "step") else 0
+    if isinstance(number, int) and not least <= number <= LARGEST:
+        raise ValueError(f"mask: {mask} takes a {name} of {least} or more, and less than 2^31, got {number}")
 
 
 def walk(node: ast.expr, text: str) -> None:
@@ -50,29 +57,27 @@ def walk(node: ast.expr, text: str) -> None:
         case ast.Name() | ast.Call():
             call(node, text)
         case _:
-            raise ValueError(f"mask: {ast.unparse(node)!r} in {text!r} is not a mask; masks join with &, | and ~")
+            raise ValueError(f"mask: {text!r} has something in it that is no mask; masks join with &, | and ~")
 
 
 def call(node: ast.Name | ast.Call, text: str) -> tuple[str, tuple[int, ...]]:
     """The name and the numbers of one mask, such as ("window", (64,))."""
     target, given = (node.func, node.args) if isinstance(node, ast.Call) else (node, [])
     if not isinstance(target, ast.Name) or (isinstance(node, ast.Call) and node.keywords):
-        raise ValueError(f"mask: {ast.unparse(node)!r} in {text!r} is not a mask such as window(64)")
+        raise ValueError(f"mask: {text!r} has something in it that is not a mask such as window(64)")
     if target.id not in MASKS:
         known = ", ".join(map(spell, MASKS))
-        raise ValueError(f"no mask {target.id!r}{did_you_mean(target.id, MASKS)} there are {known}")
-    numbers = tuple(number(argument, target.id) for argument in given)
+        raise ValueError(f"mask: no {target.id!r}{did_you_mean(target.id, MASKS)} there are {known}")
     wanted = MASKS[target.id]
-    needed = sum("=" not in name for name in wanted)
-    if not needed <= len(numbers) <= len(wanted):
-        raise ValueError(f"mask: {target.id} takes {spell(target.id)}, got {len(numbers)} numbers in {text!r}")
-    return target.id, numbers
-
-
-def number(node: ast.expr, name: str) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    raise ValueError(f"mask: {name} takes whole numbers of zero or more, got {ast.unparse(node)!r}")
+    if not sum("=" not in name for name in wanted) <= len(given) <= len(wanted):
+        raise ValueError(f"mask: {target.id} takes {spell(target.id)}, got {len(given)} numbers in {text!r}")
+    numbers = []
+    for name, argument in zip(wanted, given, strict=False):
+        if not isinstance(argument, ast.Constant) or type(argument.value) is not int:
+            raise ValueError(f"mask: {target.id} takes whole numbers of zero or more, got {ast.unparse(argument)!r}")
+        check_number(target.id, name.split("=")[0], argument.value)
+        numbers.append(argument.value)
+    return target.id, tuple(numbers)
 
 
 def spell(name: str) -> str:

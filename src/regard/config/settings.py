@@ -28,6 +28,13 @@ def at_least(least: float, **numbers: float | None) -> None:
             raise ValueError(f"{name}: {number} is less than {least}")
 
 
+def beside(mode: str, width: int | None) -> None:
+    """A width of its own is for positions that stand beside the vectors, and they need one."""
+    at_least(1, width=width)
+    if (mode == "concat") != (width is not None):
+        raise ValueError("width: mode 'concat' needs it, and it is for that mode alone")
+
+
 # ---------------------------------------------------------------- positions
 
 
@@ -50,6 +57,10 @@ class Sinusoidal:
     width: int | None = None
     offset: int = 0
 
+    def __post_init__(self) -> None:
+        at_least(1, axes=self.axes)
+        beside(self.mode, self.width)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
@@ -61,6 +72,11 @@ class Learned:
     width: int | None = None
     offset: int = 0
 
+    def __post_init__(self) -> None:
+        for length in self.length if isinstance(self.length, tuple) else (self.length,):
+            at_least(1, length=length)
+        beside(self.mode, self.width)
+
 
 @dataclass(frozen=True, kw_only=True)
 class OneHot:
@@ -69,6 +85,9 @@ class OneHot:
     kind: Literal["onehot"] = "onehot"
     mode: Literal["concat"] = "concat"
     length: int = 64
+
+    def __post_init__(self) -> None:
+        at_least(1, length=self.length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +115,8 @@ class Rotary:
     def __post_init__(self) -> None:
         if not 0 < self.part <= 1:
             raise ValueError(f"part: {self.part} is not a fraction between 0 and 1")
+        if min(self.base, self.factor, self.length) <= 0:
+            raise ValueError(f"base, factor, length: {self.base}, {self.factor}, {self.length} must be more than zero")
         if self.scaling == "longrope" and not self.factors:
             raise ValueError("factors: longrope needs one factor for each pair of channels")
 
@@ -117,6 +138,13 @@ class Buckets:
     both: bool = True
     tables: Literal["shared", "layer"] = "shared"
 
+    def __post_init__(self) -> None:
+        near = self.buckets // (4 if self.both else 2)
+        if near < 1:
+            raise ValueError(f"buckets: {self.buckets} are too few; {4 if self.both else 2} are the least")
+        if self.distance <= near:
+            raise ValueError(f"distance: {self.distance} is not beyond the {near} near distances with their own bucket")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shaw:
@@ -125,6 +153,9 @@ class Shaw:
     kind: Literal["shaw"] = "shaw"
     radius: int = 16
     tables: Literal["shared", "layer"] = "layer"
+
+    def __post_init__(self) -> None:
+        at_least(0, radius=self.radius)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +167,10 @@ class Relative:
     axes: int = 1
     inside: bool = True
     tables: Literal["shared", "layer"] = "shared"
+
+    def __post_init__(self) -> None:
+        at_least(0, radius=self.radius)
+        at_least(1, axes=self.axes)
 
 
 Position = Nowhere | Sinusoidal | Learned | OneHot | Rotary | Alibi | Buckets | Shaw | Relative
@@ -153,6 +188,9 @@ class Norm:
     gain: bool = True
     bias: bool = True
     offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least(0, eps=self.eps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,8 +281,13 @@ class Trunk:
 
     def __post_init__(self) -> None:
         at_least(1, dim=self.dim, depth=self.depth, width=self.width)
+        if not self.masks:
+            raise ValueError("mask: name at least one, such as 'causal'")
         for text in self.masks:
             check_mask(text)
+        beside_it = getattr(self.position, "length" if self.position.kind == "onehot" else "width", None) or 0
+        if self.width is None and beside_it >= self.dim:
+            raise ValueError(f"position: {beside_it} channels set beside the tokens leave none of dim {self.dim}")
         heads = self.attention.heads
         if isinstance(heads, tuple) and len(heads) != self.depth:
             raise ValueError(f"attention.heads names {len(heads)} layers and depth is {self.depth}")
@@ -252,8 +295,6 @@ class Trunk:
             raise ValueError("attention.heads: shared layers and positions on the scores need one number of heads")
         if isinstance(heads, int) and self.attention.width is None and self.dim % heads:
             raise ValueError(f"dim {self.dim} is not divisible by attention.heads {heads}; set attention.width")
-        if self.position.kind == "buckets" and self.position.both and "causal" in self.masks:
-            raise ValueError("position.both: a causal trunk never looks ahead; set position.both = false")
 
     @property
     def masks(self) -> tuple[str, ...]:
@@ -285,6 +326,8 @@ class Embed:
         for name, ident in (("pad", self.pad), ("end", self.end)):
             if ident is not None and not 0 <= ident < self.vocab:
                 raise ValueError(f"{name}: {ident} is outside the vocabulary of {self.vocab}")
+        if self.pad is not None and self.pad == self.end:
+            raise ValueError(f"pad: {self.pad} is also the end-of-text id; leave pad out and say which tokens are real")
 
 
 @dataclass(frozen=True, kw_only=True)

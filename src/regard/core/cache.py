@@ -24,8 +24,9 @@ class Entry:
 
 
 def write(table: Tensor, new: Tensor, slots: Tensor) -> None:
+    """In place, and without its gradient: the past is not trained."""
     index = slots[:, None, :, None].expand(-1, table.shape[1], -1, table.shape[3])
-    table.scatter_(2, index, new.to(table.dtype))
+    table.scatter_(2, index, new.detach().to(table.dtype))
 
 
 class Across:
@@ -59,15 +60,20 @@ class Cache:
         self.length, self.next = table(batch), table(batch)
         self.capacity, self.fresh = capacity, True
         self.used = 0  # slots written at most: counted only outside compiled code
+        self.first = 0  # tokens that must come in the first piece
 
     def begin(self, tokens: Places) -> tuple[Tensor, Places]:
         """Make room for new tokens: the slots they take, and the places of all keys they may look at."""
         if tokens.document is not None or tokens.edges is not None:
             raise ValueError("a cache holds one growing sequence a row: documents and edges cannot be packed into it")
+        if tokens.batch != self.order.shape[0]:
+            raise ValueError(f"the cache has {self.order.shape[0]} rows and {tokens.batch} were given")
+        if self.fresh and tokens.count < self.first:
+            raise ValueError(f"the first {self.first} tokens see each other (prefix): give them in one piece")
         if not torch.compiler.is_compiling():
+            if self.used + tokens.count > self.capacity:
+                raise ValueError(f"the cache holds {self.capacity} tokens and more were given; make it larger")
             self.used += tokens.count
-            if self.used > self.capacity:
-                raise ValueError(f"the cache holds {self.capacity} tokens and {self.used} were given; make it larger")
         slots = self.length[:, None] + torch.arange(tokens.count, device=self.length.device)
         real = torch.ones_like(slots, dtype=torch.bool) if tokens.real is None else tokens.real
         self.order.scatter_(1, slots, tokens.order)
@@ -78,6 +84,7 @@ class Cache:
 
     def remember(self, memory: Tokens, layers: list[Tensor] | None) -> None:
         """Keep what the encoder made, with tables of its own, since beams will reorder them."""
+        self.across = [Across() for _ in self.across]
         self.memory, self.layers = memory.carrying(memory.x), layers
         self.memory.real = None if memory.real is None else memory.real.clone()
 
@@ -93,7 +100,10 @@ class Cache:
 
     def rewind(self, length: Tensor | int) -> None:
         """Forget every slot from `length` on: one number, or one for each row (B,)."""
-        self.length.copy_(torch.as_tensor(length, device=self.length.device).expand_as(self.length))
+        back = torch.as_tensor(length, device=self.length.device).expand_as(self.length)
+        if bool(((back < 0) | (back > self.length)).any()):
+            raise ValueError(f"rewind: {length} is not between 0 and what was written, {self.length.tolist()}")
+        self.length.copy_(back)
         self.real &= torch.arange(self.capacity, device=self.real.device) < self.length[:, None]
         self.next.copy_(self.real.sum(-1))
         self.used = int(self.length.max())

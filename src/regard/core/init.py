@@ -9,36 +9,32 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from regard import config
 from regard.core.layers import Fused
 
-Rule = Callable[[str, Tensor, int], None]  # role, weight, depth of the trunk
+Rule = Callable[[str, Tensor, config.Trunk], None]  # role, weight, and the trunk it belongs to
 
 
-def gpt2(role: str, weight: Tensor, depth: int) -> None:
+def gpt2(role: str, weight: Tensor, c: config.Trunk) -> None:
     """Normal 0.02; what writes into the residual stream is smaller by sqrt(2·depth) (Radford et al. 2019)."""
-    nn.init.normal_(weight, std=0.02 / math.sqrt(2 * depth) if role in ("out", "down") else 0.02)
+    nn.init.normal_(weight, std=0.02 / math.sqrt(2 * c.depth) if role in ("out", "down") else 0.02)
 
 
-def bert(role: str, weight: Tensor, depth: int) -> None:
+def bert(role: str, weight: Tensor, c: config.Trunk) -> None:
     nn.init.normal_(weight, std=0.02)
 
 
-def vit(role: str, weight: Tensor, depth: int) -> None:
+def vit(role: str, weight: Tensor, c: config.Trunk) -> None:
     nn.init.trunc_normal_(weight, std=0.02)
 
 
-def t5(role: str, weight: Tensor, depth: int) -> None:
+def t5(role: str, weight: Tensor, c: config.Trunk) -> None:
     """Spreads that leave unit variance without a division by sqrt(d) in the scores (Raffel et al. 2020)."""
-    fan = weight.shape[-1]
-    if role == "token":
-        nn.init.normal_(weight)
-    elif role == "q":
-        nn.init.normal_(weight, std=1 / math.sqrt(fan * 64))
-    else:
-        nn.init.normal_(weight, std=1 / math.sqrt(fan))
+    fan = {"token": 1, "q": c.dim * c.head_width, "place": c.dim}.get(role, weight.shape[-1])
+    nn.init.normal_(weight, std=1 / math.sqrt(fan))
 
 
-def xavier(role: str, weight: Tensor, depth: int) -> None:
+def xavier(role: str, weight: Tensor, c: config.Trunk) -> None:
     """Glorot and Bengio 2010 for the maps, 1/sqrt(D) for the tables of tokens and places."""
     if role in ("token", "place"):
         nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[-1]))
@@ -50,14 +46,11 @@ RULES: dict[str, Rule] = {"gpt2": gpt2, "bert": bert, "t5": t5, "xavier": xavier
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, rule: str, depth: int) -> None:
+def initialise(part: nn.Module | None, rule: str, c: config.Trunk) -> None:
     """Give every weight its beginning by the rule; biases begin at zero, and norms as they were made."""
-    done: set[int] = set()  # a tied weight begins as the embedding it is
-    for role, weight in roles(model):
-        if weight.data_ptr() not in done:
-            RULES[rule](role, weight, depth)
-        done.add(weight.data_ptr())
-    for module in model.modules():
+    for role, weight in roles(part or nn.Identity()):
+        RULES[rule](role, weight, c)
+    for module in (part or nn.Identity()).modules():
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
 

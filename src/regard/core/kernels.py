@@ -30,7 +30,7 @@ class Ask:
     bias: bool = False
     dropout: bool = False
     grad: bool = False
-    half: bool = False
+    dtype: torch.dtype = torch.float32
     device: str = "cpu"
 
     @property
@@ -118,7 +118,7 @@ def table_of(ask: Ask, heads: Tensor, rows: Tensor, bias: Bias | None, dtype: to
     return added if ask.mask == EVERYTHING else added.masked_fill(~ask.mask.allows(q, k), float("-inf"))
 
 
-def plan(name: str, ask: Ask, bias: Bias | None = None, heads: int = 1, dtype: torch.dtype = torch.float32) -> Plan:
+def plan(name: str, ask: Ask, bias: Bias | None = None, heads: int = 1) -> Plan:
     """The kernel that a config names, or the fastest that honours everything for "auto".
 
     `bias` is what all layers share, if anything, over so many heads: its table is made here, once.
@@ -129,10 +129,10 @@ def plan(name: str, ask: Ask, bias: Bias | None = None, heads: int = 1, dtype: t
     why = KERNELS[chosen].refuses(ask)
     if why:
         raise ValueError(f"attention.kernel {name!r} {why}; set attention.kernel = 'auto'")
-    if not KERNELS[chosen].tabled(ask):
+    if not KERNELS[chosen].tabled(ask) or (ask.bias and bias is None):  # no table, or one for each layer
         return Plan(KERNELS[chosen], reason, ask)
     every, rows = (torch.arange(size, device=ask.q.order.device) for size in (heads, ask.q.count))
-    return Plan(KERNELS[chosen], reason, ask, table_of(ask, every, rows, bias, dtype), bias)
+    return Plan(KERNELS[chosen], reason, ask, table_of(ask, every, rows, bias, ask.dtype), bias)
 
 
 def choose(ask: Ask) -> tuple[str, str]:

@@ -27,9 +27,15 @@ class Scope:
     fresh: bool = True
     watch: Watch | None = None
 
-    def see(self, name: str, x: Tensor) -> Tensor:
-        """Let whoever is looking record or replace x; nobody is, usually."""
-        return x if self.watch is None else self.watch.see(name, x)
+    def see(self, name: str, x: Tensor, heads: int = 0) -> Tensor:
+        """Let whoever is looking record or replace x; nobody is, usually. `heads` share x's, if they are fewer."""
+        return x if self.watch is None else self.watch.see(name, x, heads)
+
+
+def working(x: Tensor) -> torch.dtype:
+    """The type that products run in here."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 class Norm(nn.Module):
@@ -45,7 +51,7 @@ class Norm(nn.Module):
         gain = self.weight + self.c.offset if self.weight is not None and self.c.offset else self.weight
         if self.c.kind == "layer":
             return F.layer_norm(x, (self.dim,), gain, self.bias, self.c.eps)  #: S043
-        return F.rms_norm(x, (self.dim,), gain, self.c.eps)
+        return F.rms_norm(x if gain is None else x.to(gain.dtype), (self.dim,), gain, self.c.eps)
 
 
 class Fused(nn.Linear):
@@ -109,14 +115,15 @@ class MLP(nn.Module):
         bias = ("up", "gate") if c.bias else ()
         self.up = Fused(dim, {"gate": hidden, "up": hidden} if c.gated else {"up": hidden}, bias)
         self.down = Fused(hidden, {"down": dim}, ("down",) if c.bias else ())
-        self.gated, self.activation, self.dropout = c.gated, ACTIVATIONS[c.activation], dropout
+        self.gated, self.activation, self.dropout = c.gated, c.activation, dropout
 
     def forward(self, x: Tensor, scope: Scope) -> Tensor:
+        hidden, act = self.up(x), ACTIVATIONS[self.activation]
         if self.gated:
-            gate, up = self.up(x).chunk(2, -1)
-            hidden = self.activation(gate) * up
+            gate, up = hidden.chunk(2, -1)
+            hidden = act(gate) * up
         else:
-            hidden = self.activation(self.up(x))  #: S038
+            hidden = act(hidden)  #: S038
         hidden = scope.see("mlp.hidden", hidden)
         return scope.see("mlp.out", self.down(F.dropout(hidden, self.dropout, self.training)))
 
@@ -151,7 +158,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, scope: Scope, past: Entry | None = None) -> Tensor:
         q, k, v = self.project(x, scope.place.lean)
         q, k = scope.place.rotate(q), scope.place.rotate(k)
-        q, k, v = (scope.see(f"attn.{name}", t) for name, t in zip("qkv", (q, k, v), strict=True))
+        q, k, v = (scope.see(f"attn.{name}", t, self.heads) for name, t in zip("qkv", (q, k, v), strict=True))
         bias = scope.place.bias_for(q, self.scale)
         if past is not None:
             assert scope.slots is not None
@@ -165,8 +172,8 @@ class Attention(nn.Module):
         elif lean is None:
             made = self.qkv.split(x)
         else:
-            made = {**self.qkv.only(x + lean, "q", "k"), **self.qkv.only(x, "v")}  #: S016
-        asked = x if lean is None else x + lean
+            made = {**self.qkv.only(x + lean.to(x.dtype), "q", "k"), **self.qkv.only(x, "v")}  #: S016
+        asked = x if lean is None else x + lean.to(x.dtype)
         q = self.split(made.get("q", asked), self.heads)
         k = self.split(made.get("k", asked), self.groups)
         v = self.split(made.get("v", x), self.groups)
@@ -183,6 +190,7 @@ class Attention(nn.Module):
         return heads_first
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, bias: Bias | None, scope: Scope) -> Tensor:
+        q, k, v = (x.to(working(v)) for x in (q, k, v))  # norms answer in fp32
         how = How(self.scale, self.dropout if self.training else 0.0, bias)
         return plan.run(q, k, v, how) if scope.watch is None else scope.watch.attend(self.name, q, k, v, plan, how)
 
@@ -204,10 +212,9 @@ class Cross(Attention):
 
     def forward(self, x: Tensor, scope: Scope, past: Across | None = None) -> Tensor:  # type: ignore[override]
         assert scope.across is not None
-        q = scope.see("cross.q", self.split(x if self.q is None else self.q(x), self.heads))
-        k, v = self.remember(scope, past)
+        q, (k, v) = self.split(x if self.q is None else self.q(x), self.heads), self.remember(scope, past)
         q, k = self.agree(q, k)
-        k, v = scope.see("cross.k", k), scope.see("cross.v", v)
+        q, k, v = (scope.see(f"cross.{name}", t, self.heads) for name, t in zip("qkv", (q, k, v), strict=True))
         return self.finish(self.attend(q, k, v, scope.across, None, scope), scope)
 
     def remember(self, scope: Scope, past: Across | None) -> tuple[Tensor, Tensor]:
@@ -218,7 +225,7 @@ class Cross(Attention):
         made = {} if self.kv is None else self.kv.split(scope.memory)
         k, v = (self.split(made.get(name, scope.memory), self.groups) for name in "kv")
         if past is not None:
-            past.k, past.v = k, v  #: S011
+            past.k, past.v = k.detach().clone(), v.detach().clone()  #: S011
         return k, v
 
 

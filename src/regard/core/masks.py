@@ -15,8 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.config.expressions import MASKS, call, parse
-from regard.config.expressions import walk as check
+from regard.config.expressions import MASKS, call, check_mask, check_number, parse
 from regard.core.tokens import Places, Spot, line
 
 
@@ -25,6 +24,10 @@ class Mask:
     """May query q see key k? Masks join with & and |, turn with ~, and are equal when they are built alike."""
 
     reads: ClassVar[tuple[str, ...]] = ("order",)
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            check_number(type(self).__name__.lower(), field.name, getattr(self, field.name))
 
     def allows(self, q: Spot, k: Spot) -> Tensor:
         raise NotImplementedError
@@ -45,9 +48,19 @@ class Mask:
         return type(self).__name__.lower() + (f"({', '.join(map(str, numbers))})" if numbers else "")
 
     @property
+    def leaves(self) -> "tuple[Mask, ...]":
+        """The masks it is made of."""
+        return (self,)
+
+    @property
     def tables(self) -> frozenset[str]:
-        """The tables this mask reads, all its parts included."""
-        return frozenset(self.reads)
+        """The tables that it reads, or its leaves do."""
+        return frozenset(table for leaf in self.leaves for table in leaf.reads)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether a token may see a later one; who sees the first tokens both ways must be given them at once."""
+        return not isinstance(self, Causal | Prefix)
 
     def table(self, q: Places, k: Places) -> Tensor:
         """(B, Q, K), or smaller where an axis would only repeat: one row of B without data, one of Q for padding."""
@@ -101,9 +114,6 @@ class Strided(Mask):
 
     step: int
 
-    def __post_init__(self) -> None:
-        positive(strided=self.step)
-
     def allows(self, q: Spot, k: Spot) -> Tensor:
         return (q.order - k.order) % self.step == 0
 
@@ -113,9 +123,6 @@ class Blocks(Mask):
     """Blocks of `size` tokens that see only themselves."""
 
     size: int
-
-    def __post_init__(self) -> None:
-        positive(blocks=self.size)
 
     def allows(self, q: Spot, k: Spot) -> Tensor:
         return floor(q.order, self.size) == floor(k.order, self.size)
@@ -171,9 +178,6 @@ class Cells(Mask):
     shift: int = 0
     reads = ("at",)
 
-    def __post_init__(self) -> None:
-        positive(cells=self.size)
-
     def allows(self, q: Spot, k: Spot) -> Tensor:
         same = torch.ones_like(q.i * k.i, dtype=torch.bool)
         for mine, theirs in zip(q.axes, k.axes, strict=True):
@@ -196,16 +200,24 @@ class Several(Mask):
         return f" {self.sign} ".join(f"({term})" if isinstance(term, Several) else str(term) for term in self.terms)
 
     @property
-    def tables(self) -> frozenset[str]:
-        return frozenset(table for term in self.terms for table in term.tables)
+    def leaves(self) -> tuple[Mask, ...]:
+        return tuple(leaf for term in self.terms for leaf in term.leaves)
 
 
 class And(Several):
     sign, joined = "&", operator.and_
 
+    @property
+    def ahead(self) -> bool:
+        return all(term.ahead for term in self.terms)
+
 
 class Or(Several):
     sign, joined = "|", operator.or_
+
+    @property
+    def ahead(self) -> bool:
+        return any(term.ahead for term in self.terms)
 
 
 @dataclass(frozen=True)
@@ -222,8 +234,8 @@ class Not(Mask):
         return f"~({self.term})" if isinstance(self.term, Several) else f"~{self.term}"
 
     @property
-    def tables(self) -> frozenset[str]:
-        return self.term.tables
+    def leaves(self) -> tuple[Mask, ...]:
+        return self.term.leaves
 
 
 def join(kind: type[And] | type[Or], *masks: Mask) -> Mask:
@@ -233,12 +245,6 @@ def join(kind: type[And] | type[Or], *masks: Mask) -> Mask:
 
 def floor(x: Tensor, size: int) -> Tensor:
     return torch.div(x, size, rounding_mode="floor")
-
-
-def positive(**numbers: int) -> None:
-    for name, number in numbers.items():
-        if number < 1:
-            raise ValueError(f"mask: {name} takes a size of 1 or more, got {number}")
 
 
 EVERYTHING, CAUSAL, PADDING, DOCUMENTS = Everything(), Causal(), Padding(), Documents()
@@ -263,9 +269,8 @@ def dilated(radius: int, step: int) -> Mask:
 
 def mask(text: str) -> Mask:
     """The mask that a config writes as text, such as "causal & (window(64) | landmarks(2))"."""
-    tree = parse(text)
-    check(tree, text)
-    return build(tree, text)
+    check_mask(text)
+    return build(parse(text), text)
 
 
 def build(node: ast.expr, text: str) -> Mask:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from regard import config
 from regard.core.cache import Cache
 from regard.core.init import initialise
 from regard.core.kernels import Ask, Plan, plan
-from regard.core.layers import ACTIVATIONS, Block, Fused, Norm, Scope
-from regard.core.masks import DOCUMENTS, EVERYTHING, PADDING, Mask, mask
+from regard.core.layers import Block, Norm, Scope, working
+from regard.core.masks import DOCUMENTS, EVERYTHING, PADDING, Mask, Prefix, mask
 from regard.core.positions import Place, position
 from regard.core.tokens import Places, Tokens, begins
 from regard.core.watch import Looker, Watch
@@ -40,37 +41,35 @@ class Embed(nn.Module):
         x = self.tokens(ids) * self.c.scale if self.c.scale != 1 else self.tokens(ids)
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(ids) if segment is None else segment)
-        order, at = places(ids, real, document, start)
+        if segment is not None and self.segments is None:
+            raise ValueError("segment: this model knows no segments; set embed.segments")
         return Tokens(
-            x=x, order=order, at=at, real=real, document=document, segment=segment, pieces=pieces,
+            x=x, order=places(ids, real, document, start), real=real, document=document, segment=segment, pieces=pieces,
             end=None if self.c.end is None else (ids == self.c.end).int().argmax(-1),
             plain=real is None and document is None and start is None,
         )  # fmt: skip
 
 
-def places(
-    ids: Tensor, real: Tensor | None, document: Tensor | None, start: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """The order of each token, padding not counted, and its place within its document."""
-    index = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
-    order = index if real is None else (real.cumsum(-1) - 1).clamp(min=0)
-    if start is not None:
-        order = order + start[:, None]
-    if document is None:
-        return order, None
-    begun = torch.where(begins(document), index, 0).cummax(-1).values
-    return index, (index - begun)[..., None]
+def places(ids: Tensor, real: Tensor | None, document: Tensor | None, start: Tensor | None) -> Tensor:
+    """(B, N) the order of each token: padding is not counted, and every document begins anew."""
+    order = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+    if real is not None:
+        order = (real.cumsum(-1) - 1).clamp(min=0)
+    if document is not None:
+        order = order - torch.where(begins(document), order, 0).cummax(-1).values
+    return order if start is None else order + start[:, None]
 
 
 class Trunk(nn.Module):
     """A stack of blocks: positions and norm before it, the loop, a last norm after it."""
 
-    def __init__(self, c: config.Trunk) -> None:
+    def __init__(self, c: config.Trunk, init: str = "xavier") -> None:
         super().__init__()
         self.c = c
         tables = c.depth if getattr(c.position, "tables", "shared") == "layer" else 1
+        wide = c.dim if getattr(c.position, "mode", "") == "qk" else c.width or c.dim
         self.positions = nn.ModuleList(
-            position(c.position, c.width or c.dim, c.heads[i], c.head_width) for i in range(tables)
+            position(c.position, wide, c.heads[i], c.head_width) for i in range(tables)
         )
         extra = self.position.extra
         self.incoming = c.width or c.dim - extra  # the width that the front end must give
@@ -81,7 +80,8 @@ class Trunk(nn.Module):
         final = c.final_norm if c.final_norm is not None else c.place == "pre"
         self.final_norm = Norm(c.norm, c.dim) if final else None
         self.masks = [variants(mask(text)) for text in c.masks]
-        self.nobody = variants(EVERYTHING)
+        self.across = variants(EVERYTHING)
+        initialise(self, init, c)
 
     @property
     def position(self) -> Any:
@@ -96,7 +96,7 @@ class Trunk(nn.Module):
         x = self.stem(tokens)
         places: list[Place] = [each.prepare(tokens, keys) for each in self.positions]  # type: ignore[operator]
         plans = [self.plan(x, masks, tokens, keys, places[0]) for masks in self.masks]
-        across = None if memory is None else self.plan(x, self.nobody, tokens, memory, Place())
+        across = None if memory is None else self.plan(x, self.across, tokens, memory, Place())
         x = x if watch is None else watch.see("embed", x)
         for i in range(self.c.depth):
             scope = Scope(
@@ -105,7 +105,9 @@ class Trunk(nn.Module):
                 fresh=cache is None or cache.fresh, watch=None if watch is None else watch.at(str(i)),
             )  # fmt: skip
             past = (None, None) if cache is None else (cache.entries[i], cache.across[i] if cache.across else None)
-            x = self.blocks[i % len(self.blocks)](x, scope, *past)
+            block = self.blocks[i % len(self.blocks)]
+            # a watched block runs as written: compiled one by one, each would be a graph of its own
+            x = (block if scope.watch is None else block._call_impl)(x, scope, *past)  # type: ignore[no-untyped-call]
             if keep is not None:
                 keep.append(x if self.final_norm is None else self.final_norm(x))
         if cache is not None:
@@ -117,7 +119,7 @@ class Trunk(nn.Module):
         """Positions, norm, dropout, and the map to dim if the vectors are of another width."""
         if tokens.x.shape[-1] != self.incoming:
             raise ValueError(f"the trunk takes vectors of width {self.incoming}, got {tokens.x.shape[-1]}")
-        self.position.check(tokens.count)
+        self.position.check(tokens.longest, tokens.grid)
         x = self.position.embed(tokens.x, tokens)
         x = x if self.embed_norm is None else self.embed_norm(x)
         x = F.dropout(x, self.c.dropout.embed, self.training)
@@ -125,15 +127,15 @@ class Trunk(nn.Module):
 
     def plan(self, x: Tensor, masks: dict[tuple[bool, bool], Mask], q: Places, k: Places, place: Place) -> Plan:
         """Padding and documents forbid looking wherever the tokens carry them, whatever the mask."""
-        packed = q.document is not None and k.document is not None
-        dtype = working(x)
+        if (q.document is None) != (k.document is None):
+            raise ValueError("document: a packed target reads a packed source; give both their documents (Tokens)")
         ask = Ask(
-            mask=masks[k.real is not None, packed], q=q, k=k, bias=place.biased,
+            mask=masks[k.real is not None, k.document is not None], q=q, k=k, bias=place.biased,
             dropout=self.training and self.c.dropout.attention > 0, grad=torch.is_grad_enabled(),
-            half=dtype in (torch.bfloat16, torch.float16), device=x.device.type,
+            dtype=working(x), device=x.device.type,
         )  # fmt: skip
         shared = place.bias if len(self.positions) == 1 else None
-        return plan(self.c.attention.kernel, ask, shared, self.c.heads[0], dtype)
+        return plan(self.c.attention.kernel, ask, shared, self.c.heads[0])
 
     def addresses(self) -> Iterator[str]:
         """Every address of the walk that `looking` takes."""
@@ -152,51 +154,7 @@ def variants(base: Mask) -> dict[tuple[bool, bool], Mask]:
     return {(False, False): base, (True, False): padded, (False, True): packed, (True, True): padded & packed}
 
 
-def working(x: Tensor) -> torch.dtype:
-    """The type that products run in here."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-
-
-# ---------------------------------------------------------------- heads
-
-
-class Vocabulary(Fused):
-    """Vectors to logits over the vocabulary, with the embedding's own table when tied."""
-
-    def __init__(self, c: config.Vocabulary, trunk: config.Trunk, embed: Embed) -> None:
-        vocab, width = embed.tokens.weight.shape if c.tied or c.transform else (embed.c.vocab, trunk.dim)
-        super().__init__(width, {"head": vocab}, ("head",) if c.bias else ())
-        self.scale = c.scale
-        self.dense = nn.Linear(trunk.dim, width) if c.transform else None
-        self.norm = Norm(trunk.norm, width) if c.transform else None
-        self.activation = ACTIVATIONS[trunk.mlp.activation]
-        if c.tied and self.dense is None and width != trunk.dim:
-            raise ValueError(f"head.tied: the embedding is {width} wide and the trunk {trunk.dim}; set head.transform")
-        if c.tied:
-            self.weight = embed.tokens.weight
-
-    def forward(self, tokens: Tokens) -> Tensor:  # type: ignore[override]
-        x = tokens.x
-        if self.dense is not None and self.norm is not None:
-            x = self.norm(self.activation(self.dense(x)))
-        return super().forward(x if self.scale == 1 else x * self.scale)  #: S047
-
-
-class Bare(nn.Module):
-    """No head: the trunk's own vectors."""
-
-    def forward(self, tokens: Tokens) -> Tensor:
-        return tokens.x
-
-
-HEADS: dict[str, Callable[..., nn.Module]] = {  # regard.heads enters more
-    "vocabulary": Vocabulary,
-    "none": lambda c, trunk, embed: Bare(),
-}
-
-
-# ---------------------------------------------------------------- models
+HEADS: dict[str, Callable[[Any, config.Trunk, Embed], nn.Module]] = {}  # regard.heads enters its own
 
 
 class Transformer(nn.Module):
@@ -205,15 +163,16 @@ class Transformer(nn.Module):
     def __init__(self, c: config.Transformer) -> None:
         super().__init__()
         self.c = c
-        self.trunk = Trunk(c.trunk)
+        self.trunk = Trunk(c.trunk, c.init)
         self.embed = Embed(c.embed, self.trunk.incoming)
-        self.encoder = Trunk(c.encoder.trunk) if c.encoder else None
+        self.encoder = Trunk(c.encoder.trunk, c.init) if c.encoder else None
         own = c.encoder is not None and c.encoder.embed
         self.encoder_embed = Embed(own, self.encoder.incoming) if own and self.encoder is not None else None
         self.head = HEADS[c.head.kind](c.head, c.trunk, self.embed)
         self.lookers: tuple[Looker, ...] = ()
         self.where = ""
-        initialise(self, c.init, c.trunk.depth)
+        for part in (self.head, self.embed, self.encoder_embed):  # a tied table begins as the embedding's
+            initialise(part, c.init, c.trunk)
         if c.precision == "bf16":
             self.to(torch.bfloat16)
 
@@ -227,7 +186,10 @@ class Transformer(nn.Module):
             watch = Watch(self.lookers, self.where) if self.lookers else None
             memory, layers = self.read(source, source_real, cache, watch)
             start = None if cache is None or cache.fresh else cache.next
-            if not isinstance(ids, Tokens):
+            if isinstance(ids, Tokens):
+                if not (real is None and document is None and segment is None):
+                    raise ValueError("real, document, segment: Tokens carry their own; set them there")
+            else:
                 ids = self.embed(ids, real=real, document=document, segment=segment, start=start)
             inner = None if watch is None else watch.at("trunk")
             hidden = self.trunk(ids, memory=memory, layers=layers, cache=cache, watch=inner)
@@ -260,13 +222,29 @@ class Transformer(nn.Module):
 
     def cache(self, batch: int, capacity: int) -> Cache:
         """Room for `capacity` tokens in each of `batch` rows, to be given to forward again and again."""
-        self.trunk.position.check(capacity)
-        c = self.c.trunk
+        c, masks = self.c.trunk, [each[False, False] for each in self.trunk.masks]
+        for each in masks:
+            if each.ahead or not each.tables <= {"order"}:
+                raise ValueError(f"trunk.mask {each}: a cache is for masks that never look ahead; write causal & ...")
+        if getattr(c.position, "scaling", "") == "dynamic" or getattr(c.position, "axes", 1) > 1:
+            raise ValueError(f"trunk.position {c.position.kind!r} on several axes or with dynamic scaling has no cache")
+        self.trunk.position.check(capacity, None)
         sizes = [(c.attention.groups or n, c.head_width, c.attention.value_width or c.head_width) for n in c.heads]
         like = self.embed.tokens.weight
         if self.c.precision == "mixed":
             like = like.new_empty(0, dtype=torch.bfloat16)
-        return Cache(sizes, batch, capacity, self.encoder is not None, like)
+        cache = Cache(sizes, batch, capacity, self.encoder is not None, like)
+        leaves = [leaf for each in masks for leaf in each.leaves]
+        cache.first = max((leaf.length for leaf in leaves if isinstance(leaf, Prefix)), default=0)
+        return cache
+
+    def extend(self, *lengths: int) -> None:
+        """Stretch learned positions to other lengths, in the tables and in the config."""
+        length = lengths if len(lengths) > 1 else lengths[0]
+        self.trunk.position.extend(*lengths)
+        position: Any = self.trunk.c.position
+        self.trunk.c = replace(self.trunk.c, position=replace(position, length=length))
+        self.c = replace(self.c, trunk=self.trunk.c)
 
     def addresses(self) -> Iterator[str]:
         for name, trunk in (("encoder", self.encoder), ("trunk", self.trunk)):

@@ -84,7 +84,7 @@ class Position(nn.Module):
     def prepare(self, q: Places, k: Places) -> Place:
         return Place(lean=self.table(q) if self.mode == "qk" else None)
 
-    def check(self, count: int) -> None:
+    def check(self, count: int, grid: tuple[int, ...] | None) -> None:
         """Refuse an input of this many tokens, on Python's own numbers."""
 
 
@@ -135,11 +135,12 @@ class Learned(Position):
     def lengths(self) -> tuple[int, ...]:
         return tuple(table.shape[0] - self.c.offset for table in self.tables)
 
-    def check(self, count: int) -> None:
-        if len(self.lengths) == 1 and count > self.lengths[0]:
+    def check(self, count: int, grid: tuple[int, ...] | None) -> None:
+        sizes = grid if grid is not None and len(self.lengths) > 1 else (count,)
+        if any(size > length for size, length in zip(sizes, self.lengths, strict=False)):
+            given, known = "x".join(map(str, sizes)), "x".join(map(str, self.lengths))
             raise ValueError(
-                f"{count} tokens are more than position.length {self.lengths[0]}; "
-                "cut the input, or stretch the table with model.trunk.position.extend(length)"
+                f"{given} tokens are more than position.length {known}; cut the input, or model.extend({given})"
             )
 
     def table(self, places: Places) -> Tensor:
@@ -164,12 +165,12 @@ class OneHot(Position):
         super().__init__()
         self.length, self.mode, self.extra = c.length, "concat", c.length
 
-    def check(self, count: int) -> None:
+    def check(self, count: int, grid: tuple[int, ...] | None) -> None:
         if count > self.length:
             raise ValueError(f"{count} tokens are more than position.length {self.length}")
 
     def table(self, places: Places) -> Tensor:
-        return (places.order[..., None] == torch.arange(self.length, device=places.order.device)).float()
+        return (places.coordinates[..., :1] == torch.arange(self.length, device=places.order.device)).float()
 
 
 # ---------------------------------------------------------------- on q and k
@@ -181,14 +182,18 @@ class Rotary(Position):
     def __init__(self, c: config.Rotary, width: int) -> None:
         super().__init__()
         self.c, self.width = c, int(width * c.part) // 2 * 2
+        if not self.width:
+            raise ValueError(f"position.part {c.part} of a head {width} wide leaves no pair of channels to turn")
         if c.factors and len(c.factors) != self.width // 2:
             raise ValueError(f"position.factors: {len(c.factors)} given for {self.width // 2} pairs of channels")
 
     def prepare(self, q: Places, k: Places) -> Place:
         if self.c.scaling == "dynamic" and not (q.plain and q is k):
             raise ValueError("position.scaling 'dynamic' goes by the length of the input: no cache, padding or packing")
+        if q.coordinates.shape[-1] != 1:
+            raise ValueError(f"rotary positions turn along one axis, and the tokens have {q.coordinates.shape[-1]}")
         pairs, loud = frequencies(self.c, self.width, q.count, q.order.device)
-        angle = q.coordinates[..., :1].to(pairs.dtype) * pairs  # (B, N, d/2)
+        angle = q.coordinates.to(pairs.dtype) * pairs  # (B, N, d/2)
         cos, sin = (angle.cos() * loud)[:, None], (angle.sin() * loud)[:, None]
         return Place(cos=cos, sin=sin, interleaved=self.c.layout == "interleaved")
 
@@ -307,6 +312,8 @@ class Relative(Offsets):
 
     def index(self, q: Spot, k: Spot) -> Tensor:
         flat = torch.zeros_like(q.i * k.i)
+        if len(q.axes) != self.c.axes:
+            raise ValueError(f"position.axes is {self.c.axes}, and the tokens have {len(q.axes)} coordinates")
         for mine, theirs in zip(q.axes, k.axes, strict=True):
             flat = flat * (2 * self.c.radius + 1) + (theirs - mine).clamp(-self.c.radius, self.c.radius) + self.c.radius
         return flat

@@ -47,6 +47,14 @@ class Places:
         return self.order.shape[1]
 
     @property
+    def longest(self) -> int:
+        """Tokens in the longest document, or 0 where reading that would wait for the GPU or break a graph."""
+        if self.document is None:
+            return self.count
+        known = self.order.device.type == "cpu" and not torch.compiler.is_compiling()
+        return int(self.order.max()) + 1 if known else 0
+
+    @property
     def coordinates(self) -> Tensor:  # (B, N, axes), or one row when all rows are alike
         table = self.order[..., None] if self.at is None else self.at
         return table[:1] if self.plain and (self.at is None or self.grid is not None) else table

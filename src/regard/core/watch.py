@@ -21,22 +21,36 @@ HEADED = ("q", "k", "v", "scores", "pattern", "result")  # (B, H, N, …); every
 Edit = Callable[[str, Tensor], Tensor]
 
 
+class Link:
+    """One record and those before it: a chain, since a list that grows would be another graph at every call."""
+
+    def __init__(self, before: "Link | None" = None, x: Tensor | None = None) -> None:
+        self.before, self.x = before, x
+
+
 class Seen:
     """What was recorded: `seen[address]` is the last tensor, `seen.every(address)` one for each call."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.calls: dict[str, list[Tensor]] = {name: [] for name in names}
+        self.last = {name: Link() for name in names}
+
+    def add(self, name: str, x: Tensor) -> None:
+        self.last[name] = Link(self.last[name], x)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.every(name)[-1]
 
     def every(self, name: str) -> list[Tensor]:
-        if not self.calls.get(name):
-            raise KeyError(f"nothing was seen at {name!r}; watched were {', '.join(self.calls)}")
-        return self.calls[name]
+        link, found = self.last.get(name), list[Tensor]()
+        while link is not None and link.x is not None:
+            found.insert(0, link.x)
+            link = link.before
+        if not found:
+            raise KeyError(f"nothing was seen at {name!r}; watched were {', '.join(self.last)}")
+        return found
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, calls in self.calls.items() if calls)
+        return (name for name, link in self.last.items() if link.x is not None)
 
 
 class Looker:
@@ -48,12 +62,12 @@ class Looker:
         self.queries = queries or slice(None)
         self.seen = Seen(names)
 
-    def take(self, address: str, x: Tensor) -> Tensor:
+    def take(self, address: str, x: Tensor, heads: int) -> Tensor:
         """Record the chosen part of x; or replace it by the edited one."""
-        where = self.where(address)
+        where = self.where(address, x.shape[1], heads or x.shape[1])
         part = x[where]
         if self.edit is None:
-            self.seen.calls[address].append(part)
+            self.seen.add(address, part)
             return x
         new = self.edit(address, part)
         if not isinstance(new, Tensor) or new.shape != part.shape:
@@ -62,11 +76,16 @@ class Looker:
         out[where] = new.to(x.dtype)
         return out
 
-    def where(self, address: str) -> tuple[Any, ...]:
-        name = address.rsplit(".", 1)[-1]
+    def where(self, address: str, count: int, heads: int) -> tuple[Any, ...]:
+        """The index of the chosen part; `count` keys and values may serve more `heads`."""
+        name, chosen = address.rsplit(".", 1)[-1], self.heads
         if name not in HEADED:
             return (slice(None), self.queries)
-        return (slice(None), self.heads) if name in "kv" else (slice(None), self.heads, self.queries)
+        if isinstance(chosen, list):
+            if not all(-heads <= head < heads for head in chosen):
+                raise ValueError(f"{address} has {heads} heads, and {chosen} were asked for")
+            chosen = [head % heads * count // heads for head in chosen]
+        return (slice(None), chosen) if name in "kv" else (slice(None), chosen, self.queries)
 
 
 class Watch:
@@ -75,14 +94,17 @@ class Watch:
     def __init__(self, lookers: tuple[Looker, ...], where: str = "") -> None:
         self.lookers, self.where = lookers, where
 
-    def at(self, step: str) -> "Watch":
-        return Watch(self.lookers, f"{self.where}.{step}" if self.where else step)
+    def at(self, step: str) -> "Watch | None":
+        """The same one step down the walk, or nobody where nobody looks: such blocks run as if unwatched."""
+        where = f"{self.where}.{step}" if self.where else step
+        beneath = any(name.startswith(f"{where}.") for looker in self.lookers for name in looker.names)
+        return Watch(self.lookers, where) if beneath else None
 
-    def see(self, name: str, x: Tensor) -> Tensor:
+    def see(self, name: str, x: Tensor, heads: int = 0) -> Tensor:
         address = f"{self.where}.{name}" if self.where else name
         for looker in self.lookers:
             if address in looker.names:
-                x = looker.take(address, x)
+                x = looker.take(address, x, heads)
         return x
 
     def attend(self, name: str, q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
@@ -96,17 +118,18 @@ class Watch:
             weights = pattern(self.see(f"{name}.scores", scores(q, k, how.scale, table)), table)
             return F.dropout(self.see(f"{name}.pattern", weights), how.dropout) @ shared(v, q)
         for looker in asked:
-            table, s = some_scores(looker, q, k, plan, how)
+            table, s = some_scores(looker.where(names[1], q.shape[1], q.shape[1]), q, k, plan, how)
             for address, x in zip(names, (s, pattern(s, table)), strict=True):
                 if address in looker.names:
-                    looker.seen.calls[address].append(x)
+                    looker.seen.add(address, x)
         return plan.run(q, k, v, how)
 
 
-def some_scores(looker: Looker, q: Tensor, k: Tensor, plan: Plan, how: How) -> tuple[Tensor | None, Tensor]:
+def some_scores(
+    where: tuple[Any, ...], q: Tensor, k: Tensor, plan: Plan, how: How
+) -> tuple[Tensor | None, Tensor]:
     """The table and the scores of the chosen heads and query rows, and of no others."""
-    heads = torch.arange(q.shape[1], device=q.device)[looker.heads]
-    rows = torch.arange(q.shape[2], device=q.device)[looker.queries]
+    heads, rows = (torch.arange(n, device=q.device)[part] for n, part in zip(q.shape[1:3], where[1:], strict=True))
     table = table_of(plan.ask, heads, rows, how.bias, q.dtype)
     keys = k[:, heads // (q.shape[1] // k.shape[1])]
     return table, scores(q[:, heads][:, :, rows], keys, how.scale, table)
@@ -134,9 +157,9 @@ def looking(
         if not found:
             raise ValueError(f"no address {name!r}{did_you_mean(name, known)} model.addresses() lists {len(known)}")
         chosen.update(dict.fromkeys(found))
-    looker, before = Looker(list(chosen), heads, queries, edit), model.lookers
-    model.lookers = (*before, looker)
+    looker = Looker(list(chosen), heads, queries, edit)
+    model.lookers = (*model.lookers, looker)
     try:
         yield looker.seen
     finally:
-        model.lookers = before
+        model.lookers = tuple(each for each in model.lookers if each is not looker)

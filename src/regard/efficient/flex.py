@@ -75,6 +75,8 @@ def blocks(ask: Ask) -> BlockMask | None:
         return block_mask(ask, None)
     key = (ask.mask, ask.q.count, ask.k.count, ask.q.grid, ask.k.grid, ask.q.order.device)
     if key not in BLOCKS:
+        while len(BLOCKS) >= 64:  # lengths come and go
+            BLOCKS.pop(next(iter(BLOCKS)))
         BLOCKS[key] = block_mask(ask, None)
     return BLOCKS[key]
 

@@ -30,7 +30,8 @@ def short(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
     flat = flat[0] if flat.shape[:2] == (1, 1) else flat.expand(B, H, -1, -1).flatten(0, 1)
     out = torch.bmm(drop(torch.baddbmm(flat, q_, k_.mT, alpha=how.scale), how), v_).view(B, H, Q, -1)
     allowed = table if table.dtype == torch.bool else table > float("-inf")
-    return out if plan.ask.causal else out.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+    someone = plan.ask.causal and how.bias is None  # oneself, at least
+    return out if someone else out.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
 
 
 def drop(scores: Tensor, how: How) -> Tensor:

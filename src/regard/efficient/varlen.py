@@ -21,7 +21,8 @@ def refuses(ask: Ask) -> str:
         return "needs to know how many documents there are at most; give pieces= to the front end"
     if ask.bias or ask.dropout:
         return "has neither a bias on the scores nor dropout on the weights"
-    return "" if ask.device == "cuda" and ask.half else "runs on CUDA in 16 bits alone"
+    half = ask.dtype in (torch.bfloat16, torch.float16)
+    return "" if ask.device == "cuda" and half else "runs on CUDA in 16 bits alone"
 
 
 def claims(ask: Ask) -> str:
