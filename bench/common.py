@@ -25,9 +25,8 @@ def gpt2(depth: int, dim: int, heads: int, vocab: int, length: int, precision: s
 
     sizes = dict(vocab_size=vocab, n_positions=length, n_embd=dim, n_layer=depth, n_head=heads)
     no_dropout = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-    theirs = hf.GPT2LMHeadModel(
-        hf.GPT2Config(**sizes, **no_dropout, bos_token_id=0, eos_token_id=0, attn_implementation="sdpa", use_cache=False)
-    )
+    rest = dict(bos_token_id=0, eos_token_id=0, attn_implementation="sdpa", use_cache=False)
+    theirs = hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, **no_dropout, **rest))
     ours = Transformer(
         C.Transformer(
             embed=C.Embed(vocab=vocab), init="gpt2", precision=precision,
@@ -74,7 +73,8 @@ class Stack(nn.Module):
         super().__init__()
         layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, 0.0, F.gelu, batch_first=True, norm_first=causal)
         self.embed, self.place = nn.Embedding(vocab, dim), nn.Embedding(length, dim)
-        self.layers = nn.TransformerEncoder(layer, depth, nn.LayerNorm(dim) if causal else None, enable_nested_tensor=False)
+        norm = nn.LayerNorm(dim) if causal else None
+        self.layers = nn.TransformerEncoder(layer, depth, norm, enable_nested_tensor=False)
         self.causal = causal
 
     def forward(self, ids: Tensor, real: Tensor | None = None) -> Tensor:
@@ -137,7 +137,8 @@ def keep(name: str, rows: Iterable[dict[str, object]]) -> None:
 def show(rows: list[dict[str, object]]) -> None:
     """A table for the terminal, columns aligned."""
     heads = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [[f"{value:.3f}" if isinstance(value := row.get(head, ""), float) else str(value) for head in heads] for row in rows]
+    values = [[row.get(head, "") for head in heads] for row in rows]
+    cells = [[f"{value:.3f}" if isinstance(value, float) else str(value) for value in row] for row in values]
     widths = [max(len(row[i]) for row in [heads, *cells]) for i in range(len(heads))]
     for row in [heads, *cells]:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True)

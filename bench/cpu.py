@@ -59,9 +59,9 @@ def measure(name: str, compiled: bool, rounds: int) -> list[dict[str, object]]:
             model.train(what == "training")
         seconds = take_turns(work, rounds)
         rows.append({
-            "shape": name, "mode": "compiled" if compiled else "eager", "work": what, "regard_ms": 1e3 * seconds["regard"],
-            "x_transformers": seconds["transformers"] / seconds["regard"], "x_torch_nn": seconds["torch.nn"] / seconds["regard"],
-            "logit_gap": f"{gap:.1e}",
+            "shape": name, "mode": "compiled" if compiled else "eager", "work": what,
+            "regard_ms": 1e3 * seconds["regard"], "x_transformers": seconds["transformers"] / seconds["regard"],
+            "x_torch_nn": seconds["torch.nn"] / seconds["regard"], "logit_gap": f"{gap:.1e}",
         })  # fmt: skip
         show(rows[-1:])
     return rows

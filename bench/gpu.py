@@ -91,9 +91,10 @@ def models(name: str, B: int, N: int) -> list[dict[str, object]]:
         with torch.no_grad():
             gap = (calls["regard"]().float() - theirs_call().float()).abs().max().item()
         for what in ("forward", "training"):
-            work = {who: torch.no_grad()(call) for who, call in calls.items()}
-            if what == "training":
-                work = {"regard": training(calls["regard"], ours, ids), "transformers": training(theirs_call, theirs, ids)}
+            if what == "forward":
+                work = {who: torch.no_grad()(call) for who, call in calls.items()}
+            else:
+                work = {who: training(calls[who], m, ids) for who, m in (("regard", ours), ("transformers", theirs))}
             seconds = take_turns(work, rounds=12, warm=4)
             memory = {}
             for who, call in work.items():
@@ -102,7 +103,8 @@ def models(name: str, B: int, N: int) -> list[dict[str, object]]:
                 memory[who] = torch.cuda.max_memory_allocated() / 2**30
             rows.append({
                 "model": name, "batch": f"{B}x{N}", "mode": "compiled" if compiled else "eager", "work": what,
-                "regard_tok_s": round(B * N / seconds["regard"]), "transformers_tok_s": round(B * N / seconds["transformers"]),
+                "regard_tok_s": round(B * N / seconds["regard"]),
+                "transformers_tok_s": round(B * N / seconds["transformers"]),
                 "x_transformers": seconds["transformers"] / seconds["regard"], "regard_gib": memory["regard"],
                 "transformers_gib": memory["transformers"], "logit_gap": f"{gap:.1e}",
             })  # fmt: skip

@@ -29,7 +29,7 @@ def route(routes: Tensor = ROUTES, content: Tensor = CONTENT, who: Mask = EVERYT
     q, k, v = (x[None, None] for x in (*made_for(routes), content))
     ask = Ask(mask=who, q=line(content[None]), k=line(content[None]))
     chosen = plan("reference", ask)
-    weights = pattern(scores(q, k, 1.0, allowed := chosen.table(q, None)), allowed)
+    weights = pattern(scores(q, k, 1.0, chosen.table(q, None)))
     return weights[0, 0], reference(q, k, v, chosen, How(1.0))[0, 0]
 
 

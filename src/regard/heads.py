@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from regard import config
 from regard.core.layers import ACTIVATIONS, Fused, Norm
-from regard.core.model import HEADS, Embed, Transformer
+from regard.core.model import HEADS, Transformer
 from regard.core.tokens import Tokens
 from regard.core.watch import Looker
+from regard.inputs.text import Embed
 
 
 class Vocabulary(Fused):

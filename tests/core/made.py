@@ -125,8 +125,8 @@ def heads_of(q: int, k: int, heads: int = H, groups: int | None = None, dtype: t
 
 def attend(name: str, q: Tensor, k: Tensor, v: Tensor, ask: Ask, scale: float = D**-0.5, bias: Bias | None = None):
     """One attention through the plan, as a layer calls it."""
-    ask = replace(ask, bias=bias is not None)
-    return plan(name, ask, heads=q.shape[1], dtype=q.dtype).run(q, k, v, How(scale, bias=bias))
+    ask = replace(ask, bias=bias is not None, dtype=q.dtype)
+    return plan(name, ask, heads=q.shape[1]).run(q, k, v, How(scale, bias=bias))
 
 
 def biased(c: C.Position, heads: int, width: int = D) -> Position:

@@ -8,7 +8,7 @@ from core.made import B, H, ids_of, model, trunk
 
 from regard import config as C
 from regard.core.init import RULES, roles
-from regard.core.model import Transformer
+from regard.core.model import Transformer, Trunk
 
 D, WIDTH, HIDDEN, VOCAB, DEPTH = 96, 32, 191, 211, 3
 QKV = ("q", "k", "v")
@@ -22,7 +22,8 @@ PUBLISHED = {
         **dict.fromkeys(("token", "place"), D**-0.5),
     },
     "t5": {
-        "k": D**-0.5, "v": D**-0.5, "out": D**-0.5, "up": D**-0.5, "down": HIDDEN**-0.5, "token": 1.0,
+        **dict.fromkeys(("k", "v", "out", "up", "place"), D**-0.5),
+        "q": (D * WIDTH) ** -0.5, "down": HIDDEN**-0.5, "token": 1.0,
     },
 }  # fmt: skip
 
@@ -33,7 +34,7 @@ def fresh(rule: str, **said: object) -> Transformer:
     return Transformer(c)
 
 
-def spread(made: Transformer, role: str) -> float:
+def spread(made: Transformer | Trunk, role: str) -> float:
     return float(torch.cat([weight.detach().flatten() for name, weight in roles(made) if name == role]).std())
 
 
@@ -48,16 +49,19 @@ def test_every_named_initialisation_is_tried_here():
     assert set(PUBLISHED) == set(RULES)
 
 
-@pytest.mark.xfail(reason="the rule has 64 where the head's width belongs")
-def test_t5_queries_begin_smaller_by_the_root_of_their_own_head_width():
-    assert spread(fresh("t5"), "q") == pytest.approx((D * WIDTH) ** -0.5, rel=0.04)
-
-
-@pytest.mark.xfail(reason="the rule divides by the root of the number of heads, where T5 has the width of the model")
 def test_t5_buckets_begin_with_the_spread_of_the_width():
     made = fresh("t5", position=C.Buckets(buckets=512, distance=1024))
 
     assert spread(made, "place") == pytest.approx(D**-0.5, rel=0.08)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_trunk_by_itself_begins_as_it_does_in_a_model(rule):
+    c = fresh(rule, position=C.Learned(length=101)).trunk.c
+    alone = Trunk(c, init=rule)
+
+    for role in {role for role, _ in roles(alone)}:
+        assert spread(alone, role) == pytest.approx(PUBLISHED[rule][role], rel=0.04), role
 
 
 def test_xavier_is_uniform_and_gpt2_is_not():

@@ -86,17 +86,19 @@ def test_every_activation_runs_in_every_feed_forward_layer(activation, gated):
         ({"trunk": {"dropout": {"mlp": 1.0}}}, "trunk.dropout.mlp", "1.0 is not a rate"),
         ({"trunk": {"mask": "window"}}, "trunk.mask", "window takes window(radius)"),
         ({"trunk": {"mask": ["causal", "causal &"]}}, "trunk.mask", "cannot read 'causal &'"),
+        ({"trunk": {"mask": "casual"}}, "trunk.mask: no 'casual'", "did you mean 'causal'?"),
+        ({"trunk": {"mask": "strided(0)"}}, "trunk.mask", "strided takes a step of 1 or more"),
+        ({"trunk": {"mask": []}}, "trunk.mask", "name at least one"),
+        ({"trunk": {"norm": {"eps": -1.0}}}, "trunk.norm.eps", "-1.0 is less than 0"),
         ({"trunk": {"cross": "last"}}, "trunk.cross", "an encoder needs cross-attention"),
         ({"encoder": {}}, "trunk.cross", "an encoder needs cross-attention"),
         ({"trunk": {"cross": "layerwise"}, "encoder": {"trunk": {"depth": 2}}}, "trunk.cross", "as many"),
         ({"trunk": {"cross": "last"}, "encoder": {"trunk": {"dim": 64}}}, "encoder.trunk.dim", "must be trunk.dim 512"),
         ({"trunk": {"cross": "last"}, "encoder": {"trunk": {"cross": "last"}}}, "encoder.trunk.cross", "nobody"),
-        ({"trunk": {"position": {"kind": "rotary", "part": 1.5}}}, "trunk.position.part", "not a fraction"),
-        ({"trunk": {"position": {"kind": "rotary", "scaling": "longrope"}}}, "trunk.position.factors", "one factor"),
-        ({"trunk": {"position": {"kind": "buckets"}, "mask": "causal"}}, "trunk.position.both", "never looks ahead"),
         ({"embed": {"vocab": 0}}, "embed.vocab", "0 is less than 1"),
         ({"embed": {"vocab": 5, "pad": 5}}, "embed.pad", "5 is outside the vocabulary of 5"),
         ({"embed": {"vocab": 5, "end": -1}}, "embed.end", "-1 is outside the vocabulary of 5"),
+        ({"embed": {"vocab": 5, "pad": 2, "end": 2}}, "embed.pad", "2 is also the end-of-text id"),
         ({"head": {"kind": "pooled", "place": "end"}}, "head.place", "needs embed.end"),
         ({"init": "xaviar"}, "init", "did you mean 'xavier'?"),
     ],
@@ -108,33 +110,42 @@ def test_a_mistake_in_a_config_names_the_setting(tree, path, sentence):
     assert str(error.value).startswith(path) and sentence in str(error.value) and "\n" not in str(error.value)
 
 
-UNCHECKED = [
-    ({"mask": "casual"}, "trunk.mask"),
-    ({"mask": "strided(0)"}, "trunk.mask"),
-    ({"mask": []}, "trunk.mask"),
-    ({"position": {"kind": "sinusoidal", "mode": "concat"}}, "trunk.position.width"),
-    ({"position": {"kind": "sinusoidal", "width": 8}}, "trunk.position.width"),
-    ({"position": {"kind": "sinusoidal", "axes": 0}}, "trunk.position.axes"),
-    ({"position": {"kind": "learned", "length": 0}}, "trunk.position.length"),
-    ({"position": {"kind": "onehot", "length": 64}}, "trunk.position.length"),
-    ({"position": {"kind": "rotary", "part": 0.1}}, "trunk.position.part"),
-    ({"position": {"kind": "rotary", "scaling": "linear", "factor": 0.0}}, "trunk.position.factor"),
-    ({"position": {"kind": "buckets", "buckets": 2}}, "trunk.position.buckets"),
-    ({"position": {"kind": "buckets", "distance": 8}}, "trunk.position.distance"),
-    ({"position": {"kind": "relative", "radius": -1}}, "trunk.position.radius"),
-    ({"position": {"kind": "shaw", "radius": -1}}, "trunk.position.radius"),
-    ({"norm": {"eps": -1.0}}, "trunk.norm.eps"),
-]
-
-
-@pytest.mark.xfail(reason="not checked before anything is built")
-@pytest.mark.parametrize("said, path", UNCHECKED, ids=lambda said: str(said) if isinstance(said, dict) else "")
-def test_a_mistake_that_the_config_should_notice_names_the_setting(said, path):
-    small = {"dim": DIM, "depth": 2, "attention": {"heads": H}}
+@pytest.mark.parametrize(
+    "said, setting, sentence",
+    [
+        ({"kind": "sinusoidal", "mode": "concat"}, "width", "mode 'concat' needs it"),
+        ({"kind": "sinusoidal", "width": 8}, "width", "it is for that mode alone"),
+        ({"kind": "learned", "mode": "qk", "width": 8}, "width", "it is for that mode alone"),
+        ({"kind": "sinusoidal", "axes": 0}, "axes", "0 is less than 1"),
+        ({"kind": "learned", "length": 0}, "length", "0 is less than 1"),
+        ({"kind": "learned", "length": [3, 0]}, "length", "0 is less than 1"),
+        ({"kind": "onehot", "length": 0}, "length", "0 is less than 1"),
+        ({"kind": "rotary", "part": 1.5}, "part", "not a fraction"),
+        ({"kind": "rotary", "part": 0.1}, "part", "leaves no pair of channels"),
+        ({"kind": "rotary", "factor": 0.0}, "factor", "more than zero"),
+        ({"kind": "rotary", "scaling": "longrope"}, "factors", "one factor"),
+        ({"kind": "buckets", "buckets": 2}, "buckets", "4 are the least"),
+        ({"kind": "buckets", "distance": 8}, "distance", "not beyond the 8 near distances"),
+        ({"kind": "relative", "radius": -1}, "radius", "-1 is less than 0"),
+        ({"kind": "shaw", "radius": -1}, "radius", "-1 is less than 0"),
+    ],
+)
+def test_a_mistake_in_a_position_names_the_setting(said, setting, sentence):
     with pytest.raises(ValueError) as error:
-        make(C.Transformer, {"trunk": small | said, "embed": {"vocab": VOCAB}})
+        make(C.Transformer, {"trunk": {"dim": DIM, "attention": {"heads": H}, "position": said}})
 
-    assert str(error.value).startswith(path)
+    assert str(error.value).startswith(f"trunk.position.{setting}: ") and sentence in str(error.value)
+
+
+@pytest.mark.parametrize("said", [C.OneHot(length=DIM), C.Sinusoidal(mode="concat", width=DIM)], ids=lambda c: c.kind)
+def test_positions_beside_the_tokens_must_leave_them_some_channels(said):
+    with pytest.raises(ValueError, match=f"^position: {DIM} channels set beside the tokens leave none of dim {DIM}"):
+        trunk(position=said)
+    assert trunk(position=said, width=1).width == 1  # then the tokens bring their own
+
+
+def test_buckets_for_both_sides_may_stand_in_a_trunk_that_never_looks_ahead():
+    assert model(position=C.Buckets(both=True), mask="causal")(ids_of(B, N)).isfinite().all()
 
 
 # ---------------------------------------------------------------- mistakes that only an input shows
@@ -170,20 +181,17 @@ def test_a_source_without_an_encoder_and_an_encoder_without_a_source_are_refused
         translator()(ids_of(B, N))
 
 
-@pytest.mark.xfail(raises=pytest.fail.Exception, reason="taken without a word, and not heeded")
 @pytest.mark.parametrize("what", ["real", "document", "segment"])
 def test_what_ids_may_say_is_refused_beside_tokens_that_say_it_themselves(what):
     with pytest.raises(ValueError, match=what):
         model()(line(torch.randn(B, N, DIM)), **{what: torch.zeros(B, N, dtype=torch.long)})
 
 
-@pytest.mark.xfail(raises=pytest.fail.Exception, reason="taken without a word, and not heeded")
 def test_segments_are_refused_by_a_model_without_a_table_of_them():
     with pytest.raises(ValueError, match="embed.segments"):
         model()(ids_of(B, N), segment=torch.zeros(B, N, dtype=torch.long))
 
 
-@pytest.mark.xfail(reason="two axes on a line are read as one; one axis on a plane is an index out of range")
 @pytest.mark.parametrize("axes", [1, 2])
 def test_offsets_on_other_axes_than_the_tokens_have_are_refused(axes):
     x = torch.randn(B, 15, DIM)
@@ -192,19 +200,11 @@ def test_offsets_on_other_axes_than_the_tokens_have_are_refused(axes):
         one(line(x) if axes == 2 else raster(x, (3, 5)))
 
 
-@pytest.mark.xfail(raises=pytest.fail.Exception, reason="turns by the row alone, so that a row of an image is a set")
 def test_turning_on_two_axes_is_refused():
     with pytest.raises(ValueError, match="position"):
         model(position=C.Rotary(), head=C.Bare())(raster(torch.randn(B, 15, DIM), (3, 5)))
 
 
-@pytest.mark.xfail(raises=pytest.fail.Exception, reason="then the end itself is taken for padding")
-def test_padding_and_end_cannot_be_one_id():
-    with pytest.raises(ValueError, match="embed"):
-        C.Embed(vocab=VOCAB, pad=2, end=2)
-
-
-@pytest.mark.xfail(reason="the lean is made as wide as the embedding, and added to what is as wide as the trunk")
 def test_positions_may_lean_where_the_embedding_has_another_width():
     assert model(width=6, position=C.Sinusoidal(mode="qk"))(ids_of(B, N)).shape == (B, N, VOCAB)
 

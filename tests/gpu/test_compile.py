@@ -29,7 +29,9 @@ def trunk(mask="everything", **more):
 
 
 SHAPES = {
-    "encoder": lambda: C.Transformer(embed=C.Embed(vocab=97), trunk=trunk(place="post", position=C.Learned(length=2048))),
+    "encoder": lambda: C.Transformer(
+        embed=C.Embed(vocab=97), trunk=trunk(place="post", position=C.Learned(length=2048))
+    ),
     "decoder": lambda: C.Transformer(embed=C.Embed(vocab=97), trunk=trunk("causal", position=C.Rotary())),
     "decoder, banded": lambda: C.Transformer(
         embed=C.Embed(vocab=97), trunk=trunk(("causal", "causal & window(99)"), position=C.Alibi())

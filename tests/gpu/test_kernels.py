@@ -10,9 +10,9 @@ from cases import cases, spec
 from regard import config as C
 from regard.core.kernels import KERNELS, TABLED, Ask, How, Plan, choose
 from regard.core.masks import CAUSAL, DOCUMENTS, EVERYTHING, PADDING
-from regard.core.model import places
 from regard.core.positions import position
 from regard.core.tokens import Tokens, raster
+from regard.inputs.text import places
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}

@@ -25,8 +25,9 @@ BARE = dict(maps=(), scale=1.0)
 
 def layer(heads: int = H, dim: int = DIM, **said: object) -> Attention:
     """One attention layer with noise in all its weights."""
-    made = Attention(trunk(dim=dim, attention=C.Attention(heads=heads, **said)), heads)
-    initialise(made, "xavier", 1)
+    c = trunk(dim=dim, attention=C.Attention(heads=heads, **said))
+    made = Attention(c, heads)
+    initialise(made, "xavier", c)
     randomise(made)
     return made
 
@@ -358,7 +359,7 @@ def test_a_window_of_one_makes_attention_see_as_far_as_the_convolution():
 def test_the_feed_forward_layer_costs_two_maps_and_two_biases_whatever_the_length(dim, hidden):
     wide = hidden or 4 * dim
     mlp = MLP(C.MLP(hidden=hidden), dim, 0.0)
-    initialise(mlp, "xavier", 1)
+    initialise(mlp, "xavier", trunk(dim=dim))
 
     assert parameters(mlp) == 2 * dim * wide + wide + dim
     for count in (1, 7):

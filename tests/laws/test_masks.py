@@ -143,7 +143,6 @@ def test_flex_makes_the_blocks_of_a_mask_once_unless_it_reads_data(text):
     assert (blocks(ask) is blocks(ask)) == ("padding" not in text)
 
 
-@pytest.mark.spec("S021")
 @pytest.mark.parametrize("text, wants", [("padding", "real"), ("documents", "document"), ("edges", "edges")])
 def test_a_mask_that_lacks_its_table_says_which(text, wants):
     bare = line(torch.empty(B, Q, 0))
@@ -221,9 +220,9 @@ def test_masks_tiled_over_layers_reach_as_far_as_one_after_the_other():
 @pytest.mark.parametrize(
     "text, sentence",
     [
-        ("casual", "no mask 'casual'; did you mean 'causal'?"),
-        ("windows(3)", "no mask 'windows'; did you mean 'window'?"),
-        ("causal & landmark(2)", "no mask 'landmark'; did you mean 'landmarks'?"),
+        ("casual", "mask: no 'casual'; did you mean 'causal'?"),
+        ("windows(3)", "mask: no 'windows'; did you mean 'window'?"),
+        ("causal & landmark(2)", "mask: no 'landmark'; did you mean 'landmarks'?"),
         ("window", "window takes window(radius), got 0 numbers"),
         ("window()", "window takes window(radius), got 0 numbers"),
         ("window(1, 2)", "window takes window(radius), got 2 numbers"),
@@ -252,14 +251,19 @@ def test_masks_tiled_over_layers_reach_as_far_as_one_after_the_other():
         ("import os", "cannot read"),
         ("causal \x00", "cannot read"),
         ("__import__('os').system('true')", "is not a mask such as window(64)"),
-        ("__import__('os')", "no mask '__import__'"),
+        ("__import__('os')", "mask: no '__import__'; there are everything"),
         ("causal.__class__", "masks join with &, | and ~"),
         ("[].append(1)", "is not a mask such as window(64)"),
-        ("strided(0)", "takes a size of 1 or more, got 0"),
-        ("blocks(0)", "takes a size of 1 or more, got 0"),
-        ("cells(0)", "takes a size of 1 or more, got 0"),
-        ("~" * 1000 + "causal", "1006 characters are too many"),
-        ("(" * 300 + "causal" + ")" * 300, "cannot read"),
+        ("strided(0)", "mask: strided takes a step of 1 or more, and less than 2^31, got 0"),
+        ("blocks(0)", "mask: blocks takes a size of 1 or more, and less than 2^31, got 0"),
+        ("cells(0)", "mask: cells takes a size of 1 or more, and less than 2^31, got 0"),
+        ("dilated(1, 0)", "mask: dilated takes a step of 1 or more, and less than 2^31, got 0"),
+        (f"window({2**31})", f"mask: window takes a radius of 0 or more, and less than 2^31, got {2**31}"),
+        (f"dilated({2**30}, 2)", f"mask: window takes a radius of 0 or more, and less than 2^31, got {2**31}"),
+        ("causal " + "| causal " * 111, "mask: more than 1000 characters or 50 brackets and signs are no mask"),
+        ("~" * 980 + "causal", "mask: more than 1000 characters or 50 brackets and signs are no mask"),
+        ("window(" + "-" * 900 + "1)", "mask: more than 1000 characters or 50 brackets and signs are no mask"),
+        ("(" * 51 + "causal" + ")" * 51, "mask: more than 1000 characters or 50 brackets and signs are no mask"),
     ],
 )
 def test_an_expression_that_is_no_mask_is_told_in_one_sentence(text, sentence):
@@ -277,17 +281,15 @@ def test_nothing_in_an_expression_is_ever_run(text):
     assert sys.getrecursionlimit() != 77
 
 
-@pytest.mark.xfail(raises=RecursionError, reason="walk, build and ast.unparse recurse as deep as the text is long")
-@pytest.mark.parametrize("text", ["~" * 980 + "causal", "window(" + "-" * 900 + "1)"], ids=["turns", "signs"])
-def test_an_expression_nested_too_deeply_is_told_in_one_sentence(text):
-    with pytest.raises(ValueError):
-        mask(text)
+@pytest.mark.parametrize("text", ["~" * 50 + "causal", "(" * 50 + "causal" + ")" * 50], ids=["turns", "brackets"])
+def test_fifty_turns_or_brackets_are_not_too_many(text):
+    assert mask(text) == CAUSAL
 
 
-@pytest.mark.xfail(raises=(OverflowError, RuntimeError), reason="a number beyond 64 bits passes, and fails in torch")
-def test_a_number_beyond_what_torch_can_hold_is_refused_as_text():
-    with pytest.raises(ValueError):
-        mask(f"window({10**30})").picture(3)
+def test_the_largest_number_that_is_read_is_one_that_torch_can_hold():
+    assert mask(f"window({2**31 - 1})").picture(3) == mask("everything").picture(3)
+    assert mask(f"blocks({2**31 - 1})").picture(3) == mask("everything").picture(3)
+    assert mask(f"strided({2**31 - 1})").picture(3) == mask("window(0)").picture(3)
 
 
 @given(st.text(max_size=40))

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from core.made import (
+    CPU_KERNELS,
     DIM,
     MEANINGS,
     PLACED,
@@ -50,7 +51,7 @@ def derivatives(trunk_: Trunk, count: int) -> Tensor:
 
 @pytest.mark.spec("S020")
 @pytest.mark.parametrize("name", PLACED)
-@pytest.mark.parametrize("kernel", ["reference", "fused"])
+@pytest.mark.parametrize("kernel", CPU_KERNELS)
 def test_the_future_cannot_change_the_past(kernel, name):
     moved = derivatives(stack(mask="causal", attention=C.Attention(heads=H, kernel=kernel), **PLACED[name]), N)
 
@@ -136,7 +137,7 @@ def test_padding_on_either_side_changes_nothing(text, name, left, right):
 
 
 @pytest.mark.spec("S021")
-@pytest.mark.parametrize("kernel", ["reference", "fused"])
+@pytest.mark.parametrize("kernel", CPU_KERNELS)
 @pytest.mark.parametrize("text", ["everything", "causal"])
 @given(left=amounts, right=amounts)
 @settings(max_examples=4)
@@ -220,7 +221,7 @@ def test_zeros_are_not_ignored_by_themselves():
 
 
 @pytest.mark.spec("S024")
-@pytest.mark.parametrize("kernel", ["reference", "fused"])
+@pytest.mark.parametrize("kernel", CPU_KERNELS)
 def test_a_row_that_is_all_padding_harms_no_gradient(kernel):
     one = model(mask="causal", attention=C.Attention(heads=H, kernel=kernel), embed=C.Embed(vocab=VOCAB, pad=0)).train()
     ids = ids_of(B, N)
@@ -245,59 +246,69 @@ def test_a_source_that_is_all_padding_leaves_the_decoder_to_itself():
 # ---------------------------------------------------------------- packing
 
 
+def packed(apart: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The documents in one row, and which of them each token belongs to."""
+    return torch.cat(apart, 1), torch.cat([torch.full_like(ids, i) for i, ids in enumerate(apart)], 1)
+
+
 def packed_equals_apart(one: Transformer, sizes: tuple[int, ...] = (3, 1, 5, 2)) -> None:
     apart = [ids_of(B, size) for size in sizes]
-    document = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).expand(B, -1)
-    together = one(torch.cat(apart, 1), document=document)
+    together, document = packed(apart)
 
-    assert_near(together, torch.cat([one(ids) for ids in apart], 1))
+    assert_near(one(together, document=document), torch.cat([one(ids) for ids in apart], 1))
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xfail(
-    name == "onehot", reason="OneHot reads order, which does not begin again with a document"))
-    for name in PLACED])  # fmt: skip
-@pytest.mark.parametrize("kernel", ["reference", "fused"])
+@pytest.mark.parametrize("name", PLACED)
+@pytest.mark.parametrize("kernel", CPU_KERNELS)
 @torch.no_grad()
 def test_packed_documents_are_the_documents_apart(kernel, name):
     packed_equals_apart(model(mask="causal", attention=C.Attention(heads=H, kernel=kernel), **PLACED[name]))
 
 
-FROM_THE_START = "order does not begin again with a document, so what counts from the start counts from the row's"
-
-
-@pytest.mark.parametrize("text", [pytest.param(text, marks=pytest.mark.xfail(
-    text.startswith(("landmarks", "prefix", "blocks")), reason=FROM_THE_START))
-    for text in ("everything", "causal & window(1)", "strided(2)", "landmarks(1) | window(0)", "prefix(2)", "blocks(2)")
-    ])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", ["everything", "causal & window(1)", "strided(2)", "landmarks(1) | window(0)", "prefix(2)", "blocks(2)"]
+)
 @torch.no_grad()
 def test_packed_documents_are_the_documents_apart_under_every_mask(text):
     packed_equals_apart(model(mask=text, position=C.Sinusoidal()))
 
 
+@pytest.mark.parametrize("first_sides", [(0, 0), (2, 0), (0, 2), (1, 3)])
+@pytest.mark.parametrize("second_sides", [(0, 0), (2, 0), (0, 2), (1, 3)])
 @torch.no_grad()
-def test_packed_documents_may_be_padded_on_the_right():
-    one = model(mask="causal", position=C.Learned(length=31), embed=C.Embed(vocab=VOCAB, pad=0))
-    first, second = ids_of(B, 3), ids_of(B, 5)
-    ids = F.pad(torch.cat([first, second], 1), (0, 2))
-    document = torch.tensor([0] * 3 + [1] * 7).expand(B, -1)
+def test_packed_documents_may_be_padded_on_either_side(first_sides, second_sides):
+    one = model(mask="causal", position=C.Learned(length=5), embed=C.Embed(vocab=VOCAB, pad=0))
+    apart = [ids_of(B, 3), ids_of(B, 5)]
+    sides = (first_sides, second_sides)
+    together, document = packed([F.pad(ids, side) for ids, side in zip(apart, sides, strict=True)])
+    out = one(together, document=document)[together != 0]
 
-    assert_near(one(ids, document=document)[:, 3:8], one(second))
-
-
-@pytest.mark.xfail(reason="places within a document are counted over its padding")
-@torch.no_grad()
-def test_packed_documents_may_be_padded_on_the_left():
-    one = model(mask="causal", position=C.Learned(length=31), embed=C.Embed(vocab=VOCAB, pad=0))
-    first, second = ids_of(B, 3), ids_of(B, 5)
-    document = torch.tensor([0] * 5 + [1] * 5).expand(B, -1)
-
-    assert_near(one(F.pad(torch.cat([first, second], 1), (2, 0)), document=document)[:, 2:5], one(first))
+    assert_near(out, torch.cat([one(ids) for ids in apart], 1).flatten(0, 1))
 
 
-@pytest.mark.xfail(raises=ValueError, reason="the length is checked on the whole row, and not on its longest document")
 @torch.no_grad()
 def test_a_packed_row_may_be_longer_than_its_longest_document():
     packed_equals_apart(model(mask="causal", position=C.Learned(length=5)))
+
+
+@torch.no_grad()
+def test_packed_translations_are_the_translations_apart():
+    one = translator(source={"position": C.Sinusoidal()}, position=C.Sinusoidal())
+    sources, targets = ([ids_of(B, size) for size in sizes] for sizes in ((4, 1, 3), (2, 5, 1)))
+    (source, read), (target, written) = packed(sources), packed(targets)
+    apart = [one(ids, source=its) for ids, its in zip(targets, sources, strict=True)]
+
+    assert_near(one(target, source=one.embed(source, document=read), document=written), torch.cat(apart, 1))
+
+
+def test_a_packed_target_and_a_source_that_is_not_packed_are_refused_and_the_other_way_round():
+    one, document = translator(), torch.zeros(B, M, dtype=torch.long)
+    source = one.embed(ids_of(B, M), document=document)
+
+    with pytest.raises(ValueError, match="document: a packed target reads a packed source"):
+        one(ids_of(B, M), source=ids_of(B, M), document=document)
+    with pytest.raises(ValueError, match="document: a packed target reads a packed source"):
+        one(ids_of(B, M), source=source)
 
 
 # ---------------------------------------------------------------- encoder and decoder

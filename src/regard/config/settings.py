@@ -315,6 +315,7 @@ class Trunk:
 class Embed:
     """Ids to vectors. `pad` is the id that is not there (None: say `real` yourself), `end` the end-of-text id."""
 
+    kind: Literal["text"] = "text"
     vocab: int = 37_000
     segments: int = 0
     scale: float = 1.0

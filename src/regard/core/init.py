@@ -12,20 +12,10 @@ from torch import Tensor, nn
 from regard import config
 from regard.core.layers import Fused
 
-Rule = Callable[[str, Tensor, config.Trunk], None]  # role, weight, and the trunk it belongs to
-
 
 def gpt2(role: str, weight: Tensor, c: config.Trunk) -> None:
     """Normal 0.02; what writes into the residual stream is smaller by sqrt(2·depth) (Radford et al. 2019)."""
     nn.init.normal_(weight, std=0.02 / math.sqrt(2 * c.depth) if role in ("out", "down") else 0.02)
-
-
-def bert(role: str, weight: Tensor, c: config.Trunk) -> None:
-    nn.init.normal_(weight, std=0.02)
-
-
-def vit(role: str, weight: Tensor, c: config.Trunk) -> None:
-    nn.init.trunc_normal_(weight, std=0.02)
 
 
 def t5(role: str, weight: Tensor, c: config.Trunk) -> None:
@@ -42,15 +32,21 @@ def xavier(role: str, weight: Tensor, c: config.Trunk) -> None:
         nn.init.xavier_uniform_(weight)
 
 
-RULES: dict[str, Rule] = {"gpt2": gpt2, "bert": bert, "t5": t5, "xavier": xavier, "vit": vit}
+RULES: dict[str, Callable[[str, Tensor, config.Trunk], object]] = {
+    "gpt2": gpt2,
+    "t5": t5,
+    "xavier": xavier,
+    "bert": lambda role, weight, c: nn.init.normal_(weight, std=0.02),
+    "vit": lambda role, weight, c: nn.init.trunc_normal_(weight, std=0.02),
+}
 
 
 @torch.no_grad()
-def initialise(part: nn.Module | None, rule: str, c: config.Trunk) -> None:
+def initialise(part: nn.Module, rule: str, c: config.Trunk) -> None:
     """Give every weight its beginning by the rule; biases begin at zero, and norms as they were made."""
-    for role, weight in roles(part or nn.Identity()):
+    for role, weight in roles(part):
         RULES[rule](role, weight, c)
-    for module in (part or nn.Identity()).modules():
+    for module in part.modules():
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
 

@@ -144,14 +144,11 @@ def choose(ask: Ask) -> tuple[str, str]:
     return "fused", "one fused pass" if ask.plain else "one fused pass over a table"
 
 
-# ---------------------------------------------------------------- reference
-
-
 @kernel("reference", tabled=lambda ask: True)
 def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
     """softmax(QK'·scale + bias) V, spelled out: the meaning every exact kernel must match."""
     table = plan.table(q, how.bias)
-    weights = pattern(scores(q, k, how.scale, table), table)
+    weights = pattern(scores(q, k, how.scale, table), sure=table is None or plan.ask.causal and how.bias is None)
     return F.dropout(weights, how.dropout) @ shared(v, q)  #: S002
 
 
@@ -163,9 +160,9 @@ def scores(q: Tensor, k: Tensor, scale: float, table: Tensor | None) -> Tensor:
     return s.masked_fill(~table, float("-inf")) if table.dtype == torch.bool else s + table
 
 
-def pattern(s: Tensor, table: Tensor | None) -> Tensor:
-    """The softmax over keys. Who may see nobody gets zeros, not NaN, and finite gradients."""
-    if table is None:
+def pattern(s: Tensor, sure: bool = False) -> Tensor:
+    """The softmax over keys. Who may see nobody gets zeros, not NaN, and finite gradients; or it is `sure` to see."""
+    if sure:
         return s.softmax(-1)
     nobody = s.amax(-1, keepdim=True).detach() == float("-inf")
     return s.masked_fill(nobody, 0.0).softmax(-1).masked_fill(nobody, 0.0)  #: S024
@@ -175,8 +172,6 @@ def shared(x: Tensor, q: Tensor) -> Tensor:
     """Grouped heads: each key and value head serves as many query heads as it takes to have one for each."""
     return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], 1)
 
-
-# ---------------------------------------------------------------- fused
 
 # On the GPU, fastest first. With a table cuDNN is left out: a query that sees nobody gets numbers from it (torch 2.11).
 TABLED = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

@@ -7,7 +7,7 @@ True means that looking is allowed. A mask says what is meant; how fast that run
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import reduce
 from typing import ClassVar
@@ -192,6 +192,7 @@ class Several(Mask):
     terms: tuple[Mask, ...]
     sign: ClassVar[str]
     joined: ClassVar[Callable[[Tensor, Tensor], Tensor]]
+    of: ClassVar[Callable[[Iterable[bool]], bool]]
 
     def allows(self, q: Spot, k: Spot) -> Tensor:
         return reduce(type(self).joined, [term.allows(q, k) for term in self.terms])
@@ -203,21 +204,17 @@ class Several(Mask):
     def leaves(self) -> tuple[Mask, ...]:
         return tuple(leaf for term in self.terms for leaf in term.leaves)
 
-
-class And(Several):
-    sign, joined = "&", operator.and_
-
     @property
     def ahead(self) -> bool:
-        return all(term.ahead for term in self.terms)
+        return type(self).of(term.ahead for term in self.terms)
+
+
+class And(Several):
+    sign, joined, of = "&", operator.and_, all
 
 
 class Or(Several):
-    sign, joined = "|", operator.or_
-
-    @property
-    def ahead(self) -> bool:
-        return any(term.ahead for term in self.terms)
+    sign, joined, of = "|", operator.or_, any
 
 
 @dataclass(frozen=True)

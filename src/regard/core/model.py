@@ -1,4 +1,4 @@
-"""Whole models: ids to tokens, a trunk of blocks, a head; with an encoder beside it, or several side by side."""
+"""Whole models: a front end, a trunk of blocks, a head; and an encoder beside them if the model translates."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -16,48 +16,8 @@ from regard.core.kernels import Ask, Plan, plan
 from regard.core.layers import Block, Norm, Scope, working
 from regard.core.masks import DOCUMENTS, EVERYTHING, PADDING, Mask, Prefix, mask
 from regard.core.positions import Place, position
-from regard.core.tokens import Places, Tokens, begins
+from regard.core.tokens import Places, Tokens
 from regard.core.watch import Looker, Watch
-
-
-class Embed(nn.Module):
-    """Ids (B, N) to Tokens: the text front end."""
-
-    def __init__(self, c: config.Embed, width: int) -> None:
-        super().__init__()
-        self.c = c
-        self.tokens = nn.Embedding(c.vocab, width)
-        self.segments = nn.Embedding(c.segments, width) if c.segments else None
-
-    def forward(
-        self, ids: Tensor, *, real: Tensor | None = None, document: Tensor | None = None,
-        segment: Tensor | None = None, start: Tensor | None = None, pieces: int | None = None,
-    ) -> Tokens:  # fmt: skip
-        """`start` (B,) is the order of the first token, after what a cache holds; `pieces` bounds the documents."""
-        if ids.dim() != 2:
-            raise ValueError(f"ids must be (batch, tokens), got a tensor of shape {tuple(ids.shape)}")
-        if real is None and self.c.pad is not None:
-            real = ids != self.c.pad
-        x = self.tokens(ids) * self.c.scale if self.c.scale != 1 else self.tokens(ids)
-        if self.segments is not None:
-            x = x + self.segments(torch.zeros_like(ids) if segment is None else segment)
-        if segment is not None and self.segments is None:
-            raise ValueError("segment: this model knows no segments; set embed.segments")
-        return Tokens(
-            x=x, order=places(ids, real, document, start), real=real, document=document, segment=segment, pieces=pieces,
-            end=None if self.c.end is None else (ids == self.c.end).int().argmax(-1),
-            plain=real is None and document is None and start is None,
-        )  # fmt: skip
-
-
-def places(ids: Tensor, real: Tensor | None, document: Tensor | None, start: Tensor | None) -> Tensor:
-    """(B, N) the order of each token: padding is not counted, and every document begins anew."""
-    order = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
-    if real is not None:
-        order = (real.cumsum(-1) - 1).clamp(min=0)
-    if document is not None:
-        order = order - torch.where(begins(document), order, 0).cummax(-1).values
-    return order if start is None else order + start[:, None]
 
 
 class Trunk(nn.Module):
@@ -154,7 +114,9 @@ def variants(base: Mask) -> dict[tuple[bool, bool], Mask]:
     return {(False, False): base, (True, False): padded, (False, True): packed, (True, True): padded & packed}
 
 
-HEADS: dict[str, Callable[[Any, config.Trunk, Embed], nn.Module]] = {}  # regard.heads enters its own
+# What stands before a trunk and after it: `regard.inputs` and `regard.heads` enter theirs under a setting's kind.
+FRONTS: dict[str, Callable[[Any, int], Any]] = {}  # a setting and the width to make -> a module that makes Tokens
+HEADS: dict[str, Callable[[Any, config.Trunk, Any], nn.Module]] = {}  # a setting, the trunk's, and the front end
 
 
 class Transformer(nn.Module):
@@ -164,14 +126,14 @@ class Transformer(nn.Module):
         super().__init__()
         self.c = c
         self.trunk = Trunk(c.trunk, c.init)
-        self.embed = Embed(c.embed, self.trunk.incoming)
+        self.embed = FRONTS[c.embed.kind](c.embed, self.trunk.incoming)
         self.encoder = Trunk(c.encoder.trunk, c.init) if c.encoder else None
         own = c.encoder is not None and c.encoder.embed
-        self.encoder_embed = Embed(own, self.encoder.incoming) if own and self.encoder is not None else None
+        self.encoder_embed = FRONTS[own.kind](own, self.encoder.incoming) if own and self.encoder is not None else None
         self.head = HEADS[c.head.kind](c.head, c.trunk, self.embed)
         self.lookers: tuple[Looker, ...] = ()
         self.where = ""
-        for part in (self.head, self.embed, self.encoder_embed):  # a tied table begins as the embedding's
+        for part in (self.head, self.embed, self.encoder_embed or self.embed):  # a tied table begins as an embedding
             initialise(part, c.init, c.trunk)
         if c.precision == "bf16":
             self.to(torch.bfloat16)

@@ -88,6 +88,12 @@ class Position(nn.Module):
         """Refuse an input of this many tokens, on Python's own numbers."""
 
 
+def coordinates(places: Places, axes: int) -> Tensor:
+    if places.coordinates.shape[-1] != axes:
+        raise ValueError(f"these positions have {axes} axes, and the tokens {places.coordinates.shape[-1]} coordinates")
+    return places.coordinates
+
+
 # ---------------------------------------------------------------- on the vectors
 
 
@@ -102,10 +108,7 @@ class Sinusoidal(Position):
             raise ValueError(f"position.width {self.width} is not divisible by two for each of {c.axes} axes")
 
     def table(self, places: Places) -> Tensor:
-        at = places.coordinates + self.c.offset
-        if at.shape[-1] != self.c.axes:
-            raise ValueError(f"position.axes is {self.c.axes}, and the tokens have {at.shape[-1]} coordinates")
-        each = self.width // self.c.axes
+        at, each = coordinates(places, self.c.axes) + self.c.offset, self.width // self.c.axes
         return torch.cat([sinusoid(at[..., axis], each, self.c.base, self.c.layout) for axis in range(self.c.axes)], -1)
 
 
@@ -144,9 +147,7 @@ class Learned(Position):
             )
 
     def table(self, places: Places) -> Tensor:
-        at = places.coordinates + self.c.offset
-        if at.shape[-1] != len(self.tables):
-            raise ValueError(f"position.length has {len(self.tables)} axes, the tokens {at.shape[-1]} coordinates")
+        at = coordinates(places, len(self.tables)) + self.c.offset
         return torch.cat([F.embedding(at[..., axis], table) for axis, table in enumerate(self.tables)], -1)
 
     @torch.no_grad()
@@ -170,7 +171,7 @@ class OneHot(Position):
             raise ValueError(f"{count} tokens are more than position.length {self.length}")
 
     def table(self, places: Places) -> Tensor:
-        return (places.coordinates[..., :1] == torch.arange(self.length, device=places.order.device)).float()
+        return (coordinates(places, 1) == torch.arange(self.length, device=places.order.device)).float()
 
 
 # ---------------------------------------------------------------- on q and k
@@ -190,10 +191,8 @@ class Rotary(Position):
     def prepare(self, q: Places, k: Places) -> Place:
         if self.c.scaling == "dynamic" and not (q.plain and q is k):
             raise ValueError("position.scaling 'dynamic' goes by the length of the input: no cache, padding or packing")
-        if q.coordinates.shape[-1] != 1:
-            raise ValueError(f"rotary positions turn along one axis, and the tokens have {q.coordinates.shape[-1]}")
         pairs, loud = frequencies(self.c, self.width, q.count, q.order.device)
-        angle = q.coordinates.to(pairs.dtype) * pairs  # (B, N, d/2)
+        angle = coordinates(q, 1).to(pairs.dtype) * pairs  # (B, N, d/2)
         cos, sin = (angle.cos() * loud)[:, None], (angle.sin() * loud)[:, None]
         return Place(cos=cos, sin=sin, interleaved=self.c.layout == "interleaved")
 
@@ -313,7 +312,7 @@ class Relative(Offsets):
     def index(self, q: Spot, k: Spot) -> Tensor:
         flat = torch.zeros_like(q.i * k.i)
         if len(q.axes) != self.c.axes:
-            raise ValueError(f"position.axes is {self.c.axes}, and the tokens have {len(q.axes)} coordinates")
+            raise ValueError(f"these positions have {self.c.axes} axes, and the tokens {len(q.axes)} coordinates")
         for mine, theirs in zip(q.axes, k.axes, strict=True):
             flat = flat * (2 * self.c.radius + 1) + (theirs - mine).clamp(-self.c.radius, self.c.radius) + self.c.radius
         return flat

@@ -115,24 +115,23 @@ class Watch:
             raise ValueError(f"kernel {plan.kernel.name!r} has no table of who looks at whom; watch q, k, v or result")
         if any(looker.edit is not None for looker in asked):
             table = plan.table(q, how.bias)
-            weights = pattern(self.see(f"{name}.scores", scores(q, k, how.scale, table)), table)
+            weights = pattern(self.see(f"{name}.scores", scores(q, k, how.scale, table)))
             return F.dropout(self.see(f"{name}.pattern", weights), how.dropout) @ shared(v, q)
         for looker in asked:
-            table, s = some_scores(looker.where(names[1], q.shape[1], q.shape[1]), q, k, plan, how)
-            for address, x in zip(names, (s, pattern(s, table)), strict=True):
-                if address in looker.names:
-                    looker.seen.add(address, x)
+            s = some_scores(looker.where(names[1], q.shape[1], q.shape[1]), q, k, plan, how)
+            if names[0] in looker.names:
+                looker.seen.add(names[0], s)
+            if names[1] in looker.names:
+                looker.seen.add(names[1], pattern(s, sure=plan.ask.causal and how.bias is None))
         return plan.run(q, k, v, how)
 
 
-def some_scores(
-    where: tuple[Any, ...], q: Tensor, k: Tensor, plan: Plan, how: How
-) -> tuple[Tensor | None, Tensor]:
-    """The table and the scores of the chosen heads and query rows, and of no others."""
+def some_scores(where: tuple[Any, ...], q: Tensor, k: Tensor, plan: Plan, how: How) -> Tensor:
+    """The scores of the chosen heads and query rows, and of no others."""
     heads, rows = (torch.arange(n, device=q.device)[part] for n, part in zip(q.shape[1:3], where[1:], strict=True))
     table = table_of(plan.ask, heads, rows, how.bias, q.dtype)
     keys = k[:, heads // (q.shape[1] // k.shape[1])]
-    return table, scores(q[:, heads][:, :, rows], keys, how.scale, table)
+    return scores(q[:, heads][:, :, rows], keys, how.scale, table)
 
 
 @contextmanager
