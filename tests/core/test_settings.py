@@ -156,8 +156,8 @@ def test_buckets_for_both_sides_may_stand_in_a_trunk_that_never_looks_ahead():
     [
         ({"position": C.Learned(length=5)}, ids_of(B, N), "7 tokens are more than position.length 5"),
         ({"position": C.OneHot(length=5)}, ids_of(B, N), "7 tokens are more than position.length 5"),
-        ({"position": C.Sinusoidal(axes=2)}, ids_of(B, N), "position.axes is 2, and the tokens have 1 coordinates"),
-        ({"position": C.Learned(length=(9, 9))}, ids_of(B, N), "position.length has 2 axes, the tokens 1 coordinates"),
+        ({"position": C.Sinusoidal(axes=2)}, ids_of(B, N), "these positions have 2 axes, and the tokens 1 coordinates"),
+        ({"position": C.Learned(length=(9, 9))}, ids_of(B, N), "these positions have 2 axes, and the tokens 1 coordinates"),
         ({"mask": "padding"}, ids_of(B, N), "reads 'real'"),
         ({"mask": "documents"}, ids_of(B, N), "reads 'document'"),
         ({"mask": "edges"}, ids_of(B, N), "reads 'edges'"),
@@ -196,12 +196,12 @@ def test_segments_are_refused_by_a_model_without_a_table_of_them():
 def test_offsets_on_other_axes_than_the_tokens_have_are_refused(axes):
     x = torch.randn(B, 15, DIM)
     one = model(position=C.Relative(axes=axes, radius=3), head=C.Bare())
-    with pytest.raises(ValueError, match="position.axes"):
+    with pytest.raises(ValueError, match=f"these positions have {axes} axes, and the tokens {3 - axes} coordinates"):
         one(line(x) if axes == 2 else raster(x, (3, 5)))
 
 
 def test_turning_on_two_axes_is_refused():
-    with pytest.raises(ValueError, match="position"):
+    with pytest.raises(ValueError, match="these positions have 1 axes, and the tokens 2 coordinates"):
         model(position=C.Rotary(), head=C.Bare())(raster(torch.randn(B, 15, DIM), (3, 5)))
 
 
