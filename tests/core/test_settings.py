@@ -157,7 +157,7 @@ def test_buckets_for_both_sides_may_stand_in_a_trunk_that_never_looks_ahead():
         ({"position": C.Learned(length=5)}, ids_of(B, N), "7 tokens are more than position.length 5"),
         ({"position": C.OneHot(length=5)}, ids_of(B, N), "7 tokens are more than position.length 5"),
         ({"position": C.Sinusoidal(axes=2)}, ids_of(B, N), "these positions have 2 axes, and the tokens 1 coordinates"),
-        ({"position": C.Learned(length=(9, 9))}, ids_of(B, N), "these positions have 2 axes, and the tokens 1 coordinates"),
+        ({"position": C.Learned(length=(9, 9))}, ids_of(B, N), "these positions have 2 axes, and the tokens 1"),
         ({"mask": "padding"}, ids_of(B, N), "reads 'real'"),
         ({"mask": "documents"}, ids_of(B, N), "reads 'document'"),
         ({"mask": "edges"}, ids_of(B, N), "reads 'edges'"),

@@ -167,14 +167,24 @@ def test_a_cache_works_while_gradients_are_on():
         assert_same(fed(one, given, [4, 1, 6]), one(given))
 
 
+def test_what_a_cache_holds_carries_no_gradient():
+    one = translator()
+    cache = one.cache(B, ROOM)
+    with torch.enable_grad():
+        fed(one, ids(B, N), [4, 7], cache, source=ids(B, S))
+
+    assert not any(table.requires_grad for table in cache.tables())
+
+
 # ---------------------------------------------------------------- generation
 
 
 def greedy(one: Transformer, given: Tensor, new: int, real: Tensor, cache: Cache | None) -> Tensor:
+    """The likeliest token again and again, but none of the last three: so small a model would say one for ever."""
     step, seen = given, real
     for _ in range(new):
         logits = one(given, real=real) if cache is None else one(step, real=seen, cache=cache)
-        step = logits[:, -1:].argmax(-1)
+        step = logits[:, -1].scatter(1, given[:, -3:], -torch.inf).argmax(-1, keepdim=True)
         seen = torch.ones_like(step, dtype=torch.bool)
         given, real = torch.cat([given, step], 1), torch.cat([real, seen], 1)
     return given
@@ -441,6 +451,22 @@ def test_a_prefix_that_comes_in_two_pieces_is_refused():
 
     with pytest.raises(ValueError, match=r"^the first 5 tokens see each other \(prefix\): give them in one piece$"):
         fed(one, ids(B, N), [4, 7])
+
+
+def test_padding_does_not_make_a_prefix_whole():
+    one, given = model(mask="prefix(3)"), ids(B, N)  # the first four slots hold two tokens of the first row
+
+    with pytest.raises(ValueError, match=r"\(prefix\): give them in one piece"):
+        fed(one, given, [4, 7], real=LEFT)
+
+
+def test_a_prefix_is_not_rewound_in_part():
+    one = model(mask="prefix(5)")
+    cache = one.cache(B, ROOM)
+    fed(one, ids(B, N), [N], cache)
+
+    with pytest.raises(ValueError, match="prefix"):
+        cache.rewind(3)
 
 
 def test_rewinding_ahead_is_refused():

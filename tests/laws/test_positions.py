@@ -1,6 +1,7 @@
 """Where a token stands: what each kind of position promises, and that padding and packing do not move anybody."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -154,30 +155,73 @@ def test_beyond_43_steps_nearer_need_not_mean_more_alike():
 # ---------------------------------------------------------------- learned
 
 
+TOO_LONG = {
+    "learned": (C.Learned(length=N), N + 1, f"{N + 1} tokens are more than position.length {N}"),
+    "one-hot": (C.OneHot(length=N), N + 1, f"{N + 1} tokens are more than position.length {N}"),
+    "too many rows": (C.Learned(length=(2, 4)), (3, 4), "3x4 tokens are more than position.length 2x4"),
+    "too many columns": (C.Learned(length=(3, 3)), (3, 4), "3x4 tokens are more than position.length 3x3"),
+}
+
+
+def vectors(size: int | tuple[int, int], width: int = D) -> Tokens:
+    """Tokens in a row, or on a grid of this size."""
+    x = torch.randn(B, math.prod(size) if isinstance(size, tuple) else size, width, dtype=torch.float64)
+    return raster(x, size) if isinstance(size, tuple) else line(x)
+
+
 @pytest.mark.spec("S032")
-@pytest.mark.parametrize("position", [C.Learned(length=N), C.OneHot(length=N)], ids=lambda c: c.kind)
-def test_an_input_longer_than_the_table_is_refused_by_its_length(position):
-    with pytest.raises(ValueError, match=rf"^{N + 1} tokens are more than position.length {N}"):
-        model(position)(ids(B, N + 1))
+@pytest.mark.parametrize("position, size, sentence", TOO_LONG.values(), ids=TOO_LONG)
+def test_an_input_longer_than_the_table_is_refused_by_its_length(position, size, sentence):
+    one = model(position)
+
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        one(vectors(size, one.trunk.incoming))
+
+
+@pytest.mark.spec("S032")
+@pytest.mark.parametrize("kind", ["learned", "too many rows", "too many columns"])
+def test_who_stretches_as_the_refusal_says_is_taken(kind):
+    position, size, _ = TOO_LONG[kind]
+    one, given = model(position), vectors(size)
+    with pytest.raises(ValueError) as refusal:
+        one(given)
+    advice = re.search(r"model\.extend\((.*)\)", str(refusal.value))[1]
+    one.extend(*map(int, advice.split(",")))
+
+    assert one(given).shape == given.x.shape
 
 
 @pytest.mark.spec("S032")
 def test_the_first_and_last_vectors_survive_stretching():
-    table = model(C.Learned(length=N, offset=2)).trunk.position
-    before = table.tables[0].detach().clone()
-    table.extend(2 * N - 1)
+    one = model(C.Learned(length=N, offset=2))
+    [before] = [table.detach().clone() for table in one.trunk.position.tables]
+    one.extend(2 * N - 1)
+    [after] = one.trunk.position.tables
 
-    assert_close(table.tables[0][:2], before[:2])  # kept free for the family's own use
-    assert_close(table.tables[0][2::2], before[2:])  # every second place is an old one
-    assert table.tables[0].requires_grad
+    assert_close(after[:2], before[:2])  # kept free for the family's own use
+    assert_close(after[2::2], before[2:])  # every second place is an old one
+    assert after.requires_grad
 
 
 @pytest.mark.spec("S032")
-def test_a_stretched_table_takes_the_longer_input():
-    one = model(C.Learned(length=N))
-    one.trunk.position.extend(13)
+@pytest.mark.parametrize("length, longer", [(N, (13,)), (N, (5,)), ((2, 3), (3, 5))], ids=["longer", "shorter", "grid"])
+def test_a_stretched_model_is_the_one_that_its_config_describes(length, longer):
+    one, given = model(C.Learned(length=length, offset=2)), vectors(longer if len(longer) > 1 else longer[0])
+    one.extend(*longer)
+    twin = Transformer(one.c).double().eval()
+    twin.load_state_dict(one.state_dict())
 
-    assert one(ids(B, 13)).shape == (B, 13, D)
+    assert one.trunk.position.lengths == twin.trunk.position.lengths == longer
+    assert one.trunk.c == one.c.trunk == twin.trunk.c
+    assert torch.equal(one(given), twin(given))
+
+
+@pytest.mark.parametrize("length, lengths", [(N, (13, 13)), ((2, 3), (5,))], ids=["too many", "too few"])
+def test_stretching_takes_one_length_for_each_axis(length, lengths):
+    one = model(C.Learned(length=length))
+
+    with pytest.raises(ValueError, match="axes"):
+        one.extend(*lengths)
 
 
 @given(offset=st.integers(0, 5), count=st.integers(1, N))
@@ -229,16 +273,9 @@ def test_tokens_in_a_row_have_no_second_axis(c):
         model(c)(ids(B, N))
 
 
-@pytest.mark.xfail(reason="a grid beyond the tables of two axes is an IndexError without a way out", raises=IndexError)
-def test_a_grid_larger_than_its_tables_is_refused_by_its_length():
-    with pytest.raises(ValueError, match="position.length"):
-        model(C.Learned(length=(2, 3)))(raster(torch.randn(B, 12, D).double(), (3, 4)))
-
-
-@pytest.mark.xfail(reason="rotary reads the first axis of several and says nothing")
 def test_rotary_refuses_coordinates_it_would_not_read():
-    with pytest.raises(ValueError, match="rotary"):
-        model(C.Rotary())(raster(torch.randn(B, 12, D).double(), (3, 4)))
+    with pytest.raises(ValueError, match="axis"):
+        model(C.Rotary())(vectors((3, 4)))
 
 
 # ---------------------------------------------------------------- on the scores
@@ -532,9 +569,7 @@ def test_padding_on_the_left_moves_nobody(position):
 
 
 @positions
-def test_a_packed_document_stands_where_it_would_stand_alone(position, request):
-    if position.kind == "onehot":
-        request.applymarker(pytest.mark.xfail(reason="one-hot reads the row's order, not the place in the document"))
+def test_a_packed_document_stands_where_it_would_stand_alone(position):
     one, given = model(position), ids(B, N)
     document = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [4, 4, 5, 5, 5, 5, 6]])
     packed = one(given, document=document)
@@ -543,12 +578,21 @@ def test_a_packed_document_stands_where_it_would_stand_alone(position, request):
     assert_close(packed[1:, 2:6], one(given[1:, 2:6]), atol=1e-10, rtol=0)
 
 
-@pytest.mark.xfail(reason="with documents, padding counts as a place: `places` ignores `real` once there are documents")
-def test_padding_on_the_left_of_documents_moves_nobody():
-    one, given = model(C.Learned(length=N)), ids(B, N)
+@positions
+def test_padding_on_the_left_of_documents_moves_nobody(position):
+    one, given = model(position), ids(B, N)
     real = torch.arange(N).expand(B, N) >= 2
 
     assert_close(one(given, real=real, document=torch.zeros_like(given))[:, 2:], one(given[:, 2:]), atol=1e-10, rtol=0)
+
+
+PARTED = {"padding": dict(real=torch.arange(N).expand(B, N) >= 2), "packing": dict(document=torch.arange(N).expand(B, N) // 4)}
+
+
+@pytest.mark.parametrize("rest", PARTED.values(), ids=PARTED)
+def test_a_scaling_that_goes_by_the_length_of_the_row_refuses_rows_of_several_lengths(rest):
+    with pytest.raises(ValueError, match="^position.scaling 'dynamic' goes by the length of the input"):
+        model(C.Rotary(scaling="dynamic", length=5, factor=2.0))(ids(B, N), **rest)
 
 
 @positions
@@ -560,38 +604,32 @@ def test_without_a_mask_only_positions_know_the_order(position):
 
 
 @positions
-def test_every_position_works_in_sixteen_bits(position, request):
-    if position == C.Sinusoidal(mode="qk", layout="halves"):
-        request.applymarker(pytest.mark.xfail(reason="what leans is fp32, and makes x fp32", raises=RuntimeError))
+def test_every_position_works_in_sixteen_bits(position):
     one, given = model(position), ids(B, N)
     exact = one(given)
 
     assert_close(one.bfloat16()(given).double(), exact, atol=0.1, rtol=0)  # 8 bits of precision, two layers
 
 
-# ---------------------------------------------------------------- settings that cannot be
+# ---------------------------------------------------------------- widths
 
 
-@pytest.mark.xfail(reason="widths that cannot be added fail in forward, as a size mismatch", raises=RuntimeError)
-@pytest.mark.parametrize("mode", ["add", "qk"])
-def test_a_width_that_cannot_be_added_is_refused_when_the_model_is_made(mode):
-    with pytest.raises(ValueError, match="position.width"):
-        model(C.Sinusoidal(mode=mode, width=6))(ids(B, N))
+@pytest.mark.parametrize("position", [C.Sinusoidal(mode="qk"), C.Learned(length=N, mode="qk")], ids=lambda c: c.kind)
+def test_positions_for_queries_and_keys_fit_an_embedding_of_another_width(position):
+    assert model(position, width=8)(ids(B, N)).shape == (B, N, D)
 
 
-@pytest.mark.xfail(reason="the table takes trunk.width, and x is dim wide by then", raises=RuntimeError)
-def test_positions_for_queries_and_keys_fit_an_embedding_of_another_width():
-    assert model(C.Sinusoidal(mode="qk"), width=8)(ids(B, N)).shape == (B, N, D)
+@pytest.mark.parametrize("kind", [C.Sinusoidal, C.Learned])
+@pytest.mark.parametrize("mode, width", [("add", 6), ("qk", 6), ("concat", None)])
+def test_a_width_is_for_positions_beside_the_vectors_and_they_need_one(kind, mode, width):
+    with pytest.raises(ValueError, match="^width: mode 'concat' needs it, and it is for that mode alone$"):
+        kind(mode=mode, width=width)
 
 
-@pytest.mark.xfail(reason="the default width is dim, which leaves nothing to the tokens", raises=ZeroDivisionError)
-@pytest.mark.parametrize("position", [C.Sinusoidal(mode="concat"), C.Learned(mode="concat")], ids=lambda c: c.kind)
+FULL = [C.Sinusoidal(mode="concat", width=D), C.Learned(mode="concat", width=D), C.OneHot(length=D + 1)]
+
+
+@pytest.mark.parametrize("position", FULL, ids=lambda c: c.kind)
 def test_concatenation_that_leaves_no_room_for_the_tokens_is_refused(position):
-    with pytest.raises(ValueError, match="position.width"):
-        model(position, width=None)
-
-
-@pytest.mark.xfail(reason="fails inside torch: negative dimension", raises=RuntimeError)
-def test_one_hot_positions_longer_than_dim_are_refused():
-    with pytest.raises(ValueError, match="position.length"):
-        model(C.OneHot(length=D + 1), width=None)
+    with pytest.raises(ValueError, match=f"^position: {D}|{D + 1} channels set beside the tokens leave none of dim {D}$"):
+        trunk(position, width=None)

@@ -115,8 +115,9 @@ class Rotary:
     def __post_init__(self) -> None:
         if not 0 < self.part <= 1:
             raise ValueError(f"part: {self.part} is not a fraction between 0 and 1")
-        if min(self.base, self.factor, self.length) <= 0:
-            raise ValueError(f"base, factor, length: {self.base}, {self.factor}, {self.length} must be more than zero")
+        for name in ("base", "factor", "length"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: {getattr(self, name)} must be more than zero")
         if self.scaling == "longrope" and not self.factors:
             raise ValueError("factors: longrope needs one factor for each pair of channels")
 
@@ -295,6 +296,9 @@ class Trunk:
             raise ValueError("attention.heads: shared layers and positions on the scores need one number of heads")
         if isinstance(heads, int) and self.attention.width is None and self.dim % heads:
             raise ValueError(f"dim {self.dim} is not divisible by attention.heads {heads}; set attention.width")
+        if isinstance(self.position, Rotary) and self.head_width * self.position.part < 2:
+            part = f"{self.position.part} of a head {self.head_width} wide"
+            raise ValueError(f"position.part: {part} leaves no pair of channels")
 
     @property
     def masks(self) -> tuple[str, ...]:

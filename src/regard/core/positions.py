@@ -183,8 +183,6 @@ class Rotary(Position):
     def __init__(self, c: config.Rotary, width: int) -> None:
         super().__init__()
         self.c, self.width = c, int(width * c.part) // 2 * 2
-        if not self.width:
-            raise ValueError(f"position.part {c.part} of a head {width} wide leaves no pair of channels to turn")
         if c.factors and len(c.factors) != self.width // 2:
             raise ValueError(f"position.factors: {len(c.factors)} given for {self.width // 2} pairs of channels")
 

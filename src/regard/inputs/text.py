@@ -40,11 +40,13 @@ class Embed(nn.Module):
 
 def places(ids: Tensor, real: Tensor | None, document: Tensor | None, start: Tensor | None) -> Tensor:
     """(B, N) the order of each token: padding is not counted, and every document begins anew."""
-    order = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
-    if real is not None:
-        order = (real.cumsum(-1) - 1).clamp(min=0)
+    if real is None:
+        before, seen = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape), 1
+    else:
+        before, seen = real.cumsum(-1) - real.long(), real.long()
     if document is not None:
-        order = order - torch.where(begins(document), order, 0).cummax(-1).values
+        before = before - torch.where(begins(document), before, 0).cummax(-1).values
+    order = (before + seen - 1).clamp(min=0)
     return order if start is None else order + start[:, None]
 
 
