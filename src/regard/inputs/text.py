@@ -1,6 +1,7 @@
 """Ids to Tokens: a trained vector for each, and the place each has among those that are real."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
@@ -40,13 +41,12 @@ class Embed(nn.Module):
 
 def places(ids: Tensor, real: Tensor | None, document: Tensor | None, start: Tensor | None) -> Tensor:
     """(B, N) the order of each token: padding is not counted, and every document begins anew."""
-    if real is None:
-        before, seen = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape), 1
-    else:
-        before, seen = real.cumsum(-1) - real.long(), real.long()
+    every = torch.arange(1, ids.shape[1] + 1, device=ids.device).expand(ids.shape)
+    count = every if real is None else real.cumsum(-1)  # tokens up to here
     if document is not None:
-        before = before - torch.where(begins(document), before, 0).cummax(-1).values
-    order = (before + seen - 1).clamp(min=0)
+        before = F.pad(count[:, :-1], (1, 0))
+        count = count - torch.where(begins(document), before, 0).cummax(-1).values
+    order = (count - 1).clamp(min=0)
     return order if start is None else order + start[:, None]
 
 
