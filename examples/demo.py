@@ -107,12 +107,14 @@ def main() -> None:
     print(f"An encoder-decoder of {sum(p.numel() for p in model.parameters()):,} numbers learns to reverse digits.")
     train(model)
     model.eval()
-    print(f"\nTwelve digits right in {accuracy(model):.0%} of 200 unseen rows, written token by token through the cache.")
+    right = accuracy(model)
+    print(f"\nTwelve digits right in {right:.0%} of 200 unseen rows, written token by token through the cache.")
     source, target = batch(1, least=LENGTH)
     digits = [str(d) for d in source[0].tolist()]
     print("\nWhere does the writer look? (cross-attention, mean of two heads; a row is a written digit)\n")
     print(draw(alignment(model, source, target), [str(d) for d in target[0, 1:].tolist()], digits))
-    print(f"\nTen batches of different padding compile to {graphs(model)} graph; {time.perf_counter() - begun:.0f} s in all.")
+    count, took = graphs(model), time.perf_counter() - begun
+    print(f"\nTen batches of different padding compile to {count} graph; {took:.0f} s in all.")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,9 @@ class Cache:
             raise ValueError("a cache holds one growing sequence a row: documents and edges cannot be packed into it")
         if tokens.batch != self.order.shape[0]:
             raise ValueError(f"the cache has {self.order.shape[0]} rows and {tokens.batch} were given")
-        if self.fresh and tokens.count < self.first:
+        known = tokens.real is not None and tokens.real.device.type == "cpu" and not torch.compiler.is_compiling()
+        count = int(tokens.real.sum(-1).min()) if known and tokens.real is not None else tokens.count
+        if self.fresh and count < self.first:
             raise ValueError(f"the first {self.first} tokens see each other (prefix): give them in one piece")
         if not torch.compiler.is_compiling():
             if self.used + tokens.count > self.capacity:
@@ -103,6 +105,8 @@ class Cache:
         back = torch.as_tensor(length, device=self.length.device).expand_as(self.length)
         if bool(((back < 0) | (back > self.length)).any()):
             raise ValueError(f"rewind: {length} is not between 0 and what was written, {self.length.tolist()}")
+        if bool(((back < self.first) & (back > 0)).any()):
+            raise ValueError(f"rewind: the first {self.first} tokens see each other (prefix): go to 0 or behind them")
         self.length.copy_(back)
         self.real &= torch.arange(self.capacity, device=self.real.device) < self.length[:, None]
         self.next.copy_(self.real.sum(-1))

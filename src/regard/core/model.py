@@ -186,7 +186,7 @@ class Transformer(nn.Module):
         """Room for `capacity` tokens in each of `batch` rows, to be given to forward again and again."""
         c, masks = self.c.trunk, [each[False, False] for each in self.trunk.masks]
         for each in masks:
-            if each.ahead or not each.tables <= {"order"}:
+            if each.ahead or not each.tables <= {"order", "real"}:
                 raise ValueError(f"trunk.mask {each}: a cache is for masks that never look ahead; write causal & ...")
         if getattr(c.position, "scaling", "") == "dynamic" or getattr(c.position, "axes", 1) > 1:
             raise ValueError(f"trunk.position {c.position.kind!r} on several axes or with dynamic scaling has no cache")
@@ -201,11 +201,12 @@ class Transformer(nn.Module):
         return cache
 
     def extend(self, *lengths: int) -> None:
-        """Stretch learned positions to other lengths, in the tables and in the config."""
-        length = lengths if len(lengths) > 1 else lengths[0]
+        """Stretch the trunk's learned positions to other lengths, in the tables and in the config."""
+        if not isinstance(self.c.trunk.position, config.Learned):
+            raise ValueError(f"extend: trunk.position is {self.c.trunk.position.kind!r}; only learned ones stretch")
         self.trunk.position.extend(*lengths)
-        position: Any = self.trunk.c.position
-        self.trunk.c = replace(self.trunk.c, position=replace(position, length=length))
+        position = replace(self.c.trunk.position, length=lengths if len(lengths) > 1 else lengths[0])
+        self.trunk.position.c, self.trunk.c = position, replace(self.trunk.c, position=position)
         self.c = replace(self.c, trunk=self.trunk.c)
 
     def addresses(self) -> Iterator[str]:

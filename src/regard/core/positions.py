@@ -139,12 +139,11 @@ class Learned(Position):
         return tuple(table.shape[0] - self.c.offset for table in self.tables)
 
     def check(self, count: int, grid: tuple[int, ...] | None) -> None:
-        sizes = grid if grid is not None and len(self.lengths) > 1 else (count,)
+        sizes = (count,) if len(self.lengths) == 1 else grid or self.lengths
         if any(size > length for size, length in zip(sizes, self.lengths, strict=False)):
+            enough = ", ".join(str(max(pair)) for pair in zip(sizes, self.lengths, strict=False))
             given, known = "x".join(map(str, sizes)), "x".join(map(str, self.lengths))
-            raise ValueError(
-                f"{given} tokens are more than position.length {known}; cut the input, or model.extend({given})"
-            )
+            raise ValueError(f"{given} tokens are more than position.length {known}; cut, or model.extend({enough})")
 
     def table(self, places: Places) -> Tensor:
         at = coordinates(places, len(self.tables)) + self.c.offset
@@ -153,6 +152,8 @@ class Learned(Position):
     @torch.no_grad()
     def extend(self, *lengths: int) -> None:
         """Stretch the table of each axis to another length by linear interpolation."""
+        if len(lengths) != len(self.tables):
+            raise ValueError(f"extend: {len(lengths)} lengths were given for {len(self.tables)} axes")
         for axis, length in enumerate(lengths):
             head, body = self.tables[axis][: self.c.offset], self.tables[axis][self.c.offset :]
             body = F.interpolate(body.mT[None], size=length, mode="linear", align_corners=True)[0].mT

@@ -118,11 +118,10 @@ class Watch:
             weights = pattern(self.see(f"{name}.scores", scores(q, k, how.scale, table)))
             return F.dropout(self.see(f"{name}.pattern", weights), how.dropout) @ shared(v, q)
         for looker in asked:
-            s = some_scores(looker.where(names[1], q.shape[1], q.shape[1]), q, k, plan, how)
-            if names[0] in looker.names:
-                looker.seen.add(names[0], s)
-            if names[1] in looker.names:
-                looker.seen.add(names[1], pattern(s, sure=plan.ask.causal and how.bias is None))
+            for address in [name for name in names if name in looker.names]:
+                s = some_scores(looker.where(address, q.shape[1], q.shape[1]), q, k, plan, how)
+                sure = plan.ask.causal and how.bias is None
+                looker.seen.add(address, pattern(s, sure) if address == names[1] else s)
         return plan.run(q, k, v, how)
 
 
