@@ -125,7 +125,7 @@ class Blocks(Mask):
     size: int
 
     def allows(self, q: Spot, k: Spot) -> Tensor:
-        return floor(q.order, self.size) == floor(k.order, self.size)
+        return q.order // self.size == k.order // self.size
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Cells(Mask):
     def allows(self, q: Spot, k: Spot) -> Tensor:
         same = torch.ones_like(q.i * k.i, dtype=torch.bool)
         for mine, theirs in zip(q.axes, k.axes, strict=True):
-            same = same & (floor(mine - self.shift, self.size) == floor(theirs - self.shift, self.size))
+            same = same & ((mine - self.shift) // self.size == (theirs - self.shift) // self.size)
         return same
 
 
@@ -238,10 +238,6 @@ class Not(Mask):
 def join(kind: type[And] | type[Or], *masks: Mask) -> Mask:
     terms = {term for mask in masks for term in (mask.terms if isinstance(mask, kind) else (mask,))}
     return terms.pop() if len(terms) == 1 else kind(tuple(sorted(terms, key=str)))
-
-
-def floor(x: Tensor, size: int) -> Tensor:
-    return torch.div(x, size, rounding_mode="floor")
 
 
 EVERYTHING, CAUSAL, PADDING, DOCUMENTS = Everything(), Causal(), Padding(), Documents()

@@ -28,9 +28,7 @@ class Trunk(nn.Module):
         self.c = c
         tables = c.depth if getattr(c.position, "tables", "shared") == "layer" else 1
         wide = c.dim if getattr(c.position, "mode", "") == "qk" else c.width or c.dim
-        self.positions = nn.ModuleList(
-            position(c.position, wide, c.heads[i], c.head_width) for i in range(tables)
-        )
+        self.positions = nn.ModuleList(position(c.position, wide, c.heads[i], c.head_width) for i in range(tables))
         extra = self.position.extra
         self.incoming = c.width or c.dim - extra  # the width that the front end must give
         wide = self.incoming + extra
@@ -144,7 +142,8 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
     ) -> Tensor:  # fmt: skip
         """Logits (B, N, V), or whatever the head makes. Front ends of your own may give Tokens in place of ids."""
-        with self.casting(ids.x if isinstance(ids, Tokens) else ids):
+        device = (ids.x if isinstance(ids, Tokens) else ids).device.type
+        with torch.autocast(device, torch.bfloat16) if self.c.precision == "mixed" else nullcontext():
             watch = Watch(self.lookers, self.where) if self.lookers else None
             memory, layers = self.read(source, source_real, cache, watch)
             start = None if cache is None or cache.fresh else cache.next
@@ -178,10 +177,6 @@ class Transformer(nn.Module):
             cache.remember(memory, keep)
         return memory, keep  #: S012
 
-    def casting(self, x: Tensor) -> Any:
-        mixed = self.c.precision == "mixed"
-        return torch.autocast(x.device.type, torch.bfloat16) if mixed else nullcontext()
-
     def cache(self, batch: int, capacity: int) -> Cache:
         """Room for `capacity` tokens in each of `batch` rows, to be given to forward again and again."""
         c, masks = self.c.trunk, [each[False, False] for each in self.trunk.masks]
@@ -192,9 +187,7 @@ class Transformer(nn.Module):
             raise ValueError(f"trunk.position {c.position.kind!r} on several axes or with dynamic scaling has no cache")
         self.trunk.position.check(capacity, None)
         sizes = [(c.attention.groups or n, c.head_width, c.attention.value_width or c.head_width) for n in c.heads]
-        like = self.embed.tokens.weight
-        if self.c.precision == "mixed":
-            like = like.new_empty(0, dtype=torch.bfloat16)
+        like = self.embed.tokens.weight.new_empty(0, dtype=torch.bfloat16 if self.c.precision == "mixed" else None)
         cache = Cache(sizes, batch, capacity, self.encoder is not None, like)
         leaves = [leaf for each in masks for leaf in each.leaves]
         cache.first = max((leaf.length for leaf in leaves if isinstance(leaf, Prefix)), default=0)

@@ -119,7 +119,7 @@ class Spot:
 def unravel(i: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, ...]:
     axes, step = [], 1
     for size in reversed(grid):
-        axes.append(torch.div(i, step, rounding_mode="floor") % size)
+        axes.append(i // step % size)
         step *= size
     return tuple(reversed(axes))
 
