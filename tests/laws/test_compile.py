@@ -138,7 +138,7 @@ def test_every_position_compiles_whole(graphs, position):
     assert graphs.count == 1
 
 
-@pytest.mark.parametrize("kernel", ["reference", "fused", "short"])
+@pytest.mark.parametrize("kernel", ["reference", "fused"])
 def test_a_compiled_training_step_has_the_gradients_of_an_eager_one(kernel):
     one, given, real = model(attention=C.Attention(heads=H, groups=1, kernel=kernel)).double(), ids(B, N), padding()
     one.train()

@@ -384,7 +384,7 @@ def long(m: str, **rest: object) -> Ask:
         (long("causal"), "fused", "one fused pass"),
         (long("window(2)"), "fused", "over a table"),
         (long("causal", bias=True), "fused", "over a table"),
-        (asking(CAUSAL, grad=True), "short", "CPU"),
+        (asking(CAUSAL, grad=True), "fused", "one fused pass"),
         (asking("cells(2)", image()), "cells", "sequences of their own"),
         (long("causal", device="cuda"), "fused", "one fused pass"),
         (long("window(9)", device="cuda"), "flex", "blocks"),
