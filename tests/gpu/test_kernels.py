@@ -29,7 +29,7 @@ def tokens(B=3, N=200):
     document = torch.randint(0, 4, (B, N), device=DEVICE).sort(-1).values
     edges = torch.rand(B, N, N, device=DEVICE) < 0.2
     edges[2, 5] = False  # a node with nobody to look at but itself
-    order, _ = places(real, real, None, None)
+    order = places(real, real, None, None)
     return Tokens(x=real[..., None].float(), order=order, real=real, document=document, edges=edges)
 
 

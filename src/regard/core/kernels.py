@@ -157,7 +157,7 @@ def scores(q: Tensor, k: Tensor, scale: float, table: Tensor | None) -> Tensor:
     s = (q * scale) @ shared(k, q).mT  #: S005
     if table is None:
         return s
-    return s.masked_fill(~table, float("-inf")) if table.dtype == torch.bool else s + table
+    return s.masked_fill_(~table, float("-inf")) if table.dtype == torch.bool else s + table  # s is ours alone
 
 
 def pattern(s: Tensor, sure: bool = False) -> Tensor:

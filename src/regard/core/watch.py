@@ -19,6 +19,7 @@ from regard.core.kernels import How, Plan, pattern, scores, shared, table_of
 
 HEADED = ("q", "k", "v", "scores", "pattern", "result")  # (B, H, N, …); everything else is (B, N, …)
 Edit = Callable[[str, Tensor], Tensor]
+ROWS = 128
 
 
 class Link:
@@ -119,18 +120,26 @@ class Watch:
             return F.dropout(self.see(f"{name}.pattern", weights), how.dropout) @ shared(v, q)
         for looker in asked:
             for address in [name for name in names if name in looker.names]:
-                s = some_scores(looker.where(address, q.shape[1], q.shape[1]), q, k, plan, how)
-                sure = plan.ask.causal and how.bias is None
-                looker.seen.add(address, pattern(s, sure) if address == names[1] else s)
+                heads, rows = looker.where(address, q.shape[1], q.shape[1])[1:]
+                looker.seen.add(address, table_for(address, heads, rows, q, k, plan, how))
         return plan.run(q, k, v, how)
 
 
-def some_scores(where: tuple[Any, ...], q: Tensor, k: Tensor, plan: Plan, how: How) -> Tensor:
-    """The scores of the chosen heads and query rows, and of no others."""
-    heads, rows = (torch.arange(n, device=q.device)[part] for n, part in zip(q.shape[1:3], where[1:], strict=True))
-    table = table_of(plan.ask, heads, rows, how.bias, q.dtype)
-    keys = k[:, heads // (q.shape[1] // k.shape[1])]
-    return scores(q[:, heads][:, :, rows], keys, how.scale, table)
+def table_for(address: str, heads: Any, rows: slice, q: Tensor, k: Tensor, plan: Plan, how: How) -> Tensor:
+    """The scores or the pattern of the chosen heads and query rows, and of no others, a cacheful of rows at a time."""
+    every, sure = range(q.shape[2])[rows], plan.ask.causal and how.bias is None
+    heads = torch.arange(q.shape[1], device=q.device)[heads]
+    q, k = q[:, heads], k[:, heads // (q.shape[1] // k.shape[1])]
+    wanted = address.endswith("pattern")
+    out = q.new_full((*q.shape[:2], len(every), k.shape[2]), 0.0 if wanted else float("-inf"))
+    for start in range(0, len(every), ROWS):
+        some = every[start : start + ROWS]
+        last = max(some) + 1 if sure else k.shape[2]  # a causal row is empty from there on
+        index = torch.arange(q.shape[2], device=q.device)[rows][start : start + ROWS]
+        table = table_of(plan.ask, heads, index, how.bias, q.dtype)
+        s = scores(q[:, :, index], k[:, :, :last], how.scale, None if table is None else table[..., :last])
+        out[:, :, start : start + ROWS, :last] = pattern(s, sure) if wanted else s
+    return out
 
 
 @contextmanager
