@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -71,7 +72,8 @@ class Stack(nn.Module):
 
     def __init__(self, depth: int, dim: int, heads: int, vocab: int, length: int, causal: bool) -> None:
         super().__init__()
-        layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, 0.0, F.gelu, batch_first=True, norm_first=causal)
+        act = partial(F.gelu, approximate="tanh") if causal else F.gelu  # GPT-2's, as in the other two
+        layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, 0.0, act, batch_first=True, norm_first=causal)
         self.embed, self.place = nn.Embedding(vocab, dim), nn.Embedding(length, dim)
         norm = nn.LayerNorm(dim) if causal else None
         self.layers = nn.TransformerEncoder(layer, depth, norm, enable_nested_tensor=False)

@@ -129,9 +129,9 @@ def table_for(address: str, heads: Any, rows: slice, q: Tensor, k: Tensor, plan:
     """The scores or the pattern of the chosen heads and query rows, and of no others, a cacheful of rows at a time."""
     every, sure = range(q.shape[2])[rows], plan.ask.causal and how.bias is None
     heads = torch.arange(q.shape[1], device=q.device)[heads]
-    q, k = q[:, heads], k[:, heads // (q.shape[1] // k.shape[1])]
+    q, k = q[:, heads].contiguous(), k[:, heads // (q.shape[1] // k.shape[1])].contiguous()
     wanted = address.endswith("pattern")
-    out = q.new_full((*q.shape[:2], len(every), k.shape[2]), 0.0 if wanted else float("-inf"))
+    out = q.new_empty(*q.shape[:2], len(every), k.shape[2])
     for start in range(0, len(every), ROWS):
         some = every[start : start + ROWS]
         last = max(some) + 1 if sure else k.shape[2]  # a causal row is empty from there on
@@ -139,6 +139,7 @@ def table_for(address: str, heads: Any, rows: slice, q: Tensor, k: Tensor, plan:
         table = table_of(plan.ask, heads, index, how.bias, q.dtype)
         s = scores(q[:, :, index], k[:, :, :last], how.scale, None if table is None else table[..., :last])
         out[:, :, start : start + ROWS, :last] = pattern(s, sure) if wanted else s
+        out[:, :, start : start + ROWS, last:] = 0.0 if wanted else float("-inf")
     return out
 
 
