@@ -8,6 +8,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"      # before anything imports huggingface_hu
 import pytest
 import torch
 
+import regard.generate.model  # noqa: F401  kernels, front ends and heads enter themselves
+
 torch.set_num_threads(1)                # the number of threads changes the bits of a result
 collect_ignore = [] if torch.cuda.is_available() else ["gpu"]
 

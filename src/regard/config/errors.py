@@ -1,0 +1,13 @@
+"""Mistakes that a user can mend, each in one sentence; the command line turns them into exit codes.
+
+ConfigError (2, in `reader`): a setting is wrong.  DataError (3): a text, a tokenizer or a checkpoint cannot be used.
+RunError (1): the run itself failed, with what there is saved.
+"""
+
+
+class DataError(ValueError):
+    """A file or folder that is not what it should be."""
+
+
+class RunError(RuntimeError):
+    """A run that could not go on."""
