@@ -6,28 +6,32 @@ The names below are found when they are first used: `regard --help` and a mistak
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from regard.config.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from regard import config, efficient, inputs
+    from regard import config, efficient, inputs, train
     from regard.core.kernels import KERNELS
     from regard.core.masks import mask
     from regard.core.tokens import Tokens, line, raster
     from regard.core.watch import looking
-    from regard.generate.model import Transformer, build
+    from regard.generate.model import Transformer, build, load
     from regard.heads import Towers
+    from regard.measure.cost import estimate
+    from regard.measure.explain import explain
+    from regard.train.run import Run
     from regard.zoo import preset
 
 HOMES = {
-    "KERNELS": "core.kernels", "Tokens": "core.tokens", "Towers": "heads", "Transformer": "generate.model",
-    "build": "generate.model", "config": "", "efficient": "", "inputs": "", "line": "core.tokens",
-    "looking": "core.watch", "mask": "core.masks", "preset": "zoo", "raster": "core.tokens",
+    "KERNELS": "core.kernels", "Run": "train", "Tokens": "core.tokens", "Towers": "heads",
+    "Transformer": "generate.model", "build": "generate.model", "config": "", "efficient": "", "estimate": "measure",
+    "explain": "measure", "inputs": "", "line": "core.tokens", "load": "generate.model", "looking": "core.watch",
+    "mask": "core.masks", "preset": "zoo", "raster": "core.tokens", "train": "",
 }  # fmt: skip
 ROOMS = {"config", "zoo"}  # the homes that need no torch
 
 __all__ = [
-    "KERNELS", "Tokens", "Towers", "Transformer", "build", "config", "efficient", "inputs", "line", "looking", "mask",
-    "preset", "raster",
+    "KERNELS", "Run", "Tokens", "Towers", "Transformer", "build", "config", "efficient", "estimate", "explain",
+    "inputs", "line", "load", "looking", "mask", "preset", "raster", "train", "__version__",
 ]  # fmt: skip
 
 

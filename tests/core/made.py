@@ -137,7 +137,7 @@ def biased(c: C.Position, heads: int, width: int = D) -> Position:
     return made
 
 
-CPU_KERNELS = [name for name, kernel in KERNELS.items() if kernel.exact and name not in ("flex", "varlen", "cells")]
+CPU_KERNELS = [name for name, kernel in KERNELS.items() if kernel.exact and name not in ("flex", "varlen", "cells", "local")]
 
 
 # ---------------------------------------------------------------- models

@@ -382,7 +382,8 @@ def long(m: str, **rest: object) -> Ask:
     "ask, chosen, reason",
     [
         (long("causal"), "fused", "one fused pass"),
-        (long("window(2)"), "fused", "over a table"),
+        (long("window(2)"), "local", "no further than the window"),
+        (asking("window(2)"), "fused", "over a table"),
         (long("causal", bias=True), "fused", "over a table"),
         (asking(CAUSAL, grad=True), "fused", "one fused pass"),
         (asking("cells(2)", image()), "cells", "sequences of their own"),

@@ -56,12 +56,13 @@ from regard.config.settings import (
     Trunk,
     Vocabulary,
 )
+from regard.config.version import VERSION
 
 __all__ = [
-    "ACTIVATIONS", "INITS", "KERNELS", "MASKS", "MLP", "NO_DROPOUT", "PACKAGED", "PRESETS", "AdamW", "Alibi",
-    "Attention", "Bare", "Buckets", "Bytes", "Characters", "ConfigError", "Data", "DataError", "Dropout", "Embed",
-    "Encoder", "Head", "Learned", "Muon", "Noam", "Norm", "Nowhere", "OneHot", "Pieces", "Pooled", "Position",
-    "Recipe", "Relative", "Report", "Rotary", "RunError", "Sampling", "Saved", "Shaw", "Sinusoidal", "Slope", "Text",
-    "Towers", "Train", "Transformer", "Trapezoid", "Trunk", "Vocabulary", "Words", "make", "read", "schema", "text",
-    "tree",
+    "ACTIVATIONS", "INITS", "KERNELS", "MASKS", "MLP", "NO_DROPOUT", "PACKAGED", "PRESETS", "VERSION", "AdamW",
+    "Alibi", "Attention", "Bare", "Buckets", "Bytes", "Characters", "ConfigError", "Data", "DataError", "Dropout",
+    "Embed", "Encoder", "Head", "Learned", "Muon", "Noam", "Norm", "Nowhere", "OneHot", "Pieces", "Pooled",
+    "Position", "Recipe", "Relative", "Report", "Rotary", "RunError", "Sampling", "Saved", "Shaw", "Sinusoidal",
+    "Slope", "Text", "Towers", "Train", "Transformer", "Trapezoid", "Trunk", "Vocabulary", "Words", "make", "read",
+    "schema", "text", "tree",
 ]  # fmt: skip

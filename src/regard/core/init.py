@@ -32,10 +32,13 @@ def xavier(role: str, weight: Tensor, c: config.Trunk) -> None:
         nn.init.xavier_uniform_(weight)
 
 
+def quiet(role: str, weight: Tensor, c: config.Trunk) -> None:
+    """Blocks add nothing and all tokens are equally likely at first: out, down and head are zero (Zhang et al. 2019)."""
+    nn.init.zeros_(weight) if role in ("out", "down", "head") else nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
+
+
 RULES: dict[str, Callable[[str, Tensor, config.Trunk], object]] = {
-    "gpt2": gpt2,
-    "t5": t5,
-    "xavier": xavier,
+    "gpt2": gpt2, "t5": t5, "xavier": xavier, "quiet": quiet,
     "bert": lambda role, weight, c: nn.init.normal_(weight, std=0.02),
     "vit": lambda role, weight, c: nn.init.trunc_normal_(weight, std=0.02),
 }

@@ -6,6 +6,7 @@
 Theirs, ours, and how the numbers differ. {i} is a layer, {w} is weight or bias; `qkv/q` is one part of a fused map.
 A word in the third place: `flip` transposes, `row` is stored as a table of one row, `tied` may be stored but says
 what another row says already, `unused` is of no use to us. A name without a row is an error, on both sides.
+Without a table (None) the names are our own.
 """
 
 import re
@@ -90,7 +91,7 @@ def rows(text: str) -> Iterator[Row]:
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
     """Our tensors by name: whole, and for fused maps each part as well (`attn.qkv/q.weight`)."""
-    named: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    named: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
     for name, module in model.named_modules():
         if isinstance(module, Fused):
             for part, (weight, bias) in module.parts().items():
@@ -100,46 +101,67 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
     return named
 
 
-def parts_of(name: str, mine: Mapping[str, Tensor]) -> set[str]:
+def once(model: nn.Module) -> dict[str, Tensor]:
+    """Each of our tensors under its first name; a tied one has several."""
+    first: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        first.setdefault(id(tensor), (name, tensor))
+    return dict(first.values())
+
+
+def parts(mine: Mapping[str, Tensor]) -> dict[str, set[str]]:
     """`attn.qkv.weight` has the parts `attn.qkv/q.weight`, ... if it is a fused map's."""
-    return {part for part in mine if "/" in part and re.sub(r"/[^.]+", "", part) == name}
+    found: dict[str, set[str]] = {}
+    for name in mine:
+        if "/" in name:
+            found.setdefault(re.sub(r"/[^.]+", "", name), set()).add(name)
+    return found
 
 
 @torch.no_grad()
-def load(model: nn.Module, state: Mapping[str, Tensor], family: str | list[Row]) -> None:
+def load(model: nn.Module, state: Mapping[str, Tensor], family: str | list[Row] | None) -> None:
     """Copy a checkpoint's tensors into the model. Every name on both sides is accounted for, or nothing is copied."""
     table_rows = table(family) if isinstance(family, str) else family
     mine, given = tensors(model), dict[str, Tensor]()
-    first = {id(parameter): name for name, parameter in model.named_parameters()}  # a tied tensor has two names
+    first = {id(tensor): name for name, tensor in once(model).items()}
     for name, tensor in state.items():
         row, ours = find(table_rows, name)
         if row.how == "unused":
             continue
-        if ours not in mine:
-            raise ValueError(f"{name}: the checkpoint has it, and this model has no {ours}; the config differs")
-        tensor = row.convert(tensor)
-        if tensor.shape != mine[ours].shape:
-            raise ValueError(f"{name}: {tuple(tensor.shape)} in the checkpoint, {tuple(mine[ours].shape)} in {ours}")
+        tensor = fitting(name, row.convert(tensor), ours, mine)
         ours = first.get(id(mine[ours]), ours)
-        if not torch.equal(tensor, given.setdefault(ours, tensor)):
+        before = given.setdefault(ours, tensor)
+        if before is not tensor and not torch.equal(before, tensor):
             raise ValueError(f"{name}: the model ties it to {ours}, and the checkpoint has two different tensors")
-    covered = set(given) | {name for name in mine if parts_of(name, mine) and parts_of(name, mine) <= set(given)}
-    missing = [name for name, _ in model.named_parameters() if name not in covered]
+    covered = set(given) | {name for name, apart in parts(mine).items() if apart <= set(given)}
+    missing = [name for name in first.values() if name not in covered]
     if missing:
         raise ValueError(f"the checkpoint has nothing for {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}")
     for name, tensor in given.items():
         mine[name].copy_(tensor)
 
 
+def fitting(name: str, tensor: Tensor, ours: str, mine: Mapping[str, Tensor]) -> Tensor:
+    """The tensor, if there is a place for it and it is of the shape and the kind of that place."""
+    if ours not in mine:
+        raise ValueError(f"{name}: the checkpoint has it, and this model has no {ours}; the config differs")
+    if tensor.shape != mine[ours].shape:
+        raise ValueError(f"{name}: {tuple(tensor.shape)} in the checkpoint, {tuple(mine[ours].shape)} in {ours}")
+    if tensor.is_floating_point() != mine[ours].is_floating_point():
+        raise ValueError(f"{name}: {tensor.dtype} in the checkpoint, as if quantised, {mine[ours].dtype} in {ours}")
+    return tensor
+
+
 @torch.no_grad()
-def save(model: nn.Module, family: str | list[Row]) -> dict[str, Tensor]:
+def save(model: nn.Module, family: str | list[Row] | None) -> dict[str, Tensor]:
     """The model's tensors under the family's names, as its own library stores them: tied ones once."""
     table_rows = table(family) if isinstance(family, str) else family
     mine, out = tensors(model), dict[str, Tensor]()
-    for name, _ in model.named_parameters():
-        parts = sorted(parts_of(name, mine))
-        apart = len(parts) > 1 and all(theirs(table_rows, part) for part in parts)
-        for piece in parts if apart else [name]:
+    pieces = {} if table_rows is None else parts(mine)
+    for name in once(model):
+        several = sorted(pieces.get(name, ()))
+        apart = len(several) > 1 and all(theirs(table_rows, part) for part in several)
+        for piece in several if apart else [name]:
             found = theirs(table_rows, piece)
             if found is None:
                 raise ValueError(f"{piece}: the family has no name for it; this model is not of that family")
@@ -148,7 +170,9 @@ def save(model: nn.Module, family: str | list[Row]) -> dict[str, Tensor]:
     return out
 
 
-def find(table_rows: list[Row], name: str) -> tuple[Row, str]:
+def find(table_rows: list[Row] | None, name: str) -> tuple[Row, str]:
+    if table_rows is None:
+        return Row(name, name), name
     for row in table_rows:
         ours = row.translate(name)
         if ours is not None:
@@ -156,7 +180,9 @@ def find(table_rows: list[Row], name: str) -> tuple[Row, str]:
     raise ValueError(f"{name}: the checkpoint has it, and the name table has no row for it")
 
 
-def theirs(table_rows: list[Row], name: str) -> tuple[Row, str] | None:
+def theirs(table_rows: list[Row] | None, name: str) -> tuple[Row, str] | None:
+    if table_rows is None:
+        return Row(name, name), name
     for row in table_rows:
         if row.how not in ("tied", "unused") and (their := row.translate(name, back=True)) is not None:
             return row, their

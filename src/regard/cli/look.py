@@ -1,0 +1,142 @@
+"""Verbs that only look: explain a model before it runs, list what is packaged, write the schema of a recipe."""
+
+import json as notation
+from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard import config, zoo
+from regard.cli.output import Json, Overrides, as_json, as_rows
+from regard.config.names import did_you_mean
+from regard.zoo.recipes import UNKNOWN
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is explained: the model, all that was said (a recipe, or the model again), and the size of its batches."""
+
+    model: config.Transformer
+    whole: config.Recipe | config.Transformer
+    context: int | None
+    batch: int
+    optimizer: config.AdamW | config.Muon | None
+    device: str
+
+
+def explain(
+    thing: Annotated[str, typer.Argument(metavar="THING", help="A recipe, a run, a checkpoint.")],
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Show a model before it runs: parts, kernels, cost.
+
+    Then which class of transformers opens it, or why none does, and the whole config with every default.
+    """
+    subject = found(thing, overrides or [])
+    from regard import measure
+
+    asked: dict[str, Any] = {"batch": subject.batch, "context": subject.context, "optimizer": subject.optimizer}
+    if json:
+        bill = measure.estimate(subject.model, **asked)
+        plans = measure.plans(subject.model, bill.context, batch=subject.batch, device=subject.device)
+        return as_json({"parameters": bill.parameters, **asdict(bill), "plans": dict(plans),
+                        "family": family(subject.model), "config": config.tree(subject.whole)})  # fmt: skip
+    print(measure.explain(subject.model, **asked, device=subject.device), family_line(subject.model), sep="\n\n")
+    print("\nconfig\n", config.text(subject.whole), sep="\n", end="")
+
+
+def found(thing: str, overrides: list[str]) -> Subject:
+    """A folder with a config.json is a checkpoint; everything else is, or leads to, a recipe."""
+    path = Path(thing)
+    if path.is_dir() and not (path / "config.toml").is_file():
+        if overrides:
+            raise config.ConfigError(f"{overrides[0]}: {thing} is a checkpoint, whose settings are fixed; "
+                                     "explain a recipe with it, or leave it out")  # fmt: skip
+        from regard.hub import folder
+
+        read = folder.read(path)
+        return Subject(read.config, read.config, read.context, 1, None, device("auto"))
+    recipe = with_vocabulary(zoo.read_recipe(thing, overrides))
+    train = recipe.train
+    return Subject(recipe.model, recipe, train.context, train.batch, train.optimizer, device(train.device))
+
+
+def device(name: str) -> str:
+    from regard.generate.model import place
+
+    return place(name).type
+
+
+def with_vocabulary(recipe: config.Recipe) -> config.Recipe:
+    """A recipe leaves the size of the vocabulary to its tokenizer, which may have to be trained first."""
+    if recipe.model.embed.vocab != UNKNOWN:
+        return recipe
+    setting = recipe.text
+    if isinstance(setting, config.Words | config.Pieces):
+        size = setting.vocab  # what is asked for; a short text may have fewer
+    else:
+        from regard import data, text
+
+        size = len(text.train(setting, (document.text for document in data.read_texts(recipe.data.sources))))
+    return replace(recipe, model=replace(recipe.model, embed=replace(recipe.model.embed, vocab=size)))
+
+
+def family(c: config.Transformer) -> dict[str, Any]:
+    from regard.hub import families
+
+    known = families.family_of(c)
+    return {"class": known.architecture if known else None, "reasons": families.reasons(c)}
+
+
+def family_line(c: config.Transformer) -> str:
+    told = family(c)
+    if told["class"]:
+        return f"family\n  transformers opens it as {told['class']}"
+    why = "\n".join(f"  not {name}: {reason}" for name, reason in told["reasons"].items())
+    return f"family\n  transformers has no class for it\n{why}"
+
+
+# ---------------------------------------------------------------- what comes with the package
+
+
+def models(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one whole, as TOML.")] = None,
+    json: Json = False,
+) -> None:
+    """List the recipes and presets of the package."""
+    presets = {name: files("regard.zoo.presets").joinpath(f"{name}.toml") for name in config.PRESETS}
+    known = [
+        {"name": name, "kind": kind, "toml": path.read_text(encoding="utf8")}
+        for kind, paths in (("recipe", zoo.recipes()), ("preset", presets))
+        for name, path in paths.items()
+    ]
+    if name is not None:
+        names = list(dict.fromkeys(each["name"] for each in known))
+        if name not in names:
+            raise config.ConfigError(f"{name}: no such model{did_you_mean(name, names)} there are {', '.join(names)}")
+        known = [each for each in known if each["name"] == name]
+    if json:
+        return as_json([each | {"about": about(each["toml"])} for each in known])
+    if name is not None:
+        return print(*(each["toml"] for each in known), sep="\n", end="")
+    as_rows([(each["name"], f"{each['kind']}  {about(each['toml'])}") for each in known])
+
+
+def about(toml: str) -> str:
+    """The comment on top of a file."""
+    lines = toml.splitlines()
+    top = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return " ".join(line.removeprefix("#").strip() for line in lines[:top])
+
+
+def schema() -> None:
+    """Print the JSON schema of recipes, for editors.
+
+    Editors with a TOML server complete and check a recipe that begins with the line "#:schema recipe.json".
+    """
+    from regard.cli.schema import recipe_schema
+
+    print(notation.dumps(recipe_schema(), indent=2, ensure_ascii=False))

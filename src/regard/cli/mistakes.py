@@ -1,0 +1,121 @@
+"""From an exception to one sentence on stderr and an exit code: the only place that knows which code means what.
+
+Whoever made the mistake can mend it: the sentence says what, where, and what to do. What nobody foresaw is a bug; its
+traceback goes to a file (to stderr with REGARD_DEBUG=1), because a screen full of it helps nobody at midnight.
+"""
+
+import errno
+import os
+import sys
+import tempfile
+import traceback
+from contextlib import suppress
+from typing import Any
+
+import typer
+
+from regard import config
+from regard.config.names import did_you_mean
+
+FAILED, USAGE, DATA, INTERRUPTED = 1, 2, 3, 130
+UsageError: Any = typer.BadParameter.__base__  # typer has a copy of click inside; older ones use click itself
+
+# What the system refuses, what to do about it, and whether the data (3) or the run (1) is to blame.
+REFUSALS = {
+    errno.ENOENT: ("there is no such file or folder", "check the path", DATA),
+    errno.ENOTDIR: ("a part of the path is a file, not a folder", "check the path", DATA),
+    errno.EISDIR: ("this is a folder", "name a file", DATA),
+    errno.EEXIST: ("exists already", "choose another place", DATA),
+    errno.EACCES: ("permission denied", "change its permissions or choose another place", FAILED),
+    errno.EPERM: ("permission denied", "change its permissions or choose another place", FAILED),
+    errno.EROFS: ("this disk can only be read", "choose another place", FAILED),
+    errno.ENOSPC: ("no space left on the disk", "make room or choose another place, and try again", FAILED),
+    errno.EDQUOT: ("your share of the disk is used up", "make room or choose another place, and try again", FAILED),
+    errno.EFBIG: ("no file may grow this large here", "raise the limit (ulimit -f) or choose another place", FAILED),
+    errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n)", FAILED),
+}
+MEMORY = "out of memory; set a smaller train.batch, train.context or model.dim, or use a larger machine"
+BUILDERS = ("regard.config", "regard.core", "regard.efficient", "regard.inputs", "regard.heads")
+
+
+def talk(line: str) -> None:
+    """One line on stderr, whatever is in it; if stderr is gone, nobody is listening."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with suppress(OSError, ValueError):
+        print("regard:", " ".join(line.splitlines()), file=sys.stderr, flush=True)
+
+
+def told(problem: BaseException) -> int:
+    """Say on stderr what went wrong; the exit code."""
+    line, code = sentence(problem)
+    talk(line)
+    return code
+
+
+def sentence(problem: BaseException) -> tuple[str, int]:
+    match problem:
+        case config.ConfigError():
+            return str(problem), USAGE
+        case config.DataError():
+            return str(problem), DATA
+        case config.RunError():
+            return str(problem), FAILED
+        case KeyboardInterrupt():
+            return "interrupted", INTERRUPTED
+        case OSError():
+            return of_the_system(problem)
+    if isinstance(problem, UsageError):
+        return of_the_words(problem), USAGE
+    if is_memory(problem):
+        return MEMORY, FAILED
+    return (str(problem), USAGE) if is_refusal(problem) else (bug(problem), FAILED)
+
+
+def of_the_system(problem: OSError) -> tuple[str, int]:
+    reason, remedy, code = REFUSALS.get(problem.errno or 0, (str(problem.strerror or problem).lower(), "", FAILED))
+    place = os.fsdecode(problem.filename) if isinstance(problem.filename, str | bytes) else ""
+    return "; ".join(part for part in (f"{place}: {reason}" if place else reason, remedy) if part), code
+
+
+def of_the_words(problem: Any) -> str:
+    """A mistake in verbs, arguments and options, as typer found it."""
+    where = problem.ctx.command_path if problem.ctx else "regard"
+    told = problem.format_message().strip().rstrip(".")
+    told = told[:1].lower() + told[1:]
+    if hasattr(problem, "possibilities"):  # an option that there is not
+        option, known = problem.option_name, [name for each in problem.ctx.command.params for name in each.opts]
+        told = f"no option {option}{did_you_mean(option, known)}".rstrip(";")
+        if "." in option:
+            told += f"; settings are written without dashes, as in {option.lstrip('-')}=value"
+    return f"{told}{'' if told.endswith('?') else ';'} {where} --help shows what there is"
+
+
+def is_memory(problem: BaseException) -> bool:
+    """Also torch's own, on the GPU and on the CPU, told apart without importing torch."""
+    named = isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError"
+    return named or (isinstance(problem, RuntimeError) and "can't allocate memory" in str(problem))
+
+
+def is_refusal(problem: BaseException) -> bool:
+    """Did a model's own part raise it? Then a setting asks for what cannot be done, and the sentence says which."""
+    trace = problem.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    room = trace.tb_frame.f_globals.get("__name__", "") if trace else ""
+    return isinstance(problem, ValueError) and room.startswith(BUILDERS)
+
+
+def bug(problem: BaseException) -> str:
+    trace = "".join(traceback.format_exception(problem))
+    what = f"this is a bug in regard ({' '.join(traceback.format_exception_only(problem)[-1].split())})"
+    if os.environ.get("REGARD_DEBUG"):
+        print(trace, file=sys.stderr)
+        return f"{what}; please report it with the lines above"
+    try:
+        place, path = tempfile.mkstemp(prefix="regard-", suffix=".txt", text=True)
+        with os.fdopen(place, "w", encoding="utf8", errors="backslashreplace") as file:
+            file.write(trace)
+    except OSError:
+        return f"{what}; set REGARD_DEBUG=1 to see where, and please report it"
+    return f"{what}; please report it with {path}"

@@ -1,0 +1,84 @@
+"""What the verbs have in common: results on stdout for people or for scripts, texts from files and standard input."""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard import config
+
+Checkpoint = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A run, a checkpoint or a Hugging Face folder.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that differ, such as train.steps=500.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, for scripts.")]
+
+
+def as_json(result: Any) -> None:
+    """One object on one line; what JSON cannot say (nan, inf) is null."""
+    print(json.dumps(sayable(result), ensure_ascii=False, allow_nan=False))
+
+
+def sayable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): sayable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [sayable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def as_rows(rows: Iterable[tuple[str, str]]) -> None:
+    """Name and value, the values under each other."""
+    rows = list(rows)
+    wide = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        print(f"{name:<{wide}}  {value}".rstrip())
+
+
+def exactly(text: str) -> None:
+    """The text and not a byte more, so that it can be piped; on a terminal the shell gets a line of its own."""
+    sys.stdout.write(text)
+    if sys.stdout.isatty() and not text.endswith("\n"):
+        sys.stdout.write("\n")
+
+
+def faint(text: str) -> str:
+    """Grey on a terminal, unless NO_COLOR is set (no-color.org)."""
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    return f"\x1b[2m{text}\x1b[0m" if coloured else text
+
+
+def text_in(place: str) -> str:
+    """The text of a file, or of standard input ("-"), exactly as it stands there."""
+    name = "standard input" if place == "-" else place
+    try:
+        return (sys.stdin.buffer.read() if place == "-" else Path(place).read_bytes()).decode("utf8")
+    except UnicodeDecodeError as problem:
+        line = problem.object.count(b"\n", 0, problem.start) + 1
+        remedy = "convert it, as with iconv -f latin1 -t utf8"
+        raise config.DataError(f"{name}: line {line} is not UTF-8; {remedy}") from None
+
+
+def spoken(text: str, name: str) -> str:
+    """A text from the command line, where odd bytes arrive as halves of characters."""
+    try:
+        text.encode("utf8")
+    except UnicodeEncodeError:
+        raise config.DataError(f"{name}: {text!r} is not UTF-8; type it again or give it in a file") from None
+    return text
+
+
+def in_options(cls: Any, given: dict[str, Any], words: dict[str, str] = {}) -> Any:  # noqa: B006  read only
+    """Settings given as options: a mistake in one names it as it was typed, --top-k and not top_k."""
+    try:
+        return config.make(cls, given)
+    except config.ConfigError as problem:
+        name, _, rest = str(problem).partition(":")
+        raise config.ConfigError(f"{words.get(name, '--' + name.replace('_', '-'))}:{rest}") from None

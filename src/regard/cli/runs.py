@@ -1,0 +1,126 @@
+"""Verbs around a run: train it, resume it, write its report again."""
+
+import shlex
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard import config, zoo
+from regard.cli.mistakes import talk
+from regard.cli.output import Json, Overrides, as_json, as_rows
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
+MAY_CHANGE = ("train.steps", "train.minutes")
+
+
+def known(incomplete: str) -> list[str]:
+    return [name for name in zoo.recipes() if name.startswith(incomplete)]
+
+
+def train(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A TOML file, a packaged name, or a run.", autocompletion=known)
+    ],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the run goes: runs/NAME unless said.")] = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> int:
+    """Train a model: checkpoints, log and report.html."""
+    changes = overrides or []
+    if "=" in recipe and not Path(recipe).exists():
+        raise config.ConfigError(f"{recipe}: a setting stands where the recipe should; name the recipe before it")
+    said = zoo.read_recipe(recipe, changes)
+    place = out or Path("runs") / Path(recipe).resolve().name.removesuffix(".toml")
+    prepare(place)
+    try:
+        from regard.train import fit
+
+        command = shlex.join(["regard", "train", recipe, *changes, "--out", str(place)])
+        return finish(fit(said, place, command=command, quiet=quiet), json)
+    finally:
+        with suppress(OSError):
+            place.rmdir()  # an empty folder is not worth keeping
+
+
+def prepare(out: Path) -> None:
+    """An empty folder for a new run; what stands there already is never written over."""
+    if any((out / "checkpoints").glob("step-*")):
+        raise config.ConfigError(f"--out {out}: there is a run; `regard resume {out}` continues it, or choose another")
+    if (out / "checkpoints").is_dir():
+        raise config.ConfigError(f"--out {out}: a run ended there before it saved; remove the folder or choose another")
+    if out.is_dir() and any(out.iterdir()):
+        raise config.ConfigError(f"--out {out}: the folder is not empty; choose another, or empty it")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        reason = str(problem.strerror).lower()
+        raise config.ConfigError(f"--out {out}: cannot be made ({reason}); choose another folder") from None
+
+
+def resume(
+    run: Run,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help=f"Only {' and '.join(MAY_CHANGE)} may change.")
+    ] = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> int:
+    """Go on with a run from its newest checkpoint, bit for bit."""
+    for line in overrides or []:
+        if (name := line.partition("=")[0].strip()) not in MAY_CHANGE:
+            raise config.ConfigError(f"{name}: a run goes on as it began, only {' and '.join(MAY_CHANGE)} may change; "
+                                     f"`regard train {run} {line} --out DIR` begins a new one")  # fmt: skip
+    check(run)
+    from regard.train import resume as go_on
+
+    return finish(go_on(run, overrides or [], quiet=quiet), json)
+
+
+def check(run: Path) -> None:
+    if not (run / "config.toml").is_file():
+        what = "holds no config.toml, so it is no run" if run.is_dir() else "there is no such run"
+        raise config.DataError(f"{run}: {what}; name the folder that `regard train` wrote")
+
+
+def finish(result: Any, json: bool) -> int:
+    """Write the report of a run that came to its end, say how it went, and by which code the process ends."""
+    page = None if result.interrupted else write_report(result.out)
+    told = {"out": result.out, "report": page, "steps": result.steps, "loss": result.loss,
+            "eval_loss": result.eval_loss, "seconds": result.seconds, "interrupted": result.interrupted}  # fmt: skip
+    if json:
+        as_json(told)
+    else:
+        as_rows([(name, value) for name, value in [
+            ("run", str(result.out)),
+            ("report", str(page or "")),
+            ("steps", f"{result.steps:,}"),
+            ("loss", number(result.loss)),
+            ("validation", number(result.eval_loss)),
+            ("seconds", f"{result.seconds:,.1f}"),
+        ] if value])  # fmt: skip
+    if result.interrupted:
+        talk(f"interrupted at step {result.steps}, which is saved; `regard resume {result.out}` continues it")
+        return 128 + int(result.interrupted)  # as shells count signals: 130 for Ctrl-C, 143 for SIGTERM
+    return 0
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def write_report(run: Path) -> Path:
+    from regard.generate.model import load
+    from regard.report import write
+
+    model = load(run)
+    return write(run, model, model.tokenizer)
+
+
+def report(run: Run) -> None:
+    """Write report.html of a run again."""
+    check(run)
+    print(write_report(run))

@@ -1,0 +1,3 @@
+"""Which regard this is."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,122 @@
+"""Shards: token ids in a memory-mapped file, made once for each text and tokenizer.
+
+    <cache>/<key>.ids      the ids, each 1, 2 or 4 bytes, little endian
+    <cache>/<key>.json     format, dtype, count, and the sha256 of the texts and of the tokenizer
+
+The JSON is written last and says how long the ids are: where the two do not fit, they are made again. Where nothing can
+be written, the ids stay in memory, and somebody is told.
+"""
+
+import json
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.config import DataError
+from regard.data import store
+from regard.data.sources import Source
+from regard.text import Tokenizer, Unsayable
+
+FORMAT = 1
+# The name of a type, array's code for it, torch's type. (torch has little to offer for uint32; below 2³¹ it is int32.)
+TYPES = {"uint8": ("B", torch.uint8), "uint16": ("H", torch.uint16), "uint32": ("I", torch.int32)}
+
+Notice = Callable[[str], object]
+
+
+class Shards:
+    """The ids of a text, in a file or in memory; `name` is what to call it."""
+
+    def __init__(self, data: Tensor, name: str = "the text") -> None:
+        self.data, self.name = data, name
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def ids(self, start: int = 0, stop: int | None = None) -> Tensor:
+        """(N,) the ids from `start` up to `stop`, read now."""
+        return self.data[start:stop].long()
+
+    def part(self, start: int, stop: int | None, name: str) -> "Shards":
+        """A stretch of the same ids; nothing is copied."""
+        return Shards(self.data[start:stop], name)
+
+
+def tokenized(sources: Sequence[Source], tokenizer: Tokenizer, folder: Path, notice: Notice) -> Shards:
+    """The ids of the texts: from the cache, or made now and kept there."""
+    dtype = narrowest(len(tokenizer))
+    about = {"format": FORMAT, "dtype": dtype, "texts": [source.digest for source in sources],
+             "tokenizer": store.key(tokenizer.text())}  # fmt: skip
+    path = folder / f"{store.key(about)}.ids"
+    data = mapped(path, about)
+    if data is None:
+        try:
+            keep(path, about, encoded(sources, tokenizer))
+            data = mapped(path, about)
+        except OSError as problem:
+            notice(f"{folder}: {(problem.strerror or str(problem)).lower()}; the tokens stay in memory this time, "
+                   f"set REGARD_CACHE to a folder that can be written")  # fmt: skip
+    if data is None:
+        data = in_memory(dtype, encoded(sources, tokenizer))
+    names = [source.name for source in sources]
+    return Shards(data, ", ".join(names[:3] + ["..."] * (len(names) > 3)))
+
+
+def narrowest(vocabulary: int) -> str:
+    return "uint8" if vocabulary <= 1 << 8 else "uint16" if vocabulary <= 1 << 16 else "uint32"
+
+
+def encoded(sources: Iterable[Source], tokenizer: Tokenizer) -> "Iterator[array[int]]":
+    """The ids of one text after the other, in parts, with the end token between texts where there is one."""
+    code = TYPES[narrowest(len(tokenizer))][0]
+    for number, source in enumerate(sources):
+        if number and "end" in tokenizer.roles:
+            yield array(code, [tokenizer.roles["end"]])
+        before, lines = 0, 1
+        for part in tokenizer.cut(source.parts()):
+            try:
+                yield array(code, tokenizer.encode(part))
+            except Unsayable as problem:
+                where = f"character {before + problem.place:,}, line {lines + part.count(chr(10), 0, problem.place):,}"
+                raise DataError(f"{source.name}: {part[problem.place]!r} ({where}) {problem.why}") from None
+            except DataError as problem:
+                raise DataError(f"{source.name}: {problem}") from None
+            before, lines = before + len(part), lines + part.count("\n")
+
+
+def keep(path: Path, about: dict[str, Any], parts: "Iterable[array[int]]") -> None:
+    """Writes the ids, then how many they are."""
+    path.with_suffix(".json").unlink(missing_ok=True)
+    count = 0
+
+    def counted() -> "Iterator[array[int]]":
+        nonlocal count
+        for part in parts:
+            count += len(part)
+            yield part
+
+    store.put(path, counted())
+    store.put(path.with_suffix(".json"), [json.dumps({**about, "count": count}, indent=1).encode()])
+
+
+def mapped(path: Path, about: dict[str, Any]) -> Tensor | None:
+    """The kept ids, without reading them; None where there are none, or fewer or more than there should be."""
+    known, dtype = store.get(path.with_suffix(".json")), TYPES[about["dtype"]][1]
+    count = known.get("count") if isinstance(known, dict) else None
+    if not isinstance(count, int) or known != {**about, "count": count}:
+        return None
+    if not path.is_file() or path.stat().st_size != count * dtype.itemsize:
+        return None
+    return torch.from_file(str(path), shared=False, size=count, dtype=dtype) if count else torch.empty(0, dtype=dtype)
+
+
+def in_memory(name: str, parts: "Iterable[array[int]]") -> Tensor:
+    code, dtype = TYPES[name]
+    whole = array(code)
+    for part in parts:
+        whole.extend(part)
+    return torch.frombuffer(whole, dtype=dtype) if whole else torch.empty(0, dtype=dtype)

@@ -1,0 +1,68 @@
+"""How far a model may go: what it can continue, how much it reads at once, and which ids it may say."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard import config
+from regard.core.model import Transformer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """`context` tokens are read at once, ids below `known` are said, and a row is over after one of the `ends`."""
+
+    context: int | None = None
+    known: int | None = None
+    ends: frozenset[int] = frozenset()
+
+
+NO_LIMITS = Limits()
+
+
+def window(model: Transformer, limits: Limits) -> int | None:
+    """The most tokens that the model can read at once: by its positions, and by what it was trained on."""
+    position, lengths = model.c.trunk.position, [] if limits.context is None else [limits.context]
+    if isinstance(position, config.Learned | config.OneHot):
+        lengths += position.length if isinstance(position.length, tuple) else [position.length]
+    return min(lengths, default=None)
+
+
+def barred(model: Transformer, limits: Limits) -> Tensor:
+    """(V,) ids that are never said: those without a piece in the tokenizer, and padding, which is not there."""
+    ids = torch.arange(model.c.embed.vocab)
+    known = ids < (len(ids) if limits.known is None else limits.known)
+    return ~known if model.c.embed.pad is None else ~known | (ids == model.c.embed.pad)
+
+
+def least(model: Transformer) -> int:
+    """How many tokens a text must begin with: a prefix mask reads its first ones together. Refuses who cannot write."""
+    if model.c.head.kind != "vocabulary":
+        raise config.ConfigError(f"head.kind: {model.c.head.kind!r} makes no words; who writes has 'vocabulary'")
+    try:
+        return max(model.cache(1, 1).first, 1)
+    except ValueError as problem:
+        raise config.ConfigError(f"this model does not write from left to right: {problem}") from problem
+
+
+def check_texts(model: Transformer, texts: Sequence[Sequence[int]]) -> None:
+    """Every row is long enough, and in ids that the model knows."""
+    vocab, few = model.c.embed.vocab, least(model)
+    for text in texts:
+        if len(text) < few:
+            raise config.DataError(f"prompt: {len(text)} tokens are too few; this model begins from {few} or more")
+        if (stranger := next((id for id in text if not 0 <= id < vocab), None)) is not None:
+            raise config.DataError(
+                f"prompt: id {stranger} is outside the model's vocabulary of {vocab}; use the tokenizer of its training"
+            )
+
+
+def check_source(model: Transformer, source: Tensor | None, rows: int) -> None:
+    """An encoder has something to read, one source for each row; who has none is not given any."""
+    if model.encoder is None and source is not None:
+        raise config.ConfigError("source: this model has no encoder to read it; put it into the prompt")
+    if model.encoder is not None and (source is None or len(source) != rows):
+        given = "none" if source is None else f"{len(source)}"
+        raise config.ConfigError(f"source: {given} given for {rows} rows; an encoder-decoder needs ids (B, S) to read")

@@ -1,0 +1,127 @@
+"""Speech: the texts of a session as they become certain, row by row.
+
+Two things make text wait. A token may be half a character: the tokenizer's stream keeps it back. And what was said
+may be the beginning of a stop string: it is shown when it turns out not to be one.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from regard.generate.session import Session
+
+if TYPE_CHECKING:
+    from regard.text import Tokenizer
+
+BEFORE = 16  # tokens of the prompt that a stream is shown: a first word is spelt without the space that others have
+Reason = Literal["length", "end", "stop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What came after a prompt, and why it ended: after `length` tokens, by an `end` token, or by a `stop` string.
+
+    `ids` are all tokens chosen, that which ended it included; `text` leaves out the end token and the stop string.
+    `seconds` pass from the first look at the prompt to the last token; `seed` gives the same prompts the same texts.
+    """
+
+    prompt: str
+    text: str
+    ids: tuple[int, ...]
+    reason: Reason
+    seed: int
+    seconds: float
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second, the reading of the prompt included."""
+        return len(self.ids) / self.seconds if self.seconds else 0.0
+
+
+class Speech:
+    """Iterate it for (row, text) as text becomes certain; then `completions` has all of it."""
+
+    def __init__(self, session: Session, tokenizer: "Tokenizer", prompts: list[str]) -> None:
+        self.session, self.prompts, self.began = session, prompts, time.perf_counter()
+        self.voices = [Voice(tokenizer, text, session.c.stop) for text in session.texts]
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        self.began = time.perf_counter()
+        for ids in self.session:
+            for row, id in enumerate(ids):
+                if id is not None and (text := self.hear(row, id)):
+                    yield row, text
+        for row, voice in enumerate(self.voices):
+            if voice.reason is None and (text := voice.close("length", self.passed)):
+                yield row, text
+
+    def hear(self, row: int, id: int) -> str:
+        """The text that has become certain by one more token of a row."""
+        voice = self.voices[row]
+        voice.ids.append(id)
+        if not self.session.live[row]:
+            return voice.close("end", self.passed)
+        text = voice.say(voice.stream.put(id))
+        if voice.stopped:
+            self.session.end(row)
+            voice.close("stop", self.passed)
+        return text
+
+    @property
+    def passed(self) -> float:
+        return time.perf_counter() - self.began
+
+    @property
+    def completions(self) -> list[Completion]:
+        return [
+            Completion(
+                prompt=prompt, text=voice.text, ids=tuple(voice.ids), reason=voice.reason or "length",
+                seed=self.session.seed, seconds=voice.seconds,
+            )
+            for prompt, voice in zip(self.prompts, self.voices, strict=True)
+        ]  # fmt: skip
+
+
+class Voice:
+    """One row's tokens becoming text."""
+
+    def __init__(self, tokenizer: "Tokenizer", prompt: list[int], stops: tuple[str, ...]) -> None:
+        self.stream, self.stops = tokenizer.stream(), stops
+        for id in prompt[-BEFORE:]:
+            self.stream.put(id)
+        self.stream.flush()  # a prompt is whole: nothing of it is still to be said
+        self.ids: list[int] = []
+        self.text, self.held, self.stopped = "", "", False
+        self.reason: Reason | None = None
+        self.seconds = 0.0
+
+    def close(self, reason: Reason, seconds: float) -> str:
+        """The rest, which no further token can change."""
+        rest = "" if self.stopped else self.say(self.stream.flush())
+        self.reason, self.seconds = "stop" if self.stopped else reason, seconds
+        self.text, rest, self.held = self.text + self.held, rest + self.held, ""
+        return rest
+
+    def say(self, new: str) -> str:
+        """What can be shown: nothing from a stop string on, and not what may still become one."""
+        self.held += new
+        place = first_stop(self.held, self.stops)
+        self.stopped = place is not None
+        sure = len(self.held) - unsure(self.held, self.stops) if place is None else place
+        shown, self.held = self.held[:sure], "" if self.stopped else self.held[sure:]
+        self.text += shown
+        return shown
+
+
+def first_stop(text: str, stops: tuple[str, ...]) -> int | None:
+    """Where the stop string begins that is complete first, however the text was cut into tokens."""
+    found = [(place + len(stop), place) for stop in stops if (place := text.find(stop)) >= 0]
+    return min(found)[1] if found else None
+
+
+def unsure(text: str, stops: tuple[str, ...]) -> int:
+    """How many characters at the end of a text may be the beginning of a stop string."""
+    longest = max(map(len, stops), default=1) - 1
+    ends = (size for size in range(min(longest, len(text)), 0, -1) if any(s.startswith(text[-size:]) for s in stops))
+    return next(ends, 0)

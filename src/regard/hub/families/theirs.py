@@ -1,0 +1,108 @@
+"""Somebody else's config.json, asked key by key; what cannot be understood is one sentence that names the key."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard.config import DataError
+from regard.config.names import did_you_mean
+
+LARGEST = 2**31 - 1
+
+# Their names of an activation and ours; the first of several is the one that we write.
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+    "silu": "silu",
+    "swish": "silu",
+}
+# Weights of half precision are read into fp32, which holds each of them exactly.
+PRECISIONS = {"float32": "fp32", "float16": "fp32", "float64": "fp32", "bfloat16": "bf16"}
+
+
+def their_word(ours: str, table: Mapping[str, str]) -> str:
+    return next((theirs for theirs, mine in table.items() if mine == ours), ours)
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """A table of their settings, and where it stands; null is the same as nothing said."""
+
+    said: Mapping[str, Any]
+    path: str = "config.json"
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = self.said.get(key)
+        return default if value is None else value
+
+    def wrong(self, key: str, expected: str) -> DataError:
+        found = "is missing" if self.get(key) is None else f"is {json.dumps(self.get(key))[:80]}"
+        return DataError(f"{self.path}: {key} {found}; {expected}")
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        value = self.get(key, default)
+        if type(value) is not int or not 1 <= value <= LARGEST:
+            raise self.wrong(key, "expected a whole number from 1")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.get(key, default)
+        if type(value) not in (int, float) or not abs(value) < float("inf"):
+            raise self.wrong(key, "expected a number")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.get(key, default)
+        if type(value) is not bool:
+            raise self.wrong(key, "expected true or false")
+        return value
+
+    def word(self, key: str, table: Mapping[str, str], default: str | None = None) -> str:
+        """Our word for theirs."""
+        value = self.get(key, default)
+        if not isinstance(value, str) or value not in table:
+            near = did_you_mean(str(value), table).removeprefix(";").strip()
+            raise self.wrong(key, f"{near} known are {', '.join(table)}".strip())
+        return table[value]
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        value = self.get(key)
+        if not isinstance(value, list) or not all(type(one) in (int, float) for one in value):
+            raise self.wrong(key, "expected a list of numbers")
+        return tuple(float(one) for one in value)
+
+    def inside(self, key: str) -> "Theirs":
+        """The table under a key; empty if there is none."""
+        value = self.get(key, {})
+        if not isinstance(value, dict):
+            raise self.wrong(key, "expected a table")
+        return Theirs(value, f"{self.path}: {key}")
+
+    def only(self, key: str, *allowed: Any) -> None:
+        """What we cannot say in another way must be as we say it; the first is what it is unless said."""
+        if self.get(key, allowed[0]) not in allowed:
+            raise self.wrong(key, f"models here can only have {json.dumps(allowed[0])}")
+
+
+def table_in(path: Path) -> dict[str, Any]:
+    """The table in a JSON file."""
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as problem:
+        raise DataError(f"{path}: {(problem.strerror or str(problem)).lower()}") from None
+    except (ValueError, RecursionError) as problem:
+        reason = "nested too deeply" if isinstance(problem, RecursionError) else problem
+        raise DataError(f"{path}: not valid JSON ({reason}); fetch or write the folder again") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: expected a table of settings, found {json.dumps(found)[:40]}; fetch it again")
+    return found

@@ -1,0 +1,206 @@
+"""A model in a folder: config.json, model.safetensors, its tokenizer, and MANIFEST.json, which is written last.
+
+A model of a family (GPT-2, Llama) is stored in that family's words, with our whole config under the key `regard`, so
+`transformers` opens it; others are stored in our own. A run holds such folders under checkpoints/step-NNNNNN.
+"""
+
+import os
+import re
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regard import config
+from regard.config import DataError, RunError
+from regard.config.names import did_you_mean
+from regard.core.model import Transformer
+from regard.hub import names
+from regard.hub.card import card
+from regard.hub.families import Family, family_of, heard, settled
+from regard.hub.families.theirs import table_in
+from regard.hub.manifest import NAME, seal, strangers, verify, write_json
+from regard.hub.weights import MANY, ONE, few, pour, shards, tensors_from, tensors_to, their_type
+from regard.hub.whole import mend, sweep, whole
+from regard.text import Tokenizer
+
+__all__ = ["Folder", "fill", "newest", "read", "steps", "sweep", "tensors_from", "tensors_to", "verify", "write"]
+
+FORMAT = 1
+STEP = re.compile(r"step-(\d+)")
+ROLES = {"bos_token_id": "start", "eos_token_id": "end", "pad_token_id": "pad"}
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a folder says before any tensor is read; `family` is None where the names of the tensors are our own."""
+
+    path: Path
+    config: config.Transformer
+    family: str | None = None
+    context: int | None = None
+    tokenizer_path: Path | None = None
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write(
+    path: str | Path, model: Transformer, tokenizer: Tokenizer | None = None, context: int | None = None,
+    more: Callable[[Path], object] | None = None,
+) -> Path:  # fmt: skip
+    """Save a model; `more` may add files before the folder is sealed. What stood there stays until all is written."""
+    path = Path(path)
+    if tokenizer is not None and len(tokenizer) > model.c.embed.vocab:
+        raise DataError(f"{path}: the tokenizer has {len(tokenizer)} tokens, and embed.vocab is {model.c.embed.vocab}")
+    try:
+        check_place(path)
+        with whole(path) as folder:
+            write_files(folder, model, tokenizer, context)
+            if more is not None:
+                more(folder)
+            seal(folder)
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise RunError(f"{path}: cannot be written ({reason}); free some space or choose another folder") from problem
+    return path
+
+
+def check_place(path: Path) -> None:
+    """Never replace what was not written here; a run's own checkpoints are replaced, also damaged ones."""
+    if path.is_file():
+        raise DataError(f"{path}: a file stands there; name a folder")
+    own = path.parent.name == "checkpoints" and STEP.fullmatch(path.name)
+    if path.is_dir() and not own and (others := strangers(path)):
+        raise DataError(f"{path}: holds {few(others)}, not written by a save; choose another folder or move it away")
+
+
+def write_files(folder: Path, model: Transformer, tokenizer: Tokenizer | None, context: int | None) -> None:
+    family, c = family_of(model.c), model.c
+    roles = tokenizer.roles if tokenizer is not None else {}
+    ids = {key: roles.get(role, c.embed.pad if role == "pad" else None) for key, role in ROLES.items()}
+    write_json(folder / "config.json", settings(c, family, context, {"dtype": their_type(model), **ids}))
+    write_json(folder / "generation_config.json", {key: ident for key, ident in ids.items() if ident is not None})
+    tensors_to(folder / ONE, names.save(model, family.name if family else None))
+    if tokenizer is not None:
+        tokenizer.save(folder)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    text = card(c, family, count, context, tokenizer is not None)
+    (folder / "README.md").write_text(text, encoding="utf8")
+
+
+def settings(
+    c: config.Transformer, family: Family | None, context: int | None, facts: dict[str, Any]
+) -> dict[str, Any]:
+    """config.json: the family's settings if there is one, and always all of ours."""
+    ours = {"format": FORMAT, "config": config.tree(c), "context": context}
+    if family is None:
+        return {"model_type": "regard", **facts, "regard": ours}
+    kind = {"architectures": [family.architecture], "model_type": family.name}
+    return {**kind, **facts, **family.say(c, context), "regard": ours}
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read(path: str | Path) -> Folder:
+    """What a folder says: a run (its newest whole checkpoint), a checkpoint, or a Hugging Face folder."""
+    try:
+        folder = found(Path(path))
+        needed = {*weights(folder), "config.json", "tokenizer.json"}
+        if folder == Path(path) and (folder / NAME).is_file() and (wrong := verify(folder, needed)):
+            raise DataError(f"{wrong}; use another checkpoint, or remove {NAME} to trust the folder as it is")
+        c, family, context = understood(table_in(folder / "config.json"), str(folder / "config.json"))
+        tokenizer = folder / "tokenizer.json"
+        return Folder(folder, c, family, context, tokenizer if tokenizer.is_file() else None)
+    except OSError as problem:
+        raise DataError(f"{path}: {(problem.strerror or str(problem)).lower()}; name a folder to read") from None
+
+
+def fill(model: Transformer, folder: Folder) -> None:
+    """The folder's weights into a model of its config, in the types that the model has."""
+    pour(model, folder.path, folder.family)
+
+
+def found(path: Path) -> Path:
+    """The folder with the files: a run stands for its newest checkpoint."""
+    with suppress(OSError):
+        mend(Path(os.path.abspath(path)))
+    if path.is_file():
+        raise DataError(f"{path}: a file; name the folder it is in")
+    if not path.is_dir():
+        near = did_you_mean(path.name, (each.name for each in path.parent.glob("*") if each.is_dir()))
+        raise DataError(f"{path}: no such folder{near} name a run, a checkpoint or a Hugging Face folder")
+    if (path / "config.json").is_file():
+        return path
+    if (path / "checkpoints").is_dir() or (path / "config.toml").is_file():
+        return newest(path)
+    there = few([each.name for each in path.iterdir()]) or "nothing"
+    raise DataError(f"{path}: holds {there}; expected config.json and {ONE}, or a run with checkpoints")
+
+
+def weights(folder: Path) -> set[str]:
+    """The files that hold the weights."""
+    if (folder / ONE).is_file():
+        return {ONE}
+    if (folder / MANY).is_file():
+        return {MANY, *shards(folder)}
+    pickles = [each.name for each in folder.iterdir() if each.suffix in (".bin", ".pt", ".pth", ".ckpt")]
+    if pickles:
+        raise DataError(
+            f"{folder}: {few(pickles)} may run code when it is opened, so it is not; if you trust it, convert it with "
+            f"transformers: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(another) writes {ONE}"
+        )
+    raise DataError(f"{folder}: there is no {ONE}; fetch or write the folder again")
+
+
+def understood(said: dict[str, Any], path: str) -> tuple[config.Transformer, str | None, int | None]:
+    """The config, the family of the tensors' names, and the length."""
+    if said.get("model_type") == "regard":
+        c, context = ours_in(said, path)
+        return c, None, context
+    c, family, longest = heard(said, path)
+    if "regard" in said:
+        mine, context = ours_in(said, path)
+        if settled(mine) == settled(c):
+            return mine, family.name, context or longest
+        warnings.warn(f"{path}: was changed after it was written here; 'regard' in it is left aside", stacklevel=4)
+    return c, family.name, longest
+
+
+def ours_in(said: dict[str, Any], path: str) -> tuple[config.Transformer, int | None]:
+    match said.get("regard"):
+        case {"format": 1, "config": tree, "context": int() | None as context}:
+            try:
+                return config.make(config.Transformer, tree), context
+            except config.ConfigError as problem:
+                raise DataError(f"{path}: regard.config: {problem}") from None
+        case {"format": int(number)} if number > FORMAT:
+            raise DataError(f"{path}: format {number}; this version reads up to {FORMAT}; install a newer one")
+        case _:
+            raise DataError(f"{path}: expected 'regard' with a format, a config and a context; write the folder again")
+
+
+# ---------------------------------------------------------------- runs
+
+
+def steps(run: str | Path) -> list[Path]:
+    """The checkpoints of a run, oldest first, whole or not."""
+    folders = [each for each in (Path(run) / "checkpoints").glob("step-*") if STEP.fullmatch(each.name)]
+    return sorted(folders, key=lambda each: int(each.name.removeprefix("step-")))
+
+
+def newest(run: str | Path) -> Path:
+    """The newest whole checkpoint of a run; a damaged one is reported and passed over."""
+    damaged: list[str] = []
+    for folder in reversed(steps(run)):
+        if wrong := verify(folder):
+            damaged.append(wrong)
+            continue
+        if damaged:
+            warnings.warn(f"{damaged[0]}; {folder.name} is used in its place", stacklevel=2)
+        return folder
+    reason = f"no checkpoint is whole: {damaged[0]}" if damaged else "there is no checkpoint yet"
+    raise DataError(f"{Path(run) / 'checkpoints'}: {reason}; train the run, or name another")

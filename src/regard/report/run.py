@@ -1,0 +1,114 @@
+"""What a run left behind, read forgivingly: a page about a run must not fail because the run did.
+
+A line that was torn by a crash is skipped and counted; a file that is missing is empty. `missing` collects what a
+reader of the page should know.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regard import config
+
+
+@dataclass
+class Run:
+    """One run's folder: its recipe, its log, its samples and its circumstances."""
+
+    path: Path
+    recipe: config.Recipe | None = None
+    settings: str = ""  # config.toml as it stands there
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def final(self) -> dict[str, Any] | None:
+        """The last evaluation, the one over the whole validation text if there is one."""
+        whole = [line for line in self.evaluations if line.get("whole")] or self.evaluations
+        return whole[-1] if whole else None
+
+    @property
+    def last_samples(self) -> list[dict[str, Any]]:
+        return [sample for sample in self.samples if sample["step"] == self.samples[-1]["step"]]
+
+
+def read_run(path: Path) -> Run:
+    if not path.is_dir():
+        raise config.DataError(f"{path}: no such run; name the folder that `regard train` wrote, such as runs/lab")
+    run = Run(path)
+    run.recipe, run.settings = recipe(path / "config.toml", run.missing)
+    log = list(lines(path / "log.jsonl", run.missing))
+    run.steps = [line for line in log if numbers(line, "step", "loss")]
+    run.evaluations = [line for line in log if numbers(line, "step", "eval_loss")]
+    run.samples = [line for line in lines(path / "samples.jsonl", run.missing) if sampled(line)]
+    run.facts = facts(path / "run.json", run.missing)
+    return run
+
+
+def recipe(path: Path, missing: list[str]) -> tuple[config.Recipe | None, str]:
+    try:
+        written = path.read_text(encoding="utf8")
+    except (OSError, UnicodeDecodeError):
+        missing.append("config.toml could not be read")
+        return None, ""
+    try:
+        return config.read(config.Recipe, path), written
+    except config.ConfigError as problem:
+        missing.append(f"config.toml is not a recipe that this version reads ({problem})")
+        return None, written
+
+
+def lines(path: Path, missing: list[str]) -> Iterator[dict[str, Any]]:
+    """The objects in a file of one JSON object a line."""
+    try:
+        written = path.read_bytes().decode("utf8", errors="replace")
+    except OSError:
+        missing.append(f"{path.name} is not there")
+        return
+    torn = 0
+    for line in written.split("\n"):  # not splitlines: a text may hold other line breaks
+        found = parsed(line)
+        if isinstance(found, dict):
+            yield found
+        elif line.strip():
+            torn += 1
+    if torn:
+        missing.append(f"{path.name}: {torn} {'line' if torn == 1 else 'lines'} could not be read")
+
+
+def parsed(source: str) -> Any:
+    try:
+        return json.loads(source)
+    except (ValueError, RecursionError):
+        return None
+
+
+def numbers(line: dict[str, Any], *names: str) -> bool:
+    """Whether a line holds a number under each name; `true` is none."""
+    return all(isinstance(line.get(name), int | float) and not isinstance(line[name], bool) for name in names)
+
+
+def sampled(line: dict[str, Any]) -> bool:
+    known = numbers(line, "step", "temperature") and math.isfinite(line["temperature"])
+    return known and isinstance(line.get("text"), str) and isinstance(line.get("prompt", ""), str)
+
+
+def facts(path: Path, missing: list[str]) -> dict[str, Any]:
+    try:
+        found = parsed(path.read_text(encoding="utf8"))
+    except (OSError, UnicodeDecodeError):
+        found = None
+    if not isinstance(found, dict):
+        missing.append("run.json could not be read")
+        return {}
+    return found

@@ -1,0 +1,64 @@
+"""Borders: where a long text may be cut without changing its tokens.
+
+Files larger than memory are read in parts, and parts can be encoded side by side. Most cuts are harmless only by luck;
+those here are harmless because the rule that finds words ends one at the same place, with or without what follows.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+Borders = Literal["anywhere", "between words", "nowhere"]
+
+# A word: letters, with one space before and one apostrophe inside; else one mark, with its space; else one space or
+# line break. No longer than 64 letters twice: WordPiece takes quadratic time within a word.
+WORDS = r" ?\w{1,64}(?:['’]\w{1,64})?| ?[^\w\s]|\s"
+
+# The rules for which "between words" holds, as a tokenizer.json has them: GPT-2's, and those made in `kinds`.
+GPT2 = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+SPLIT = {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Isolated", "invert": False}
+LETTERS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+KNOWN = (GPT2, SPLIT, {"type": "Sequence", "pretokenizers": [SPLIT, LETTERS]})
+
+# Before a single space between letters; after a single line break between characters that are not space.
+BORDER = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])|(?<=\S\n)(?=\S)")
+NEAR = 4096
+
+
+def borders_of(spec: dict[str, Any], direct: bool) -> Borders:
+    """Where texts may be cut for the tokenizer that a tokenizer.json describes."""
+    if direct:
+        return "anywhere"
+    by_itself = spec["normalizer"] in (None, {"type": "Lowercase"})  # each character is changed by itself, or none
+    crossing = any(not token["special"] for token in spec["added_tokens"])  # an added token may hold a border
+    known = untrimmed(spec["pre_tokenizer"]) in KNOWN
+    return "between words" if by_itself and known and not crossing else "nowhere"
+
+
+def untrimmed(tree: Any) -> Any:
+    """Without `trim_offsets`, which changes no token."""
+    if isinstance(tree, dict):
+        return {name: untrimmed(value) for name, value in tree.items() if name != "trim_offsets"}
+    return [untrimmed(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def cut(parts: Iterable[str], borders: Borders) -> Iterator[str]:
+    """The parts with their ends moved back to the last border; what follows it goes with the next."""
+    held: list[str] = []
+    for part in parts:
+        if at := last(part, borders):
+            yield "".join([*held, part[:at]])
+            held, part = [], part[at:]
+        held.append(part)
+    if whole := "".join(held):
+        yield whole
+
+
+def last(part: str, borders: Borders) -> int:
+    """The place of the last border in a part, 0 if there is none."""
+    if borders != "between words":
+        return len(part) if borders == "anywhere" else 0
+    for start in (max(0, len(part) - NEAR), 0):  # nearly always there is one close to the end
+        if places := [found.end() for found in BORDER.finditer(part, start)]:
+            return places[-1]
+    return 0

@@ -1,0 +1,146 @@
+"""A tokenizer says text in numbers and reads them back: decode(encode(text)) == text.
+
+    "First Citizen"  ── encode ──►  [18, 47, 56, ...]  ── decode ──►  "First Citizen"
+
+Inside is a `tokenizers.Tokenizer`, so every tokenizer here is a tokenizer.json that others open. Text is only ever
+text: a "<|endoftext|>" that somebody typed is spelt out letter by letter; the special token itself is roles["end"].
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from regard.config import DataError
+from regard.text import files
+from regard.text.borders import borders_of, cut
+from regard.text.roles import card_of, roles_of
+from regard.text.spelling import alphabet_of, direct_of, shown, spelling_of
+from regard.text.streams import Rolling, Stream, Utf8
+
+CHUNK = 1 << 16  # characters: a longer text is cut, and its parts are encoded side by side
+UNKNOWN = "is not in the vocabulary; train the tokenizer on text that has it, or with text.fallback=true"
+HALF = "is half of a surrogate pair and no character; decode the text as UTF-16 first"
+
+
+class Unsayable(DataError):
+    """A character of a text, by its place, for which there is no token."""
+
+    def __init__(self, text: str, place: int, why: str) -> None:
+        super().__init__(f"character {place:,} of the text, {text[place]!r} (U+{ord(text[place]):04X}), {why}")
+        self.text, self.place, self.why = text, place, why
+
+
+class Tokenizer:
+    """Text to ids and back; `roles` are the ids of "pad", "start", "end", "mask", "cls", "sep", "unk", if it has them.
+
+    `card` is what stands in a tokenizer_config.json: the special tokens by the names `transformers` has for roles.
+    """
+
+    def __init__(self, inner: tokenizers.Tokenizer, card: dict[str, Any] | None = None) -> None:
+        self.inner, self.card = files.plain(inner), dict(card or {})
+        spec, vocabulary = json.loads(inner.to_str()), inner.get_vocab()
+        self.size = files.counted(vocabulary)
+        self.specials = {token["id"] for token in spec["added_tokens"] if token["special"]}
+        self.roles = roles_of(spec, vocabulary, self.card)
+        self.spelling = spelling_of(spec, vocabulary, self.specials)
+        self.direct = direct_of(spec, vocabulary)
+        self.alphabet = alphabet_of(spec, vocabulary)
+        self.borders = borders_of(spec, self.direct is not None)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """From a tokenizer.json or a folder with one; a tokenizer_config.json beside it says the roles."""
+        inner, card = files.read(Path(path))
+        with files.calm(path):
+            return cls(inner, card)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes tokenizer.json and the tokenizer_config.json that lets `transformers` know the roles."""
+        tokens = {role: self.token(id) for role, id in self.roles.items() if id in self.specials}
+        files.write(Path(folder), self.text(), card_of(tokens) | self.card)
+
+    def text(self) -> str:
+        """The tokenizer.json: the same for all that were trained alike on the same text."""
+        return self.inner.to_str(pretty=True)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, no special tokens added; DataError where a character cannot be said."""
+        if self.direct is not None:
+            try:
+                return self.direct(text)
+            except (KeyError, UnicodeEncodeError):
+                pass  # a character that is spelt in bytes, or one that cannot be said at all
+        if self.alphabet is not None and not self.alphabet.issuperset(text):
+            self.check(text)
+        parts = [text]
+        if len(text) > CHUNK:
+            parts = list(self.cut(text[start : start + CHUNK] for start in range(0, len(text), CHUNK)))
+        with self.checked(text):
+            found = self.inner.encode_batch_fast(parts, add_special_tokens=False)
+        return list(chain.from_iterable(part.ids for part in found))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; special tokens are left out, and bytes that are no UTF-8 become U+FFFD."""
+        ids = self.known(ids)
+        if self.spelling is not None:
+            return b"".join(map(self.spelling.__getitem__, ids)).decode("utf-8", "replace")
+        with files.calm("the ids cannot be decoded"):
+            return self.inner.decode(ids, skip_special_tokens=True)
+
+    def stream(self) -> Stream:
+        """Text as it becomes certain: `put` an id for what can be said now, `flush` for what is left at the end."""
+        return Rolling(self.decode) if self.spelling is None else Utf8(self.decode_bytes)
+
+    def piece(self, id: int) -> str:
+        """One token as a person should see it: a space as ·, a line break as ⏎, a part of a character as <0xE2>."""
+        [id] = self.known([id])
+        if self.spelling is None or id in self.specials:
+            return self.token(id)
+        return shown(self.spelling[id])
+
+    def token(self, id: int) -> str:
+        """A token as the vocabulary has it; ids that were left out have none."""
+        return self.inner.id_to_token(id) or ""
+
+    def cut(self, parts: Iterable[str]) -> Iterator[str]:
+        """A long text in parts, cut anew where it changes nothing: encoded one by one they are the whole, encoded."""
+        return cut(parts, self.borders)
+
+    def decode_bytes(self, id: int) -> bytes:
+        """What one id adds to the text, where tokens are spelt in bytes; specials add nothing."""
+        assert self.spelling is not None
+        return self.spelling[self.known([id])[0]]
+
+    def known(self, ids: Iterable[int]) -> list[int]:
+        ids = list(map(int, ids))
+        if ids and not 0 <= (wrong := min(ids)) <= (wrong := max(ids)) < self.size:
+            raise DataError(f"token {wrong} is outside this vocabulary of {self.size:,}; was it made with another one?")
+        return ids
+
+    def check(self, text: str) -> None:
+        """Raises at the first character that cannot be said."""
+        for place, character in enumerate(text):
+            if "\ud800" <= character <= "\udfff":
+                raise Unsayable(text, place, HALF)
+            if self.alphabet is not None and character not in self.alphabet:
+                raise Unsayable(text, place, UNKNOWN)
+
+    @contextmanager
+    def checked(self, text: str) -> Iterator[None]:
+        """Where the library refuses a text, the character to blame, or else what it says."""
+        try:
+            with files.calm("the text cannot be encoded"):
+                yield
+        except DataError:
+            self.check(text)
+            raise

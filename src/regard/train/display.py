@@ -1,0 +1,79 @@
+"""What a person sees while a model trains: a bar in a terminal, a calm line now and then in a log file.
+
+All of it goes to stderr; what a program should read is in log.jsonl.
+"""
+
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from regard.train.run import Run
+
+EVERY = 10.0  # seconds between lines where nobody watches a bar
+
+
+class Display:
+    """Loss, tokens a second and the time left, as often as is pleasant."""
+
+    def __init__(self, run: Run, quiet: bool = False) -> None:
+        self.run, self.quiet = run, quiet
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.bar: Progress | None = None
+        self.last, self.seconds, self.tokens, self.mean = time.monotonic(), run.seconds, 0, 0.0
+        self.start, self.speed = run.progress, 0.0
+        if self.console.is_terminal and not quiet:
+            self.bar = Progress(TextColumn("{task.description}"), BarColumn(24), console=self.console, transient=True)
+            self.task = self.bar.add_task("", total=1.0)
+
+    def step(self, loss: float, tokens: int) -> None:
+        """Told of every step; shows something a few times a second in a terminal, else every ten seconds."""
+        self.tokens += tokens
+        self.mean = loss if not self.mean or loss != loss else 0.98 * self.mean + 0.02 * loss
+        now = time.monotonic()
+        if self.quiet or now - self.last < (0.25 if self.bar else EVERY):
+            return
+        if self.run.seconds > self.seconds:
+            speed = self.tokens / (self.run.seconds - self.seconds)
+            self.speed = speed if not self.speed else 0.8 * self.speed + 0.2 * speed
+        self.last, self.seconds, self.tokens = now, self.run.seconds, 0
+        if self.bar is None:
+            self.say(self.text())
+        else:
+            self.bar.update(self.task, completed=self.run.progress, description=self.text())
+
+    def text(self) -> str:
+        run, steps = self.run, self.run.settings.steps
+        number = f"{run.step:,}" + (f"/{steps:,}" if steps and run.settings.minutes is None else "")
+        return f"step {number:>11}   loss {self.mean:.4f}   {self.speed:,.0f} tokens/s   {left(self.remaining())} left"
+
+    def remaining(self) -> float:
+        """Seconds to go, if the rest goes as the run has gone so far."""
+        done = self.run.progress
+        return self.run.seconds * (1 - done) / done if done else 0.0
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        if not self.quiet:
+            self.console.print(line, markup=False)
+
+    def __enter__(self) -> "Display":
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        sys.stderr.flush()
+
+
+def left(seconds: float) -> str:
+    """A time for people: 8 s, 2:05, 1:07:30."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,61 @@
+"""log.jsonl: one line a step, in full precision, times last; cut back to the checkpoint when a run goes on."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from regard.config import RunError
+from regard.train.loop import Step
+
+
+class Log:
+    """Lines of JSON that are on disk as soon as they are written; `offset` is where the next one goes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = path.open("ab")
+
+    def write(self, line: dict[str, Any]) -> None:
+        try:
+            self.file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            self.file.flush()
+        except OSError as problem:
+            reason = (problem.strerror or str(problem)).lower()
+            raise RunError(f"{self.path}: cannot be written ({reason}); free some space, then resume the run") from None
+
+    @property
+    def offset(self) -> int:
+        return self.file.tell()
+
+    def close(self) -> None:
+        self.file.close()
+
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+def cut(path: Path, offset: int) -> None:
+    """Forget what was logged after a checkpoint: those steps will be taken again."""
+    if path.exists() and path.stat().st_size > offset:
+        os.truncate(path, offset)
+
+
+def line_of(step: Step, clip: float | None) -> dict[str, Any]:
+    """What log.jsonl says of a step; `clipped` and `skipped` are the events worth finding again."""
+    loss, norm = float(step.loss), float(step.norm)
+    finite = norm - norm == 0
+    line: dict[str, Any] = {"step": step.number, "loss": plain(loss), "lr": step.lr, "norm": plain(norm)}
+    if clip is not None:
+        line["clipped"] = finite and norm > clip  #: S098
+    if not finite:
+        line["skipped"] = True
+    return {**line, "tokens": step.tokens, "seconds": step.seconds}
+
+
+def plain(number: float) -> float | str:
+    """JSON has no nan: it is written as a word."""
+    return number if number - number == 0 else str(number)

@@ -1,0 +1,67 @@
+"""Muon: momentum made orthogonal before it is applied, for the matrices inside blocks (Jordan et al. 2024).
+
+The update of a matrix is the nearest one whose singular values are all about 1, found by a few rounds of
+Newton-Schulz. Matrices of one shape are worked on together, and each part of a fused map is a matrix of its own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+A, B, C = 3.4445, -4.7750, 2.0315  # the quintic that pushes singular values towards 1 fastest
+
+
+class Muon(torch.optim.Optimizer):
+    """`matrices`: each parameter with the rows of its parts."""
+
+    def __init__(
+        self, matrices: list[tuple[nn.Parameter, list[int]]], lr: float | Tensor, momentum: float = 0.95,
+        rounds: int = 5, weight_decay: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.rows = {id(weight): rows for weight, rows in matrices}
+        settings = dict(lr=lr, momentum=momentum, rounds=rounds, weight_decay=weight_decay)
+        super().__init__([weight for weight, _ in matrices], settings)
+        self.found_inf: Tensor | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            for weight in weights:
+                if not self.state[weight]:
+                    self.state[weight]["momentum"] = torch.zeros_like(weight)
+            self.update(group, weights, [self.state[weight]["momentum"] for weight in weights])
+
+    def update(self, group: dict[str, Any], weights: list[Tensor], momenta: list[Tensor]) -> None:
+        lr, keep = group["lr"], torch.tensor(group["momentum"], device=weights[0].device)
+        grads = [weight.grad for weight in weights if weight.grad is not None]
+        if self.found_inf is not None:  # a step that must not be taken: nothing is learned and nothing forgotten
+            lr, keep = lr * (1 - self.found_inf), torch.maximum(keep, self.found_inf)
+            grads = [grad.nan_to_num(0.0, 0.0, 0.0) for grad in grads]
+        for momentum, grad in zip(momenta, grads, strict=True):
+            momentum.lerp_(grad, 1 - keep)
+        ahead = torch._foreach_lerp(grads, momenta, group["momentum"])  # Nesterov's look ahead
+        pairs: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
+        for weight, direction in zip(weights, ahead, strict=True):
+            rows = self.rows[id(weight)]
+            for part, along in zip(weight.split(rows), direction.split(rows), strict=True):
+                pairs.setdefault(part.shape, []).append((part, along))
+        for shape, alike in pairs.items():
+            parts = [part for part, _ in alike]
+            steps = orthogonal(torch.stack([along for _, along in alike]), group["rounds"]).to(parts[0].dtype)
+            if group["weight_decay"]:
+                torch._foreach_mul_(parts, 1 - lr * group["weight_decay"])
+            torch._foreach_add_(parts, list((steps * (-lr * max(1, shape[0] / shape[1]) ** 0.5)).unbind()))
+
+
+def orthogonal(x: Tensor, rounds: int) -> Tensor:
+    """(n, a, b) matrices, each with singular values near 1 in place of its own; in bf16, which is enough for it."""
+    tall = x.shape[-2] > x.shape[-1]
+    x = (x.mT if tall else x).bfloat16()
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    for _ in range(rounds):
+        square = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=B, alpha=C), x, beta=A)
+    return x.mT if tall else x

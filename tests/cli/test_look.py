@@ -1,0 +1,70 @@
+"""regard explain, models, schema: what they show is what the config says and the model has."""
+
+import json
+import tomllib
+
+import pytest
+
+from regard import config, zoo
+from regard.generate.model import load
+
+
+def counted(model):
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def test_explaining_a_checkpoint_counts_its_weights(say, checkpoint):
+    told = json.loads(say("explain", checkpoint, "--json").out)
+
+    assert told["parameters"] == sum(told["parts"].values()) == counted(load(checkpoint))
+    assert told["family"] == {"class": "GPT2LMHeadModel", "reasons": told["family"]["reasons"]}
+    assert config.make(config.Transformer, told["config"]) == load(checkpoint).c
+
+
+def test_explaining_a_recipe_finds_its_vocabulary_in_the_text(say, desk):
+    told = json.loads(say("explain", "recipe.toml", "model.depth=3", "--json").out)
+    recipe = config.make(config.Recipe, told["config"])
+
+    assert recipe.model.embed.vocab == len(set((desk / "text.txt").read_text()))
+    assert recipe.model.trunk.depth == 3 and (told["batch"], told["context"]) == (2, 7)
+
+
+@pytest.mark.parametrize("override, vocab", [("text.kind=byte", 256), ("text.kind=bpe", 8192)])
+def test_a_vocabulary_that_is_known_is_not_searched_for(say, desk, override, vocab):
+    """A text that is not there is not missed."""
+    toml = (desk / "recipe.toml").read_text().replace("fallback = false", "").replace("text.txt", "nowhere.txt")
+    (desk / "other.toml").write_text(toml)
+    told = json.loads(say("explain", "other.toml", override, "--json").out)
+
+    assert told["config"]["model"]["embed"]["vocab"] == vocab
+
+
+def test_people_read_parts_plans_cost_family_and_the_whole_config(say, desk):
+    told = say("explain", "recipe.toml")
+    above, _, toml = told.out.partition("\nconfig\n")
+
+    assert (told.code, told.err) == (0, "")
+    assert all(word in above for word in ("part", "attn", "plans", "fused", "cost", "memory", "family"))
+    assert "transformers opens it as GPT2LMHeadModel" in above
+    assert config.make(config.Recipe, tomllib.loads(toml)).train.context == 7
+
+
+def test_a_model_without_a_family_is_told_why(say, desk):
+    told = say("explain", "recipe.toml", "model.mask=causal & window(3)").out
+
+    assert "transformers has no class for it" in told and "mask" in told.partition("family")[2].partition("config")[0]
+
+
+def test_every_recipe_and_preset_is_listed_with_what_it_is_for(say):
+    told = json.loads(say("models", "--json").out)
+
+    assert {(each["name"], each["kind"]) for each in told} == {
+        *((name, "recipe") for name in zoo.recipes()), *((name, "preset") for name in config.PRESETS),
+    }  # fmt: skip
+    assert all(each["about"] and "\n" not in each["about"] for each in told)
+    assert len(say("models").out.splitlines()) == len(told)
+
+
+@pytest.mark.parametrize("name", config.PRESETS)
+def test_a_preset_is_shown_as_the_toml_that_makes_it(say, name):
+    assert config.make(config.Transformer, tomllib.loads(say("models", name).out)) == zoo.preset(name)

@@ -1,0 +1,95 @@
+"""The names that scripts and people rely on. Adding one is a line here; renaming one breaks somebody's script."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import regard.cli
+from regard.cli.app import app
+from regard.config import Sampling
+
+ROOT = Path(__file__).resolve().parents[2]
+SURFACE = {
+    "": "--version --install-completion --show-completion",
+    "train": "recipe overrides --out --quiet --json",
+    "resume": "run overrides --quiet --json",
+    "evaluate": "checkpoint files --json",
+    "generate": "checkpoint prompt --file --count --json "
+                "--new --temperature --top-k --top-p --min-p --repetition --stop --seed",
+    "explain": "thing overrides --json",
+    "report": "run",
+    "models": "name --json",
+    "schema": "",
+    "tokenize": "",
+    "tokenize train": "kind files --out --vocab --lower --json",
+    "tokenize encode": "tokenizer words --json",
+    "tokenize decode": "tokenizer ids --json",
+}  # fmt: skip
+
+
+def surface(command, name=""):
+    """Each verb with its arguments and options, walked from the top."""
+    yield name, " ".join(word for known in command.params for word in known.opts if word != "--help")
+    for inner in getattr(command, "commands", {}).values():
+        yield from surface(inner, f"{name} {inner.name}".strip())
+
+
+def test_the_command_line_is_the_one_people_know():
+    assert dict(surface(get_command(app))) == SURFACE
+
+
+def test_every_setting_of_sampling_is_an_option_of_generate():
+    options = SURFACE["generate"].split()
+
+    assert all(f"--{name.replace('_', '-')}" in options for name in Sampling.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("verb", SURFACE)
+def test_every_verb_explains_itself(say, verb):
+    told = say(*verb.split(), "--help")
+
+    assert (told.code, told.err) == (0, "")
+    assert told.out.startswith("Usage: regard") and "Show this message" in told.out
+
+
+def test_every_argument_and_option_has_a_word_of_help():
+    def walk(command):
+        yield from (known for known in command.params if known.name != "help")
+        for inner in getattr(command, "commands", {}).values():
+            yield from walk(inner)
+
+    assert [known.name for known in walk(get_command(app)) if not known.help] == []
+
+
+def test_regard_alone_shows_the_help(say):
+    assert say() == say("--help")
+
+
+def test_the_version_is_the_package_s(say):
+    assert say("--version").out == f"regard {regard.__version__}\n"
+    assert metadata.version("regard") == regard.__version__
+
+
+def test_the_script_and_the_module_are_this_command():
+    script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["regard"]
+    module = subprocess.run([sys.executable, "-m", "regard", "--version"], capture_output=True, text=True, timeout=60)
+
+    assert script == f"{regard.cli.main.__module__}:{regard.cli.main.__name__}"
+    assert (module.returncode, module.stdout) == (0, f"regard {regard.__version__}\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_the_verbs_that_begin_so(shell, monkeypatch):
+    """As the script of --show-completion asks for them: typer's own protocol."""
+    words = {"COMP_WORDS": "regard ge", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "regard ge",
+             "_TYPER_COMPLETE_FISH_ACTION": "get-args", "_REGARD_COMPLETE": f"complete_{shell}"}  # fmt: skip
+    asked = subprocess.run([sys.executable, "-m", "regard"], capture_output=True, text=True, timeout=60,
+                           env=os.environ | words)  # fmt: skip
+
+    assert "generate" in asked.stdout and "train" not in asked.stdout and asked.stderr == ""

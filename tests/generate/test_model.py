@@ -1,0 +1,368 @@
+"""Text in, text out: streamed or whole, stopped in time, with errors that say what to do."""
+
+import dataclasses
+import re
+
+import pytest
+import torch
+from generate.made import Parrot, lively, slide, trunk
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Inner
+from tokenizers import decoders, models, pre_tokenizers
+
+import regard
+from regard import config as C
+from regard.generate import model as room
+from regard.generate.model import Transformer, load
+from regard.text import Tokenizer, train
+
+TEXT = "Der Jubel hallt über die Äcker: „ahoi!“ 日本 ☂ — naïve café, the the the cat sat on the mat.\n" * 3
+KINDS = {
+    "char": C.Characters(), "byte": C.Bytes(), "word": C.Words(vocab=400), "bpe": C.Pieces(vocab=400),
+    "wordpiece": C.Pieces(kind="wordpiece", vocab=600), "unigram": C.Pieces(kind="unigram", vocab=400),
+}  # fmt: skip
+EVERY = pytest.mark.parametrize("kind", KINDS)
+PROMPT = "the cat"
+NEW = 41
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, Tokenizer]:
+    return {name: train(kind, [TEXT]) for name, kind in KINDS.items()}
+
+
+def speaker(tokenizer: Tokenizer, room: int = 3) -> Transformer:
+    """A random model that speaks in these tokens; it has `room` ids more than they are, as padded vocabularies have."""
+    embed = C.Embed(vocab=len(tokenizer) + room)
+    one = lively(C.Transformer(embed=embed, trunk=trunk(), head=C.Vocabulary(tied=False)))
+    one.tokenizer = tokenizer
+    return one
+
+
+def parrot(tokenizer: Tokenizer, *texts: str, ends: bool = False) -> Transformer:
+    end = [tokenizer.roles["end"]] if ends else tokenizer.encode(".")
+    one = Parrot([tokenizer.encode(text) + end for text in texts], len(tokenizer))
+    one.tokenizer = tokenizer
+    return one
+
+
+# ---------------------------------------------------------------- strings and ids
+
+
+@EVERY
+def test_a_string_gives_the_text_of_the_ids_that_the_loop_of_the_slide_gives(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    one = speaker(tokenizer, room=0)
+    ids = tokenizer.encode(PROMPT)
+    said = slide(one, ids, NEW, end=tokenizer.roles.get("end"))
+
+    whole = tokenizer.decode(ids + said)
+    assert tokenizer.decode(ids) + one.generate(PROMPT, new=NEW, temperature=0) == whole
+
+
+def test_several_strings_give_several_texts_each_as_if_alone(tokenizers):
+    one, prompts = speaker(tokenizers["char"]), ["the cat", "a", "über die Äcker"]
+    together = one.generate(prompts, new=NEW, temperature=0)
+
+    assert together == [one.generate(prompt, new=NEW, temperature=0) for prompt in prompts]
+    assert one.generate([], new=NEW) == []
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 5)])
+def test_ids_give_as_many_new_ids_in_the_same_shape(tokenizers, shape):
+    one = speaker(tokenizers["byte"])
+    said = one.generate(torch.randint(len(tokenizers["byte"]), shape), new=7)
+
+    assert said.shape == (*shape[:-1], 7) and said.dtype == torch.long
+    assert one.generate(torch.ones(shape, dtype=torch.int32), new=0).shape == (*shape[:-1], 0)
+
+
+@pytest.mark.spec("S110")
+def test_rows_of_ids_that_end_early_are_filled_with_the_token_that_ended_them():
+    one = Parrot([[5, 2, 7], [5, 6, 7, 8]], vocab=11, end=2)
+
+    assert one.generate(torch.ones(2, 3, dtype=torch.long), new=4).tolist() == [[5, 2, 2, 2], [5, 6, 7, 8]]
+
+
+@pytest.mark.spec("S110")
+def test_ids_are_over_when_all_rows_have_ended():
+    one = Parrot([[5, 2], [2, 7]], vocab=11, end=2)
+
+    assert one.generate(torch.ones(2, 3, dtype=torch.long), new=9).tolist() == [[5, 2], [2, 2]]
+
+
+# ---------------------------------------------------------------- streams
+
+
+@EVERY
+@pytest.mark.parametrize("seed", [0, 3])
+def test_the_pieces_of_a_stream_join_to_the_text(tokenizers, kind, seed):
+    """Random ids: half characters, bytes that are no text, special tokens in the middle."""
+    one, how = speaker(tokenizers[kind]), dict(new=150, temperature=1.5, seed=seed, stop=["zz", "the"])
+
+    assert "".join(one.stream(PROMPT, **how)) == one.generate(PROMPT, **how)
+
+
+@EVERY
+def test_a_stream_never_shows_half_a_character_and_loses_no_space(tokenizers, kind):
+    text = " über  die 日本 ☂ Äcker —  naïve 😀 the end"
+    one = parrot(tokenizers[kind], text)
+    pieces = list(one.stream("the", new=len(tokenizers[kind].encode(text)), temperature=0))
+
+    assert "".join(pieces) == text
+    assert not any("\ufffd" in piece for piece in pieces)
+    assert "" not in pieces
+
+
+def test_text_is_shown_as_soon_as_it_is_certain(tokenizers):
+    one = parrot(tokenizers["char"], "cat sat")
+
+    assert list(one.stream("the ", new=7, temperature=0)) == list("cat sat")
+
+
+def test_a_stream_asks_the_model_only_as_it_is_read(tokenizers):
+    one = parrot(tokenizers["char"], "cat sat")
+    stream = one.stream("the ", new=7, temperature=0)
+    next(stream)
+
+    assert one.place == 1
+
+
+@EVERY
+@pytest.mark.parametrize("prompt", ["the", "the ", "the\n", "日", "the \ufffd", "the 😀"])
+def test_a_text_goes_on_where_its_prompt_ended(tokenizers, kind, prompt):
+    one = parrot(tokenizers[kind], " cat")
+
+    assert one.generate(prompt, new=len(tokenizers[kind].encode(" cat")), temperature=0) == " cat"
+
+
+def llama_like() -> Tokenizer:
+    """Pieces that bring their space along as ▁, and a decoder that takes the first one away, as Llama's does."""
+    pieces = ["<unk>", "▁", *"acehmnost", "▁the", "▁cat", "▁sat", *(f"<0x{byte:02X}>" for byte in range(256))]
+    inner = Inner(models.BPE(vocab={piece: id for id, piece in enumerate(pieces)}, merges=[], ignore_merges=True,
+                             byte_fallback=True, unk_token="<unk>"))  # fmt: skip
+    inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    inner.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return Tokenizer(inner)
+
+
+def test_a_decoder_that_takes_the_first_space_away_takes_none_between_prompt_and_text():
+    tokenizer = llama_like()
+    ids = tokenizer.encode("the cat sat on")
+    one = Parrot([ids[1:]], len(tokenizer))
+    one.tokenizer = tokenizer
+
+    assert tokenizer.decode(ids[:1]) == "the"
+    assert one.generate("the", new=len(ids) - 1, temperature=0) == " cat sat on"
+    one.place = 0
+    assert "".join(one.stream("the", new=len(ids) - 1, temperature=0)) == " cat sat on"
+
+
+# ---------------------------------------------------------------- stopping
+
+
+@pytest.mark.spec("S073", "S110")
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_text_ends_at_the_end_token_and_does_not_show_it(tokenizers, kind):
+    one = parrot(tokenizers[kind], " sat on the mat", ends=True)
+    told = one.complete(PROMPT, new=NEW, temperature=0)
+
+    assert (told.text, told.reason) == (" sat on the mat", "end")
+    assert told.ids[-1] == tokenizers[kind].roles["end"]
+
+
+@pytest.mark.spec("S110")
+def test_a_text_that_never_ends_is_as_long_as_asked_for(tokenizers):
+    told = parrot(tokenizers["char"], "the the the").complete(PROMPT, new=5, temperature=0)
+
+    assert (told.text, told.reason, len(told.ids)) == ("the t", "length", 5)
+
+
+STOPS = {
+    "over several tokens": ("the cat sat.\nUser: hm", ["\nUser:"], "the cat sat.", "stop"),
+    "only its beginning": ("the cat sat.\nUse it", ["\nUser:"], "the cat sat.\nUse it", "length"),
+    "its beginning at the very end": ("the cat\nUs", ["\nUser:"], "the cat\nUs", "length"),
+    "at once": ("the cat", ["t"], "", "stop"),
+    "begun twice": ("aaab the", ["aab"], "a", "stop"),
+    "the one that is complete first": ("the cat sat", ["cat sat", "at"], "the c", "stop"),
+    "none of them": ("the cat sat", ["dog", "saw"], "the cat sat", "length"),
+    "half a character long": ("naïve café", ["ï"], "na", "stop"),
+}
+
+
+@pytest.mark.spec("S110")
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+@pytest.mark.parametrize("text, stops, shown, reason", STOPS.values(), ids=STOPS)
+def test_a_stop_string_ends_the_text_and_is_never_shown(tokenizers, kind, text, stops, shown, reason):
+    new = len(tokenizers[kind].encode(text))
+    told = parrot(tokenizers[kind], text).complete("a", new=new, temperature=0, stop=stops)
+    pieces = list(parrot(tokenizers[kind], text).stream("a", new=new, temperature=0, stop=stops))
+
+    assert (told.text, told.reason) == (shown, reason)
+    assert "".join(pieces) == shown
+
+
+def cut_at(text: str, stops: list[str]) -> str:
+    """The text before the stop string that is complete first, letter by letter."""
+    for end in range(len(text) + 1):
+        found = [end - len(stop) for stop in stops if text[:end].endswith(stop)]
+        if found:
+            return text[: min(found)]
+    return text
+
+
+@given(st.text("ab", min_size=1, max_size=30), st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3))
+def test_where_a_text_stops_does_not_depend_on_its_tokens(text, stops):
+    tokenizer = train(C.Characters(fallback=False), ["ab."])
+    one = parrot(tokenizer, text)
+
+    assert one.generate("a", new=len(text), temperature=0, stop=stops) == cut_at(text, stops)
+
+
+def test_one_row_stops_and_the_others_go_on(tokenizers):
+    one = parrot(tokenizers["char"], "cat. sat", "the mat, the")
+    told = one.complete(["a", "the"], new=8, temperature=0, stop=".")
+
+    assert [(each.text, each.reason) for each in told] == [("cat", "stop"), ("the mat,", "length")]
+
+
+# ---------------------------------------------------------------- completions
+
+
+def test_a_completion_says_what_a_script_wants_to_know(tokenizers):
+    one = speaker(tokenizers["bpe"])
+    told = one.complete(PROMPT, new=NEW)
+    again = one.complete(PROMPT, new=NEW, seed=told.seed)
+
+    assert dataclasses.replace(again, seconds=told.seconds) == told
+    assert told.prompt == PROMPT and 0 < len(told.ids) <= NEW
+    assert told.seconds > 0 and told.speed == len(told.ids) / told.seconds
+
+
+def test_a_prompt_is_not_part_of_what_is_searched_for_stop_strings(tokenizers):
+    told = parrot(tokenizers["char"], "cat").complete("the ", new=3, temperature=0, stop=["the", "e c"])
+
+    assert told.text == "cat"
+
+
+# ---------------------------------------------------------------- how a text begins
+
+
+@pytest.mark.spec("S110")
+def test_an_empty_prompt_begins_where_texts_begin(tokenizers):
+    one = speaker(tokenizers["bpe"])
+    start = one.tokenizer.roles.get("start", one.tokenizer.roles["end"])
+    ids = one.generate(torch.tensor([start]), new=NEW, temperature=0).tolist()
+
+    assert one.generate("", new=NEW, temperature=0) == one.tokenizer.decode(ids)
+
+
+def test_a_start_token_goes_before_an_end_token_when_there_are_both(tokenizers):
+    one = speaker(tokenizers["bpe"])
+    one.tokenizer = Tokenizer(tokenizers["bpe"].inner)
+    one.tokenizer.roles = {"start": 5, "end": 7}
+
+    assert one.begun([]) == [5] and one.begun([3]) == [3]
+
+
+# ---------------------------------------------------------------- mistakes
+
+MISTAKES = {
+    "misspelt": (dict(temprature=1.0), C.ConfigError, r"^temprature: no such setting; did you mean 'temperature'\?"),
+    "no number": (dict(top_k="many"), C.ConfigError, "^top_k: expected a whole number"),
+    "below zero": (dict(temperature=-1.0), C.ConfigError, "^temperature: -1.0 is less than 0"),
+    "no probability": (dict(top_p=2.0), C.ConfigError, "^top_p: 2.0 is not between 0 and 1"),
+    "an empty stop": (dict(stop=""), C.ConfigError, "^stop: an empty string would stop at once"),
+    "a source": (dict(source=torch.ones(1, 3).long()), C.ConfigError, "^source: this model has no encoder"),
+}
+
+
+@pytest.mark.parametrize("settings, error, message", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistaken_setting_is_told_before_anything_is_read(tokenizers, settings, error, message):
+    one = speaker(tokenizers["char"])
+
+    for verb in (one.generate, one.stream, one.complete):
+        with pytest.raises(error, match=message):
+            verb(PROMPT, **settings)
+
+
+def test_an_empty_prompt_without_a_start_token_says_that_one_is_needed():
+    one = speaker(train(C.Characters(fallback=False), ["the cat"]))
+
+    with pytest.raises(C.DataError, match="^prompt: it is empty, .* give it something to continue"):
+        one.generate("")
+
+
+def test_a_prompt_that_cannot_be_said_is_refused():
+    one = speaker(train(C.Characters(fallback=False), ["the cat"]))
+
+    with pytest.raises(C.DataError, match="'z'"):
+        one.generate("a zebra")
+
+
+def test_text_for_a_model_without_a_tokenizer_is_refused():
+    with pytest.raises(C.DataError, match="^prompt: this model has no tokenizer; .* give a tensor of ids$"):
+        Parrot([[1]], vocab=3).generate("the")
+
+
+NO_IDS = [torch.ones(2, 3), torch.ones(2, 3, 4).long(), torch.ones(0, 3).long(), torch.ones(2).bool()]
+
+
+@pytest.mark.parametrize("prompt", NO_IDS, ids=["fractions", "too deep", "no rows", "booleans"])
+def test_a_tensor_that_is_no_batch_of_ids_is_refused(prompt):
+    with pytest.raises(C.DataError, match=re.escape(f"got {prompt.dtype} {tuple(prompt.shape)}")):
+        Parrot([[1]], vocab=3).generate(prompt)
+
+
+def test_stop_strings_do_not_stop_ids():
+    with pytest.raises(C.ConfigError, match="^stop: strings stop texts"):
+        Parrot([[1]], vocab=3).generate(torch.ones(1, dtype=torch.long), stop="x")
+
+
+# ---------------------------------------------------------------- load, build, save
+
+
+def test_a_saved_model_says_the_same_after_loading(tokenizers, tmp_path):
+    one, how = speaker(tokenizers["bpe"]).float(), dict(new=NEW, seed=6, temperature=0.9, top_p=0.95)
+    one.context = 64
+    one.save(tmp_path / "saved")
+    again = load(tmp_path / "saved", device="cpu")
+
+    assert again.generate(PROMPT, **how) == one.generate(PROMPT, **how)
+    assert (again.context, again.training, again.tokenizer.roles) == (64, False, one.tokenizer.roles)
+
+
+def test_a_model_without_a_tokenizer_is_saved_without_one(tmp_path):
+    one = lively(C.Transformer(embed=C.Embed(vocab=7), trunk=trunk())).float()
+    one.save(tmp_path / "saved")
+
+    assert load(str(tmp_path / "saved")).tokenizer is None
+
+
+def test_a_built_model_is_fresh():
+    one = regard.build(regard.preset("gpt2", depth=1, dim=24, heads=3))
+
+    assert (one.tokenizer, one.context, one.training) == (None, None, True)
+
+
+def test_a_folder_that_is_none_is_told_in_a_sentence(tmp_path):
+    with pytest.raises(C.DataError, match="nowhere"):
+        load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name, message", [("gpu", "^device: no .gpu.; there are auto"), ("mps", "not available")])
+def test_a_device_that_is_not_there_is_told_in_a_sentence(name, message, monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+    with pytest.raises(C.ConfigError, match=message):
+        room.place(name)
+
+
+def test_the_automatic_device_is_the_fastest_there_is(monkeypatch):
+    for there, name in (((True, True), "cuda"), ((False, True), "mps"), ((False, False), "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there[0])
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda there=there: there[1])
+        assert room.place("auto").type == name

@@ -1,0 +1,81 @@
+"""With the same weights, the ids of `transformers`' own generate: in fp64, since in fp32 near-ties fall either way."""
+
+import pytest
+import torch
+from generate.made import written
+from parity import families
+from parity.families import N, S, ids, keep, pair
+from torch import Tensor, nn
+from transformers import GenerationConfig
+
+from regard.generate.model import Transformer
+
+NEW = 64
+LAST = {"gpt2": "transformer.ln_f.weight", "llama": "model.norm.weight", "t5": "decoder.final_layer_norm.weight"}
+WRITING = pytest.mark.parametrize("name", ["gpt2", "llama"])
+
+
+@pytest.fixture(autouse=True)
+def far(monkeypatch):
+    monkeypatch.setattr(families, "LENGTH", N + NEW)  # places for all of it
+
+
+def both(name: str) -> tuple[nn.Module, Transformer]:
+    """Their model and ours. The last norm is turned around: small models say what they have just said for ever."""
+    theirs, core = (model.double() for model in pair(name))
+    ours = Transformer(core.c).double().eval()
+    ours.load_state_dict(core.state_dict())
+    with torch.no_grad():
+        theirs.get_parameter(LAST[name]).neg_()
+        ours.trunk.final_norm.weight.neg_()
+    return theirs, ours
+
+
+def generated(theirs: nn.Module, prompt: Tensor, **how) -> list[list[int]]:
+    settings = dict(max_new_tokens=NEW, do_sample=False, pad_token_id=0, decoder_start_token_id=5)
+    tensors = {name: value for name, value in how.items() if isinstance(value, Tensor)}
+    theirs.generation_config = GenerationConfig(**settings | {name: how[name] for name in how.keys() - tensors.keys()})
+    return theirs.generate(prompt, **tensors)[:, -NEW:].tolist()
+
+
+@pytest.mark.spec("S104")
+@WRITING
+def test_sixty_four_greedy_ids_are_equal_with_padding_on_the_left(name):
+    theirs, ours = both(name)
+    prompt, real = ids(N), keep(N, "left")
+    texts = [row[there].tolist() for row, there in zip(prompt, real, strict=True)]
+    said = written(ours, texts, new=NEW)
+
+    assert said == generated(theirs, prompt, attention_mask=real.long())
+    assert all(len(set(row)) > 5 for row in said)
+
+
+@WRITING
+def test_sixty_four_ids_with_a_price_on_repetition_are_equal(name):
+    theirs, ours = both(name)
+    prompt = ids(N)
+    said = ours.generate(prompt, new=NEW, temperature=0, repetition=1.3)
+
+    assert said.tolist() == generated(theirs, prompt, repetition_penalty=1.3)
+
+
+@pytest.mark.spec("S110")
+@WRITING
+def test_the_same_token_ends_the_text(name):
+    theirs, ours = both(name)
+    prompt = ids(N)[:1]
+    free = ours.generate(prompt, new=NEW, temperature=0)[0].tolist()
+    end = next(id for id in free[3:] if id not in free[:3])
+    (said,) = written(ours, prompt.tolist(), new=NEW, ends=frozenset({end}))
+    theirs.generation_config = GenerationConfig(max_new_tokens=NEW, do_sample=False, pad_token_id=0, eos_token_id=end)
+
+    assert said == theirs.generate(prompt)[0, N:].tolist()
+    assert said[-1] == end and 3 < len(said) < NEW
+
+
+def test_a_translation_of_sixty_four_ids_is_equal():
+    theirs, ours = both("t5")
+    source, real, prompt = ids(S), keep(S, "right"), torch.full((2, 1), 5)
+    said = ours.generate(prompt, new=NEW, temperature=0, source=source, source_real=real)
+
+    assert said.tolist() == generated(theirs, source, attention_mask=real.long(), decoder_input_ids=prompt)

@@ -1,0 +1,276 @@
+"""A model is of a family when saying it in their words and hearing it back changes nothing."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers as hf
+from hub.made import D, F, H, gpt2, llama, nobodys
+from parity.families import MODELS
+from parity.near import NORM, assert_near
+from transformers.activations import ACT2FN
+
+import regard
+from regard import config as C
+from regard.core.layers import ACTIVATIONS
+from regard.hub.families import FAMILIES, family_of, heard, reasons, settled
+from regard.hub.families.theirs import ACTIVATIONS as WORDS
+from regard.hub.families.theirs import Theirs
+
+CONFIGS = {"gpt2": hf.GPT2Config, "llama": hf.LlamaConfig}
+PAIRS = ["gpt2", "llama", "llama tied"]
+
+
+def name_of(c):
+    family = family_of(c)
+    return family and family.name
+
+
+def changed(c, path, value):
+    """The config with the setting at a dotted path replaced."""
+    name, _, rest = path.partition(".")
+    return replace(c, **{name: changed(getattr(c, name), rest, value) if rest else value})
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_config_of_transformers_is_heard_as_the_sentence_that_equals_it(name):
+    theirs, ours = MODELS[name]()
+
+    c, family, longest = heard(theirs.config.to_dict(), "config.json")
+
+    assert settled(c) == settled(ours) and family.name == name.split()[0]
+    assert longest == theirs.config.max_position_embeddings
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_sentence_is_recognised_as_its_family(name):
+    assert name_of(MODELS[name]()[1]) == name.split()[0]
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "marian"])
+def test_a_family_that_is_not_entered_is_not_claimed(name):
+    assert name_of(MODELS[name]()[1]) is None
+
+
+@pytest.mark.parametrize("name, preset", [("gpt2", "gpt2"), ("llama", "llama-7b")])
+def test_presets_are_of_their_families(name, preset):
+    assert name_of(regard.preset(preset)) == name
+
+
+@pytest.mark.parametrize("name, preset", [("gpt2", "gpt2"), ("llama", "llama-7b")])
+def test_presets_say_what_transformers_takes_for_granted(name, preset):
+    defaults = CONFIGS[name]().to_dict()
+    said = FAMILIES[name].say(regard.preset(preset), None)
+
+    assert {key: defaults[key] for key in said} == said | ({"n_inner": None} if name == "gpt2" else {})
+
+
+@pytest.mark.parametrize("c", [gpt2(), llama()], ids=["gpt2", "llama"])
+def test_every_word_that_is_said_is_one_that_transformers_knows(c):
+    family = family_of(c)
+
+    assert FAMILIES[family.name].say(c, 17).keys() <= CONFIGS[family.name]().to_dict().keys()
+
+
+def test_dropout_is_carried_over_where_the_family_has_a_word():
+    rates = C.Dropout(embed=0.11, attention=0.12, sublayer=0.13)
+
+    said = FAMILIES["gpt2"].say(gpt2(dropout=rates), None)
+    assert (said["embd_pdrop"], said["attn_pdrop"], said["resid_pdrop"]) == (0.11, 0.12, 0.13)
+    assert FAMILIES["gpt2"].hear(Theirs(said)).trunk.dropout == rates
+    assert FAMILIES["llama"].say(llama(dropout=rates), None)["attention_dropout"] == 0.12
+
+
+# ---------------------------------------------------------------- what makes a model not of a family
+
+COMMON = {
+    "trunk.mask": "everything",
+    "trunk.attention.qk_norm": C.Norm(),
+    "trunk.attention.scale": 1.0,
+    "trunk.attention.score": "cosine",
+    "trunk.attention.value_width": 8,
+    "trunk.attention.bias": ("q", "v"),
+    "trunk.attention.maps": ("q", "v", "out"),
+    "trunk.norm.gain": False,
+    "trunk.norm.offset": 1.0,
+    "trunk.place": "post",
+    "trunk.embed_norm": True,
+    "trunk.final_norm": False,
+    "trunk.shared": True,
+    "trunk.width": 20,
+    "trunk.position": C.Alibi(),
+    "embed.scale": 6.0,
+    "embed.segments": 2,
+    "head.bias": True,
+    "head.scale": 0.5,
+    "head.transform": True,
+}
+GPT2 = COMMON | {
+    "trunk.attention.groups": 3,
+    "trunk.attention.width": 8,
+    "trunk.attention.bias": (),
+    "trunk.mlp.gated": True,
+    "trunk.mlp.bias": False,
+    "trunk.norm.kind": "rms",
+    "trunk.norm.bias": False,
+    "trunk.position.offset": 2,
+    "trunk.position.mode": "qk",
+}
+LLAMA = COMMON | {
+    "trunk.mlp.gated": False,
+    "trunk.norm.kind": "layer",
+    "trunk.position.layout": "interleaved",
+    "trunk.position.part": 0.5,
+    "trunk.position.stretch": 1.5,
+}
+CHANGES = [(gpt2, *change) for change in GPT2.items()] + [(llama, *change) for change in LLAMA.items()]
+
+
+@pytest.mark.parametrize("make, path, value", CHANGES, ids=lambda one: getattr(one, "__name__", str(one)))
+def test_a_setting_that_the_family_has_no_word_for_is_the_reason_against_it(make, path, value):
+    c = changed(make(), path, value)
+
+    assert make.__name__ != name_of(c)
+    assert path in reasons(c)[make.__name__]
+
+
+@pytest.mark.parametrize("c", [gpt2, llama], ids=["gpt2", "llama"])
+def test_an_encoder_beside_it_or_another_head_is_a_reason(c):
+    encoder = C.Encoder(trunk=c().trunk)
+
+    assert "cross" in reasons(replace(c(), trunk=replace(c().trunk, cross="last"), encoder=encoder))[c.__name__]
+    assert "head.kind" in reasons(replace(c(), head=C.Pooled()))[c.__name__]
+
+
+def test_a_head_of_odd_width_is_a_reason_against_llama():
+    assert "head_dim is 15" in reasons(llama(attention=C.Attention(heads=H, groups=3, width=15, bias=())))["llama"]
+
+
+def test_heads_that_differ_from_layer_to_layer_are_a_reason():
+    attention = C.Attention(heads=(6, 3, 6), width=6)
+
+    assert "heads" in reasons(gpt2(attention=attention))["gpt2"]
+
+
+def test_nobodys_model_has_a_reason_against_every_family():
+    assert all(reasons(nobodys()).values())
+
+
+SAME = {
+    "trunk.attention.groups": H,
+    "trunk.attention.width": D // H,
+    "trunk.attention.value_width": D // H,
+    "trunk.attention.scale": 6**-0.5,
+    "trunk.attention.heads": (H, H, H),
+    "trunk.attention.bias": ("out", "v", "k", "q"),
+    "trunk.attention.kernel": "reference",
+    "trunk.mask": ("causal & everything", "causal"),
+    "trunk.final_norm": True,
+    "trunk.width": D,
+    "trunk.dropout": C.NO_DROPOUT,
+    "embed.pad": 3,
+    "init": "vit",
+    "precision": "bf16",
+}
+
+
+@pytest.mark.parametrize("path", SAME)
+def test_the_same_model_said_in_another_way_is_still_of_the_family(path):
+    c = gpt2(attention=C.Attention(heads=H, width=D // H))
+
+    assert reasons(changed(c, path, SAME[path]))["gpt2"] == ""
+
+
+# ---------------------------------------------------------------- what is heard
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_an_activation_is_the_one_that_transformers_means(word):
+    x = torch.linspace(-7, 7, 301)
+
+    assert_near(ACTIVATIONS[WORDS[word]](x), ACT2FN[word](x), NORM)
+
+
+SAID = {
+    "gpt2": FAMILIES["gpt2"].say(gpt2(), None) | {"model_type": "gpt2"},
+    "llama": FAMILIES["llama"].say(llama(), None) | {"model_type": "llama"},
+}
+ROPE = {"rope_theta": 50.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"rope_parameters": {**ROPE, "original_max_position_embeddings": 17}},
+        {"rope_parameters": None, "rope_theta": 50.0,
+         "rope_scaling": {**ROPE, "rope_theta": None, "original_max_position_embeddings": 17}},
+        {"rope_theta": 50, "rope_scaling": {**ROPE, "rope_type": None, "type": "llama3",
+                                            "original_max_position_embeddings": 17}},
+        {"rope_parameters": ROPE, "original_max_position_embeddings": 17},
+    ],
+    ids=["rope_parameters", "rope_theta and rope_scaling", "type", "length outside"],
+)  # fmt: skip
+def test_rotary_positions_are_heard_in_every_spelling(said):
+    position = heard(SAID["llama"] | said, "config.json")[0].trunk.position
+
+    assert settled(llama(rotary=dict(base=50.0, scaling="llama3", factor=8.0, length=17))).trunk.position == position
+
+
+def test_a_config_from_before_groups_and_biases_is_heard():
+    new = ("num_key_value_heads", "head_dim", "attention_bias", "mlp_bias", "attention_dropout", "rope_parameters")
+    said = {key: value for key, value in SAID["llama"].items() if key not in new}
+    old = llama(attention=C.Attention(heads=H, bias=()))
+
+    assert settled(heard(said, "config.json")[0]) == settled(old)
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("word, precision", [("float32", "fp32"), ("float16", "fp32"), ("bfloat16", "bf16")])
+def test_the_type_of_the_weights_is_heard(key, word, precision):
+    assert heard(SAID["gpt2"] | {key: word}, "config.json")[0].precision == precision
+
+
+REFUSED = [
+    ("gpt2", {"activation_function": "gelu_nw"}, ("activation_function", "gelu_nw", "gelu_new")),
+    ("gpt2", {"activation_function": "mish"}, ("activation_function", "mish", "relu")),
+    ("gpt2", {"n_embd": "wide"}, ("n_embd", "wide", "whole number")),
+    ("gpt2", {"n_embd": None}, ("n_embd", "missing")),
+    ("gpt2", {"n_head": 7}, ("36", "7", "divisible")),
+    ("gpt2", {"n_layer": True}, ("n_layer", "true")),
+    ("gpt2", {"vocab_size": 0}, ("vocab_size", "0")),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, ("scale_attn_by_inverse_layer_idx", "true", "false")),
+    ("gpt2", {"scale_attn_weights": False}, ("scale_attn_weights", "false", "true")),
+    ("gpt2", {"add_cross_attention": True}, ("add_cross_attention",)),
+    ("gpt2", {"pruned_heads": {"0": [1]}}, ("pruned_heads",)),
+    ("gpt2", {"resid_pdrop": 1.5}, ("1.5", "rate")),
+    ("gpt2", {"tie_word_embeddings": "yes"}, ("tie_word_embeddings", "yes", "true or false")),
+    ("gpt2", {"dtype": "float8"}, ("dtype", "float8", "bfloat16")),
+    ("llama", {"quantization_config": {"bits": 4}}, ("quantization_config", "bits")),
+    ("llama", {"head_dim": 15}, ("head_dim", "15", "even")),
+    ("llama", {"num_key_value_heads": 4}, ("heads 6", "groups 4")),
+    ("llama", {"rms_norm_eps": float("inf")}, ("rms_norm_eps", "number")),
+    ("llama", {"partial_rotary_factor": 0.5}, ("partial_rotary_factor", "0.5")),
+    ("llama", {"rope_parameters": [1]}, ("rope_parameters", "table")),
+    ("llama", {"rope_parameters": {"rope_type": "mrope"}}, ("rope_type", "mrope", "llama3")),
+    ("llama", {"rope_parameters": {"rope_type": "linear"}}, ("factor", "missing")),
+    ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}, ("truncate", "false")),
+    ("llama", {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}},
+     ("long_factor", "short_factor")),
+    ("llama", {"model_type": "lama"}, ("model_type", "lama", "did you mean 'llama'", "gpt2")),
+    ("llama", {"model_type": ["llama"]}, ("model_type", "gpt2")),
+    ("llama", {"model_type": None}, ("model_type", "missing", "gpt2", "regard")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, said, words", REFUSED, ids=lambda one: str(one)[:60] if isinstance(one, dict) else "")
+def test_what_we_cannot_say_is_refused_by_the_name_of_its_key(name, said, words):
+    with pytest.raises(C.DataError) as error:
+        heard(SAID[name] | said, "folder/config.json")
+
+    for word in ("folder/config.json", *words):
+        assert word in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_hidden_is_four_times_the_width_unless_said():
+    assert heard(SAID["gpt2"] | {"n_inner": None}, "")[0].trunk.mlp.hidden == 4 * D != F

@@ -1,0 +1,52 @@
+"""Windows in chunks mean what the dense mask means, in output and gradients, at every length."""
+
+import pytest
+import torch
+from core.made import asking, attend, gradients, heads_of
+from parity.near import GRADIENT, assert_near
+
+from regard.core.kernels import plan
+from regard.core.tokens import line
+
+MASKS = ["causal & window(5)", "window(5)", "causal & window(20)", "window(17)", "causal & window(0)", "window(0)"]
+
+
+def row(count):
+    return line(torch.empty(2, count, 0))
+
+
+@pytest.mark.spec("S027")
+@pytest.mark.parametrize("text", MASKS)
+@pytest.mark.parametrize("count", [1, 3, 16, 17, 40, 101])
+@pytest.mark.parametrize("heads, groups", [(3, 3), (4, 2)])
+def test_chunks_of_a_window_equal_the_dense_mask(text, count, heads, groups):
+    ask = asking(text, row(count))
+    q, k, v = heads_of(count, count, heads=heads, groups=groups)
+
+    results = [attend(name, q, k, v, ask, 0.4) for name in ("local", "reference")]
+
+    assert_near(*results)
+    for ours, theirs in zip(*(gradients(out, [q, k, v]) for out in results), strict=True):
+        assert_near(ours, theirs, GRADIENT)
+
+
+def test_a_long_line_is_claimed_and_a_short_or_padded_one_is_not():
+    long, short = asking("causal & window(8)", row(64)), asking("causal & window(8)", row(63))
+
+    assert plan("auto", long).kernel.name == "local"
+    assert "no further than the window" in plan("auto", long).reason
+    assert plan("auto", short).kernel.name == "fused"
+    assert plan("auto", asking("causal", row(64))).kernel.name == "fused"
+
+
+@pytest.mark.parametrize("text", ["causal", "window(3) & landmarks(1)", "causal & window(3) & padding"])
+def test_other_masks_are_refused(text):
+    with pytest.raises(ValueError, match="computes windows alone"):
+        plan("local", asking(text, row(64)))
+
+
+def test_a_bias_is_refused():
+    from dataclasses import replace
+
+    with pytest.raises(ValueError, match="no bias"):
+        plan("local", replace(asking("window(3)", row(64)), bias=True))

@@ -1,0 +1,159 @@
+"""The report in a real browser: Debian's Chromium opens it from the disk, and everything is there."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from report.made import HOSTILE, SAID, whole_run
+
+from regard import report
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+VIEWS = [(360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")]
+# Colours in a canvas: a picture has several, an empty one has one.
+COLOURS = """canvas => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height), found = new Set();
+  for (let i = 0; i < data.length; i += 4) found.add((data[i] << 16) | (data[i + 1] << 8) | data[i + 2]);
+  return found.size;
+}"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if CHROMIUM is None and "CI" not in os.environ:
+        pytest.skip("there is no chromium here; apt-get install chromium, and this page is looked at")
+    assert CHROMIUM is not None, "CI has no chromium: apt-get install chromium"
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        folder = str(tmp_path_factory.mktemp("chromium"))  # a fresh profile, and no traces of it
+        context = driver.chromium.launch_persistent_context(folder, executable_path=CHROMIUM, args=FLAGS)
+        yield context.browser or context
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    return report.write(*whole_run(tmp_path_factory.mktemp("runs") / "lab", sentence="hear me,\nspeak, speak"))
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens a page; a test fails on whatever the page complains about or asks the network for."""
+    pages, complaints = [], []
+
+    def look(path: Path, width: int = 1280, scheme: str = "light"):
+        page = browser.new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": width, "height": 800})
+        page.emulate_media(color_scheme=scheme)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: complaints.append(request.url) if request.url != path.as_uri() else None)
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready=yes]", state="attached")
+        return page
+
+    yield look
+    for page in pages:
+        page.close()
+    assert complaints == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), VIEWS, ids=[f"{width} {scheme}" for width, scheme in VIEWS])
+def test_every_figure_is_drawn_and_nothing_scrolls_sideways(opened, written, width, scheme):
+    page = opened(written, width, scheme)
+
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    for chart in ("loss", "lr", "norm", "speed"):
+        assert len(page.locator(f"#{chart} path.even").first.get_attribute("d")) > 100
+    assert page.locator("#loss circle").count() == 5  # four evaluations, and the ring of the last
+    assert page.locator(".mini canvas").count() == 9
+    for canvas in page.locator("canvas").all():
+        assert canvas.evaluate(COLOURS) > 5, canvas.get_attribute("aria-label")
+    assert page.locator(".role svg").count() == 6 and page.locator("#role-table tbody tr").count() == 9
+    assert page.locator(".plane text").count() > 10 and page.locator(".near li").count() == 5
+    assert page.locator("#bill tbody tr").count() == 5 and page.locator(".absent").count() == 0
+
+
+def test_light_and_dark_are_different_pages_of_paper(opened, written):
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light, dark = (opened(written, 1280, scheme) for scheme in ("light", "dark"))
+
+    assert light.evaluate(ground) != dark.evaluate(ground)
+    light.click("#theme")
+    assert light.get_attribute("#theme", "aria-label") == "Colours: light"
+    light.click("#theme")
+    assert light.evaluate(ground) == dark.evaluate(ground)
+
+
+def test_pointing_at_a_curve_tells_its_values(opened, written):
+    page = opened(written)
+    assert "step" not in page.inner_text("#loss .keys")
+    page.locator("#loss svg").hover()  # in the middle
+
+    assert re.search(r"step [56]\d$", page.inner_text("#loss .keys"))
+    assert re.search(r"step [56]\d$", page.inner_text("#norm .keys"))  # one cursor for all four
+
+
+def test_curves_can_be_drawn_over_time_and_logarithmically(opened, written):
+    page = opened(written)
+    traced = page.locator("#loss path.even").first
+    linear = traced.get_attribute("d")
+    page.get_by_role("button", name="Logarithmic").click()
+    logarithmic = traced.get_attribute("d")
+    page.get_by_role("button", name="Time", exact=True).click()
+
+    assert linear != logarithmic and "NaN" not in logarithmic
+    assert "1 s" in page.text_content("#loss svg")
+
+
+def test_a_chosen_head_and_token_are_told_in_words(opened, written):
+    page = opened(written)
+    page.get_by_role("button", name="Map of head 1.2").click()
+    page.locator(".strip span").nth(7).hover()
+
+    assert page.inner_text(".big h3") == "Where does head 1.2 look?"
+    assert "‘,’ (7) looks at" in page.inner_text(".big .says")
+    assert page.locator(".strip .asks").inner_text() == ","
+
+
+def test_the_slider_goes_back_to_the_first_samples(opened, written):
+    page = opened(written)
+    page.locator("#samples input").fill("0")
+
+    assert "step 30, validation loss" in page.inner_text("#samples .controls")
+    assert page.locator(".sample").count() == 3 and SAID[:20] in page.locator(".sample p").first.inner_text()
+
+
+def test_a_column_sorts_the_heads(opened, written):
+    page = opened(written)
+    page.get_by_role("button", name="entropy").click()
+    bits = [float(cell) for cell in page.locator("#role-table tbody tr td:nth-child(8)").all_inner_texts()]
+
+    assert bits == sorted(bits, reverse=True) and len(bits) == 9
+
+
+def test_hostile_text_is_shown_and_not_run(opened, tmp_path):
+    path = report.write(*whole_run(tmp_path / "lab", samples=HOSTILE + SAID, sentence=HOSTILE))
+    page = opened(path)
+
+    assert page.title() == "lab · regard" and page.locator("img").count() == 0
+    assert "</script><script>" in page.locator(".sample p").first.inner_text()
+
+
+def test_a_run_with_nothing_says_so_in_sentences(opened, tmp_path):
+    _, model, tokenizer = whole_run(tmp_path / "lab")
+    (tmp_path / "empty").mkdir()
+    page = opened(report.write(tmp_path / "empty", model, tokenizer), 360)
+
+    assert page.locator(".absent").count() >= 6 and page.evaluate("document.documentElement.scrollWidth") == 360
+    assert "No samples were written" in page.inner_text("#samples")

@@ -1,0 +1,67 @@
+"""Curves: thin, and true."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.report.cost import brief
+from regard.report.curves import POINTS, clipped, curve, smoothed, speed, thinned, typical
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=900), st.integers(6, 300))
+def test_thinning_keeps_the_ends_and_the_extremes(values, most):
+    keep = thinned(values, most)
+    finite = [value for value in values if math.isfinite(value)]
+
+    assert len(keep) <= max(most, 2) and keep == sorted(set(keep))
+    assert keep[0] == 0 and keep[-1] == len(values) - 1
+    if finite:
+        kept = [values[i] for i in keep if math.isfinite(values[i])]
+        assert min(kept) == min(finite) and max(kept) == max(finite)
+
+
+def test_a_spike_in_a_long_log_is_not_lost():
+    lines = [{"step": step, "loss": 2.0 + (step == 77_777)} for step in range(100_000)]
+    found = curve(lines, "loss", smooth=True)
+
+    assert len(found["value"]) <= POINTS and found["value"][found["step"].index(77_777)] == 3.0
+
+
+def test_a_short_log_is_kept_whole():
+    lines = [{"step": step, "loss": 2.0} for step in range(POINTS)]
+
+    assert curve(lines, "loss")["step"] == list(range(POINTS))
+
+
+def test_smoothing_keeps_a_straight_line_straight():
+    line = [3.0 - 0.001 * i for i in range(1000)]
+
+    assert smoothed(line) == pytest.approx(line)
+
+
+def test_smoothing_quietens_noise_and_passes_over_what_is_not_finite():
+    chance = random.Random(0)
+    noise = [chance.gauss(0, 1) for _ in range(4000)]
+    noise[2000] = math.nan
+
+    assert max(map(abs, smoothed(noise)[100:-100])) < 0.6  # 81 together: a ninth of the spread, at five of those
+
+
+def test_speed_is_tokens_over_seconds_whatever_the_logging():
+    every = [{"step": i, "loss": 1.0, "tokens": 300, "seconds": 0.5 * i} for i in range(1, 1001)]
+
+    assert set(speed(every)["value"]) == {600} and typical(speed(every)) == 600
+    assert typical(speed(every[:1])) is None
+
+
+def test_clipping_is_counted_in_full_and_shown_in_part():
+    found = clipped([{"step": i, "clipped": i % 2 == 0} for i in range(3000)])
+
+    assert found["count"] == 1500 and found["of"] == 3000 and len(found["step"]) <= 300
+
+
+def test_times_are_written_for_people():
+    assert [brief(s) for s in (0.0123, 4.561, 200, 7500)] == ["12.3 ms", "4.56 s", "3 min 20 s", "2 h 5 min"]
