@@ -1,9 +1,13 @@
 """regard generate: what it prints is what the model says, to people, to pipes and to scripts."""
 
+import io
 import json
+import subprocess
+import sys
 
 import pytest
 
+from regard.cli import main
 from regard.generate.model import load
 
 
@@ -54,11 +58,6 @@ def test_the_first_of_several_texts_is_the_one_text(say, checkpoint):
 
 def test_text_is_shown_while_it_is_made(checkpoint, monkeypatch):
     """After every token that is a character, stdout has been flushed with it."""
-    import io
-    import sys
-
-    from regard.cli import main
-
     class Watched(io.StringIO):
         seen: list[str] = []
 
@@ -84,3 +83,12 @@ def test_a_text_longer_than_the_context_is_noted_in_one_line(say, checkpoint):
 
     assert told.code == 0 and len(told.out) == 19
     assert told.err.startswith("regard: note: ") and told.err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_note_waits_until_the_text_is_whole(checkpoint):
+    """On a terminal, where both streams meet, it does not stand in the middle of a line."""
+    words = [sys.executable, "-m", "regard", "generate", checkpoint, "the cat", "--new", "19", "--seed", "3"]
+    both = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60).stdout
+
+    assert both.index("regard: note: ") == 19

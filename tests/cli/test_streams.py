@@ -8,7 +8,9 @@ import sys
 import warnings
 
 import pytest
+import torch
 
+import regard
 from regard import config
 from regard.cli.mistakes import sentence
 
@@ -51,6 +53,14 @@ def test_a_full_disk_under_stdout_is_told():
 
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1 and "no space left" in done.stderr and "make room" in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_is_no_bug(closed):
+    words = f"{sys.executable} -m regard tokenize decode nowhere 1 {closed}"
+    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 3 and done.stdout == "" and "bug" not in done.stderr
 
 
 def test_ctrl_c_is_one_line_and_130(desk):
@@ -154,11 +164,8 @@ def test_a_problem_has_a_sentence_and_a_code(problem, code, parts):
     assert given == code and all(part in told for part in parts) and "\n" not in told
 
 
-def test_what_a_part_of_a_model_refuses_is_the_setting_s_mistake_not_a_bug():
-    import torch
-
-    import regard
-
+def test_what_a_part_of_a_model_refuses_is_the_setting_s_mistake_not_a_bug(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     model = regard.build(regard.preset("lab", dim=32, vocab=9, kernel="varlen"))
     with pytest.raises(ValueError) as refused:
         model(torch.arange(5)[None])

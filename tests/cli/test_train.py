@@ -157,6 +157,7 @@ def test_quiet_is_quiet(say, desk):
 
 def command(*words, limit=None):
     """A process of its own, whose files may not grow beyond `limit` bytes."""
+
     def limited():
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

@@ -214,6 +214,15 @@ def test_a_folder_that_is_none_is_refused_in_a_sentence(tmp_path):
         report.write(tmp_path / "nowhere", model, tokenizer)
 
 
+def test_a_page_that_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_path):
+    run, model, tokenizer = whole_run(tmp_path)
+    (run / "report.html").mkdir()  # a folder in the way
+
+    with pytest.raises(C.RunError, match=r"report\.html: cannot be written"):
+        report.write(run, model, tokenizer)
+    assert not list(run.glob(".report*"))
+
+
 def test_another_models_tokenizer_is_refused_in_a_sentence(tmp_path):
     run, model, _ = whole_run(tmp_path)
     large = text.train(C.Characters(), [SAID + "".join(map(chr, range(0x4E00, 0x4F00)))])

@@ -13,8 +13,8 @@ from regard.text import Tokenizer, train
 
 TEXT = (
     "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n"
-    "After a long day at work, she sat down to enjoy a warm cup of coffee; it's 7 o'clock.\n"
-) * 9
+    "After a long day at work, she sat down to enjoy a warm cup of coffee; it's 7 o'clock.\n\n\n\n    The end.\n"
+) * 9  # runs of spaces and of line breaks become pieces too
 SAYS_ALL = {
     "char": C.Characters(), "byte": C.Bytes(), "word": C.Words(vocab=300), "bpe": C.Pieces(kind="bpe", vocab=301),
     "wordpiece": C.Pieces(kind="wordpiece", vocab=560), "unigram": C.Pieces(kind="unigram", vocab=333),
@@ -101,12 +101,27 @@ def test_a_long_text_is_cut_into_many_parts_and_encoded_as_the_whole(kind):
     assert tokenizer.encode(text) == tokenizer.inner.encode(text).ids
 
 
-def test_a_rule_that_is_not_known_is_never_cut():
-    vocab = {"a": 0, " ": 1, "b": 2, "a b": 3, " b": 4}
-    tokenizer = Tokenizer(tokenizers.Tokenizer(tokenizers.models.BPE(vocab, [(" ", "b"), ("a", " b")])))
+def unsplit(inner):
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
-    assert list(tokenizer.cut(["a b", " a ", "b a"])) == ["a b a b a"]
-    assert tokenizer.encode("a b" * 50_000) == [3] * 50_000
+
+def joined(inner):
+    inner.normalizer = tokenizers.normalizers.Replace("the end", "THE END")
+
+
+def added(inner):
+    inner.add_tokens(["the end"])
+
+
+@pytest.mark.parametrize("change", [unsplit, joined, added])
+def test_a_rule_that_could_see_across_a_border_is_never_cut(change):
+    tokenizer = train(C.Pieces(vocab=301), [TEXT])
+    change(tokenizer.inner)
+    tokenizer = Tokenizer(tokenizer.inner)
+    text = "this is the end " * 5000
+
+    assert list(tokenizer.cut([text[:12], text[12:]])) == [text]
+    assert tokenizer.encode(text) == tokenizer.inner.encode(text).ids
 
 
 @pytest.mark.parametrize("kind", SAYS_ALL)

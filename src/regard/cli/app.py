@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from regard import __version__
+from regard import config
 from regard.cli import ask, look, runs, score, words
 from regard.cli.mistakes import talk, told
 from regard.config.names import did_you_mean
@@ -59,7 +59,7 @@ app.add_typer(tokens, name="tokenize")
 
 def version(asked: bool) -> None:
     if asked:
-        print(f"regard {__version__}")
+        print(f"regard {config.VERSION}")
         raise typer.Exit
 
 
@@ -77,6 +77,9 @@ def regard(
 
 def run(arguments: Sequence[str]) -> int:
     """The exit code of one command; every problem has been told on stderr by then."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as by >&-
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     with notes():
         try:
             code = get_command(app).main(list(arguments) or ["--help"], prog_name="regard", standalone_mode=False)

@@ -1,6 +1,7 @@
 """regard generate: a prompt in, text out while it is being made."""
 
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from inspect import Parameter, signature
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
+from regard.cli.mistakes import talk
 from regard.cli.output import Checkpoint, Json, as_json, exactly, faint, in_options, spoken, text_in
 from regard.config.reader import value_in
 
@@ -69,10 +71,13 @@ def generate(
     if sys.stdout.isatty():  # who looks on sees the whole text; who pipes gets what is new
         print(faint(begin), end="", file=sys.stderr, flush=True)
     last = "\n"
-    for part in model.stream(begin, **sampling):
-        print(last := part, end="", flush=True)
+    with warnings.catch_warnings(record=True) as notes:  # they wait, lest they stand in the middle of the text
+        for part in model.stream(begin, **sampling):
+            print(last := part, end="", flush=True)
     if sys.stdout.isatty() and not last.endswith("\n"):
         print()
+    for note in notes:
+        talk(f"note: {note.message}")
 
 
 def beginning(prompt: str | None, file: str | None) -> str:

@@ -4,6 +4,8 @@ import json as notation
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
@@ -122,7 +124,8 @@ def models(
         return as_json([each | {"about": about(each["toml"])} for each in known])
     if name is not None:
         return print(*(each["toml"] for each in known), sep="\n", end="")
-    as_rows([(each["name"], f"{each['kind']}  {about(each['toml'])}") for each in known])
+    wide = get_terminal_size().columns - max(len(each["name"]) for each in known) - 2
+    as_rows([(each["name"], shorten(f"{each['kind']}: {about(each['toml'])}", max(wide, 40))) for each in known])
 
 
 def about(toml: str) -> str:

@@ -1,5 +1,4 @@
 """How a model begins: named initialisations, each a rule from a weight's role to its spread.
-
 Roles are the names of the parts: q, k, v, out, up, gate, down; token, place, head, other.
 """
 
@@ -33,7 +32,7 @@ def xavier(role: str, weight: Tensor, c: config.Trunk) -> None:
 
 
 def quiet(role: str, weight: Tensor, c: config.Trunk) -> None:
-    """Blocks add nothing and all tokens are equally likely at first: out, down and head are zero (Zhang et al. 2019)."""
+    """Blocks add nothing and all tokens are as likely at first: out, down and head are zero (Zhang et al. 2019)."""
     nn.init.zeros_(weight) if role in ("out", "down", "head") else nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
 
 

@@ -25,7 +25,7 @@ from regard.config import PACKAGED, DataError
 from regard.config.names import did_you_mean
 
 HERE = Path(__file__).parent / "texts"
-BLOCK = 1 << 20  # bytes read at a time
+BLOCK = 1 << 18  # bytes read at a time; training a tokenizer holds 256 of them
 TEXTS = (".txt", ".md", ".txt.gz", ".md.gz")
 STANDARD = "-"
 

@@ -22,6 +22,8 @@ from regard.report.inside import inside
 from regard.report.run import Run, read_run
 from regard.report.words import words
 
+SURROUNDINGS = ("regard", "torch", "python", "platform", "processor", "device", "threads", "precision", "compiled",
+                "started")  # fmt: skip
 SCRIPTS = ("tools", "curves", "samples", "maps", "roles", "likeness", "words", "cost", "page")
 
 
@@ -34,8 +36,14 @@ def write(run: str | Path, model: Any, tokenizer: Any) -> Path:
     made = page(found, gathered(found, model, tokenizer))
     path = found.path / "report.html"
     beside = path.with_name(f".{path.name}.tmp")  # who looks at the page meanwhile sees the old one, whole
-    beside.write_text(made, encoding="utf8")
-    os.replace(beside, path)
+    try:
+        beside.write_text(made, encoding="utf8")
+        os.replace(beside, path)
+    except OSError as problem:
+        beside.unlink(missing_ok=True)
+        why = (problem.strerror or str(problem)).lower()
+        remedy = "free some space or make the folder writable"
+        raise config.RunError(f"{path}: cannot be written ({why}); {remedy}") from None
     return path
 
 
@@ -133,8 +141,7 @@ def summary(run: Run) -> str:
 
 def facts(run: Run) -> str:
     """The circumstances of the run as rows of a table."""
-    known = {name: run.facts.get(name) for name in ("regard", "torch", "python", "platform", "device", "threads",
-                                                   "precision", "compiled", "started")}  # fmt: skip
+    known = {name: run.facts.get(name) for name in SURROUNDINGS}
     known["seed"] = None if run.recipe is None else run.recipe.train.seed
     rows = []
     for name, value in known.items():

@@ -97,12 +97,16 @@ def calm(what: str | Path) -> Iterator[None]:
     """Any fault of the library as a DataError, panics included; Ctrl-C and exits pass."""
     try:
         yield
-    except DataError:
-        raise
     except BaseException as problem:
-        if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
-            raise
-        raise DataError(f"{what}: {str(problem).splitlines()[0] if str(problem) else type(problem).__name__}") from None
+        raise fault(what, problem) from None
+
+
+def fault(what: str | Path, problem: BaseException) -> BaseException:
+    """A fault of the library as a DataError; what is none (Ctrl-C, an exit, an error of ours) stays what it is."""
+    theirs = isinstance(problem, Exception) or type(problem).__name__ == "PanicException"
+    if isinstance(problem, DataError) or not theirs:
+        return problem
+    return DataError(f"{what}: {(str(problem) or type(problem).__name__).splitlines()[0]}")
 
 
 @contextmanager

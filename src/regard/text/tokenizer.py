@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from regard.text.roles import card_of, roles_of
 from regard.text.spelling import alphabet_of, direct_of, shown, spelling_of
 from regard.text.streams import Rolling, Stream, Utf8
 
-CHUNK = 1 << 16  # characters: a longer text is cut, and its parts are encoded side by side
+CHUNK = 1 << 14  # characters: a longer text is cut, and its parts are encoded side by side
 UNKNOWN = "is not in the vocabulary; train the tokenizer on text that has it, or with text.fallback=true"
 HALF = "is half of a surrogate pair and no character; decode the text as UTF-16 first"
 
@@ -82,12 +81,17 @@ class Tokenizer:
                 pass  # a character that is spelt in bytes, or one that cannot be said at all
         if self.alphabet is not None and not self.alphabet.issuperset(text):
             self.check(text)
-        parts = [text]
-        if len(text) > CHUNK:
+        try:
+            if len(text) <= CHUNK:
+                return self.inner.encode(text, add_special_tokens=False).ids
             parts = list(self.cut(text[start : start + CHUNK] for start in range(0, len(text), CHUNK)))
-        with self.checked(text):
             found = self.inner.encode_batch_fast(parts, add_special_tokens=False)
-        return list(chain.from_iterable(part.ids for part in found))
+            return list(chain.from_iterable(part.ids for part in found))
+        except BaseException as problem:
+            fault = files.fault("the text cannot be encoded", problem)
+            if isinstance(fault, DataError):
+                self.check(text)  # a character may be to blame
+            raise fault from None
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special tokens are left out, and bytes that are no UTF-8 become U+FFFD."""
@@ -134,13 +138,3 @@ class Tokenizer:
                 raise Unsayable(text, place, HALF)
             if self.alphabet is not None and character not in self.alphabet:
                 raise Unsayable(text, place, UNKNOWN)
-
-    @contextmanager
-    def checked(self, text: str) -> Iterator[None]:
-        """Where the library refuses a text, the character to blame, or else what it says."""
-        try:
-            with files.calm("the text cannot be encoded"):
-                yield
-        except DataError:
-            self.check(text)
-            raise

@@ -10,12 +10,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from regard import config
 from regard.generate.model import Transformer
 from regard.hub import folder as hub
+from regard.train.chance import chances, restore
 from regard.train.run import Run
 
 FORMAT = 1
@@ -61,18 +59,6 @@ def state_of(path: Path) -> dict[str, Any]:
             raise
         raise config.DataError(f"{path}: no train/state.json that can be read; resume needs a run's own checkpoint, "
                                "`regard generate` needs only the model") from None  # fmt: skip
-
-
-def chances(device: torch.device) -> dict[str, Tensor]:
-    """Where the random numbers stand, on the host and on the device."""
-    states = {"cpu": torch.get_rng_state()}
-    return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
-
-
-def restore(states: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states["cpu"])
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)
 
 
 def prune(folder: Path, keep: int) -> None:

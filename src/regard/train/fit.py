@@ -5,6 +5,7 @@
 
 import json
 import os
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,24 +121,28 @@ class Fitting:
         assert recipe is not None
         count = sum(weight.numel() for weight in run.model.parameters())
         epoch = getattr(run.data, "count", 0) * run.settings.context
+        threads = "1 thread" if self.facts["threads"] == 1 else f"{self.facts['threads']} threads"
         self.display.say(f"{count:,} parameters, {recipe.model.embed.vocab:,} tokens in the vocabulary, {epoch:,} to "
-                         f"read an epoch; {self.facts['device']}, {self.facts['threads']} threads")  # fmt: skip
+                         f"read an epoch; {self.facts['device']}, {threads}")  # fmt: skip
         for note in self.notes:
             self.display.say(note)
 
     def note(self, step: Step) -> None:
         """Log a step; on a GPU a few later, so that it never waits for the host."""
         self.waiting.append(step)
-        if self.run.device.type == "cpu" or len(self.waiting) >= LAG:
+        if self.run.device.type == "cpu":
             self.flush()
+        elif len(self.waiting) > LAG:
+            self.flush(keep=1)
 
-    def flush(self) -> None:
-        for step in self.waiting:
+    def flush(self, keep: int = 0) -> None:
+        count = len(self.waiting) - keep
+        for step in self.waiting[:count]:
             line = line_of(step, self.run.settings.clip)
             self.log.write(line)
             self.loss = float(step.loss)
             self.display.step(self.loss, step.tokens)
-        self.waiting.clear()
+        del self.waiting[:count]
 
     def evaluate(self, tokens: int | None, whole: bool = False) -> None:
         """The loss over the validation text or its beginning, and a short sample of what the model says now."""
@@ -159,7 +164,7 @@ class Fitting:
         run = self.run
         assert run.recipe is not None and isinstance(run.model, Transformer)
         prompt = run.recipe.report.prompt
-        with torch.compiler.set_stance("force_eager"):
+        with torch.compiler.set_stance("force_eager"), warnings.catch_warnings(action="ignore"):  # it may slide
             text = run.model.generate(prompt, new=new, temperature=temperature, seed=run.settings.seed)
         self.samples.write({"step": run.step, "temperature": temperature, "prompt": prompt, "text": text})
 

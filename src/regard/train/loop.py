@@ -6,7 +6,6 @@ is exact. Nothing is read back from the device here: `step.loss` is a tensor unt
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from regard.core.model import Trunk
 from regard.tasks.objective import total, whole
 from regard.train.capture import Captured
+from regard.train.chance import chances, restore
 from regard.train.run import Run
 
 WORTH = 200  # steps from which compiling pays; it takes about as long as a hundred of them
@@ -40,71 +40,72 @@ def train(run: Run, notice: Callable[[str], object] = lambda text: None) -> Iter
         factor = run.schedule(run.step + 1, run.progress)
         run.optimizer.rate(factor)
         loss, norm, tokens = advance()
+        advance.keep_pace()
         run.step += 1
         run.seconds += time.perf_counter() - begun
         yield Step(run.step, loss, norm, run.optimizer.base[-1] * factor, tokens, run.seconds)
 
 
 class Advance:
-    """One optimizer step; compiled if the settings say so, and on a GPU captured as one graph."""
+    """One optimizer step; compiled if the settings say so, and then on a GPU captured as one graph."""
 
     def __init__(self, run: Run, notice: Callable[[str], object]) -> None:
-        self.run, self.notice, self.calls = run, notice, 0
+        self.run, self.notice = run, notice
         self.sums: Callable[[nn.Module, Tensor], dict[str, Tensor]] = run.objective.sums
-        self.compiled = self.wanted() and self.compile()
-        self.captured: Captured | None = None
+        self.way: Callable[[list[Tensor]], tuple[Tensor, Tensor]] = self.step
+        self.settled = not self.wanted()  # nothing is compiled, or it has been seen to work
+        self.flag: torch.cuda.Event | None = None
+        if not self.settled:
+            self.compile()
 
     def wanted(self) -> bool:
         c = self.run.settings
-        long = (c.steps or WORTH) - self.run.step >= WORTH and (c.minutes is None or c.minutes >= 0.5)
+        long = (c.steps is None or c.steps >= WORTH) and (c.minutes is None or c.minutes >= 0.5)
+        # never by what is left of the run: it must go on with the same bits after a resume
         return long and self.run.device.type != "mps" if c.compile == "auto" else bool(c.compile)
 
-    def compile(self) -> bool:
+    def compile(self) -> None:
         """On a GPU the whole forward; on a CPU block by block, which compiles in half the time and runs as fast."""
         if self.run.device.type == "cuda":
             self.sums = torch.compile(self.run.objective.sums, dynamic=False)
+            self.way = Captured(self.step)
         else:
             for block in blocks(self.run.model):
                 block.compile(dynamic=False)
-        return True
 
     def __call__(self) -> tuple[Tensor, Tensor, int]:
-        run, device = self.run, self.run.device
-        count = run.settings.accumulate
+        run, count = self.run, self.run.settings.accumulate
         batches = [run.data.batch(run.step * count + i) for i in range(count)]
         tokens = sum(batch.numel() - batch.shape[0] for batch in batches)
-        if device.type == "cuda":
-            batches = [batch.pin_memory().to(device, non_blocking=True) for batch in batches]
-        self.calls += 1
-        if self.captured is not None:
-            return *self.captured(batches), tokens
-        if device.type == "cuda" and self.compiled and self.calls == Captured.AFTER:
-            self.captured = self.capture(batches)
-            if self.captured is not None:
-                return *self.captured(batches), tokens
-        return *self.careful(batches), tokens
+        if run.device.type == "cuda":
+            batches = [batch.pin_memory() for batch in batches]
+        batches = [batch.to(run.device, non_blocking=True) for batch in batches]
+        return *(self.way if self.settled else self.careful)(batches), tokens
 
     def careful(self, batches: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """The first compiled step may fail where there is no compiler: then the run goes on without, and says so."""
-        if not self.compiled or self.calls > 1:
-            return self.step(batches)
-        chance = torch.get_rng_state()
+        """Compiling may fail where there is no compiler, and capturing: the run goes on without, and says so."""
+        chance = chances(self.run.device)
         try:
-            return self.step(batches)
+            done = self.way(batches)
+            self.settled = not isinstance(self.way, Captured) or self.way.graph is not None
+            return done
         except Exception as problem:
             if self.run.settings.compile != "auto":
                 raise
-            self.uncompile()
             self.run.optimizer.zero_grad()
-            torch.set_rng_state(chance)
-            reason = str(problem).strip().splitlines()[0][:120] if str(problem).strip() else type(problem).__name__
-            self.notice(f"not compiled, which is slower but the same: {reason}")
+            restore(chance, self.run.device)
+            self.fall_back(str(problem).strip().splitlines() or [type(problem).__name__])
             return self.step(batches)
 
-    def uncompile(self) -> None:
-        self.compiled, self.sums = False, self.run.objective.sums
-        for block in blocks(self.run.model):
-            block._compiled_call_impl = None
+    def fall_back(self, reason: list[str]) -> None:
+        if isinstance(self.way, Captured) and self.way.calls > 1:
+            self.notice(f"not captured as one graph, which is slower but the same: {reason[0][:120]}")
+        else:
+            self.notice(f"not compiled, which is slower but the same: {reason[0][:120]}")
+            self.sums = self.run.objective.sums
+            for block in blocks(self.run.model):
+                block._compiled_call_impl = None
+        self.way, self.settled = self.step, True
 
     def step(self, batches: list[Tensor]) -> tuple[Tensor, Tensor]:
         run = self.run
@@ -118,11 +119,13 @@ class Advance:
         run.optimizer.zero_grad()
         return torch.stack(losses).sum(), norm
 
-    def capture(self, batches: list[Tensor]) -> Captured | None:
-        with suppress(RuntimeError):
-            return Captured(self.step, batches)
-        self.notice("the step could not be captured as one graph; it runs kernel by kernel")
-        return None
+    def keep_pace(self) -> None:
+        """On a GPU, wait for the step before this one: the device is never idle, and the clock tells its time."""
+        if self.run.device.type == "cuda":
+            before, self.flag = self.flag, torch.cuda.Event()
+            self.flag.record()
+            if before is not None:
+                before.synchronize()
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:

@@ -35,7 +35,7 @@ class Muon(torch.optim.Optimizer):
             self.update(group, weights, [self.state[weight]["momentum"] for weight in weights])
 
     def update(self, group: dict[str, Any], weights: list[Tensor], momenta: list[Tensor]) -> None:
-        lr, keep = group["lr"], torch.tensor(group["momentum"], device=weights[0].device)
+        lr, keep = group["lr"], torch.full((), group["momentum"], device=weights[0].device)
         grads = [weight.grad for weight in weights if weight.grad is not None]
         if self.found_inf is not None:  # a step that must not be taken: nothing is learned and nothing forgotten
             lr, keep = lr * (1 - self.found_inf), torch.maximum(keep, self.found_inf)

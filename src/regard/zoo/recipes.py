@@ -9,6 +9,7 @@ from regard.config.names import did_you_mean
 from regard.config.reader import contents, override, parsed
 from regard.zoo.presets import described
 
+PRECISIONS = ("fp32", "mixed", "bf16")
 UNKNOWN = 1  # a vocabulary of one: the tokenizer will say
 HERE = Path(__file__).resolve()
 FOLDERS = (HERE.parents[1] / "recipes", HERE.parents[3] / "recipes")  # in an installed package, in a checkout
@@ -53,7 +54,7 @@ def filled(given: dict[str, Any]) -> dict[str, Any]:
     position = trunk.get("position", {}) if isinstance(trunk, dict) else {}
     if position.get("kind") == "learned" and "length" not in asked:
         whole["trunk"]["position"] = {**position, "length": train.get("context", config.Train().context)}
-    if "precision" not in whole and "precision" in train:
+    if "precision" not in whole and train.get("precision") in PRECISIONS:  # else the reader speaks of train.precision
         whole["precision"] = train["precision"]
     if "precision" in whole and "precision" not in train:
         train = {**train, "precision": whole["precision"]}

@@ -18,7 +18,7 @@ function startSamples() {
     const shown = data.samples.filter((sample) => sample.step === steps[i]).sort((a, b) => a.temperature - b.temperature);
     columns.replaceChildren(...shown.map((sample) => make("article", { class: "sample" },
       make("h3", {}, `temperature ${sample.temperature}`),
-      make("p", { tabindex: 0 }, make("span", { class: "prompt" }, sample.prompt.trim() ? sample.prompt : ""), sample.text.replace(/^\n+/, "")))));
+      make("p", { tabindex: 0 }, ...said(sample)))));
   }
 
   function toggle() {
@@ -35,6 +35,11 @@ function startSamples() {
   if (steps.length > 1) host.append(make("div", { class: "controls" }, play, slider, where));
   host.append(columns);
   turn(steps.length - 1);
+}
+
+/** The prompt and what follows, exactly; where the prompt is only a line break, the text begins at its first line. */
+function said({ prompt, text }) {
+  return prompt.trim() ? [make("span", { class: "prompt" }, prompt), text] : [text.replace(/^\n+/, "")];
 }
 
 function lossAt(step) {
