@@ -11,6 +11,9 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraint
 # Two workers of one thread each: the number of threads changes the bits of a run on the CPU, so tests fix it.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 RESULTS := bench/results
+# `make demo CHANGES="train.minutes=1" OUT=runs/short` changes what the demo does.
+OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
+CHANGES ?=
 
 .PHONY: help setup test check demo bench gpu faults map clean
 
@@ -38,12 +41,15 @@ check: setup  ## ruff, mypy, which room imports which, and whether docs/map.md i
 	$(BIN)/python tests/rooms.py
 	$(BIN)/python tools/map.py --check
 
-demo: setup  ## train and look inside something small, in about a minute
-	$(BIN)/python examples/demo.py
+demo: setup  ## the main job: train on Shakespeare for three minutes, hear the model speak, see what it learned
+	$(BIN)/regard train shakespeare $(CHANGES) --out $(OUT)
+	$(BIN)/regard generate $(OUT) "ROMEO:" --new 300 --temperature 0.8
+	@echo "Open $(OUT)/report.html in a browser."
 
 bench: setup  ## side-by-side benchmarks on this CPU; log in bench/results
 	@mkdir -p $(RESULTS)
 	$(BIN)/python bench/cpu.py 2>&1 | tee $(RESULTS)/cpu.log
+	$(BIN)/python bench/lab.py 2>&1 | tee $(RESULTS)/lab.log
 
 gpu:  ## the tests that need CUDA, with GPU_PYTHON and its own torch; log in bench/results
 	@mkdir -p $(RESULTS)

@@ -25,6 +25,7 @@ PUBLISHED = {
         **dict.fromkeys(("k", "v", "out", "up", "place"), D**-0.5),
         "q": (D * WIDTH) ** -0.5, "down": HIDDEN**-0.5, "token": 1.0,
     },
+    "quiet": {**dict.fromkeys((*QKV, "up", "token", "place"), D**-0.5), "out": 0.0, "down": 0.0},
 }  # fmt: skip
 
 

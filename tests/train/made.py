@@ -6,7 +6,7 @@ from itertools import islice
 import torch
 
 import regard
-from regard.train import Run, train
+from regard.train import train
 
 V, D, H, N = 23, 12, 3, 17
 TEXT = "".join(f"{who} {what} the {whom}, and {why}.\n" for who in ("a cat", "my dog", "the owl")
@@ -95,7 +95,3 @@ def lines(path):
     """The lines of a log but for the times, which no seed repeats."""
     read = [json.loads(line) for line in path.read_text(encoding="utf8").splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in read]
-
-
-def begun(recipe):
-    return Run.from_recipe(recipe)

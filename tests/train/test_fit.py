@@ -1,6 +1,7 @@
 """A run in its folder: what stands there, how often it is saved and evaluated, and what it refuses to begin."""
 
 import json
+import sys
 import tomllib
 
 import pytest
@@ -85,13 +86,13 @@ def test_run_json_tells_the_circumstances_and_what_was_measured(desk, recipe):
 
 
 def test_samples_are_kept_with_the_step_the_temperature_and_the_prompt(desk, recipe):
-    fit(recipe("train.eval_every=4", "report.temperatures=[0.5, 1.0]", "report.new=9"), desk / "run", quiet=True)
+    fit(recipe("train.eval_every=4", "report.temperatures=[0.5, 1.0]"), desk / "run", quiet=True)
     found = lines(desk / "run/samples.jsonl")
 
     assert [list(line) for line in found] == [["step", "temperature", "prompt", "text"]] * 3
     assert [(line["step"], line["temperature"], len(line["text"])) for line in found] == [
-        (4, 0.8, 200), (6, 0.5, 9), (6, 1.0, 9)]  # fmt: skip
-    assert found[-1]["text"] == regard.load(desk / "run").generate("a ", new=9, temperature=1.0, seed=0)
+        (4, 0.8, 200), (6, 0.5, 5), (6, 1.0, 5)]  # fmt: skip
+    assert found[-1]["text"] == regard.load(desk / "run").generate("a ", new=5, temperature=1.0, seed=0)
 
 
 @pytest.mark.spec("S089")
@@ -182,6 +183,34 @@ def test_a_tiny_budget_of_time_ends(desk, recipe):
     assert made.steps >= 1 and made.seconds >= 6e-4 and steps(desk / "run") == [f"step-{made.steps:06d}"]
 
 
+# ---------------------------------------------------------------- nothing is lost
+
+
+@pytest.mark.xfail(strict=True, raises=config.DataError, reason="the prompt of the samples is first read after the "
+                   "last step, and the model is not saved yet")  # fmt: skip
+def test_a_prompt_that_cannot_be_said_is_refused_before_the_first_step(desk, recipe):
+    with pytest.raises(config.ConfigError, match="report.prompt"):
+        fit(recipe("report.prompt=ROMEO:"), desk / "run", quiet=True)
+
+
+@pytest.mark.xfail(strict=True, reason="the last evaluation comes before the last checkpoint")
+def test_what_was_learned_is_kept_though_the_last_evaluation_fails(desk, recipe, monkeypatch):
+    def fail(model, blocks):
+        raise config.RunError("the disk of the validation text has failed")
+
+    monkeypatch.setattr(sys.modules["regard.train.fit"], "evaluate", fail)
+    with pytest.raises(config.RunError, match="disk"):
+        fit(recipe(), desk / "run", quiet=True)
+
+    assert steps(desk / "run") == ["step-000006"]
+
+
+@pytest.mark.parametrize("place", ["text.txt", "text.txt/run"])
+def test_a_place_that_cannot_be_written_is_named(desk, recipe, place):
+    with pytest.raises(config.RunError, match=f"{place}.*another folder"):
+        fit(recipe("train.steps=1"), desk / place, quiet=True)
+
+
 # ---------------------------------------------------------------- what others open
 
 
@@ -244,7 +273,15 @@ def test_masks_that_never_look_ahead_are_trained(recipe, mask):
     assert Run.from_recipe(recipe(f"model.mask={mask}")).recipe.model.trunk.mask == mask
 
 
-# ---------------------------------------------------------------- defaults
+# ---------------------------------------------------------------- names and defaults
+
+
+@pytest.mark.parametrize("setting", [
+    "model.dim=24", "model.depth=1", "model.heads=2", "train.steps=9", "train.minutes=0.5", "train.seed=3",
+    "train.save_every=4", "train.eval_every=4", "train.precision=mixed", "train.parallel=none", "train.compile=true",
+])  # fmt: skip
+def test_settings_that_others_rely_on_are_there(recipe, setting):
+    assert recipe(setting) != recipe() or setting == "train.parallel=none"
 
 
 @pytest.mark.spec("S096")

@@ -101,7 +101,7 @@ def test_rates_rise_until_the_warm_up_ends_and_never_after(setting):
     rates = factors(setting)
 
     assert rates[: W - 1] == sorted(rates[: W - 1]) and rates[W - 1 :] == sorted(rates[W - 1 :], reverse=True)
-    assert 0 < min(rates) and max(rates) <= 1
+    assert min(rates) > 0 and max(rates) <= 1
 
 
 @pytest.mark.parametrize("setting", DOWN, ids=lambda c: c.kind)

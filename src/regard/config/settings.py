@@ -11,7 +11,8 @@ from typing import Literal
 from regard.config.expressions import check_mask
 from regard.config.names import did_you_mean
 
-KERNELS = ["auto", "reference", "fused", "cells", "flex", "local", "varlen"]  # a kernel of your own enters itself
+# a kernel of your own enters itself
+KERNELS = ["auto", "reference", "fused", "cells", "flex", "local", "short", "varlen"]
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu")
 INITS = ("gpt2", "bert", "t5", "xavier", "vit", "quiet")
 MAPS = ("q", "k", "v", "out")

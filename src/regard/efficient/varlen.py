@@ -7,7 +7,6 @@ bound's empty places cost a little. Documents must stand together in their row.
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from regard.core.kernels import Ask, How, Plan, kernel, shared
 from regard.core.masks import CAUSAL, DOCUMENTS
@@ -32,6 +31,8 @@ def claims(ask: Ask) -> str:
 @kernel("varlen", refuses=refuses, claims=claims)
 def varlen(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
     """softmax within each document, and nothing computed between documents."""
+    from torch.nn.attention.varlen import varlen_attn  # brings half of the compiler: as slow to import as torch itself
+
     starts = document_starts(plan.ask.q)
     q_, k_, v_ = (shared(x, q).transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B·N, H, d)
     window = (-1, -1) if plan.ask.mask == DOCUMENTS else (-1, 0)

@@ -1,7 +1,8 @@
 """How much arithmetic a token costs: the matrix products, which are nearly all of it.
 
 A product of (m, k) and (k, n) counts 2·m·k·n: a multiplication and an addition each. Looking counts the whole square
-of queries and keys, as dense kernels are charged; one that skips the causal half does half of that part.
+of queries and keys, as dense kernels are charged; one that skips the causal half does half of that part. Windows that
+run in chunks count the chunks.
 Norms, softmax and activations are left out: a few percent of the count.
 """
 
@@ -11,7 +12,9 @@ from torch import nn
 
 from regard import config
 from regard.core.layers import Attention, Block, Cross
+from regard.core.masks import mask
 from regard.core.model import Transformer, Trunk
+from regard.efficient.local import LEAST, reach
 from regard.measure.ghost import outline
 
 
@@ -56,7 +59,8 @@ def trunk_flops(trunk: Trunk, queries: int, memory: int) -> dict[str, float]:
         block = trunk.blocks[i % len(trunk.blocks)]
         assert isinstance(block, Block)
         parts["attention"] += maps(block.attn, queries)
-        parts["looking"] += looking(block.attn, queries, queries) + shaw(trunk.c.position, block.attn, queries)
+        keys = seen(trunk.c, i, queries)
+        parts["looking"] += looking(block.attn, queries, keys) + shaw(trunk.c.position, block.attn, queries)
         parts["feed-forward"] += maps(block.mlp, queries)
         if block.cross is not None:
             parts["cross-attention"] += across(block.cross, queries, memory)
@@ -66,6 +70,15 @@ def trunk_flops(trunk: Trunk, queries: int, memory: int) -> dict[str, float]:
 def maps(part: nn.Module, tokens: int) -> float:
     """Every weight matrix of a part multiplies every token once."""
     return sum(2.0 * layer.weight.numel() * tokens for layer in part.modules() if isinstance(layer, nn.Linear))
+
+
+def seen(c: config.Trunk, layer: int, tokens: int) -> int:
+    """The keys that each query is charged for: all of them, or its chunks' where a window runs in chunks."""
+    found = reach(mask(c.masks[layer % len(c.masks)])) if c.attention.kernel in ("auto", "local") else None
+    if found is None or c.position.kind in ("alibi", "buckets", "shaw", "relative"):
+        return tokens
+    size = max(found[0], LEAST)
+    return tokens if tokens < 4 * size else size * (2 if found[1] else 3)
 
 
 def looking(attention: Attention, queries: int, keys: int) -> float:

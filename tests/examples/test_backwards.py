@@ -1,4 +1,4 @@
-"""The demo does what it says: a translator learns to read backwards, and is seen to."""
+"""The example does what it says: a translator learns to read backwards, and is seen to."""
 
 import pytest
 import torch
@@ -14,11 +14,11 @@ def model(example):
     return one.eval()
 
 
-def test_the_demo_learns_to_reverse_rows_it_has_not_seen(model, example):
+def test_the_example_learns_to_reverse_rows_it_has_not_seen(model, example):
     assert example.accuracy(model) >= 0.95
 
 
-def test_the_writer_of_the_demo_looks_along_the_other_diagonal(model, example):
+def test_the_writer_of_the_example_looks_along_the_other_diagonal(model, example):
     source, target = example.batch(1, least=example.LENGTH)
     weights = example.alignment(model, source, target)
     looked = weights.argmax(-1)
@@ -27,11 +27,11 @@ def test_the_writer_of_the_demo_looks_along_the_other_diagonal(model, example):
     assert right.float().mean() >= 0.8
 
 
-def test_ten_paddings_of_the_demo_are_one_graph(model, example):
+def test_ten_paddings_of_the_example_are_one_graph(model, example):
     torch._dynamo.reset()
 
     assert example.graphs(model) == 1
 
 
-def test_the_demo_runs_as_its_reader_runs_it(printed):
+def test_the_example_runs_as_its_reader_runs_it(printed):
     assert "compile to 1 graph" in printed()

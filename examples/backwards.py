@@ -1,4 +1,4 @@
-"""A translator that learns to read backwards, in half a minute, and shows how: `make demo`.
+"""A translator that learns to read backwards, in a quarter of a minute, and shows how.
 
 One sentence of config makes an encoder-decoder; a plain PyTorch loop trains it on random digits to say them in
 reverse; it is compiled (one graph for every padding), it generates with a cache, and the cross-attention of its one
