@@ -137,7 +137,8 @@ def biased(c: C.Position, heads: int, width: int = D) -> Position:
     return made
 
 
-CPU_KERNELS = [name for name, kernel in KERNELS.items() if kernel.exact and name not in ("flex", "varlen", "cells", "local")]
+PARTIAL = ("flex", "varlen", "cells", "local")  # for some masks or devices alone: laws of their own
+CPU_KERNELS = [name for name, kernel in KERNELS.items() if kernel.exact and name not in PARTIAL]
 
 
 # ---------------------------------------------------------------- models

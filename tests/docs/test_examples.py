@@ -126,3 +126,43 @@ def test_links_are_found_in_prose_and_not_in_code():
     page = "[`name`](a.py) and `[cos sin](k)` and [web](https://example.org)\n```python\nx[0](1)\n```\n[b](b.md#part)\n"
 
     assert links(page) == [("`name`", "a.py"), ("b", "b.md")]
+
+
+# ---------------------------------------------------------------- the command line
+
+SHORTER = {  # what makes a run of minutes one of seconds; the rest of a command is run as it stands
+    "regard train": "train.minutes=none train.steps=2 train.batch=2 train.context=16 train.compile=false "
+                    "train.eval_tokens=500 report.new=5 model.dim=32 model.depth=2 model.heads=2",
+    "regard generate": "--new 5",
+}
+
+
+def verbs(text):
+    """The lines of bash that call our command, in the order of the page."""
+    lines = [line.strip() for _, piece in fences(text, "bash") for line in piece.splitlines()]
+    return [line for line in lines if line.startswith("regard ")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if verbs(read(page))], ids=named)
+def test_the_commands_of_a_page_run_one_after_the_other(page, tmp_path):
+    text = "Is this a dagger which I see before me,\nThe handle toward my hand?\n" * 300
+    for name in ("my.txt", "other.txt"):
+        (tmp_path / name).write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "REGARD_CACHE": str(tmp_path / "cache")}
+
+    for command in verbs(read(page)):
+        more = next((words for verb, words in SHORTER.items() if command.startswith(verb)), "")
+        words = [*shlex.split(command, comments=True)[1:], *shlex.split(more)]
+        done = subprocess.run([sys.executable, "-m", "regard", *words], cwd=tmp_path, env=environment,
+                              capture_output=True, encoding="utf8", timeout=300)
+
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert done.stdout, command
+
+
+def test_what_make_demo_calls_is_on_the_page_of_the_lab():
+    demo = re.search(r"^demo:.*?\n\n", read(ROOT / "Makefile"), re.MULTILINE | re.DOTALL)[0]
+
+    assert "regard train shakespeare" in demo and "regard generate" in demo
+    assert "regard train shakespeare" in read(ROOT / "README.md")

@@ -60,7 +60,6 @@ def test_without_a_compiler_a_run_goes_on_as_written_and_says_so_in_a_line(auto,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.xfail(strict=True, reason="of what torch wraps only the wrapper is told: \"backend='inductor' raised:\"")
 def test_the_line_tells_the_reason(auto, broken, way):
     told = []
     losses_of(auto(*WAYS[way]), told, steps=1)
@@ -95,8 +94,6 @@ def test_what_is_left_of_a_run_does_not_decide(recipe, changes):
     assert Advance(run, print).wanted()
 
 
-@pytest.mark.xfail(strict=True, reason="after the loop the blocks stay compiled, and the next text of another length "
-                                       "is compiled anew")  # fmt: skip
 def test_after_training_the_model_runs_as_written(recipe):
     run = Run.from_recipe(recipe("train.compile=true", "train.steps=0", *WAYS["block by block"]))
     list(train(run))

@@ -85,7 +85,6 @@ def test_what_is_said_stays_one_line_and_is_not_interpreted(run, capsys):
     assert capsys.readouterr().err == line + "\n"
 
 
-@pytest.mark.xfail(strict=True, reason="rich turns :cat: into a picture; Console(emoji=False) would not")
 def test_names_with_colons_are_said_as_they_are(run, capsys):
     with Display(run) as display:
         display.say("runs/:cat:: goes on")
@@ -102,7 +101,6 @@ def test_quiet_says_nothing_at_all(run, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.xfail(strict=True, reason="a mean that is no number stays none: 0.98 · nan + 0.02 · loss")
 def test_one_loss_that_is_no_number_is_forgotten_again(run, capsys):
     with Display(run) as display:
         for number in range(40):
@@ -111,8 +109,6 @@ def test_one_loss_that_is_no_number_is_forgotten_again(run, capsys):
     assert "loss 1.5000" in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.xfail(strict=True, reason="the time that compiling took is spread over all the steps to come: 5:44 left "
-                                       "where two seconds are")  # fmt: skip
 def test_a_slow_first_step_does_not_make_the_rest_look_slow(run):
     run.settings = config.Train(steps=220)
     with Display(run, quiet=True) as display:

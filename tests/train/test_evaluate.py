@@ -75,7 +75,6 @@ def test_the_mode_comes_back_also_after_a_failure():
     assert made.training
 
 
-@pytest.mark.xfail(strict=True, reason="every part is put into the mode of the whole")
 def test_parts_in_a_mode_of_their_own_keep_it():
     made = model().train()
     made.embed.eval()

@@ -70,8 +70,6 @@ def test_a_recipe_decides_all_whatever_was_drawn_before(recipe):
     assert losses[0] == losses[1]
 
 
-@pytest.mark.xfail(strict=True, reason="dropout draws from torch's own generator, which others draw from: a run does "
-                                       "not hold all of its state")  # fmt: skip
 def test_whatever_happens_between_steps_changes_nothing(recipe):
     alone = advanced(Run.from_recipe(recipe()))
     disturbed = []
@@ -258,7 +256,6 @@ def test_any_module_can_be_trained():
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="an assert, and not a sentence")
 def test_a_module_that_cannot_be_saved_says_so(tmp_path):
     with pytest.raises((config.ConfigError, config.DataError, config.RunError, TypeError)):
         run_of(Plain(), short()).save(tmp_path / "plain")

@@ -143,7 +143,6 @@ def test_either_signal_saves_and_is_told(desk, stopped, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="a signal during a step that is evaluated loses the evaluation and its sample")
 def test_an_evaluation_that_was_due_is_not_lost(desk, recipe, stopped):
     stopped(4, "train.eval_every=2")
     resume(desk / "run", quiet=True)
@@ -217,7 +216,6 @@ def test_a_run_made_longer_is_the_longer_run(desk, recipe, kind):
     assert config.read(config.Recipe, desk / "run/config.toml").train.steps == 9
 
 
-@pytest.mark.xfail(strict=True, reason="the log keeps the evaluation and the samples of the end that was none")
 def test_a_run_made_longer_tells_nothing_of_its_first_end(desk, recipe):
     fit(recipe("train.steps=4"), desk / "run", quiet=True)
     resume(desk / "run", ["train.steps=9"], quiet=True)
@@ -235,7 +233,6 @@ def test_a_finished_run_has_nothing_left_to_learn(desk, recipe):
     assert {name: (last(desk / "run") / name).read_bytes() for name in TENSORS} == before
 
 
-@pytest.mark.xfail(strict=True, reason="every resume of a finished run logs its last evaluation and samples once more")
 def test_a_finished_run_is_not_finished_twice(desk, recipe):
     fit(recipe(), desk / "run", quiet=True)
     before = [lines(desk / "run" / name) for name in ("log.jsonl", "samples.jsonl")]
@@ -272,13 +269,13 @@ def test_what_a_killed_writer_left_is_swept(desk, stopped):
     assert steps(desk / "run") == ["step-000003", "step-000006"]
 
 
-@pytest.mark.xfail(strict=True, reason="damaged checkpoints with higher numbers count as the newest")
 def test_pruning_never_removes_the_last_whole_checkpoint(desk, recipe):
     fit(recipe("train.save_every=4"), desk / "run", quiet=True)
     (last(desk / "run") / "MANIFEST.json").unlink()
     prune(desk / "run/checkpoints", keep=1)
 
-    assert hub.newest(desk / "run").name == "step-000004"
+    with pytest.warns(UserWarning, match="step-000006"):
+        assert hub.newest(desk / "run").name == "step-000004"
 
 
 # ---------------------------------------------------------------- what has changed meanwhile
@@ -293,7 +290,6 @@ def test_other_threads_are_said_aloud(desk, stopped, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="a resumed run writes the first machine's facts into its later checkpoints")
 def test_a_checkpoint_tells_where_it_was_made(desk, stopped):
     stopped(3)
     torch.set_num_threads(2)
@@ -307,15 +303,12 @@ def test_a_checkpoint_tells_where_it_was_made(desk, stopped):
 
 
 @pytest.mark.parametrize("change", ["train.batch=3", "train.seed=1", "train.optimizer.kind=muon", "train.context=5"])
-@pytest.mark.xfail(strict=True, reason="only the command line refuses; the function goes on with another run, or fails "
-                                       "with KeyError in the optimizer")  # fmt: skip
 def test_settings_that_would_make_another_run_are_refused(desk, stopped, change):
     stopped(3)
     with pytest.raises(config.ConfigError, match=change.partition("=")[0]):
         resume(desk / "run", [change], quiet=True)
 
 
-@pytest.mark.xfail(strict=True, reason="nobody looks whether the text is still the same")
 def test_another_text_is_said_aloud_or_refused(desk, stopped, capsys):
     stopped(3)
     (desk / "text.txt").write_text(TEXT[::-1])
@@ -352,7 +345,6 @@ def test_a_checkpoint_of_a_later_version_is_refused(desk, stopped):
 
 
 @pytest.mark.parametrize("lost", ["seconds", "log", "samples", "surroundings"])
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="state.json is not read with the same care as config.json")
 def test_a_state_that_lacks_something_is_refused_in_a_sentence(desk, stopped, lost):
     stopped(3)
     rewrite(desk / "run", lambda state: state.pop(lost))

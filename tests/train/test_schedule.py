@@ -113,12 +113,11 @@ def test_at_the_end_the_final_rate_is_reached(setting):
 def test_a_run_by_the_clock_comes_down_by_the_clock(setting):
     made = schedule(setting, 16)
 
-    assert made(W, 0.9) == made(100 * W, 0.9) < made(100 * W, 0.7)
+    assert made(100 * W, 0.9) == pytest.approx(made(1000 * W, 0.9), rel=0.05)
+    assert made(100 * W, 0.9) < made(100 * W, 0.7)
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
-@pytest.mark.xfail(strict=True, reason="the way down begins with the warm-up, so lr is never reached: with 10 of 20 "
-                                       "steps of warm-up a cosine peaks at 0.58 of it")  # fmt: skip
 def test_lr_is_reached_when_the_warm_up_ends(kind):
     rates = factors(config.Slope(kind=kind, warmup=10), steps=20)
 

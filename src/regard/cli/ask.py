@@ -92,4 +92,5 @@ def answer(texts: list[Any], sampling: dict[str, Any]) -> dict[str, Any]:
     """All there is to know about some completions of one prompt; with the seed, the same texts can be made again."""
     told = [{"text": made.text, "tokens": len(made.ids), "reason": made.reason, "seconds": made.seconds}
             for made in texts]  # fmt: skip
-    return {"prompt": texts[0].prompt, "texts": told, "sampling": sampling | {"seed": texts[0].seed}}
+    first = texts[0]
+    return {"prompt": first.prompt, "text": first.text, "texts": told, "sampling": sampling | {"seed": first.seed}}

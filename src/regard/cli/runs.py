@@ -13,7 +13,7 @@ from regard.cli.output import Json, Overrides, as_json, as_rows
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
-MAY_CHANGE = ("train.steps", "train.minutes")
+MAY_CHANGE = config.MAY_CHANGE
 
 
 def known(incomplete: str) -> list[str]:

@@ -8,6 +8,7 @@ from regard.config.errors import DataError, RunError
 from regard.config.expressions import MASKS
 from regard.config.reader import ConfigError, make, read, schema, text, tree
 from regard.config.recipe import (
+    MAY_CHANGE,
     PACKAGED,
     PRESETS,
     AdamW,
@@ -59,9 +60,9 @@ from regard.config.settings import (
 from regard.config.version import VERSION
 
 __all__ = [
-    "ACTIVATIONS", "INITS", "KERNELS", "MASKS", "MLP", "NO_DROPOUT", "PACKAGED", "PRESETS", "VERSION", "AdamW",
-    "Alibi", "Attention", "Bare", "Buckets", "Bytes", "Characters", "ConfigError", "Data", "DataError", "Dropout",
-    "Embed", "Encoder", "Head", "Learned", "Muon", "Noam", "Norm", "Nowhere", "OneHot", "Pieces", "Pooled",
+    "ACTIVATIONS", "INITS", "KERNELS", "MASKS", "MAY_CHANGE", "MLP", "NO_DROPOUT", "PACKAGED", "PRESETS", "VERSION",
+    "AdamW", "Alibi", "Attention", "Bare", "Buckets", "Bytes", "Characters", "ConfigError", "Data", "DataError",
+    "Dropout", "Embed", "Encoder", "Head", "Learned", "Muon", "Noam", "Norm", "Nowhere", "OneHot", "Pieces", "Pooled",
     "Position", "Recipe", "Relative", "Report", "Rotary", "RunError", "Sampling", "Saved", "Shaw", "Sinusoidal",
     "Slope", "Text", "Towers", "Train", "Transformer", "Trapezoid", "Trunk", "Vocabulary", "Words", "make", "read",
     "schema", "text", "tree",

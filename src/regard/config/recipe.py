@@ -9,9 +9,10 @@ Defaults are the lecture's: batches of 32, learning rate 1e-4 after 4,000 steps 
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.config.settings import Transformer, at_least
+from regard.config.settings import Transformer, Trunk, at_least
 
 PACKAGED = ("shakespeare",)  # texts that come with the package
+MAY_CHANGE = ("train.steps", "train.minutes")  # what a run that goes on may have otherwise
 PRESETS = ("gpt2", "lab", "llama-7b")  # sentences that a recipe may begin from; `regard.zoo` holds them
 
 
@@ -263,7 +264,7 @@ class Recipe:
 
     data: Data = Data()
     text: Text = Characters()
-    model: Transformer = Transformer()
+    model: Transformer = Transformer(trunk=Trunk(mask="causal"))
     train: Train = Train()
     report: Report = Report()
 

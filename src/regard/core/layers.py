@@ -96,14 +96,17 @@ class Fused(nn.Linear):
         """Left to `regard.core.init`."""
 
 
+def gelu_tanh(x: Tensor) -> Tensor:
+    """x/2·(1 + tanh u), u = sqrt(2/pi)·(x + 0.044715 x^3); compiled as x·sigmoid(2u), the same and faster on a CPU."""
+    if torch.compiler.is_compiling():
+        return x * torch.sigmoid(math.sqrt(8 / math.pi) * x * (1 + 0.044715 * x * x))
+    return F.gelu(x, approximate="tanh")
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "silu": F.silu,
-}
+    "relu": F.relu, "relu2": lambda x: F.relu(x).square(), "silu": F.silu,
+    "gelu": F.gelu, "gelu_tanh": gelu_tanh, "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+}  # fmt: skip
 
 
 class MLP(nn.Module):

@@ -145,11 +145,7 @@ def table_for(address: str, heads: Any, rows: slice, q: Tensor, k: Tensor, plan:
 
 @contextmanager
 def looking(
-    model: Any,
-    *names: str,
-    heads: Sequence[int] | None = None,
-    queries: slice | None = None,
-    edit: Edit | None = None,
+    model: Any, *names: str, heads: Sequence[int] | None = None, queries: slice | None = None, edit: Edit | None = None
 ) -> Iterator[Seen]:
     """Watch a model at addresses such as "trunk.3.attn.pattern" or "trunk.*.mlp.out".
 

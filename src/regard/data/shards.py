@@ -29,10 +29,10 @@ Notice = Callable[[str], object]
 
 
 class Shards:
-    """The ids of a text, in a file or in memory; `name` is what to call it."""
+    """The ids of a text, in a file or in memory; `name` is what to call it, `digest` tells it from others."""
 
-    def __init__(self, data: Tensor, name: str = "the text") -> None:
-        self.data, self.name = data, name
+    def __init__(self, data: Tensor, name: str = "the text", digest: str = "") -> None:
+        self.data, self.name, self.digest = data, name, digest
 
     def __len__(self) -> int:
         return len(self.data)
@@ -43,7 +43,7 @@ class Shards:
 
     def part(self, start: int, stop: int | None, name: str) -> "Shards":
         """A stretch of the same ids; nothing is copied."""
-        return Shards(self.data[start:stop], name)
+        return Shards(self.data[start:stop], name, self.digest and f"{self.digest}[{start}:{stop}]")
 
 
 def tokenized(sources: Sequence[Source], tokenizer: Tokenizer, folder: Path, notice: Notice) -> Shards:
@@ -63,7 +63,7 @@ def tokenized(sources: Sequence[Source], tokenizer: Tokenizer, folder: Path, not
     if data is None:
         data = in_memory(dtype, encoded(sources, tokenizer))
     names = [source.name for source in sources]
-    return Shards(data, ", ".join(names[:3] + ["..."] * (len(names) > 3)))
+    return Shards(data, ", ".join(names[:3] + ["..."] * (len(names) > 3)), store.key(about))
 
 
 def narrowest(vocabulary: int) -> str:
@@ -71,11 +71,13 @@ def narrowest(vocabulary: int) -> str:
 
 
 def encoded(sources: Iterable[Source], tokenizer: Tokenizer) -> "Iterator[array[int]]":
-    """The ids of one text after the other, in parts, with the end token between texts where there is one."""
+    """The ids of one text after the other, in parts; the end token between texts and the start token before each,
+    where there are such tokens.
+    """
     code = TYPES[narrowest(len(tokenizer))][0]
     for number, source in enumerate(sources):
-        if number and "end" in tokenizer.roles:
-            yield array(code, [tokenizer.roles["end"]])
+        borders = ("end", "start") if number else ("start",)
+        yield array(code, [tokenizer.roles[role] for role in borders if role in tokenizer.roles])
         before, lines = 0, 1
         for part in tokenizer.cut(source.parts()):
             try:

@@ -1,8 +1,8 @@
 """Checkpoints of a run: the model's folder, and under train/ what is needed to go on exactly.
 
     train/optim.safetensors   the optimizer's tensors, by the name of their weight
-    train/rng.safetensors     the states of the random number generators
-    train/state.json          step, seconds, where log.jsonl stood, and on what machine
+    train/rng.safetensors     the states of the run's random number generators
+    train/state.json          step, seconds, where log.jsonl stood, which text, and on what machine
 """
 
 import json
@@ -13,56 +13,69 @@ from typing import Any
 from regard import config
 from regard.generate.model import Transformer
 from regard.hub import folder as hub
-from regard.train.chance import chances, restore
+from regard.hub.manifest import NAME
 from regard.train.run import Run
 
 FORMAT = 1
+NEEDED = {"step": int, "seconds": float, "log": int, "samples": int, "text": str, "surroundings": dict}
 
 
 def save(run: Run, path: Path, more: dict[str, Any] | None = None) -> Path:
     """Write a checkpoint, whole or not at all."""
-    assert isinstance(run.model, Transformer)
-    state = {"format": FORMAT, "step": run.step, "seconds": run.seconds, **(more or {})}
+    state = {"format": FORMAT, "step": run.step, "seconds": run.seconds, "log": 0, "samples": 0,
+             "text": digest(run), "surroundings": {}, **(more or {})}  # fmt: skip
 
     def add(folder: Path) -> None:
         inner = folder / "train"
         inner.mkdir()
         hub.tensors_to(inner / "optim.safetensors", run.optimizer.state())
-        hub.tensors_to(inner / "rng.safetensors", chances(run.device))
+        hub.tensors_to(inner / "rng.safetensors", run.chance)
         (inner / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf8")
 
-    return hub.write(path, run.model, run.tokenizer, run.settings.context, more=add)
+    return hub.write(path, savable(run), run.tokenizer, run.settings.context, more=add)
 
 
 def load(run: Run, path: Path) -> dict[str, Any]:
     """Bring a run to where the checkpoint was; what state.json said."""
-    assert isinstance(run.model, Transformer)
-    state = state_of(path)
-    found = hub.read(path)
-    if found.config != run.model.c:
+    model, state, found = savable(run), state_of(path), hub.read(path)
+    if found.config != model.c:
         raise config.DataError(f"{path}: holds another model than the run's config.toml describes; use its own config")
-    hub.fill(run.model, found)
+    if state["text"] != digest(run):
+        name = getattr(getattr(run.data, "shards", None), "name", "the text")
+        raise config.DataError(f"{name}: not the text that {path} was trained on; bring it back, or begin a new run")
+    hub.fill(model, found)
     run.optimizer.load(hub.tensors_from(path / "train" / "optim.safetensors"))
-    restore(hub.tensors_from(path / "train" / "rng.safetensors"), run.device)
-    run.step, run.seconds = int(state["step"]), float(state["seconds"])
+    run.chance.update(hub.tensors_from(path / "train" / "rng.safetensors"))
+    run.step, run.seconds = state["step"], state["seconds"]
     return state
+
+
+def savable(run: Run) -> Transformer:
+    if not isinstance(run.model, Transformer):
+        raise TypeError(f"a run of a {type(run.model).__name__} cannot be saved; build its model with regard.build")
+    return run.model
+
+
+def digest(run: Run) -> str:
+    """Which text is read; nothing where the data are not from a text."""
+    return str(getattr(getattr(run.data, "shards", None), "digest", ""))
 
 
 def state_of(path: Path) -> dict[str, Any]:
     try:
         state = json.loads((path / "train" / "state.json").read_text(encoding="utf8"))
-        if state["format"] != FORMAT:
-            raise config.DataError(f"{path}: format {state['format']}; this version reads {FORMAT}")
-        return dict(state)
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        if isinstance(problem, config.DataError):
-            raise
-        raise config.DataError(f"{path}: no train/state.json that can be read; resume needs a run's own checkpoint, "
-                               "`regard generate` needs only the model") from None  # fmt: skip
+    except (OSError, ValueError):
+        state = None
+    if isinstance(state, dict) and state.get("format", FORMAT) != FORMAT:
+        raise config.DataError(f"{path}: format {state['format']!r}; this version reads {FORMAT}")
+    if not isinstance(state, dict) or any(not isinstance(state.get(key), kind) for key, kind in NEEDED.items()):
+        raise config.DataError(f"{path}: no train/state.json with all that resuming needs; it is no checkpoint of a "
+                               "run, or a damaged one; `regard generate` needs the model alone")  # fmt: skip
+    return state
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest few checkpoints."""
-    steps = sorted(path for path in folder.glob("step-*") if path.is_dir() and path.name[5:].isdigit())
-    for old in sorted(steps, key=lambda path: int(path.name[5:]))[:-keep]:
+    """Remove all but the newest few whole checkpoints."""
+    whole = [path for path in hub.steps(folder.parent) if (path / NAME).is_file()]
+    for old in whole[:-keep]:
         shutil.rmtree(old, ignore_errors=True)

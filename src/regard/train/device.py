@@ -7,15 +7,15 @@ from typing import Any
 import torch
 
 from regard import config
+from regard.generate.model import place
 
 
 def device_of(name: str) -> torch.device:
-    """The device that a config names; "auto" is the fastest there is."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    chosen = next(kind for kind, here in there.items() if here) if name == "auto" else name
-    if not there[chosen]:
-        raise config.ConfigError(f"train.device: {name!r} is not on this machine; set it to auto or cpu")
-    return torch.device(chosen)
+    """The device that a config names."""
+    try:
+        return place(name)
+    except config.ConfigError as problem:
+        raise config.ConfigError(f"train.{problem}") from None
 
 
 def surroundings(device: torch.device) -> dict[str, Any]:
@@ -33,10 +33,12 @@ def processor(device: torch.device) -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
 
+BITS = ("torch", "processor", "device", "threads")  # what of it can change the bits
+
+
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What has changed since, of what can change the bits, each said in a few words."""
-    keys = ("torch", "processor", "device", "threads")
-    return [f"{key} was {then.get(key)} and is {now[key]}" for key in keys if then.get(key) != now[key]]
+    return [f"{key} was {then.get(key)} and is {now[key]}" for key in BITS if then.get(key) != now[key]]
 
 
 def peak_memory(device: torch.device) -> int:

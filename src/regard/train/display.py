@@ -19,10 +19,10 @@ class Display:
 
     def __init__(self, run: Run, quiet: bool = False) -> None:
         self.run, self.quiet = run, quiet
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
         self.bar: Progress | None = None
         self.last, self.seconds, self.tokens, self.mean = time.monotonic(), run.seconds, 0, 0.0
-        self.start, self.speed = run.progress, 0.0
+        self.progress, self.speed, self.pace = run.progress, 0.0, 0.0  # pace: the part of the run done in a second
         if self.console.is_terminal and not quiet:
             self.bar = Progress(TextColumn("{task.description}"), BarColumn(24), console=self.console, transient=True)
             self.task = self.bar.add_task("", total=1.0)
@@ -30,18 +30,27 @@ class Display:
     def step(self, loss: float, tokens: int) -> None:
         """Told of every step; shows something a few times a second in a terminal, else every ten seconds."""
         self.tokens += tokens
-        self.mean = loss if not self.mean or loss != loss else 0.98 * self.mean + 0.02 * loss
+        fresh = not self.mean or self.mean != self.mean  # nothing yet, or no number
+        self.mean = loss if fresh else 0.98 * self.mean + 0.02 * loss
         now = time.monotonic()
         if self.quiet or now - self.last < (0.25 if self.bar else EVERY):
             return
-        if self.run.seconds > self.seconds:
-            speed = self.tokens / (self.run.seconds - self.seconds)
-            self.speed = speed if not self.speed else 0.8 * self.speed + 0.2 * speed
-        self.last, self.seconds, self.tokens = now, self.run.seconds, 0
+        self.measure()
+        self.last = now
         if self.bar is None:
             self.say(self.text())
         else:
             self.bar.update(self.task, completed=self.run.progress, description=self.text())
+
+    def measure(self) -> None:
+        """How fast it goes now: compiling, long ago, must not make the rest look slow."""
+        took = self.run.seconds - self.seconds
+        if took <= 0:
+            return
+        weight = 1.0 if not self.speed else 0.5
+        self.speed += weight * (self.tokens / took - self.speed)
+        self.pace += weight * ((self.run.progress - self.progress) / took - self.pace)
+        self.seconds, self.tokens, self.progress = self.run.seconds, 0, self.run.progress
 
     def text(self) -> str:
         run, steps = self.run, self.run.settings.steps
@@ -49,9 +58,8 @@ class Display:
         return f"step {number:>11}   loss {self.mean:.4f}   {self.speed:,.0f} tokens/s   {left(self.remaining())} left"
 
     def remaining(self) -> float:
-        """Seconds to go, if the rest goes as the run has gone so far."""
-        done = self.run.progress
-        return self.run.seconds * (1 - done) / done if done else 0.0
+        """Seconds to go, if the rest goes as it goes now."""
+        return (1 - self.run.progress) / self.pace if self.pace else 0.0
 
     def say(self, line: str) -> None:
         """A line that stays."""

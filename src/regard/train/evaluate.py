@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from regard.generate.session import still
 from regard.tasks.next_token import NextToken
 
 
@@ -31,20 +32,14 @@ class Score:
         return self.loss / math.log(2)
 
 
-@torch.no_grad()
 def evaluate(model: nn.Module, blocks: Iterable[Tensor]) -> Score:
-    """The score over blocks of ids (B, N + 1); the model is left in the mode it was in.
+    """The score over blocks of ids (B, N + 1); every part of the model is left in the mode it was in.
 
     Compiled parts run as written: a ragged last block would compile them anew.
     """
-    device, training, task = next(model.parameters()).device, model.training, NextToken()
-    sums, count = [], 0
-    model.eval()
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            for ids in blocks:
-                sums.append(task.sums(model, ids.to(device))["loss"].double())
-                count += task.parts(ids)["loss"].count
-    finally:
-        model.train(training)
+    device, task, sums, count = next(model.parameters()).device, NextToken(), [], 0
+    with torch.compiler.set_stance("force_eager"), still(list(model.modules())):
+        for ids in blocks:
+            sums.append(task.sums(model, ids.to(device))["loss"].to(torch.float64 if device.type != "mps" else None))
+            count += task.parts(ids)["loss"].count
     return Score(float(torch.stack(sums).sum()) if sums else 0.0, count)

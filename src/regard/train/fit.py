@@ -3,8 +3,7 @@
     runs/lab/  config.toml  run.json  log.jsonl  samples.jsonl  checkpoints/step-NNNNNN/
 """
 
-import json
-import os
+import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,21 +12,24 @@ from typing import Any
 
 import torch
 
-from regard import config, measure
+from regard import config
 from regard.config import reader
 from regard.data import blocks
 from regard.generate.model import Transformer
 from regard.hub import folder as hub
 from regard.text import Tokenizer
 from regard.train import checkpoint
-from regard.train.device import differences, peak_memory, surroundings
+from regard.train.device import BITS, differences, peak_memory, surroundings
 from regard.train.display import Display
 from regard.train.evaluate import Score, evaluate
+from regard.train.facts import described, read_facts, write_json, write_text
 from regard.train.log import Log, cut, line_of
 from regard.train.loop import Step, train
 from regard.train.run import Run
 from regard.train.signals import Signals
 
+AT_ONCE = 8192  # tokens that are evaluated together
+WARM, SHORT = 0.8, 200  # temperature and length of the samples on the way
 LAG = 16  # steps whose numbers may wait on a GPU, so that nobody waits for it
 
 
@@ -50,34 +52,40 @@ def fit(recipe: config.Recipe, out: str | Path, *, command: str = "", quiet: boo
         raise config.ConfigError(f"{out}: there is a run already; resume it, or choose another folder")
     notes: list[str] = []
     run = Run.from_recipe(recipe, notice=notes.append)
-    assert run.recipe is not None and isinstance(run.model, Transformer)
+    assert run.recipe is not None
+    facts = {"format": 1, **surroundings(run.device), **described(run), "command": command}
     try:
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (out / "config.toml").write_text(reader.text(run.recipe), encoding="utf8")
     except OSError as problem:
         raise config.RunError(f"{out}: cannot be written ({(problem.strerror or '').lower()}); "
                               "free some space or choose another folder") from None  # fmt: skip
-    facts = {"format": 1, **surroundings(run.device), **described(run), "command": command}
+    write_text(out / "config.toml", reader.text(run.recipe))
     return Fitting(run, out, facts, quiet, notes).go()
 
 
 def resume(out: str | Path, overrides: Iterable[str] = (), *, quiet: bool = False) -> Result:
     """Go on with a run from its newest whole checkpoint, as if nothing had happened."""
     out, changes = Path(out), list(overrides)
+    for name in (line.partition("=")[0].strip() for line in changes):
+        if name not in config.MAY_CHANGE:
+            raise config.ConfigError(f"{name}: a run goes on as it began, only {' and '.join(config.MAY_CHANGE)} may "
+                                     "change; begin a new run for the rest")  # fmt: skip
     hub.sweep(out / "checkpoints")
     newest = hub.newest(out)
     recipe = config.read(config.Recipe, out / "config.toml", changes)
+    if "-" in recipe.data.sources and sys.stdin.isatty():
+        raise config.DataError(f"{out}: its text came from standard input; pipe the same text in again to resume")
     notes: list[str] = []
     run = Run.from_recipe(recipe, tokenizer=Tokenizer.load(newest), notice=notes.append)
-    state = checkpoint.load(run, newest)
+    state, now = checkpoint.load(run, newest), surroundings(run.device)
     for name in ("log", "samples"):
-        cut(out / f"{name}.jsonl", int(state[name]))
-    now = surroundings(run.device)
+        cut(out / f"{name}.jsonl", state[name])
     notes += [f"{each}: the bits may differ from here on" for each in differences(state["surroundings"], now)]
     notes.append(f"{out}: goes on after step {run.step:,}")
     if changes:
-        (out / "config.toml").write_text(reader.text(recipe), encoding="utf8")
-    facts = read_facts(out / "run.json") or {"format": 1, **now, **described(run)}
+        write_text(out / "config.toml", reader.text(recipe))
+    known = read_facts(out / "run.json") or {"format": 1, **described(run), "started": now["started"]}
+    facts = {**known, **{key: now[key] for key in now if key != "started"}}
     return Fitting(run, out, facts, quiet, notes, resumed=True).go()
 
 
@@ -101,17 +109,16 @@ class Fitting:
             self.introduce()
             for step in train(run, self.display.say):
                 self.note(step)
-                if signals.caught is not None:
-                    break
                 if c.eval_every and step.number % c.eval_every == 0 and not run.over:
                     self.evaluate(c.eval_tokens)
                 if c.save_every and step.number % c.save_every == 0 and not run.over:
                     self.save()
-            self.flush()
-            if signals.caught is None:
-                self.finish()
+                if signals.caught is not None:
+                    break
             if self.saved != run.step:
-                self.save()
+                self.save()  # before the last evaluation: whatever fails there, what was learned is kept
+            if run.over:
+                self.evaluate(None, whole=True)
         write_json(self.out / "run.json", self.facts | {"seconds": run.seconds, "measured": self.measured()})
         loss = None if self.score is None else self.score.loss
         return Result(self.out, run.step, self.loss, loss, run.seconds, signals.caught)
@@ -150,15 +157,14 @@ class Fitting:
         self.flush()
         if run.validation is not None:
             context = run.settings.context
-            rows = max(1, 8192 // context)
+            rows = max(1, AT_ONCE // context)
             self.score = evaluate(run.model, blocks(run.validation, context, rows, tokens))
             line = {"step": run.step, "eval_loss": self.score.loss, "eval_tokens": self.score.count}
             self.log.write({**line, **({"whole": True} if whole else {}), "seconds": run.seconds})
             part = "the whole validation text" if whole else f"{self.score.count:,} tokens"
             self.display.say(f"step {run.step:>11,}   validation {self.score.loss:.4f} over {part}")
-        temperatures = run.recipe.report.temperatures if whole and run.recipe else (0.8,)
-        for temperature in temperatures:
-            self.sample(temperature, run.recipe.report.new if whole and run.recipe else 200)
+        for temperature in run.recipe.report.temperatures if whole and run.recipe else (WARM,):
+            self.sample(temperature, run.recipe.report.new if whole and run.recipe else SHORT)
 
     def sample(self, temperature: float, new: int) -> None:
         run = self.run
@@ -168,49 +174,14 @@ class Fitting:
             text = run.model.generate(prompt, new=new, temperature=temperature, seed=run.settings.seed)
         self.samples.write({"step": run.step, "temperature": temperature, "prompt": prompt, "text": text})
 
-    def finish(self) -> None:
-        self.evaluate(None, whole=True)
-
     def save(self) -> None:
         self.flush()
         where = {"log": self.log.offset, "samples": self.samples.offset}
         folder = self.out / "checkpoints"
-        here = {key: self.facts.get(key) for key in ("torch", "processor", "device", "threads")}
+        here = {key: self.facts.get(key) for key in BITS}
         checkpoint.save(self.run, folder / f"step-{self.run.step:06d}", {**where, "surroundings": here})
         self.saved = self.run.step
         checkpoint.prune(folder, self.run.settings.keep)
 
     def measured(self) -> dict[str, Any]:
         return {"seconds": self.run.seconds, "peak_memory": peak_memory(self.run.device)}
-
-
-def described(run: Run) -> dict[str, Any]:
-    """What the report tells of the run before it began: its size, and what it should cost."""
-    assert run.recipe is not None
-    c = run.recipe.train
-    bill = measure.predict(run.recipe.model, batch=c.batch, context=c.context, optimizer=c.optimizer,
-                           device=run.device.type)  # fmt: skip
-    predicted = {"step_seconds": bill.step_seconds * c.accumulate, "step_flops": bill.step_flops * c.accumulate,
-                 "flops_per_second": bill.flops_per_second, "memory": bill.memory}  # fmt: skip
-    parameters = sum(weight.numel() for weight in run.model.parameters())
-    return {"precision": c.precision, "seed": c.seed, "parameters": parameters, "predicted": predicted}
-
-
-def write_json(path: Path, table: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    part = path.with_suffix(".tmp")
-    try:
-        part.write_text(json.dumps(table, indent=1) + "\n", encoding="utf8")
-        os.replace(part, path)
-    except OSError as problem:
-        part.unlink(missing_ok=True)
-        raise config.RunError(f"{path}: cannot be written ({(problem.strerror or '').lower()}); "
-                              "free some space or choose another folder") from None  # fmt: skip
-
-
-def read_facts(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

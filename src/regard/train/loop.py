@@ -5,6 +5,7 @@ is exact. Nothing is read back from the device here: `step.loss` is a tensor unt
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from regard.core.model import Trunk
 from regard.tasks.objective import total, whole
 from regard.train.capture import Captured
-from regard.train.chance import chances, restore
+from regard.train.chance import chances, drawing, restore
 from regard.train.run import Run
 
 WORTH = 200  # steps from which compiling pays; it takes about as long as a hundred of them
@@ -33,18 +34,22 @@ class Step:
     seconds: float
 
 
-def train(run: Run, notice: Callable[[str], object] = lambda text: None) -> Iterator[Step]:
+def train(run: Run, notice: Callable[[str], object] = warnings.warn) -> Iterator[Step]:
     """Advance the run by one step at a time until it is over; the clock stands still between them."""
     advance = Advance(run, notice)
-    while not run.over:
-        begun = time.perf_counter()
-        factor = run.schedule(run.step + 1, run.progress)
-        run.optimizer.rate(factor)
-        loss, norm, tokens = advance()
-        advance.keep_pace()
-        run.step += 1
-        run.seconds += time.perf_counter() - begun
-        yield Step(run.step, loss, norm, run.optimizer.base[-1] * factor, tokens, run.seconds)
+    try:
+        while not run.over:
+            begun = time.perf_counter()
+            factor = run.schedule(run.step + 1, run.progress)
+            run.optimizer.rate(factor)
+            with drawing(run.chance, run.device):
+                loss, norm, tokens = advance()
+            advance.keep_pace()
+            run.step += 1
+            run.seconds += time.perf_counter() - begun
+            yield Step(run.step, loss, norm, run.optimizer.base[-1] * factor, tokens, run.seconds)
+    finally:
+        advance.as_written()
 
 
 class Advance:
@@ -96,18 +101,22 @@ class Advance:
                 raise
             self.run.optimizer.zero_grad()
             restore(chance, self.run.device)
-            self.fall_back(str(problem).strip().splitlines() or [type(problem).__name__])
+            self.fall_back(reason(problem))
             return self.step(batches)
 
-    def fall_back(self, reason: list[str]) -> None:
+    def fall_back(self, why: str) -> None:
         if isinstance(self.way, Captured) and self.way.calls > 1:
-            self.notice(f"not captured as one graph, which is slower but the same: {reason[0][:120]}")
+            self.notice(f"not captured as one graph, and slower without: {why}")
         else:
-            self.notice(f"not compiled, which is slower but the same: {reason[0][:120]}")
-            self.sums = self.run.objective.sums
-            for block in blocks(self.run.model):
-                block._compiled_call_impl = None
+            self.notice(f"not compiled, and slower without: {why}")
+            self.as_written()
         self.way, self.settled = self.step, True
+
+    def as_written(self) -> None:
+        """Nothing compiled any more: a text of another length would only be compiled anew."""
+        self.sums = self.run.objective.sums
+        for block in blocks(self.run.model):
+            block._compiled_call_impl = None
 
     def step(self, batches: list[Tensor]) -> tuple[Tensor, Tensor]:
         run = self.run
@@ -132,3 +141,10 @@ class Advance:
 
 def blocks(model: nn.Module) -> list[nn.Module]:
     return [block for part in model.modules() if isinstance(part, Trunk) for block in part.blocks]
+
+
+def reason(problem: BaseException) -> str:
+    """The first line of what went wrong at the bottom: compilers wrap it several times."""
+    while (inner := getattr(problem, "inner_exception", None) or problem.__cause__) is not None:
+        problem = inner
+    return next((line.strip()[:160] for line in str(problem).splitlines() if line.strip()), type(problem).__name__)

@@ -25,15 +25,15 @@ class Optimizer:
             if weight.dtype in (torch.bfloat16, torch.float16)
         }  # fmt: skip
         own = {name: self.masters.get(name, weight) for name, weight in self.names.items()}
-        matrices = dict(block_matrices(model)) if isinstance(c, config.Muon) else {}
+        muon = isinstance(c, config.Muon)
+        matrices = {name: rows for name, rows in block_matrices(model) if muon and name in own}
         rest = {name: weight for name, weight in own.items() if name not in matrices}
-        self.parts: list[torch.optim.Optimizer] = [adamw(rest, c)]
+        self.parts: list[torch.optim.Optimizer] = [adamw(rest, c)] if rest else []
         if isinstance(c, config.Muon) and matrices:
             moved = [(own[name], rows) for name, rows in matrices.items()]
             lr = torch.tensor(c.lr, device=moved[0][0].device)
             self.parts.append(Muon(moved, lr, c.momentum, c.rounds, c.weight_decay))
-        self.base = [float(group["lr"]) for group in self.groups()]
-        self.own = own
+        self.own, self.base = own, [base_rate(part, c) for part in self.parts for _ in part.param_groups]
 
     def groups(self) -> Iterator[dict[str, Any]]:
         for part in self.parts:
@@ -55,10 +55,15 @@ class Optimizer:
         """Clip, move, and answer with the norm of the gradients; where that is no number, nothing moves."""
         grads = self.gradients()
         norm = torch.nn.utils.get_total_norm(grads)
+        if norm.device.type == "cpu":  # where looking costs nothing, what need not be done is left
+            if not norm.isfinite():
+                return norm
+            clip = clip if clip is not None and norm > clip else None
         if clip is not None:
             torch._foreach_mul_(grads, (clip / (norm + 1e-6)).clamp(max=1.0))
         for part in self.parts:
-            part.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
+            if norm.device.type != "cpu":
+                part.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
             part.step()
         for name, master in self.masters.items():
             self.names[name].copy_(master)
@@ -78,16 +83,29 @@ class Optimizer:
 
     @torch.no_grad()
     def load(self, held: dict[str, Tensor]) -> None:
-        left = dict(held)
-        for name, master in self.masters.items():
-            master.copy_(left.pop(f"{name}/master"))
-        for part in self.parts:
-            for weight in (weight for group in part.param_groups for weight in group["params"]):
-                name = next(name for name, one in self.own.items() if one is weight)
-                keys = [key for key in left if key.rpartition("/")[0] == name]
-                part.state[weight] = {key.rpartition("/")[2]: left.pop(key).to(weight.device) for key in keys}
-        if left:
-            raise config.DataError(f"optimizer state for {', '.join(sorted(left)[:3])}: this run has no such weight")
+        """Take over another's state; every tensor on both sides is accounted for, or nothing is taken."""
+        names = {id(weight): name for name, weight in self.own.items()}
+        slots = {f"{name}/master": master for name, master in self.masters.items()}
+        kept = [
+            (part, weight, key) for part in self.parts for group in part.param_groups for weight in group["params"]
+            for key in (("momentum",) if isinstance(part, Muon) else ("step", "exp_avg", "exp_avg_sq"))
+        ]  # fmt: skip
+        begun = any(not key.endswith("/master") for key in held)  # a fresh optimizer has no state yet
+        wanted = {*slots, *(f"{names[id(weight)]}/{key}" for _, weight, key in kept if begun)}
+        if strange := sorted(wanted ^ held.keys()):
+            what = "missing" if strange[0] in wanted else "unknown"
+            raise config.DataError(f"optimizer state: {strange[0]} is {what}; it was saved by another optimizer, or "
+                                   "for another model")  # fmt: skip
+        for name, master in slots.items():
+            master.copy_(held[name])
+        for part, weight, key in kept if begun else []:
+            there = held[f"{names[id(weight)]}/{key}"]
+            part.state[weight][key] = there.to(weight.device, copy=True)
+
+
+def base_rate(part: torch.optim.Optimizer, c: config.AdamW | config.Muon) -> float:
+    """The learning rate as it was said, not as a tensor rounds it."""
+    return c.adam_lr if isinstance(c, config.Muon) and not isinstance(part, Muon) else c.lr
 
 
 def adamw(weights: dict[str, nn.Parameter], c: config.AdamW | config.Muon) -> torch.optim.AdamW:

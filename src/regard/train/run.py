@@ -15,6 +15,7 @@ from regard.data import Shards, Windows, prepare
 from regard.generate.model import Transformer
 from regard.tasks import NextToken, Objective
 from regard.text import Tokenizer
+from regard.train.chance import chances, restore
 from regard.train.device import device_of
 from regard.train.optim import Optimizer
 from regard.train.schedule import Schedule, schedule
@@ -36,7 +37,7 @@ class Run:
     ) -> None:  # fmt: skip
         self.model, self.objective, self.data = model, objective, data
         self.optimizer, self.schedule, self.settings = optimizer, schedule, settings or config.Train()
-        self.step, self.seconds = 0, 0.0
+        self.step, self.seconds, self.chance = 0, 0.0, chances(self.device)
         self.recipe: config.Recipe | None = None
         self.tokenizer: Tokenizer | None = None
         self.validation: Shards | None = None
@@ -53,12 +54,14 @@ class Run:
         recipe = fitted(recipe, prepared.tokenizer)
         c, device = recipe.train, device_of(recipe.train.device)
         data = Windows(prepared.train, c.context, c.batch, c.seed)
+        before = chances(device)
         torch.manual_seed(c.seed)
         model = Transformer(recipe.model)
         model.to(device).train()
         model.tokenizer, model.context = prepared.tokenizer, c.context
         optimizer = Optimizer(model, c.optimizer)
         run = cls(model, NextToken(), data, optimizer, schedule(c.schedule, recipe.model.trunk.dim), c)
+        restore(before, device)
         run.recipe, run.tokenizer, run.validation = recipe, prepared.tokenizer, prepared.validation
         return run
 
@@ -105,6 +108,11 @@ def fitted(recipe: config.Recipe, tokenizer: Tokenizer) -> config.Recipe:
     if ahead := [text for text in model.trunk.masks if mask(text).ahead]:
         raise config.ConfigError(f"model.trunk.mask: {ahead[0]!r} sees the token it should predict; "
                                  f"write 'causal & {ahead[0]}' or 'causal'")  # fmt: skip
+    for name in ("prompt", "sentence"):
+        try:
+            tokenizer.encode(getattr(recipe.report, name) or "")
+        except config.DataError as problem:
+            raise config.ConfigError(f"report.{name}: {problem}; set it to something the text could hold") from None
     longest = getattr(position, "length", None) if position.kind in ("learned", "onehot") else None
     if isinstance(longest, int) and longest < recipe.train.context:
         raise config.ConfigError(f"train.context: {recipe.train.context:,} is longer than "

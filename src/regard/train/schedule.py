@@ -1,7 +1,7 @@
 """How the learning rate moves: a factor of it for each step.
 
-`step` counts from 1. `progress` is the part of the run that is over, from 0 to 1, by steps or by the clock: schedules
-that come down at the end follow it, so that they also fit a run that has three minutes.
+`step` counts from 1. `progress` is the part of the run that was over before it, from 0 to 1, by steps or by the clock:
+schedules that come down at the end follow it, so that they also fit a run that has three minutes.
 """
 
 import math
@@ -17,11 +17,13 @@ def schedule(c: config.Noam | config.Slope | config.Trapezoid, dim: int) -> Sche
     if isinstance(c, config.Noam):
         return lambda step, progress: dim**-0.5 * min(step**-0.5, step * c.warmup**-1.5)  #: S095
     down = {"constant": constant, "linear": linear, "cosine": cosine, "wsd": linear}[c.kind]
-    decay = c.decay if isinstance(c, config.Trapezoid) else 1.0
 
     def factor(step: int, progress: float) -> float:
-        late = 0.0 if decay == 0 else max(0.0, 1 - (1 - progress) / decay)  # how far into the way down
-        return min(1.0, step / c.warmup if c.warmup else 1.0) * (c.final + (1 - c.final) * down(late))
+        if step <= c.warmup:
+            return step / c.warmup
+        begin = 1 - c.decay if isinstance(c, config.Trapezoid) else progress * c.warmup / max(1, step - 1)
+        late = max(0.0, (progress - begin) / (1 - begin)) if begin < 1 else 0.0  # how far on the way down
+        return c.final + (1 - c.final) * down(late)
 
     return factor
 

@@ -7,7 +7,7 @@ from typing import Any
 from regard import config
 from regard.config.names import did_you_mean
 from regard.config.reader import contents, override, parsed
-from regard.zoo.presets import described
+from regard.zoo.presets import described, laid_over, spelt
 
 PRECISIONS = ("fp32", "mixed", "bf16")
 UNKNOWN = 1  # a vocabulary of one: the tokenizer will say
@@ -22,10 +22,10 @@ def recipes() -> dict[str, Path]:
 
 def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> config.Recipe:
     """The recipe in a TOML file, or the packaged one of that name, after overrides such as "model.depth=6"."""
-    given = parsed(contents(found(path)), path)
+    given, changes = parsed(contents(found(path)), path), dict[str, Any]()
     for line in overrides:
-        override(given, line)
-    return config.make(config.Recipe, filled(given))
+        override(changes, line)
+    return config.make(config.Recipe, filled(given, changes))
 
 
 def found(path: str | Path) -> Path:
@@ -41,21 +41,33 @@ def found(path: str | Path) -> Path:
     return known[str(path)]
 
 
-def filled(given: dict[str, Any]) -> dict[str, Any]:
-    """What follows from the rest: the model's whole table, its precision, the places it must know, its vocabulary."""
-    model, train = given.get("model", {}), given.get("train", {})
-    if not isinstance(model, dict) or not isinstance(train, dict):
-        return given  # the reader says what is wrong
-    whole = described(model, "model")
-    embed, trunk = whole.setdefault("embed", {}), whole.setdefault("trunk", {})
-    if isinstance(embed, dict) and "vocab" not in model and "vocab" not in model.get("embed", {}):
-        whole["embed"] = {**embed, "vocab": UNKNOWN}
-    asked = model.get("position", model.get("trunk", {}).get("position", {}))
-    position = trunk.get("position", {}) if isinstance(trunk, dict) else {}
-    if position.get("kind") == "learned" and "length" not in asked:
+def filled(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The file's tables with the changes laid over them, and what follows from the rest: the model's whole table, its
+    precision, the places it must know, its vocabulary.
+    """
+    tables = [table.get(name, {}) for table in (given, changes) for name in ("model", "train")]
+    if not all(isinstance(table, dict) for table in tables):
+        return laid_over(given, changes)  # the reader says what is wrong
+    model, train, model_changes, train_changes = tables
+    asked = laid_over(spelt(model, "model"), spelt(model_changes, "model"))
+    whole, train = described(asked, "model"), laid_over(train, train_changes)
+    if isinstance(whole.get("embed", {}), dict) and "vocab" not in inside(asked, "embed"):
+        whole["embed"] = {**inside(whole, "embed"), "vocab": UNKNOWN}
+    position = inside(whole, "trunk", "position")
+    if position.get("kind") == "learned" and "length" not in inside(asked, "trunk", "position"):
         whole["trunk"]["position"] = {**position, "length": train.get("context", config.Train().context)}
-    if "precision" not in whole and train.get("precision") in PRECISIONS:  # else the reader speaks of train.precision
-        whole["precision"] = train["precision"]
+    if train.get("precision") in PRECISIONS and ("precision" not in whole or "precision" in train_changes):
+        whole.setdefault("precision", train["precision"])
+        if "precision" not in model_changes:  # else the reader compares the two
+            whole["precision"] = train["precision"]
     if "precision" in whole and "precision" not in train:
         train = {**train, "precision": whole["precision"]}
-    return {**given, "model": whole, "train": train}
+    return {**laid_over(given, changes), "model": whole, "train": train}
+
+
+def inside(table: dict[str, Any], *names: str) -> dict[str, Any]:
+    """A table in a table; an empty one where there is none, or something else."""
+    for name in names:
+        inner = table.get(name)
+        table = inner if isinstance(inner, dict) else {}
+    return table

@@ -32,12 +32,12 @@ def described(given: dict[str, Any], path: str = "") -> dict[str, Any]:
     given = dict(given)
     base = table(given.pop("preset"), path) if "preset" in given else {}
     changes = spelt(given, path)
-    ours, theirs = changes.get("trunk", {}), base.get("trunk", {})
-    if "dim" in ours and "heads" not in ours.get("attention", {}) and theirs:  # heads keep their width
-        width = theirs["dim"] // theirs["attention"]["heads"]
-        if isinstance(ours["dim"], int) and ours["dim"] % width == 0:
-            changes["trunk"]["attention"] = {**ours.get("attention", {}), "heads": ours["dim"] // width}
-    return laid_over(base, changes)
+    whole, ours, theirs = laid_over(base, changes), changes.get("trunk"), base.get("trunk")
+    if theirs and isinstance(ours, dict) and isinstance(ours.get("dim"), int):
+        said, width = ours.get("attention", {}), theirs["dim"] // theirs["attention"]["heads"]
+        if isinstance(said, dict) and "heads" not in said and ours["dim"] % width == 0:  # heads keep their width
+            whole["trunk"]["attention"] = {**whole["trunk"]["attention"], "heads": ours["dim"] // width}
+    return whole
 
 
 def table(name: Any, path: str = "") -> dict[str, Any]:
@@ -59,7 +59,10 @@ def spelt(given: dict[str, Any], path: str) -> dict[str, Any]:
             *tables, last = long.split(".")
             inner = whole
             for name in tables:
-                inner[name] = dict(inner.get(name, {}))
+                under = inner.get(name, {})
+                if not isinstance(under, dict):
+                    return whole  # the reader says that it is no table
+                inner[name] = dict(under)
                 inner = inner[name]
             if last in inner and inner[last] != value:
                 where = f"{path}.{word}" if path else word

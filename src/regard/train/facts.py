@@ -1,0 +1,45 @@
+"""run.json: what a run was, where, and what it cost; and files that are replaced whole."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from regard import config, measure
+from regard.train.run import Run
+
+
+def described(run: Run) -> dict[str, Any]:
+    """What the report tells of the run before it began: its size, and what it should cost."""
+    assert run.recipe is not None
+    c = run.recipe.train
+    bill = measure.predict(run.recipe.model, batch=c.batch, context=c.context, optimizer=c.optimizer,
+                           device=run.device.type)  # fmt: skip
+    predicted = {"step_seconds": bill.step_seconds * c.accumulate, "step_flops": bill.step_flops * c.accumulate,
+                 "flops_per_second": bill.flops_per_second, "memory": bill.memory}  # fmt: skip
+    parameters = sum(weight.numel() for weight in run.model.parameters())
+    return {"precision": c.precision, "seed": c.seed, "parameters": parameters, "predicted": predicted}
+
+
+def write_json(path: Path, table: dict[str, Any]) -> None:
+    write_text(path, json.dumps(table, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    part = path.with_suffix(".tmp")
+    try:
+        part.write_text(text, encoding="utf8")
+        os.replace(part, path)
+    except OSError as problem:
+        part.unlink(missing_ok=True)
+        raise config.RunError(f"{path}: cannot be written ({(problem.strerror or '').lower()}); "
+                              "free some space or choose another folder") from None  # fmt: skip
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
