@@ -44,7 +44,7 @@ check: setup  ## ruff, mypy, which room imports which, and whether docs/map.md i
 demo: setup  ## the main job: train on Shakespeare for three minutes, hear the model speak, see what it learned
 	$(BIN)/regard train shakespeare $(CHANGES) --out $(OUT)
 	$(BIN)/regard generate $(OUT) "ROMEO:" --new 300 --temperature 0.8
-	@echo "Open $(OUT)/report.html in a browser."
+	@printf '\n\nOpen %s in a browser.\n' $(OUT)/report.html
 
 bench: setup  ## side-by-side benchmarks on this CPU; log in bench/results
 	@mkdir -p $(RESULTS)

@@ -77,7 +77,7 @@ def test_run_json_tells_the_circumstances_and_what_was_measured(desk, recipe):
     told = json.loads((desk / "run/run.json").read_text())
 
     assert {"format", "regard", "torch", "python", "platform", "processor", "device", "threads", "started", "precision",
-            "seed", "parameters", "predicted", "command", "seconds", "measured"} == told.keys()  # fmt: skip
+            "seed", "kernels", "parameters", "predicted", "command", "seconds", "measured"} == told.keys()  # fmt: skip
     assert (told["torch"], told["threads"], told["command"]) == (torch.__version__, 1, "regard train recipe.toml")
     assert told["parameters"] == sum(w.numel() for w in regard.load(desk / "run").parameters())
     assert told["measured"]["peak_memory"] > 1e6 and told["measured"]["seconds"] == told["seconds"] > 0

@@ -17,8 +17,11 @@ def described(run: Run) -> dict[str, Any]:
                            device=run.device.type)  # fmt: skip
     predicted = {"step_seconds": bill.step_seconds * c.accumulate, "step_flops": bill.step_flops * c.accumulate,
                  "flops_per_second": bill.flops_per_second, "memory": bill.memory}  # fmt: skip
+    kernels = [f"{where} {plan}" for where, plan in measure.plans(run.recipe.model, c.context, batch=c.batch,
+                                                                  device=run.device.type)]  # fmt: skip
     parameters = sum(weight.numel() for weight in run.model.parameters())
-    return {"precision": c.precision, "seed": c.seed, "parameters": parameters, "predicted": predicted}
+    return {"precision": c.precision, "seed": c.seed, "kernels": kernels, "parameters": parameters,
+            "predicted": predicted}  # fmt: skip
 
 
 def write_json(path: Path, table: dict[str, Any]) -> None:
