@@ -5,10 +5,11 @@
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,7 +31,12 @@ from regard.train.signals import Signals
 
 AT_ONCE = 8192  # tokens that are evaluated together
 WARM, SHORT = 0.8, 200  # temperature and length of the samples on the way
+Item = TypeVar("Item")
 LAG = 16  # steps whose numbers may wait on a GPU, so that nobody waits for it
+
+
+class Stopped(Exception):
+    """A signal came while the last evaluation was made."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ class Fitting:
     def go(self) -> Result:
         run, c = self.run, self.run.settings
         write_json(self.out / "run.json", self.facts)
-        with Display(run, self.quiet) as self.display, Signals() as signals, \
+        with Display(run, self.quiet) as self.display, Signals() as self.signals, \
                 Log(self.out / "log.jsonl") as self.log, Log(self.out / "samples.jsonl") as self.samples:  # fmt: skip
             self.introduce()
             for step in train(run, self.display.say):
@@ -113,15 +119,16 @@ class Fitting:
                     self.evaluate(c.eval_tokens)
                 if c.save_every and step.number % c.save_every == 0 and not run.over:
                     self.save()
-                if signals.caught is not None:
+                if self.signals.caught is not None:
                     break
             if self.saved != run.step:
                 self.save()  # before the last evaluation: whatever fails there, what was learned is kept
             if run.over:
-                self.evaluate(None, whole=True)
+                with suppress(Stopped):
+                    self.evaluate(None, whole=True)
         write_json(self.out / "run.json", self.facts | {"seconds": run.seconds, "measured": self.measured()})
         loss = None if self.score is None else self.score.loss
-        return Result(self.out, run.step, self.loss, loss, run.seconds, signals.caught)
+        return Result(self.out, run.step, self.loss, loss, run.seconds, self.signals.caught)
 
     def introduce(self) -> None:
         run, recipe = self.run, self.run.recipe
@@ -158,7 +165,8 @@ class Fitting:
         if run.validation is not None:
             context = run.settings.context
             rows = max(1, AT_ONCE // context)
-            self.score = evaluate(run.model, blocks(run.validation, context, rows, tokens))
+            text = blocks(run.validation, context, rows, tokens)
+            self.score = evaluate(run.model, self.until_stopped(text) if whole else text)
             line = {"step": run.step, "eval_loss": self.score.loss, "eval_tokens": self.score.count}
             self.log.write({**line, **({"whole": True} if whole else {}), "seconds": run.seconds})
             part = "the whole validation text" if whole else f"{self.score.count:,} tokens"
@@ -171,8 +179,17 @@ class Fitting:
         assert run.recipe is not None and isinstance(run.model, Transformer)
         prompt = run.recipe.report.prompt
         with torch.compiler.set_stance("force_eager"), warnings.catch_warnings(action="ignore"):  # it may slide
-            text = run.model.generate(prompt, new=new, temperature=temperature, seed=run.settings.seed)
+            text = "".join(self.until_stopped(
+                run.model.stream(prompt, new=new, temperature=temperature, seed=run.settings.seed)
+            ))  # fmt: skip
         self.samples.write({"step": run.step, "temperature": temperature, "prompt": prompt, "text": text})
+
+    def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
+        """At the end of a run, which is saved, a signal need not wait: what is left out here, resuming does again."""
+        for item in items:
+            if self.run.over and self.signals.caught is not None:
+                raise Stopped
+            yield item
 
     def save(self) -> None:
         self.flush()
