@@ -64,7 +64,6 @@ def test_a_recipe_written_out_whole_is_allowed(name):
 
 
 @pytest.mark.parametrize("toml", [
-    "",
     '[model]\npreset = "gpt2"\ndim = 96\nheads = 3',
     '[model]\nposition = {kind = "learned"}',                       # its length is the context's
     '[model]\npreset = "gpt2"\nposition = {length = 99}',           # its kind is the preset's

@@ -382,7 +382,7 @@ def test_an_override_replaces_a_whole_table(file):
 
 @pytest.mark.parametrize("line", ["depth", "=4", "trunk..depth=4", ".depth=4", "trunk.=4", ""])
 def test_an_override_without_a_setting_or_a_value_is_refused(file, line):
-    assert reading(file(""), line) == f"override {line!r}: expected setting=value, such as trunk.depth=4"
+    assert reading(file(""), line) == f"override {line!r}: expected setting=value, such as train.steps=500"
 
 
 def test_an_override_below_a_number_is_refused(file):

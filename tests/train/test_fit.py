@@ -1,6 +1,8 @@
 """A run in its folder: what stands there, how often it is saved and evaluated, and what it refuses to begin."""
 
 import json
+import os
+import signal
 import sys
 import tomllib
 
@@ -12,7 +14,8 @@ from train.made import KINDS, assert_same, copied, lines
 import regard
 from regard import config
 from regard.hub import folder as hub
-from regard.train import Run, evaluate, fit, train
+from regard.train import Run, evaluate, fit, resume, train
+from regard.train.alone import alone
 
 CHECKPOINT = {
     "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
@@ -294,3 +297,80 @@ def test_a_recipe_that_says_nothing_of_the_model_can_be_trained(desk):
     (desk / "bare.toml").write_text('[data]\nsource = "text.txt"\n[train]\ncontext = 7\n')
 
     assert Run.from_recipe("bare.toml").recipe.model.trunk.depth == 6
+
+
+# ---------------------------------------------------------------- what a newcomer met
+
+
+def test_two_processes_do_not_train_in_one_folder(desk, recipe):
+    (desk / "run").mkdir()
+    with alone(desk / "run"), pytest.raises(config.ConfigError, match="run: another process"):
+        fit(recipe(), desk / "run", quiet=True)
+
+    assert fit(recipe(), desk / "run", quiet=True).steps == 6
+
+
+def test_a_text_without_line_breaks_can_be_trained_on(desk, recipe):
+    (desk / "text.txt").write_text("to be or not to be " * 30)
+    done = fit(recipe("report.prompt=none"), desk / "run", quiet=True)
+
+    assert done.steps == 6 and len(lines(desk / "run/samples.jsonl")[0]["prompt"]) == 1
+
+
+def test_a_run_that_diverges_says_so_and_comes_to_its_end(desk, recipe, capsys):
+    done = fit(recipe("train.optimizer.lr=1e30", "train.schedule.warmup=0"), desk / "run")
+    told = capsys.readouterr().err
+
+    assert done.steps == 6
+    assert "lower train.optimizer.lr" in told and "no sample" in told
+    assert (desk / "run/checkpoints/step-000006").is_dir()
+
+
+def test_a_warm_up_longer_than_the_run_is_said_aloud(desk, recipe, capsys):
+    fit(recipe("train.schedule.warmup=40"), desk / "run")
+
+    assert "train.schedule.warmup: 40 steps are longer than the run of 6" in capsys.readouterr().err
+
+
+def test_fewer_steps_than_were_taken_are_refused(desk, recipe):
+    fit(recipe(), desk / "run", quiet=True)
+
+    with pytest.raises(config.ConfigError, match="train.steps: 4, and .* has done 6"):
+        resume(desk / "run", ["train.steps=4"], quiet=True)
+    assert "steps = 6" in (desk / "run/config.toml").read_text()
+
+
+def test_a_config_that_was_edited_is_not_resumed_in_silence(desk, recipe):
+    fit(recipe(), desk / "run", quiet=True)
+    path = desk / "run/config.toml"
+    path.write_text(path.read_text().replace("batch = 5", "batch = 4"))
+
+    with pytest.raises(config.ConfigError, match="config.toml: says other things"):
+        resume(desk / "run", quiet=True)
+
+
+def test_a_torn_log_is_cut_back_to_a_whole_line(desk, recipe, capsys):
+    fit(recipe("train.save_every=3"), desk / "run", quiet=True)
+    log = desk / "run/log.jsonl"
+    log.write_bytes(log.read_bytes()[:150])
+    resume(desk / "run", ["train.steps=8"])
+
+    assert [line["step"] for line in lines(log)] == [1, 7, 8, 8]
+    assert "lines are missing" in capsys.readouterr().err
+
+
+def test_a_second_signal_does_not_break_a_checkpoint(desk, recipe, monkeypatch):
+    from regard.train import checkpoint
+
+    write = checkpoint.save
+
+    def nervous(*arguments):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+        return write(*arguments)
+
+    monkeypatch.setattr(checkpoint, "save", nervous)
+    done = fit(recipe("train.save_every=2"), desk / "run", quiet=True)
+
+    assert done.interrupted == signal.SIGINT and done.steps == 2
+    assert (desk / "run/checkpoints/step-000002/MANIFEST.json").is_file()

@@ -80,6 +80,8 @@ def run(arguments: Sequence[str]) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as by >&-
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif hasattr(getattr(sys, name), "reconfigure"):  # a terminal that knows few letters gets the rest spelt out
+            getattr(sys, name).reconfigure(errors="backslashreplace")
     with notes():
         try:
             code = get_command(app).main(list(arguments) or ["--help"], prog_name="regard", standalone_mode=False)

@@ -11,7 +11,7 @@ import typer
 
 from regard import config
 from regard.cli.mistakes import talk
-from regard.cli.output import Checkpoint, Json, as_json, exactly, faint, in_options, spoken, text_in
+from regard.cli.output import Checkpoint, Json, as_json, exactly, faint, in_options, spoken, text_in, with_torch
 from regard.config.reader import value_in
 
 ABOUT = {
@@ -61,6 +61,7 @@ def generate(
     begin = beginning(prompt, file)
     if count < 1:
         raise config.ConfigError(f"--count: {count} is less than 1")
+    with_torch()
     from regard.generate.model import load
 
     model = load(checkpoint)

@@ -3,7 +3,9 @@
 import json
 import math
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +19,22 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that differ, such as train.steps=500.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, for scripts.")]
+
+
+def with_torch() -> None:
+    """Import torch, undisturbed: broken off by Ctrl-C it would be half there for the rest of the process."""
+    caught: list[int] = []
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number)) if main else None
+    try:
+        import torch  # noqa: F401
+
+        import regard.generate.model  # noqa: F401
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, before)
+    if caught:
+        raise KeyboardInterrupt
 
 
 def as_json(result: Any) -> None:

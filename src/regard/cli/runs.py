@@ -9,7 +9,7 @@ import typer
 
 from regard import config, zoo
 from regard.cli.mistakes import talk
-from regard.cli.output import Json, Overrides, as_json, as_rows
+from regard.cli.output import Json, Overrides, as_json, as_rows, with_torch
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
@@ -37,6 +37,7 @@ def train(
     place = out or Path("runs") / Path(recipe).resolve().name.removesuffix(".toml")
     prepare(place)
     try:
+        with_torch()
         from regard.train import fit
 
         command = shlex.join(["regard", "train", recipe, *changes, "--out", str(place)])
@@ -75,6 +76,7 @@ def resume(
             raise config.ConfigError(f"{name}: a run goes on as it began, only {' and '.join(MAY_CHANGE)} may change; "
                                      f"`regard train {run} {line} --out DIR` begins a new one")  # fmt: skip
     check(run)
+    with_torch()
     from regard.train import resume as go_on
 
     return finish(go_on(run, overrides or [], quiet=quiet), json)
@@ -113,6 +115,7 @@ def number(value: float | None) -> str:
 
 
 def write_report(run: Path) -> Path:
+    with_torch()
     from regard.generate.model import load
     from regard.report import write
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from regard import config, zoo
-from regard.cli.output import Checkpoint, Json, as_json, as_rows
+from regard.cli.output import Checkpoint, Json, as_json, as_rows, with_torch
 
 AT_ONCE = 4096  # tokens in a batch: enough to keep a small machine busy, and little memory
 
@@ -22,6 +22,7 @@ def evaluate(
 ) -> None:
     """Measure how well a model predicts a text."""
     data = config.Data(source=tuple(files), validation=0.0) if files else own(Path(checkpoint))
+    with_torch()
     from regard.data import blocks, prepare
     from regard.generate.limits import least, window
     from regard.generate.model import load

@@ -78,7 +78,7 @@ def override(given: dict[str, Any], line: str) -> None:
     dotted, equals, value = line.partition("=")
     names = [name.strip() for name in dotted.split(".")]
     if not equals or not all(names):
-        raise ConfigError(f"override {line!r}: expected setting=value, such as trunk.depth=4")
+        raise ConfigError(f"override {line!r}: expected setting=value, such as train.steps=500")
     for name in names[:-1]:
         if not isinstance(given.get(name), dict):
             given[name] = {}
@@ -193,7 +193,7 @@ def stranger(name: str, cls: Any, parts: list[Any]) -> str:
     """Why a table has no such setting: it is another kind's, or a slip of the pen."""
     for part in parts:
         if name in settings(part):
-            theirs, ours = (get_args(settings(one)["kind"])[0] for one in (part, cls))
+            theirs, ours = (" or ".join(get_args(settings(one)["kind"])) for one in (part, cls))
             return f"is a setting of kind {theirs!r}, but the kind here is {ours!r}; remove it or change the kind"
     names = list(settings(cls))
     return f"no such setting{did_you_mean(str(name), names)} there are {', '.join(names)}"

@@ -36,8 +36,8 @@ class Data:
     validation: float | str | tuple[str, ...] = 0.1
 
     def __post_init__(self) -> None:
-        if not self.sources:
-            raise ValueError("source: name at least one file, folder or packaged text")
+        if not self.sources or "" in self.sources:
+            raise ValueError("source: empty; name at least one file, folder or packaged text")
         if isinstance(self.validation, float) and not 0 <= self.validation < 1:
             raise ValueError(f"validation: {self.validation} is not a part of the text between 0 and 1")
 
@@ -245,16 +245,21 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What report.html shows: samples after `prompt` at each temperature, and the heads looking at `sentence`."""
+    """What report.html shows: samples after `prompt` at each temperature, and the heads looking at `sentence`.
 
-    prompt: str = "\n"
+    Without a prompt samples begin with a line break, or as the text does; without a sentence heads read the samples.
+    """
+
+    prompt: str | None = None
     temperatures: tuple[float, ...] = (0.5, 0.8, 1.0)
     new: int = 400
     sentence: str | None = None
 
     def __post_init__(self) -> None:
         at_least(1, new=self.new)
-        if not self.prompt:
+        for place, temperature in enumerate(self.temperatures):
+            at_least(0, **{f"temperatures[{place}]": temperature})
+        if self.prompt == "":
             raise ValueError("prompt: a sample needs something to begin with, if only a line break")
 
 

@@ -23,7 +23,8 @@ class Windows:
     def __init__(self, shards: Shards, context: int, batch: int, seed: int) -> None:
         if len(shards) <= context:
             raise DataError(f"{shards.name}: {len(shards):,} tokens are too few for a context of {context:,}; "
-                            f"set train.context={max(1, len(shards) - 1)} or less, or name more text")  # fmt: skip
+                            f"set train.context={max(1, len(shards) - 1)} or less, name more text, or keep less of "
+                            "it back (data.validation)")  # fmt: skip
         self.shards, self.context, self.size, self.seed = shards, context, batch, seed
         # One window fewer than would fit leaves room to begin anywhere: a token meets many neighbours in many epochs.
         self.count = max(1, (len(shards) - context) // context)

@@ -203,4 +203,4 @@ def newest(run: str | Path) -> Path:
             warnings.warn(f"{damaged[0]}; {folder.name} is used in its place", stacklevel=2)
         return folder
     reason = f"no checkpoint is whole: {damaged[0]}" if damaged else "there is no checkpoint yet"
-    raise DataError(f"{Path(run) / 'checkpoints'}: {reason}; train the run, or name another")
+    raise DataError(f"{Path(run) / 'checkpoints'}: {reason}; train it again in another folder, or name another run")

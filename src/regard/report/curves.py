@@ -69,8 +69,8 @@ def smoothed(values: list[float]) -> list[float]:
     counts = [0, *accumulate(one for _, one in known)]
     found = []
     for i in range(len(values)):
-        reach = min(radius, i, len(values) - 1 - i)  # as far on both sides: a slope stays a slope at the ends
-        start, stop = i - reach, i + reach + 1
+        reach = min(radius, i)  # as far on both sides, so that a slope stays one; the last values lean on those before
+        start, stop = i - reach, min(i + reach, len(values) - 1) + 1
         found.append((sums[stop] - sums[start]) / max(counts[stop] - counts[start], 1))
     return found
 

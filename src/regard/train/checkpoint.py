@@ -7,6 +7,7 @@
 
 import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from regard.hub.manifest import NAME
 from regard.train.run import Run
 
 FORMAT = 1
-NEEDED = {"step": int, "seconds": float, "log": int, "samples": int, "text": str, "surroundings": dict}
+NEEDED = {"step": int, "seconds": float, "log": int, "samples": int, "text": str, "recipe": str, "surroundings": dict}
 
 
 def save(run: Run, path: Path, more: dict[str, Any] | None = None) -> Path:
     """Write a checkpoint, whole or not at all."""
     state = {"format": FORMAT, "step": run.step, "seconds": run.seconds, "log": 0, "samples": 0,
-             "text": digest(run), "surroundings": {}, **(more or {})}  # fmt: skip
+             "text": digest(run), "recipe": said(run), "surroundings": {}, **(more or {})}  # fmt: skip
 
     def add(folder: Path) -> None:
         inner = folder / "train"
@@ -40,6 +41,10 @@ def load(run: Run, path: Path) -> dict[str, Any]:
     model, state, found = savable(run), state_of(path), hub.read(path)
     if found.config != model.c:
         raise config.DataError(f"{path}: holds another model than the run's config.toml describes; use its own config")
+    if state["recipe"] != said(run):
+        where = path.parent.parent / "config.toml"
+        raise config.ConfigError(f"{where}: says other things than when the run was saved; put it back, or begin a "
+                                 "new run from it")  # fmt: skip
     if state["text"] != digest(run):
         name = getattr(getattr(run.data, "shards", None), "name", "the text")
         raise config.DataError(f"{name}: not the text that {path} was trained on; bring it back, or begin a new run")
@@ -54,6 +59,15 @@ def savable(run: Run) -> Transformer:
     if not isinstance(run.model, Transformer):
         raise TypeError(f"a run of a {type(run.model).__name__} cannot be saved; build its model with regard.build")
     return run.model
+
+
+def said(run: Run) -> str:
+    """A digest of the recipe, but for what a run that goes on may have otherwise."""
+    if run.recipe is None:
+        return ""
+    train = {name: value for name, value in config.tree(run.recipe.train).items()
+             if f"train.{name}" not in config.MAY_CHANGE}  # fmt: skip
+    return sha256(json.dumps({**config.tree(run.recipe), "train": train}).encode()).hexdigest()
 
 
 def digest(run: Run) -> str:

@@ -23,6 +23,7 @@ class Display:
         self.bar: Progress | None = None
         self.last, self.seconds, self.tokens, self.mean = time.monotonic(), run.seconds, 0, 0.0
         self.progress, self.speed, self.pace = run.progress, 0.0, 0.0  # pace: the part of the run done in a second
+        self.measured = 0
         if self.console.is_terminal and not quiet:
             self.bar = Progress(TextColumn("{task.description}"), BarColumn(24), console=self.console, transient=True)
             self.task = self.bar.add_task("", total=1.0)
@@ -47,7 +48,8 @@ class Display:
         took = self.run.seconds - self.seconds
         if took <= 0:
             return
-        weight = 1.0 if not self.speed else 0.5
+        self.measured += 1
+        weight = 1.0 if self.measured <= 2 else 0.5  # the first may have been compiling: it is forgotten
         self.speed += weight * (self.tokens / took - self.speed)
         self.pace += weight * ((self.run.progress - self.progress) / took - self.pace)
         self.seconds, self.tokens, self.progress = self.run.seconds, 0, self.run.progress
@@ -55,7 +57,8 @@ class Display:
     def text(self) -> str:
         run, steps = self.run, self.run.settings.steps
         number = f"{run.step:,}" + (f"/{steps:,}" if steps and run.settings.minutes is None else "")
-        return f"step {number:>11}   loss {self.mean:.4f}   {self.speed:,.0f} tokens/s   {left(self.remaining())} left"
+        rest = f"   {left(self.remaining())} left" if self.measured > 1 else ""
+        return f"step {number:>11}   loss {self.mean:.4f}   {self.speed:,.0f} tokens/s{rest}"
 
     def remaining(self) -> float:
         """Seconds to go, if the rest goes as it goes now."""

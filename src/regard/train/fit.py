@@ -20,6 +20,7 @@ from regard.generate.model import Transformer
 from regard.hub import folder as hub
 from regard.text import Tokenizer
 from regard.train import checkpoint
+from regard.train.alone import alone
 from regard.train.device import BITS, differences, peak_memory, surroundings
 from regard.train.display import Display
 from regard.train.evaluate import Score, evaluate
@@ -54,19 +55,25 @@ class Result:
 def fit(recipe: config.Recipe, out: str | Path, *, command: str = "", quiet: bool = False) -> Result:
     """Train what a recipe describes, in a folder of its own."""
     out = Path(out)
-    if (out / "log.jsonl").exists() or (out / "checkpoints").exists():
-        raise config.ConfigError(f"{out}: there is a run already; resume it, or choose another folder")
-    notes: list[str] = []
-    run = Run.from_recipe(recipe, notice=notes.append)
-    assert run.recipe is not None
-    facts = {"format": 1, **surroundings(run.device), **described(run), "command": command}
+    make_folder(out)
+    with alone(out):
+        if (out / "log.jsonl").exists() or (out / "checkpoints").exists():
+            raise config.ConfigError(f"{out}: there is a run already; resume it, or choose another folder")
+        notes: list[str] = []
+        run = Run.from_recipe(recipe, notice=notes.append)
+        assert run.recipe is not None
+        facts = {"format": 1, **surroundings(run.device), **described(run), "command": command}
+        make_folder(out / "checkpoints")
+        write_text(out / "config.toml", reader.text(run.recipe))
+        return Fitting(run, out, facts, notes, quiet=quiet).go()
+
+
+def make_folder(path: Path) -> None:
     try:
-        (out / "checkpoints").mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise config.RunError(f"{out}: cannot be written ({(problem.strerror or '').lower()}); "
+        raise config.RunError(f"{path}: cannot be written ({(problem.strerror or '').lower()}); "
                               "free some space or choose another folder") from None  # fmt: skip
-    write_text(out / "config.toml", reader.text(run.recipe))
-    return Fitting(run, out, facts, quiet, notes).go()
 
 
 def resume(out: str | Path, overrides: Iterable[str] = (), *, quiet: bool = False) -> Result:
@@ -76,35 +83,45 @@ def resume(out: str | Path, overrides: Iterable[str] = (), *, quiet: bool = Fals
         if name not in config.MAY_CHANGE:
             raise config.ConfigError(f"{name}: a run goes on as it began, only {' and '.join(config.MAY_CHANGE)} may "
                                      "change; begin a new run for the rest")  # fmt: skip
+    with alone(out):
+        return Fitting(*restored(out, changes), quiet=quiet, resumed=True).go()
+
+
+def restored(out: Path, changes: list[str]) -> tuple[Run, Path, dict[str, Any], list[str]]:
+    """The run as its newest checkpoint has it, and what is to be said about that."""
     hub.sweep(out / "checkpoints")
     newest = hub.newest(out)
     recipe = config.read(config.Recipe, out / "config.toml", changes)
-    if "-" in recipe.data.sources and sys.stdin.isatty():
+    if "-" in recipe.data.sources and (sys.stdin is None or sys.stdin.isatty()):
         raise config.DataError(f"{out}: its text came from standard input; pipe the same text in again to resume")
     notes: list[str] = []
     run = Run.from_recipe(recipe, tokenizer=Tokenizer.load(newest), notice=notes.append)
     state, now = checkpoint.load(run, newest), surroundings(run.device)
-    for name in ("log", "samples"):
-        cut(out / f"{name}.jsonl", state[name])
+    if recipe.train.steps is not None and recipe.train.steps < run.step:
+        raise config.ConfigError(f"train.steps: {recipe.train.steps:,}, and {out} has done {run.step:,}; "
+                                 "ask for more, or begin a new run")  # fmt: skip
+    notes += [gap for name in ("log", "samples") if (gap := cut(out / f"{name}.jsonl", state[name]))]
     notes += [f"{each}: the bits may differ from here on" for each in differences(state["surroundings"], now)]
-    notes.append(f"{out}: goes on after step {run.step:,}")
+    end = "is finished; train.steps or train.minutes makes it longer" if run.over else "goes on"
+    notes.append(f"{out}: {end}, after step {run.step:,}")
     if changes:
         write_text(out / "config.toml", reader.text(recipe))
     known = read_facts(out / "run.json") or {"format": 1, **described(run), "started": now["started"]}
     facts = {**known, **{key: now[key] for key in now if key != "started"}}
-    return Fitting(run, out, facts, quiet, notes, resumed=True).go()
+    return run, out, facts, notes
 
 
 class Fitting:
     """The ordinary code around the loop."""
 
     def __init__(
-        self, run: Run, out: Path, facts: dict[str, Any], quiet: bool, notes: list[str], resumed: bool = False
+        self, run: Run, out: Path, facts: dict[str, Any], notes: list[str], *, quiet: bool, resumed: bool = False
     ) -> None:
         self.run, self.out, self.facts, self.quiet, self.notes = run, out, facts, quiet, notes
         self.waiting: list[Step] = []
         self.loss: float | None = None
         self.score: Score | None = None
+        self.skipped = False
         self.saved = run.step if resumed else -1
 
     def go(self) -> Result:
@@ -138,6 +155,11 @@ class Fitting:
         threads = "1 thread" if self.facts["threads"] == 1 else f"{self.facts['threads']} threads"
         self.display.say(f"{count:,} parameters, {recipe.model.embed.vocab:,} tokens in the vocabulary, {epoch:,} to "
                          f"read an epoch; {self.facts['device']}, {threads}")  # fmt: skip
+        c = run.settings
+        warmup = c.schedule.warmup
+        if c.steps is not None and warmup > c.steps:
+            self.notes.append(f"train.schedule.warmup: {warmup:,} steps are longer than the run of {c.steps:,}; its "
+                              "learning rate is never reached, so make it shorter")  # fmt: skip
         for note in self.notes:
             self.display.say(note)
 
@@ -154,6 +176,10 @@ class Fitting:
         for step in self.waiting[:count]:
             line = line_of(step, self.run.settings.clip)
             self.log.write(line)
+            if "skipped" in line and not self.skipped:
+                self.skipped = True
+                self.display.say(f"step {step.number:>11,}   its gradients are no numbers, so nothing was learned from "
+                                 "it; if that goes on, lower train.optimizer.lr")  # fmt: skip
             self.loss = float(step.loss)
             self.display.step(self.loss, step.tokens)
         del self.waiting[:count]
@@ -177,11 +203,15 @@ class Fitting:
     def sample(self, temperature: float, new: int) -> None:
         run = self.run
         assert run.recipe is not None and isinstance(run.model, Transformer)
-        prompt = run.recipe.report.prompt
-        with torch.compiler.set_stance("force_eager"), warnings.catch_warnings(action="ignore"):  # it may slide
-            text = "".join(self.until_stopped(
-                run.model.stream(prompt, new=new, temperature=temperature, seed=run.settings.seed)
-            ))  # fmt: skip
+        prompt = run.prompt
+        try:
+            with torch.compiler.set_stance("force_eager"), warnings.catch_warnings(action="ignore"):  # it may slide
+                text = "".join(self.until_stopped(
+                    run.model.stream(prompt, new=new, temperature=temperature, seed=run.settings.seed)
+                ))  # fmt: skip
+        except config.RunError as problem:  # a model that has diverged says nothing, and its report says that
+            self.display.say(f"no sample: {problem}")
+            return
         self.samples.write({"step": run.step, "temperature": temperature, "prompt": prompt, "text": text})
 
     def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -192,7 +222,14 @@ class Fitting:
             yield item
 
     def save(self) -> None:
+        """A checkpoint, and the log up to it, are on disk when this is done; no signal comes between."""
         self.flush()
+        with self.signals.shield():
+            self.log.sync()
+            self.samples.sync()
+            self.write_checkpoint()
+
+    def write_checkpoint(self) -> None:
         where = {"log": self.log.offset, "samples": self.samples.offset}
         folder = self.out / "checkpoints"
         here = {key: self.facts.get(key) for key in BITS}

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ class Log:
             reason = (problem.strerror or str(problem)).lower()
             raise RunError(f"{self.path}: cannot be written ({reason}); free some space, then resume the run") from None
 
+    def sync(self) -> None:
+        """What is written stays, even if the power fails."""
+        with suppress(OSError):  # a pipe or a terminal cannot
+            os.fsync(self.file.fileno())
+
     @property
     def offset(self) -> int:
         return self.file.tell()
@@ -38,10 +44,17 @@ class Log:
         self.close()
 
 
-def cut(path: Path, offset: int) -> None:
-    """Forget what was logged after a checkpoint: those steps will be taken again."""
-    if path.exists() and path.stat().st_size > offset:
+def cut(path: Path, offset: int) -> str:
+    """Forget what was logged after a checkpoint: those steps will be taken again. Says what is missing before it."""
+    size = path.stat().st_size if path.exists() else 0
+    if size > offset:
         os.truncate(path, offset)
+    if size >= offset:
+        return ""
+    whole = path.read_bytes().rfind(b"\n") + 1 if size else 0  # a torn line would swallow the next one
+    if size:
+        os.truncate(path, whole)
+    return f"{path}: shorter than at the checkpoint, so lines are missing; the run itself lacks nothing"
 
 
 def line_of(step: Step, clip: float | None) -> dict[str, Any]:

@@ -66,6 +66,18 @@ class Run:
         return run
 
     @property
+    def prompt(self) -> str:
+        """What samples begin with: as the recipe says, or a line break, or how the text begins if it has none."""
+        assert self.recipe is not None and self.tokenizer is not None
+        if self.recipe.report.prompt is not None:
+            return self.recipe.report.prompt
+        try:
+            self.tokenizer.encode("\n")
+        except config.DataError:
+            return self.tokenizer.decode(self.data.batch(0)[0, :1].tolist())
+        return "\n"
+
+    @property
     def progress(self) -> float:
         """The part of the run that is over: by steps or by minutes, whichever is nearer its end."""
         c = self.settings

@@ -1,8 +1,16 @@
-"""Ctrl-C and SIGTERM ask a run to save and stop after the step it is in; a second one stops at once."""
+"""Ctrl-C and SIGTERM ask a run to save and stop after the step it is in; a second one stops at once.
 
+While a checkpoint is being written nothing stops it: a nervous second Ctrl-C must not cost what the first one saves.
+"""
+
+import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+HEARD = b"\nregard: saving after this step; once more stops without saving\n"
 
 
 class Signals:
@@ -12,6 +20,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.caught: int | None = None
+        self.shielded = False
         self.before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "Signals":
@@ -20,9 +29,21 @@ class Signals:
         return self
 
     def catch(self, number: int, frame: FrameType | None) -> None:
-        if self.caught is not None:
+        if self.caught is not None and not self.shielded:
             raise KeyboardInterrupt
-        self.caught = number
+        if self.caught is None:
+            self.caught = number
+            with suppress(OSError):
+                os.write(2, HEARD)  # the display may be in the middle of a line
+
+    @contextmanager
+    def shield(self) -> Iterator[None]:
+        """Signals wait until this is done."""
+        self.shielded = True
+        try:
+            yield
+        finally:
+            self.shielded = False
 
     def __exit__(self, *raised: object) -> None:
         for each, handler in self.before.items():

@@ -23,6 +23,8 @@ def recipes() -> dict[str, Path]:
 def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> config.Recipe:
     """The recipe in a TOML file, or the packaged one of that name, after overrides such as "model.depth=6"."""
     given, changes = parsed(contents(found(path)), path), dict[str, Any]()
+    if not given:
+        raise config.ConfigError(f"{path}: the file holds no settings; write some, or name a packaged recipe")
     for line in overrides:
         override(changes, line)
     return config.make(config.Recipe, filled(given, changes))
@@ -33,6 +35,8 @@ def found(path: str | Path) -> Path:
     path, known = Path(path), recipes()
     if path.is_dir() and (path / "config.toml").is_file():
         return path / "config.toml"
+    if path.is_dir() and str(path) in known:  # a folder that is no run hides nothing
+        return known[str(path)]
     if path.exists() or str(path) not in known:
         if not path.exists():
             near = did_you_mean(path.stem, known)

@@ -23,6 +23,7 @@ function chart(host, title, series, options = {}) {
 
 function describe(series) {
   const values = series.at(-1).curve.value.filter((value) => value != null);
+  if (!values.length) return "There is no number to draw.";
   return `From ${short(values[0])} to ${short(values.at(-1))}.`;
 }
 

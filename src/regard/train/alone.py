@@ -1,0 +1,37 @@
+"""One process a run: whoever trains in a folder holds its lock, which dies with the process."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from regard import config
+
+try:
+    import fcntl
+except ImportError:  # a system without such locks
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Hold the folder, or say who does."""
+    try:
+        folder = os.open(out, os.O_RDONLY)
+    except OSError as problem:
+        reason = (problem.strerror or str(problem)).lower()
+        raise config.DataError(f"{out}: {reason}; name the folder of a run") from None
+    try:
+        hold(folder, out)
+        yield
+    finally:
+        os.close(folder)
+
+
+def hold(folder: int, out: Path) -> None:
+    try:
+        if fcntl is not None:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise config.ConfigError(f"{out}: another process is training there; wait for it to end, or choose another "
+                                 "folder") from None  # fmt: skip
