@@ -150,3 +150,26 @@ def test_a_machine_whose_compiler_fails_trains_all_the_same(desk):
     assert made.stdout == "200\n" and made.stderr.count("not compiled") == 1 and "Traceback" not in made.stderr
     assert len(lines(desk / "run/log.jsonl")) == 201
     assert json.loads((desk / "run/run.json").read_text())["seconds"] > 0
+
+
+TWICE = """
+import sys, torch
+from itertools import islice
+from regard.train import Run, train
+torch.set_num_threads(2)
+run = Run.from_recipe(sys.argv[1], sys.argv[2:])
+print([float(step.loss) for step in islice(train(run), 12)])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spec("S089")
+@pytest.mark.parametrize("more", [["train.steps=300"], ["train.steps=300", "train.minutes=9", "model.preset=lab"]],
+                         ids=["whole", "block by block"])  # fmt: skip
+def test_two_compiled_runs_on_two_threads_give_the_same_bits(tmp_path, more):
+    environment = {**os.environ, "REGARD_CACHE": str(tmp_path), "OMP_NUM_THREADS": "2"}
+    words = [sys.executable, "-c", TWICE, "shakespeare-nano", "train.compile=true", "model.depth=2", *more]
+    told = [subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300) for _ in range(2)]
+
+    assert told[0].returncode == 0, told[0].stderr
+    assert told[0].stdout == told[1].stdout != ""

@@ -1,10 +1,11 @@
-"""Random numbers: where their generators stand, and bringing them back there.
+"""What makes a run repeat its bits: where its random numbers stand, and sums in one order.
 
 A run has its own: whatever others draw between its steps changes nothing in it, and it changes nothing for them.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,3 +41,23 @@ def drawing(mine: Chance, device: torch.device) -> Iterator[None]:
     finally:
         mine.update(chances(device))
         restore(before, device)
+
+
+@contextmanager
+def repeatable(device: torch.device) -> Iterator[None]:
+    """On a CPU, sums in one order: compiled code would let threads add to a table of gradients as they come.
+
+    On a GPU many fast kernels have no such order, and there is no promise of bits.
+    """
+    if device.type != "cpu":
+        yield
+        return
+    memory: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    memory.fill_uninitialized_memory = False  # nobody reads it
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        memory.fill_uninitialized_memory = before[1]

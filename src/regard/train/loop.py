@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.core.model import Trunk
 from regard.tasks.objective import total, whole
 from regard.train.capture import Captured
-from regard.train.chance import chances, drawing, restore
+from regard.train.chance import chances, drawing, repeatable, restore
 from regard.train.run import Run
 
 WORTH = 200  # steps from which compiling pays; it takes about as long as a hundred of them
@@ -42,7 +42,7 @@ def train(run: Run, notice: Callable[[str], object] = warnings.warn) -> Iterator
             begun = time.perf_counter()
             factor = run.schedule(run.step + 1, run.progress)
             run.optimizer.rate(factor)
-            with drawing(run.chance, run.device):
+            with drawing(run.chance, run.device), repeatable(run.device):
                 loss, norm, tokens = advance()
             advance.keep_pace()
             run.step += 1
