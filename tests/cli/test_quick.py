@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -58,21 +57,3 @@ def test_torch_is_not_imported_for(desk, words, code):
 @pytest.mark.slow
 def test_the_watch_would_see_torch(checkpoint, desk):
     assert "torch" in after("generate", "model", "the", "--new", "1", folder=desk)
-
-
-def took(*words):
-    start = time.perf_counter()
-    subprocess.run([sys.executable, *words], check=True, capture_output=True, timeout=120)
-    return time.perf_counter() - start
-
-
-@pytest.mark.slow
-def test_help_is_there_before_one_notices():
-    assert min(took("-m", "regard", "--help") for _ in range(5)) < 0.3
-
-
-@pytest.mark.slow
-def test_importing_regard_costs_no_more_than_torch():
-    least = {line: min(took("-c", line) for _ in range(3)) for line in ("import torch", "import regard")}
-
-    assert least["import regard"] < least["import torch"] + 0.15
