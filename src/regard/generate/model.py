@@ -75,7 +75,11 @@ class Transformer(core.Transformer):
     def speech(self, prompts: list[str], settings: dict[str, Any]) -> Speech:
         if self.tokenizer is None:
             raise config.DataError("prompt: this model has no tokenizer; set model.tokenizer, or give a tensor of ids")
-        texts = [self.begun(self.tokenizer.encode(prompt)) for prompt in prompts]
+        try:
+            texts = [self.begun(self.tokenizer.encode(prompt)) for prompt in prompts]
+        except config.DataError as problem:
+            where = "" if str(problem).startswith("prompt") else "prompt: "
+            raise config.DataError(f"{where}{problem}") from None
         return Speech(self.session(texts, **settings), self.tokenizer, prompts)
 
     def continued(self, prompt: Tensor, settings: dict[str, Any]) -> Tensor:
