@@ -11,3 +11,9 @@ class DataError(ValueError):
 
 class RunError(RuntimeError):
     """A run that could not go on."""
+
+
+def unwritable(path: object, problem: OSError) -> RunError:
+    """What to say where the system refuses to write."""
+    reason = (problem.strerror or str(problem)).lower()
+    return RunError(f"{path}: cannot be written ({reason}); free some space or choose another folder")

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 import time
 from array import array
 from collections.abc import Iterable
@@ -28,16 +28,16 @@ def put(path: Path, parts: "Iterable[bytes | array[int]]") -> None:
     """Writes a file aside, syncs it, and renames it: at any moment there is the whole file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep(path.parent)
-    number, aside = tempfile.mkstemp(suffix=".part", prefix=path.name[:16], dir=path.parent)
+    aside = path.with_name(f".{path.name[:16]}.{secrets.token_hex(4)}.part")
     try:
-        with os.fdopen(number, "wb") as file:
+        with aside.open("xb") as file:
             for part in parts:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
     except BaseException:
-        Path(aside).unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
         raise
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from regard import config
-from regard.config import DataError, RunError
+from regard.config import DataError
+from regard.config.errors import unwritable
 from regard.config.names import did_you_mean
 from regard.core.model import Transformer
 from regard.hub import names
@@ -63,8 +64,7 @@ def write(
                 more(folder)
             seal(folder)
     except OSError as problem:
-        reason = problem.strerror or str(problem)
-        raise RunError(f"{path}: cannot be written ({reason}); free some space or choose another folder") from problem
+        raise unwritable(path, problem) from problem
     return path
 
 

@@ -9,13 +9,14 @@ import hashlib
 import html
 import json
 import math
-import os
 import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from regard import config
+from regard.config.errors import unwritable
+from regard.data import store
 from regard.report.cost import brief, cost
 from regard.report.curves import curves, typical
 from regard.report.inside import inside
@@ -35,15 +36,10 @@ def write(run: str | Path, model: Any, tokenizer: Any) -> Path:
         raise config.DataError(f"{run}: the tokenizer has {sizes}; use the tokenizer that the model was trained with")
     made = page(found, gathered(found, model, tokenizer))
     path = found.path / "report.html"
-    beside = path.with_name(f".{path.name}.tmp")  # who looks at the page meanwhile sees the old one, whole
     try:
-        beside.write_text(made, encoding="utf8")
-        os.replace(beside, path)
+        store.put(path, [made.encode()])  # who looks at the page meanwhile sees the old one, whole
     except OSError as problem:
-        beside.unlink(missing_ok=True)
-        why = (problem.strerror or str(problem)).lower()
-        remedy = "free some space or make the folder writable"
-        raise config.RunError(f"{path}: cannot be written ({why}); {remedy}") from None
+        raise unwritable(path, problem) from None
     return path
 
 

@@ -1,16 +1,12 @@
 """One process a run: whoever trains in a folder holds its lock, which dies with the process."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from regard import config
-
-try:
-    import fcntl
-except ImportError:  # a system without such locks
-    fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
@@ -30,8 +26,9 @@ def alone(out: Path) -> Iterator[None]:
 
 def hold(folder: int, out: Path) -> None:
     try:
-        if fcntl is not None:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         raise config.ConfigError(f"{out}: another process is training there; wait for it to end, or choose another "
                                  "folder") from None  # fmt: skip
+    except OSError:
+        pass  # a file system without locks: then there is none to respect

@@ -1,11 +1,12 @@
 """run.json: what a run was, where, and what it cost; and files that are replaced whole."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-from regard import config, measure
+from regard import measure
+from regard.config.errors import unwritable
+from regard.data import store
 from regard.train.run import Run
 
 
@@ -29,20 +30,13 @@ def write_json(path: Path, table: dict[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    part = path.with_suffix(".tmp")
+    """Whole or not at all, and on the disk: a run cannot be resumed without its config."""
     try:
-        part.write_text(text, encoding="utf8")
-        os.replace(part, path)
+        store.put(path, [text.encode()])
     except OSError as problem:
-        part.unlink(missing_ok=True)
-        raise config.RunError(f"{path}: cannot be written ({(problem.strerror or '').lower()}); "
-                              "free some space or choose another folder") from None  # fmt: skip
+        raise unwritable(path, problem) from None
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf8"))
-    except (OSError, ValueError):
-        return {}
+    found = store.get(path)
     return found if isinstance(found, dict) else {}

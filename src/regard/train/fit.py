@@ -15,6 +15,7 @@ import torch
 
 from regard import config
 from regard.config import reader
+from regard.config.errors import unwritable
 from regard.data import blocks
 from regard.generate.model import Transformer
 from regard.hub import folder as hub
@@ -72,8 +73,7 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise config.RunError(f"{path}: cannot be written ({(problem.strerror or '').lower()}); "
-                              "free some space or choose another folder") from None  # fmt: skip
+        raise unwritable(path, problem) from None
 
 
 def resume(out: str | Path, overrides: Iterable[str] = (), *, quiet: bool = False) -> Result:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from regard.config import RunError
+from regard.config.errors import unwritable
 from regard.train.loop import Step
 
 
@@ -22,8 +22,7 @@ class Log:
             self.file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
             self.file.flush()
         except OSError as problem:
-            reason = (problem.strerror or str(problem)).lower()
-            raise RunError(f"{self.path}: cannot be written ({reason}); free some space, then resume the run") from None
+            raise unwritable(self.path, problem) from None
 
     def sync(self) -> None:
         """What is written stays, even if the power fails."""
