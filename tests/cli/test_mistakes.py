@@ -81,6 +81,7 @@ MISTAKES = {
     "a misspelt table": ("train recipe.toml modell.dim=3", USAGE, "modell did you mean 'model'"),
     "a misspelt setting": ("train recipe.toml train.stpes=3", USAGE, "train.stpes did you mean 'steps'"),
     "a misspelt setting of the model": ("train recipe.toml model.trunk.dimm=3", USAGE, "model.trunk.dimm 'dim'"),
+    "a misspelt short word of the model": ("train recipe.toml model.dimm=3", USAGE, "model.dimm 'dim'"),
     "a word where a number belongs": ("train recipe.toml model.dim=wide", USAGE, "dim whole number 'wide'"),
     "half a layer": ("train recipe.toml model.depth=2.5", USAGE, "depth whole number 2.5"),
     "an unknown mask": ("train recipe.toml model.mask=casual", USAGE, "model.trunk.mask 'casual' 'causal'"),

@@ -1,6 +1,7 @@
 """A preset is a TOML file here: a config.Transformer. The words that recipes use for its settings stand in SHORT."""
 
 import tomllib
+from dataclasses import fields
 from importlib.resources import files
 from typing import Any
 
@@ -51,7 +52,12 @@ def table(name: Any, path: str = "") -> dict[str, Any]:
 def spelt(given: dict[str, Any], path: str) -> dict[str, Any]:
     """Short words become the settings they stand for; said both ways, they must agree."""
     whole: dict[str, Any] = {}
+    known = [*SHORT, "preset", *(field.name for field in fields(config.Transformer))]
     for word, value in given.items():
+        if word not in known:
+            where = f"{path}.{word}" if path else word
+            near = did_you_mean(str(word), known)
+            raise config.ConfigError(f"{where}: no such setting{near} there are {', '.join(known)}")
         if word not in SHORT:
             whole = laid_over(whole, {word: value})
     for word, value in given.items():
