@@ -19,6 +19,7 @@ class Vocabulary(Fused):
 
     def __init__(self, c: config.Vocabulary, trunk: config.Trunk, embed: Embed) -> None:
         vocab, width = embed.tokens.weight.shape if c.tied or c.transform else (embed.c.vocab, trunk.dim)
+        vocab = c.size or vocab
         super().__init__(width, {"head": vocab}, ("head",) if c.bias else ())
         self.scale = c.scale
         self.dense = nn.Linear(trunk.dim, width) if c.transform else None
@@ -34,6 +35,17 @@ class Vocabulary(Fused):
         if self.dense is not None and self.norm is not None:
             x = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
         return super().forward(x if self.scale == 1 else x * self.scale)  #: S047
+
+
+class Both(nn.Module):
+    """Logits for every token, and a vector for the whole: a pair."""
+
+    def __init__(self, c: config.Both, trunk: config.Trunk, embed: Embed) -> None:
+        super().__init__()
+        self.vocabulary, self.pooled = Vocabulary(c.vocabulary, trunk, embed), Pooled(c.pooled, trunk, embed)
+
+    def forward(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        return self.vocabulary(tokens), self.pooled(tokens)
 
 
 class Bare(nn.Module):
@@ -75,7 +87,7 @@ class Pooled(nn.Module):
         return x.take_along_dim(at[:, None, None], 1)[:, 0]
 
 
-HEADS.update(vocabulary=Vocabulary, pooled=Pooled, none=lambda c, trunk, embed: Bare())
+HEADS.update(vocabulary=Vocabulary, pooled=Pooled, both=Both, none=lambda c, trunk, embed: Bare())
 
 
 class Towers(nn.Module):

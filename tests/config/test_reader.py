@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.config import settings
+from regard.config import models as library
 from regard.config.reader import ConfigError, make, read, schema, text, tree
 
 
@@ -164,7 +164,7 @@ def test_every_character_survives_toml(character):
     assert make(Model, tomllib.loads(text(config))) == config
 
 
-@pytest.mark.parametrize("config", [settings.Transformer(), settings.Towers(towers=(settings.Transformer(),) * 2)])
+@pytest.mark.parametrize("config", [library.Transformer(), library.Towers(towers=(library.Transformer(),) * 2)])
 def test_the_library_settings_survive_their_toml(config):
     assert make(type(config), tomllib.loads(text(config))) == config
 
@@ -457,6 +457,6 @@ def test_the_schema_tells_defaults_as_they_are_written():
 
 
 def test_the_schema_of_the_library_settings_accepts_their_defaults():
-    whole = json.loads(json.dumps(schema(settings.Towers)))
+    whole = json.loads(json.dumps(schema(library.Towers)))
 
-    assert accepts(whole, tree(settings.Towers(towers=(settings.Transformer(),))), whole)
+    assert accepts(whole, tree(library.Towers(towers=(library.Transformer(),))), whole)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regard.config.expressions import MASKS
-from regard.config.settings import KERNELS as SAYABLE
+from regard.config.trunk import KERNELS as SAYABLE
 from regard.core.kernels import KERNELS
 from regard.core.masks import NAMED
 from regard.core.positions import POSITIONS

@@ -26,7 +26,7 @@ BARE = dict(maps=(), scale=1.0)
 def layer(heads: int = H, dim: int = DIM, **said: object) -> Attention:
     """One attention layer with noise in all its weights."""
     c = trunk(dim=dim, attention=C.Attention(heads=heads, **said))
-    made = Attention(c, heads)
+    made = Attention(c.attention, c, 0)
     initialise(made, "xavier", c)
     randomise(made)
     return made
@@ -54,7 +54,7 @@ def in_numpy(attention: Attention, x: Tensor) -> np.ndarray:
 
 @pytest.mark.spec("S001", "S002", "S006")
 @pytest.mark.parametrize("dtype, within", [(torch.float64, 1e-10), (torch.float32, 1e-6)])
-@pytest.mark.parametrize("bias", [C.settings.MAPS, (), ("q", "v")], ids=["all", "none", "q and v"])
+@pytest.mark.parametrize("bias", [C.trunk.MAPS, (), ("q", "v")], ids=["all", "none", "q and v"])
 def test_the_layer_is_what_numpy_makes_of_its_weights(bias, dtype, within):
     attention, x = layer(bias=bias).double(), torch.randn(B, N, DIM, dtype=torch.float64)
     formula = torch.from_numpy(in_numpy(attention, x))
@@ -162,7 +162,7 @@ def test_heads_of_full_width_cost_so_many_times_as_much(heads):
 @pytest.mark.parametrize("dim, heads, width", [(1024, 4, 256), (1024, 16, 64), (512, 8, 64)])
 def test_a_head_is_the_width_over_the_heads(dim, heads, width):
     with torch.device("meta"):
-        attention = Attention(C.Trunk(dim=dim, attention=C.Attention(heads=heads)), heads)
+        attention = Attention(C.Attention(heads=heads), C.Trunk(dim=dim), 0)
 
     assert attention.width == width and heads * width == dim
 

@@ -1,11 +1,27 @@
 """Settings: what can be said, checked before anything is built. Imports nothing but the standard library.
 
-`settings` are the frozen dataclasses of a model, `recipe` those of a run, `expressions` the masks written as text;
-`reader` makes settings from TOML, dotted overrides or nested dicts, and writes them back.
+`positions`, `trunk`, `fronts`, `heads` and `models` hold the frozen dataclasses of a model, `recipe` those of a run,
+`expressions` the masks written as text; `reader` makes settings from TOML, dotted overrides or nested dicts, and
+writes them back.
 """
 
 from regard.config.errors import DataError, RunError
 from regard.config.expressions import MASKS
+from regard.config.fronts import Embed, Front, Patches, Pixels, Stages
+from regard.config.heads import Bare, Both, Head, Pooled, Vocabulary
+from regard.config.models import INITS, Encoder, Towers, Transformer
+from regard.config.positions import (
+    Alibi,
+    Buckets,
+    Learned,
+    Nowhere,
+    OneHot,
+    Position,
+    Relative,
+    Rotary,
+    Shaw,
+    Sinusoidal,
+)
 from regard.config.reader import ConfigError, make, read, schema, text, tree
 from regard.config.recipe import (
     MAY_CHANGE,
@@ -28,42 +44,14 @@ from regard.config.recipe import (
     Trapezoid,
     Words,
 )
-from regard.config.settings import (
-    ACTIVATIONS,
-    INITS,
-    KERNELS,
-    MLP,
-    NO_DROPOUT,
-    Alibi,
-    Attention,
-    Bare,
-    Buckets,
-    Dropout,
-    Embed,
-    Encoder,
-    Head,
-    Learned,
-    Norm,
-    Nowhere,
-    OneHot,
-    Pooled,
-    Position,
-    Relative,
-    Rotary,
-    Shaw,
-    Sinusoidal,
-    Towers,
-    Transformer,
-    Trunk,
-    Vocabulary,
-)
+from regard.config.trunk import ACTIVATIONS, KERNELS, MLP, NO_DROPOUT, Attention, Dropout, Norm, Trunk
 from regard.config.version import VERSION
 
 __all__ = [
     "ACTIVATIONS", "INITS", "KERNELS", "MASKS", "MAY_CHANGE", "MLP", "NO_DROPOUT", "PACKAGED", "PRESETS", "VERSION",
-    "AdamW", "Alibi", "Attention", "Bare", "Buckets", "Bytes", "Characters", "ConfigError", "Data", "DataError",
-    "Dropout", "Embed", "Encoder", "Head", "Learned", "Muon", "Noam", "Norm", "Nowhere", "OneHot", "Pieces", "Pooled",
-    "Position", "Recipe", "Relative", "Report", "Rotary", "RunError", "Sampling", "Saved", "Shaw", "Sinusoidal",
-    "Slope", "Text", "Towers", "Train", "Transformer", "Trapezoid", "Trunk", "Vocabulary", "Words", "make", "read",
-    "schema", "text", "tree",
+    "AdamW", "Alibi", "Attention", "Bare", "Both", "Buckets", "Bytes", "Characters", "ConfigError", "Data",
+    "DataError", "Dropout", "Embed", "Encoder", "Front", "Head", "Learned", "Muon", "Noam", "Norm", "Nowhere",
+    "OneHot", "Patches", "Pieces", "Pixels", "Pooled", "Position", "Recipe", "Relative", "Report", "Rotary",
+    "RunError", "Sampling", "Saved", "Shaw", "Sinusoidal", "Slope", "Stages", "Text", "Towers", "Train",
+    "Transformer", "Trapezoid", "Trunk", "Vocabulary", "Words", "make", "read", "schema", "text", "tree",
 ]  # fmt: skip

@@ -9,11 +9,19 @@ Defaults are the lecture's: batches of 32, learning rate 1e-4 after 4,000 steps 
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.config.settings import Transformer, Trunk, at_least
+from regard.config.checks import at_least
+from regard.config.models import Transformer
+from regard.config.trunk import Trunk
 
 PACKAGED = ("shakespeare",)  # texts that come with the package
 MAY_CHANGE = ("train.steps", "train.minutes")  # what a run that goes on may have otherwise
-PRESETS = ("gpt2", "lab", "llama-7b")  # sentences that a recipe may begin from; `regard.zoo` holds them
+PRESETS = (  # sentences that a recipe may begin from; `regard.zoo` holds them
+    "transformer-base", "transformer-big", "bert-base", "bert-large", "roberta-base", "distilbert", "albert-base",
+    "electra-small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-125m", "gpt3-350m", "gpt3-760m",
+    "gpt3-1.3b", "gpt3-2.7b", "gpt3-6.7b", "gpt3-13b", "gpt3-175b", "llama-7b", "llama3-8b", "smollm2-135m",
+    "qwen3-0.6b", "t5-small", "t5-v1.1-base", "bart-base", "marian", "vit-b16", "vit-l16", "vit-h14", "swin-tiny",
+    "clip-vit-b32", "imagegpt-small", "imagegpt-medium", "imagegpt-large", "lab",
+)  # fmt: skip
 
 
 def fraction(**numbers: float | None) -> None:

@@ -49,7 +49,7 @@ def initialise(part: nn.Module, rule: str, c: config.Trunk) -> None:
     for role, weight in roles(part):
         RULES[rule](role, weight, c)
     for module in part.modules():
-        if isinstance(module, nn.Linear) and module.bias is not None:
+        if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
             nn.init.zeros_(module.bias)
 
 
@@ -58,7 +58,7 @@ def roles(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, module in model.named_modules():
         if isinstance(module, Fused):
             yield from ((part, weight) for part, (weight, _) in module.parts().items())
-        elif isinstance(module, nn.Linear):
+        elif isinstance(module, nn.Linear | nn.Conv2d):
             yield "other", module.weight
         elif isinstance(module, nn.Embedding):
             yield "token", module.weight

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard.config.names import did_you_mean
-from regard.config.settings import KERNELS as SAYABLE
+from regard.config.trunk import KERNELS as SAYABLE
 from regard.core.masks import CAUSAL, EVERYTHING, Mask
 from regard.core.positions import Bias
 from regard.core.tokens import Places, Spot
@@ -126,8 +126,7 @@ def plan(name: str, ask: Ask, bias: Bias | None = None, heads: int = 1) -> Plan:
     if name != "auto" and name not in KERNELS:
         raise ValueError(f"no kernel {name!r}{did_you_mean(name, KERNELS)} there are auto, {', '.join(KERNELS)}")
     chosen, reason = choose(ask) if name == "auto" else (name, "asked for")
-    why = KERNELS[chosen].refuses(ask)
-    if why:
+    if why := KERNELS[chosen].refuses(ask):
         raise ValueError(f"attention.kernel {name!r} {why}; set attention.kernel = 'auto'")
     if not KERNELS[chosen].tabled(ask) or (ask.bias and bias is None):  # no table, or one for each layer
         return Plan(KERNELS[chosen], reason, ask)
@@ -138,8 +137,7 @@ def plan(name: str, ask: Ask, bias: Bias | None = None, heads: int = 1) -> Plan:
 def choose(ask: Ask) -> tuple[str, str]:
     """The name of the fastest kernel that honours everything, and the reason."""
     for name, one in KERNELS.items():
-        why = one.claims(ask)
-        if why:
+        if why := one.claims(ask):
             return name, why
     return "fused", "one fused pass" if ask.plain else "one fused pass over a table"
 
@@ -183,10 +181,7 @@ def fused(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
     """PyTorch's scaled_dot_product_attention: exact, and no n x n tensor where mask and bias allow."""
     ask = plan.ask
     rest: dict[str, Any] = dict(dropout_p=how.dropout, scale=how.scale, enable_gqa=q.shape[1] != k.shape[1])
-    if ask.plain:
-        rest["is_causal"] = ask.mask == CAUSAL
-    else:
-        rest["attn_mask"] = plan.table(q, how.bias)
+    rest |= {"is_causal": ask.mask == CAUSAL} if ask.plain else {"attn_mask": plan.table(q, how.bias)}
     if ask.device != "cuda":
         return F.scaled_dot_product_attention(q, k, v, **rest)
     with sdpa_kernel(FASTEST if ask.plain else TABLED, set_priority=True):

@@ -139,10 +139,10 @@ class Attention(nn.Module):
 
     name = "attn"
 
-    def __init__(self, trunk: config.Trunk, heads: int) -> None:
+    def __init__(self, c: config.Attention, trunk: config.Trunk, layer: int) -> None:
         super().__init__()
-        c, dim = trunk.attention, trunk.dim
-        self.heads, self.groups, self.width = heads, c.groups or heads, trunk.head_width
+        dim = trunk.dim
+        self.heads, self.groups, self.width = c.counts(layer, dim)
         self.value_width = c.value_width or self.width
         self.cosine, self.dropout = c.score == "cosine", trunk.dropout.attention
         self.scale = c.scale if c.scale is not None else math.sqrt(self.width) ** (1 if self.cosine else -1)
@@ -239,11 +239,11 @@ class Block(nn.Module):
     #   x ─┬─ norm ─ f ─ + ─►        x ─┬─ f ─ + ─ norm ─►
     #      └─────────────┘              └──────┘
 
-    def __init__(self, c: config.Trunk, heads: int) -> None:
+    def __init__(self, c: config.Trunk, layer: int) -> None:
         super().__init__()
         self.post_norm, self.dropout = c.place == "post", c.dropout.sublayer
-        self.attn_norm, self.attn = Norm(c.norm, c.dim), Attention(c, heads)
-        self.cross = Cross(c, heads) if c.cross != "none" else None
+        self.attn_norm, self.attn = Norm(c.norm, c.dim), Attention(c.attention, c, layer)
+        self.cross = Cross(c.across or c.attention, c, layer) if c.cross != "none" else None
         self.cross_norm = Norm(c.norm, c.dim) if self.cross is not None else None
         self.mlp_norm, self.mlp = Norm(c.norm, c.dim), MLP(c.mlp, c.dim, c.dropout.mlp)
 

@@ -34,7 +34,7 @@ class Trunk(nn.Module):
         wide = self.incoming + extra
         self.embed_norm = Norm(c.norm, wide) if c.embed_norm else None
         self.project = nn.Linear(wide, c.dim) if wide != c.dim else None
-        self.blocks = nn.ModuleList(Block(c, heads) for heads in c.heads[: 1 if c.shared else None])
+        self.blocks = nn.ModuleList(Block(c, layer) for layer in range(1 if c.shared else c.depth))
         final = c.final_norm if c.final_norm is not None else c.place == "pre"
         self.final_norm = Norm(c.norm, c.dim) if final else None
         self.masks = [variants(mask(text)) for text in c.masks]
@@ -147,15 +147,20 @@ class Transformer(nn.Module):
             watch = Watch(self.lookers, self.where) if self.lookers else None
             memory, layers = self.read(source, source_real, cache, watch)
             start = None if cache is None or cache.fresh else cache.next
-            if isinstance(ids, Tokens):
-                if not (real is None and document is None and segment is None):
-                    raise ValueError("real, document, segment: Tokens carry their own; set them there")
-            else:
-                ids = self.embed(ids, real=real, document=document, segment=segment, start=start)
+            ids = self.embedded("embed", ids, watch, real=real, document=document, segment=segment, start=start)
             inner = None if watch is None else watch.at("trunk")
-            hidden = self.trunk(ids, memory=memory, layers=layers, cache=cache, watch=inner)
-            out = self.head(hidden)
-            return out if watch is None else watch.see("logits", out)
+            out = self.head(self.trunk(ids, memory=memory, layers=layers, cache=cache, watch=inner))
+            return watch.see("logits", out) if watch is not None and isinstance(out, Tensor) else out
+
+    def embedded(self, front: str, x: Tensor | Tokens, watch: Watch | None, **given: Any) -> Any:
+        """Raw data as Tokens by one of our front ends, which may have trunks of its own to look into."""
+        given = {name: table for name, table in given.items() if table is not None}
+        if not isinstance(x, Tokens):
+            inside = watch is not None and hasattr(getattr(self, front), "addresses")
+            return getattr(self, front)(x, **given, **({"watch": watch.at(front)} if watch and inside else {}))
+        if given.keys() - {"start"}:
+            raise ValueError(f"{', '.join(given)}: Tokens carry their own; set them there")
+        return x
 
     def read(
         self, source: Tensor | Tokens | None, real: Tensor | None, cache: Cache | None, watch: Watch | None
@@ -169,9 +174,9 @@ class Transformer(nn.Module):
             if cache is None or cache.memory is None:
                 raise ValueError("source: an encoder-decoder needs what to read, at least at the first call of a cache")
             return cache.memory, cache.layers
-        embed = self.embed if self.encoder_embed is None else self.encoder_embed
         keep: list[Tensor] | None = [] if self.c.trunk.cross == "layerwise" else None
-        tokens = source if isinstance(source, Tokens) else embed(source, real=real)
+        front = "embed" if self.encoder_embed is None else "encoder_embed"
+        tokens = self.embedded(front, source, watch, real=real)
         memory = self.encoder(tokens, keep=keep, watch=None if watch is None else watch.at("encoder"))
         if cache is not None:
             cache.remember(memory, keep)
@@ -186,8 +191,9 @@ class Transformer(nn.Module):
         if getattr(c.position, "scaling", "") == "dynamic" or getattr(c.position, "axes", 1) > 1:
             raise ValueError(f"trunk.position {c.position.kind!r} on several axes or with dynamic scaling has no cache")
         self.trunk.position.check(capacity, None)
-        sizes = [(c.attention.groups or n, c.head_width, c.attention.value_width or c.head_width) for n in c.heads]
-        like = self.embed.tokens.weight.new_empty(0, dtype=torch.bfloat16 if self.c.precision == "mixed" else None)
+        counts = [c.attention.counts(layer, c.dim)[1:] for layer in range(c.depth)]
+        sizes = [(groups, width, c.attention.value_width or width) for groups, width in counts]
+        like = next(self.parameters()).new_empty(0, dtype=torch.bfloat16 if self.c.precision == "mixed" else None)
         cache = Cache(sizes, batch, capacity, self.encoder is not None, like)
         leaves = [leaf for each in masks for leaf in each.leaves]
         cache.first = max((leaf.length for leaf in leaves if isinstance(leaf, Prefix)), default=0)
@@ -203,7 +209,7 @@ class Transformer(nn.Module):
         self.c = replace(self.c, trunk=self.trunk.c)
 
     def addresses(self) -> Iterator[str]:
-        for name, trunk in (("encoder", self.encoder), ("trunk", self.trunk)):
-            if trunk is not None:
-                yield from (f"{self.where}.{name}.{step}".lstrip(".") for step in trunk.addresses())
+        for name in ("encoder_embed", "encoder", "embed", "trunk"):
+            if hasattr(part := getattr(self, name), "addresses"):
+                yield from (f"{self.where}.{name}.{step}".lstrip(".") for step in part.addresses())
         yield f"{self.where}.logits".lstrip(".")

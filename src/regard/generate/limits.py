@@ -32,7 +32,7 @@ def window(model: Transformer, limits: Limits) -> int | None:
 
 def barred(model: Transformer, limits: Limits) -> Tensor:
     """(V,) ids that are never said: those without a piece in the tokenizer, and padding, which is not there."""
-    ids = torch.arange(model.c.embed.vocab)
+    ids: Tensor = torch.arange(int(model.head.out_features))  # type: ignore[arg-type]
     known = ids < (len(ids) if limits.known is None else limits.known)
     return ~known if model.c.embed.pad is None else ~known | (ids == model.c.embed.pad)
 

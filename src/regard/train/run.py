@@ -109,6 +109,9 @@ class Run:
 def fitted(recipe: config.Recipe, tokenizer: Tokenizer) -> config.Recipe:
     """The recipe with the vocabulary filled in, and refused where model and text do not go together."""
     vocab, model, position = recipe.model.embed.vocab, recipe.model, recipe.model.trunk.position
+    if not isinstance(model.embed, config.Embed):
+        raise config.ConfigError(f"model.embed.kind: {model.embed.kind!r} reads images, and a recipe trains on text; "
+                                 "let it be text, or train in a loop of your own")  # fmt: skip
     if vocab == UNKNOWN:
         model = replace(model, embed=replace(model.embed, vocab=len(tokenizer)))
     elif vocab < len(tokenizer):

@@ -55,7 +55,8 @@ def filled(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     model, train, model_changes, train_changes = tables
     asked = laid_over(spelt(model, "model"), spelt(model_changes, "model"))
     whole, train = described(asked, "model"), laid_over(train, train_changes)
-    if isinstance(whole.get("embed", {}), dict) and "vocab" not in inside(asked, "embed"):
+    textual = isinstance(whole.get("embed", {}), dict) and inside(whole, "embed").get("kind", "text") == "text"
+    if textual and "vocab" not in inside(asked, "embed"):
         whole["embed"] = {**inside(whole, "embed"), "vocab": UNKNOWN}
     position = inside(whole, "trunk", "position")
     if position.get("kind") == "learned" and "length" not in inside(asked, "trunk", "position"):

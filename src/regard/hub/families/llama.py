@@ -17,7 +17,7 @@ def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
         "intermediate_size": trunk.mlp.hidden or 4 * trunk.dim,
         "num_hidden_layers": trunk.depth,
         "num_attention_heads": trunk.heads[0],
-        "num_key_value_heads": attention.groups or trunk.heads[0],
+        "num_key_value_heads": attention.counts(0, trunk.dim)[1],
         "head_dim": trunk.head_width,
         "hidden_act": their_word(trunk.mlp.activation, ACTIVATIONS),
         # dynamic scaling begins where their longest text ends

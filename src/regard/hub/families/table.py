@@ -103,7 +103,7 @@ def settled(c: config.Transformer) -> config.Transformer:
 
     Left out are what changes training only (beginnings, dropout), how numbers are held, and which ids are padding.
     """
-    embed = replace(c.embed, pad=None, end=None)
+    embed = replace(c.embed, pad=None, end=None) if isinstance(c.embed, config.Embed) else c.embed
     return replace(c, embed=embed, trunk=settled_trunk(c.trunk), init="xavier", precision="fp32")
 
 
@@ -130,7 +130,7 @@ def settled_attention(trunk: config.Trunk) -> config.Attention:
     return replace(
         c,
         heads=heads,
-        groups=c.groups or (heads if isinstance(heads, int) else None),
+        groups=c.counts(0, trunk.dim)[1] if isinstance(heads, int) and not isinstance(c.groups, tuple) else c.groups,
         width=width,
         value_width=c.value_width or width,
         scale=usual if c.scale is None or math.isclose(c.scale, usual, rel_tol=1e-12) else c.scale,

@@ -1,0 +1,57 @@
+"""What can be said about whole models. A setting describes and never builds; `regard.core` builds."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regard.config.checks import one_of
+from regard.config.fronts import Embed, Front, Pixels
+from regard.config.heads import Both, Head, Pooled, Vocabulary
+from regard.config.trunk import Trunk
+
+INITS = ("gpt2", "bert", "t5", "xavier", "vit", "quiet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder:
+    """The reading side of an encoder-decoder; without an `embed` of its own it shares the decoder's."""
+
+    trunk: Trunk = Trunk()
+    embed: Front | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transformer:
+    """A whole model: front end, trunk, head, and an encoder beside them if it translates."""
+
+    embed: Front = Embed()
+    trunk: Trunk = Trunk()
+    head: Head = Vocabulary()
+    encoder: Encoder | None = None
+    init: str = "xavier"
+    precision: Literal["fp32", "mixed", "bf16"] = "fp32"
+
+    def __post_init__(self) -> None:
+        one_of(self.init, INITS, "init")
+        if (self.encoder is None) != (self.trunk.cross == "none"):
+            raise ValueError("trunk.cross: an encoder needs cross-attention in the trunk, and the other way round")
+        if self.encoder is not None and self.encoder.trunk.dim != self.trunk.dim:
+            raise ValueError(f"encoder.trunk.dim: {self.encoder.trunk.dim} must be trunk.dim {self.trunk.dim}")
+        if self.encoder is not None and self.encoder.trunk.cross != "none":
+            raise ValueError("encoder.trunk.cross: an encoder has nobody to look across to")
+        layerwise = self.encoder is not None and self.trunk.cross == "layerwise"
+        if layerwise and self.encoder is not None and self.encoder.trunk.depth != self.trunk.depth:
+            raise ValueError("trunk.cross: layer by layer needs as many encoder layers as decoder layers")
+        for head in (self.head.vocabulary, self.head.pooled) if isinstance(self.head, Both) else (self.head,):
+            if isinstance(head, Pooled) and head.place == "end" and self.embed.end is None:
+                raise ValueError("head.place: 'end' needs embed.end, the id of the end-of-text token")
+            if isinstance(head, Vocabulary) and not isinstance(self.embed, Embed | Pixels):
+                raise ValueError(f"head.kind: 'vocabulary' is for ids, and embed.kind is {self.embed.kind!r}; "
+                                 "set it to pooled or none")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Towers:
+    """Several models side by side whose pooled vectors are compared (CLIP: Radford et al. 2021)."""
+
+    towers: tuple[Transformer, ...] = ()
+    scale: float = 1 / 0.07

@@ -1,0 +1,177 @@
+"""What can be said about a trunk: its blocks, and what stands before them and after them.
+
+Defaults are the original Transformer's (Vaswani et al. 2017): 512 wide, 6 layers, 8 heads, dropout 0.1.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from regard.config.checks import at_least, one_of
+from regard.config.expressions import check_mask
+from regard.config.positions import Position, Rotary, Sinusoidal
+
+# a kernel of your own enters itself
+KERNELS = ["auto", "reference", "fused", "cells", "flex", "local", "short", "varlen"]
+ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu")
+T = TypeVar("T")
+MAPS = ("q", "k", "v", "out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """Zero mean and unit variance (layer), or unit mean square (rms); eps stands inside the root."""
+
+    kind: Literal["layer", "rms"] = "layer"
+    eps: float = 1e-5
+    gain: bool = True
+    bias: bool = True
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least(0, eps=self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Heads and their maps. `groups` is the number of key/value heads; `maps` left out are the identity.
+
+    `heads` and `groups` may name a number for each layer: pruned models have other heads in every one.
+    """
+
+    heads: int | tuple[int, ...] = 8
+    groups: int | tuple[int, ...] | None = None
+    width: int | None = None
+    value_width: int | None = None
+    scale: float | None = None
+    score: Literal["dot", "cosine"] = "dot"
+    qk_norm: Norm | None = None
+    maps: tuple[str, ...] = MAPS
+    bias: tuple[str, ...] = MAPS
+    kernel: str = "auto"
+
+    def __post_init__(self) -> None:
+        one_of(self.kernel, KERNELS, "kernel")
+        for name in (*self.maps, *self.bias):
+            one_of(name, MAPS, "maps and bias")
+        at_least(1, width=self.width, value_width=self.value_width)
+        heads, groups = listed(self.heads), listed(self.groups)
+        if len(heads) > 1 and self.width is None:
+            raise ValueError("width: heads that differ from layer to layer need the width of a head")
+        if len(heads) > 1 < len(groups) != len(heads):
+            raise ValueError(f"groups names {len(groups)} layers and heads {len(heads)}")
+        for layer in range(max(len(heads), len(groups))):
+            mine, shared = heads[layer % len(heads)], groups[layer % len(groups)]
+            at_least(1, heads=mine, groups=shared)
+            if mine % (shared or mine):
+                raise ValueError(f"heads {mine} is not divisible by groups {shared}")
+
+    def counts(self, layer: int, dim: int) -> tuple[int, int, int]:
+        """Heads, groups and the width of a head in one layer of a trunk."""
+        heads, groups = listed(self.heads), listed(self.groups)
+        mine = heads[layer % len(heads)]
+        return mine, groups[layer % len(groups)] or mine, self.width or dim // mine
+
+
+def listed(one: T | tuple[T, ...]) -> tuple[T, ...]:
+    return one if isinstance(one, tuple) else (one,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLP:
+    """The feed-forward layer; `hidden` (d_ff) is four times dim unless said. `gated` multiplies by a second map."""
+
+    hidden: int | None = None
+    activation: str = "relu"
+    gated: bool = False
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        one_of(self.activation, ACTIVATIONS, "activation")
+        at_least(1, hidden=self.hidden)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout:
+    """Rates: on the embedded tokens, on attention weights, inside the feed-forward, on what each sublayer adds."""
+
+    embed: float = 0.1
+    attention: float = 0.0
+    mlp: float = 0.0
+    sublayer: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("embed", "attention", "mlp", "sublayer"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is not a rate between 0 and 1")
+
+
+NO_DROPOUT = Dropout(embed=0.0, sublayer=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trunk:
+    """A stack of blocks: what stands before it, in it and after it.
+
+    `mask` may name several masks, tiled over the layers. `cross` adds cross-attention to every block: to the
+    encoder's last layer, or layer by layer; its heads are those of `attention` unless `across` has others.
+    `final_norm` is present for pre-norm and absent for post-norm unless said.
+    """
+
+    dim: int = 512
+    depth: int = 6
+    width: int | None = None
+    position: Position = Sinusoidal()
+    mask: str | tuple[str, ...] = "everything"
+    attention: Attention = Attention()
+    mlp: MLP = MLP()
+    norm: Norm = Norm()
+    place: Literal["pre", "post"] = "pre"
+    embed_norm: bool = False
+    final_norm: bool | None = None
+    cross: Literal["none", "last", "layerwise"] = "none"
+    across: Attention | None = None
+    shared: bool = False
+    dropout: Dropout = Dropout()
+
+    def __post_init__(self) -> None:
+        at_least(1, dim=self.dim, depth=self.depth, width=self.width)
+        if not self.masks:
+            raise ValueError("mask: name at least one, such as 'causal'")
+        for text in self.masks:
+            check_mask(text)
+        beside_it = getattr(self.position, "length" if self.position.kind == "onehot" else "width", None) or 0
+        if self.width is None and beside_it >= self.dim:
+            raise ValueError(f"position: {beside_it} channels set beside the tokens leave none of dim {self.dim}")
+        self.check_heads("attention", self.attention)
+        if self.across is not None:
+            self.check_heads("across", self.across)
+        scored = self.position.kind == "alibi" or getattr(self.position, "tables", "") == "shared"
+        if len(set(self.heads)) > 1 and scored and self.position.kind != "shaw":
+            way = "" if self.position.kind == "alibi" else "; set position.tables to layer"
+            raise ValueError(f"attention.heads: positions on the scores need one number of heads{way}")
+        if isinstance(self.position, Rotary) and self.head_width * self.position.part < 2:
+            part = f"{self.position.part} of a head {self.head_width} wide"
+            raise ValueError(f"position.part: {part} leaves no pair of channels")
+
+    def check_heads(self, name: str, c: Attention) -> None:
+        for what, numbers in (("heads", c.heads), ("groups", c.groups)):
+            if isinstance(numbers, tuple) and len(numbers) != self.depth:
+                raise ValueError(f"{name}.{what} names {len(numbers)} layers and depth is {self.depth}")
+            if self.shared and len(set(listed(numbers))) > 1:
+                raise ValueError(f"{name}.{what}: shared layers need one number")
+        if isinstance(c.heads, int) and c.width is None and self.dim % c.heads:
+            raise ValueError(f"dim {self.dim} is not divisible by {name}.heads {c.heads}; set {name}.width")
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        return listed(self.mask)
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """The number of heads in each layer."""
+        heads = self.attention.heads
+        return heads if isinstance(heads, tuple) else (heads,) * self.depth
+
+    @property
+    def head_width(self) -> int:
+        return self.attention.width or self.dim // self.heads[0]
