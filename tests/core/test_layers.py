@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from regard import config as C
 from regard.core.layers import Norm
-from regard.core.model import Trunk
+from regard.core.model import Transformer, Trunk
 from regard.core.tokens import line, raster
 from regard.core.watch import looking
 
@@ -314,3 +314,32 @@ def test_the_queries_and_keys_one_sees_are_those_that_make_the_pattern(side):
     scores = scores.masked_fill(seen[pattern] == 0, float("-inf"))
 
     assert_near(scores.softmax(-1), seen[pattern])
+
+
+# ---------------------------------------------------------------- layers that differ in their heads
+
+
+def test_every_layer_has_its_own_heads_and_groups():
+    c = trunk(depth=3, attention=C.Attention(heads=(2, 4, 6), groups=(2, 2, 3), width=5))
+    made = model(depth=3, attention=c.attention)
+
+    assert [(block.attn.heads, block.attn.groups) for block in made.trunk.blocks] == [(2, 2), (4, 2), (6, 3)]
+    assert [block.attn.qkv.weight.shape[0] for block in made.trunk.blocks] == [(2 + 4) * 5, (4 + 4) * 5, (6 + 6) * 5]
+    assert made(ids_of(B, 7)).isfinite().all()
+
+
+def test_a_cache_has_room_for_the_groups_of_each_layer():
+    made = model(depth=2, mask="causal", attention=C.Attention(heads=(2, 4), groups=(1, 4), width=5)).eval()
+    ids, cache = ids_of(B, 7), made.cache(B, 9)
+    whole = made(ids)
+
+    assert [entry.k.shape[1] for entry in cache.entries] == [1, 4]
+    assert_near(torch.cat([made(ids[:, :4], cache=cache), made(ids[:, 4:], cache=cache)], 1), whole)
+
+
+def test_cross_attention_may_have_heads_of_its_own():
+    c = trunk(cross="last", across=C.Attention(heads=(1, 3), width=5), depth=2)
+    made = Transformer(C.Transformer(embed=C.Embed(vocab=23), trunk=c, encoder=C.Encoder(trunk=trunk(depth=1))))
+
+    assert [block.cross.heads for block in made.trunk.blocks] == [1, 3]
+    assert made(ids_of(B, 5), source=ids_of(B, 7)).isfinite().all()

@@ -375,3 +375,42 @@ def test_twelve_compiled_blocks_can_all_be_watched_at_once(graphs):
 
     assert len(list(seen)) == 12
     assert torch.equal(before, after)
+
+
+# ---------------------------------------------------------------- images
+
+
+def scales() -> C.Transformer:
+    """Windows on a grid of 6 x 6, merged to 3 x 3."""
+    place = C.Relative(radius=2, axes=2, inside=False, tables="layer")
+    first = trunk(mask=("cells(3)", "cells(3, 1)"), position=place, final_norm=False)
+    return C.Transformer(
+        embed=C.Stages(patches=C.Patches(size=2, image=12, cls=False, norm=True), trunks=(first,)),
+        trunk=trunk(dim=2 * D, mask="cells(3)", position=place),
+        head=C.Pooled(place="mean", out=5),
+    )
+
+
+IMAGES = {
+    "patches": C.Transformer(
+        embed=C.Patches(size=3, image=12), trunk=trunk(position=C.Learned(length=17)), head=C.Pooled(out=5)
+    ),
+    "pixels": C.Transformer(
+        embed=C.Pixels(palette=V, grid=(3, 4)),
+        trunk=trunk(mask="causal", position=C.Learned(length=12)),
+        head=C.Vocabulary(tied=False, size=V),
+    ),
+    "stages": scales(),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_model_is_one_graph(name, graphs):
+    model = Transformer(IMAGES[name]).eval()
+    randomise(model)
+    images = torch.randint(V, (B, 3, 4)) if name == "pixels" else torch.randn(B, 3, 12, 12)
+    want = model(images)
+    graphs.compile(model)
+
+    assert_close(model(images), want)
+    assert graphs.count == 1

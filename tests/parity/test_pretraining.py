@@ -1,0 +1,38 @@
+"""BERT as it was trained: a word for every token and a yes or no for the pair, from one model."""
+
+import torch
+import transformers as hf
+from parity.families import B, D, F, H, LENGTH, N, V, bert, ids
+from parity.near import assert_near, randomise
+
+from regard import config as C
+from regard.core.model import Transformer
+from regard.hub import names
+
+MORE = """
+bert.pooler.dense.{w}        head.pooled.dense.{w}
+cls.seq_relationship.{w}     head.pooled.out.{w}
+"""
+
+
+def test_both_heads_of_pre_training_are_equal():
+    theirs = hf.BertForPreTraining(
+        hf.BertConfig(
+            vocab_size=V, hidden_size=D, num_hidden_layers=3, num_attention_heads=H, intermediate_size=F,
+            max_position_embeddings=LENGTH, pad_token_id=0,
+        )
+    ).eval()  # fmt: skip
+    randomise(theirs)
+    _, c = bert()
+    ours = Transformer(C.Transformer(embed=c.embed, trunk=c.trunk, head=C.Both())).eval()
+    known = [names.Row(row.theirs, row.ours.replace("head.", "head.vocabulary."), row.how)
+             for row in names.table("bert")]  # fmt: skip
+    names.load(ours, theirs.state_dict(), [*known, *names.rows(MORE)])
+    words, segment = ids(N), torch.randint(2, (B, N))
+    want = theirs(input_ids=words, token_type_ids=segment)
+
+    tokens, whole = ours(words, segment=segment)
+
+    assert_near(tokens, want.prediction_logits)
+    assert_near(whole, want.seq_relationship_logits)
+    assert sum(w.numel() for w in ours.parameters()) == sum(w.numel() for w in theirs.parameters())
