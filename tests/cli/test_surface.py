@@ -22,7 +22,7 @@ SURFACE = {
     "evaluate": "checkpoint files --json",
     "generate": "checkpoint prompt --file --count --json "
                 "--new --temperature --top-k --top-p --min-p --repetition --stop --seed",
-    "explain": "thing overrides --json",
+    "explain": "thing overrides --heads --text --json",
     "report": "run",
     "models": "name --json",
     "schema": "",

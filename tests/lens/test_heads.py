@@ -1,20 +1,25 @@
-"""What heads do: every role found where it was planted, and nowhere else."""
+"""What heads do in a model of any shape: a role is found where it was planted, and asked where it means something."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from core.made import model, translator
+from core.made import model, padded
+from lens.shapes import SHAPES, SOURCE, VOCAB, B, Shape
 from torch import Tensor
 
 import regard
 from regard import config as C
 from regard import lens
-from regard.lens.heads import distance, entropy, relative, visible
+from regard.core.kernels import KERNELS
+from regard.lens.heads import distance, entropy, relative
 from regard.lens.roles import ROLES, score
+from regard.lens.views import Read, View
 
-VOCAB, N = 23, 22  # halves of eleven different ids
+N = 22  # halves of eleven different ids
 NAMES = [role.name for role in ROLES]
+every = pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 
 
 def onto(places: Tensor) -> Tensor:
@@ -22,11 +27,24 @@ def onto(places: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(places, len(places)).float()
 
 
-def text() -> tuple[Tensor, Tensor]:
-    """Ids with copies and delimiters in every row, and which of them are delimiters."""
+def text() -> Tensor:
+    """Ids with copies in every row, and zeros, which are the delimiters."""
     ids = torch.stack([torch.randperm(VOCAB - 1)[:11] + 1 for _ in range(3)]).repeat(1, 2)
     ids[:, [0, 5, 9, 16]] = torch.tensor([1, 0, 0, 0])
-    return ids, ids == 0
+    return ids
+
+
+def read(count: int, batch: int = 2, ids: Tensor | None = None) -> Read:
+    order = torch.arange(count).expand(batch, -1)
+    return Read(order, torch.ones(batch, count, dtype=torch.bool), order[..., None].float(), ids)
+
+
+def looked(pattern: Tensor, visible: Tensor | None = None, ids: Tensor | None = None) -> View:
+    """A view of tokens in a line, all of which see everything before them, unless said."""
+    tokens = read(pattern.shape[-1], len(pattern), ids)
+    past = torch.ones(pattern.shape[-2:]).tril().bool().expand(len(pattern), -1, -1)
+    marks = None if ids is None else ids == 0
+    return View("trunk.0.attn", pattern, past if visible is None else visible, tokens, tokens, True, marks)
 
 
 def planted(ids: Tensor, marks: Tensor) -> Tensor:  # (B, 6, N, N), a head for each role in its order
@@ -49,16 +67,15 @@ def planted(ids: Tensor, marks: Tensor) -> Tensor:  # (B, 6, N, N), a head for e
 @pytest.mark.spec("S150")
 def test_every_role_is_found_in_the_head_it_was_planted_in():
     made = model(mask="causal", dim=24, depth=1, attention=C.Attention(heads=len(NAMES)), embed=C.Embed(vocab=VOCAB))
-    ids, marks = text()
-    asked = []
+    ids, asked = text(), []
     forward = made.embed.forward
     made.embed.forward = lambda x, **rest: (asked.append(x), forward(x, **rest))[1]
 
     def plant(name: str, pattern: Tensor) -> Tensor:
-        return planted(asked[-1], marks if torch.equal(asked[-1], ids) else asked[-1] < 0)
+        return planted(asked[-1], asked[-1] == 0 if torch.equal(asked[-1], ids) else asked[-1] < 0)
 
     with regard.looking(made, "trunk.0.attn.pattern", edit=plant):
-        found = lens.heads(made, ids, marks)
+        found = lens.heads(made, ids, marks={0})
 
     assert [head.role for head in found] == NAMES
     for head, name in zip(found, NAMES, strict=True):
@@ -67,34 +84,32 @@ def test_every_role_is_found_in_the_head_it_was_planted_in():
 
 @pytest.mark.parametrize("role", ROLES, ids=NAMES)
 def test_looking_everywhere_alike_is_chance(role):
-    ids, marks = text()
+    ids = text()
     allowed = torch.ones(len(ids), N, N).tril().bool()
     alike = (allowed / allowed.sum(-1, keepdim=True))[:, None].expand(-1, 2, -1, -1)
 
-    for found in score(role, alike, allowed, ids, marks):
+    for found in score(role, looked(alike, allowed, ids)):
         assert found.value == pytest.approx(found.chance, abs=1e-6)
         assert found.lift == pytest.approx(0, abs=1e-5)
         assert 0 < found.chance < 0.5
 
 
-@pytest.mark.parametrize("role", [role for role in ROLES if role.name != "induction"], ids=NAMES[:-1])
+@pytest.mark.parametrize("role", ROLES, ids=NAMES)
 def test_looking_only_where_a_role_says_is_always(role):
-    ids, marks = text()
-    allowed = torch.ones(len(ids), N, N).tril().bool()
-    says = role.says(ids, marks) & allowed
+    ids = text()
+    view = looked(torch.zeros(3, 1, N, N), ids=ids)
+    says = role.says(view) & view.visible
     pattern = says / says.sum(-1, keepdim=True).clamp(min=1)
 
-    (found,) = score(role, pattern[:, None], allowed, ids, marks)
+    (found,) = score(role, replace(view, pattern=pattern[:, None]))
     assert found.value == pytest.approx(1) and found.lift == pytest.approx(1)
 
 
-def test_a_role_that_applies_to_no_token_scores_nothing():
-    ids = torch.arange(N)[None]  # no copies
-    allowed = torch.ones(1, N, N).tril().bool()
-    same = next(role for role in ROLES if role.name == "same")
+def test_a_role_that_applies_to_no_token_has_no_score():
+    ids = torch.arange(1, N + 1)[None]  # no copies, no delimiters
+    view = looked(onto(torch.arange(N))[None, None], ids=ids)
 
-    (found,) = score(same, onto(torch.arange(N))[None, None], allowed, ids, ids < 0)
-    assert (found.value, found.lift) == (0, 0)
+    assert {role.name for role in ROLES if score(role, view) is None} == {"same", "delimiter", "induction"}
 
 
 def test_a_fresh_model_has_no_roles():
@@ -103,10 +118,12 @@ def test_a_fresh_model_has_no_roles():
         embed=C.Embed(vocab=VOCAB), init="gpt2",
         trunk=C.Trunk(dim=24, depth=2, mask="causal", attention=C.Attention(heads=3), position=C.Rotary()),
     )  # fmt: skip
-    found = lens.heads(regard.Transformer(c), *text())
+    found = lens.heads(regard.Transformer(c), text(), marks={0})
 
-    assert len(found) == 6 and [(head.layer, head.head) for head in found[2:4]] == [(0, 2), (1, 0)]
-    assert all(head.role is None and head.relative > 0.95 for head in found)
+    assert len(found) == 6 and [(head.where, head.layer, head.head) for head in found[2:4]] == [
+        ("trunk.0.attn", 0, 2), ("trunk.1.attn", 1, 0)
+    ]  # fmt: skip
+    assert all(head.role is None and head.relative > 0.95 and list(head.scores) == NAMES for head in found)
 
 
 def test_the_second_half_of_a_repeated_sequence_says_the_first_again():
@@ -117,16 +134,123 @@ def test_the_second_half_of_a_repeated_sequence_says_the_first_again():
     assert lens.repeated(torch.arange(3), 7).shape == (4, 14)  # few words come again, but all of them come
 
 
+def test_delimiters_are_marks_spaces_and_what_parts_texts():
+    class Tokenizer:
+        roles = {"start": 0, "end": 1, "sep": 2, "pad": 3}
+        pieces = ["", "", "", "", "a", " ", ",\n", " b", "…", "c.", "«"]
+
+        def __len__(self) -> int:
+            return len(self.pieces)
+
+        def decode(self, ids: list[int]) -> str:
+            return "".join(self.pieces[ident] for ident in ids)
+
+    assert lens.delimiters(Tokenizer()) == {1, 2, 5, 6, 8, 10}
+
+
+# ---------------------------------------------------------------- every shape
+
+WANTED = {  # which roles are asked where
+    "decoder": {"trunk": set(NAMES)},
+    "windowed decoder": {"trunk.0": set(NAMES), "trunk.1": set(NAMES) - {"induction"}},  # too far back for a window
+    "encoder": {"trunk": set(NAMES) - {"induction"}},
+    "shared": {"trunk": set(NAMES) - {"induction"}},
+    "vit": {"trunk": {"itself", "first"}},
+    "stages": {"embed": {"itself"}, "trunk": {"itself"}},
+    "towers": {"towers.0": {"itself", "first"}, "towers.1": set(NAMES)},
+    "captioner": {"encoder": {"itself"}, "trunk": set(NAMES), "cross": set()},
+    "translator": {"encoder": set(NAMES) - {"induction"}, "trunk": set(NAMES), "cross": {"first", "delimiter"}},
+}
+
+
+def all_heads(shape: Shape) -> list[lens.Head]:
+    torch.manual_seed(1)
+    return lens.heads(shape.model(), *shape.reads(), marks=range(1, 6), **shape.named)
+
+
+@every
+@pytest.mark.spec("S150", "S156")
+def test_every_shape_has_its_heads_by_the_walk_of_the_model(shape: Shape):
+    found, model = all_heads(shape), shape.model()
+    counts = {where: sum(head.where == where for head in found) for where in dict.fromkeys(h.where for h in found)}
+
+    assert tuple(counts) == shape.places
+    assert {f"{head.where}.pattern" for head in found} <= set(model.addresses())
+    assert all(0 <= head.relative <= 1.0001 and 0 <= head.entropy < math.log2(40) for head in found)
+    assert all((head.distance is None) == head.where.endswith("cross") for head in found)
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_roles_are_asked_only_where_they_mean_something(name):
+    for head in all_heads(SHAPES[name]):
+        place = next(place for place in (*("cross",) * head.where.endswith("cross"), *WANTED[name])
+                     if place in head.where)  # fmt: skip
+        assert set(head.scores) == WANTED[name][place], head.where
+
+
+@every
+def test_the_model_is_left_as_it_was(shape: Shape):
+    made = shape.model().train()
+    part = next(part for part in made.modules() if not list(part.children()))
+    part.eval()
+    torch.manual_seed(1)
+    before = made(*shape.reads(), **shape.named)
+    lens.views(made, *(torch.zeros_like(x) for x in shape.reads()), **shape.named)
+    torch.manual_seed(1)
+    after = made(*shape.reads(), **shape.named)
+
+    assert made.training and not part.training and not made.lookers
+    assert not any(part._forward_pre_hooks for part in made.modules())
+    pairs = zip(before, after, strict=True) if isinstance(before, tuple) else [(before, after)]
+    assert all(torch.equal(x, y) for x, y in pairs)
+
+
+def test_what_is_raised_while_looking_leaves_the_model_as_it_was():
+    made = SHAPES["decoder"].model().train()
+    with pytest.raises(ValueError, match="ids must be"):
+        lens.views(made, torch.zeros(3).long())
+
+    assert made.training and not made.lookers and not any(part._forward_pre_hooks for part in made.modules())
+
+
+# ---------------------------------------------------------------- padding
+
+
+@pytest.mark.parametrize("name", ["encoder", "decoder", "translator"])
+@pytest.mark.parametrize("left, right", [(0, 4), (3, 0)])
+@pytest.mark.spec("S156")
+def test_padding_rows_and_columns_never_count(name, left, right):
+    shape = SHAPES[name]
+    made, (ids,) = shape.model(), (torch.randint(1, VOCAB, (B, 11)),)
+    wide, real, _ = padded(ids, left, right, fill=0)
+    named = {} if name != "translator" else {"source": SOURCE["source"][:, :4]}  # rows without padding
+    longer = {} if name != "translator" else {"source": padded(named["source"], left, right, fill=0)[0]}
+    alone = lens.heads(made, ids, marks={3, 4}, **named)
+    beside = lens.heads(made, wide, real=real, marks={3, 4}, **longer)
+
+    for one, other in zip(alone, beside, strict=True):
+        assert (one.where, one.head) == (other.where, other.head)
+        assert other.entropy == pytest.approx(one.entropy, abs=1e-4)
+        assert other.relative == pytest.approx(one.relative, abs=1e-4)
+        assert other.distance == (None if one.distance is None else pytest.approx(one.distance, abs=1e-4))
+        for role in one.scores.keys() - {"induction"}:  # asked of other ids where there are more
+            assert other.scores[role].value == pytest.approx(one.scores[role].value, abs=1e-4)
+            assert other.scores[role].chance == pytest.approx(one.scores[role].chance, abs=1e-4)
+    likeness = [lens.similarity(lens.views(made, ids, **named))]
+    likeness.append(lens.similarity(lens.views(made, wide, real=real, **longer)))
+    assert torch.allclose(*likeness, atol=1e-3, equal_nan=True)
+
+
 # ---------------------------------------------------------------- how wide, how far
 
 
 @pytest.mark.spec("S156")
 def test_entropy_counts_the_tokens_looked_at():
-    alike = torch.full((2, 1, 5, 8), 1 / 8)
+    alike = torch.full((2, 1, 8, 8), 1 / 8)
     one = onto(torch.arange(8))[None, None].expand(2, 1, -1, -1)
-    both = torch.cat([alike, one[:, :, :5]], 1)
+    view = looked(torch.cat([alike, one], 1), torch.ones(2, 8, 8).bool())
 
-    assert entropy(both).tolist() == pytest.approx([3, 0])  # bits: eight tokens, one token
+    assert entropy(view).tolist() == pytest.approx([3, 0])  # bits: eight tokens, one token
 
 
 @pytest.mark.spec("S156")
@@ -135,44 +259,67 @@ def test_relative_entropy_is_one_for_looking_at_all_that_may_be_seen():
     alike = allowed / allowed.sum(-1, keepdim=True)
     both = torch.stack([alike, onto(torch.arange(7)).expand(2, -1, -1)], 1)
 
-    assert relative(both, allowed).tolist() == pytest.approx([1, 0])
+    assert relative(looked(both, allowed)).tolist() == pytest.approx([1, 0])
 
 
 def test_distance_is_counted_in_tokens():
     pattern = onto((torch.arange(9) - 3).clamp(min=0))[None, None]
 
-    assert distance(pattern).item() == pytest.approx((0 + 1 + 2 + 3 * 6) / 9)
+    assert distance(looked(pattern)).item() == pytest.approx((0 + 1 + 2 + 3 * 6) / 9)
 
 
-def test_patterns_are_rows_that_sum_to_one_and_leave_the_model_as_it_was():
+def test_distance_in_an_image_is_a_straight_line_and_leaves_out_the_learned_token():
+    made = SHAPES["vit"].model()
+    far = onto(torch.tensor([0, 9, 9, 9, 9, 0, 0, 0, 0, 0])).expand(2, 3, -1, -1)  # half of them look at a corner
+    with regard.looking(made, "trunk.1.attn.pattern", edit=lambda name, x: far):
+        view = lens.views(made, torch.randn(2, 3, 6, 6))[1]
+
+    places = [(row, column) for row in range(3) for column in range(3)]
+    by_hand = [math.dist(places[i], (2, 2)) for i in range(4)]
+    assert distance(view).tolist() == pytest.approx([sum(by_hand) / 4] * 3, abs=1e-5)
+
+
+def test_patterns_are_rows_that_sum_to_one_where_looking_is_allowed():
     made = model(mask="causal & window(4)", depth=3, precision="mixed").train()
-    found = lens.patterns(made, torch.randint(23, (2, 11)))
+    found = lens.views(made, torch.randint(23, (2, 11)))
 
-    assert made.training and not made.lookers and len(found) == 3
-    for pattern, allowed in zip(found, visible(made, torch.randint(23, (2, 11))), strict=True):
-        assert torch.allclose(pattern.sum(-1), torch.ones(()), atol=1e-5)
-        assert not pattern[~allowed[:, None].expand_as(pattern)].any()
+    assert len(found) == len(lens.patterns(made, torch.randint(23, (2, 11)))) == 3
+    for view in found:
+        assert torch.allclose(view.pattern.sum(-1), torch.ones(()), atol=1e-5)
+        assert not view.pattern[~view.visible[:, None].expand_as(view.pattern)].any()
+
+
+@every
+def test_what_is_visible_is_where_the_scores_are_not_forbidden(shape: Shape):
+    made = shape.model()
+    torch.manual_seed(1)
+    with regard.looking(made, "*.scores") as seen:
+        found = lens.views(made, *shape.reads(), **shape.named)
+
+    for view in found:
+        scores = seen[f"{view.where}.scores"][:, 0]
+        assert torch.equal(view.visible, scores > -torch.inf), view.where
 
 
 def test_what_is_visible_follows_the_mask_of_each_layer():
     made = model(mask=("causal & window(2)", "everything"), depth=3)
-    near, all_of_it, again = visible(made, torch.randint(23, (2, 7)))
+    near, all_of_it, again = (view.visible for view in lens.views(made, torch.randint(23, (2, 7))))
 
     assert torch.equal(near[0], torch.ones(7, 7).tril().triu(-2).bool()) and torch.equal(near, again)
     assert all_of_it.all()
 
 
-def test_a_translator_is_refused_in_a_sentence():
-    made = translator()
+def test_a_kernel_without_a_table_is_refused_in_a_sentence(monkeypatch):
+    monkeypatch.setitem(KERNELS, "fused", replace(KERNELS["fused"], exact=False))
+    made = model(mask="causal", attention=C.Attention(heads=3, kernel="fused"))
 
-    assert "encoder" in lens.refusal(made)
-    with pytest.raises(ValueError, match="encoder"):
-        lens.patterns(made, torch.randint(1, 23, (2, 7)))
+    with pytest.raises(C.ConfigError, match="^trunk.attention.kernel: 'fused' has no table of who looks at whom"):
+        lens.heads(made, torch.randint(23, (2, 7)))
 
 
 def test_fewer_than_four_tokens_say_nothing_about_heads():
-    with pytest.raises(ValueError, match="four tokens"):
-        lens.heads(model(mask="causal"), torch.zeros(1, 3).long(), torch.zeros(1, 3).bool())
+    with pytest.raises(C.ConfigError, match="four tokens or more, got 3"):
+        lens.heads(model(mask="causal"), torch.zeros(1, 3).long())
 
 
 # ---------------------------------------------------------------- likeness
@@ -191,7 +338,11 @@ def by_hand(p: list[float], q: list[float]) -> float:
 @pytest.mark.spec("S191")
 def test_likeness_is_one_minus_the_jensen_shannon_distance():
     first, second = torch.rand(2, 3, 5, 7).softmax(-1), (3 * torch.rand(2, 2, 5, 7)).softmax(-1)
-    found, every = lens.similarity([first, second]), torch.cat([first, second], 1).tolist()
+    allowed = torch.ones(2, 5, 7).bool()
+    allowed[:, 0, 1:] = False  # the first row has no choice
+    views = [replace(looked(first, allowed), q=(q := read(5)), k=(k := read(7))), looked(second, allowed)]
+    found = lens.similarity([views[0], replace(views[1], q=q, k=k)])
+    every = torch.cat([first, second], 1).tolist()
 
     assert found.shape == (5, 5)
     for i in range(5):
@@ -203,6 +354,22 @@ def test_likeness_is_one_minus_the_jensen_shannon_distance():
 @pytest.mark.spec("S191")
 def test_heads_that_never_look_at_the_same_token_have_nothing_in_common():
     previous, own = onto((torch.arange(9) - 1).clamp(min=0)), onto(torch.arange(9))
-    found = lens.similarity([torch.stack([previous, own, own])[None]])
+    found = lens.similarity([looked(torch.stack([previous, own, own])[None])])
 
     assert found.tolist() == [[1, 0, 0], [0, 1, 1], [0, 1, 1]]
+    assert lens.twins(found) == [(1, 0), (2, 1), (1, 1)]
+
+
+@pytest.mark.spec("S191")
+def test_heads_that_look_at_different_things_are_not_compared():
+    shape = SHAPES["translator"]
+    torch.manual_seed(1)
+    views = lens.views(shape.model(), *shape.reads(), **shape.named)
+    found = lens.similarity(views)
+    groups = ["encoder" if "encoder" in where else where[-5:] for where in shape.places for _ in range(3)]
+
+    same = torch.tensor([[one == other for other in groups] for one in groups])
+    assert torch.equal(~found.isnan(), same) and torch.allclose(found[same], found.mT[same])
+    assert all(same[head, twin] and head != twin for head, (twin, _) in enumerate(lens.twins(found)))
+    alone = lens.similarity([replace(views[0], pattern=views[0].pattern[:, :1])])
+    assert lens.twins(alone) == [None]

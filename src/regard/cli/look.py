@@ -1,18 +1,15 @@
-"""Verbs that only look: explain a model before it runs, list what is packaged, write the schema of a recipe."""
+"""Verbs that only look: explain a model before it runs, write the schema of a recipe."""
 
 import json as notation
 from dataclasses import asdict, dataclass, replace
-from importlib.resources import files
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
 
 from regard import config, zoo
-from regard.cli.output import Json, Overrides, as_json, as_rows
-from regard.config.names import did_you_mean
+from regard.cli.heads import heads as explain_heads
+from regard.cli.output import Json, Overrides, as_json
 from regard.zoo.recipes import UNKNOWN
 
 
@@ -31,12 +28,23 @@ class Subject:
 def explain(
     thing: Annotated[str, typer.Argument(metavar="THING", help="A recipe, a run, a checkpoint.")],
     overrides: Overrides = None,
+    heads: Annotated[bool, typer.Option("--heads", help="What each head of a checkpoint does instead.")] = False,
+    text: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="With --heads: a text; the run's own unless given.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show a model before it runs: parts, kernels, cost.
 
     Then which class of transformers opens it, or why none does, and the whole config with every default.
+    With --heads, of a trained one: where each head looks, which other head does the same, the loss without it.
     """
+    if text and not heads:
+        raise config.ConfigError(f"--text {text[0]}: is what heads are read on; add --heads")
+    if heads:
+        if overrides:
+            raise config.ConfigError(f"{overrides[0]}: the settings of a trained model are fixed; leave it out")
+        return explain_heads(thing, text or [], json)
     subject = found(thing, overrides or [])
     from regard import measure
 
@@ -74,7 +82,8 @@ def device(name: str) -> str:
 
 def with_vocabulary(recipe: config.Recipe) -> config.Recipe:
     """A recipe leaves the size of the vocabulary to its tokenizer, which may have to be trained first."""
-    if recipe.model.embed.vocab != UNKNOWN:
+    embed = recipe.model.embed
+    if not isinstance(embed, config.Embed) or embed.vocab != UNKNOWN:
         return recipe
     setting = recipe.text
     if isinstance(setting, config.Words | config.Pieces):
@@ -83,7 +92,7 @@ def with_vocabulary(recipe: config.Recipe) -> config.Recipe:
         from regard import data, text
 
         size = len(text.train(setting, (document.text for document in data.read_texts(recipe.data.sources))))
-    return replace(recipe, model=replace(recipe.model, embed=replace(recipe.model.embed, vocab=size)))
+    return replace(recipe, model=replace(recipe.model, embed=replace(embed, vocab=size)))
 
 
 def family(c: config.Transformer) -> dict[str, Any]:
@@ -99,40 +108,6 @@ def family_line(c: config.Transformer) -> str:
         return f"family\n  transformers opens it as {told['class']}"
     why = "\n".join(f"  not {name}: {reason}" for name, reason in told["reasons"].items())
     return f"family\n  transformers has no class for it\n{why}"
-
-
-# ---------------------------------------------------------------- what comes with the package
-
-
-def models(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one whole, as TOML.")] = None,
-    json: Json = False,
-) -> None:
-    """List the recipes and presets of the package."""
-    presets = {name: files("regard.zoo.presets").joinpath(f"{name}.toml") for name in config.PRESETS}
-    known = [
-        {"name": name, "kind": kind, "toml": path.read_text(encoding="utf8")}
-        for kind, paths in (("recipe", zoo.recipes()), ("preset", presets))
-        for name, path in paths.items()
-    ]
-    if name is not None:
-        names = list(dict.fromkeys(each["name"] for each in known))
-        if name not in names:
-            raise config.ConfigError(f"{name}: no such model{did_you_mean(name, names)} there are {', '.join(names)}")
-        known = [each for each in known if each["name"] == name]
-    if json:
-        return as_json([each | {"about": about(each["toml"])} for each in known])
-    if name is not None:
-        return print(*(each["toml"] for each in known), sep="\n", end="")
-    wide = get_terminal_size().columns - max(len(each["name"]) for each in known) - 2
-    as_rows([(each["name"], shorten(f"{each['kind']}: {about(each['toml'])}", max(wide, 40))) for each in known])
-
-
-def about(toml: str) -> str:
-    """The comment on top of a file."""
-    lines = toml.splitlines()
-    top = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return " ".join(line.removeprefix("#").strip() for line in lines[:top])
 
 
 def schema() -> None:

@@ -1,10 +1,14 @@
-"""Looking inside a trained model: what its heads do, and which of its tokens are alike."""
+"""Looking inside a trained model: what its heads do, what it is without them, and which of its tokens are alike."""
 
+from regard.lens.ablate import Ablated, ablation, idle, spare, threshold, without
 from regard.lens.embeddings import analogy, closest, neighbours, plane, vectors
-from regard.lens.heads import Head, heads, patterns, refusal, similarity
-from regard.lens.roles import ROLES, Role, repeated
+from regard.lens.heads import Head, heads, similarity, twins
+from regard.lens.prune import prune
+from regard.lens.roles import ROLES, Role, delimiters, repeated
+from regard.lens.views import View, patterns, refusal, views
 
 __all__ = [
-    "ROLES", "Head", "Role", "analogy", "closest", "heads", "neighbours", "patterns", "plane", "refusal", "repeated",
-    "similarity", "vectors",
+    "ROLES", "Ablated", "Head", "Role", "View", "ablation", "analogy", "closest", "delimiters", "heads", "idle",
+    "neighbours", "patterns", "plane", "prune", "refusal", "repeated", "similarity", "spare", "threshold", "twins",
+    "vectors", "views", "without",
 ]  # fmt: skip

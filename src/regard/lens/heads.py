@@ -1,9 +1,10 @@
 """What every head of a model does: where it looks, how widely, how far, and which other heads do the same.
 
-    found = heads(model, ids, marks)      a Head for each, with its scores and the role that fits it best
-    similarity(patterns(model, ids))      (all heads, all heads) from 0, nothing in common, to 1, the same
+    heads(model, ids)                   a Head for each, with its scores and the role that fits it best
+    similarity(views(model, ids))       (all heads, all heads) from 0, nothing in common, to 1, the same
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,23 +12,27 @@ import torch
 from torch import Tensor
 
 from regard import config
-from regard.core.kernels import KERNELS
-from regard.core.watch import looking
-from regard.lens.roles import ROLES, Score, repeated, score
+from regard.lens.roles import ROLES, Role, Score, offers, repeated, score
+from regard.lens.views import View, unwrapped, views
 
 NAMED = 0.25  # a head has a role when it goes a quarter of the way from chance to always
+LEAST = 4  # tokens
 
 
 @dataclass(frozen=True)
 class Head:
     """One head: its scores by role, how wide and how far it looks, and its strongest role, if one stands out."""
 
-    layer: int
+    where: str
     head: int
     scores: dict[str, Score]
     entropy: float  # bits; 2^entropy is the number of tokens it looks at
     relative: float  # entropy over that of looking at everything visible alike: 0 one token, 1 all of them
-    distance: float  # tokens between who asks and who is looked at
+    distance: float | None  # tokens between who asks and who is looked at, patches in an image; across there is none
+
+    @property
+    def layer(self) -> int:
+        return int(self.where.rsplit(".", 2)[1])
 
     @property
     def role(self) -> str | None:
@@ -35,64 +40,62 @@ class Head:
         return best if best is not None and self.scores[best].lift >= NAMED else None
 
 
-def refusal(model: Any) -> str:
-    """Why the heads of a model cannot be read this way, in words, or nothing."""
-    c: config.Transformer = model.c
-    if c.encoder is not None:
-        return "the model reads a source with an encoder of its own; heads are shown for models of one trunk"
-    kernel = c.trunk.attention.kernel
-    if kernel != "auto" and not KERNELS[kernel].exact:
-        return f"kernel {kernel!r} has no table of who looks at whom"
-    return ""
-
-
-@torch.no_grad()
-def patterns(model: Any, ids: Tensor) -> list[Tensor]:  # a (B, H, N, N) for each layer
-    """Where every head looks while the model reads ids (B, N); rows sum to one."""
-    if why := refusal(model):
-        raise ValueError(why)
-    training, device = model.training, next(model.parameters()).device
-    model.eval()
-    try:
-        with looking(model, "trunk.*.attn.pattern") as seen:
-            model(ids.to(device))
-    finally:
-        model.train(training)
-    found = [seen[f"trunk.{i}.attn.pattern"].float().cpu() for i in range(model.c.trunk.depth)]
-    return [each / each.sum(-1, keepdim=True).clamp(min=1e-9) for each in found]  # bf16 rows sum to nearly one
-
-
-@torch.no_grad()
-def visible(model: Any, ids: Tensor) -> list[Tensor]:  # a (B, N, N) for each layer
-    """Where looking is allowed, by the layer's mask."""
-    tokens = model.embed(ids.to(next(model.parameters()).device))
-    masks = [each[tokens.real is not None, tokens.document is not None] for each in model.trunk.masks]
-    tables = [mask.table(tokens, tokens).expand(tokens.batch, tokens.count, tokens.count).cpu() for mask in masks]
-    return [tables[i % len(tables)] for i in range(model.c.trunk.depth)]
-
-
-def heads(model: Any, ids: Tensor, marks: Tensor, vocabulary: Tensor | None = None) -> list[Head]:  #: S150
-    """Every head, read on ids (B, N) of real text; `marks` (B, N) says which tokens are delimiters.
+def heads(  #: S150
+    model: Any, *inputs: Any, marks: Collection[int] = (), vocabulary: Tensor | None = None, **named: Any
+) -> list[Head]:
+    """Every head, read while the model reads what it is given; `marks` are the ids of delimiters.
 
     Induction is asked of random ids from the `vocabulary` (all of it, unless said), as many, said twice.
     """
-    words = torch.arange(model.c.embed.vocab) if vocabulary is None else vocabulary
-    if ids.shape[1] < 4:
-        raise ValueError(f"ids: heads are read on four tokens or more, got {ids.shape[1]}")
-    again = repeated(words, ids.shape[1] // 2)
-    views = {False: (ids.cpu(), marks.cpu()), True: (again, torch.zeros_like(again, dtype=torch.bool))}
-    looked = {twice: (patterns(model, view[0]), visible(model, view[0])) for twice, view in views.items()}
-    found = []
-    for layer, (seen, allowed) in enumerate(zip(*looked[False], strict=True)):
-        scores = {
-            role.name: score(role, looked[role.repeats][0][layer], looked[role.repeats][1][layer], *views[role.repeats])
-            for role in ROLES
-        }
-        wide, share, far = entropy(seen), relative(seen, allowed), distance(seen)
-        for head in range(seen.shape[1]):
-            own = {name: each[head] for name, each in scores.items()}
-            found.append(Head(layer, head, own, float(wide[head]), float(share[head]), float(far[head])))
-    return found
+    once = views(model, *inputs, marks=marks, **named)
+    longest = max(max(view.visible.shape[1:]) for view in once)
+    if longest < LEAST:
+        raise config.ConfigError(f"heads are read on four tokens or more, got {longest}")
+    found = twice(model, inputs, named, once, vocabulary)
+    return [head for view in once for head in described(view, found.get(view.where))]
+
+
+def twice(
+    model: Any, inputs: tuple[Any, ...], named: dict[str, Any], once: list[View], vocabulary: Tensor | None
+) -> dict[str, View]:
+    """The same attentions on ids that stand there twice, where that makes sense."""
+    asked = [view.where for view in once if offers(view) >= INDUCTION.needs]
+    fronts = [each.c.embed for each in getattr(unwrapped(model), "towers", [unwrapped(model)])]
+    again = [said_twice(x, front, vocabulary) for x, front in zip(inputs, fronts, strict=False)]
+    if not asked or all(new is old for new, old in zip(again, inputs, strict=True)):
+        return {}
+    kept = {name: x for name, x in named.items() if name.startswith("source")}  # the rest speaks of the ids before
+    return {view.where: view for view in views(model, *again, **kept) if view.where in asked}
+
+
+def said_twice(x: Any, front: Any, vocabulary: Tensor | None) -> Any:
+    if not isinstance(x, Tensor) or x.is_floating_point() or x[0].numel() < LEAST:
+        return x
+    words = torch.arange(front.vocab) if vocabulary is None else vocabulary.cpu()
+    silent = [ident for ident in (front.pad, front.end) if ident is not None]
+    return repeated(words[~torch.isin(words, torch.tensor(silent, dtype=torch.long))], x[0].numel() // 2, len(x))
+
+
+def described(view: View, again: View | None) -> list[Head]:
+    scores = {role.name: found for role in ROLES if (found := asked(role, again if role.repeats else view))}
+    wide, share, far = entropy(view), relative(view), distance(view)
+    return [
+        Head(
+            view.where, head, {name: each[head] for name, each in scores.items()},
+            float(wide[head]), float(share[head]), None if far is None else float(far[head]),
+        )
+        for head in range(view.pattern.shape[1])
+    ]  # fmt: skip
+
+
+def asked(role: Role, view: View | None) -> list[Score] | None:
+    return score(role, view) if view is not None and offers(view) >= role.needs else None
+
+
+INDUCTION = next(role for role in ROLES if role.repeats)
+
+
+# ---------------------------------------------------------------- how wide, how far
 
 
 def spread(pattern: Tensor) -> Tensor:
@@ -100,37 +103,60 @@ def spread(pattern: Tensor) -> Tensor:
     return -(pattern * pattern.clamp(min=1e-12).log2()).sum(-1)
 
 
-def entropy(pattern: Tensor) -> Tensor:  # (B, H, Q, K) -> (H,)  #: S156
+def entropy(view: View) -> Tensor:  # (H,)  #: S156
     """Mean entropy of a head's rows in bits: 0 looks at one token, log2(n) at n of them alike."""
-    return spread(pattern).mean((0, 2))
+    return spread(view.pattern).transpose(1, 2)[view.rows].mean(0)
 
 
-def relative(pattern: Tensor, allowed: Tensor) -> Tensor:  # -> (H,)
+def relative(view: View) -> Tensor:  # (H,)
     """Entropy over the most there could be, averaged over the rows that have a choice."""
-    most = allowed.sum(-1).clamp(min=1).float().log2()  # (B, Q)
-    choice = most > 0
-    if not bool(choice.any()):
-        return torch.zeros(pattern.shape[1])
-    share = spread(pattern).transpose(1, 2)[choice] / most[choice][:, None]
-    return share.mean(0)
+    if not bool(view.choice.any()):
+        return torch.zeros(view.pattern.shape[1])
+    most = view.visible.sum(-1).float().log2()[view.choice]  # (rows,)
+    return (spread(view.pattern).transpose(1, 2)[view.choice] / most[:, None]).mean(0)
 
 
-def distance(pattern: Tensor) -> Tensor:  # -> (H,)
-    """How many tokens away a head looks, on average."""
-    queries, keys = (torch.arange(size) for size in pattern.shape[-2:])
-    far = (queries[:, None] - keys[None, :]).abs().float()
-    return (pattern * far).sum(-1).mean((0, 2))
+def distance(view: View) -> Tensor | None:  # (H,)
+    """How many tokens away a head looks, on average; a straight line in an image. Across there is no distance."""
+    if not view.own:
+        return None
+    far = (view.q.at[:, :, None] - view.k.at[:, None]).square().sum(-1).sqrt()  # (B, Q, K)
+    counted = view.pattern * (view.rows[..., None] & ~far.isnan())[:, None]
+    return (counted * far.nan_to_num()[:, None]).sum((0, 2, 3)) / counted.sum((0, 2, 3)).clamp(min=1e-9)
 
 
-def similarity(found: list[Tensor]) -> Tensor:  #: S191
+# ---------------------------------------------------------------- who does the same
+
+
+def similarity(found: list[View]) -> Tensor:  #: S191
     """1 - the Jensen-Shannon distance between heads, averaged over rows: 1 for heads that look alike, 0 for heads
-    that never look at the same token.
+    that never look at the same token, nan for heads that look at different things (an encoder's and a decoder's).
 
-    sqrt(H((p + q)/2) - (H(p) + H(q))/2), in bits, for two rows p and q. The first row is left out: it has no choice.
+    sqrt(H((p + q)/2) - (H(p) + H(q))/2), in bits, for two rows p and q; over the rows in which both have a choice.
     """
-    every = torch.cat(found, 1)[:, :, 1:]  # (B, all heads, N - 1, N)
+    sizes = [view.pattern.shape[1] for view in found]
+    likeness = torch.full((sum(sizes), sum(sizes)), torch.nan)
+    places = torch.arange(sum(sizes)).split(sizes)
+    for reads in dict.fromkeys((view.q, view.k) for view in found):
+        same = [i for i, view in enumerate(found) if (view.q, view.k) == reads]
+        index = torch.cat([places[i] for i in same])
+        likeness[index[:, None], index] = compared([found[i] for i in same])
+    return likeness
+
+
+def compared(found: list[View]) -> Tensor:
+    every = torch.cat([view.pattern for view in found], 1)  # (B, heads, Q, K)
+    choice = torch.cat([view.choice[:, None].expand(view.pattern.shape[:3]) for view in found], 1)
     own, rows = spread(every), []
     for i in range(every.shape[1]):  # one head against all: a table of pairs at once would be large
+        both = choice & choice[:, i : i + 1]
         apart = spread((every + every[:, i : i + 1]) / 2) - (own + own[:, i : i + 1]) / 2
-        rows.append(1 - apart.clamp(0, 1).sqrt().mean((0, 2)))
+        rows.append(((1 - apart.clamp(0, 1).sqrt()) * both).sum((0, 2)) / both.sum((0, 2)))
     return torch.stack(rows)
+
+
+def twins(likeness: Tensor) -> list[tuple[int, float] | None]:
+    """For each head the other one that is most like it, and how much; nobody where there is none to compare with."""
+    others = likeness.clone().fill_diagonal_(torch.nan).nan_to_num(-1.0)
+    best = [(int(row.argmax()), float(row.max())) for row in others]
+    return [(head, value) if value >= 0 else None for head, value in best]

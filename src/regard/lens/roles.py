@@ -1,30 +1,33 @@
 """What a head may be for: six roles, each a question about where a head looks, answered by a number from 0 to 1.
 
-    previous    the token just before        ·■···      same       earlier copies of this token
+    previous    the token just before        ·■···      same       other copies of this token
     itself      the token itself                        first      the first token, where nothing else calls
     delimiter   marks, spaces, line breaks              induction  what came after this token last time
 
 A score is the share of attention that goes where the role says, averaged over the tokens that the role can apply to.
-Its chance is the score of somebody who looks at everything visible alike; see `Score.lift`.
+Its chance is the score of somebody who looks at everything visible alike; see `Score.lift`. A role that means nothing
+somewhere is not asked there: an image has no delimiters, and who looks across at another text sees no previous token.
 """
 
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-# who asks and what stands there -> (B, N, N) True where the role says to look; rows that are empty do not count
-Says = Callable[[Tensor, Tensor], Tensor]
+from regard.lens.views import View
 
 
 @dataclass(frozen=True)
 class Role:
-    """A role by name: what such a head does, in a sentence, and where it looks."""
+    """A role by name: what such a head does, in a sentence; where it looks; and what must be there to be asked."""
 
     name: str
     does: str
-    says: Says
+    says: Callable[[View], Tensor]  # (B, Q, K) True where to look; rows that are empty do not count
+    needs: frozenset[str]
     repeats: bool = False  # asked of a sequence that stands there twice
 
 
@@ -41,52 +44,71 @@ class Score:
         return (self.value - self.chance) / max(1 - self.chance, 1e-6)
 
 
-def offset(ids: Tensor) -> Tensor:  # (B, N, N) how far back the key stands
-    place = torch.arange(ids.shape[1], device=ids.device)
-    return (place[:, None] - place[None, :]).expand(len(ids), -1, -1)
+def offers(view: View) -> set[str]:
+    """What there is to ask about: each other, a line of tokens, a first among them, ids, delimiters, a past."""
+    facts = {
+        "own": view.own,
+        "line": not view.k.image,
+        "first": not view.k.image or bool(view.k.at.isnan().any()),  # an image has one if a learned token precedes it
+        "ids": view.own and view.k.ids is not None,
+        "marks": view.marks is not None,
+        "past": view.own and view.causal,
+    }
+    return {name for name, there in facts.items() if there}
 
 
-def same(ids: Tensor) -> Tensor:
-    return ids[:, :, None] == ids[:, None, :]
+def offset(view: View) -> Tensor:  # (B, Q, K)
+    """How far back the key stands."""
+    return view.q.order[:, :, None] - view.k.order[:, None, :]
 
 
-def after(ids: Tensor) -> Tensor:
-    """True at keys that follow an earlier copy of the query."""
-    followed = torch.zeros_like(same(ids))
-    followed[:, :, 1:] = (same(ids) & (offset(ids) > 0))[:, :, :-1]
-    return followed
+def same(view: View) -> Tensor:
+    assert view.q.ids is not None and view.k.ids is not None
+    return view.q.ids[:, :, None] == view.k.ids[:, None, :]
 
 
-def later(ids: Tensor) -> Tensor:
-    """The queries that are not the first token: for the first there is only itself."""
-    return torch.arange(ids.shape[1], device=ids.device)[None, :, None] > 0
+def first(view: View) -> Tensor:
+    """The first key, for all but itself."""
+    begins = (view.k.order == 0)[:, None, :].expand_as(view.visible)
+    return begins & (offset(view) != 0) if view.own else begins
+
+
+def marked(view: View) -> Tensor:
+    assert view.marks is not None
+    return view.marks[:, None, :].expand_as(view.visible)
+
+
+def after(view: View) -> Tensor:
+    """The keys that follow an earlier copy of the query."""
+    copies = same(view) & (offset(view) > 0)
+    return torch.nn.functional.pad(copies[:, :, :-1], (1, 0))
 
 
 ROLES: tuple[Role, ...] = (
     Role("previous", "looks at the token just before: what are we in the middle of?",
-         lambda ids, marks: offset(ids) == 1),
+         lambda view: offset(view) == 1, frozenset({"own", "line"})),
     Role("itself", "looks at the token it stands on, and thinks about nothing else",
-         lambda ids, marks: (offset(ids) == 0) & later(ids)),
-    Role("same", "looks at earlier copies of the same token: where have I seen this?",
-         lambda ids, marks: same(ids) & (offset(ids) > 0)),
+         lambda view: offset(view) == 0, frozenset({"own"})),
+    Role("same", "looks at other copies of the same token: where have I seen this?",
+         lambda view: same(view) & (offset(view) != 0), frozenset({"own", "ids"})),
     Role("first", "looks at the first token: a place to rest when nothing else matters",
-         lambda ids, marks: (offset(ids) == torch.arange(ids.shape[1], device=ids.device)[:, None]) & later(ids)),
+         first, frozenset({"first"})),
     Role("delimiter", "looks at spaces, line breaks and punctuation: where did this word, this line begin?",
-         lambda ids, marks: marks[:, None, :].expand_as(same(ids)) & (offset(ids) >= 0) & later(ids)),
+         marked, frozenset({"marks"})),
     Role("induction", "finds the last time this token came by and looks at what followed: the same again?",
-         lambda ids, marks: after(ids), repeats=True),
+         after, frozenset({"own", "ids", "past"}), repeats=True),
 )  # fmt: skip
 
 
-def score(role: Role, pattern: Tensor, visible: Tensor, ids: Tensor, marks: Tensor) -> list[Score]:
-    """The score of each head in a pattern (B, H, N, N); `visible` (B, N, N) is True where looking is allowed."""
-    says = role.says(ids, marks) & visible
-    rows = says.any(-1)  # (B, N) where the role can apply at all
+def score(role: Role, view: View) -> list[Score] | None:
+    """The score of each head; nothing where the role applies to no token."""
+    says = role.says(view) & view.visible
+    rows = says.any(-1) & view.choice
     if not bool(rows.any()):
-        return [Score(0.0, 0.0)] * pattern.shape[1]
-    alike = visible / visible.sum(-1, keepdim=True).clamp(min=1)
+        return None
+    alike = view.visible / view.visible.sum(-1, keepdim=True).clamp(min=1)
     chance = float((alike * says).sum(-1)[rows].mean())
-    values = (pattern * says[:, None]).sum(-1).transpose(1, 2)[rows].mean(0)  # (H,)
+    values = (view.pattern * says[:, None]).sum(-1).transpose(1, 2)[rows].mean(0)  # (H,)
     return [Score(float(value), chance) for value in values]
 
 
@@ -102,3 +124,13 @@ def repeated(vocabulary: Tensor, length: int, batch: int = 4, seed: int = 0) -> 
         for _ in range(batch)
     ]
     return torch.stack(rows).repeat(1, 2)
+
+
+def delimiters(tokenizer: Any) -> frozenset[int]:
+    """The ids of tokens of nothing but spaces, line breaks and punctuation, and of those that part texts."""
+    marks = {ident for ident in range(len(tokenizer)) if is_mark(tokenizer.decode([ident]))}
+    return frozenset(marks | {tokenizer.roles[role] for role in ("sep", "end") if role in tokenizer.roles})
+
+
+def is_mark(text: str) -> bool:
+    return text != "" and all(char.isspace() or unicodedata.category(char).startswith("P") for char in text)

@@ -2,7 +2,6 @@
 
 import base64
 import math
-import unicodedata
 from typing import Any
 
 import torch
@@ -19,19 +18,22 @@ COMPARED = 256  # heads that are compared one by one
 
 def inside(run: Run, model: Any, tokenizer: Any) -> dict[str, Any]:
     """The parts of the page about heads; `absent` says in a sentence why they are not there."""
-    if why := lens.refusal(model):
+    beside = "" if model.encoder is None else "the model has an encoder of its own, and the page shows one trunk"
+    if why := lens.refusal(model) or beside:
         return {"absent": f"No picture of the heads: {why}."}
     said, note = sentence(run, tokenizer, longest(run, model))
     if len(said) < 4:
         return {"absent": f"No picture of the heads: {note or 'there is no sentence to read'}; set report.sentence."}
-    several = texts(run, tokenizer, longest(run, model), said)
-    heads = lens.heads(model, several, marks(several, tokenizer), torch.tensor(ordinary(tokenizer)))
+    rows = texts(run, tokenizer, longest(run, model), said)
+    vocabulary = torch.tensor(ordinary(tokenizer))
+    heads = lens.heads(model, rows, marks=lens.delimiters(tokenizer), vocabulary=vocabulary)
     maps = lens.patterns(model, torch.tensor([said]))
-    likeness, layers = alike(lens.patterns(model, several[:2]))
+    likeness, layers = alike(lens.views(model, rows[:2]))
+    asked = [role for role in lens.ROLES if all(role.name in head.scores for head in heads)]
     return {
         "attention": {"tokens": [tokenizer.piece(i) for i in said], "heads": list(model.c.trunk.heads),
                       "maps": packed(torch.cat(maps, 1)[0].sqrt()), "note": note},
-        "roles": [{"name": role.name, "does": role.does} for role in lens.ROLES],
+        "roles": [{"name": role.name, "does": role.does} for role in asked],
         "heads": [described(head) for head in heads],
         "likeness": {"layers": layers, "values": packed(likeness), "size": len(likeness)},
     }  # fmt: skip
@@ -65,31 +67,21 @@ def texts(run: Run, tokenizer: Any, count: int, said: list[int]) -> Tensor:
     return torch.tensor(ids[: rows * count]).view(rows, count) if rows else torch.tensor([said])
 
 
-def marks(ids: Tensor, tokenizer: Any) -> Tensor:
-    """True for tokens of nothing but spaces, line breaks and punctuation."""
-    known = {i: is_mark(tokenizer.decode([i])) for i in ids.unique().tolist()}
-    return torch.tensor([[known[i] for i in row] for row in ids.tolist()])
-
-
-def is_mark(text: str) -> bool:
-    return text != "" and all(char.isspace() or unicodedata.category(char).startswith("P") for char in text)
-
-
 def described(head: lens.Head) -> dict[str, Any]:
     scores = {name: [round(number, 3) for number in (one.value, one.chance, one.lift)]
               for name, one in head.scores.items()}  # fmt: skip
     return {
         "layer": head.layer, "head": head.head, "role": head.role, "scores": scores, "entropy": round(head.entropy, 2),
-        "relative": round(head.relative, 3), "distance": round(head.distance, 1),
+        "relative": round(head.relative, 3), "distance": round(head.distance or 0.0, 1),
     }  # fmt: skip
 
 
-def alike(patterns: list[Tensor]) -> tuple[Tensor, list[int]]:
+def alike(views: list[lens.View]) -> tuple[Tensor, list[int]]:
     """How alike the heads are, and which layers they stand in: some layers only, where heads are very many."""
-    every = -(-sum(each.shape[1] for each in patterns) // COMPARED)
-    layers = list(range(0, len(patterns), every))
-    found = lens.similarity([patterns[i] for i in layers])
-    return found, [i for i in layers for _ in range(patterns[i].shape[1])]
+    every = -(-sum(each.pattern.shape[1] for each in views) // COMPARED)
+    layers = list(range(0, len(views), every))
+    found = lens.similarity([views[i] for i in layers])
+    return found.nan_to_num(0.0), [i for i in layers for _ in range(views[i].pattern.shape[1])]
 
 
 def packed(values: Tensor) -> str:

@@ -1,0 +1,215 @@
+"""What every attention of a model does while it reads something: where each head looks, and what it might have seen.
+
+    for view in views(model, ids):
+        view.where                  trunk.3.attn; encoder.0.attn, trunk.2.cross, towers.0.trunk.1.attn, embed.0.1.attn
+        view.pattern, view.visible  (B, H, Q, K), (B, Q, K)
+
+What is given to `views` is given to the model: ids, a source, images. Watching changes no bit of what the model says.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard import config
+from regard.core.kernels import KERNELS
+from regard.core.layers import Attention
+from regard.core.model import Trunk
+from regard.core.tokens import Tokens
+from regard.core.watch import looking
+from regard.inputs.image import Patches
+from regard.inputs.text import Embed
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """What a trunk reads: where its tokens stand, which are real, and the ids they were made of, if of any."""
+
+    order: Tensor  # (B, N)
+    real: Tensor  # (B, N)
+    at: Tensor  # (B, N, axes); nan for a token that stands nowhere, as the learned one before an image
+    ids: Tensor | None = None  # (B, N)
+    image: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One attention at work. `marks` (B, K) are delimiters among the keys; `causal` says that nobody looks ahead."""
+
+    where: str
+    pattern: Tensor  # (B, H, Q, K), rows sum to one
+    visible: Tensor  # (B, Q, K)
+    q: Read
+    k: Read
+    causal: bool = False
+    marks: Tensor | None = None
+
+    @property
+    def own(self) -> bool:
+        """Tokens look at each other; else across, at what an encoder made."""
+        return self.q is self.k
+
+    @cached_property
+    def rows(self) -> Tensor:  # (B, Q)
+        """The queries that count: padding does not ask, and who may see nobody does not look."""
+        return self.q.real & self.visible.any(-1)
+
+    @cached_property
+    def choice(self) -> Tensor:  # (B, Q)
+        """The queries that see more than one token: the others have nothing to decide."""
+        return self.q.real & (self.visible.sum(-1) > 1)
+
+
+def views(model: Any, *inputs: Any, marks: Collection[int] = (), **named: Any) -> list[View]:
+    """A View for every attention, in the order of the walk; `marks` are the ids of delimiters."""
+    if why := refusal(model):
+        raise config.ConfigError(why)
+    model = unwrapped(model)
+    device = next(model.parameters()).device
+    inputs = tuple(moved(x, device) for x in inputs)
+    with still(model), noting(model) as notes, looking(model, "*.pattern") as seen:
+        model(*inputs, **{name: moved(x, device) for name, x in named.items()})
+        return [view(address.removesuffix(".pattern"), seen[address], notes, marks) for address in seen]
+
+
+def patterns(model: Any, *inputs: Any, **named: Any) -> list[Tensor]:
+    """Where the heads of every attention look: a (B, H, Q, K) for each."""
+    return [view.pattern for view in views(model, *inputs, **named)]
+
+
+def refusal(model: Any) -> str:
+    """Why the heads of a model cannot be watched, in words, or nothing."""
+    for where, trunk in trunks(unwrapped(model)).items():
+        kernel = trunk.c.attention.kernel
+        if kernel != "auto" and not KERNELS[kernel].exact:
+            return f"{where}.attention.kernel: {kernel!r} has no table of who looks at whom; set it to auto"
+    return ""
+
+
+def moved(x: Any, device: torch.device) -> Any:
+    return x.to(device) if isinstance(x, Tensor) else x
+
+
+def view(where: str, pattern: Tensor, notes: "dict[str, Note]", marks: Collection[int]) -> View:
+    trunk, layer, side = where.rsplit(".", 2)
+    note, own = notes[trunk], side == "attn"
+    beside = note if own else notes[trunk.removesuffix("trunk") + "encoder"]
+    keys = note.tokens if own else note.memory
+    assert keys is not None
+    masks = note.trunk.masks[int(layer) % len(note.trunk.masks)] if own else note.trunk.across
+    mask = masks[keys.real is not None, keys.document is not None]
+    table = mask.table(note.tokens, keys).expand(note.tokens.batch, note.tokens.count, keys.count)
+    ids, shares = beside.read.ids, pattern.float().cpu()
+    return View(
+        where, shares / shares.sum(-1, keepdim=True).clamp(min=1e-9),  # bf16 rows sum to nearly one
+        table.cpu(), note.read, beside.read, own and not mask.ahead,
+        None if ids is None or not marks else torch.isin(ids, torch.tensor(sorted(marks))),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- the model while it is looked at
+
+
+def unwrapped(model: Any) -> Any:
+    """The model itself, from within torch.compile and the wrappers of trainers."""
+    for wrapper in ("_orig_mod", "module"):
+        model = getattr(model, wrapper, model)
+    return model
+
+
+def trunks(model: nn.Module) -> dict[str, Trunk]:
+    """Every trunk by its address in the walk; the stages of a front end are numbered under its name."""
+    named = ((name, part) for name, part in model.named_modules() if isinstance(part, Trunk))
+    return {name.replace("embed.trunks.", "embed."): part for name, part in named}
+
+
+def attentions(model: Any) -> dict[str, Attention]:
+    """Every attention by its address, in the order of the walk; a shared one has several addresses."""
+    known, found = trunks(model), {}
+    for address in model.addresses():
+        if address.endswith(".result"):
+            where = address.removesuffix(".result")
+            trunk, layer, side = where.rsplit(".", 2)
+            blocks = known[trunk].blocks
+            found[where] = getattr(blocks[int(layer) % len(blocks)], side)
+    return found
+
+
+@contextmanager
+def still(model: nn.Module) -> Iterator[None]:
+    """No dropout, no gradients, nothing compiled anew; every part is left in the mode it was in."""
+    training = [part for part in model.modules() if part.training]
+    try:
+        model.eval()
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+@dataclass(frozen=True, eq=False)
+class Note:
+    """What a trunk was given last."""
+
+    trunk: Trunk
+    tokens: Tokens
+    memory: Tokens | None
+    given: Tensor | config.Patches | None
+
+    @cached_property
+    def read(self) -> Read:
+        tokens, given = self.tokens, self.given
+        ids = given.cpu() if isinstance(given, Tensor) and given.shape == tokens.order.shape else None
+        real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.real is None else tokens.real
+        at = tokens.coordinates.expand(*tokens.order.shape, -1).float()
+        if isinstance(given, config.Patches) and given.cls:
+            at = beside_nowhere(given.side).expand(tokens.batch, -1, -1)
+        image = tokens.grid is not None or isinstance(given, config.Patches)
+        return Read(tokens.order.cpu(), real.cpu(), at.cpu(), ids, image)
+
+
+def beside_nowhere(side: int) -> Tensor:  # (1 + side·side, 2)
+    """Rows and columns of square patches, after a token that has none."""
+    grid = torch.cartesian_prod(torch.arange(float(side)), torch.arange(float(side)))
+    return torch.cat([torch.full((1, 2), torch.nan), grid])
+
+
+@contextmanager
+def noting(model: nn.Module) -> Iterator[dict[str, Note]]:
+    """What each watched trunk is given, by its address, and what its front end made that of: `raw`, the last it saw.
+
+    By hooks, which compiled code would pass over: for use where nothing is compiled.
+    """
+    notes: dict[str, Note] = {}
+    raw: list[Tensor | config.Patches] = []
+
+    def begin(trunk: Any, args: Any, named: Any) -> None:
+        given = raw.pop() if raw else None
+        if named.get("watch") is not None:
+            notes[named["watch"].where] = Note(trunk, args[0], named.get("memory"), given)
+
+    def look_up(table: Any, args: Any) -> None:
+        raw[:] = args
+
+    def cut(front: Any, args: Any) -> None:
+        raw[:] = [front.c]
+
+    hooks = []
+    for part in model.modules():
+        if isinstance(part, Trunk):
+            hooks.append(part.register_forward_pre_hook(begin, with_kwargs=True))
+        elif isinstance(part, Embed):
+            hooks.append(part.tokens.register_forward_pre_hook(look_up))
+        elif isinstance(part, Patches):
+            hooks.append(part.register_forward_pre_hook(cut))
+    try:
+        yield notes
+    finally:
+        for hook in hooks:
+            hook.remove()

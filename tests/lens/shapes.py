@@ -1,0 +1,137 @@
+"""One small model of every shape, with noise on every weight, something for it to read, and heads it can lose."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from parity.near import randomise
+from torch import Tensor
+
+from regard import config as C
+from regard.generate.model import Transformer
+from regard.heads import Towers
+
+DIM, HEADS, DEPTH, VOCAB, B, N, S = 12, 3, 2, 23, 3, 11, 7
+Heads = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How to make a model, what it reads, which heads to take away, and where its heads stand."""
+
+    make: Callable[[], Any]
+    reads: Callable[[], tuple[Any, ...]]
+    gone: Heads
+    named: dict[str, Any] = field(default_factory=dict)
+    places: tuple[str, ...] = ("trunk.0.attn", "trunk.1.attn")
+
+    def model(self, seed: int = 0) -> Any:
+        torch.manual_seed(seed)
+        made = self.make().eval()
+        randomise(made)
+        return made
+
+    def ask(self, model: Any) -> Tensor:
+        """What the model says, as one tensor."""
+        torch.manual_seed(1)
+        with torch.no_grad():
+            told = model(*self.reads(), **self.named)
+        return torch.cat([x.flatten() for x in told]) if isinstance(told, tuple) else told
+
+
+def trunk(**said: Any) -> C.Trunk:
+    base = dict(dim=DIM, depth=DEPTH, position=C.Nowhere(), attention=C.Attention(heads=HEADS),
+                mlp=C.MLP(hidden=17), dropout=C.NO_DROPOUT)  # fmt: skip
+    return C.Trunk(**(base | said))
+
+
+def text(head: C.Head | None = None, embed: C.Embed | None = None, **said: Any) -> Callable[[], Transformer]:
+    whole = C.Transformer(embed=embed or C.Embed(vocab=VOCAB), trunk=trunk(**said), head=head or C.Vocabulary())
+    return lambda: Transformer(whole)
+
+
+def translator(source: dict[str, Any], **said: Any) -> Callable[[], Transformer]:
+    whole = C.Transformer(embed=C.Embed(vocab=VOCAB, pad=0), encoder=C.Encoder(trunk=trunk(**source)),
+                          trunk=trunk(**({"mask": "causal", "cross": "last"} | said)))  # fmt: skip
+    return lambda: Transformer(whole)
+
+
+PATCHES = C.Patches(size=2, image=6, channels=3)  # nine of them and a learned token
+VIT = C.Transformer(embed=PATCHES, trunk=trunk(position=C.Learned(length=10)), head=C.Pooled(place="cls", out=5))
+STAGES = C.Transformer(
+    embed=C.Stages(
+        patches=C.Patches(size=2, image=12, channels=3, cls=False, norm=True),  # 6 x 6
+        trunks=(trunk(dim=6, depth=2, attention=C.Attention(heads=2), mask=("cells(3)", "cells(3, 1)"),
+                      position=C.Relative(radius=2, axes=2, inside=False, tables="layer")),),
+    ),
+    trunk=trunk(mask="cells(3)", position=C.Relative(radius=2, axes=2, inside=False, tables="layer")),
+    head=C.Pooled(place="mean", out=5),
+)  # fmt: skip
+WORDS = C.Transformer(
+    embed=C.Embed(vocab=VOCAB, end=VOCAB - 1), trunk=trunk(mask="causal", position=C.Learned(length=N)),
+    head=C.Pooled(place="end", out=5, bias=False),
+)  # fmt: skip
+
+
+def ids(low: int = 1) -> tuple[Tensor]:
+    return (torch.randint(low, VOCAB, (B, N)),)
+
+
+def ragged() -> tuple[Tensor]:
+    """Rows of different lengths, padded on the right with zeros."""
+    (rows,) = ids()
+    rows[1, 8:], rows[2, 5:] = 0, 0
+    return (rows,)
+
+
+def images() -> tuple[Tensor]:
+    return (torch.randn(B, 3, 6, 6),)
+
+
+SOURCE = {"source": torch.randint(1, VOCAB, (B, S), generator=torch.Generator().manual_seed(5))}
+SOURCE["source"][1, 4:] = 0  # padding
+SEEN = torch.randn(B, 3, 12, 12, generator=torch.Generator().manual_seed(5))
+CROSSED = ("encoder.0.attn", "encoder.1.attn", "trunk.0.attn", "trunk.0.cross", "trunk.1.attn", "trunk.1.cross")
+
+SHAPES: dict[str, Shape] = {
+    "decoder": Shape(text(mask="causal", position=C.Learned(length=31)), ids, {"trunk.0.attn": [1]}),
+    "windowed decoder": Shape(text(mask=("causal", "causal & window(3)"), position=C.Rotary()), ids,
+                              {"trunk.0.attn": [0, 2], "trunk.1.attn": [2]}),
+    "encoder": Shape(text(position=C.Learned(length=31), place="post", embed_norm=True,
+                          embed=C.Embed(vocab=VOCAB, pad=0),
+                          head=C.Both(vocabulary=C.Vocabulary(transform=True), pooled=C.Pooled(dense=True, out=2))),
+                     ragged, {"trunk.1.attn": [0, 1]}),
+    "grouped": Shape(text(mask="causal", position=C.Rotary(), norm=C.Norm(kind="rms"),
+                          attention=C.Attention(heads=6, groups=3, width=4, value_width=5, bias=("q", "v"),
+                                                qk_norm=C.Norm(kind="rms"))),
+                     ids, {"trunk.0.attn": [2, 3], "trunk.1.attn": [0, 1, 4, 5]}),
+    "shared": Shape(text(shared=True, width=7, depth=3, head=C.Vocabulary(transform=True)), ids,
+                    {"trunk.*.attn": [1]}, places=tuple(f"trunk.{i}.attn" for i in range(3))),
+    "translator": Shape(translator({}, position=C.Sinusoidal()), ids, {"trunk.1.cross": [0], "encoder.0.attn": [2]},
+                        SOURCE, CROSSED),
+    "buckets": Shape(translator({"position": C.Buckets(buckets=8, distance=16)},
+                                position=C.Buckets(buckets=8, distance=16, both=False),
+                                attention=C.Attention(heads=HEADS, scale=1.0, bias=())), ragged,
+                     {"encoder.0.attn": [1], "trunk.*.attn": [0], "trunk.0.cross": [1, 2]}, SOURCE, CROSSED),
+    "layerwise": Shape(translator({}, cross="layerwise"), ids, {"trunk.0.attn": [0], "trunk.1.attn": [1]}, SOURCE,
+                       CROSSED),
+    "captioner": Shape(lambda: Transformer(C.Transformer(
+                           embed=C.Embed(vocab=VOCAB), encoder=C.Encoder(trunk=trunk(), embed=STAGES.embed),
+                           trunk=trunk(mask="causal", cross="last", position=C.Rotary()))), ids,
+                       {"encoder_embed.0.0.attn": [0], "trunk.1.cross": [0, 1]}, {"source": SEEN},
+                       ("encoder_embed.0.0.attn", "encoder_embed.0.1.attn", *CROSSED)),
+    "relative": Shape(text(mask="causal", position=C.Relative(radius=3)), ids, {"trunk.0.attn": [2]}),
+    "shaw": Shape(text(mask="causal", position=C.Shaw(radius=3, tables="shared")), ids, {"trunk.1.attn": [0, 2]}),
+    "vit": Shape(lambda: Transformer(VIT), images, {"trunk.0.attn": [0], "trunk.1.attn": [1, 2]}),
+    "stages": Shape(lambda: Transformer(STAGES), lambda: (torch.randn(B, 3, 12, 12),),
+                    {"embed.0.1.attn": [1], "trunk.0.attn": [0]},
+                    places=("embed.0.0.attn", "embed.0.1.attn", "trunk.0.attn", "trunk.1.attn")),
+    "pixels": Shape(lambda: Transformer(C.Transformer(
+                        embed=C.Pixels(palette=VOCAB - 1, grid=(3, 5)), head=C.Vocabulary(tied=False, size=VOCAB - 1),
+                        trunk=trunk(mask="causal", position=C.Learned(length=15)))),
+                    lambda: (torch.randint(VOCAB - 1, (B, 3, 5)),), {"trunk.0.attn": [0]}),
+    "towers": Shape(lambda: Towers(C.Towers(towers=(VIT, WORDS))), lambda: (*images(), *ids()),
+                    {"towers.0.trunk.1.attn": [0], "towers.1.trunk.0.attn": [1, 2]},
+                    places=tuple(f"towers.{i}.trunk.{j}.attn" for i in range(2) for j in range(2))),
+}  # fmt: skip
