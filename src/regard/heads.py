@@ -1,5 +1,6 @@
 """What is asked of a trunk's vectors: logits for every token, one vector for a sequence; and models compared by it."""
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -102,7 +103,7 @@ class Towers(nn.Module):
         if len(widths) > 1:
             raise ValueError(f"towers: their vectors are {sorted(widths)} wide; set head.out to one width for all")
         self.towers: list[Transformer] = nn.ModuleList(Transformer(tower) for tower in c.towers)  # type: ignore[assignment]
-        self.scale = nn.Parameter(torch.tensor(c.scale).log())
+        self.scale = nn.Parameter(torch.tensor(math.log(c.scale)))
         for i, tower in enumerate(self.towers):
             tower.where = f"towers.{i}"
 

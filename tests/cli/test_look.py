@@ -1,11 +1,11 @@
-"""regard explain, models, schema: what they show is what the config says and the model has."""
+"""regard explain: what it shows is what the config says and the model has."""
 
 import json
 import tomllib
 
 import pytest
 
-from regard import config, zoo
+from regard import config
 from regard.generate.model import load
 
 
@@ -53,18 +53,3 @@ def test_a_model_without_a_family_is_told_why(say, desk):
     told = say("explain", "recipe.toml", "model.mask=causal & window(3)").out
 
     assert "transformers has no class for it" in told and "mask" in told.partition("family")[2].partition("config")[0]
-
-
-def test_every_recipe_and_preset_is_listed_with_what_it_is_for(say):
-    told = json.loads(say("models", "--json").out)
-
-    assert {(each["name"], each["kind"]) for each in told} == {
-        *((name, "recipe") for name in zoo.recipes()), *((name, "preset") for name in config.PRESETS),
-    }  # fmt: skip
-    assert all(each["about"] and "\n" not in each["about"] for each in told)
-    assert len(say("models").out.splitlines()) == len(told)
-
-
-@pytest.mark.parametrize("name", config.PRESETS)
-def test_a_preset_is_shown_as_the_toml_that_makes_it(say, name):
-    assert config.make(config.Transformer, tomllib.loads(say("models", name).out)) == zoo.preset(name)

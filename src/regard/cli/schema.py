@@ -7,7 +7,7 @@ may use the short words, and may leave out whatever the preset or the text will 
 from typing import Any
 
 from regard import config
-from regard.zoo.presets import SHORT
+from regard.zoo.presets import SHORT, table
 
 Schema = dict[str, Any]
 
@@ -18,7 +18,8 @@ def recipe_schema() -> Schema:
     for name in reachable("Transformer", parts):
         parts[name] = loosened(parts[name])
     short = {word: setting(paths[0], "Transformer", parts) for word, paths in SHORT.items()}
-    preset = {"enum": list(config.PRESETS), "description": "The model to begin from; what stands beside it changes it."}
+    single = [name for name in config.PRESETS if "towers" not in table(name)]
+    preset = {"enum": single, "description": "The model to begin from; what stands beside it changes it."}
     parts["Transformer"]["properties"] |= {"preset": preset, **short}
     return {"title": "A recipe of regard", **whole}
 
@@ -51,7 +52,8 @@ def loosened(schema: Any) -> Any:
 def setting(path: str, part: str, parts: Schema) -> Schema:
     """The schema of a setting by its dotted path, with a word on what it stands for."""
     *tables, last = path.split(".")
-    for table in tables:
-        (part,) = named(parts[part]["properties"][table])
+    for name, inner in zip(tables, [*tables[1:], last], strict=True):  # among several kinds, the one that has it
+        kinds = sorted(named(parts[part]["properties"][name]))
+        part = next(kind for kind in kinds if inner in parts[kind]["properties"])
     found: Schema = parts[part]["properties"][last]
     return found | {"description": f"Stands for {path}."}

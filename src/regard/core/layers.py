@@ -35,7 +35,7 @@ class Scope:
 def working(x: Tensor) -> torch.dtype:
     """The type that products run in here."""
     kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
 
 
 class Norm(nn.Module):

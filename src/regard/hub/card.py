@@ -2,6 +2,7 @@
 
 from regard import config
 from regard.hub.families import Family, reasons
+from regard.zoo.sentence import sentence, shape
 
 
 def card(c: config.Transformer, family: Family | None, parameters: int, context: int | None, speaks: bool) -> str:
@@ -20,7 +21,7 @@ library_name: {library}
 
 ## Open it
 
-{opening(speaks)}
+{opening(c, speaks)}
 {theirs(c, family, speaks)}
 ## All of its settings
 
@@ -31,24 +32,13 @@ library_name: {library}
 
 
 def title(c: config.Transformer, family: Family | None) -> str:
-    shape = "encoder-decoder" if c.encoder else "decoder" if "causal" in c.trunk.masks[0] else "encoder"
-    return f"{'An' if shape[0] == 'e' else 'A'} {shape}" + (f" of the {family.title} family" if family else "")
+    kind = shape(c)
+    return f"{'An' if kind[0] == 'e' else 'A'} {kind}" + (f" of the {family.title} family" if family else "")
 
 
-def sentence(c: config.Transformer) -> str:
-    trunk, heads = c.trunk, "/".join(str(count) for count in dict.fromkeys(c.trunk.heads))
-    shared = f" sharing {trunk.attention.groups} keys and values" if trunk.attention.groups else ""
-    gated = "gated " if trunk.mlp.gated else ""
-    return (
-        f"{trunk.depth} layers, {trunk.dim} wide, {heads} heads{shared}; mask {' / '.join(trunk.masks)}, "
-        f"positions {trunk.position.kind}, {trunk.norm.kind} norm ({trunk.place}), "
-        f"{gated}{trunk.mlp.activation} feed-forward of {trunk.mlp.hidden or 4 * trunk.dim}; "
-        f"vocabulary of {c.embed.vocab:,}."
-    )
-
-
-def opening(speaks: bool) -> str:
-    use = 'print(model.generate("Once", new=100))' if speaks else "logits = model(ids)"
+def opening(c: config.Transformer, speaks: bool) -> str:
+    reads = "ids" if isinstance(c.embed, config.Embed) else "images"
+    use = 'print(model.generate("Once", new=100))' if speaks else f"answer = model({reads})"
     return f"""```python
 import regard
 

@@ -24,10 +24,11 @@ from regard.hub.families import Family, family_of, heard, settled
 from regard.hub.families.theirs import table_in
 from regard.hub.manifest import NAME, seal, strangers, verify, write_json
 from regard.hub.weights import MANY, ONE, few, pour, shards, tensors_from, tensors_to, their_type
-from regard.hub.whole import mend, sweep, whole
+from regard.hub.whole import mend, remove, sweep, whole
 from regard.text import Tokenizer
 
-__all__ = ["Folder", "fill", "newest", "read", "steps", "sweep", "tensors_from", "tensors_to", "verify", "write"]
+__all__ = ["Folder", "fill", "newest", "read", "remove", "steps", "sweep", "tensors_from", "tensors_to", "verify",
+           "write"]  # fmt: skip
 
 FORMAT = 1
 STEP = re.compile(r"step-(\d+)")

@@ -60,6 +60,13 @@ def fresh(path: Path) -> Iterator[Path]:
             os.close(lock)
 
 
+def remove(path: Path) -> None:
+    """Also what goes is there whole or not at all: it goes under a name that is swept."""
+    gone = path.with_name(f".{path.name}.{secrets.token_hex(4)}{NEW}")
+    os.replace(path, gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
 def sync(path: Path) -> None:
     """Wait until a file or the names in a folder are on the disk."""
     handle = os.open(path, os.O_RDONLY)

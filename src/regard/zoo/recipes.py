@@ -59,7 +59,7 @@ def filled(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     if textual and "vocab" not in inside(asked, "embed"):
         whole["embed"] = {**inside(whole, "embed"), "vocab": UNKNOWN}
     position = inside(whole, "trunk", "position")
-    if position.get("kind") == "learned" and "length" not in inside(asked, "trunk", "position"):
+    if textual and position.get("kind") == "learned" and "length" not in inside(asked, "trunk", "position"):
         whole["trunk"]["position"] = {**position, "length": train.get("context", config.Train().context)}
     if train.get("precision") in PRECISIONS and ("precision" not in whole or "precision" in train_changes):
         whole.setdefault("precision", train["precision"])

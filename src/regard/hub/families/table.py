@@ -54,6 +54,8 @@ def reasons(c: config.Transformer) -> dict[str, str]:
 
 
 def reason(c: config.Transformer, family: Family) -> str:
+    if not isinstance(c.embed, config.Embed):
+        return f"embed.kind is {c.embed.kind!r}, where {family.title} has 'text'"
     try:
         again = family.hear(Theirs(family.say(c, None), family.title))
         return difference(config.tree(settled(c)), config.tree(settled(again)), family.title)

@@ -1,4 +1,8 @@
-"""A preset is a TOML file here: a config.Transformer. The words that recipes use for its settings stand in SHORT."""
+"""A preset is a TOML file here: a whole model as data, and an [about] table that says where its numbers stand.
+
+A file may begin from another (`preset = "gpt2"`) and say what differs. The words that files and recipes use for the
+settings of a model stand in SHORT.
+"""
 
 import tomllib
 from dataclasses import fields
@@ -21,31 +25,85 @@ SHORT = {
     "dropout": ("trunk.dropout.embed", "trunk.dropout.attention", "trunk.dropout.sublayer"),
     "vocab": ("embed.vocab",),
 }
+ALIKE = ("dim", "depth", "heads", "groups", "kernel", "hidden", "dropout")  # an encoder follows these words too
 
 
-def preset(name: str, **changes: Any) -> config.Transformer:
+def preset(name: str, **changes: Any) -> config.Transformer | config.Towers:
     """A model by its name, with changes by short words or tables: preset("gpt2", depth=4, trunk={"place": "post"})."""
-    return config.make(config.Transformer, described({"preset": name, **changes}))
+    base = table(name)
+    if "towers" not in base:
+        return config.make(config.Transformer, described({"preset": name, **changes}))
+    for word in changes:
+        if word not in base:
+            raise config.ConfigError(f"{word}: {name} is several towers, and none of them is named; give towers whole")
+    return config.make(config.Towers, {**base, **changes})
 
 
 def described(given: dict[str, Any], path: str = "") -> dict[str, Any]:
     """The whole table of a model: its preset, if it names one, with the short words spelt out and laid over it."""
     given = dict(given)
-    base = table(given.pop("preset"), path) if "preset" in given else {}
+    base = table(given["preset"], path) if "preset" in given else {}
+    if "towers" in base:
+        where, name = f"{path}.preset" if path else "preset", given["preset"]
+        raise config.ConfigError(f"{where}: {name!r} is several models beside each other; choose a preset of one")
+    given.pop("preset", None)
     changes = spelt(given, path)
-    whole, ours, theirs = laid_over(base, changes), changes.get("trunk"), base.get("trunk")
-    if theirs and isinstance(ours, dict) and isinstance(ours.get("dim"), int):
-        said, width = ours.get("attention", {}), theirs["dim"] // theirs["attention"]["heads"]
-        if isinstance(said, dict) and "heads" not in said and ours["dim"] % width == 0:  # heads keep their width
-            whole["trunk"]["attention"] = {**whole["trunk"]["attention"], "heads": ours["dim"] // width}
+    whole = laid_over(base, changes)
+    if "encoder" in base and (short := {word: given[word] for word in given if word in ALIKE}):
+        follow = {"trunk": spelt(short, path)["trunk"]}
+        changes = laid_over({"encoder": follow}, changes)
+        whole = laid_over(base, changes)
+        whole["encoder"] = in_proportion(whole["encoder"], base["encoder"], changes["encoder"])
+    return in_proportion(whole, base, changes)
+
+
+def in_proportion(whole: dict[str, Any], base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A trunk of another width keeps the width of its heads, how many of them share their keys, and scales that were
+    a root of its width."""
+    theirs, ours = base.get("trunk"), changes.get("trunk")
+    if not (theirs and isinstance(ours, dict) and isinstance(ours.get("dim"), int) and ours["dim"] > 0):
+        return whole
+    return scaled(resized(whole, theirs, ours), theirs["dim"], ours["dim"], changes)
+
+
+def resized(whole: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    said, known = ours.get("attention", {}), theirs["attention"]
+    if not isinstance(said, dict) or {"heads", "width"} & {*said} or "width" in known:
+        return whole
+    width, sharing = theirs["dim"] // known["heads"], known["heads"] // known.get("groups", known["heads"])
+    heads, rest = divmod(ours["dim"], width)
+    if rest:
+        return whole
+    shared = max(1, heads // sharing)
+    groups = {"groups": shared} if "groups" in known and heads % shared == 0 else {}
+    attention = {**whole["trunk"]["attention"], "heads": heads, **groups, **said}
+    return {**whole, "trunk": {**whole["trunk"], "attention": attention}}
+
+
+def scaled(whole: dict[str, Any], before: int, after: int, changes: dict[str, Any]) -> dict[str, Any]:
+    """embed.scale = sqrt(dim) and head.scale = 1/sqrt(dim) go on being so, unless they are said."""
+    for name, power in (("embed", 0.5), ("head", -0.5)):
+        tables = [given.get(name) for given in (whole, changes)]
+        now, said = (given if isinstance(given, dict) else {} for given in tables)
+        rooted = isinstance(now.get("scale"), float) and abs(now["scale"] / before**power - 1) < 1e-6
+        if rooted and "scale" not in said:
+            whole = {**whole, name: {**now, "scale": after**power}}
     return whole
 
 
 def table(name: Any, path: str = "") -> dict[str, Any]:
+    """The settings of a preset, as nested dicts; what is not said is the default."""
+    own = read(name, path)
+    own.pop("about")
+    return described(own) if "preset" in own else own
+
+
+def read(name: Any, path: str = "") -> dict[str, Any]:
+    """A preset's file."""
     where = f"{path}.preset" if path else "preset"
     if name not in config.PRESETS:
         near = did_you_mean(str(name), config.PRESETS)
-        raise config.ConfigError(f"{where}: no preset {name!r}{near} there are {', '.join(config.PRESETS)}")
+        raise config.ConfigError(f"{where}: no preset {name!r}{near} regard models lists what there is")
     return tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf8"))
 
 

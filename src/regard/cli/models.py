@@ -1,0 +1,135 @@
+"""regard models: what comes with the package. Recipes are files to train; presets are published models as data."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import fill, shorten
+from typing import Annotated, Any
+
+import typer
+
+from regard import config, zoo
+from regard.cli.output import Json, as_json, as_rows
+from regard.config.names import did_you_mean
+from regard.config.reader import lines
+from regard.zoo.presets import table
+
+COUNT = 15  # digits and commas of the largest
+
+
+def known(incomplete: str) -> list[str]:
+    return [name for name in (*zoo.recipes(), *config.PRESETS) if name.startswith(incomplete)]
+
+
+def models(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Show this recipe or preset whole.", autocompletion=known),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the recipes and presets of the package.
+
+    A preset's page: the model in sentences, its paper, parameters by part, where documents rounded, its TOML.
+    """
+    recipes = zoo.recipes()
+    if name is None:
+        return list_all(recipes, json)
+    if name in recipes:
+        return show_recipe(name, recipes[name], json)
+    if name not in config.PRESETS:
+        near = did_you_mean(name, [*recipes, *config.PRESETS])
+        raise config.ConfigError(f"{name}: no such model{near} regard models lists what there is")
+    page = Page.of(name)
+    return as_json(asdict(page)) if json else page.show()
+
+
+def list_all(recipes: dict[str, Path], json: bool) -> None:
+    """Scripts get a list of presets, {"name", "shape", "parameters"}; people get the recipes too."""
+    wide = get_terminal_size().columns
+    if not json:
+        longest = max(map(len, recipes), default=0)
+        words = {name: about(path.read_text(encoding="utf8")) for name, path in recipes.items()}
+        as_rows([(name, shortened(word, wide - longest - 2)) for name, word in words.items()])
+        print()
+    counts = [(name, zoo.shape(c), total(c)) for name, c in ((name, zoo.preset(name)) for name in config.PRESETS)]
+    if json:
+        return as_json([{"name": name, "shape": shape, "parameters": count} for name, shape, count in counts])
+    first, second = max(len(name) for name, _, _ in counts), max(len(shape) for _, shape, _ in counts)
+    for name, shape, count in counts:
+        title = shortened(zoo.about(name).title, wide - first - second - COUNT - 6)
+        print(f"{name:<{first}}  {shape:<{second}}  {count:>{COUNT},}  {title}")
+
+
+def shortened(text: str, wide: int) -> str:
+    return shorten(text, max(wide, 20), placeholder=" ...")
+
+
+def show_recipe(name: str, path: Path, json: bool) -> None:
+    toml = path.read_text(encoding="utf8")
+    if json:
+        return as_json({"name": name, "kind": "recipe", "about": about(toml), "toml": toml})
+    print(toml, end="")
+
+
+def about(toml: str) -> str:
+    """The comment on top of a recipe."""
+    found = toml.splitlines()
+    top = next((n for n, line in enumerate(found) if not line.startswith("#")), len(found))
+    return " ".join(line.removeprefix("#").strip() for line in found[:top])
+
+
+# ---------------------------------------------------------------- one preset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """All that is known of a preset."""
+
+    name: str
+    kind: str = "preset"
+    shape: str
+    parameters: int
+    title: str
+    sentence: str
+    paper: str
+    source: str
+    said: str | None
+    rounded: str | None
+    parts: dict[str, int]
+    also: list[dict[str, Any]]
+    toml: str
+
+    @classmethod
+    def of(cls, name: str) -> "Page":
+        c, told, counts = zoo.preset(name), zoo.about(name), {}
+        for each in told.also:
+            counts[each.what] = total(zoo.preset(name, **each.change))
+        return cls(
+            name=name, shape=zoo.shape(c), parameters=total(c), title=told.title, sentence=zoo.sentence(c),
+            paper=told.paper, source=told.source, said=told.said, rounded=told.rounded, parts=parts(c),
+            also=[{"what": what, "parameters": count} for what, count in counts.items()],
+            toml="\n".join(lines(table(name))).lstrip("\n") + "\n",
+        )  # fmt: skip
+
+    def show(self) -> None:
+        wide = min(get_terminal_size().columns, 120)
+        print(f"{self.name}: {self.title}", "", fill(self.sentence, wide), "", sep="\n")
+        for word in ("paper", "source", "said", "rounded"):
+            if value := getattr(self, word):
+                print(fill(f"{word:<8}  {value}", wide, subsequent_indent=10 * " "))
+        counts = [(part, count) for part, count in self.parts.items() if count] + [("total", self.parameters)]
+        counts += [(each["what"], each["parameters"]) for each in self.also]
+        print("\nparameters")
+        as_rows([(f"  {what}", f"{count:>{COUNT},}") for what, count in counts])
+        print("\nconfig\n", self.toml, sep="\n", end="")
+
+
+def total(c: config.Transformer | config.Towers) -> int:
+    return sum(parts(c).values())
+
+
+def parts(c: config.Transformer | config.Towers) -> dict[str, int]:
+    from regard import measure  # and torch with it: counted is the model itself, on the meta device
+
+    return measure.parameters(c)

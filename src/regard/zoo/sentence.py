@@ -1,0 +1,187 @@
+"""A model in our nouns: a few sentences made from its config, so that they cannot say anything else.
+
+    Reads a vocabulary of 50,257. One trunk of 12 layers, 768 wide, 12 heads of 64; pre-norm (layer); causal; ...
+"""
+
+from ast import BinOp, BitAnd, Call, Name, UnaryOp, expr
+from collections.abc import Iterator
+from itertools import pairwise
+
+from regard import config
+from regard.config.expressions import parse
+from regard.config.trunk import MAPS
+
+ACTIVATIONS = {
+    "relu": "ReLU", "relu2": "squared ReLU", "gelu": "GELU", "gelu_tanh": "tanh GELU", "quick_gelu": "quick GELU",
+    "silu": "SiLU",
+}  # fmt: skip
+PLACES = {
+    "cls": "the first token's vector", "mean": "the mean of all vectors", "last": "the last token's vector",
+    "end": "the end-of-text token's vector",
+}  # fmt: skip
+
+
+def shape(c: config.Transformer | config.Towers) -> str:
+    """Encoder, decoder, encoder-decoder or towers: said by the masks, and by who looks across at whom."""
+    if isinstance(c, config.Towers):
+        return "towers"
+    if c.encoder is not None:
+        return "encoder-decoder"
+    return "decoder" if all(left_to_right(parse(mask)) for mask in c.trunk.masks) else "encoder"
+
+
+def left_to_right(mask: expr) -> bool:
+    """Is nobody shown what comes later, but for a prefix?"""
+    match mask:
+        case Name(id=name) | Call(func=Name(id=name)):
+            return name in ("causal", "prefix")
+        case BinOp(left=left, op=op, right=right):
+            join = any if isinstance(op, BitAnd) else all
+            return join(left_to_right(side) for side in (left, right))
+        case UnaryOp():
+            return False
+    raise TypeError(f"{mask}: not part of a mask")
+
+
+def sentence(c: config.Transformer | config.Towers) -> str:
+    """The whole model in words."""
+    if isinstance(c, config.Towers):
+        each = " ".join(f"Tower {place}: {uncapped(sentence(tower))}" for place, tower in enumerate(c.towers, 1))
+        scale = f"a trained scale that begins at {c.scale:.3g}"
+        return f"{len(c.towers)} towers, their vectors compared by cosine times {scale}. {each}"
+    fronts = [front(c.embed)]
+    if c.encoder is not None and c.encoder.embed is not None:
+        fronts.append(f"The encoder {uncapped(front(c.encoder.embed))}")
+    return " ".join(f"{part}." for part in (*fronts, *trunks(c), f"Head: {head(c.head, c.embed.vocab)}"))
+
+
+def uncapped(text: str) -> str:
+    return text[0].lower() + text[1:]
+
+
+# ---------------------------------------------------------------- before the trunk and after it
+
+
+def front(c: config.Front) -> str:
+    if isinstance(c, config.Stages):
+        return f"{front(c.patches)}; every 2 x 2 of them merge into one after a stage"
+    if isinstance(c, config.Patches):
+        more = " and a learned one" if c.cls else ""
+        return f"Reads images of {c.image} x {c.image} in patches of {c.size} x {c.size}: {c.side**2:,} tokens{more}"
+    if isinstance(c, config.Pixels):
+        rows, columns = c.grid
+        return f"Reads images of {rows} x {columns} pixels in {c.palette:,} colours, a token each, after a start token"
+    segments = f" and {c.segments} segment{'s' * (c.segments > 1)}" if c.segments else ""
+    scale = "" if c.scale == 1 else f", vectors times {c.scale:.3g}"
+    return f"Reads a vocabulary of {c.vocab:,}{segments}{scale}"
+
+
+def head(c: config.Head, vocab: int) -> str:
+    if isinstance(c, config.Both):
+        return f"{head(c.vocabulary, vocab)}; and {head(c.pooled, vocab)}"
+    if isinstance(c, config.Vocabulary):
+        tied = ", tied to the embedding" if c.tied else ""
+        before = " after a dense layer and a norm" if c.transform else ""
+        scale = "" if c.scale == 1 else f", times {c.scale:.3g}"
+        return f"logits over {c.size or vocab:,}{tied}{before}{', with a bias' if c.bias else ''}{scale}"
+    if isinstance(c, config.Pooled):
+        dense, out = ", a dense tanh layer" if c.dense else "", f", mapped to {c.out:,}" if c.out else ""
+        return f"{PLACES[c.place]}{dense}{out}"
+    return "none, the trunk's own vectors"
+
+
+# ---------------------------------------------------------------- the trunks
+
+
+def trunks(c: config.Transformer) -> Iterator[str]:
+    """The first one whole; of the others what differs from the one before."""
+    if isinstance(c.embed, config.Stages):
+        named = [(f"Stage {place}", each) for place, each in enumerate((*c.embed.trunks, c.trunk), 1)]
+    elif c.encoder is not None:
+        named = [("An encoder", c.encoder.trunk), ("A decoder", c.trunk)]
+    else:
+        named = [("One trunk", c.trunk)]
+    (name, first), *_ = named
+    yield f"{name} of {'; '.join(clauses(first))}"
+    for (_, before), (name, each) in pairwise(named):
+        new = [clause for clause in clauses(each) if clause not in clauses(before)]
+        yield f"{name} like it" + (f", but {'; '.join(new)}" if new else "")
+
+
+def clauses(c: config.Trunk) -> list[str]:
+    found = [layers(c), heads(c.attention, c.dim), norms(c), masks(c), positions(c.position), thinking(c), biases(c)]
+    if c.cross != "none":
+        where = "at the encoder's last layer" if c.cross == "last" else "at the encoder, layer by layer"
+        found.append(f"looks across {where}" + (f" with {heads(c.across, c.dim)}" if c.across else ""))
+    return [*found, dropout(c)]
+
+
+def layers(c: config.Trunk) -> str:
+    many = f"one layer {c.depth} times" if c.shared else f"{c.depth} layer{'s' * (c.depth > 1)}"
+    return f"{many}, {c.dim:,} wide" + (f" after embeddings of {c.width:,}" if c.width not in (None, c.dim) else "")
+
+
+def heads(c: config.Attention, dim: int) -> str:
+    many = between(c.heads)
+    groups = "" if c.groups in (None, c.heads) else f", {between(c.groups or 0)} of keys and values"
+    normed = ", q and k normed" if c.qk_norm else ""
+    scores = ", compared by cosine" if c.score == "cosine" else ""
+    if c.scale is not None:
+        scores += ", scores not scaled" if c.scale == 1 else f", scores times {c.scale:.3g}"
+    width = c.width or (dim // c.heads if isinstance(c.heads, int) else dim // c.heads[0])
+    return f"{many} head{'s' * (many != '1')} of {width}{groups}{normed}{scores}"
+
+
+def between(counts: int | tuple[int, ...]) -> str:
+    """One number, or the least and the most of those that differ from layer to layer."""
+    least, most = (min(counts), max(counts)) if isinstance(counts, tuple) else (counts, counts)
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def norms(c: config.Trunk) -> str:
+    final = c.final_norm if c.final_norm is not None else c.place == "pre"
+    more = [word for word, there in (("after the embedding", c.embed_norm), ("at the end", final)) if there]
+    return f"{c.place}-norm ({c.norm.kind}{''.join(f', also {word}' for word in more)})"
+
+
+def masks(c: config.Trunk) -> str:
+    words = ["everybody sees everybody" if mask == "everything" else mask for mask in c.masks]
+    return f"in turn {' and '.join(words)}" if len(words) > 1 else words[0]
+
+
+def positions(c: config.Position) -> str:
+    match c:
+        case config.Nowhere():
+            return "no positions"
+        case config.Learned(length=length) | config.OneHot(length=length):
+            places = length if isinstance(length, tuple) else (length,)
+            return f"{c.kind} positions ({' x '.join(f'{each:,}' for each in places)})"
+        case config.Sinusoidal():
+            return "sinusoidal positions" + (f" on {c.axes} axes" if c.axes > 1 else "")
+        case config.Rotary():
+            base = f" of base {c.base:,.0f}" if c.base != 10_000 else ""
+            return f"rotary positions{base}" + (f", {c.scaling} scaling" if c.scaling != "none" else "")
+        case config.Alibi():
+            return "a slope on the distance for each head"
+        case config.Buckets():
+            return f"{c.buckets} buckets of distance" + (" both ways" if c.both else " looking back")
+        case config.Shaw():
+            return f"a vector for each distance up to {c.radius}"
+    return f"a number for each offset up to {c.radius}" + (f" on {c.axes} axes" if c.axes > 1 else "")
+
+
+def thinking(c: config.Trunk) -> str:
+    gated = "gated " if c.mlp.gated else ""
+    return f"{gated}{ACTIVATIONS[c.mlp.activation]}, {c.mlp.hidden or 4 * c.dim:,} wide"
+
+
+def biases(c: config.Trunk) -> str:
+    there = [name for name in MAPS if name in c.attention.bias] + ["the feed-forward"] * c.mlp.bias
+    if len(there) == len(MAPS) + 1:
+        return "biases everywhere"
+    return f"biases on {', '.join(there)}" if there else "no biases"
+
+
+def dropout(c: config.Trunk) -> str:
+    rates = sorted({c.dropout.embed, c.dropout.attention, c.dropout.mlp, c.dropout.sublayer} - {0.0})
+    return f"dropout {' and '.join(f'{rate:g}' for rate in rates)}" if rates else "no dropout"
