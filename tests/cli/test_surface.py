@@ -23,6 +23,8 @@ SURFACE = {
     "generate": "checkpoint prompt --file --count --json "
                 "--new --temperature --top-k --top-p --min-p --repetition --stop --seed",
     "explain": "thing overrides --heads --text --json",
+    "estimate": "thing overrides --calibrate --json --params --batch --context --dtype --ranks --tokens --device "
+                "--utilisation --price --ratio",
     "report": "run",
     "models": "name --json",
     "schema": "",

@@ -11,7 +11,7 @@ def desk(tmp_path, monkeypatch):
     """A folder to work in, with a cache of its own; the machine's speed is known without half a second of measuring."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("regard.measure.cost.multiplying", lambda *sizes: 1e9)
+    monkeypatch.setattr("regard.measure.floor.multiplying", lambda *sizes: 1e9)
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "recipe.toml").write_text(RECIPE)
     return tmp_path

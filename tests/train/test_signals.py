@@ -10,7 +10,7 @@ import time
 import pytest
 from train.made import lines
 
-from regard.measure.cost import multiplying
+from regard.measure.floor import multiplying
 from regard.train import fit, resume
 from regard.train.signals import Signals
 
@@ -21,7 +21,7 @@ TENSORS = ("model.safetensors", "train/optim.safetensors", "train/rng.safetensor
 @pytest.mark.spec("S089")
 @pytest.mark.parametrize("kind, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_process_that_is_told_to_stop_saves_and_its_run_ends_the_same(desk, recipe, kind, code, monkeypatch):
-    monkeypatch.setattr("regard.measure.cost.multiplying", multiplying)  # as the process will
+    monkeypatch.setattr("regard.measure.floor.multiplying", multiplying)  # as the process will
     changes = ["train.steps=400", "train.save_every=150"]
     words = [sys.executable, "-m", "regard", "train", "recipe.toml", *changes, "--out", "run"]
     process = subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)

@@ -1,27 +1,67 @@
-"""The whole bill: what a step of training costs in arithmetic and memory, and at least how long it takes here."""
+"""The whole bill of a model before it runs: parameters, arithmetic, memory; and, for a run, time and money."""
 
-import time
+import warnings
 from dataclasses import dataclass
 
-import torch
-
 from regard import config
+from regard.core.masks import mask
+from regard.efficient.local import reach
+from regard.measure.activations import Activations, at, held, paths
+from regard.measure.complexity import Layer, complexity
+from regard.measure.devices import device
+from regard.measure.fit import Fit, Load
 from regard.measure.flops import Flops, flops
-from regard.measure.memory import Memory, Optimizer, memory
+from regard.measure.ghost import Config, outline
+from regard.measure.growth import Growth, Share, growth, share, spoken
+from regard.measure.lengths import checked, longest, unit
+from regard.measure.memory import Cache, Memory, Optimizer, cache, counted_memory, largest_block, parameter_memory
 from regard.measure.parameters import parameters
+from regard.measure.spend import Pace, Terms, Training
 
-ROUND = 10**10  # operations in one round of the calibration, at most: a moment even on one core
+__all__ = ["Count", "Estimate", "count", "estimate", "longest"]
+MOST_TOKENS, MOST_PAIRS, MOST_LAYERS, MOST_WIDE = 2**40, 2**50, 10_000, 2**24
+KERNELS = ("reference", "fused")  # whose activations are told beside those of the kernel that would run
+
+
+@dataclass(frozen=True)
+class Count:
+    """What can be said from a number of parameters alone."""
+
+    parameters: int
+    precision: str
+    ranks: int
+    memory: Memory
+    rank: Memory
+    pace: Pace | None
+    fit: Fit | None
+    training: Training | None
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """One optimizer step on `batch` sequences of `context` tokens."""
+    """One optimizer step on `batch` sequences of `context` tokens a rank, and what follows from it.
+
+    `memory` is that of a rank alone, `rank` that of each of `ranks` that share; `activations` are by kernel, "auto"
+    being what a CPU would choose. `unit` is what `flops` are counted by: a token, an image, a pair.
+    """
 
     batch: int
     context: int
     parts: dict[str, int]
     flops: Flops
     memory: Memory
+    precision: str
+    unit: str
+    ranks: int
+    rank: Memory
+    activations: dict[str, Activations]
+    cache: Cache | None
+    share: Share
+    growth: tuple[Growth, ...]
+    complexity: tuple[Layer, ...]
+    pace: Pace | None
+    fit: Fit | None
+    training: Training | None
 
     @property
     def parameters(self) -> int:
@@ -29,69 +69,107 @@ class Estimate:
 
     @property
     def step_flops(self) -> float:
-        return self.flops.training * self.batch * self.context
+        """Of one rank."""
+        return self.flops.training_sequence * self.batch
 
+    @property
+    def step_seconds(self) -> float | None:
+        return None if self.pace is None else self.step_flops * self.ranks / self.pace.rate
 
-@dataclass(frozen=True)
-class Prediction:
-    """A floor for one step: its matrix products at the speed this machine multiplies matrices of the model's sizes.
-
-    Everything else (norms, softmax, the optimizer, reading data) comes on top, so a measured step takes longer:
-    by a quarter when all is well fused, by several times for a small model in eager mode.
-    """
-
-    step_seconds: float
-    step_flops: float
-    flops_per_second: float
-    memory: int
+    @property
+    def decoding(self) -> float | None:
+        """Tokens a second that can be written at most, bound by reading weights and cache."""
+        if self.pace is None or self.cache is None:
+            return None
+        return self.pace.decoding(self.memory.weights + self.cache.total, self.batch)
 
 
 def estimate(
-    c: config.Transformer, *, batch: int = 1, context: int | None = None, optimizer: Optimizer | None = None
-) -> Estimate:
-    """Parameters, arithmetic and memory, without making the model; `context` is its longest, or 512, unless said."""
-    context = context or longest(c)
-    bill = memory(c, batch, context, optimizer)
-    return Estimate(batch=batch, context=context, parts=parameters(c), flops=flops(c, context), memory=bill)
+    c: Config, *, batch: int = 1, context: int | None = None, optimizer: Optimizer | None = None, ranks: int = 1,
+    terms: Terms | None = None,
+) -> Estimate:  # fmt: skip
+    """What a model costs, without making it; `context` is its longest, or 512, unless said."""
+    positive(batch=batch, ranks=ranks, context=context)
+    context, terms = checked(c, context), terms or Terms()
+    countable(c, batch, context)
+    shape = outline(c)
+    kernels = {"auto": held(c, batch, context)} | {name: held(c, batch, context, name) for name in KERNELS}
+    state, block = parameter_memory(shape, optimizer or config.AdamW()), largest_block(shape)
+    memory = Memory(state.weights, state.gradients, state.optimizer, kernels["auto"].kept)
+    parts, arithmetic, main = parameters(shape), flops(shape, context), spoken(c)
+    its = arithmetic if main is c else flops(main, context)
+    tokens = context if isinstance(main.embed, config.Embed) else main.embed.count
+    pace = hired(terms, main.precision, ranks)
+    return Estimate(
+        batch=batch, context=context, parts=parts, flops=arithmetic, memory=memory, precision=main.precision,
+        unit=unit(c), ranks=ranks, rank=memory.over(ranks, block), activations=kernels,
+        cache=cache(shape, batch, context), share=share(main, its, tokens), growth=growth(attending(main)),
+        complexity=complexity(tokens, main.trunk.dim, window=window(main.trunk)), pace=pace,
+        fit=None if pace is None else Load(memory, kernels["auto"], block, batch, ranks).fit(pace.device.memory),
+        training=trained(terms, sum(parts.values()), arithmetic.training_sequence / context, pace),
+    )  # fmt: skip
 
 
-def longest(c: config.Transformer) -> int:
-    """The length that the positions know, or 512 where they know none."""
-    position = c.trunk.position
-    known = position.length if isinstance(position, config.Learned | config.OneHot) else 512
-    return known if isinstance(known, int) else 512
+def count(
+    parameters: int, *, precision: str = "fp32", optimizer: Optimizer | None = None, ranks: int = 1,
+    terms: Terms | None = None,
+) -> Count:  # fmt: skip
+    """What a number of parameters costs, whatever the model: weights, gradients, optimizer, and the rule of thumb."""
+    positive(parameters=parameters, ranks=ranks)
+    terms = terms or Terms()
+    memory, pace = counted_memory(parameters, precision, optimizer or config.AdamW()), hired(terms, precision, ranks)
+    fit = None if pace is None else Load(memory, Activations(0, 0), 0, 1, ranks).fit(pace.device.memory)
+    training = trained(terms, parameters, None, pace)
+    return Count(parameters, precision, ranks, memory, memory.over(ranks), pace, fit, training)
 
 
-def predict(
-    c: config.Transformer, *, batch: int = 1, context: int | None = None, optimizer: Optimizer | None = None,
-    device: str = "cpu", seconds: float = 0.5,
-) -> Prediction:  # fmt: skip
-    """At least how long a training step takes here, after half a second of multiplying."""
-    bill = estimate(c, batch=batch, context=context, optimizer=optimizer)
-    rate = multiplying(c, batch * bill.context, device, seconds)
-    return Prediction(bill.step_flops / rate, bill.step_flops, rate, bill.memory.total)
+def hired(terms: Terms, precision: str, ranks: int) -> Pace | None:
+    if terms.device is None:
+        return None
+    chosen = device(terms.device)
+    chosen.peak(precision)  # a device without one in this precision says so here
+    return Pace(chosen, precision, ranks, terms.utilisation, terms.price)
 
 
-@torch.no_grad()
-def multiplying(c: config.Transformer, rows: int, device: str = "cpu", seconds: float = 0.5) -> float:
-    """Operations a second in the feed-forward's products: forward, and the two of backward."""
-    dtype = torch.float32 if c.precision == "fp32" else torch.bfloat16
-    hidden = c.trunk.mlp.hidden or 4 * c.trunk.dim
-    rows = min(rows, 16 + ROUND // (6 * c.trunk.dim * hidden))
-    x = torch.randn(rows, c.trunk.dim, device=device, dtype=dtype)
-    w = torch.randn(hidden, c.trunk.dim, device=device, dtype=dtype)
-    times: list[float] = []
-    while len(times) < 3 or sum(times) < seconds:
-        start = time.perf_counter()
-        y = x @ w.mT
-        y @ w  # the gradient of x
-        y.mT @ x  # the gradient of w
-        finish(device)
-        times.append(time.perf_counter() - start)
-    return 6.0 * rows * c.trunk.dim * hidden / min(times[1:])  # the first one warms up
+def window(trunk: config.Trunk) -> int | None:
+    """How far the windows of a trunk reach, if it has any."""
+    found = [reach(mask(text)) for text in trunk.masks]
+    return max((each[0] for each in found if each is not None), default=None)
 
 
-def finish(device: str) -> None:
-    """Wait for what was asked of an accelerator."""
-    if device != "cpu":
-        torch.accelerator.synchronize(device)
+def attending(c: config.Transformer) -> tuple[int, ...]:
+    """The heads of every layer that looks, around or across; the trunk's own come first."""
+    around = [at(c, path) for path in sorted(paths(c), key=lambda path: path != ("trunk",))]
+    across = c.trunk.across or c.trunk.attention
+    others = [across.counts(i, c.trunk.dim)[0] for i in range(c.trunk.depth)] if c.trunk.cross != "none" else []
+    return (*(heads for trunk in around for heads in trunk.heads), *others)
+
+
+def trained(terms: Terms, parameters: int, flops: float | None, pace: Pace | None) -> Training | None:
+    if terms.tokens is None:
+        return None
+    run = Training(terms.tokens, parameters, None if flops is None else flops * terms.tokens, terms.ratio, pace)
+    if not run.enough:
+        warnings.warn(f"{run.ratio:.3g} tokens for each parameter, where {run.wanted:g} are wanted: read "
+                      f"{run.wanted * parameters:.2e} tokens, or make the model smaller", stacklevel=3)  # fmt: skip
+    return run
+
+
+def countable(c: Config, batch: int, context: int) -> None:
+    """Sizes that no computer numbers: said here, before torch fails to."""
+    if batch * context > MOST_TOKENS or batch * context * context > MOST_PAIRS:
+        raise config.ConfigError(f"batch: {batch} sequences of {context} tokens are more than one step can hold; "
+                                 "choose a smaller batch or context")  # fmt: skip
+    for path in paths(c):
+        trunk = at(c, path)
+        where = ".".join(map(str, path))
+        for name, number, most in (("depth", trunk.depth, MOST_LAYERS), ("dim", trunk.dim, MOST_WIDE),
+                                   ("mlp.hidden", trunk.mlp.hidden or 0, MOST_WIDE)):  # fmt: skip
+            if number > most:
+                raise config.ConfigError(f"{where}.{name}: {number} is more than the {most} that can be counted")
+
+
+def positive(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise config.ConfigError(f"{name}: {number} is less than 1")

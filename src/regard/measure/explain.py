@@ -1,46 +1,70 @@
 """A model explained: its parts as a table, which kernel attends and why, and what it all costs."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from regard import config
 from regard.core.kernels import Plan
 from regard.core.layers import Attention, Block
-from regard.core.masks import Mask
 from regard.core.model import Transformer, Trunk
-from regard.core.positions import Place
-from regard.core.tokens import Places
-from regard.measure.cost import Estimate, estimate, longest
-from regard.measure.ghost import Ghost, ghost, outline
+from regard.heads import Towers
+from regard.inputs.image import Patches
+from regard.inputs.stages import Stages
+from regard.measure.activations import shortened
+from regard.measure.cost import Estimate, estimate
+from regard.measure.ghost import Config, Model, ghost, outline
+from regard.measure.lengths import longest
 
 Row = tuple[str, str, int]  # a part, its shape in words, its parameters
 
 
 def explain(
-    model: Transformer | config.Transformer, context: int | None = None, *, batch: int = 1,
+    model: Model | Config, context: int | None = None, *, batch: int = 1,
     optimizer: config.AdamW | config.Muon | None = None, device: str = "cpu",
 ) -> str:  # fmt: skip
     """The model as a table, the plans with their reasons, the cost of a step: what `regard explain` prints."""
     shape = outline(model)
     context = context or longest(shape.c)
     bill = estimate(shape.c, batch=batch, context=context, optimizer=optimizer)
-    chosen = [f"{where:<16}  {plan}" for where, plan in plans(shape.c, context, batch=batch, device=device)]
+    found = plans(shape.c, context, batch=batch, device=device)
+    wide = max(len(where) for where, _ in found)
+    chosen = [f"{where:<{wide}}  {plan}" for where, plan in found]
     return "\n\n".join([table(rows(shape)), "\n".join(["plans", *indented(chosen)]), cost(bill)])
 
 
 # ---------------------------------------------------------------- the parts
 
 
-def rows(model: Transformer) -> Iterator[Row]:
-    yield "embed", f"{model.c.embed.vocab:,} x {model.embed.tokens.weight.shape[-1]}", count(model.embed)
-    for name, trunk, embed in (("encoder", model.encoder, model.encoder_embed), ("trunk", model.trunk, None)):
-        if embed is not None:
-            yield f"{name}_embed", f"{embed.c.vocab:,} x {embed.tokens.weight.shape[-1]}", count(embed)
+def rows(model: Model) -> Iterator[Row]:
+    if isinstance(model, Towers):
+        for i, tower in enumerate(model.towers):
+            yield from ((f"towers.{i}.{part}", shape, many) for part, shape, many in rows(tower))
+        yield "scale", "between the towers", model.scale.numel()
+        return
+    yield from front_rows("embed", model.embed)
+    if model.encoder_embed is not None:
+        yield from front_rows("encoder_embed", model.encoder_embed)
+    for name, trunk in (("encoder", model.encoder), ("trunk", model.trunk)):
         if trunk is not None:
             yield from trunk_rows(name, trunk)
-    tied = getattr(model.c.head, "tied", False)
-    yield "head", head(model), count(model.head) - (count(model.embed.tokens) if tied else 0)
+    mine = {id(weight) for weight in model.embed.parameters()}  # a tied table is the embedding's
+    yield "head", head(model), sum(weight.numel() for weight in model.head.parameters() if id(weight) not in mine)
+
+
+def front_rows(name: str, front: Any) -> Iterator[Row]:
+    if isinstance(front, Stages):
+        yield from front_rows(name, front.patches)
+        for i, trunk in enumerate(front.trunks):
+            yield from trunk_rows(f"{name}.{i}", trunk)
+            merge: Any = front.merges[i]
+            yield f"{name}.{i}.merge", f"4 x {trunk.c.dim} -> {merge.map.out_features}", count(merge)
+    elif isinstance(front, Patches):
+        pixels = f"{front.c.size} x {front.c.size} x {front.c.channels}"
+        yield name, f"{front.c.side} x {front.c.side} patches, {pixels} -> {front.map.weight.shape[0]}", count(front)
+    else:
+        yield name, f"{front.tokens.num_embeddings:,} x {front.tokens.embedding_dim}", count(front)
 
 
 def trunk_rows(name: str, trunk: Trunk) -> Iterator[Row]:
@@ -70,9 +94,13 @@ def runs(trunk: Trunk) -> Iterator[tuple[str, list[Block]]]:
         return
     start = 0
     for end in range(1, len(blocks) + 1):
-        if end == len(blocks) or blocks[end].attn.heads != blocks[start].attn.heads:
+        if end == len(blocks) or shape_of(blocks[end]) != shape_of(blocks[start]):
             yield (f"{start}-{end - 1}" if end - start > 1 else str(start)), blocks[start:end]
             start = end
+
+
+def shape_of(block: Block) -> list[tuple[int, int]]:
+    return [(each.heads, each.groups) for each in (block.attn, block.cross) if each is not None]
 
 
 def count(*modules: nn.Module | None) -> int:
@@ -93,10 +121,17 @@ def norm(c: config.Trunk) -> str:
 
 
 def head(model: Transformer) -> str:
-    c = model.c.head
+    return asked(model.c.head, model)
+
+
+def asked(c: config.Head, model: Transformer) -> str:
+    if isinstance(c, config.Both):
+        return f"{asked(c.vocabulary, model)}; {asked(c.pooled, model)}"
     if isinstance(c, config.Vocabulary):
-        return f"{model.c.trunk.dim} -> {model.c.embed.vocab:,}" + (", tied to embed" if c.tied else "")
-    return f"one vector from {c.place}" if isinstance(c, config.Pooled) else "none"
+        return f"{model.c.trunk.dim} -> {c.size or model.c.embed.vocab:,}" + (", tied to embed" if c.tied else "")
+    if isinstance(c, config.Pooled):
+        return f"one vector from {c.place}" + (f", {model.c.trunk.dim} -> {c.out:,}" if c.out else "")
+    return "none"
 
 
 def table(found: Iterable[Row]) -> str:
@@ -110,32 +145,32 @@ def table(found: Iterable[Row]) -> str:
 # ---------------------------------------------------------------- the plans
 
 
-def plans(c: config.Transformer, context: int, *, batch: int = 1, device: str = "cpu") -> list[tuple[str, str]]:
-    """Which kernel a training step would choose for each distinct mask, and why; found without making the model."""
-    made, found = ghost(c, device), []
+def plans(c: Config, context: int, *, batch: int = 1, device: str = "cpu") -> list[tuple[str, str]]:
+    """Which kernel a training step would choose for each distinct mask, and why: asked of a ghost that runs."""
+    made, found, depths = ghost(shortened(c), device), list[tuple[str, str]](), depths_of(outline(c))
+    for name, module in made.model.named_modules():
+        if isinstance(module, Trunk):
+            module.plan = noted(module, name.replace("trunks.", ""), depths[name], found)  # type: ignore[method-assign]
     with made.mode:
-        for name, trunk in (("encoder", made.model.encoder), ("trunk", made.model.trunk)):
-            if trunk is None:
-                continue
-            x, tokens = made.empty(batch, context, c.trunk.dim), places(made, batch, context)
-            for i, masks in enumerate(trunk.masks):
-                layers = range(i, trunk.c.depth, len(trunk.masks))
-                found.append((f"{name}.{spelt(layers, trunk.c.depth)}", str(planned(trunk, x, masks, tokens))))
-            if trunk.c.cross != "none":
-                found.append((f"{name}.*.cross", str(planned(trunk, x, trunk.across, tokens, across=True))))
+        made.run(batch, context)
     return found
 
 
-def planned(
-    trunk: Trunk, x: Tensor, masks: dict[tuple[bool, bool], Mask], tokens: Places, across: bool = False
-) -> Plan:
-    place: Place = Place() if across else trunk.position.prepare(tokens, tokens)
-    return trunk.plan(x, masks, tokens, tokens, place)
+def depths_of(shape: Model) -> dict[str, int]:
+    return {name: module.c.depth for name, module in shape.named_modules() if isinstance(module, Trunk)}
 
 
-def places(made: Ghost, batch: int, context: int) -> Places:
-    tokens: Places = made.model.embed(made.ids(batch, context))
-    return tokens
+def noted(trunk: Trunk, name: str, depth: int, found: list[tuple[str, str]]) -> Callable[..., Plan]:
+    """The trunk's own choice, written down: it is asked for each mask in turn, then for cross-attention."""
+    ask, masks = trunk.plan, iter(range(len(trunk.masks)))
+
+    def plan(*given: Any) -> Plan:
+        chosen, i = ask(*given), next(masks, None)
+        layers = "*.cross" if i is None else spelt(range(i, depth, len(trunk.masks)), depth)
+        found.append((f"{name}.{layers}", str(chosen)))
+        return chosen
+
+    return plan
 
 
 def spelt(layers: range, depth: int) -> str:

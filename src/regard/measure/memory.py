@@ -1,68 +1,112 @@
-"""How much memory training takes: weights, their gradients, the optimizer's state, and what backward needs to know."""
+"""How much memory a model takes: to train it (weights, gradients, optimizer, activations), and to write with it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from regard import config
-from regard.measure.ghost import ghost, outline
+from regard.core.layers import Block
+from regard.core.model import Transformer
+from regard.heads import Towers
+from regard.measure.activations import activations
+from regard.measure.ghost import Config, Model, outline
 
 Optimizer = config.AdamW | config.Muon
+BYTES = {"fp32": 4, "mixed": 4, "bf16": 2}  # of a weight, under each precision policy
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes, by what they hold."""
+    """Bytes, by what they hold; `gathered` is what a rank among several has of a block while it runs."""
 
     weights: int
     gradients: int
     optimizer: int
-    activations: int
+    activations: int = 0
+    gathered: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.gradients + self.optimizer + self.activations
+        return self.weights + self.gradients + self.optimizer + self.activations + self.gathered
+
+    def over(self, ranks: int, block: int = 0) -> "Memory":
+        """What each of so many ranks holds, fully sharded: its part of everything that can be parted, one `block`
+        whole with its gradients, and the activations of its own batch.
+        """
+        if ranks == 1:
+            return self
+        weights, gradients, optimizer = (-(-held // ranks) for held in (self.weights, self.gradients, self.optimizer))
+        return Memory(weights, gradients, optimizer, self.activations, 2 * block)
 
 
-def memory(c: config.Transformer, batch: int, context: int, optimizer: Optimizer | None = None) -> Memory:
+def memory(model: Model | Config, batch: int, context: int, optimizer: Optimizer | None = None) -> Memory:
     """What one training step holds at its peak, without what the allocator and the kernels take besides."""
-    weights = sum(weight.numel() * weight.element_size() for weight in outline(c).parameters())
-    return Memory(weights, weights, state(c, optimizer or config.AdamW()), activations(c, batch, context))
+    shape = outline(model)
+    bill = parameter_memory(shape, optimizer or config.AdamW())
+    return replace(bill, activations=activations(shape.c, batch, context))
 
 
-def state(c: config.Transformer, optimizer: Optimizer) -> int:
+def parameter_memory(shape: Model, optimizer: Optimizer) -> Memory:
     """Adam keeps two fp32 numbers for each parameter, Muon one for each in the blocks' matrices; bf16 weights have
     fp32 masters besides."""
-    total = 0
-    for name, weight in outline(c).named_parameters():
+    weights = state = 0
+    for name, weight in shape.named_parameters():
         matrix = ".blocks." in name and weight.dim() == 2
         moments = 1 if matrix and isinstance(optimizer, config.Muon) else 2
-        total += 4 * weight.numel() * (moments + (weight.dtype != torch.float32))
-    return total
+        weights += weight.numel() * weight.element_size()
+        state += 4 * weight.numel() * (moments + (weight.dtype != torch.float32))
+    return Memory(weights, weights, state)
 
 
-def activations(c: config.Transformer, batch: int, context: int) -> int:
-    """What autograd keeps between forward and backward: counted on a ghost, tensor by tensor, and exact in eager mode.
-
-    A compiled step keeps less. An encoder reads as many tokens as the decoder.
-    """
-    made, kept = ghost(c), list[Tensor]()
-    ids = made.ids(batch, context)
-
-    def keep(x: Tensor) -> Tensor:
-        kept.append(x)
-        return x
-
-    with made.mode, torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        out = made.model(ids) if c.encoder is None else made.model(ids, source=ids)
-        if c.head.kind == "vocabulary":
-            F.cross_entropy(out.flatten(0, 1).float(), ids.flatten())
-    own = {place(weight) for weight in made.model.parameters()}
-    sizes = {place(x): x.untyped_storage().nbytes() for x in kept}  # views of one storage count once
-    return sum(size for where, size in sizes.items() if where not in own)
+def counted_memory(parameters: int, precision: str, optimizer: Optimizer) -> Memory:
+    """The same from a count alone; Muon's would depend on how many of them stand in blocks."""
+    if isinstance(optimizer, config.Muon):
+        raise config.ConfigError("optimizer: what Muon keeps depends on the model, not on its count alone; name one")
+    size = BYTES[precision]
+    return Memory(parameters * size, parameters * size, parameters * (12 if precision == "bf16" else 8))
 
 
-def place(x: Tensor) -> int:
-    return int(x.untyped_storage()._cdata)
+def largest_block(shape: Model) -> int:
+    """Bytes of weights in the largest block: what fully sharded ranks gather at a time."""
+    blocks = (module for module in shape.modules() if isinstance(module, Block))
+    return max(sum(weight.numel() * weight.element_size() for weight in block.parameters()) for block in blocks)
+
+
+# ---------------------------------------------------------------- writing
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Bytes that generation remembers: keys and values of what was written, and what it holds of a source."""
+
+    own: int
+    source: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.own + self.source
+
+
+def cache(shape: Model, batch: int, context: int) -> Cache | None:
+    """As the model itself would allocate it; None for a model that does not write from left to right."""
+    if isinstance(shape, Towers) or shape.c.head.kind != "vocabulary":
+        return None
+    shape = outline(shape.c)
+    assert isinstance(shape, Transformer)
+    try:
+        made = shape.cache(batch, context)
+    except ValueError:  # its masks look ahead, or its positions need to know the end
+        return None
+    own = sum(table.nbytes for table in made.tables())
+    return Cache(own, source_cache(shape.c, batch, context) if shape.encoder is not None else 0)
+
+
+def source_cache(c: config.Transformer, batch: int, context: int) -> int:
+    """Cross-attention's keys and values of a source as long as the context, and the encoder's vectors themselves."""
+    asks, size, numbers = c.trunk.across or c.trunk.attention, 4 if c.precision == "fp32" else 2, 0
+    for layer in range(c.trunk.depth):
+        _, groups, width = asks.counts(layer, c.trunk.dim)
+        numbers += groups * (width + (asks.value_width or width))
+    vectors = c.trunk.depth if c.trunk.cross == "layerwise" else 1
+    vectors_size = 2 if c.precision == "bf16" else 4  # norms answer in fp32
+    return batch * context * (numbers * size + (vectors + (vectors > 1)) * c.trunk.dim * vectors_size)

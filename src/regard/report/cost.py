@@ -6,27 +6,28 @@ from regard import measure
 from regard.measure.explain import big, size
 from regard.report.run import Run
 
+Row = tuple[str, str, str, str, str]  # what, predicted, measured, by how much that is more or less, a remark
+
 
 def cost(run: Run, model: Any) -> dict[str, Any]:
-    """Rows of (what, predicted, measured, a remark), written for people, and where the parameters stand."""
+    """Rows for people, and where the parameters stand."""
     parts = {name: count for name, count in measure.parameters(model).items() if count}
     if run.recipe is None:
         return {"parts": parts, "rows": [], "absent": "The cost cannot be predicted without config.toml."}
-    train = run.recipe.train
-    bill = measure.estimate(model.c, batch=train.batch, context=train.context, optimizer=train.optimizer)
-    rows = [*arithmetic(run, bill, train.accumulate), *step(run), *memory(run, bill), *tokens(run)]
-    names = ("what", "predicted", "measured", "note")
+    rows = [*arithmetic(run, model, sum(parts.values())), *step(run), *memory(run), *tokens(run)]
+    names = ("what", "predicted", "measured", "difference", "note")
     return {"parts": parts, "rows": [dict(zip(names, row, strict=True)) for row in rows]}
 
 
-Row = tuple[str, str, str, str]
-
-
-def arithmetic(run: Run, bill: measure.Estimate, accumulate: int) -> list[Row]:
-    whole = bill.step_flops * accumulate
-    rows = [("parameters", f"{bill.parameters:,}", counted(run), "")]
+def arithmetic(run: Run, model: Any, parameters: int) -> list[Row]:
+    assert run.recipe is not None
+    c = run.recipe.train
+    whole = measure.flops(model, c.context).training_sequence * c.batch * c.accumulate
     rate = f"{big(whole / each)}FLOP/s reached" if (each := step_seconds(run)) else "not timed"
-    return [*rows, ("arithmetic of a step", f"{big(whole)}FLOP", rate, "matrix products, forward and backward")]
+    return [
+        ("parameters", f"{parameters:,}", counted(run), "", ""),
+        ("arithmetic of a step", f"{big(whole)}FLOP", rate, "", "matrix products, forward and backward"),
+    ]
 
 
 def counted(run: Run) -> str:
@@ -35,26 +36,52 @@ def counted(run: Run) -> str:
 
 
 def step(run: Run) -> list[Row]:
-    """The floor that the matrix products set, beside the time a step took."""
-    floor, took = number(run.facts.get("predicted"), "step_seconds"), step_seconds(run)
-    if not floor and not took:
+    """What a calibrated machine promised, or the floor that the matrix products set, beside the time a step took."""
+    promised, took = number(run.facts.get("predicted"), "step_seconds"), step_seconds(run)
+    if not promised and not took:
         return []
-    least = f"at least {brief(floor)}" if floor else "not predicted"
     paid = brief(took) if took else "not timed"
-    note = f"the matrix products alone would take {100 * floor / took:.0f}% of it" if floor and took else ""
-    return [("time of a step", least, paid, note)]
+    if promised and said(run).get("calibrated") is True:
+        return [("time of a step", brief(promised), paid, difference(promised, took), shares(run))]
+    least = f"at least {brief(promised)}" if promised else "not predicted"
+    note = f"the matrix products alone would take {100 * promised / took:.0f}% of it; " if promised and took else ""
+    return [("time of a step", least, paid, "", f"{note}regard estimate --calibrate makes this a prediction")]
 
 
-def memory(run: Run, bill: measure.Estimate) -> list[Row]:
+def shares(run: Run) -> str:
+    """Where the predicted time goes, the most first."""
+    parts = said(run).get("parts")
+    known = {str(name): number(parts, name) or 0.0 for name in parts} if isinstance(parts, dict) else {}
+    whole = sum(known.values())
+    told = [f"{name} {100 * part / whole:.0f}%" for name, part in sorted(known.items(), key=lambda each: -each[1])
+            if part > 0.01 * whole]  # fmt: skip
+    return ", ".join(told)
+
+
+def memory(run: Run) -> list[Row]:
+    """The same thing on both sides: on a GPU what tensors hold at the peak, else the whole process."""
+    promised = number(run.facts.get("predicted"), "memory") if "calibrated" in said(run) else None
     took = number(run.facts.get("measured"), "peak_memory")
+    held = size(promised) if promised else "not predicted"
     paid = f"{size(took)} at the peak" if took else "not recorded"
-    note = "weights, gradients, optimizer, activations; the process itself comes on top"
-    return [("memory", size(bill.memory.total), paid, note)]
+    note = "all tensors on the GPU" if run.facts.get("device") == "cuda" else "the whole process, torch itself included"
+    return [("memory", held, paid, difference(promised, took), note)]
+
+
+def said(run: Run) -> dict[str, Any]:
+    """What was predicted; a run of before the calibration kept other things under the same names."""
+    found = run.facts.get("predicted")
+    return found if isinstance(found, dict) else {}
+
+
+def difference(promised: float | None, took: float | None) -> str:
+    """How much more or less came than was predicted."""
+    return f"{100 * (took / promised - 1):+.0f}%" if promised and took else ""
 
 
 def tokens(run: Run) -> list[Row]:
     read = sum(line["tokens"] for line in run.steps if isinstance(line.get("tokens"), int))
-    return [("tokens read", "", f"{read:,}", f"in {len(run.steps):,} steps")] if read else []
+    return [("tokens read", "", f"{read:,}", "", f"in {len(run.steps):,} steps")] if read else []
 
 
 def step_seconds(run: Run) -> float | None:

@@ -7,22 +7,34 @@ from typing import Any
 from regard import measure
 from regard.config.errors import unwritable
 from regard.data import store
+from regard.train.loop import WORTH
 from regard.train.run import Run
 
 
 def described(run: Run) -> dict[str, Any]:
     """What the report tells of the run before it began: its size, and what it should cost."""
     assert run.recipe is not None
-    c = run.recipe.train
-    bill = measure.predict(run.recipe.model, batch=c.batch, context=c.context, optimizer=c.optimizer,
-                           device=run.device.type)  # fmt: skip
-    predicted = {"step_seconds": bill.step_seconds * c.accumulate, "step_flops": bill.step_flops * c.accumulate,
-                 "flops_per_second": bill.flops_per_second, "memory": bill.memory}  # fmt: skip
-    kernels = [f"{where} {plan}" for where, plan in measure.plans(run.recipe.model, c.context, batch=c.batch,
-                                                                  device=run.device.type)]  # fmt: skip
+    c, model, device = run.recipe.train, run.recipe.model, run.device.type
+    bill = measure.predict(model, batch=c.batch, context=c.context, optimizer=c.optimizer, accumulate=c.accumulate,
+                           device=device, compiled=compiled(run))  # fmt: skip
+    kernels = [f"{where} {plan}" for where, plan in measure.plans(model, c.context, batch=c.batch, device=device)]
     parameters = sum(weight.numel() for weight in run.model.parameters())
     return {"precision": c.precision, "seed": c.seed, "kernels": kernels, "parameters": parameters,
-            "predicted": predicted}  # fmt: skip
+            "predicted": predicted(bill, device, compiled(run))}  # fmt: skip
+
+
+def predicted(bill: measure.Prediction, device: str, compiled: bool) -> dict[str, Any]:
+    """For run.json. Memory is what will be measured: of a GPU what tensors hold, else the whole process."""
+    memory = bill.memory if device == "cuda" else measure.process(bill, compiled)
+    return {"step_seconds": bill.step_seconds, "step_flops": bill.step_flops, "parts": bill.parts, "memory": memory,
+            "calibrated": bill.calibrated, "note": bill.note}  # fmt: skip
+
+
+def compiled(run: Run) -> bool:
+    """Whether the loop will compile the step."""
+    c = run.settings
+    long = (c.steps is None or c.steps >= WORTH) and (c.minutes is None or c.minutes >= 0.5)
+    return long and run.device.type != "mps" if c.compile == "auto" else bool(c.compile)
 
 
 def write_json(path: Path, table: dict[str, Any]) -> None:

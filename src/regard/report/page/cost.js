@@ -16,7 +16,7 @@ function startCost() {
     make("div", { class: "stack-keys" }, ...named.map(([name, count]) => make("span", {}, make("i", { "--key": `var(--${PARTS[name]})` }), `${name} ${whole(count)} (${percent(count / total)})`))));
   if (why) host.append(absent(why));
   if (!rows.length) return;
-  const top = make("tr", {}, ...["", "predicted", "measured"].map((word) => make("th", { scope: "col" }, word)), make("th", { class: "remark" }, ""));
+  const top = make("tr", {}, ...["", "predicted", "measured", "difference"].map((word) => make("th", { scope: "col" }, word)), make("th", { class: "remark" }, ""));
   host.append(make("div", { class: "scroll" }, make("table", { class: "bill" }, make("thead", {}, top), make("tbody", {}, ...rows.map((row) =>
-    make("tr", {}, make("td", {}, row.what), make("td", {}, row.predicted), make("td", {}, row.measured), make("td", { class: "remark" }, row.note)))))));
+    make("tr", {}, make("td", {}, row.what), make("td", {}, row.predicted), make("td", {}, row.measured), make("td", {}, row.difference), make("td", { class: "remark" }, row.note)))))));
 }

@@ -28,7 +28,7 @@ SHORT = {
 ALIKE = ("dim", "depth", "heads", "groups", "kernel", "hidden", "dropout")  # an encoder follows these words too
 
 
-def preset(name: str, **changes: Any) -> config.Transformer | config.Towers:
+def preset(name: str, /, **changes: Any) -> config.Transformer | config.Towers:
     """A model by its name, with changes by short words or tables: preset("gpt2", depth=4, trunk={"place": "post"})."""
     base = table(name)
     if "towers" not in base:

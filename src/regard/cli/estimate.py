@@ -1,0 +1,205 @@
+"""regard estimate: what a model costs before it runs, from a preset, a recipe, a checkpoint or a bare count."""
+
+import math
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib.resources import files
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard import config, zoo
+from regard.cli.look import found
+from regard.cli.output import Json, Overrides, as_json, as_rows, in_options, with_torch
+from regard.config.names import did_you_mean
+from regard.config.reader import override, value_in
+
+PRECISIONS = ("fp32", "mixed", "bf16")
+
+
+def option(about: str, default: Any = None) -> Any:
+    return field(default=default, metadata={"about": about})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What may be said besides the model."""
+
+    params: int | None = option("A number of parameters in place of a model, such as 400e9.")
+    batch: int | None = option("Sequences in a step, on each rank.")
+    context: int | None = option("Tokens in a sequence; the longest that the model knows unless said.")
+    dtype: str | None = option("fp32, mixed (fp32 weights, 16-bit products) or bf16 (with fp32 masters).")
+    ranks: int = option("Devices that share weights, gradients and optimizer.", 1)
+    tokens: float | None = option("Tokens to train on, such as 300e9.")
+    device: str | None = option("What it runs on: v100, a100-80gb, h100-sxm, ...; here, once calibrated.")
+    utilisation: float = option("The share of the device's peak that is reached.", 0.4)
+    price: float | None = option("Money for one device for one hour.")
+    ratio: float = option("Tokens wanted for each parameter; fewer are warned of.", 20.0)
+
+    def __post_init__(self) -> None:
+        for name in ("params", "batch", "context", "ranks"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ValueError(f"{name}: {number} is less than 1")
+        for name in ("tokens", "utilisation", "ratio"):
+            number = getattr(self, name)
+            if number is not None and not 0 < number < math.inf:
+                raise ValueError(f"{name}: {number} is not a number above zero")
+        if self.utilisation > 1:
+            raise ValueError(f"utilisation: {self.utilisation} is more than all of the peak; choose 1 at most")
+        if self.price is not None and not 0 <= self.price < math.inf:
+            raise ValueError(f"price: {self.price} is not what an hour can cost")
+        one_of("dtype", self.dtype, PRECISIONS)
+        one_of("device", self.device, devices())
+        if self.price is not None and self.device is None:
+            raise ValueError("price: an hour of which device? say it with --device")
+
+
+def one_of(what: str, name: str | None, known: Sequence[str]) -> None:
+    if name is not None and name not in known:
+        forms = [repr(each) for each in known if name and each.startswith(name)]
+        near = f"; did you mean {' or '.join(forms)}?" if forms else did_you_mean(name, known)
+        raise ValueError(f"{what}: no {name!r}{near} there are {', '.join(known)}")
+
+
+def devices() -> list[str]:
+    """The names in the table, read apart from the room that computes with it: a slip need not wait for torch."""
+    return [*tomllib.loads(files("regard").joinpath("measure", "devices.toml").read_text(encoding="utf8")), "here"]
+
+
+def with_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Lets a verb take each setting of Asked as an option."""
+    plain = signature(verb)
+    taken = [known for known in plain.parameters.values() if known.kind is not Parameter.VAR_KEYWORD]
+    for each in fields(Asked):
+        usual = f"  [default: {each.default:g}]" if each.default is not None else ""
+        metavar = "NAME" if each.name in ("dtype", "device") else "NUMBER"
+        told = Annotated[str | None, typer.Option(help=each.metadata["about"] + usual, metavar=metavar)]
+        taken.append(Parameter(each.name, Parameter.KEYWORD_ONLY, default=None, annotation=told))
+    verb.__signature__ = plain.replace(parameters=taken)  # type: ignore[attr-defined]
+    return verb
+
+
+@with_options
+def estimate(
+    thing: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A preset, a recipe, a run or a checkpoint.")
+    ] = None,
+    overrides: Overrides = None,
+    *,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure this machine, and keep the result.")] = False,
+    json: Json = False,
+    **settings: Any,
+) -> None:
+    """What a model costs before it runs: parameters, arithmetic, memory, time, money.
+
+    Nothing is made or run. Of a recipe, batch, context, precision, optimizer and length are taken.
+    """
+    if calibrate:
+        return calibrated(json)
+    asked = in_options(Asked, {name: number(word) for name, word in settings.items() if word is not None})
+    if thing is None and asked.params is None:
+        raise config.ConfigError("which model? name a preset or a recipe, or give --params")
+    if asked.params is not None:
+        only_count(thing, asked)
+    subject = None if asked.params is not None else chosen(str(thing), overrides or [], asked)
+    with_torch()
+    from regard.measure import told
+
+    bill = billed(subject, asked)
+    as_json(told.table(bill, thing)) if json else print(told.text(bill, thing or ""))
+
+
+def billed(subject: "Subject | None", asked: Asked) -> Any:
+    """A mistake names its option as it was typed, --context and not context."""
+    from regard import measure
+
+    try:
+        tokens = asked.tokens or (None if subject is None else subject.tokens)
+        terms = measure.Terms(tokens=tokens, device=asked.device, utilisation=asked.utilisation, price=asked.price,
+                              ratio=asked.ratio)  # fmt: skip
+        if subject is None:
+            assert asked.params is not None
+            return measure.count(asked.params, precision=asked.dtype or "fp32", ranks=asked.ranks, terms=terms)
+        return measure.estimate(subject.model, batch=subject.batch, context=subject.context,
+                                optimizer=subject.optimizer, ranks=asked.ranks, terms=terms)  # fmt: skip
+    except config.ConfigError as problem:
+        mine = str(problem).partition(":")[0] in Asked.__dataclass_fields__
+        raise config.ConfigError(f"--{problem}" if mine else str(problem)) from None
+
+
+def number(word: str) -> Any:
+    """400e9 and 1_000 as TOML writes them; a whole number may be written either way."""
+    value = value_in(word)
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
+
+
+def only_count(thing: str | None, asked: Asked) -> None:
+    if thing is not None:
+        raise config.ConfigError(f"--params: {thing} has its own number of parameters; keep one of the two")
+    for name in ("batch", "context"):
+        if getattr(asked, name) is not None:
+            raise config.ConfigError(f"--{name}: a count alone knows no sequences; name a model with it")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is estimated, and the sizes that a recipe gives it."""
+
+    model: config.Transformer | config.Towers
+    batch: int
+    context: int | None
+    optimizer: config.AdamW | config.Muon | None = None
+    tokens: float | None = None
+
+
+def chosen(thing: str, overrides: list[str], asked: Asked) -> Subject:
+    """The model that a name or a path stands for, with what was asked laid over what its recipe says."""
+    recipes = zoo.recipes()
+    if not Path(thing).exists() and thing not in recipes:
+        if thing not in config.PRESETS:
+            near = did_you_mean(thing, [*config.PRESETS, *recipes])
+            raise config.ConfigError(f"{thing}: no such preset or recipe{near} regard models lists what there is")
+        subject = Subject(preset(thing, overrides), 1, None)
+    else:
+        subject = of_recipe(thing, overrides)
+    model = subject.model if asked.dtype is None else in_precision(subject.model, asked.dtype)
+    return replace(subject, model=model, batch=asked.batch or subject.batch, context=asked.context or subject.context)
+
+
+def preset(name: str, overrides: list[str]) -> config.Transformer | config.Towers:
+    changes: dict[str, Any] = {}
+    for line in overrides:
+        override(changes, line)
+    for word in ("name", "preset"):
+        if word in changes:
+            raise config.ConfigError(f"{word}: the model is {name}; name another in its place")
+    return zoo.preset(name, **changes)
+
+
+def of_recipe(thing: str, overrides: list[str]) -> Subject:
+    read = found(thing, overrides)
+    tokens = None
+    if isinstance(read.whole, config.Recipe) and read.whole.train.minutes is None:
+        train = read.whole.train
+        tokens = (train.steps or 0) * train.batch * train.accumulate * train.context
+    return Subject(read.model, read.batch, read.context, read.optimizer, tokens or None)
+
+
+def in_precision(c: Any, precision: str) -> Any:
+    if isinstance(c, config.Towers):
+        return replace(c, towers=tuple(in_precision(tower, precision) for tower in c.towers))
+    return replace(c, precision=precision)
+
+
+def calibrated(json: bool) -> None:
+    """How fast this machine is, measured in a few seconds and kept for predictions."""
+    with_torch()
+    from regard.measure.devices import chip
+    from regard.measure.calibrate import calibrate
+
+    facts = calibrate(device=chip()).facts()
+    as_json(facts) if json else as_rows((name, str(value)) for name, value in facts.items())

@@ -1,0 +1,227 @@
+"""What backward needs to know: the tensors that autograd keeps between forward and backward.
+
+They are counted on a ghost, tensor by tensor, and exact in eager mode; a compiled step keeps less. Blocks repeat, so a
+short model says it all: one layer more keeps so much more, whatever the depth.
+
+    kept             stem │ block 0 │ block 1 │ block 2 │ head
+    checkpointed     stem │ x       │ x       │ x       │ head, and one block at a time, run once more in backward
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import config
+from regard.core.model import Trunk
+from regard.measure.ghost import Config, ghost
+
+Path = tuple[str | int, ...]  # the names and places that lead to a part of a config
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Bytes between forward and backward: as autograd keeps them, or with every block run again in backward."""
+
+    kept: int
+    checkpointed: int
+
+
+def activations(c: Config, batch: int, context: int) -> int:
+    """What autograd keeps of a step on `batch` sequences; an encoder reads as many tokens as the decoder."""
+    return held(c, batch, context).kept
+
+
+def held(c: Config, batch: int, context: int, kernel: str | None = None) -> Activations:
+    """With and without checkpointing every block, on the kernel that the config chooses or on another."""
+    if kernel is not None:
+        c = everywhere(c, lambda trunk: on_kernel(trunk, kernel))
+    twice = saved(everywhere(c, doubled), batch, context)
+    layers = [layer for path in paths(c) for layer in whole(twice.blocks[name(path)], at(c, path).depth)]
+    inside = sum(layer.kept for layer in layers)
+    outside = twice.kept - 2 * sum(block.kept for blocks in twice.blocks.values() for block in second(blocks))
+    if any(at(c, path).cross == "layerwise" for path in paths(c)):  # what a decoder reads of each layer is outside
+        outside = saved(c, batch, context).kept - inside
+    inputs, most = sum(layer.input for layer in layers), max(layer.rest for layer in layers)
+    return Activations(inside + outside, max(outside + inputs, outside - twice.tail + inputs + most))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Bytes that one block keeps and nobody before it did; of its input; and of its insides, besides the input."""
+
+    kept: int
+    input: int
+    rest: int
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Bytes that autograd keeps: of all, of each block by its trunk, and of what comes after the last block, which
+    backward is done with before it needs any."""
+
+    kept: int
+    blocks: dict[str, list[Layer]]
+    tail: int
+
+
+def second(blocks: list[Layer]) -> list[Layer]:
+    """Of a doubled trunk the layers that keep nothing new but their own: the first ones also keep what all share."""
+    return blocks[len(blocks) // 2 :]
+
+
+def whole(blocks: list[Layer], depth: int) -> list[Layer]:
+    """The layers of the trunk that was doubled, as many as it has."""
+    known = second(blocks)
+    return [known[i % len(known)] for i in range(depth)]
+
+
+@lru_cache(256)
+def saved(c: Config, batch: int, context: int) -> Saved:
+    """One forward pass of a ghost, and every tensor that autograd kept of it."""
+    made, kept, spans = ghost(c), list[Tensor](), list[tuple[str, int, int, Tensor]]()
+
+    def keep(x: Tensor) -> Tensor:
+        kept.append(x)
+        return x
+
+    def watched(trunk: Trunk, name: str) -> None:
+        def begin(block: nn.Module, given: Any) -> None:
+            spans.append((name, len(kept), 0, given[0]))
+
+        def end(block: nn.Module, given: Any, out: Any) -> None:
+            spans[-1] = (*spans[-1][:2], len(kept), spans[-1][3])
+
+        for block in trunk.blocks:
+            block.register_forward_pre_hook(begin)
+            block.register_forward_hook(end)
+
+    for name, module in made.model.named_modules():
+        if isinstance(module, Trunk):
+            watched(module, name)
+    with made.mode, torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        asked(made.run(batch, context))
+    return summed(kept, spans, {storage(weight) for weight in made.model.parameters()})
+
+
+def summed(kept: list[Tensor], spans: list[tuple[str, int, int, Tensor]], own: set[int]) -> Saved:
+    """Each storage once, with whoever kept it first: views share theirs, and the weights are kept anyway."""
+    first: dict[int, int] = {}
+    for place, x in enumerate(kept):
+        if storage(x) not in own:
+            first.setdefault(storage(x), place)
+    sizes = {place: kept[place].untyped_storage().nbytes() for place in first.values()}
+    blocks: dict[str, list[Layer]] = {}
+    for name, start, end, x in spans:
+        mine = sum(size for place, size in sizes.items() if start <= place < end)
+        given = x.untyped_storage().nbytes()
+        held = start <= first.get(storage(x), -1) < end
+        blocks.setdefault(name, []).append(Layer(mine, given, mine - given * held))
+    return Saved(sum(sizes.values()), blocks, sum(size for place, size in sizes.items() if place >= spans[-1][2]))
+
+
+def storage(x: Tensor) -> int:
+    return int(x.untyped_storage()._cdata)
+
+
+def asked(out: Any) -> None:
+    """Logits for every token are compared with the right ones, as in training."""
+    logits = out[0] if isinstance(out, tuple) else out
+    if logits.dim() == 3:
+        F.cross_entropy(logits.flatten(0, 1).float(), torch.zeros_like(logits[..., 0], dtype=torch.long).flatten())
+
+
+# ---------------------------------------------------------------- the same model with other trunks
+
+
+def doubled(trunk: config.Trunk) -> config.Trunk:
+    """Two of each layer that differs: one for every mask, or all of them where they have heads of their own."""
+    own = [each for each in (trunk.attention, trunk.across) if each is not None]
+    differ = any(isinstance(count, tuple) for each in own for count in (each.heads, each.groups))
+    period = trunk.depth if differ else len(trunk.masks)
+
+    def twice(c: config.Attention) -> config.Attention:
+        heads, groups, width = zip(*(c.counts(layer % period, trunk.dim) for layer in range(2 * period)), strict=True)
+        return replace(c, heads=heads, groups=groups, width=width[0]) if differ else c
+
+    return replace(
+        trunk, depth=2 * period, mask=tuple(trunk.masks[layer % len(trunk.masks)] for layer in range(period)),
+        attention=twice(trunk.attention), across=None if trunk.across is None else twice(trunk.across),
+        cross="last" if trunk.cross == "layerwise" else trunk.cross,
+    )  # fmt: skip
+
+
+def name(path: Path) -> str:
+    """What a model calls the trunk that its config has at this path."""
+    steps = path[:-1] if path[-2:] == ("encoder", "trunk") else path
+    joined = ".".join(map(str, steps))
+    return joined.replace("encoder.embed.", "encoder_embed.")
+
+
+def shortened(c: Config) -> Config:
+    """The model with few layers of each kind; all of them where a decoder reads its encoder layer by layer."""
+    layerwise = any(at(c, path).cross == "layerwise" for path in paths(c))
+    return c if layerwise else everywhere(c, shortest)
+
+
+def shortest(trunk: config.Trunk) -> config.Trunk:
+    """As many layers as there are masks; where layers have heads of their own, all of them."""
+    attention = [trunk.attention] if trunk.across is None else [trunk.attention, trunk.across]
+    differ = any(isinstance(count, tuple) for each in attention for count in (each.heads, each.groups))
+    return trunk if differ else replace(trunk, depth=min(trunk.depth, len(trunk.masks)))
+
+
+def alone(trunk: config.Trunk, layer: int, depth: int = 1) -> config.Trunk:
+    """A trunk whose every layer is like one of this trunk's."""
+
+    def counted(c: config.Attention) -> config.Attention:
+        heads, groups, width = c.counts(layer, trunk.dim)
+        return replace(c, heads=heads, groups=groups, width=width)
+
+    return replace(
+        trunk, depth=depth, mask=trunk.masks[layer % len(trunk.masks)], attention=counted(trunk.attention),
+        across=None if trunk.across is None else counted(trunk.across),
+        cross="last" if trunk.cross == "layerwise" else trunk.cross,
+    )  # fmt: skip
+
+
+def on_kernel(trunk: config.Trunk, kernel: str) -> config.Trunk:
+    across = None if trunk.across is None else replace(trunk.across, kernel=kernel)
+    return replace(trunk, attention=replace(trunk.attention, kernel=kernel), across=across)
+
+
+def everywhere(c: Config, change: Callable[[config.Trunk], config.Trunk]) -> Config:
+    """The config with every trunk changed."""
+    for path in paths(c):
+        c = put(c, path, change(at(c, path)))
+    return c
+
+
+def paths(part: Any, start: Path = ()) -> Iterator[Path]:
+    """Where trunks stand in a config."""
+    if isinstance(part, config.Trunk):
+        yield start
+    elif isinstance(part, tuple):
+        for place, item in enumerate(part):
+            yield from paths(item, (*start, place))
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from paths(getattr(part, field.name), (*start, field.name))
+
+
+def at(part: Any, path: Path) -> Any:
+    for step in path:
+        part = part[step] if isinstance(step, int) else getattr(part, step)
+    return part
+
+
+def put(whole: Any, path: Path, part: Any) -> Any:
+    """The same settings with another part at the end of a path."""
+    if not path:
+        return part
+    step, inner = path[0], put(at(whole, path[:1]), path[1:], part)
+    return replace(whole, **{step: inner}) if isinstance(step, str) else (*whole[:step], inner, *whole[step + 1 :])

@@ -1,0 +1,80 @@
+"""How long a step will take here, and what it will hold: the work of a ghost, at the speed of a calibrated machine."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from regard import config
+from regard.measure import floor
+from regard.measure.flops import flops
+from regard.measure.ghost import outline
+from regard.measure.lengths import checked
+from regard.measure.machine import AGAIN, Machine, machine
+from regard.measure.memory import Optimizer, parameter_memory
+from regard.measure.updates import moving
+from regard.measure.work import work
+
+SLACK = 0.4  # of what comes and goes, the C library keeps so much more: pieces that nothing fits into
+LIBRARIES, COMPILER = 25 * 2**20, 100 * 2**20  # bytes of code that the first step brings in, and a compiled one
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One optimizer step, before it is taken.
+
+    `parts` are seconds, by what they go to. `passing` are bytes that come and go within the step, gradients among
+    them. Where there is no calibration, `note` says so, and the time is a floor: the matrix products alone.
+    """
+
+    step_seconds: float
+    step_flops: float
+    weights: int
+    optimizer: int
+    passing: int
+    parts: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def calibrated(self) -> bool:
+        return not self.note
+
+    @property
+    def memory(self) -> int:
+        """The most bytes that tensors hold at once."""
+        return self.weights + self.optimizer + self.passing
+
+
+def predict(
+    c: config.Transformer, *, batch: int = 1, context: int | None = None, optimizer: Optimizer | None = None,
+    accumulate: int = 1, device: str = "cpu", compiled: bool = False, known: Machine | None = None,
+) -> Prediction:  # fmt: skip
+    """What a training step will cost on this machine, or on one that is `known`, before it is taken.
+
+    Without a calibration, half a second of multiplying gives a floor for the time.
+    """
+    context, optimizer, said = checked(c, context), optimizer or config.AdamW(), list[str]()
+    asked, moves, shape = work(c, batch, context, device, compiled), moving(c, optimizer), outline(c)
+    held = parameter_memory(shape, optimizer)
+    passing = max(asked.peak + (held.gradients if accumulate > 1 else 0), held.gradients + moves.peak)
+    count = flops(shape, context).training_sequence * batch * accumulate
+    known = known or machine(device, said.append)
+    if known is not None:
+        seconds, parts = known.step(asked, moves, c.precision, accumulate)
+    else:
+        seconds = count / floor.multiplying(c, batch * context, device)
+        parts, said = {"products": seconds}, said or [f"this machine is not calibrated; {AGAIN}"]
+    return Prediction(seconds, count, held.weights, held.optimizer, passing, parts, *said)
+
+
+def process(bill: Prediction, compiled: bool) -> int:
+    """The most bytes that this process will hold: what it holds now, its weights among that, and what a step adds."""
+    return resident() + bill.optimizer + int((1 + SLACK) * bill.passing) + LIBRARIES + (COMPILER if compiled else 0)
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory now, or where the system does not tell, that were at most."""
+    import resource  # not on every system
+
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,0 +1,191 @@
+"""What a calibration times: each probe makes one operation, of a size that models have.
+
+Of most nobody says here what they measure: run once under a Record, they are charged for as a model's step is.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import config
+from regard.core.model import Transformer
+from regard.measure.record import FRESH, Charge, Record
+from regard.measure.work import loss, step
+
+aten = torch.ops.aten
+Call = Callable[[], object]
+WIDE = 512
+ROWS = (256, 2048)  # half a mebibyte and four: in the caches, and small enough that memory is used again
+NEAR = 2**15  # numbers that are at hand
+LARGE = 3 * 2**22  # numbers that no cache holds
+SHAPES = ((96, 48, 64), (768, 128, 96), (768, 128, 512), (1024, 384, 768), (1024, 768, 1536))  # rows, in, out
+SQUARES = ((48, 64, 32), (24, 256, 64))  # heads, tokens, width
+LOOKS = ((24, 128, 32), (4, 640, 64))
+UPDATES = (2**17, 2**22)  # parameters
+MODELS = {  # dim, vocabulary, batch, context: a small model and a larger one
+    "cpu": ((128, 99, 12, 64), (384, 2999, 4, 192)),
+    "cuda": ((384, 999, 16, 256), (1024, 9999, 16, 512)),
+}
+PAGE = 4096  # bytes that the system hands out at once
+TINY = config.Transformer(
+    embed=config.Embed(vocab=8), trunk=config.Trunk(dim=8, depth=2, mask="causal", attention=config.Attention(heads=2))
+)
+
+
+def probes(device: str) -> Iterator[tuple[Charge, Call]]:
+    """What is to be timed, and what it is timed as."""
+    yield from besides(device)
+    for dtype in (torch.float32, torch.bfloat16):
+        for call in operations(device, dtype):
+            yield charge(call), call
+
+
+def charge(call: Call) -> Charge:
+    """What a model would be charged for this: all of it but the asking."""
+    with Record() as record:
+        call()
+    found: Charge
+    (found,) = (each for each in record.charges if each[0] not in ("call", "fresh"))
+    return found
+
+
+# ---------------------------------------------------------------- what is no operation
+
+
+def besides(device: str) -> Iterator[tuple[Charge, Call]]:
+    """Asking for an operation, with all that stands above it; running a kernel; new memory; the optimizer."""
+    model, ids = Transformer(TINY).to(device), torch.zeros(1, 4, dtype=torch.long, device=device)
+    yield ("call", step(TINY, 1, 4, device, False).charges["call", 1]), partial(take_step, model, ids)
+    yield kernel(device)
+    yield ("fresh", 2 * FRESH), partial(open_pages, 2 * FRESH, device)
+    x, y = (torch.zeros(NEAR, device=device, dtype=torch.bfloat16) for _ in range(2))
+    yield ("touch", 3 * NEAR), partial(x.add_, y)
+    for count in UPDATES:
+        yield ("update", count), updating(count, device)
+
+
+def take_step(model: nn.Module, ids: Tensor) -> None:
+    model.zero_grad()
+    loss(model(ids)).backward()
+
+
+def kernel(device: str, many: int = 64) -> tuple[Charge, Call]:
+    """A kernel that has next to nothing to do; on a GPU one of many in a captured graph, as compiled steps run."""
+    x, y, z = (torch.zeros(8, device=device) for _ in range(3))
+    if device != "cuda":
+        return ("kernel", 1), partial(torch.add, x, y, out=z)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(many):
+            torch.add(x, y, out=z)
+    return ("kernel", many), graph.replay
+
+
+def open_pages(size: int, device: str) -> None:
+    torch.empty(size, dtype=torch.uint8, device=device)[::PAGE].zero_()
+
+
+def updating(count: int, device: str) -> Call:
+    """What a step does with so many parameters once it has their gradients."""
+    weight = nn.Parameter(torch.zeros(count, device=device))
+    weight.grad = torch.ones_like(weight)
+    return partial(update, [weight], adam([weight]))
+
+
+def adam(weights: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(weights, lr=1e-5, fused=True)
+
+
+def update(weights: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
+    optimizer.step()
+
+
+# ---------------------------------------------------------------- whole steps
+
+
+def steps(device: str) -> Iterator[tuple[config.Transformer, int, int, Call]]:
+    """Small models and larger ones, in fp32 and mixed: their configs, batch and context, and a step of each."""
+    for precision in ("fp32", "mixed"):
+        for dim, vocab, batch, context in MODELS.get(device, MODELS["cpu"]):
+            c = gpt(dim, vocab, context, precision)
+            model = Transformer(c).to(device)
+            ids = torch.zeros(batch, context, dtype=torch.long, device=device)
+            weights = list(model.parameters())
+            yield c, batch, context, partial(train_step, model, ids, weights, adam(weights))
+
+
+def gpt(dim: int, vocab: int, context: int, precision: Literal["fp32", "mixed"]) -> config.Transformer:
+    trunk = config.Trunk(
+        dim=dim, depth=2, mask="causal", position=config.Learned(length=context), mlp=config.MLP(activation="gelu"),
+        attention=config.Attention(heads=dim // 32), dropout=config.NO_DROPOUT,
+    )  # fmt: skip
+    return config.Transformer(embed=config.Embed(vocab=vocab), trunk=trunk, init="gpt2", precision=precision)
+
+
+def train_step(
+    model: nn.Module, ids: Tensor, weights: list[nn.Parameter], optimizer: torch.optim.Optimizer
+) -> None:
+    take_step(model, ids)
+    update(weights, optimizer)
+
+
+# ---------------------------------------------------------------- operations
+
+
+def operations(device: str, dtype: torch.dtype) -> Iterator[Call]:
+    """Products, attention and the rest, for one kind of numbers."""
+    draw = partial(torch.randn, device=device, dtype=dtype)
+    for rows, wide, out in SHAPES:
+        yield partial(torch.mm, draw(rows, wide), draw(out, wide).mT)
+        yield partial(torch.mm, draw(wide, rows).mT, draw(wide, out))
+    for heads, tokens, width in SQUARES:
+        yield partial(torch.bmm, draw(heads, tokens, width), draw(heads, tokens, width).mT)  # scores
+        yield partial(torch.bmm, draw(heads, tokens, tokens), draw(heads, tokens, width))  # and what they mix
+    for heads, tokens, width in LOOKS:
+        yield from looks(draw, heads, tokens, width)
+    for rows in ROWS:
+        x, y = draw(rows, WIDE), draw(rows, WIDE)
+        yield from pointwise(x, y)
+        yield partial(x.view(4, rows // 4, 8, -1).transpose(1, 2).clone, memory_format=torch.contiguous_format)
+    yield partial(draw(LARGE).add_, draw(LARGE))
+
+
+def looks(draw: Callable[..., Tensor], heads: int, tokens: int, width: int) -> Iterator[Call]:
+    q, k, v = (draw(1, heads, tokens, width).requires_grad_() for _ in range(3))
+    yield partial(quietly, F.scaled_dot_product_attention, q, k, v, is_causal=True)
+    with torch.enable_grad():
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    yield partial(torch.autograd.grad, out, (q, k, v), torch.ones_like(out), retain_graph=True)
+
+
+def quietly(call: Callable[..., object], *args: object, **rest: object) -> object:
+    with torch.no_grad():
+        return call(*args, **rest)
+
+
+def pointwise(x: Tensor, y: Tensor) -> Iterator[Call]:
+    """What is neither a product nor attention; each backward takes the gradient y."""
+    gain, kind = torch.ones_like(x[0]), x.dtype
+    square = x.view(-1, min(WIDE, x.shape[0]), WIDE)
+    future = torch.ones_like(square[0], dtype=torch.bool).triu(1)
+    soft, log = x.softmax(-1), x.log_softmax(-1)
+    _, mean, rstd = aten.native_layer_norm(x, (WIDE,), gain, gain, 1e-5)
+    yield partial(torch.add, x, y)
+    for how in ("none", "tanh"):
+        yield partial(aten.gelu, x, approximate=how)
+        yield partial(aten.gelu_backward, y, x, approximate=how)
+    yield partial(aten.silu, x)
+    yield partial(aten.silu_backward, y, x)
+    yield partial(aten._softmax, x, -1, False)
+    yield partial(aten._softmax_backward_data, y, soft, -1, kind)
+    yield partial(aten._log_softmax, x, -1, False)
+    yield partial(aten._log_softmax_backward_data, y, log, -1, kind)
+    yield partial(aten.native_layer_norm, x, (WIDE,), gain, gain, 1e-5)
+    yield partial(aten.native_layer_norm_backward, y, x, (WIDE,), mean, rstd, gain, gain, [True, True, True])
+    yield partial(aten.masked_fill, square, future, 0.0)
+    yield partial(torch.empty_like(x).bernoulli_, 0.9)

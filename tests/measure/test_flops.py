@@ -1,0 +1,118 @@
+"""Arithmetic held to torch's own counter, which sees the products one by one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from core.made import translator
+from measure.small import SHAPES, B, N, build, config, run, together
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import regard
+from regard import config as C
+from regard import measure
+from regard.measure.activations import everywhere
+from regard.measure.flops import pairs
+from regard.measure.lengths import longest
+
+LARGE = ("gpt3-175b", "swin-tiny", "clip-vit-b32", "t5-v1.1-base", "vit-h14", "imagegpt-large", "qwen3-0.6b")
+
+
+def counted(forward) -> tuple[float, float]:
+    """What torch counts, forward and with backward; fused attention is split into its products, which it then sees."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        out = together(forward())
+        first = counter.get_total_flops()
+        out.backward()
+    return first, counter.get_total_flops()
+
+
+def on_ghost(c) -> tuple[float, float]:
+    """The same for shapes alone: a model of any size."""
+    made = measure.ghost(c)
+    with made.mode:
+        return counted(lambda: made.run(1, longest(c)))
+
+
+@pytest.mark.spec("S146")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_arithmetic_is_what_torch_counts(shape):
+    made = build(SHAPES[shape])
+    forward, both = counted(lambda: run(made))
+    found = measure.flops(made.c, N if longest(made.c) != 35 else 35)
+
+    assert B * found.sequence == pytest.approx(forward, rel=0.02)
+    assert B * found.training_sequence == pytest.approx(both, rel=0.02)
+
+
+@pytest.mark.spec("S146")
+@pytest.mark.parametrize("name", C.PRESETS)
+def test_arithmetic_of_every_preset_is_what_torch_counts(name):
+    """At full width, and at most two layers for each mask: layers repeat."""
+    c = everywhere(regard.preset(name), lambda t: replace(t, depth=min(t.depth, 2 * len(t.masks))))
+    forward, both = on_ghost(c)
+    found = measure.flops(c, longest(c))
+
+    assert found.sequence == pytest.approx(forward, rel=0.02)
+    assert found.training_sequence == pytest.approx(both, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.spec("S146")
+@pytest.mark.parametrize("name", LARGE)
+def test_arithmetic_of_whole_large_models_is_what_torch_counts(name):
+    c = regard.preset(name)
+    forward, both = on_ghost(c)
+    found = measure.flops(c, longest(c))
+
+    assert found.sequence == pytest.approx(forward, rel=0.02)
+    assert found.training_sequence == pytest.approx(both, rel=0.02)
+
+
+def test_arithmetic_of_a_translator_knows_the_length_of_its_source():
+    made = translator(source={"depth": 3})
+    ids, source = torch.randint(1, 23, (B, N)), torch.randint(1, 23, (B, 17))
+    forward, _ = counted(lambda: made(ids, source=source))
+
+    assert measure.flops(made.c, N, source=17).forward * B * N == pytest.approx(forward, rel=0.02)
+
+
+@pytest.mark.parametrize("mask", ["window(17)", "causal & window(17)"])
+@pytest.mark.parametrize("tokens", [67, 68, 103])
+def test_windows_are_charged_in_chunks_from_the_length_on_at_which_they_run_in_them(mask, tokens):
+    made = build(config(mask=mask))
+    forward, _ = counted(lambda: run(made, 1, tokens))
+
+    assert measure.flops(made.c, tokens).sequence == pytest.approx(forward, rel=0.02)
+
+
+def test_windows_of_an_image_cost_their_cells():
+    """Swin's first stage has 56 x 56 tokens: without windows each would look at 64 times as many."""
+    first = regard.preset("swin-tiny").embed.trunks[0]
+
+    assert pairs(first, 0, 56 * 56, (56, 56)) == 56 * 56 * 49
+    assert 64 * pairs(first, 0, 56 * 56, (56, 56)) == pairs(replace(first, mask="everything"), 0, 56 * 56, (56, 56))
+    assert pairs(first, 1, 56 * 56, (56, 56)) == 9 * 9 * 49 * 49  # shifted, nine windows a side hang over the edges
+
+
+def test_an_image_and_a_pair_are_counted_whole_and_text_by_the_token():
+    found = {name: measure.flops(SHAPES[name], N).tokens for name in ("plain", "patches", "stages", "towers")}
+
+    assert found == {"plain": N, "patches": 1, "stages": 1, "towers": 1}
+
+
+@pytest.mark.spec("S140")
+def test_the_rule_of_thumb_gives_the_published_figures_of_gpt3():
+    assert measure.rule(175e9, 300e9) == pytest.approx(3.15e23)
+    assert measure.rule(175e9, 2048, training=False) == pytest.approx(716.8e12)
+
+
+@pytest.mark.spec("S140")
+@pytest.mark.parametrize("name", ["gpt3-175b", "gpt3-13b", "llama-7b"])
+def test_the_rule_of_thumb_is_near_the_count_where_the_model_is_large_and_the_context_short(name):
+    c = regard.preset(name)
+    parts = measure.parameters(c)
+    weights = sum(parts.values()) - parts["positions"] - (0 if c.head.tied else parts["embedding"])
+
+    assert measure.rule(weights, 1) == pytest.approx(measure.flops(c, 64).training, rel=0.01)

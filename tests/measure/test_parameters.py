@@ -1,0 +1,82 @@
+"""Every parameter is counted once, under the part that formulas and papers put it in."""
+
+from collections.abc import Iterator
+
+import pytest
+from core.made import translator
+from measure.small import SHAPES, build
+
+import regard
+from regard import config as C
+from regard import measure
+
+
+def trunks(c: C.Transformer | C.Towers) -> Iterator[C.Trunk]:
+    if isinstance(c, C.Towers):
+        yield from (trunk for tower in c.towers for trunk in trunks(tower))
+        return
+    yield c.trunk
+    if c.encoder is not None:
+        yield c.encoder.trunk
+    if isinstance(c.embed, C.Stages):
+        yield from c.embed.trunks
+
+
+def layers(trunk: C.Trunk) -> range:
+    return range(1 if trunk.shared else trunk.depth)
+
+
+def attention(c: C.Attention, layer: int, dim: int) -> int:
+    """q, k and v from the width, out back to it: with as many heads as the width has room for, four squares."""
+    heads, groups, width = c.counts(layer, dim)
+    value = c.value_width or width
+    outs = {"q": heads * width, "k": groups * width, "v": groups * value, "out": dim}
+    into = {"q": dim, "k": dim, "v": dim, "out": heads * value}
+    return sum(outs[name] * into[name] + (name in c.bias) * outs[name] for name in c.maps)
+
+
+def feed_forward(trunk: C.Trunk) -> int:
+    hidden, ups = trunk.mlp.hidden or 4 * trunk.dim, 2 if trunk.mlp.gated else 1
+    return (ups + 1) * hidden * trunk.dim + trunk.mlp.bias * (ups * hidden + trunk.dim)
+
+
+@pytest.mark.spec("S143")
+@pytest.mark.parametrize("name", [*C.PRESETS, *SHAPES])
+def test_the_parts_of_every_model_are_those_of_the_formulas(name):
+    c = SHAPES[name] if name in SHAPES else regard.preset(name)
+    found, all = measure.parameters(c), list(trunks(c))
+
+    assert found["attention"] == sum(attention(t.attention, i, t.dim) for t in all for i in layers(t))
+    assert found["feed-forward"] == sum(feed_forward(t) for t in all for _ in layers(t))
+    assert found["cross-attention"] == sum(
+        attention(t.across or t.attention, i, t.dim) for t in all if t.cross != "none" for i in layers(t)
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_parameter_is_counted_once(shape):
+    made = build(SHAPES[shape])
+
+    assert sum(measure.parameters(made.c).values()) == sum(weight.numel() for weight in made.parameters())
+    assert measure.parameters(made) == measure.parameters(made.c)
+
+
+def test_an_embedding_and_a_head_that_share_a_table_have_it_once():
+    tied, own = (C.Transformer(head=C.Vocabulary(tied=tied)) for tied in (True, False))
+
+    assert measure.parameters(tied)["head"] == 0
+    assert measure.parameters(own)["head"] == measure.parameters(tied)["embedding"] == 37_000 * 512
+
+
+def test_a_translator_has_its_cross_attention_counted_apart():
+    made = translator()
+
+    assert measure.parameters(made)["cross-attention"] == sum(
+        weight.numel() for block in made.trunk.blocks for weight in block.cross.parameters()
+    )
+
+
+def test_the_head_of_a_tower_and_the_scale_between_towers_are_of_the_head():
+    found = measure.parameters(SHAPES["towers"])
+
+    assert found["head"] == 2 * (12 * 5 + 5) + 1

@@ -1,0 +1,37 @@
+"""run.json: what a run should cost is said before its first step."""
+
+import json
+
+import pytest
+
+from regard.train import fit
+from regard.train.facts import compiled, described
+from regard.train.loop import Advance
+from regard.train.run import Run
+
+
+@pytest.mark.parametrize(
+    "changes", [[], ["train.steps=500"], ["train.compile=true"], ["train.steps=500", "train.compile=false"],
+                ["train.steps=none", "train.minutes=0.1"], ["train.steps=none", "train.minutes=2.0"]], ids=str,
+)  # fmt: skip
+def test_a_step_is_predicted_as_the_loop_will_run_it(recipe, changes):
+    run = Run.from_recipe(recipe(*changes))
+    advance = Advance(run, pytest.fail)
+
+    assert compiled(run) == advance.wanted()
+    advance.as_written()
+
+
+def test_accumulating_is_predicted_as_several_batches_and_one_update(recipe):
+    once, twice = (described(Run.from_recipe(recipe(f"train.accumulate={n}")))["predicted"] for n in (1, 2))
+
+    assert twice["step_flops"] == 2 * once["step_flops"]
+
+
+def test_what_is_predicted_of_memory_is_what_is_measured(desk, recipe):
+    fit(recipe("train.steps=3"), desk / "run", quiet=True)
+    told = json.loads((desk / "run/run.json").read_text())
+    promised, paid = told["predicted"]["memory"], told["measured"]["peak_memory"]
+
+    assert 0 < promised < 2 * paid  # both are of a whole process
+    assert told["predicted"]["calibrated"] is False and "--calibrate" in told["predicted"]["note"]
