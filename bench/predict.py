@@ -16,6 +16,7 @@ import warnings
 from dataclasses import dataclass, replace
 from os import environ
 from pathlib import Path
+from typing import Any
 
 import torch
 from common import keep, show
@@ -119,10 +120,14 @@ def measured(case: Case) -> dict[str, float]:
             "peak": peak_memory(run.device), "tensors": bill.memory, "predicting": took}  # fmt: skip
 
 
+def alone(*words: str) -> dict[str, Any]:
+    """What this file says in a process of its own. This one stays small: a child's peak begins at its parent's size."""
+    line = subprocess.run([sys.executable, __file__, *words], stdout=subprocess.PIPE, check=True, text=True)
+    return json.loads(line.stdout.splitlines()[-1])
+
+
 def row(name: str) -> dict[str, object]:
-    case = CASES[name]
-    line = subprocess.run([sys.executable, __file__, "--one", name], stdout=subprocess.PIPE, check=True, text=True)
-    found = json.loads(line.stdout.splitlines()[-1])
+    case, found = CASES[name], alone("--one", name)
     return {
         "model": name, "precision": case.model.precision, "compile": case.compile, "found on it": case.found,
         "predicted_s": found["predicted"], "measured_s": found["seconds"],
@@ -137,7 +142,7 @@ def main(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         environ["REGARD_CACHE"] = folder
         begun = time.perf_counter()
-        print(measure.calibrate().facts(), f"\ncalibrated in {time.perf_counter() - begun:.1f} s", flush=True)
+        print(alone("--calibrate"), f"\ncalibrated in {time.perf_counter() - begun:.1f} s", flush=True)
         rows = []
         for name in names or CASES:
             rows.append(row(name))
@@ -147,7 +152,9 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--one"]:
+    if sys.argv[1:2] == ["--calibrate"]:
+        print(json.dumps(measure.calibrate().facts()))
+    elif sys.argv[1:2] == ["--one"]:
         warnings.simplefilter("ignore")
         print(json.dumps(measured(CASES[sys.argv[2]])))
     else:

@@ -148,7 +148,7 @@ def test_calibrating_tells_what_was_measured(say, desk, monkeypatch):
         def facts(self):
             return facts
 
-    monkeypatch.setattr("regard.measure.machine.calibrate", lambda **asked: Made())
+    monkeypatch.setattr(sys.modules["regard.measure.calibrate"], "calibrate", lambda **asked: Made())
 
     assert json.loads(say("estimate", "--calibrate", "--json").out) == facts
     assert say("estimate", "--calibrate").out == "processor  a slide rule\nmemory     3.0 GB/s\n"
@@ -174,13 +174,18 @@ MISTAKES = {
     "no parameters": ("--params 0", "--params: 0 is less than 1"),
     "endless parameters": ("--params 1e400", "--params: whole number inf"),
     "parameters beyond numbers": ("--params 1e19", "--params: whole number"),
-    "no tokens": ("gpt2 --tokens 0", "--tokens: 0 above zero"),
-    "endless tokens": ("gpt2 --tokens inf", "--tokens: inf above zero"),
+    "no tokens": ("gpt2 --tokens 0", "--tokens: 0 is not between 1 and 1e+30"),
+    "endless tokens": ("gpt2 --tokens inf", "--tokens: inf is not between"),
     "tokens that are no number": ("gpt2 --tokens nan", "--tokens: expected a number"),
     "a negative price": ("gpt2 --device t4 --price=-1", "--price: -1"),
-    "more than all": ("gpt2 --utilisation 1.5", "--utilisation: 1.5 more than all"),
-    "a share of nothing": ("gpt2 --utilisation 0", "--utilisation: 0 above zero"),
-    "no ratio": ("gpt2 --ratio 0", "--ratio: 0 above zero"),
+    "more than all": ("gpt2 --utilisation 1.5", "--utilisation: 1.5 is not between 1e-06 and 1"),
+    "a share of nothing": ("gpt2 --utilisation 0", "--utilisation: 0 is not between"),
+    "more tokens than there are": ("gpt2 --tokens 1e300", "--tokens: 1e+300 is not between"),
+    "a price beyond money": ("gpt2 --device t4 --price 1e308", "--price: 1e+308 is not between"),
+    "a precision that the device has not": ("gpt2 --device v100 --dtype bf16", "device: v100 fp16 bf16; choose mixed"),
+    "stages told by a short word": ("swin-tiny dim=48", "dim: a model of several stages"),
+    "capitals": ("GPT2", "'gpt2'"),
+    "no ratio": ("gpt2 --ratio 0", "--ratio: 0 is not between"),
     "an unknown precision": ("gpt2 --dtype bf17", "--dtype: 'bf17' 'bf16' fp32, mixed, bf16"),
     "an unknown device": ("gpt2 --device v1000", "--device: 'v1000' 'v100'"),
     "a device with several forms": ("gpt2 --device h100", "--device: 'h100-pcie' or 'h100-sxm'"),

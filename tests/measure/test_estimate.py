@@ -173,3 +173,27 @@ def test_plans_are_those_of_a_real_forward():
     made(ids, source=ids)
 
     assert [plan for _, plan in measure.plans(made.c, 29, batch=2)] == seen
+
+
+def test_a_model_is_asked_like_its_config_and_a_name_is_neither():
+    c = config()
+    assert regard.estimate(regard.build(c)).parts == regard.estimate(c).parts
+    with pytest.raises(TypeError, match="takes a config or a model, got 'gpt2'"):
+        regard.estimate("gpt2")
+
+
+def test_dropout_on_attention_costs_an_accelerator_no_square():
+    wet, dry = (regard.preset("gpt2", depth=2, dim=64, heads=2, dropout=rate) for rate in (0.1, 0.0))
+    there = measure.Terms(device="h100-sxm")
+    kept = [regard.estimate(c, context=512, terms=there).activations["fused"].kept for c in (wet, dry)]
+    here = [regard.estimate(c, context=512).activations["fused"].kept for c in (wet, dry)]
+
+    assert here[0] - here[1] > 2 * 512 * 512 * 4 > kept[0] - kept[1]
+
+
+def test_ranks_keep_no_copy_of_all_weights():
+    c = regard.preset("gpt2", depth=2, precision="mixed")
+    one, many = (regard.estimate(c, context=16, ranks=ranks) for ranks in (1, 8))
+    copied = 2 * (one.parameters - one.parts["norms"] - one.parts["positions"])
+
+    assert 0 < one.activations["auto"].kept - many.activations["auto"].kept <= copied

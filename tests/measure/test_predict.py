@@ -55,7 +55,8 @@ def arithmetic(charges: Counter) -> int:
 
 
 def bytes_moved(charges: Counter, *ladders: str) -> int:
-    return sum(count * size for (name, size), count in charges.items() if name.split(".")[0] in ("plain", *ladders))
+    moving = ("plain", "uneven", *ladders)
+    return sum(count * size for (name, size), count in charges.items() if name.split(".")[0] in moving)
 
 
 # ---------------------------------------------------------------- the work of a step
@@ -139,6 +140,21 @@ def test_a_chain_between_two_products_is_read_and_written_once():
 
     assert bytes_moved(record.charges) == 4 * 7 * 3 * 2
     assert record.charges["kernel", 1] == 3
+
+
+def test_short_rows_from_here_and_there_are_charged_apart_and_long_ones_are_not():
+    x, y, short, long = torch.ones(2, 3, 5, 8), torch.ones(2, 5, 3, 8), torch.ones(5, 8), torch.ones(3, 200)
+    with Record() as record:
+        x * short  # a row for each head
+        x.transpose(1, 2) + y
+        x + x
+        long + long[0]
+        x.sum(-1, keepdim=True)
+
+    found = Counter()
+    for (name, _), count in record.charges.items():
+        found[name] += count
+    assert found["uneven.float32"] == 2 and found["plain.float32"] == 3
 
 
 def test_large_blocks_of_memory_are_charged_for_as_new():
@@ -249,6 +265,15 @@ def test_a_context_beyond_the_positions_is_refused():
         measure.predict(c, batch=3, context=17, known=made_up())
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator here")
+@pytest.mark.parametrize(
+    "call", [measure.calibrate, lambda device: measure.predict(config(), context=17, device=device)]
+)
+def test_a_device_that_is_not_here_is_refused(call):
+    with pytest.raises(C.ConfigError, match="device: 'cuda' is not available here"):
+        call(device="cuda")
+
+
 def test_the_process_will_hold_what_it_holds_and_what_the_step_adds():
     bill = measure.predict(config(), batch=3, context=17, known=made_up())
     large = replace(bill, passing=bill.passing + 10**9)
@@ -280,7 +305,7 @@ def test_what_was_not_measured_is_taken_from_the_nearest_that_was():
 def test_there_is_a_probe_for_everything_that_is_charged_apart():
     found = {charge[0] for charge, _ in probes("cpu")}
     kinds = ("float32", "bfloat16")
-    named = ("product", "batch", "look", "look_back", "plain", *SLOW)
+    named = ("product", "batch", "look", "look_back", "plain", "uneven", *SLOW)
 
     assert found >= {f"{name}.{kind}" for name in named for kind in kinds} | {*NEEDED}
 
@@ -366,9 +391,9 @@ def test_a_prediction_tells_why_a_kept_machine_was_not_used(cache, monkeypatch):
 
 def test_parsing_what_was_written_is_the_identity():
     made = made_up()
-    written = json.loads(json.dumps({"format": 1, "about": made.about, "ladders": made.ladders}))
+    written = json.loads(json.dumps({"cpu": {"format": 1, "about": made.about, "ladders": made.ladders}}))
 
-    assert parsed(written) == made
+    assert parsed(written, "cpu") == made and parsed(written, "cuda") is None
 
 
 def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Devices, time, money, and whether it fits: held to published figures and to simple laws."""
 
+import sys
 import warnings
 from dataclasses import replace
 
@@ -59,7 +60,7 @@ def test_here_is_this_machine_as_it_was_measured(monkeypatch):
     ladders = {"product.float32": ((1e6, 5e10), (1e9, 9e10)), "product.bfloat16": ((1e6, 2e11),),
                "plain.float32": ((1e4, 3e10), (1e8, 1e10))}  # fmt: skip
     kept = Machine({"processor": "a slide rule"}, ladders)
-    monkeypatch.setattr("regard.measure.machine.machine", lambda device="cpu": kept, raising=False)
+    monkeypatch.setattr(sys.modules["regard.measure.machine"], "machine", lambda device="cpu": kept)
     found = measure.device("here")
 
     assert (found.fp32, found.half, found.bandwidth, found.title) == (9e10, 2e11, 1e10, "a slide rule")
@@ -67,7 +68,7 @@ def test_here_is_this_machine_as_it_was_measured(monkeypatch):
 
 
 def test_here_must_have_been_measured(monkeypatch):
-    monkeypatch.setattr("regard.measure.machine.machine", lambda device="cpu": None, raising=False)
+    monkeypatch.setattr(sys.modules["regard.measure.machine"], "machine", lambda device="cpu": None)
 
     with pytest.raises(C.ConfigError, match="--calibrate"):
         measure.device("here")

@@ -196,3 +196,22 @@ def test_a_scale_that_is_a_root_of_the_width_stays_one(name):
 def test_fewer_heads_still_share_their_keys():
     assert zoo.preset("llama3-8b", dim=1024).trunk.attention.groups == 2
     assert zoo.preset("llama3-8b", dim=256).trunk.attention.groups == 1
+
+
+def test_a_feed_forward_stays_as_many_times_as_wide():
+    assert zoo.preset("bert-base", dim=128).trunk.mlp.hidden == 512
+    assert zoo.preset("llama-7b", dim=512).trunk.mlp.hidden == 1376
+    assert zoo.preset("bert-base", dim=128, hidden=77).trunk.mlp.hidden == 77
+
+
+def test_several_stages_have_no_short_word():
+    with pytest.raises(config.ConfigError, match="depth: a model of several stages has one for each"):
+        zoo.preset("swin-tiny", depth=2)
+
+
+def test_towers_are_built_like_any_other():
+    small = zoo.preset("clip-vit-b32")
+    with torch.device("meta"):
+        assert isinstance(regard.build(small), regard.Towers)
+    with pytest.raises(TypeError, match="build takes a config, got 'gpt2'"):
+        regard.build("gpt2")

@@ -1,6 +1,5 @@
 """regard estimate: what a model costs before it runs, from a preset, a recipe, a checkpoint or a bare count."""
 
-import math
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -18,6 +17,8 @@ from regard.config.names import did_you_mean
 from regard.config.reader import override, value_in
 
 PRECISIONS = ("fp32", "mixed", "bf16")
+# the same as measure.spend's, which is not asked so that a slip need not wait for torch
+LIMITS = {"tokens": (1, 1e30), "utilisation": (1e-6, 1), "ratio": (1e-9, 1e9), "price": (0, 1e9), "ranks": (1, 1e7)}
 
 
 def option(about: str, default: Any = None) -> Any:
@@ -44,14 +45,10 @@ class Asked:
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise ValueError(f"{name}: {number} is less than 1")
-        for name in ("tokens", "utilisation", "ratio"):
+        for name, (least, most) in LIMITS.items():
             number = getattr(self, name)
-            if number is not None and not 0 < number < math.inf:
-                raise ValueError(f"{name}: {number} is not a number above zero")
-        if self.utilisation > 1:
-            raise ValueError(f"utilisation: {self.utilisation} is more than all of the peak; choose 1 at most")
-        if self.price is not None and not 0 <= self.price < math.inf:
-            raise ValueError(f"price: {self.price} is not what an hour can cost")
+            if number is not None and not least <= number <= most:
+                raise ValueError(f"{name}: {number} is not between {least:g} and {most:g}")
         one_of("dtype", self.dtype, PRECISIONS)
         one_of("device", self.device, devices())
         if self.price is not None and self.device is None:
@@ -60,7 +57,7 @@ class Asked:
 
 def one_of(what: str, name: str | None, known: Sequence[str]) -> None:
     if name is not None and name not in known:
-        forms = [repr(each) for each in known if name and each.startswith(name)]
+        forms = [repr(each) for each in known if name and each.startswith(name.lower())]
         near = f"; did you mean {' or '.join(forms)}?" if forms else did_you_mean(name, known)
         raise ValueError(f"{what}: no {name!r}{near} there are {', '.join(known)}")
 
@@ -198,8 +195,8 @@ def in_precision(c: Any, precision: str) -> Any:
 def calibrated(json: bool) -> None:
     """How fast this machine is, measured in a few seconds and kept for predictions."""
     with_torch()
-    from regard.measure.devices import chip
     from regard.measure.calibrate import calibrate
+    from regard.measure.devices import chip
 
     facts = calibrate(device=chip()).facts()
     as_json(facts) if json else as_rows((name, str(value)) for name, value in facts.items())

@@ -15,6 +15,7 @@ from regard.core import model as core
 from regard.generate.limits import Limits
 from regard.generate.session import Session
 from regard.generate.speech import Completion, Speech
+from regard.heads import Towers
 
 if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that needs them
     from regard.text import Tokenizer
@@ -125,8 +126,18 @@ def sampling(settings: dict[str, Any]) -> config.Sampling:
     return config.make(config.Sampling, settings | {"stop": (stop,) if isinstance(stop, str) else stop})
 
 
-def build(c: config.Transformer) -> Transformer:
+@overload
+def build(c: config.Transformer) -> Transformer: ...
+@overload
+def build(c: config.Towers) -> Towers: ...
+
+
+def build(c: config.Transformer | config.Towers) -> Transformer | Towers:
     """A fresh model."""
+    if isinstance(c, config.Towers):
+        return Towers(c)
+    if not isinstance(c, config.Transformer):
+        raise TypeError(f"build takes a config, got {c!r}; regard.preset('gpt2') is one")
     return Transformer(c)
 
 

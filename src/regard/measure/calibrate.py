@@ -8,20 +8,19 @@ from statistics import fmean
 import torch
 
 from regard import config
-from regard.measure.machine import Ladder, Machine, keep, surroundings
+from regard.measure.machine import Ladder, Machine, here, keep, surroundings
 from regard.measure.probes import Call, probes, steps
 from regard.measure.updates import moving
 from regard.measure.work import work
 
 TURNS = 2  # rounds over all probes, and the better counts: a slow moment spoils no rung
-BEST, TYPICAL = 0.25, 0.5  # of many times: whatever disturbs a probe only makes it longer; a step is disturbed always
 BUSY = 0.5  # of the speed of its parts: no idle machine runs a step so slowly
 PROBING = 0.6  # of the time; whole steps take the rest
 
 
-def calibrate(seconds: float = 4.0, device: str = "cpu") -> Machine:
+def calibrate(seconds: float = 3.0, device: str = "cpu") -> Machine:
     """Measure this machine for about so many seconds, and as many for getting ready; keep it for `predict`."""
-    parts = Machine(surroundings(device), rungs(seconds * PROBING, device))
+    parts = Machine(surroundings(here(device)), rungs(seconds * PROBING, device))
     whole = wholes(parts, seconds * (1 - PROBING), device)
     made = Machine(parts.about, {**parts.ladders, **whole})
     keep(made)
@@ -38,7 +37,7 @@ def rungs(seconds: float, device: str) -> dict[str, Ladder]:
     times = [math.inf] * len(every)
     for _ in range(TURNS):
         for i, (_, call) in enumerate(every):
-            times[i] = min(times[i], timed(call, seconds / len(every) / TURNS, device, BEST))
+            times[i] = min(times[i], timed(call, seconds / len(every) / TURNS, device))
     found: dict[str, dict[float, list[float]]] = {}
     for ((name, size), _), took in zip(every, times, strict=True):
         found.setdefault(name, {}).setdefault(size, []).append(took)
@@ -52,13 +51,13 @@ def wholes(parts: Machine, seconds: float, device: str) -> dict[str, Ladder]:
     every = list(steps(device))
     for c, batch, context, call in every:
         should, _ = parts.step(work(c, batch, context, device), moving(c, config.AdamW()), c.precision)
-        took = timed(call, seconds / len(every), device, TYPICAL)
+        took = timed(call, seconds / len(every), device)
         found.setdefault(f"whole.{c.precision}", {})[should] = should / took
     return {name: tuple(sorted(rates.items())) for name, rates in found.items()}
 
 
-def timed(call: Call, seconds: float, device: str, share: float) -> float:
-    """Seconds of one call, made again and again: the time that a share of the calls stays under."""
+def timed(call: Call, seconds: float, device: str) -> float:
+    """Seconds of one call, made again and again: the lower quartile, since whatever disturbs only makes it longer."""
     many, times, end = 1 if device == "cpu" else 20, list[float](), time.perf_counter() + seconds
     call()
     while len(times) < 3 or time.perf_counter() < end:
@@ -68,7 +67,7 @@ def timed(call: Call, seconds: float, device: str, share: float) -> float:
             call()
         finish(device)
         times.append((time.perf_counter() - start) / many)
-    return sorted(times)[int(len(times) * share)]
+    return sorted(times)[len(times) // 4]
 
 
 def finish(device: str) -> None:

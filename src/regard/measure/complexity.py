@@ -34,7 +34,7 @@ def complexity(n: int, d: int, kernel: int = 3, window: int | None = None) -> tu
     return (
         *rows,
         Layer("recurrent", 4 * n * d * d, "n·d²", n, "n", n, "n"),
-        Layer(f"convolution, kernel {kernel}", convolved, "k·n·d²", 1, "1", contiguous(n, kernel), "n/k"),
+        Layer(f"convolution, kernel {kernel}", convolved, "k·n·d²", 1, "1", contiguous(n, kernel), "n/(k-1)"),
         Layer("convolution, dilated", convolved, "k·n·d²", 1, "1", dilated(n, kernel), "log_k n"),
     )
 

@@ -1,12 +1,14 @@
 """The whole bill of a model before it runs: parameters, arithmetic, memory; and, for a run, time and money."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from torch import nn
 
 from regard import config
 from regard.core.masks import mask
 from regard.efficient.local import reach
-from regard.measure.activations import Activations, at, held, paths
+from regard.measure.activations import Activations, at, everywhere, held, paths
 from regard.measure.complexity import Layer, complexity
 from regard.measure.devices import device
 from regard.measure.fit import Fit, Load
@@ -89,11 +91,18 @@ def estimate(
     terms: Terms | None = None,
 ) -> Estimate:  # fmt: skip
     """What a model costs, without making it; `context` is its longest, or 512, unless said."""
+    c = getattr(c, "c", c)  # a model says its config
+    if not isinstance(c, config.Transformer | config.Towers):
+        raise TypeError(f"estimate takes a config or a model, got {c!r}; regard.preset('gpt2') is a config")
     positive(batch=batch, ranks=ranks, context=context)
     context, terms = checked(c, context), terms or Terms()
     countable(c, batch, context)
     shape = outline(c)
-    kernels = {"auto": held(c, batch, context)} | {name: held(c, batch, context, name) for name in KERNELS}
+    kept = c if terms.device in (None, "here") else everywhere(c, drawn_apart)
+    kernels = {"auto": held(kept, batch, context)} | {name: held(kept, batch, context, name) for name in KERNELS}
+    if ranks > 1 and spoken(c).precision == "mixed":  # the 16-bit copies of weights go with the block they are of
+        copies = 2 * products(shape)
+        kernels = {name: Activations(each.kept - copies, each.checkpointed) for name, each in kernels.items()}
     state, block = parameter_memory(shape, optimizer or config.AdamW()), largest_block(shape)
     memory = Memory(state.weights, state.gradients, state.optimizer, kernels["auto"].kept)
     parts, arithmetic, main = parameters(shape), flops(shape, context), spoken(c)
@@ -129,6 +138,17 @@ def hired(terms: Terms, precision: str, ranks: int) -> Pace | None:
     chosen = device(terms.device)
     chosen.peak(precision)  # a device without one in this precision says so here
     return Pace(chosen, precision, ranks, terms.utilisation, terms.price)
+
+
+def drawn_apart(trunk: config.Trunk) -> config.Trunk:
+    """Fused kernels of accelerators draw dropout again in backward; on a CPU the weights are written for it."""
+    return replace(trunk, dropout=replace(trunk.dropout, attention=0.0))
+
+
+def products(shape: nn.Module) -> int:
+    """Numbers in the matrices that autocast copies."""
+    maps = (part.weight for part in shape.modules() if isinstance(part, nn.Linear | nn.Conv2d))
+    return sum({id(weight): weight.numel() for weight in maps}.values())  # a tied one counts once
 
 
 def window(trunk: config.Trunk) -> int | None:

@@ -30,6 +30,8 @@ class Device:
 
     def peak(self, precision: str) -> float:
         """For our policies: fp32 multiplies in 32 bits, mixed and bf16 in 16."""
+        if precision == "bf16" and self.type != "bf16":
+            raise config.ConfigError(f"device: {self.name} multiplies {self.type} and no bf16; choose mixed")
         if precision != "fp32":
             return self.half
         if self.fp32 is None:
@@ -50,7 +52,7 @@ def device(name: str) -> Device:
     if name == HERE:
         return here()
     if name not in known:
-        forms = [repr(each) for each in known if name and each.startswith(name)]  # an h100 is one of two
+        forms = [repr(each) for each in known if name and each.startswith(name.lower())]  # an h100 is one of two
         near = f"; did you mean {' or '.join(forms)}?" if forms else did_you_mean(name, known)
         raise config.ConfigError(f"device: no {name!r}{near} there are {', '.join([*known, HERE])}")
     return known[name]

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from regard import config
 from regard.config.errors import unwritable
 from regard.data import store
 from regard.measure.work import Work
@@ -92,6 +93,15 @@ class Machine:
         return {**self.about, **told, "memory": f"{far / 1e9:,.1f} GB/s", "one call": f"{1e6 / best['call']:,.1f} us"}
 
 
+def here(device: str) -> str:
+    """The device, if this machine has it: what it would do elsewhere nobody has measured."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if device not in ("cpu", found and found.type):
+        raise config.ConfigError(f"device: {device!r} is not available here, and predictions are of this machine; "
+                                 f"choose {found.type if found else 'cpu'}")  # fmt: skip
+    return device
+
+
 def surroundings(device: str) -> dict[str, str | int]:
     """What a measurement holds for."""
     return {"device": device, "processor": processor(device), "threads": torch.get_num_threads(),
@@ -129,32 +139,32 @@ def keep(made: Machine) -> None:
 
 def machine(device: str = "cpu", notice: Callable[[str], object] = warnings.warn) -> Machine | None:
     """The calibration that was kept for this machine, if there is one; what cannot be used is said and ignored."""
-    path = place()
+    path, now = place(), surroundings(device)
     if not path.exists():
         return None
-    table = store.get(path)
     try:
-        found = parsed(table[device]) if device in dict(table) else None
+        found = parsed(store.get(path), device)
     except (TypeError, ValueError, KeyError, AttributeError):
         notice(f"{path}: damaged, so this machine counts as not measured; {AGAIN}")
         return None
-    if found is None:
-        return None
-    now = surroundings(device)
-    for what in (name for name in now if found.about.get(name) != now[name]):
-        notice(f"{path}: measured with {what} {found.about.get(what)}, and here it is {now[what]}; {AGAIN}")
+    then = now if found is None else found.about
+    for what in (name for name in now if then.get(name) != now[name]):
+        notice(f"{path}: measured with {what} {then.get(what)}, and here it is {now[what]}; {AGAIN}")
         return None
     return found
 
 
-def parsed(table: Any) -> Machine:
-    """A machine from JSON; raises where it is none."""
-    if table["format"] != FORMAT:
-        raise ValueError(f"format {table['format']}")
+def parsed(table: Any, device: str) -> Machine | None:
+    """What a file says of a device, if anything; raises where it is damaged."""
+    mine = table.get(device)
+    if mine is None:
+        return None
+    if mine["format"] != FORMAT:
+        raise ValueError(f"format {mine['format']}")
     ladders = {str(name): tuple((float(size), float(rate)) for size, rate in rungs)
-               for name, rungs in table["ladders"].items()}  # fmt: skip
+               for name, rungs in mine["ladders"].items()}  # fmt: skip
     for name, rungs in {**ladders, **{name: ladders[name] for name in NEEDED}}.items():
         sizes = [size for size, _ in rungs]
         if not rungs or sizes != sorted(set(sizes)) or not all(0 < each < math.inf for rung in rungs for each in rung):
             raise ValueError(name)
-    return Machine(dict(table["about"]), ladders)
+    return Machine(dict(mine["about"]), ladders)

@@ -1,5 +1,6 @@
 """How long a step will take here, and what it will hold: the work of a ghost, at the speed of a calibrated machine."""
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from regard.measure import floor
 from regard.measure.flops import flops
 from regard.measure.ghost import outline
 from regard.measure.lengths import checked
-from regard.measure.machine import AGAIN, Machine, machine
+from regard.measure.machine import AGAIN, Machine, here, machine
 from regard.measure.memory import Optimizer, parameter_memory
 from regard.measure.updates import moving
 from regard.measure.work import work
@@ -52,7 +53,7 @@ def predict(
     Without a calibration, half a second of multiplying gives a floor for the time.
     """
     context, optimizer, said = checked(c, context), optimizer or config.AdamW(), list[str]()
-    asked, moves, shape = work(c, batch, context, device, compiled), moving(c, optimizer), outline(c)
+    asked, moves, shape = work(c, batch, context, here(device), compiled), moving(c, optimizer), outline(c)
     held = parameter_memory(shape, optimizer)
     passing = max(asked.peak + (held.gradients if accumulate > 1 else 0), held.gradients + moves.peak)
     count = flops(shape, context).training_sequence * batch * accumulate
@@ -71,10 +72,10 @@ def process(bill: Prediction, compiled: bool) -> int:
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory now, or where the system does not tell, that were at most."""
-    import resource  # not on every system
-
+    """Bytes of this process that are in memory now; where the system does not tell, the most that were."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
+        import resource  # not on every system
+
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -22,7 +22,7 @@ WIDE = 512
 ROWS = (256, 2048)  # half a mebibyte and four: in the caches, and small enough that memory is used again
 NEAR = 2**15  # numbers that are at hand
 LARGE = 3 * 2**22  # numbers that no cache holds
-SHAPES = ((96, 48, 64), (768, 128, 96), (768, 128, 512), (1024, 384, 768), (1024, 768, 1536))  # rows, in, out
+SHAPES = ((96, 48, 64), (768, 128, 96), (768, 128, 512), (1024, 384, 512), (1024, 512, 1024))  # rows, in, out
 SQUARES = ((48, 64, 32), (24, 256, 64))  # heads, tokens, width
 LOOKS = ((24, 128, 32), (4, 640, 64))
 UPDATES = (2**17, 2**22)  # parameters
@@ -151,7 +151,9 @@ def operations(device: str, dtype: torch.dtype) -> Iterator[Call]:
     for rows in ROWS:
         x, y = draw(rows, WIDE), draw(rows, WIDE)
         yield from pointwise(x, y)
-        yield partial(x.view(4, rows // 4, 8, -1).transpose(1, 2).clone, memory_format=torch.contiguous_format)
+        split = x.view(4, rows // 4, 8, -1).transpose(1, 2)  # (4, 8, N, 64), as attention has its heads
+        yield partial(split.clone, memory_format=torch.contiguous_format)
+        yield partial(torch.mul, split[..., :32], y[: rows // 4, :32])
     yield partial(draw(LARGE).add_, draw(LARGE))
 
 

@@ -29,6 +29,7 @@ SLOW = (  # worth a ladder of their own; all else moves as fast as it adds
     "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", "native_layer_norm",
     "native_layer_norm_backward", "masked_fill", "clone", "bernoulli",
 )  # fmt: skip
+SHORT = 128  # numbers in a row, for a processor
 CURVED = ("gelu", "silu", "softmax", "layer_norm")  # arithmetic that stays when its reading and writing go
 BLOCK = {"cpu": 512, "cuda": 128}  # keys that attention kernels take at once
 
@@ -103,7 +104,17 @@ class Operation:
         if self.flops:
             return f"{'batch' if 'bmm' in self.name else 'product'}.{kind}"
         moves = self.name == "clone" and self.inputs[0].is_contiguous()  # from one place to another, in order
-        return f"{self.name}.{kind}" if self.name in SLOW and not moves else f"plain.{kind}"
+        if self.name in SLOW and not moves:
+            return f"{self.name}.{kind}"
+        return f"{'uneven' if self.uneven else 'plain'}.{kind}"
+
+    @property
+    def uneven(self) -> bool:
+        """Whether it takes short rows from here and there, as rotary positions do: a machine likes long ones."""
+        out, largest = self.outputs[0], max((x.numel() for x in self.inputs), default=0)
+        if not 1 < out.shape[-1:].numel() < SHORT or out.numel() < largest:
+            return False
+        return any(x.numel() > 1 and x.stride() != out.stride() for x in self.inputs)
 
     def charges(self) -> Iterator[Charge]:
         """What it costs when nothing is fused."""

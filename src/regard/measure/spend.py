@@ -1,6 +1,5 @@
 """Time and money: a training run on named devices at a price, with every assumption said."""
 
-import math
 from dataclasses import dataclass
 
 from regard import config
@@ -9,6 +8,7 @@ from regard.measure.flops import rule
 
 HOUR = 3600.0
 EXA = 1e18
+LIMITS = {"tokens": (1, 1e30), "utilisation": (1e-6, 1), "ratio": (1e-9, 1e9), "price": (0, 1e9)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +26,10 @@ class Terms:
     ratio: float = 20.0
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "utilisation", "ratio"):
+        for name, (least, most) in LIMITS.items():
             number = getattr(self, name)
-            if number is not None and not 0 < number < math.inf:
-                raise config.ConfigError(f"{name}: {number} is not a number above zero")
-        if self.utilisation > 1:
-            raise config.ConfigError(f"utilisation: {self.utilisation} is more than all of the peak; choose 1 at most")
-        if self.price is not None and not 0 <= self.price < math.inf:
-            raise config.ConfigError(f"price: {self.price} is not a price for an hour")
+            if number is not None and not least <= number <= most:
+                raise config.ConfigError(f"{name}: {number} is not between {least:g} and {most:g}")
         if self.price is not None and self.device is None:
             raise config.ConfigError("price: an hour of which device? name it as well")
 

@@ -177,7 +177,9 @@ def pace_rows(bill: Estimate | Count, pace: Pace) -> Iterator[tuple[str, ...]]:
 
 def assumptions(bill: Estimate | Count) -> Iterator[str]:
     """What was taken for granted, each in a sentence."""
-    if isinstance(bill, Estimate) and bill.precision == "mixed":
+    if isinstance(bill, Estimate) and bill.pace is not None and bill.pace.device.name != "here":
+        yield "Activations are those of a CPU's kernels, without attention's dropout: fused kernels draw it again."
+    if isinstance(bill, Estimate) and bill.precision == "mixed" and bill.ranks == 1:
         yield "Activations include the 16-bit copies of the weights that mixed precision keeps for backward."
     if bill.ranks > 1:
         yield ("Ranks are fully sharded: each holds its part of weights, gradients and optimizer, gathers one block "
@@ -187,6 +189,7 @@ def assumptions(bill: Estimate | Count) -> Iterator[str]:
         peak = f"{si(pace.peak, 'FLOP/s')} in {'fp32' if pace.precision == 'fp32' else pace.device.type}"
         yield f"{pace.device.title}: {peak}, of which {pace.utilisation:.3g} is reached ({pace.device.source})."
         yield "Training is forward and twice that backward; nothing is computed twice, and no rank ever waits or fails."
+        yield "Writing reads all weights and the cache for every token, from all ranks at once, as if they were one."
     if pace is not None and pace.price is not None:
         yield f"Every rank is paid {pace.price:g} an hour while it trains, and nothing else is paid."
     if isinstance(bill, Count):

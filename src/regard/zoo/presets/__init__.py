@@ -47,6 +47,11 @@ def described(given: dict[str, Any], path: str = "") -> dict[str, Any]:
         where, name = f"{path}.preset" if path else "preset", given["preset"]
         raise config.ConfigError(f"{where}: {name!r} is several models beside each other; choose a preset of one")
     given.pop("preset", None)
+    for word in given:
+        if word in ALIKE and base.get("embed", {}).get("kind") == "stages":
+            where = f"{path}.{word}" if path else word
+            raise config.ConfigError(f"{where}: a model of several stages has one for each; set trunk.{word} and those "
+                                     "of embed.trunks")  # fmt: skip
     changes = spelt(given, path)
     whole = laid_over(base, changes)
     if "encoder" in base and (short := {word: given[word] for word in given if word in ALIKE}):
@@ -63,7 +68,18 @@ def in_proportion(whole: dict[str, Any], base: dict[str, Any], changes: dict[str
     theirs, ours = base.get("trunk"), changes.get("trunk")
     if not (theirs and isinstance(ours, dict) and isinstance(ours.get("dim"), int) and ours["dim"] > 0):
         return whole
-    return scaled(resized(whole, theirs, ours), theirs["dim"], ours["dim"], changes)
+    whole = widened(resized(whole, theirs, ours), theirs, ours)
+    return scaled(whole, theirs["dim"], ours["dim"], changes)
+
+
+def widened(whole: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    """The feed-forward stays as many times as wide, where that is a whole number."""
+    known, said = theirs.get("mlp", {}), ours.get("mlp", {})
+    if "hidden" not in known or not isinstance(said, dict) or "hidden" in said:
+        return whole
+    hidden, rest = divmod(known["hidden"] * ours["dim"], theirs["dim"])
+    mlp = {**whole["trunk"]["mlp"], "hidden": max(1, hidden)} if not rest else whole["trunk"]["mlp"]
+    return {**whole, "trunk": {**whole["trunk"], "mlp": mlp}}
 
 
 def resized(whole: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
