@@ -405,7 +405,6 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.spec("S163")
 @pytest.mark.filterwarnings("ignore:whole steps took")  # other tests may be running
 def test_a_calibration_is_kept_and_used(cache):
     made = measure.calibrate(0.01)

@@ -2,7 +2,7 @@
 
 import torch
 import transformers as hf
-from parity.families import B, D, F, H, LENGTH, N, V, bert, ids
+from parity.families import LENGTH, B, D, F, H, N, V, bert, ids
 from parity.near import assert_near, randomise
 
 from regard import config as C

@@ -21,7 +21,6 @@ def bill(folder, **facts):
     return {row["what"]: row for row in rows}
 
 
-@pytest.mark.spec("S163")
 def test_a_calibrated_prediction_stands_beside_what_came_with_the_difference(tmp_path):
     rows = bill(tmp_path, predicted=PROMISED)
 
