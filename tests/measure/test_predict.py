@@ -278,9 +278,9 @@ def test_the_process_will_hold_what_it_holds_and_what_the_step_adds():
     bill = measure.predict(config(), batch=3, context=17, known=made_up())
     large = replace(bill, passing=bill.passing + 10**9)
 
-    assert measure.process(bill, False) > resident() + bill.optimizer + bill.passing
-    assert measure.process(bill, True) > measure.process(bill, False)
-    assert measure.process(large, False) - measure.process(bill, False) == pytest.approx(1.4e9, rel=0.1)
+    for compiled, more in ((False, 1.4e9), (True, 1.0e9)):
+        assert measure.process(bill, compiled) > resident() + bill.optimizer + bill.passing
+        assert measure.process(large, compiled) - measure.process(bill, compiled) == pytest.approx(more, rel=0.1)
 
 
 # ---------------------------------------------------------------- ladders

@@ -14,8 +14,8 @@ from regard.measure.memory import Optimizer, parameter_memory
 from regard.measure.updates import moving
 from regard.measure.work import work
 
-SLACK = 0.4  # of what comes and goes, the C library keeps so much more: pieces that nothing fits into
-LIBRARIES, COMPILER = 25 * 2**20, 100 * 2**20  # bytes of code that the first step brings in, and a compiled one
+SLACK = 0.4  # of what comes and goes, so much more is held in pieces that nothing fits into; compiled code has none
+LIBRARIES, COMPILER = 25 * 2**20, 80 * 2**20  # bytes of code that the first step brings in, and a compiled one
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def predict(
 
 def process(bill: Prediction, compiled: bool) -> int:
     """The most bytes that this process will hold: what it holds now, its weights among that, and what a step adds."""
-    return resident() + bill.optimizer + int((1 + SLACK) * bill.passing) + LIBRARIES + (COMPILER if compiled else 0)
+    more = COMPILER if compiled else int(SLACK * bill.passing)
+    return resident() + bill.optimizer + bill.passing + LIBRARIES + more
 
 
 def resident() -> int:

@@ -1,7 +1,9 @@
 """Where a run computes, and what of it must be known to repeat its bits."""
 
 import platform
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,6 +47,9 @@ def peak_memory(device: torch.device) -> int:
     """The most bytes held so far: by the device's allocator, or by this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    with suppress(OSError):  # Linux; what getrusage tells there may be of whoever started this process
+        lines = Path("/proc/self/status").read_text(encoding="utf8").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     import resource  # not on every system
 
     unit = 1 if platform.system() == "Darwin" else 1024
