@@ -35,23 +35,41 @@ def fraction(**numbers: float | None) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Where the text comes from: a packaged text by name, a file, a folder, "-" (standard input), or several.
+    """Where texts and records come from: packaged ones by name, files, folders, patterns, "-" (standard input), or
+    "a.en + a.fr" (files whose lines belong together), "toy:sort(20)" (made), "hf:owner/name:split" (fetched).
 
-    `validation` is the part of the text kept back from its end, or files of their own.
+    `validation` is the part kept back, or sources of their own: of a text its end, of records those that a hash of
+    what they ask chooses. A text is looked for in the `column` of records; `columns` names those of files that do not
+    name theirs; with `documents`, an empty line ends a document in a text that is read as records. A `bad` record
+    stops, or is passed over and counted.
     """
 
     source: str | tuple[str, ...] = "shakespeare"
     validation: float | str | tuple[str, ...] = 0.1
+    column: str = "text"
+    columns: tuple[str, ...] = ()
+    documents: bool = False
+    bad: Literal["stop", "skip"] = "stop"
 
     def __post_init__(self) -> None:
         if not self.sources or "" in self.sources:
             raise ValueError("source: empty; name at least one file, folder or packaged text")
         if isinstance(self.validation, float) and not 0 <= self.validation < 1:
             raise ValueError(f"validation: {self.validation} is not a part of the text between 0 and 1")
+        if not isinstance(self.validation, float | int) and (not self.validations or "" in self.validations):
+            raise ValueError("validation: empty; name a source, or a part between 0 and 1")
+        if not self.column or "" in self.columns or len(set(self.columns)) < len(self.columns):
+            raise ValueError("columns: every column needs a name of its own; remove what is empty or double")
 
     @property
     def sources(self) -> tuple[str, ...]:
         return self.source if isinstance(self.source, tuple) else (self.source,)
+
+    @property
+    def validations(self) -> tuple[str, ...]:
+        """The sources that are only for validation."""
+        own = self.validation
+        return own if isinstance(own, tuple) else (own,) if isinstance(own, str) else ()
 
 
 @dataclass(frozen=True, kw_only=True)

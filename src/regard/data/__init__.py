@@ -1,8 +1,20 @@
-"""From text files to batches: sources are read into shards of token ids, and windows and blocks are cut from those."""
+"""From files to batches: texts become shards of token ids, records become examples; batches are cut from both."""
 
+from regard.data.ahead import Ahead
+from regard.data.asked import ask, learned
 from regard.data.batches import Windows, blocks
+from regard.data.columns import Document
+from regard.data.examples import Example, Examples, kept
+from regard.data.leaking import leaks
+from regard.data.packed import Packed
 from regard.data.prepared import Prepared, prepare
+from regard.data.records import Record, Table, Tally
 from regard.data.shards import Shards
-from regard.data.sources import Document, read_texts
+from regard.data.sources import find, read_texts, tables
+from regard.data.steps import Batch, Buckets, Fixed, in_order
 
-__all__ = ["Document", "Prepared", "Shards", "Windows", "blocks", "prepare", "read_texts"]
+__all__ = [
+    "Ahead", "Batch", "Buckets", "Document", "Example", "Examples", "Fixed", "Packed", "Prepared", "Record", "Shards",
+    "Table", "Tally", "Windows", "ask", "blocks", "find", "in_order", "kept", "leaks", "learned", "prepare",
+    "read_texts", "tables",
+]  # fmt: skip

@@ -55,9 +55,36 @@ class Windows:
         return self.starts[number]
 
 
-def mixed(seed: int, epoch: int) -> int:
+class Turns:
+    """The turns of `count` things, shuffled anew in each epoch; they run on from one epoch into the next."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self.count, self.seed = count, seed
+        self.orders: dict[int, Tensor] = {}
+
+    def __call__(self, first: int, size: int) -> list[int]:
+        """Whose turn it is at places `first` up to `first + size`."""
+        epochs = range(first // self.count, (first + size - 1) // self.count + 1)
+        skip = first - epochs[0] * self.count
+        found: list[int] = torch.cat([self.epoch(number) for number in epochs])[skip : skip + size].tolist()
+        return found
+
+    def epoch(self, number: int) -> Tensor:
+        if number not in self.orders:
+            self.orders = {other: order for other, order in self.orders.items() if other == number - 1}
+            self.orders[number] = torch.randperm(self.count, generator=chance(self.seed, number))
+        return self.orders[number]
+
+
+def chance(seed: int, *words: int | str) -> torch.Generator:
+    """A generator for what these words name."""
+    return torch.Generator().manual_seed(mixed(seed, *words))
+
+
+def mixed(seed: int, *words: int | str) -> int:
     """A number for a generator; near seeds and epochs give far numbers."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {epoch}".encode()).digest()[:8], "little") >> 1
+    text = " ".join(map(str, (seed, *words)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def blocks(shards: Shards, context: int, batch: int, tokens: int | None = None) -> Iterator[Tensor]:

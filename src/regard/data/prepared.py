@@ -1,6 +1,7 @@
 """Preparing: the text of a recipe becomes a tokenizer, and token ids to train and to validate on."""
 
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -9,8 +10,10 @@ from pathlib import Path
 from regard import config
 from regard.config import DataError
 from regard.data import store
-from regard.data.shards import FORMAT, Notice, Shards, tokenized
-from regard.data.sources import Source, find
+from regard.data.columns import Column
+from regard.data.records import Tally
+from regard.data.shards import FORMAT, Notice, Progress, Shards, quiet, tokenized
+from regard.data.sources import Source, find, heeded
 from regard.text import Tokenizer, train
 from regard.text.borders import cut
 
@@ -26,19 +29,20 @@ class Prepared:
 
 def prepare(
     data: config.Data, text: config.Text, cache: str | Path | None = None,
-    tokenizer: Tokenizer | None = None, notice: Notice = warnings.warn,
+    tokenizer: Tokenizer | None = None, notice: Notice = warnings.warn, progress: Progress = quiet,
 ) -> Prepared:  # fmt: skip
     """Reads the text, trains a tokenizer on it unless one is given, and tokenizes; a second time it is all there.
 
     A validation part is taken from the end of the tokens, so the tokenizer knows its words; files for validation it
-    has not seen. `notice` is told what is worth a line.
+    has not seen. `notice` is told what is worth a line, `progress` how many tokens there are so far.
     """
-    folder, sources = store.place(cache), find(data.sources)
+    folder, sources = store.place(cache), find(data.sources, data)
+    own = find(data.validations, data)
+    heeded(data, [*sources, *own])
     tokenizer = tokenizer or trained(text, sources, folder)
-    whole = tokenized(sources, tokenizer, folder, notice)
+    whole = tokenized(sources, tokenizer, folder, notice, progress)
     if isinstance(data.validation, str | tuple):
-        names = (data.validation,) if isinstance(data.validation, str) else data.validation
-        return Prepared(tokenizer, whole, tokenized(find(names), tokenizer, folder, notice))
+        return Prepared(tokenizer, whole, tokenized(own, tokenizer, folder, notice, progress))
     if not data.validation:
         return Prepared(tokenizer, whole, None)
     return Prepared(tokenizer, *parted(whole, data.validation))
@@ -53,7 +57,7 @@ def parted(whole: Shards, share: float) -> tuple[Shards, Shards]:
     return whole.part(0, border, whole.name), whole.part(border, None, f"the last {share:g} of {whole.name}")
 
 
-def trained(setting: config.Text, sources: list[Source], folder: Path) -> Tokenizer:
+def trained(setting: config.Text, sources: Sequence[Source | Column], folder: Path) -> Tokenizer:
     """The tokenizer that a setting asks for: from the cache, or trained now and kept there."""
     if isinstance(setting, config.Saved | config.Bytes):  # nothing to learn
         return train(setting, [])
@@ -62,7 +66,8 @@ def trained(setting: config.Text, sources: list[Source], folder: Path) -> Tokeni
     path = folder / f"{store.key(about)}.tokenizer.json"
     with suppress(DataError):  # none there, or damaged
         return Tokenizer.load(path)
-    made = train(setting, (part for source in sources for part in cut(source.parts(), "between words")))
+    documents = (document for source in sources for document in source.documents(Tally.of(sources)))
+    made = train(setting, (part for document in documents for part in cut(document.parts(), "between words")))
     with suppress(OSError):  # the ids will meet the same trouble, and say so
         store.put(path, [made.text().encode()])
     return made

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from regard.config import DataError
 from regard.data import store
+from regard.data.columns import Column
+from regard.data.records import Tally
 from regard.data.sources import Source
 from regard.text import Tokenizer, Unsayable
 
@@ -26,6 +28,11 @@ FORMAT = 1
 TYPES = {"uint8": ("B", torch.uint8), "uint16": ("H", torch.uint16), "uint32": ("I", torch.int32)}
 
 Notice = Callable[[str], object]
+Progress = Callable[[int], object]  # is told how much is done: tokens of a text, rows of records
+
+
+def quiet(done: int) -> None:
+    pass
 
 
 class Shards:
@@ -46,71 +53,91 @@ class Shards:
         return Shards(self.data[start:stop], name, self.digest and f"{self.digest}[{start}:{stop}]")
 
 
-def tokenized(sources: Sequence[Source], tokenizer: Tokenizer, folder: Path, notice: Notice) -> Shards:
+def tokenized(
+    sources: Sequence[Source | Column], tokenizer: Tokenizer, folder: Path, notice: Notice, progress: Progress = quiet
+) -> Shards:  # fmt: skip
     """The ids of the texts: from the cache, or made now and kept there."""
     dtype = narrowest(len(tokenizer))
     about = {"format": FORMAT, "dtype": dtype, "texts": [source.digest for source in sources],
              "tokenizer": store.key(tokenizer.text())}  # fmt: skip
-    path = folder / f"{store.key(about)}.ids"
-    data = mapped(path, about)
+    path, names = folder / f"{store.key(about)}.ids", [source.name for source in sources]
+    data, tally = mapped(path, about), Tally.of(sources)
     if data is None:
         try:
-            keep(path, about, encoded(sources, tokenizer))
+            keep(path, about, encoded(sources, tokenizer, tally, progress), tally)
             data = mapped(path, about)
         except OSError as problem:
-            notice(f"{folder}: {(problem.strerror or str(problem)).lower()}; the tokens stay in memory this time, "
-                   f"set REGARD_CACHE to a folder that can be written")  # fmt: skip
+            notice(unkept(folder, problem))
     if data is None:
-        data = in_memory(dtype, encoded(sources, tokenizer))
-    names = [source.name for source in sources]
+        tally = Tally.of(sources)
+        data = in_memory(dtype, encoded(sources, tokenizer, tally, progress))
+    if told := tally.told or passed_over(path):
+        notice(told)
     return Shards(data, ", ".join(names[:3] + ["..."] * (len(names) > 3)), store.key(about))
+
+
+def unkept(folder: Path, problem: OSError) -> str:
+    return (f"{folder}: {(problem.strerror or str(problem)).lower()}; the tokens stay in memory this time, "
+            f"set REGARD_CACHE to a folder that can be written")  # fmt: skip
+
+
+def passed_over(path: Path) -> str:
+    """What was said of bad records when the ids were made."""
+    known = store.get(path.with_suffix(".json"))
+    return str(known.get("passed over", "")) if isinstance(known, dict) else ""
 
 
 def narrowest(vocabulary: int) -> str:
     return "uint8" if vocabulary <= 1 << 8 else "uint16" if vocabulary <= 1 << 16 else "uint32"
 
 
-def encoded(sources: Iterable[Source], tokenizer: Tokenizer) -> "Iterator[array[int]]":
-    """The ids of one text after the other, in parts; the end token between texts and the start token before each,
-    where there are such tokens.
+def encoded(
+    sources: Iterable[Source | Column], tokenizer: Tokenizer, tally: Tally, progress: Progress = quiet
+) -> "Iterator[array[int]]":  # fmt: skip
+    """The ids of one document after the other, in parts; the end token between documents and the start token before
+    each, where there are such tokens.
     """
-    code = TYPES[narrowest(len(tokenizer))][0]
-    for number, source in enumerate(sources):
+    code, count = TYPES[narrowest(len(tokenizer))][0], 0
+    for number, document in enumerate(document for source in sources for document in source.documents(tally)):
         borders = ("end", "start") if number else ("start",)
         yield array(code, [tokenizer.roles[role] for role in borders if role in tokenizer.roles])
         before, lines = 0, 1
-        for part in tokenizer.cut(source.parts()):
+        for part in tokenizer.cut(document.parts()):
             try:
-                yield array(code, tokenizer.encode(part))
+                ids = array(code, tokenizer.encode(part))
             except Unsayable as problem:
                 where = f"character {before + problem.place:,}, line {lines + part.count(chr(10), 0, problem.place):,}"
-                raise DataError(f"{source.name}: {part[problem.place]!r} ({where}) {problem.why}") from None
+                raise DataError(f"{document.name}: {part[problem.place]!r} ({where}) {problem.why}") from None
             except DataError as problem:
-                raise DataError(f"{source.name}: {problem}") from None
-            before, lines = before + len(part), lines + part.count("\n")
+                raise DataError(f"{document.name}: {problem}") from None
+            yield ids
+            count, before, lines = count + len(ids), before + len(part), lines + part.count("\n")
+            progress(count)
 
 
-def keep(path: Path, about: dict[str, Any], parts: "Iterable[array[int]]") -> None:
+def keep(path: Path, about: dict[str, Any], parts: "Iterable[array[int]]", tally: Tally) -> None:
     """Writes the ids, then how many they are."""
     path.with_suffix(".json").unlink(missing_ok=True)
     count = 0
-
-    def counted() -> "Iterator[array[int]]":
-        nonlocal count
+    with store.writing(path) as file:
         for part in parts:
+            file.write(part)
             count += len(part)
-            yield part
-
-    store.put(path, counted())
-    store.put(path.with_suffix(".json"), [json.dumps({**about, "count": count}, indent=1).encode()])
+    told = {"passed over": tally.told} if tally.count else {}
+    store.put(path.with_suffix(".json"), [json.dumps({**about, "count": count, **told}, indent=1).encode()])
 
 
 def mapped(path: Path, about: dict[str, Any]) -> Tensor | None:
     """The kept ids, without reading them; None where there are none, or fewer or more than there should be."""
     known, dtype = store.get(path.with_suffix(".json")), TYPES[about["dtype"]][1]
     count = known.get("count") if isinstance(known, dict) else None
-    if not isinstance(count, int) or known != {**about, "count": count}:
+    if not isinstance(count, int) or {name: known.get(name) for name in about} != about:
         return None
+    return opened(path, count, dtype)
+
+
+def opened(path: Path, count: int, dtype: torch.dtype) -> Tensor | None:
+    """So many numbers in a file, without reading them; None where the file is longer or shorter."""
     if not path.is_file() or path.stat().st_size != count * dtype.itemsize:
         return None
     return torch.from_file(str(path), shared=False, size=count, dtype=dtype) if count else torch.empty(0, dtype=dtype)

@@ -1,41 +1,44 @@
-"""Sources: where text comes from. A packaged name, a file, a folder or standard input, read as UTF-8 in parts.
+"""Sources: where text and records come from, by name.
 
-Line ends stay as they are and a byte order mark is dropped; files named .gz are unpacked on the way. A folder gives its
-.txt and .md files in the order of their paths, without hidden or empty ones. What is no text is refused by its name.
+    shakespeare, tatoeba-en-fr:test    packaged         a.txt, a.jsonl.gz, a.csv, a.parquet   files, by their suffix
+    folder, folder/*.jsonl             several files    a.en + a.fr                           lines that go together
+    -, -.jsonl                         standard input   toy:sort(20), hf:owner/name:split     made, or fetched
+
+What is read as text is UTF-8: line ends stay as they are and a byte order mark is dropped. A folder gives the files
+that it has of one kind in the order of their paths, without hidden or empty ones. `find` gives texts and `tables`
+gives records, of the same names: a record's text is one of its columns, and a text's records are its lines.
 """
 
 import codecs
-import gzip
+import glob
 import hashlib
 import os
 import shutil
 import sys
 import tempfile
 import weakref
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import IO, NoReturn
 
-from regard.config import PACKAGED, DataError
+from regard.config import PACKAGED, ConfigError, Data, DataError
 from regard.config.names import did_you_mean
+from regard.data.columns import Column, Document
+from regard.data.formats import FORMATS, Filed, Parallel
+from regard.data.packing import format_of, readable, unpacking
+from regard.data.records import Table, Tally
+from regard.data.tables import HERE, HUB, SETS, Hub, Parquet, packaged
+from regard.data.toys import TOY, toy
+from regard.data.utf8 import binary, foreign
 
-HERE = Path(__file__).parent / "texts"
 BLOCK = 1 << 18  # bytes read at a time; training a tokenizer holds 256 of them
-TEXTS = (".txt", ".md", ".txt.gz", ".md.gz")
+TEXTS = (".txt", ".md")
+RECORDS = (*FORMATS, ".parquet")
 STANDARD = "-"
-
-
-@dataclass(frozen=True)
-class Document:
-    """One text, whole, and where it stood."""
-
-    path: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,9 @@ class Source:
     name: str
     path: Path
     held: IO[bytes] | None = None
+
+    def documents(self, tally: Tally) -> Iterator["Source"]:
+        yield self
 
     def parts(self) -> Iterator[str]:
         """The text, a block at a time; no character is split, and none lost."""
@@ -67,12 +73,12 @@ class Source:
                 yield block
 
     @contextmanager
-    def open(self) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    def open(self) -> Iterator[IO[bytes]]:
         if self.held is not None:
             self.held.seek(0)
             yield self.held
         else:
-            with gzip.open(self.path) if self.path.name.endswith(".gz") else self.path.open("rb") as file:
+            with unpacking(self.path) as file:
                 yield file
 
     @cached_property
@@ -85,48 +91,111 @@ class Source:
 
     @property
     def empty(self) -> bool:
-        return self.digest in (hashlib.sha256(b"").hexdigest(), hashlib.sha256(codecs.BOM_UTF8).hexdigest())
+        with readable(self.name), self.open() as file:
+            return file.read(len(codecs.BOM_UTF8) + 1) in (b"", codecs.BOM_UTF8)
 
 
-def read_texts(sources: Sequence[str]) -> Iterator[Document]:
+def read_texts(sources: Sequence[str], how: Data | None = None) -> Iterator[Document]:
     """The texts of the sources one after the other, each whole."""
-    for source in find(sources):
-        yield Document(source.name, "".join(source.parts()))
+    tally = Tally(how.bad if how else "stop")
+    for source in find(sources, how):
+        for document in source.documents(tally):
+            yield Document(document.name, "".join(document.parts()))
 
 
-def find(names: Sequence[str]) -> list[Source]:
+def find(names: Sequence[str], how: Data | None = None) -> list[Source | Column]:
     """The texts that are there by these names; DataError where there is none."""
-    return [source for name in names for source in found(name)]
+    how = how or Data()
+    things = (thing for name in names for thing in found(name, how, TEXTS))
+    return [thing if isinstance(thing, Source) else Column(thing, how.column, how.bad) for thing in things]
 
 
-def found(name: str) -> list[Source]:
-    if name == STANDARD:
-        return [filled(spooled())]
+def tables(names: Sequence[str], how: Data | None = None) -> list[Table]:
+    """The records that are there by these names; those of a text are its lines."""
+    how = how or Data()
+    things = (thing for name in names for thing in found(name, how, RECORDS))
+    return [Filed(thing, how) if isinstance(thing, Source) else thing for thing in things]
+
+
+def heeded(how: Data, things: Sequence[Source | Column | Table]) -> None:
+    """No setting is passed over in silence."""
+    told = [thing.table if isinstance(thing, Column) else thing for thing in things]
+    known = {name for thing in told if not isinstance(thing, Source) for name in thing.heeds}
+    takers = {"columns": "files that do not name their columns (.csv, .tsv, pairs)", "documents": "lines of text"}
+    for name, taker in takers.items():
+        if getattr(how, name) and name not in known:
+            raise ConfigError(f"data.{name}: it is for {taker}, and there are no such records here; leave it out")
+
+
+def found(name: str, how: Data, kind: tuple[str, ...]) -> list[Source | Table]:
+    """What a name stands for; `kind` is what a folder is searched for first."""
+    if name.startswith(TOY):
+        return [toy(name)]
+    if name.startswith(HUB):
+        return [Hub(name)]
+    if name == STANDARD or (name.startswith("-.") and name[1:] in FORMATS):
+        return [typed(filled(spooled(name)), how)]
     if name in PACKAGED:
         return [Source(name, HERE / f"{name}.txt.gz")]
+    if (known := packaged(name)) is not None:
+        return [Filed(Source(known[0].name, known[0]), replace(how, columns=how.columns or known[1]))]
     path = Path(name).expanduser()
     if not os.path.lexists(path):
-        near = did_you_mean(name, PACKAGED)
-        raise DataError(f"{name}: no such file or folder{near} name a text, or a packaged one ({', '.join(PACKAGED)})")
+        return elsewhere(name, how, kind)
     if path.is_dir():
-        return inside(path)
+        return inside(path, how, kind)
     if path.exists() and not path.is_file():
         raise DataError(f"{name}: not a regular file; to read from a pipe, name - and send the text to standard input")
-    return [filled(Source(name, path))]
+    return [typed(filled(Source(name, path)), how)]
 
 
-def inside(folder: Path) -> list[Source]:
-    """The texts in a folder and the folders in it."""
-    paths = []
+def typed(source: Source, how: Data) -> Source | Table:
+    """A file as what its name says that it is."""
+    if format_of(source.name) == ".parquet":
+        return Parquet(source.name, source.path)
+    return Filed(source, how) if format_of(source.name) in FORMATS else source
+
+
+def elsewhere(name: str, how: Data, kind: tuple[str, ...]) -> list[Source | Table]:
+    """A name that is no path: a pattern, several files that belong together, or a slip of the pen."""
+    if " + " in name:
+        files = [Path(part.strip()).expanduser() for part in name.split(" + ")]
+        columns = how.columns or ("source", "target")
+        if len(files) != len(columns):
+            raise DataError(f"{name}: {len(files)} files and {len(columns)} columns ({', '.join(columns)}); name as "
+                            "many by data.columns")  # fmt: skip
+        return [Parallel([filled(Source(str(path), path)) for path in files], columns)]
+    if glob.has_magic(name):
+        paths = [Path(found) for found in glob.glob(str(Path(name).expanduser()), recursive=True)]
+        return those(name, [path for path in paths if path.is_file()], how, "no file matches this pattern")
+    near = did_you_mean(name, (*PACKAGED, *SETS))
+    pair = " (files that belong together are named with a space on both sides of the +)" if "+" in name else ""
+    raise DataError(f"{name}: no such file or folder{pair}{near} name a text, or a packaged one "
+                    f"({', '.join((*PACKAGED, *SETS))})")  # fmt: skip
+
+
+def inside(folder: Path, how: Data, kind: tuple[str, ...]) -> list[Source | Table]:
+    """The files in a folder and the folders in it: texts, or else records; the other way round for records."""
+    paths: list[Path] = []
     with readable(str(folder)):
         for here, folders, names in os.walk(folder, onerror=refuse):
             folders[:] = [name for name in folders if not name.startswith(".")]
-            paths += [Path(here, name) for name in names if name.endswith(TEXTS) and not name.startswith(".")]
+            paths += [Path(here, name) for name in names if not name.startswith(".")]
+    texts, records = ([path for path in paths if format_of(path.name) in each] for each in (TEXTS, RECORDS))
+    if kind == TEXTS and texts and records:
+        raise DataError(f"{folder}: both texts ({texts[0].name}) and records ({records[0].name}) in this folder; name "
+                        f"the files, or a pattern such as {folder}/*{records[0].suffix}")  # fmt: skip
+    first = records or texts if kind == RECORDS else texts or records
+    return those(str(folder), first, how, f"no .txt or .md files in this folder, nor {', '.join(RECORDS)}")
+
+
+def those(name: str, paths: Sequence[Path], how: Data, none: str) -> list[Source | Table]:
+    """Each file that is not empty, in the order of their paths."""
     sources = [source for path in sorted(paths) if not (source := Source(str(path), path)).empty]
     if not sources:
-        what = "only empty texts" if paths else "no .txt or .md files"
-        raise DataError(f"{folder}: {what} in this folder; name one with texts, or the files themselves")
-    return sources
+        what = "only empty texts in it" if paths else none
+        raise DataError(f"{name}: {what}; name one with texts, or the files themselves")
+    return [typed(source, how) for source in sources]
 
 
 def filled(source: Source) -> Source:
@@ -135,10 +204,10 @@ def filled(source: Source) -> Source:
     return source
 
 
-def spooled() -> Source:
+def spooled(name: str) -> Source:
     """Standard input, kept in a nameless file: it will be read more than once, and may be larger than memory."""
     held = tempfile.TemporaryFile()  # noqa: SIM115  open for as long as the source is there
-    source = Source("standard input", Path(STANDARD), held)
+    source = Source(f"standard input{name[1:]}", Path(STANDARD), held)
     weakref.finalize(source, held.close)
     with readable(source.name):
         if sys.stdin is None or sys.stdin.closed:
@@ -147,37 +216,5 @@ def spooled() -> Source:
     return source
 
 
-@contextmanager
-def readable(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
-        raise DataError(f"{name}: not a whole gzip file ({problem}); pack it again, or name the plain text") from None
-    except OSError as problem:
-        reason = (problem.strerror or str(problem)).lower()
-        raise DataError(f"{problem.filename or name}: {reason}; name a text that can be read") from None
-
-
 def refuse(problem: OSError) -> NoReturn:
     raise problem
-
-
-def binary(block: bytes, place: int) -> str:
-    """What is wrong with a text that has a zero byte."""
-    if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return f"UTF-16, expected UTF-8; {convert('UTF-16')}"
-    return f"not a text: byte {place:,} is zero; name a text file in UTF-8"
-
-
-def foreign(problem: UnicodeDecodeError, start: int, lines: int) -> str:
-    """What is wrong with bytes that are no UTF-8: `start` is the place of the first, `lines` their line."""
-    sample = problem.object[problem.start : problem.start + 4096].decode("utf-8", "replace")
-    if sample.count("\ufffd") > 0.3 * len(sample) and len(sample) > 64:
-        return f"not a text: bytes from {start + problem.start:,} on are no characters; name a text file in UTF-8"
-    line = lines + problem.object.count(b"\n", 0, problem.start)
-    wrong = f"byte 0x{problem.object[problem.start]:02X} at {start + problem.start:,}"
-    return f"not UTF-8: {wrong} (line {line:,}); if it is Latin-1, {convert('LATIN1')}"
-
-
-def convert(encoding: str) -> str:
-    return f"convert it with: iconv -f {encoding} -t UTF-8 OLD > NEW"

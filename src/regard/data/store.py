@@ -1,22 +1,27 @@
-"""Store: files named by what they are made from, so that none is ever out of date, and written whole or not at all."""
+"""Store: files named by what they are made from, so that none is ever out of date, and written whole or not at all.
 
+A file that is being written is locked. A lock dies with its writer: what a killed one left is known by that, and swept.
+"""
+
+import fcntl
 import hashlib
 import json
 import os
 import secrets
 import time
 from array import array
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-STALE = 24 * 3600.0  # seconds after which a half-written file belongs to nobody
+STALE = 24 * 3600.0  # seconds after which a half-written file belongs to nobody, where there are no locks
 
 
 def place(cache: str | Path | None) -> Path:
-    """The folder to keep things in: the given one, $REGARD_CACHE, or ~/.cache/regard."""
-    return Path(cache or os.environ.get("REGARD_CACHE") or "~/.cache/regard").expanduser()
+    """The folder to keep things in: the given one, $REGARD_CACHE, or `regard` in $XDG_CACHE_HOME or ~/.cache."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "regard"
+    return Path(cache or os.environ.get("REGARD_CACHE") or usual).expanduser()
 
 
 def key(about: Any) -> str:
@@ -25,28 +30,57 @@ def key(about: Any) -> str:
 
 
 def put(path: Path, parts: "Iterable[bytes | array[int]]") -> None:
-    """Writes a file aside, syncs it, and renames it: at any moment there is the whole file or none."""
+    """Writes a file whole, or not at all."""
+    with writing(path) as file:
+        for part in parts:
+            file.write(part)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """A file written aside, synced, and renamed at the end: at any moment there is the whole file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep(path.parent)
-    aside = path.with_name(f".{path.name[:16]}.{secrets.token_hex(4)}.part")
-    try:
-        with aside.open("xb") as file:
-            for part in parts:
-                file.write(part)
+    with beside(path) as file:
+        aside = Path(file.name)
+        try:
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+            os.replace(aside, path)
+        except BaseException:
+            with suppress(OSError):  # then it is swept one day
+                aside.unlink(missing_ok=True)
+            raise
+
+
+def beside(path: Path) -> IO[bytes]:
+    """A new file next to another, locked as long as it is open."""
+    while True:
+        file = path.with_name(f".{path.name[:16]}.{secrets.token_hex(4)}.part").open("xb")
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.exists(file.name):  # nobody swept it before it was locked
+            return file
+        file.close()
 
 
 def sweep(folder: Path) -> None:
     """Removes what a killed run left half-written."""
     for path in folder.glob("*.part"):
         with suppress(OSError):
-            if time.time() - path.stat().st_mtime > STALE:
+            if orphaned(path) or time.time() - path.stat().st_mtime > STALE:
                 path.unlink()
+
+
+def orphaned(path: Path) -> bool:
+    """Whether `beside` made this file, and who asked for it is dead."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return path.name.startswith(".")
 
 
 def get(path: Path) -> Any:

@@ -1,0 +1,110 @@
+"""Batches made ahead by other processes, while this one computes; the same batches as without.
+
+A batch is a function of its step, so who makes it does not matter. The processes are PyTorch's own DataLoader workers.
+"""
+
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from regard.config import DataError, RunError
+
+
+class Batches(Protocol):
+    def batch(self, step: int) -> Any: ...
+
+
+class Ahead:
+    """The batches of `data`, made by `workers` processes, each `depth` ahead; 0 makes them here and now.
+
+    Another step than the next one, as after a resume, begins anew there. `close` ends the processes.
+    """
+
+    def __init__(self, data: Batches, workers: int, depth: int = 2) -> None:
+        self.data, self.workers, self.depth = data, workers, depth
+        self.next, self.coming = -1, iter(())
+
+    def batch(self, step: int) -> Any:
+        if not self.workers:
+            return self.data.batch(step)
+        if step != self.next:
+            self.coming = self.begin(step)
+        try:
+            found: Any = next(self.coming)
+        except RuntimeError as problem:
+            self.close()
+            if "exited unexpectedly" not in str(problem):
+                raise
+            raise RunError(f"a process that made batches was killed before step {step:,}; if the memory was full, ask "
+                           f"for fewer than {self.workers} workers") from None  # fmt: skip
+        self.next = step + 1
+        if isinstance(found, Failed):
+            raise DataError(found.why)
+        return found
+
+    def begin(self, step: int) -> Iterator[Any]:
+        with undisturbed():
+            return iter(DataLoader(
+                Steps(self.data), batch_size=None, sampler=From(step), collate_fn=same, num_workers=self.workers,
+                prefetch_factor=self.depth,
+                multiprocessing_context="fork" if sys.platform == "linux" else None,  # else mapped files are copied
+                generator=torch.Generator(),  # a loader draws a seed, and what the run draws must not know of it
+            ))  # fmt: skip
+
+    def close(self) -> None:
+        """End the processes; the next batch begins new ones."""
+        self.next, self.coming = -1, iter(())
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A loader's own handler would raise for a killed process in the middle of whatever is being computed; and more
+    workers than there are cores are what was asked for.
+    """
+    before = signal.getsignal(signal.SIGCHLD)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        yield
+    if threading.current_thread() is threading.main_thread() and before is not None:
+        signal.signal(signal.SIGCHLD, before)
+
+
+class Steps(Dataset[Any]):
+    """A step is an index. What is wrong with the data comes back as a sentence, without the process's traceback."""
+
+    def __init__(self, data: Batches) -> None:
+        self.data = data
+
+    def __getitem__(self, step: int) -> Any:
+        try:
+            return self.data.batch(step)
+        except DataError as problem:
+            return Failed(str(problem))
+
+
+@dataclass(frozen=True)
+class Failed:
+    why: str
+
+
+class From(Sampler[int]):
+    """One step after the other, without end."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def __iter__(self) -> Iterator[int]:
+        return count(self.first)
+
+
+def same(batch: Any) -> Any:
+    return batch

@@ -1,0 +1,76 @@
+"""From records to examples: what an objective asks, to train and to validate on."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard import config
+from regard.config import DataError
+from regard.data import store
+from regard.data.columns import Column
+from regard.data.examples import Example, Examples, kept
+from regard.data.prepared import trained
+from regard.data.records import Record, Table, Tally
+from regard.data.shards import Notice, Progress, quiet
+from regard.data.sources import heeded, tables
+from regard.text import Tokenizer
+
+Make = Callable[[Record], Example | list[Example]]
+
+
+def ask(
+    data: config.Data, make: Make, about: Any, cache: str | Path | None = None,
+    notice: Notice = warnings.warn, progress: Progress = quiet,
+) -> tuple[Examples, Examples | None]:  # fmt: skip
+    """What `make` makes of each record, to train and to validate on; `about` tells this make from any other.
+
+    `notice` hears what was cut and what was passed over, `progress` how many rows there are so far.
+    """
+    folder, sources, own = store.place(cache), tables(data.sources, data), tables(data.validations, data)
+    heeded(data, [*sources, *own])
+
+    def those(tables: Sequence[Table]) -> Examples:
+        names = [table.name for table in tables]
+        name = ", ".join(names[:3] + ["..."] * (len(names) > 3))
+        key = {"sources": [table.digest for table in tables], "make": about}
+        found = kept(lambda tally: made(tables, make, tally), key, folder, name, data.bad, notice, progress)
+        for line in found.told:
+            notice(f"{name}: {line}")
+        return found
+
+    whole = those(sources)
+    if isinstance(data.validation, str | tuple):
+        return whole, those(own)
+    return parted(whole, data.validation) if data.validation else (whole, None)
+
+
+def made(tables: Sequence[Table], make: Make, tally: Tally) -> Iterator[Example]:
+    for record in (record for table in tables for record in table.records(tally)):
+        try:
+            some = make(record)
+        except DataError as problem:
+            tally.bad(problem)
+        else:
+            yield from some if isinstance(some, list) else [some]
+
+
+def parted(whole: Examples, share: float) -> tuple[Examples, Examples]:
+    """Rows to train and to validate on, by a hash of what they ask: the same question is never in both.
+
+    So about `share` of the rows are kept back, whatever the order of the file, and the same ones when it grows.
+    """
+    back = (whole.marks() & 0xFFFFFFFF).double() < share * 2.0**32
+    train, rest = back.logical_not().nonzero()[:, 0], back.nonzero()[:, 0]
+    if not len(train) or not len(rest):
+        raise DataError(f"{whole.name}: {len(whole):,} rows are too few to keep {share:g} of them for validation; name "
+                        f"more, or set data.validation=0")  # fmt: skip
+    return whole.part(train, whole.name), whole.part(rest, f"{share:g} of {whole.name}")
+
+
+def learned(
+    data: config.Data, text: config.Text, columns: Iterable[str], cache: str | Path | None = None
+) -> Tokenizer:  # fmt: skip
+    """The tokenizer that a setting asks for, trained on these columns of the records."""
+    found = tables(data.sources, data)
+    return trained(text, [Column(table, column, data.bad) for table in found for column in columns], store.place(cache))

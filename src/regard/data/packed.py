@@ -1,0 +1,97 @@
+"""Packing: several documents in one row, and no attention between them.
+
+    ids        a a a b b b b c c ·        documents of 3, 4 and 2 tokens in a row of 10
+    document   0 0 0 1 1 1 1 2 2 3        what stands together; what is left over (·) is a document of nobody
+    labels     a a - b b b - c - -        the next token of the same document; - is -100, where nothing is asked
+
+Documents go where they fit best, the longest first, so that hardly anything is left over; one longer than a row is
+cut into stretches, and the first token of the next stretch is still asked for at the end of the one before. Every
+token but the first of each document is a label once an epoch.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.config import DataError
+from regard.data.batches import Turns
+from regard.data.examples import Examples
+
+NOTHING = -100  # the label where nothing is asked
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Some tokens of a document."""
+
+    row: int
+    start: int
+    stop: int
+
+
+class Packed:
+    """`size` rows of `context` tokens a batch, shuffled; batches run on from one epoch into the next.
+
+    `pieces` is how many documents a batch has at most: kernels that run each by itself ask for it.
+    """
+
+    def __init__(self, rows: Examples, context: int, size: int, seed: int, fill: int = 0) -> None:
+        if context < 2:
+            raise DataError(f"{rows.name}: a row of {context} has nothing to predict; set train.context=2 or more")
+        self.rows, self.context, self.size, self.fill = rows, context, size, fill
+        self.packs = packs(rows.lengths().tolist(), context)
+        self.pieces = size * max(map(len, self.packs)) + size  # and what is left over in each row
+        self.turns = Turns(self.count, seed)
+
+    @property
+    def count(self) -> int:
+        """Rows in an epoch."""
+        return len(self.packs)
+
+    @property
+    def filled(self) -> float:
+        """The part of all places that holds a token."""
+        tokens = sum(each.stop - each.start for pack in self.packs for each in pack)
+        return tokens / (self.count * self.context)
+
+    def batch(self, step: int) -> dict[str, Tensor]:
+        """ids, document and labels, each (B, N)."""
+        made = [self.row(self.packs[turn]) for turn in self.turns(step * self.size, self.size)]
+        ids, document, labels = (torch.tensor(table) for table in zip(*made, strict=True))
+        return {"ids": ids, "document": document, "labels": labels}
+
+    def row(self, pack: list[Stretch]) -> tuple[list[int], list[int], list[int]]:
+        ids, document, labels = list[int](), list[int](), list[int]()
+        for number, each in enumerate(pack):
+            whole = self.rows[each.row]["ids"]
+            ids += whole[each.start : each.stop]
+            document += [number] * (each.stop - each.start)
+            labels += [*whole[each.start + 1 : each.stop + 1], *([NOTHING] * (each.stop == len(whole)))]
+        left = self.context - len(ids)
+        return ids + [self.fill] * left, document + [len(pack)] * left, labels + [NOTHING] * left
+
+    def epochs(self, step: int) -> float:
+        return step * self.size / self.count
+
+
+def packs(lengths: list[int], context: int) -> list[list[Stretch]]:
+    """Stretches of documents in rows: best fit, the longest first."""
+    stretches = [Stretch(row, start, min(start + context, length)) for row, length in enumerate(lengths)
+                 for start in range(0, length, context)]  # fmt: skip
+    made: list[list[Stretch]] = []
+    rooms: dict[int, list[list[Stretch]]] = {}  # rows by the places that are left in them
+    some = 0  # bit n is set where there are rows with n places left
+    for each in sorted(stretches, key=lambda each: each.start - each.stop):
+        size = each.stop - each.start
+        fits = some >> size << size
+        room = (fits & -fits).bit_length() - 1 if fits else context
+        if fits:
+            pack = rooms[room].pop()
+            some ^= (not rooms[room]) << room
+        else:
+            made.append(pack := [])
+        pack.append(each)
+        rooms.setdefault(room - size, []).append(pack)
+        some |= 1 << room - size
+    return made

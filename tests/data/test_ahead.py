@@ -1,0 +1,65 @@
+"""Batches made ahead by other processes are the same batches."""
+
+import os
+import signal
+from multiprocessing import active_children
+
+import pytest
+import torch
+
+from regard.config import DataError, RunError
+from regard.data import Ahead, Shards, Windows
+
+
+class Slow:
+    """Batches that know who made them; one is bad, and one kills whoever makes it."""
+
+    def batch(self, step):
+        if step == 7:
+            raise DataError("rows.jsonl:7: no good")
+        if step == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"step": torch.tensor(step), "maker": torch.tensor(os.getpid())}
+
+
+def windows():
+    return Windows(Shards(torch.arange(500, dtype=torch.int32)), 7, 5, seed=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
+def test_several_processes_give_the_same_batches_as_none(workers):
+    here, ahead = Ahead(windows(), 0), Ahead(windows(), workers)
+    try:
+        for step in (0, 1, 2, 3, 4, 40, 41, 2, 3):  # a resume begins elsewhere
+            assert torch.equal(ahead.batch(step), here.batch(step))
+            assert torch.equal(ahead.batch(step + 1), windows().batch(step + 1))
+    finally:
+        ahead.close()
+
+
+@pytest.mark.slow
+def test_others_make_the_batches_leave_our_chance_alone_and_are_gone_at_the_end():
+    before, handler = torch.get_rng_state(), signal.getsignal(signal.SIGCHLD)
+    ahead = Ahead(Slow(), 2)
+    makers = {int(ahead.batch(step)["maker"]) for step in range(6)}
+
+    assert len(makers) == 2 and os.getpid() not in makers
+    assert torch.equal(torch.get_rng_state(), before) and signal.getsignal(signal.SIGCHLD) == handler
+    ahead.close()
+    assert not {child.pid for child in active_children()} & makers
+
+
+@pytest.mark.slow
+def test_bad_data_is_the_same_sentence_and_a_killed_process_is_one():
+    ahead = Ahead(Slow(), 1, depth=1)
+    for step in (5, 6):
+        assert int(ahead.batch(step)["step"]) == step
+    with pytest.raises(DataError) as caught:
+        ahead.batch(7)
+    assert str(caught.value) == "rows.jsonl:7: no good"
+    assert int(ahead.batch(8)["step"]) == 8
+    with pytest.raises(RunError, match="a process that made batches was killed before step 9; .*fewer than 1 workers"):
+        ahead.batch(9)
+    assert int(ahead.batch(3)["step"]) == 3  # and it can begin again
+    ahead.close()

@@ -1,0 +1,60 @@
+"""Toy tasks have one right answer, and are the same on every machine."""
+
+import pytest
+import torch
+
+from regard import config as C
+from regard.data import ask, tables, toys
+
+ANSWERS = {"copy": lambda q: q, "reverse": lambda q: q[::-1], "sort": lambda q: "".join(sorted(q)),
+           "addition": lambda q: str(sum(map(int, q.split("+"))))}
+
+
+def table(name):
+    [found] = tables([name])
+    return found
+
+
+@pytest.mark.parametrize("task", toys.TOYS)
+def test_every_answer_is_right(task):
+    toy = table(f"toy:{task}(7, 300)")
+    found = [toy.record(index) for index in range(300)]
+
+    assert all(record["target"] == ANSWERS[task](record["source"]) for record in found)
+    assert all(record["text"] == f"{record['source']}={record['target']}" for record in found)
+
+
+@pytest.mark.parametrize("task", toys.TOYS)
+def test_a_record_is_a_pure_function_of_the_name_and_its_number(task):
+    one, other = table(f"toy:{task}(9, 40)"), table(f"toy:{task}(9, 9999)")
+    backwards = [other.record(index) for index in reversed(range(40))]
+
+    assert [one.record(index) for index in range(40)] == backwards[::-1]
+    assert one.record(7) != table(f"toy:{task}(9, 40, 1)").record(7)
+
+
+def test_words_are_of_all_lengths_and_letters_and_numbers_of_all_sizes():
+    """Chi-square by hand."""
+    words = [table("toy:copy(9)").record(index)["source"] for index in range(3600)]
+    lengths = torch.bincount(torch.tensor(list(map(len, words))), minlength=10)[1:]
+    letters = torch.bincount(torch.tensor([toys.LETTERS.index(letter) for letter in "".join(words)]), minlength=16)
+    sums = [table("toy:addition(3)").record(index)["source"] for index in range(900)]
+    digits = torch.bincount(torch.tensor([len(number) for each in sums for number in each.split("+")]), minlength=4)[1:]
+
+    for found, limit in ((lengths, 26.12), (letters, 37.70), (digits, 13.82)):  # a chance in a thousand: 8, 15, 2 free
+        expected = found.sum() / len(found)
+        assert ((found - expected) ** 2 / expected).sum() < limit
+
+
+def example(record):
+    return {"source": list(record["source"].encode()), "target": list(record["target"].encode())}
+
+
+@pytest.mark.parametrize("name", ["toy:addition(1, 2000)", "toy:sort(3, 2000)"])
+def test_no_question_to_validate_on_is_one_to_train_on(name, tmp_path):
+    train, validation = ask(C.Data(source=name), example, "bytes", tmp_path)
+    asked, known = ({tuple(row["source"]) for row in rows} for rows in (validation, train))
+
+    assert asked and known and not asked & known
+    assert len(known) < len(train)  # the same questions come again and again in what is trained on
+    assert len(train) + len(validation) == 2000
