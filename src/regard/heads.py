@@ -2,21 +2,33 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.core.layers import ACTIVATIONS, Fused, Norm
+from regard.core.layers import ACTIVATIONS, Fused, Norm, working
 from regard.core.model import HEADS, Transformer
 from regard.core.tokens import Tokens
 from regard.core.watch import Looker
 from regard.inputs.text import Embed
 
 
+class Hidden(NamedTuple):
+    """Logits before they are made: x W' + b. Whoever holds them may make a few rows at a time."""
+
+    x: Tensor  # (B, N, D)
+    weight: Tensor  # (V, D)
+    bias: Tensor | None  # (V,)
+
+
 class Vocabulary(Fused):
     """Vectors to logits over the vocabulary, with the embedding's own table when tied."""
+
+    speaks = True  # False inside `hidden`: the answer is a Hidden
 
     def __init__(self, c: config.Vocabulary, trunk: config.Trunk, embed: Embed) -> None:
         vocab, width = embed.tokens.weight.shape if c.tied or c.transform else (embed.c.vocab, trunk.dim)
@@ -31,11 +43,30 @@ class Vocabulary(Fused):
         if c.tied:
             self.weight = embed.tokens.weight
 
-    def forward(self, tokens: Tokens) -> Tensor:  # type: ignore[override]
+    def forward(self, tokens: Tokens) -> Tensor | Hidden:  # type: ignore[override]
         x = tokens.x
         if self.dense is not None and self.norm is not None:
             x = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
-        return super().forward(x if self.scale == 1 else x * self.scale)  #: S047
+        x = x if self.scale == 1 else x * self.scale
+        if self.speaks:
+            return super().forward(x)  #: S047
+        kind, bias = working(x), self.full_bias()  # cast here, where autocast is still on
+        return Hidden(x.to(kind), self.weight.to(kind), None if bias is None else bias.to(kind))
+
+
+@contextmanager
+def hidden(model: nn.Module) -> Iterator[None]:
+    """Inside, heads over a vocabulary answer with a Hidden: a vocabulary may be too large for all logits at once."""
+    heads = [part for part in model.modules() if isinstance(part, Vocabulary)]
+    if not heads:
+        raise ValueError("head.kind: only 'vocabulary' and 'both' make logits over words that can be held back")
+    for head in heads:
+        head.speaks = False
+    try:
+        yield
+    finally:
+        for head in heads:
+            head.speaks = True
 
 
 class Both(nn.Module):
@@ -45,8 +76,19 @@ class Both(nn.Module):
         super().__init__()
         self.vocabulary, self.pooled = Vocabulary(c.vocabulary, trunk, embed), Pooled(c.pooled, trunk, embed)
 
-    def forward(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+    def forward(self, tokens: Tokens) -> tuple[Tensor | Hidden, Tensor]:
         return self.vocabulary(tokens), self.pooled(tokens)
+
+
+class Each(nn.Module):
+    """The same small map for every token: one number for each class of a tag, or two for an answer's ends."""
+
+    def __init__(self, c: config.Each, trunk: config.Trunk, embed: Embed) -> None:
+        super().__init__()
+        self.out = nn.Linear(trunk.dim, c.out, bias=c.bias)
+
+    def forward(self, tokens: Tokens) -> Tensor:  # (B, N, D) -> (B, N, out)
+        return self.out(tokens.x)  # type: ignore[no-any-return]  #: S164
 
 
 class Bare(nn.Module):
@@ -88,7 +130,7 @@ class Pooled(nn.Module):
         return x.take_along_dim(at[:, None, None], 1)[:, 0]
 
 
-HEADS.update(vocabulary=Vocabulary, pooled=Pooled, both=Both, none=lambda c, trunk, embed: Bare())
+HEADS.update(vocabulary=Vocabulary, pooled=Pooled, both=Both, each=Each, none=lambda c, trunk, embed: Bare())
 
 
 class Towers(nn.Module):

@@ -1,14 +1,14 @@
 """Settings: what can be said, checked before anything is built. Imports nothing but the standard library.
 
-`positions`, `trunk`, `fronts`, `heads` and `models` hold the frozen dataclasses of a model, `recipe` those of a run,
-`expressions` the masks written as text; `reader` makes settings from TOML, dotted overrides or nested dicts, and
-writes them back.
+`positions`, `trunk`, `fronts`, `heads` and `models` hold the frozen dataclasses of a model, `tasks` those of what is
+asked of it, `recipe` those of a run, `expressions` the masks written as text; `reader` makes settings from TOML,
+dotted overrides or nested dicts, and writes them back.
 """
 
 from regard.config.errors import DataError, RunError
 from regard.config.expressions import MASKS
 from regard.config.fronts import Embed, Front, Patches, Pixels, Stages
-from regard.config.heads import Bare, Both, Head, Pooled, Vocabulary
+from regard.config.heads import Bare, Both, Each, Head, Pooled, Vocabulary
 from regard.config.models import INITS, Encoder, Towers, Transformer
 from regard.config.positions import (
     Alibi,
@@ -44,14 +44,30 @@ from regard.config.recipe import (
     Trapezoid,
     Words,
 )
+from regard.config.search import Search
+from regard.config.tasks import (
+    Answer,
+    Classify,
+    Infill,
+    Masked,
+    NextToken,
+    Prefix,
+    Regress,
+    Spans,
+    Tag,
+    Task,
+    Translate,
+)
 from regard.config.trunk import ACTIVATIONS, KERNELS, MLP, NO_DROPOUT, Attention, Dropout, Norm, Trunk
 from regard.config.version import VERSION
 
 __all__ = [
     "ACTIVATIONS", "INITS", "KERNELS", "MASKS", "MAY_CHANGE", "MLP", "NO_DROPOUT", "PACKAGED", "PRESETS", "VERSION",
-    "AdamW", "Alibi", "Attention", "Bare", "Both", "Buckets", "Bytes", "Characters", "ConfigError", "Data",
-    "DataError", "Dropout", "Embed", "Encoder", "Front", "Head", "Learned", "Muon", "Noam", "Norm", "Nowhere",
-    "OneHot", "Patches", "Pieces", "Pixels", "Pooled", "Position", "Recipe", "Relative", "Report", "Rotary",
-    "RunError", "Sampling", "Saved", "Shaw", "Sinusoidal", "Slope", "Stages", "Text", "Towers", "Train",
-    "Transformer", "Trapezoid", "Trunk", "Vocabulary", "Words", "make", "read", "schema", "text", "tree",
+    "AdamW", "Alibi", "Answer", "Attention", "Bare", "Both", "Buckets", "Bytes", "Characters", "Classify",
+    "ConfigError", "Data", "DataError", "Dropout", "Each", "Embed", "Encoder", "Front", "Head", "Infill", "Learned",
+    "Masked", "Muon", "NextToken", "Noam", "Norm", "Nowhere", "OneHot", "Patches", "Pieces", "Pixels", "Pooled",
+    "Position", "Prefix", "Recipe", "Regress", "Relative", "Report", "Rotary", "RunError", "Sampling", "Saved",
+    "Search", "Shaw", "Sinusoidal", "Slope", "Spans", "Stages", "Tag", "Task", "Text", "Towers", "Train",
+    "Transformer", "Translate", "Trapezoid", "Trunk", "Vocabulary", "Words", "make", "read", "schema", "text",
+    "tree",
 ]  # fmt: skip

@@ -50,10 +50,22 @@ class Both:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Each:
+    """`out` numbers for every token: the classes of a tag, or how well an answer begins and ends there (2)."""
+
+    kind: Literal["each"] = "each"
+    out: int = 2
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        at_least(1, out=self.out)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bare:
     """No head: the trunk's vectors themselves."""
 
     kind: Literal["none"] = "none"
 
 
-Head = Vocabulary | Pooled | Both | Bare
+Head = Vocabulary | Pooled | Both | Each | Bare

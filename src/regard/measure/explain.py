@@ -131,6 +131,8 @@ def asked(c: config.Head, model: Transformer) -> str:
         return f"{model.c.trunk.dim} -> {c.size or model.c.embed.vocab:,}" + (", tied to embed" if c.tied else "")
     if isinstance(c, config.Pooled):
         return f"one vector from {c.place}" + (f", {model.c.trunk.dim} -> {c.out:,}" if c.out else "")
+    if isinstance(c, config.Each):
+        return f"every vector, {model.c.trunk.dim} -> {c.out:,}"
     return "none"
 
 

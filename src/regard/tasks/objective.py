@@ -6,7 +6,7 @@ of all ranks. So accumulating k micro-batches of b rows gives the gradients of o
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -20,10 +20,10 @@ class Part:
 
 
 class Objective(Protocol):
-    def parts(self, batch: Tensor) -> dict[str, Part]:
+    def parts(self, batch: Any) -> dict[str, Part]:
         """How often each part is asked of this batch; known from the labels alone."""
 
-    def sums(self, model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
+    def sums(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         """The losses of each part, summed; in fp32."""
 
 

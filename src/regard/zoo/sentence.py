@@ -87,6 +87,8 @@ def head(c: config.Head, vocab: int) -> str:
     if isinstance(c, config.Pooled):
         dense, out = ", a dense tanh layer" if c.dense else "", f", mapped to {c.out:,}" if c.out else ""
         return f"{PLACES[c.place]}{dense}{out}"
+    if isinstance(c, config.Each):
+        return f"every token's vector, mapped to {c.out:,}"
     return "none, the trunk's own vectors"
 
 

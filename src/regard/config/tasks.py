@@ -1,0 +1,231 @@
+"""What can be said about objectives: what is asked of a model, and in which columns of the data it stands.
+
+    kind       reads                        is asked for                                     a model with
+    next       text                         the next token, everywhere                       causal, head vocabulary
+    masked     text                         the tokens that were hidden                      head vocabulary (or both)
+    translate  source, target               the target, word by word                         an encoder beside it
+    spans      text                         the spans that were cut out (T5)                 an encoder beside it
+    infill     text                         the whole text, from one with holes (BART)       an encoder beside it
+    prefix     text                         how the text goes on                             an encoder beside it
+    classify   text, pair, label            which class                                      head pooled
+    regress    text, pair, label            which number                                     head pooled
+    tag        words, labels                a class for every word                           head each
+    answer     question, context, answer    where in the context the answer stands           head each
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regard.config.checks import at_least
+
+Begin = Literal["auto", "start", "pad", "end"]  # the special token before a target
+
+
+def share(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not 0 < number < 1:
+            raise ValueError(f"{name}: {number} is not a part between 0 and 1")
+
+
+def columns(**names: str | None) -> None:
+    """Each column has a name, and no two the same."""
+    said = {name: column for name, column in names.items() if column is not None}
+    for name, column in said.items():
+        if not column:
+            raise ValueError(f"{name}: empty; name a column of the data")
+        if twin := [other for other in said if other != name and said[other] == column]:
+            raise ValueError(f"{name}: column {column!r} is also {twin[0]}; name two different ones")
+
+
+def check_smoothing(smoothing: float) -> None:
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"smoothing: {smoothing} is not from 0 up to 1; 0 smooths nothing")
+
+
+def check_classes(classes: tuple[str, ...]) -> None:
+    if twice := [name for name in classes if classes.count(name) > 1]:
+        raise ValueError(f"classes: {twice[0]!r} stands there twice")
+    if len(classes) == 1:
+        raise ValueError(f"classes: {classes[0]!r} alone leaves nothing to tell apart; name two or more")
+
+
+# ---------------------------------------------------------------- language
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextToken:
+    """The next token at every place at once."""
+
+    kind: Literal["next"] = "next"
+    text: str = "text"
+
+    def __post_init__(self) -> None:
+        columns(text=self.text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masked:
+    """Some tokens hidden, to be told from both sides (BERT: Devlin et al. 2019).
+
+    Of the tokens a part of `rate` is chosen; of these a part of `mask` becomes the mask token, of `random` any other
+    token, and the rest stays as it is. `whole_words` chooses all pieces of a word or none. With `next_sentence` the
+    text is a document, a sentence a line (or a list of them), and the model also tells whether two parts follow each
+    other.
+    """
+
+    kind: Literal["masked"] = "masked"
+    text: str = "text"
+    rate: float = 0.15
+    mask: float = 0.8
+    random: float = 0.1
+    whole_words: bool = False
+    next_sentence: bool = False
+
+    def __post_init__(self) -> None:
+        columns(text=self.text)
+        share(rate=self.rate)
+        at_least(0, mask=self.mask, random=self.random)
+        if self.mask + self.random > 1:
+            raise ValueError(f"random: {self.random} and mask {self.mask} are together more than 1")
+
+
+# ---------------------------------------------------------------- encoder-decoders
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translate:
+    """One text from another, word by word, each word told what stood before it (teacher forcing).
+
+    `smoothing` gives that part of the certainty to all other words (Vaswani et al. 2017). `begin` is the special token
+    that a target begins with: auto is the tokenizer's start, or pad (T5, Marian), or end.
+    """
+
+    kind: Literal["translate"] = "translate"
+    source: str = "source"
+    target: str = "target"
+    smoothing: float = 0.1
+    begin: Begin = "auto"
+
+    def __post_init__(self) -> None:
+        columns(source=self.source, target=self.target)
+        check_smoothing(self.smoothing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spans:
+    """Spans of about `mean` tokens cut out, a numbered sentinel for each; they are told one after the other (T5).
+
+    A part of `rate` of the tokens goes. Sentinels are the tokenizer's <extra_id_0>, <extra_id_1>, ... (Raffel et al.
+    2020); one that has none gets as many as are said here.
+    """
+
+    kind: Literal["spans"] = "spans"
+    text: str = "text"
+    rate: float = 0.15
+    mean: float = 3.0
+    sentinels: int = 100
+    begin: Begin = "auto"
+
+    def __post_init__(self) -> None:
+        columns(text=self.text)
+        share(rate=self.rate)
+        at_least(1, mean=self.mean)
+        at_least(2, sentinels=self.sentinels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Infill:
+    """Spans of Poisson(`mean`) tokens, one mask for each whatever its length, none included; all is told (BART)."""
+
+    kind: Literal["infill"] = "infill"
+    text: str = "text"
+    rate: float = 0.3
+    mean: float = 3.0
+    begin: Begin = "auto"
+
+    def __post_init__(self) -> None:
+        columns(text=self.text)
+        share(rate=self.rate)
+        at_least(1, mean=self.mean)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefix:
+    """A text cut at a random place: the encoder reads what is before, the decoder tells what is after."""
+
+    kind: Literal["prefix"] = "prefix"
+    text: str = "text"
+    begin: Begin = "auto"
+
+    def __post_init__(self) -> None:
+        columns(text=self.text)
+
+
+# ---------------------------------------------------------------- what a text is, and where
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classify:
+    """Which of the `classes` a text is, or a pair of texts; without classes they are found in the training data."""
+
+    kind: Literal["classify"] = "classify"
+    text: str = "text"
+    pair: str | None = None
+    label: str = "label"
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        columns(text=self.text, pair=self.pair, label=self.label)
+        check_classes(self.classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regress:
+    """A number for a text, or for a pair of texts."""
+
+    kind: Literal["regress"] = "regress"
+    text: str = "text"
+    pair: str | None = None
+    label: str = "label"
+
+    def __post_init__(self) -> None:
+        columns(text=self.text, pair=self.pair, label=self.label)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tag:
+    """A class for every word: two lists, or two strings with spaces between. A word's first piece carries its label."""
+
+    kind: Literal["tag"] = "tag"
+    words: str = "words"
+    labels: str = "labels"
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        columns(words=self.words, labels=self.labels)
+        check_classes(self.classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Where in the context the answer to a question stands (SQuAD: Rajpurkar et al. 2016).
+
+    `start` is the column with the answer's first character; none: where it stands first. An empty answer: there is
+    none. A context too long to be read at once is read in windows, `stride` tokens apart; an answer has at most
+    `longest` tokens.
+    """
+
+    kind: Literal["answer"] = "answer"
+    question: str = "question"
+    context: str = "context"
+    answer: str = "answer"
+    start: str | None = "start"
+    stride: int = 128
+    longest: int = 30
+
+    def __post_init__(self) -> None:
+        columns(question=self.question, context=self.context, answer=self.answer, start=self.start)
+        at_least(1, stride=self.stride, longest=self.longest)
+
+
+Task = NextToken | Masked | Translate | Spans | Infill | Prefix | Classify | Regress | Tag | Answer

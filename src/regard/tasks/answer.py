@@ -1,0 +1,196 @@
+"""Where in a text does the answer stand? Every token says how well an answer begins there, and how well it ends.
+
+    [CLS] who sat on the mat ? [SEP] it was the cat that sat there . [SEP]
+      │   └──────────────── never chosen ──┘  begin: the, end: cat
+      └─ chosen where there is no answer
+
+A context too long for one row is read in windows; the best answer of all windows is the answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import config
+from regard.config import DataError
+from regard.tasks import records
+from regard.tasks.losses import asked
+from regard.tasks.metrics import exact, overlap, ratio
+from regard.tasks.objective import Part
+from regard.tasks.pairs import separators
+from regard.tasks.records import Record
+from regard.tasks.rows import Batch, Example
+from regard.tasks.specials import Specials
+from regard.tasks.task import Answers, Task, enter
+from regard.tasks.words import cover, pieces
+from regard.text import Tokenizer
+
+
+class Found(NamedTuple):
+    """An answer: from which to which character of the context (0 to 0: there is none), and how sure it is."""
+
+    start: int
+    stop: int
+    score: float
+
+
+@enter("answer")
+@dataclass(frozen=True, eq=False)
+class Answer(Task):
+    c: config.Answer = config.Answer()
+    heads = ("each",)
+
+    @classmethod
+    def needs(cls, c: config.Answer, specials: Specials) -> tuple[str, ...]:
+        return separators(specials, True)
+
+    def check(self, model: config.Transformer) -> None:
+        super().check(model)
+        if isinstance(model.head, config.Each) and model.head.out != 2:
+            raise config.ConfigError(f"model.head.out: {model.head.out}, and an answer begins and ends: set it to 2")
+
+    # ---------------------------------------------------------------- examples
+
+    def example(self, record: Record, tokenizer: Tokenizer) -> Example:
+        """The window in which the answer has most text around it."""
+        windows = self.windows(record, tokenizer)
+        best = max(windows, key=lambda window: (window["stop"] > 0, amid(window)))
+        if self.right(record) and not best["stop"]:
+            raise DataError(f"{records.place(record)}: the answer does not fit in a row of {self.rows.length} tokens; "
+                            "let rows be longer, or task.stride smaller")  # fmt: skip
+        return best
+
+    def windows(self, record: Record, tokenizer: Tokenizer) -> list[Example]:
+        """The whole context, in as many rows as it takes; "start" and "stop" are 0 where the answer is not in one."""
+        context, all_asked = records.text(record, self.c.context), records.ids(record, self.c.question, tokenizer)
+        ids, offsets = pieces(tokenizer, context)
+        truth = self.truth(record, context)
+        held = None if truth is None else cover(offsets, *truth)
+        free = self.rows.length - len(self.specials.pair)
+        question = all_asked[: free // 2]  # the context keeps half of the row at least
+        room, lost = free - len(question), len(all_asked) - len(question)
+        step = min(self.c.stride, room)
+        starts = range(0, max(1, len(ids) - room + step), step)
+        made = [self.window(question, ids[at : at + room], offsets[at : at + room], minus(held, at)) for at in starts]
+        return [window | {"cut": lost + len(ids) - window["read"]} for window in made]
+
+    def window(
+        self, question: list[int], ids: list[int], offsets: list[tuple[int, int]], held: tuple[int, int] | None
+    ) -> Example:
+        """A question and a part of the context; `held` is the answer's first and last token in it."""
+        special = self.specials.pair
+        before, after = len(special.before) + len(question) + len(special.between), len(special.after)
+        inside = held is not None and held[0] >= 0 and held[1] < len(ids)
+        first, last = (before + held[0], before + held[1]) if inside and held is not None else (0, 0)
+        return {
+            "ids": special(question, ids), "segment": special.segments(question, ids),
+            "from": [-1] * before + [start for start, _ in offsets] + [-1] * after,
+            "upto": [-1] * before + [stop for _, stop in offsets] + [-1] * after,
+            "start": first, "stop": last, "read": len(ids),
+        }  # fmt: skip
+
+    def truth(self, record: Record, context: str) -> tuple[int, int] | None:
+        """From which to which character the first right answer stands; None: there is none."""
+        if not (right := self.right(record)):
+            return None
+        at = context.find(right[0]) if self.c.start is None else first(records.column(record, self.c.start))
+        start = int(at) if str(at).isdecimal() else len(context)
+        if context[start : start + len(right[0])] != right[0]:
+            where = "in" if self.c.start is None else f"at character {at} of"
+            raise DataError(f"{records.place(record)}: answer {right[0]!r} does not stand {where} column "
+                            f"{self.c.context!r}; mend it, or leave the record out")  # fmt: skip
+        return start, start + len(right[0])
+
+    def right(self, record: Record) -> list[str]:
+        """The answers that count as right; empty where there is none."""
+        found = records.column(record, self.c.answer)
+        return [str(text) for text in (found if isinstance(found, list | tuple) else [found]) if text]
+
+    # ---------------------------------------------------------------- batches
+
+    def collate(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
+        rows = [example["ids"] for example in examples]
+        ids = self.rows.padded(rows, self.specials.fill)
+        shift = [ids.shape[1] - len(row) if self.rows.side == "left" else 0 for row in rows]
+        batch = {"ids": ids} | self.rows.real(rows)
+        if self.segments:
+            batch["segment"] = self.rows.padded([example["segment"] for example in examples], 0)
+        for name in ("from", "upto"):
+            batch[name] = self.rows.padded([example[name] for example in examples], -1)
+        for name in ("start", "stop"):
+            batch[name] = torch.tensor([example[name] + by for example, by in zip(examples, shift, strict=True)])
+        batch["none"] = torch.tensor(shift)  # the first token: chosen where there is no answer
+        return batch
+
+    def parts(self, batch: Batch) -> dict[str, Part]:
+        return {"loss": Part(2 * len(batch["start"]))}
+
+    def sums(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        said = zip(("start", "stop"), self.logits(model, batch), strict=True)
+        first, last = (F.cross_entropy(logits, batch[name], reduction="sum") for name, logits in said)
+        return {"loss": first + last}
+
+    def logits(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(B, N) twice: how well an answer begins and ends at each token; never in the question, never in padding."""
+        may = (batch["from"] >= 0).scatter(1, batch["none"][:, None], True)
+        starts, stops = asked(model, batch).float().masked_fill(~may[..., None], float("-inf")).unbind(-1)
+        return starts, stops
+
+    # ---------------------------------------------------------------- answers
+
+    def answers(self, model: nn.Module, batch: Batch) -> Answers:
+        """The best answer of each row, and how much better it is than none."""
+        starts, stops = self.logits(model, batch)
+        none = (starts + stops).gather(1, batch["none"][:, None])[:, 0]
+        spans = (starts[:, :, None] + stops[:, None, :]).masked_fill(~self.sensible(batch), float("-inf"))
+        best, place = spans.flatten(1).max(-1)
+        found = self.characters(batch, place // spans.shape[1], place % spans.shape[1])
+        sure = (best - none).tolist()
+        return {"loss": [Found(*span, s) if s > 0 else Found(0, 0, s) for span, s in zip(found, sure, strict=True)]}
+
+    def sensible(self, batch: Batch) -> Tensor:  # (B, N, N), from the row to the column
+        """Spans of the context that do not end before they begin, and are not too long."""
+        inside = batch["from"] >= 0
+        square = torch.ones_like(inside[0]).expand(inside.shape[1], -1)
+        return (square.triu() & ~square.triu(self.c.longest)) & inside[:, :, None] & inside[:, None, :]
+
+    def characters(self, batch: Batch, first: Tensor, last: Tensor) -> list[tuple[int, int]]:
+        """From which to which character of the context a span of tokens goes; 0 to 0 outside."""
+        starts, stops = batch["from"].gather(1, first[:, None]), batch["upto"].gather(1, last[:, None])
+        return list(zip(starts[:, 0].clamp(min=0).tolist(), stops[:, 0].clamp(min=0).tolist(), strict=True))
+
+    def expected(self, batch: Batch) -> Answers:
+        return {"loss": [Found(*span, 0.0) for span in self.characters(batch, batch["start"], batch["stop"])]}
+
+    def score(self, said: Answers, meant: Answers) -> dict[str, float]:
+        """How many begin and end at the right characters; `squad` compares texts."""
+        right = [a[:2] == b[:2] for a, b in zip(said["loss"], meant["loss"], strict=True)]
+        return {"accuracy": ratio(sum(right), len(right))}
+
+    def squad(self, found: Sequence[Sequence[Found]], given: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Exact match and F1 of the best answer of each record's windows, in percent as SQuAD has them."""
+        ems, f1s = [], []
+        for windows, record in zip(found, given, strict=True):
+            best = max(windows, key=lambda each: each.score)
+            said, right = record[self.c.context][best.start : best.stop], self.right(record) or [""]
+            ems.append(exact(said, right))
+            f1s.append(overlap(said, right))
+        return {"exact": 100 * ratio(sum(ems), len(ems)), "f1": 100 * ratio(sum(f1s), len(f1s))}
+
+
+def amid(window: Example) -> int:
+    """Tokens on the poorer side of the answer."""
+    return min(int(window["start"]), len(window["ids"]) - int(window["stop"]))
+
+
+def minus(held: tuple[int, int] | None, by: int) -> tuple[int, int] | None:
+    return None if held is None else (held[0] - by, held[1] - by)
+
+
+def first(found: Any) -> Any:
+    """SQuAD gives a list of answers, and a list of their starts."""
+    return found[0] if isinstance(found, list | tuple) and found else found
