@@ -22,6 +22,7 @@ SURFACE = {
     "evaluate": "checkpoint files --json",
     "generate": "checkpoint prompt --file --count --json "
                 "--new --temperature --top-k --top-p --min-p --repetition --stop --seed",
+    "translate": "words --model --beams --length-penalty --n-best --align --file --json",
     "explain": "thing overrides --heads --text --json",
     "estimate": "thing overrides --calibrate --json --params --batch --context --dtype --ranks --tokens --device "
                 "--utilisation --price --ratio",

@@ -248,6 +248,104 @@ def test_a_prompt_is_not_part_of_what_is_searched_for_stop_strings(tokenizers):
     assert told.text == "cat"
 
 
+# ---------------------------------------------------------------- beams
+
+
+@EVERY
+def test_the_best_text_in_strings_is_the_best_in_ids(tokenizers, kind):
+    tokenizer = tokenizers[kind]
+    one, ids = speaker(tokenizer), tokenizer.encode(PROMPT)
+    ([found],) = one.search([ids], new=NEW, beams=3)
+    end = found.ids[-1] in one.limits.ends
+    whole = tokenizer.decode(ids) + one.generate(PROMPT, new=NEW, beams=3)
+
+    assert whole == tokenizer.decode([*ids, *found.ids[: len(found.ids) - end]])
+    assert one.generate(torch.tensor(ids), new=NEW, beams=3).tolist() == list(found.ids)
+
+
+def test_a_completion_by_beams_has_a_score_and_the_others(tokenizers):
+    one = speaker(tokenizers["bpe"])
+    told = one.complete(PROMPT, new=7, beams=5, best=3)
+    (found,) = one.search([one.tokenizer.encode(PROMPT)], new=7, beams=5, best=3)
+    every = [told, *told.others]
+
+    assert [(each.ids, each.score) for each in every] == [(each.ids, each.score) for each in found]
+    assert [each.score for each in every] == sorted((each.score for each in every), reverse=True)
+    assert all((each.seed, each.prompt, each.others) == (None, PROMPT, ()) for each in every[1:])
+    assert one.complete([PROMPT, "a"], new=7, beams=5)[0].text == told.text == one.generate(PROMPT, new=7, beams=5)
+
+
+@pytest.mark.spec("S110")
+def test_a_text_found_by_beams_does_not_show_its_end_token(tokenizers):
+    one = speaker(tokenizers["bpe"])
+    end, ids = one.tokenizer.roles["end"], one.tokenizer.encode(PROMPT)
+    ([free],) = one.search([ids], new=NEW, beams=9)
+    with torch.no_grad():
+        one.head.weight[end] = 1.1 * one.head.weight[free.ids[3]]  # an end that comes
+    every = one.complete(PROMPT, new=NEW, beams=9, best=9, length_penalty=0.0)
+    ended = [each for each in (every, *every.others) if each.reason == "end"]
+
+    assert ended and all(each.ids[-1] == end for each in ended)
+    for each in ended:
+        assert one.tokenizer.decode(ids) + each.text == one.tokenizer.decode([*ids, *each.ids[:-1]])
+
+
+def test_rows_of_ids_that_beams_end_early_are_filled_with_the_token_that_ended_them():
+    one = lively(C.Transformer(embed=C.Embed(vocab=11, end=2), trunk=trunk(), head=C.Vocabulary(tied=False)))
+    prompt = torch.randint(11, (7, 3))
+    found = one.search(prompt.tolist(), new=NEW, beams=3, length_penalty=0.0)
+    said = one.generate(prompt, new=NEW, beams=3, length_penalty=0.0)
+
+    assert [tuple(row[: len(each.ids)].tolist()) for row, (each,) in zip(said, found, strict=True)] == [
+        each.ids for (each,) in found
+    ]
+    assert len({len(each.ids) for (each,) in found}) > 1
+    assert all((row[len(each.ids) :] == 2).all() for row, (each,) in zip(said, found, strict=True))
+
+
+def test_padding_in_a_tensor_of_prompts_is_not_read():
+    c = C.Transformer(embed=C.Embed(vocab=11, pad=3), trunk=trunk(), head=C.Vocabulary(tied=False))
+    one = lively(c)
+
+    assert one.generate(torch.tensor([[3, 3, 5, 7]]), new=5, beams=2).tolist() == [
+        one.generate(torch.tensor([5, 7]), new=5, beams=2).tolist()
+    ]
+
+
+NO_BEAMS = {
+    "temperature": (dict(beams=4, temperature=0.7), "^temperature: beams find the likeliest text and draw none; leave"),
+    "top_k": (dict(beams=4, top_k=5), "^top_k: beams find"),
+    "seed": (dict(beams=4, seed=5), "^seed: beams find"),
+    "stop": (dict(beams=4, stop="x"), "^stop: a text is searched for as a whole; leave out stop, or beams$"),
+    "misspelt": (dict(beams=4, lenght_penalty=1.0), r"^lenght_penalty: no such setting; did you mean 'length_penalty'"),
+    "without beams": (dict(length_penalty=2.0), "^length_penalty: a setting of beam search; set beams as well"),
+}
+
+
+@pytest.mark.parametrize("settings, message", NO_BEAMS.values(), ids=NO_BEAMS)
+def test_drawing_and_searching_are_not_mixed(tokenizers, settings, message):
+    one = speaker(tokenizers["char"])
+
+    for verb, prompt in ((one.generate, PROMPT), (one.complete, PROMPT), (one.generate, torch.tensor([1, 2]))):
+        with pytest.raises(C.ConfigError, match=message):
+            verb(prompt, **settings)
+
+
+def test_settings_of_drawing_that_change_nothing_are_no_mistake(tokenizers):
+    one, plain = speaker(tokenizers["char"]), dict(temperature=1.0, top_k=None, repetition=1.0, stop=(), seed=None)
+
+    assert one.generate(PROMPT, new=5, beams=2, **plain) == one.generate(PROMPT, new=5, beams=2)
+
+
+def test_beams_cannot_be_streamed_and_generate_gives_one_text(tokenizers):
+    one = speaker(tokenizers["char"])
+
+    with pytest.raises(C.ConfigError, match="^beams: which text is the best is known only at its end"):
+        one.stream(PROMPT, beams=2)
+    with pytest.raises(C.ConfigError, match="^best: generate gives the best text alone; model.complete gives"):
+        one.generate(PROMPT, beams=2, best=2)
+
+
 # ---------------------------------------------------------------- how a text begins
 
 

@@ -24,7 +24,12 @@ NO_LIMITS = Limits()
 
 def window(model: Transformer, limits: Limits) -> int | None:
     """The most tokens that the model can read at once: by its positions, and by what it was trained on."""
-    position, lengths = model.c.trunk.position, [] if limits.context is None else [limits.context]
+    return reach(model.c.trunk, limits)
+
+
+def reach(trunk: config.Trunk, limits: Limits) -> int | None:
+    """The same of one trunk: an encoder may reach farther than its decoder."""
+    position, lengths = trunk.position, [] if limits.context is None else [limits.context]
     if isinstance(position, config.Learned | config.OneHot):
         lengths += position.length if isinstance(position.length, tuple) else [position.length]
     return min(lengths, default=None)
@@ -56,6 +61,19 @@ def check_texts(model: Transformer, texts: Sequence[Sequence[int]]) -> None:
         if (stranger := next((id for id in text if not 0 <= id < vocab), None)) is not None:
             raise config.DataError(
                 f"prompt: id {stranger} is outside the model's vocabulary of {vocab}; use the tokenizer of its training"
+            )
+
+
+def check_room(model: Transformer, limits: Limits, texts: Sequence[Sequence[int]], new: Sequence[int]) -> None:
+    """Prompts and what comes after them are read at once: beams do not slide. The last token is never read."""
+    most = window(model, limits)
+    for text, more in zip(texts, new, strict=True):
+        if most is not None and len(text) + more - 1 > most:
+            room = most - len(text) + 1
+            remedy = f"set new to {room} or less" if room > 0 else "shorten the prompt"
+            raise config.ConfigError(
+                f"new: {more} tokens after a prompt of {len(text)} are more than the {most} that this model reads at "
+                f"once, and beams do not slide; {remedy}"
             )
 
 

@@ -1,6 +1,7 @@
-"""The core's Transformer with the verbs that need other rooms: load, build, generate, stream, save."""
+"""The core's Transformer with the verbs that need other rooms: load, build, generate, stream, translate, save."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -12,21 +13,30 @@ import regard.heads
 import regard.inputs  # noqa: F401
 from regard import config
 from regard.core import model as core
+from regard.generate.asked import is_search, one_text, sampling, searching
+from regard.generate.beam import Found, search
 from regard.generate.limits import Limits
 from regard.generate.session import Session
-from regard.generate.speech import Completion, Speech
+from regard.generate.speech import Completion, Speech, ranked
 from regard.heads import Towers
 
 if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that needs them
+    from regard.generate.align import Alignment
     from regard.text import Tokenizer
 
 
 class Transformer(core.Transformer):
-    """A model that can be asked: with its tokenizer, if it has one, and the length it was trained on."""
+    """A model that can be asked: with its tokenizer, if it has one, and the length it was trained on.
+
+    An encoder-decoder may say its target in other tokens than it reads, those of `target_tokenizer`; a target begins
+    with the id `begin`, or as training lays it out if that is None.
+    """
 
     def __init__(self, c: config.Transformer) -> None:
         super().__init__(c)
         self.tokenizer: Tokenizer | None = None
+        self.target_tokenizer: Tokenizer | None = None
+        self.begin: int | None = None
         self.context: int | None = None
 
     @overload
@@ -40,9 +50,11 @@ class Transformer(core.Transformer):
         """What comes after the prompt. Strings in, strings out; ids in, ids out: (N,) or (B, N) to (new,) or (B, new).
 
         The settings are those of `config.Sampling`: new, temperature, top_k, top_p, min_p, repetition, stop, seed.
-        An encoder-decoder also takes `source` ids (B, S) and `source_real`. Rows of ids that end early are filled up
-        with the token that ended them.
+        With `beams` the likeliest text is searched for, and they are those of `config.Search`: new, shortest, beams,
+        best, length_penalty, early_stopping. An encoder-decoder also takes `source` ids (B, S) and `source_real`.
+        Rows of ids that end early are filled up with the token that ended them.
         """
+        one_text(settings, "generate", "complete")
         if isinstance(prompt, Tensor):
             return self.continued(prompt, settings)
         told = self.complete(prompt, **settings)
@@ -50,6 +62,9 @@ class Transformer(core.Transformer):
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
         """The same text piece by piece, as it becomes certain: no half characters, nothing of a stop string."""
+        if is_search(settings):
+            raise config.ConfigError("beams: which text is the best is known only at its end, so there is nothing to "
+                                     "stream; use generate or complete")  # fmt: skip
         speech = self.speech([prompt], settings)
         return (text for _, text in speech)
 
@@ -59,43 +74,109 @@ class Transformer(core.Transformer):
     def complete(self, prompt: list[str], **settings: Any) -> list[Completion]: ...
 
     def complete(self, prompt: str | list[str], **settings: Any) -> Completion | list[Completion]:
-        """The text with what is to be known about it: its tokens, why it ended, the seed, the time it took."""
-        speech = self.speech([prompt] if isinstance(prompt, str) else prompt, settings)
-        for _ in speech:
-            pass
-        return speech.completions[0] if isinstance(prompt, str) else speech.completions
+        """The text with what is to be known about it: its tokens, why it ended, the seed, the time it took.
+
+        With `beams` also its score, and with `best` the others that were found.
+        """
+        prompts = [prompt] if isinstance(prompt, str) else prompt
+        if is_search(settings):
+            told = self.searched(prompts, settings)
+        else:
+            speech = self.speech(prompts, settings)
+            for _ in speech:
+                pass
+            told = speech.completions
+        return told[0] if isinstance(prompt, str) else told
+
+    @overload
+    def translate(self, text: str, *, new: int | None = None, **settings: Any) -> str: ...
+    @overload
+    def translate(self, text: list[str], *, new: int | None = None, **settings: Any) -> list[str]: ...
+
+    def translate(self, text: str | list[str], *, new: int | None = None, **settings: Any) -> str | list[str]:
+        """What an encoder-decoder makes of a text, by beam search with the settings of `config.Search`.
+
+        A translation has at most `new` tokens; by itself twice as many as the source, and a few.
+        """
+        one_text(settings, "translate", "translations")
+        told = self.translations([text] if isinstance(text, str) else text, new=new, **settings)
+        return told[0].text if isinstance(text, str) else [one.text for one in told]
+
+    def translations(self, texts: list[str], *, new: int | None = None, **settings: Any) -> list[Completion]:
+        """The same with what is to be known: tokens, score, why each ended; `best` of them, the others in `others`."""
+        from regard.generate.translate import Translator
+
+        return Translator(self)(texts, settings, new)
+
+    def align(self, source: str, target: str | Sequence[int] | None = None, layer: int | None = None) -> "Alignment":
+        """Where the decoder looks in the source while it tells each token of the target.
+
+        The target is a text, or the ids that were told; by itself the model's own translation. `layer` is one of the
+        decoder's, by itself the last but one; its heads are averaged.
+        """
+        from regard.generate.align import align
+
+        return align(self, source, target, layer)
 
     def save(self, path: str | Path) -> None:
         """Weights, config and tokenizer as a folder, in the form of `transformers` where the family has one."""
         from regard.hub import folder
 
-        folder.write(Path(path), self, tokenizer=self.tokenizer, context=self.context)
+        folder.write(Path(path), self, self.tokenizer, self.context, target=self.target_tokenizer, begin=self.begin)
 
     # ---------------------------------------------------------------- from prompts to sessions
 
     def speech(self, prompts: list[str], settings: dict[str, Any]) -> Speech:
-        if self.tokenizer is None:
+        tokenizer, texts = self.encoded(prompts)
+        return Speech(self.session(texts, **settings), tokenizer, prompts)
+
+    def searched(self, prompts: list[str], settings: dict[str, Any]) -> list[Completion]:
+        began = time.perf_counter()
+        tokenizer, texts = self.encoded(prompts)
+        found = self.search(texts, **settings)
+        seconds, ends = time.perf_counter() - began, self.limits.ends
+        rows = zip(prompts, texts, found, strict=True)
+        return [ranked(prompt, text, each, tokenizer, ends, seconds) for prompt, text, each in rows]
+
+    def encoded(self, prompts: list[str]) -> tuple["Tokenizer", list[list[int]]]:
+        """Prompts in ids, and the tokenizer of what comes after them."""
+        if (tokenizer := self.speaks) is None:
             raise config.DataError("prompt: this model has no tokenizer; set model.tokenizer, or give a tensor of ids")
         try:
-            texts = [self.begun(self.tokenizer.encode(prompt)) for prompt in prompts]
+            return tokenizer, [self.begun(tokenizer.encode(prompt)) for prompt in prompts]
         except config.DataError as problem:
             where = "" if str(problem).startswith("prompt") else "prompt: "
             raise config.DataError(f"{where}{problem}") from None
-        return Speech(self.session(texts, **settings), self.tokenizer, prompts)
 
     def continued(self, prompt: Tensor, settings: dict[str, Any]) -> Tensor:
         rows = torch.atleast_2d(prompt)
         if rows.dim() != 2 or not len(rows) or prompt.is_floating_point() or prompt.dtype == torch.bool:
             raise config.DataError(f"prompt: expected ids (N,) or (B, N), got {prompt.dtype} {tuple(prompt.shape)}")
-        session = self.session([self.begun(row) for row in rows.tolist()], **settings)
+        texts = [self.begun(row) for row in rows.tolist()]
+        if is_search(settings):
+            new = [list(found[0].ids) for found in self.search(texts, **settings)]
+        else:
+            new = self.listened(self.session(texts, **settings))
+        longest = max(map(len, new))
+        full = [row + row[-1:] * (longest - len(row)) for row in new]
+        made = torch.tensor(full, dtype=torch.long, device=prompt.device)
+        return made[0] if prompt.dim() == 1 else made
+
+    def listened(self, session: Session) -> list[list[int]]:
+        """All that a session says, in ids."""
         if session.c.stop:
             raise config.ConfigError("stop: strings stop texts; give the prompt as text, or let an end token stop it")
-        new: list[list[int]] = [[] for _ in rows]
+        new: list[list[int]] = [[] for _ in session.texts]
         for ids in session:
             for row, id in zip(new, ids, strict=True):
-                row.append(row[-1] if id is None else id)
-        made = torch.tensor(new, dtype=torch.long, device=prompt.device)
-        return made[0] if prompt.dim() == 1 else made
+                row += [] if id is None else [id]
+        return new
+
+    def search(self, texts: list[list[int]], **settings: Any) -> list[list[Found]]:
+        """The best continuations of each text in ids, by beam search, with their scores."""
+        sources = {name: settings.pop(name) for name in ("source", "source_real") if name in settings}
+        texts = [[id for id in text if id != self.c.embed.pad] for text in texts]
+        return search(self, texts, searching(settings), self.limits, **sources)
 
     def session(self, texts: list[list[int]], **settings: Any) -> Session:
         """A session in ids: for those who want to see or to change every step."""
@@ -105,7 +186,7 @@ class Transformer(core.Transformer):
     @property
     def limits(self) -> Limits:
         ends = frozenset(id for id in (self.role("end"), self.c.embed.end) if id is not None)
-        known = None if self.tokenizer is None else len(self.tokenizer)
+        known = None if self.speaks is None else len(self.speaks)
         return Limits(context=self.context, known=known, ends=ends)
 
     def begun(self, ids: list[int]) -> list[int]:
@@ -117,13 +198,12 @@ class Transformer(core.Transformer):
         return ids if ids or first is None else [first]
 
     def role(self, name: str) -> int | None:
-        return None if self.tokenizer is None else self.tokenizer.roles.get(name)
+        return None if self.speaks is None else self.speaks.roles.get(name)
 
-
-def sampling(settings: dict[str, Any]) -> config.Sampling:
-    """Settings by name; one stop string may stand for a list of one."""
-    stop = settings.get("stop", ())
-    return config.make(config.Sampling, settings | {"stop": (stop,) if isinstance(stop, str) else stop})
+    @property
+    def speaks(self) -> "Tokenizer | None":
+        """The tokenizer of what the model says."""
+        return self.tokenizer if self.target_tokenizer is None else self.target_tokenizer
 
 
 @overload
@@ -149,8 +229,9 @@ def load(path: str | Path, device: str = "auto") -> Transformer:
     where, found = place(device), folder.read(Path(path))
     model = build(found.config)
     folder.fill(model, found)
-    model.context = found.context
+    model.context, model.begin = found.context, found.begin
     model.tokenizer = None if found.tokenizer_path is None else Tokenizer.load(found.tokenizer_path)
+    model.target_tokenizer = None if found.target_path is None else Tokenizer.load(found.target_path)
     return model.to(where).eval()
 
 

@@ -24,6 +24,7 @@ from regard.generate.filters import choose, streams
 from regard.generate.limits import NO_LIMITS, Limits, barred, check_source, check_texts, least, window
 
 SMALLEST, GROWTH = 256, 4  # slots of a cache: 256, 1024, 4096, ...; few sizes, so few graphs
+DAMAGED = "the model's logits are not finite; its weights are damaged or its training diverged"
 PIECE = 512  # tokens read at a time: the logits of a long prompt over a large vocabulary would fill the memory
 
 
@@ -38,7 +39,7 @@ class Session:
         self.texts = [[id for id in text if id != model.c.embed.pad] for text in texts]
         check_texts(model, self.texts)
         check_source(model, source, len(texts))
-        self.source = {} if source is None else {"source": source, "source_real": source_real}
+        self.source: dict[str, Tensor | None] = {} if source is None else {"source": source, "source_real": source_real}
         self.live = [True] * len(texts)
         self.seed = randbits(32) if c.seed is None else c.seed
         self.streams = streams(self.seed, len(texts))
@@ -74,7 +75,7 @@ class Session:
 
     def append(self, row: int, id: int) -> None:
         if id < 0:
-            raise config.RunError("the model's logits are not finite; its weights are damaged or its training diverged")
+            raise config.RunError(DAMAGED)
         self.texts[row].append(id)
         self.live[row] = id not in self.ends  #: S110
 
@@ -92,14 +93,9 @@ class Session:
         if self.cache is not None and self.cache.memory is not None:
             cache.remember(self.cache.memory, self.cache.layers)  # the encoder has read it before
             given = {}
-        ids, real = padded(self.texts, self.device)
-        size = longest if cache.first else PIECE  # a prefix comes in one piece
-        for part in (slice(start, start + size) for start in range(0, longest, size)):
-            there = None if real is None else real[:, part]
-            logits: Tensor = self.model(ids[:, part], real=there, cache=cache, **given)
-            given = {}
+        logits = heard(self.model, self.texts, cache, given)
         self.cache, self.used = cache, longest
-        return logits[:, -1]
+        return logits
 
     def forget(self) -> None:
         """Beyond the window, a prompt keeps its end; a text that has grown keeps the newest half of the window."""
@@ -121,6 +117,21 @@ class Session:
         else:
             warnings.warn(f"new: the text has more tokens than {most}; it goes on from the newest {keep}, and does so "
                           "again whenever it is full", stacklevel=2)  # fmt: skip
+
+
+def heard(
+    model: Transformer, texts: list[list[int]], cache: Cache, source: dict[str, Tensor | None]
+) -> Tensor:  # (B, V)
+    """The logits after all texts, which an empty cache holds from now on."""
+    ids, real = padded(texts, cache.length.device)
+    if real is None and model.c.embed.pad is not None:
+        real = torch.ones_like(ids, dtype=torch.bool)  # a target may begin with the pad token
+    size = ids.shape[1] if cache.first else PIECE  # a prefix comes in one piece
+    for part in (slice(start, start + size) for start in range(0, ids.shape[1], size)):
+        there = None if real is None else real[:, part]
+        logits: Tensor = model(ids[:, part], real=there, cache=cache, **source)
+        source = {}
+    return logits[:, -1]
 
 
 def written(texts: list[list[int]], vocab: int) -> Tensor:

@@ -6,12 +6,13 @@ may be the beginning of a stop string: it is shown when it turns out not to be o
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from regard.generate.session import Session
 
 if TYPE_CHECKING:
+    from regard.generate.beam import Found
     from regard.text import Tokenizer
 
 BEFORE = 16  # tokens of the prompt that a stream is shown: a first word is spelt without the space that others have
@@ -24,19 +25,37 @@ class Completion:
 
     `ids` are all tokens chosen, that which ended it included; `text` leaves out the end token and the stop string.
     `seconds` pass from the first look at the prompt to the last token; `seed` gives the same prompts the same texts.
+    Beam search has no seed but a `score`, and the `others` that it found, the best first.
     """
 
     prompt: str
     text: str
     ids: tuple[int, ...]
     reason: Reason
-    seed: int
+    seed: int | None
     seconds: float
+    score: float | None = None
+    others: tuple["Completion", ...] = ()
 
     @property
     def speed(self) -> float:
         """Tokens a second, the reading of the prompt included."""
         return len(self.ids) / self.seconds if self.seconds else 0.0
+
+
+def ranked(
+    prompt: str, text: list[int], found: "list[Found]", tokenizer: "Tokenizer", ends: frozenset[int], seconds: float
+) -> Completion:  # fmt: skip
+    """What a search found after a prompt (in ids: `text`): the best, with the others in it."""
+    told = []
+    for one in found:
+        voice, ended = Voice(tokenizer, text, ()), one.ids[-1] in ends
+        for id in one.ids[: len(one.ids) - ended]:
+            voice.say(voice.stream.put(id))
+        voice.close("end" if ended else "length", seconds)
+        told.append(Completion(prompt=prompt, text=voice.text, ids=one.ids, reason=voice.reason or "length", seed=None,
+                               seconds=seconds, score=one.score))  # fmt: skip
+    return replace(told[0], others=tuple(told[1:]))
 
 
 class Speech:

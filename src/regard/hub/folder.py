@@ -32,6 +32,7 @@ __all__ = ["Folder", "fill", "newest", "read", "remove", "steps", "sweep", "tens
 
 FORMAT = 1
 STEP = re.compile(r"step-(\d+)")
+BEGIN = "decoder_start_token_id"
 ROLES = {"bos_token_id": "start", "eos_token_id": "end", "pad_token_id": "pad"}
 
 
@@ -44,6 +45,8 @@ class Folder:
     family: str | None = None
     context: int | None = None
     tokenizer_path: Path | None = None
+    target_path: Path | None = None  # the target's own tokenizer
+    begin: int | None = None  # the id that a target begins with
 
 
 # ---------------------------------------------------------------- writing
@@ -51,16 +54,19 @@ class Folder:
 
 def write(
     path: str | Path, model: Transformer, tokenizer: Tokenizer | None = None, context: int | None = None,
-    more: Callable[[Path], object] | None = None,
+    more: Callable[[Path], object] | None = None, target: Tokenizer | None = None, begin: int | None = None,
 ) -> Path:  # fmt: skip
     """Save a model; `more` may add files before the folder is sealed. What stood there stays until all is written."""
     path = Path(path)
-    if tokenizer is not None and len(tokenizer) > model.c.embed.vocab:
-        raise DataError(f"{path}: the tokenizer has {len(tokenizer)} tokens, and embed.vocab is {model.c.embed.vocab}")
+    own = model.c.encoder.embed if model.c.encoder is not None and target is not None else None
+    for side, embed, name in ((tokenizer, own or model.c.embed, "encoder.embed" if own else "embed"),
+                              (target, model.c.embed, "embed")):  # fmt: skip
+        if side is not None and len(side) > embed.vocab:
+            raise DataError(f"{path}: the tokenizer has {len(side)} tokens, and {name}.vocab is {embed.vocab}")
     try:
         check_place(path)
         with whole(path) as folder:
-            write_files(folder, model, tokenizer, context)
+            write_files(folder, model, tokenizer, context, target, begin)
             if more is not None:
                 more(folder)
             seal(folder)
@@ -78,15 +84,21 @@ def check_place(path: Path) -> None:
         raise DataError(f"{path}: holds {few(others)}, not written by a save; choose another folder or move it away")
 
 
-def write_files(folder: Path, model: Transformer, tokenizer: Tokenizer | None, context: int | None) -> None:
-    family, c = family_of(model.c), model.c
-    roles = tokenizer.roles if tokenizer is not None else {}
+def write_files(
+    folder: Path, model: Transformer, tokenizer: Tokenizer | None, context: int | None,
+    target: Tokenizer | None = None, begin: int | None = None,
+) -> None:  # fmt: skip
+    family, c, speaks = family_of(model.c), model.c, tokenizer if target is None else target
+    roles = speaks.roles if speaks is not None else {}
     ids = {key: roles.get(role, c.embed.pad if role == "pad" else None) for key, role in ROLES.items()}
+    ids |= {} if begin is None else {BEGIN: begin}
     write_json(folder / "config.json", settings(c, family, context, {"dtype": their_type(model), **ids}))
     write_json(folder / "generation_config.json", {key: ident for key, ident in ids.items() if ident is not None})
     tensors_to(folder / ONE, names.save(model, family.name if family else None))
     if tokenizer is not None:
         tokenizer.save(folder)
+    if target is not None:
+        target.save(folder, "target_")
     count = sum(parameter.numel() for parameter in model.parameters())
     text = card(c, family, count, context, tokenizer is not None)
     (folder / "README.md").write_text(text, encoding="utf8")
@@ -110,12 +122,15 @@ def read(path: str | Path) -> Folder:
     """What a folder says: a run (its newest whole checkpoint), a checkpoint, or a Hugging Face folder."""
     try:
         folder = found(Path(path))
-        needed = {*weights(folder), "config.json", "tokenizer.json"}
+        needed = {*weights(folder), "config.json", "tokenizer.json", "target_tokenizer.json"}
         if folder == Path(path) and (folder / NAME).is_file() and (wrong := verify(folder, needed)):
             raise DataError(f"{wrong}; use another checkpoint, or remove {NAME} to trust the folder as it is")
-        c, family, context = understood(table_in(folder / "config.json"), str(folder / "config.json"))
-        tokenizer = folder / "tokenizer.json"
-        return Folder(folder, c, family, context, tokenizer if tokenizer.is_file() else None)
+        said = table_in(folder / "config.json")
+        c, family, context = understood(said, str(folder / "config.json"))
+        names = ("tokenizer.json", "target_tokenizer.json")
+        mine, target = (folder / name if (folder / name).is_file() else None for name in names)
+        begin = said.get(BEGIN) if isinstance(said.get(BEGIN), int) else None
+        return Folder(folder, c, family, context, mine, target, begin)
     except OSError as problem:
         raise DataError(f"{path}: {(problem.strerror or str(problem)).lower()}; name a folder to read") from None
 

@@ -39,7 +39,11 @@ def digest(path: Path) -> str:
 
 
 def write_json(path: Path, table: dict[str, Any]) -> None:
-    path.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf8")
+    path.write_bytes(as_bytes(table))
+
+
+def as_bytes(table: dict[str, Any]) -> bytes:
+    return (json.dumps(table, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def verify(path: str | Path, only: Container[str] | None = None) -> str:
@@ -69,6 +73,8 @@ def listed(folder: Path) -> dict[str, dict[str, Any]]:
         raise DataError(f"{path}: format {table.get('format')!r}; this version reads {FORMAT}")
     if not isinstance(files, dict) or not all(plain(name) and isinstance(facts, dict) for name, facts in files.items()):
         raise DataError(f"{path}: expected the size and sha256 of each file under 'files'")
+    if path.read_bytes() != as_bytes(table):  # nobody vouches for the manifest but its own form
+        raise DataError(f"{path}: not as it was written, so it vouches for nothing")
     return files
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import torch
@@ -23,7 +24,9 @@ def tensors_to(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str,
     try:
         save_file(apart(tensors), path, metadata={"format": "pt"} if metadata is None else metadata)
     except SafetensorError as problem:
-        raise OSError(errno.EIO, str(problem), str(path)) from None
+        known = re.search(r"I/O error: (.*) \(os error (\d+)\)", str(problem))
+        number, reason = (int(known[2]), known[1]) if known else (errno.EIO, str(problem))
+        raise OSError(number, reason, str(path)) from None
     os.chmod(path, path.parent.stat().st_mode & 0o644)  # safetensors leaves it to its owner alone
 
 

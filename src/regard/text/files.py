@@ -31,8 +31,9 @@ def read(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
         counted(inner.get_vocab())
         tried(inner)
     card: dict[str, Any] = {}
+    side = "target_" if file.name.startswith("target_") else ""  # two vocabularies in one folder
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        card |= table(file.parent / name)
+        card |= table(file.parent / f"{side}{name}")
     card.pop("auto_map", None)  # names code to run
     return inner, card
 
@@ -62,10 +63,10 @@ def table(file: Path) -> dict[str, Any]:
         return found
 
 
-def write(folder: Path, text: str, card: dict[str, Any]) -> None:
+def write(folder: Path, text: str, card: dict[str, Any], side: str = "") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in ("tokenizer.json", text), ("tokenizer_config.json", json.dumps(card, indent=2)):
-        (folder / name).write_text(content + "\n", encoding="utf-8")
+        (folder / f"{side}{name}").write_text(content + "\n", encoding="utf-8")
 
 
 def plain(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

@@ -60,10 +60,10 @@ class Tokenizer:
         with files.calm(path):
             return cls(inner, card)
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, side: str = "") -> None:
         """Writes tokenizer.json and the tokenizer_config.json that lets `transformers` know the roles."""
         tokens = {role: self.token(id) for role, id in self.roles.items() if id in self.specials}
-        files.write(Path(folder), self.text(), card_of(tokens) | self.card)
+        files.write(Path(folder), self.text(), card_of(tokens) | self.card, side)
 
     def text(self) -> str:
         """The tokenizer.json: the same for all that were trained alike on the same text."""

@@ -1,0 +1,147 @@
+"""regard translate: a text in, its translation out; files and standard input line by line, as they come."""
+
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from regard import config
+from regard.cli.output import Json, as_json, in_options, spoken, text_in, with_torch
+from regard.config.search import Search
+
+AT_ONCE = 64  # lines of a file; of standard input one at a time, since somebody may be waiting for each
+NONE = "--model: no translator comes with the package; name the folder of one that you trained and saved"
+FEW = 3  # of the tokens looked at, where the screen is too narrow for all
+
+Line = tuple[str, str]  # what to call it, and what stands there
+
+
+def translate(
+    words: Annotated[str | None, typer.Argument(metavar="TEXT", help="The text; - reads standard input.")] = None,
+    *,
+    model: Annotated[str | None, typer.Option(metavar="PATH", help="A run or a folder with a translator.")] = None,
+    beams: Annotated[int, typer.Option(help="How many beginnings are followed at a time.")] = Search.beams,
+    length_penalty: Annotated[
+        float, typer.Option(help="score = log p / length^penalty: above 1 longer, below 1 shorter texts.")
+    ] = Search.length_penalty,
+    n_best: Annotated[int, typer.Option(help="How many translations of each text, with their scores.")] = Search.best,
+    align: Annotated[bool, typer.Option("--align", help="Show where each word of the translation comes from.")] = False,
+    file: Annotated[str | None, typer.Option(metavar="FILE", help="Translate the lines of a file.")] = None,
+    json: Json = False,
+) -> None:
+    """Translate a text, or the lines of a file."""
+    given = {"beams": beams, "length_penalty": length_penalty, "best": n_best}
+    in_options(Search, given, words={"best": "--n-best"})
+    if model is None:
+        raise config.ConfigError(NONE)
+    lines = asked(words, file)
+    with_torch()
+    from regard.generate.model import load
+    from regard.generate.translate import Translator
+
+    translator, first = loaded(model, load, Translator), True
+    for some in portions(lines, 1 if "-" in (words, file) else AT_ONCE):
+        full = [(name, text) for name, text in some if text.strip()]
+        told = iter(translator([text for _, text in full], given, names=[name for name, _ in full]))
+        for _, text in some:
+            one = next(told) if text.strip() else None
+            seen = translator.model.align(text, one.ids) if align and one is not None else None
+            as_json(record(text, one, seen)) if json else show(one, seen, n_best > 1, first)
+            first = False
+        sys.stdout.flush()
+
+
+def loaded(path: str, load: Any, translator: Any) -> Any:
+    """The translator in a folder; what it lacks is told with the folder's name."""
+    model = load(path)
+    try:
+        return translator(model)
+    except (config.ConfigError, config.DataError) as problem:
+        raise type(problem)(f"{path}: {problem}") from None
+
+
+# ---------------------------------------------------------------- the texts
+
+
+def asked(words: str | None, file: str | None) -> Iterator[Line]:
+    """The lines to translate, from wherever they come; a text on the command line must say something."""
+    if (words is None) == (file is None):
+        what = "there is none" if words is None else f"there is --file {file} as well"
+        raise config.ConfigError(f"TEXT: {what}; give a text or --file FILE, one of the two")
+    if "-" in (words, file):
+        return incoming()
+    if file is not None:
+        return numbered(file, text_in(file))
+    if not spoken(words or "", "TEXT").strip():
+        raise config.DataError(f"TEXT: {words!r} is empty; give it some words")
+    return numbered("TEXT", words or "")
+
+
+def numbered(name: str, text: str) -> Iterator[Line]:
+    lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
+    return ((name if name == "TEXT" and len(lines) == 1 else f"{name}: line {place}", line)
+            for place, line in enumerate(lines, 1))  # fmt: skip
+
+
+def incoming() -> Iterator[Line]:
+    """Lines of standard input, each as soon as it is there."""
+    for place, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield f"standard input: line {place}", line.decode("utf8").rstrip("\r\n")
+        except UnicodeDecodeError:
+            remedy = "convert it, as with iconv -f latin1 -t utf8"
+            raise config.DataError(f"standard input: line {place} is not UTF-8; {remedy}") from None
+
+
+def portions(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
+    while some := list(islice(lines, size)):
+        yield some
+
+
+# ---------------------------------------------------------------- what is told
+
+
+def record(text: str, one: Any, seen: Any) -> dict[str, Any]:
+    """One object a line; an empty line has no translations."""
+    every = [] if one is None else [one, *one.others]
+    told = [{"text": each.text, "score": each.score, "tokens": len(each.ids), "reason": each.reason} for each in every]
+    made = {"source": text, "text": "" if one is None else one.text, "translations": told}
+    if seen is None:
+        return made
+    weights = [[round(weight, 6) for weight in row] for row in seen.weights.tolist()]
+    return made | {"alignment": {"layer": seen.layer, "source": seen.source, "target": seen.target, "weights": weights}}
+
+
+def show(one: Any, seen: Any, scores: bool, first: bool) -> None:
+    """A line for each line; with scores, one for each translation, and an empty line between texts."""
+    if scores and not first:
+        print()
+    if one is None:
+        return None if scores else print()
+    for each in [one, *one.others]:
+        print(f"{each.score:.4f}\t{each.text}" if scores else each.text)
+    if seen is not None:
+        print("\n".join(table(seen, shutil.get_terminal_size().columns)))
+
+
+def table(seen: Any, columns: int) -> Iterable[str]:
+    """Target tokens down, source tokens across; where that is too wide, the few that each one looked at most."""
+    wide = max(map(len, seen.target))
+    widths = [max(len(token), 3) for token in seen.source]
+    weights = seen.weights.tolist()
+    if wide + sum(widths) + 2 * len(widths) > columns:
+        orders = seen.weights.argsort(dim=-1, descending=True, stable=True)[:, :FEW].tolist()
+        for token, row, order in zip(seen.target, weights, orders, strict=True):
+            yield f"{token:<{wide}}  " + "  ".join(f"{seen.source[place]} {cell(row[place])}" for place in order)
+        return
+    rows = [seen.source, *([cell(weight) for weight in row] for row in weights)]
+    for token, row in zip(["", *seen.target], rows, strict=True):
+        yield f"{token:<{wide}}  " + "  ".join(f"{each:>{width}}" for each, width in zip(row, widths, strict=True))
+
+
+def cell(weight: float) -> str:
+    """Two digits, and a dot for nearly nothing, so that the eye finds the rest."""
+    return "·" if weight < 0.005 else "1.0" if weight > 0.995 else f"{weight:.2f}"[1:]

@@ -1,0 +1,119 @@
+"""Translation of texts: laid out as training lays them out, searched in batches of like length, and spelt.
+
+    The cat sat.  ──►  The cat sat . </s>  ── encoder ──┐
+                       <s> ── beam search ── decoder ◄──┘ ──►  Le chat s'est assis . </s>  ──►  Le chat s'est assis.
+
+What a text becomes does not depend on the texts beside it.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard import config
+from regard.config.search import Search
+from regard.generate.asked import searching
+from regard.generate.beam import search
+from regard.generate.limits import reach, window
+from regard.generate.speech import Completion, ranked
+from regard.tasks.task import build
+from regard.tasks.translate import Translate
+
+if TYPE_CHECKING:
+    from regard.generate.model import Transformer
+
+BEAMS = 4
+TIMES, MORE = 2, 20  # a translation has at most twice the tokens of its source, and twenty: who says more is lost
+AT_ONCE = 4096  # tokens of sources, once for each beam, in a batch
+
+
+class Translator:
+    """An encoder-decoder with its tokenizers, and the objective that knows which special tokens stand where."""
+
+    def __init__(self, model: "Transformer") -> None:
+        if model.c.encoder is None:
+            raise config.ConfigError("this model has no encoder to read a text with; one that goes on from a text "
+                                     "is for generate")  # fmt: skip
+        if model.tokenizer is None or model.speaks is None:
+            raise config.DataError("this model has no tokenizer to read a text with; set model.tokenizer, or put a "
+                                   "tokenizer.json beside it")  # fmt: skip
+        task = build(config.Translate(), model.tokenizer, target=model.target_tokenizer)
+        assert isinstance(task, Translate)
+        self.model, self.reads, self.speaks, self.task = model, model.tokenizer, model.speaks, task
+        self.vocab = (model.c.encoder.embed or model.c.embed).vocab
+        self.longest = reach(model.c.encoder.trunk, model.limits)
+
+    def __call__(
+        self, texts: Sequence[str], settings: dict[str, Any], new: int | None = None, names: Sequence[str] | None = None
+    ) -> list[Completion]:
+        """The best translation of each text, the others in it. `names` are what errors call the texts."""
+        c = searching({"beams": BEAMS} | settings | ({} if new is None else {"new": new}))
+        names = names or (["text"] if len(texts) == 1 else [f"text {place}" for place in range(1, len(texts) + 1)])
+        sources = [self.source(text, name) for text, name in zip(texts, names, strict=True)]
+        told: dict[int, Completion] = {}
+        for rows in batches([len(source) for source in sources], c.beams):
+            made = self.batch([texts[row] for row in rows], [sources[row] for row in rows], c, new)
+            told |= zip(rows, made, strict=True)
+        return [told[row] for row in range(len(texts))]
+
+    def source(self, text: str, name: str = "text") -> list[int]:
+        """A text in ids, with what stands around a source."""
+        ids = self.ids(text, name)
+        whole = [*self.task.opening, *ids, *self.task.closing]
+        if self.longest is not None and len(whole) > self.longest:
+            room = self.longest - (len(whole) - len(ids))
+            raise config.DataError(f"{name}: {len(ids)} tokens are more than the {room} that this model reads at once; "
+                                   "give it in shorter pieces, a sentence at a time")  # fmt: skip
+        if (largest := max(whole)) >= self.vocab:
+            raise config.DataError(f"{name}: id {largest} is outside the model's vocabulary of {self.vocab}; use the "
+                                   "tokenizer of its training")  # fmt: skip
+        return whole
+
+    def ids(self, text: str, name: str, target: bool = False) -> list[int]:
+        try:
+            ids = (self.speaks if target else self.reads).encode(text)
+        except config.DataError as problem:
+            raise config.DataError(f"{name}: {problem}") from None
+        if not ids or not text.strip():
+            raise config.DataError(f"{name}: {text!r} is empty; give it some words")
+        return ids
+
+    @property
+    def begin(self) -> int:
+        """The id that a target begins with."""
+        begin = self.task.target.begin() if self.model.begin is None else self.model.begin
+        if begin < 0:
+            raise config.DataError("target_tokenizer: it has no start, pad or end token for a target to begin with; "
+                                   "use the tokenizer of the model's training")  # fmt: skip
+        return begin
+
+    def most(self, length: int, c: Search) -> int:
+        """Tokens that the translation of a source of this length may have."""
+        wanted, room = max(TIMES * length + MORE, c.shortest + 1), window(self.model, self.model.limits)
+        return wanted if room is None else min(wanted, room)
+
+    def batch(self, texts: list[str], sources: list[list[int]], c: Search, new: int | None) -> list[Completion]:
+        began, device = time.perf_counter(), next(self.model.parameters()).device
+        longest = max(map(len, sources))
+        ids = torch.tensor([source + [0] * (longest - len(source)) for source in sources], device=device)
+        real = torch.tensor([[place < len(source) for place in range(longest)] for source in sources], device=device)
+        most = [self.most(len(source), c) if new is None else new for source in sources]
+        limits = self.model.limits
+        found = search(self.model, [[self.begin]] * len(texts), c, limits, new=most, source=ids, source_real=real)
+        seconds = time.perf_counter() - began
+        return [ranked(text, [self.begin], each, self.speaks, limits.ends, seconds)
+                for text, each in zip(texts, found, strict=True)]  # fmt: skip
+
+
+def batches(lengths: list[int], beams: int) -> Iterator[list[int]]:
+    """The places of like lengths together, the shortest first, as many as are not too much at once."""
+    group: list[int] = []
+    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if group and (len(group) + 1) * beams * lengths[place] > AT_ONCE:
+            yield group
+            group = []
+        group.append(place)
+    if group:
+        yield group

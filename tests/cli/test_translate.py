@@ -1,0 +1,162 @@
+"""regard translate: what it prints is what the model says, line by line, and where every word came from."""
+
+import io
+import json
+import sys
+
+import pytest
+import torch
+
+from regard import config as C
+from regard import text
+from regard.cli import main
+from regard.generate.model import build, load
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "le", "chat", "dort", "sur", "un", "tapis"]
+
+
+@pytest.fixture
+def translator(desk):
+    """An encoder-decoder that has learnt nothing, with one tokenizer for both sides, as a folder."""
+    torch.manual_seed(1)
+    tokenizer = text.train(C.Words(vocab=60, fallback=False), [" ".join(WORDS), *WORDS])
+    said = dict(dim=12, depth=2, attention=C.Attention(heads=3), dropout=C.NO_DROPOUT, position=C.Learned(length=17))
+    c = C.Transformer(
+        embed=C.Embed(vocab=len(tokenizer)), trunk=C.Trunk(**said, mask="causal", cross="last"),
+        encoder=C.Encoder(trunk=C.Trunk(**said)), head=C.Vocabulary(tied=False),
+    )  # fmt: skip
+    model = build(c)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3)
+    model.tokenizer = tokenizer
+    model.save(desk / "translator")
+    return desk / "translator"
+
+
+def test_stdout_is_a_line_with_the_translation(say, translator):
+    told = say("translate", "the cat sat", "--model", translator)
+
+    assert (told.code, told.err) == (0, "")
+    assert told.out == load(translator).translate("the cat sat") + "\n"
+
+
+def test_every_setting_reaches_the_model(say, translator):
+    said = say("translate", "the cat sat", "--model", translator, "--beams", 7, "--length-penalty", 0.3)
+
+    assert said.out == load(translator).translate("the cat sat", beams=7, length_penalty=0.3) + "\n"
+
+
+def test_the_best_come_with_their_scores_the_best_first(say, translator):
+    told = say("translate", "the cat\na mat", "--model", translator, "--n-best", 3).out
+    first, second = (load(translator).translations([source], best=3)[0] for source in ("the cat", "a mat"))
+    blocks = ["".join(f"{one.score:.4f}\t{one.text}\n" for one in (each, *each.others)) for each in (first, second)]
+
+    assert told == "\n".join(blocks)
+
+
+@pytest.mark.parametrize("words", [["-"], ["--file", "-"], ["--file", "lines.txt"]], ids=" ".join)
+def test_files_and_standard_input_keep_their_lines(say, translator, desk, words):
+    lines = b"the cat sat\r\n\na mat\n"
+    (desk / "lines.txt").write_bytes(lines)
+    told = say("translate", *words, "--model", translator, stdin=lines)
+    model = load(translator)
+
+    assert (told.code, told.err) == (0, "")
+    assert told.out.split("\n") == [model.translate("the cat sat"), "", model.translate("a mat"), ""]
+
+
+def test_each_line_of_standard_input_is_answered_before_the_next_is_read(translator, monkeypatch):
+    out, answered = io.StringIO(), []
+
+    class Lines:
+        def __iter__(self):
+            for line in (b"the cat\n", b"a mat\n"):
+                answered.append(out.getvalue().count("\n"))
+                yield line
+
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": Lines()}))
+    monkeypatch.setattr(sys, "stdout", out)
+
+    assert main(["translate", "-", "--model", str(translator)]) == 0
+    assert answered == [0, 1]
+
+
+def test_json_is_one_object_a_line(say, translator, desk):
+    (desk / "lines.txt").write_text("the cat sat\n\na mat\n")
+    told = say("translate", "--file", "lines.txt", "--model", translator, "--n-best", 2, "--json").out.splitlines()
+    first, empty, last = map(json.loads, told)
+
+    assert first["source"] == "the cat sat" and first["text"] == first["translations"][0]["text"]
+    assert len(first["translations"]) == 2 and first["translations"][0].keys() == {"text", "score", "tokens", "reason"}
+    assert empty == {"source": "", "text": "", "translations": []}
+    assert last["source"] == "a mat" and "alignment" not in last
+
+
+def test_an_alignment_in_json_is_the_model_s_own(say, translator):
+    told = json.loads(say("translate", "the cat sat", "--model", translator, "--align", "--json").out)["alignment"]
+    seen = load(translator).align("the cat sat")
+
+    assert (tuple(told["source"]), tuple(told["target"]), told["layer"]) == (seen.source, seen.target, 0)
+    assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in told["weights"])
+    torch.testing.assert_close(torch.tensor(told["weights"]), seen.weights, atol=1e-6, rtol=0)
+
+
+def test_an_alignment_is_a_table_under_the_translation(say, translator, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    told = say("translate", "the cat sat", "--model", translator, "--align").out.splitlines()
+    seen = load(translator).align("the cat sat")
+
+    assert told[0] == load(translator).translate("the cat sat")
+    assert told[1].split() == list(seen.source) and len({len(line) for line in told[1:]}) == 1
+    assert [line.split()[0] for line in told[2:]] == list(seen.target)
+    assert all(cell in "·1.0" or 0 < float(cell) < 1 for line in told[2:] for cell in line.split()[1:])
+
+
+def test_a_narrow_screen_shows_what_each_token_looked_at_most(say, translator, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    told = say("translate", "the cat sat", "--model", translator, "--align").out.splitlines()
+    seen = load(translator).align("the cat sat")
+    first = [line.split()[:2] for line in told[1:]]
+
+    assert first == [list(pair) for pair in seen.likeliest()]
+
+
+MISTAKES = {
+    "no model": (["a"], 2, "--model: no translator comes with the package; train one with regard train translate-en-"),
+    "no text": (["--model", "translator"], 2, "TEXT: there is none; give a text or --file FILE"),
+    "two texts": (["a", "--file", "f", "--model", "translator"], 2, "TEXT: there is --file f as well"),
+    "an empty text": ([" ", "--model", "translator"], 3, "TEXT: ' ' is empty; give it some words"),
+    "no beams": (["a", "--beams", 0, "--model", "translator"], 2, "--beams: 0 is less than 1"),
+    "too many": (["a", "--n-best", 5, "--model", "translator"], 2, "--n-best: 5 texts are more than the 4"),
+    "no file": (["--file", "nowhere.txt", "--model", "translator"], 3, "nowhere.txt: there is no such file"),
+    "no folder": (["a", "--model", "nowhere"], 3, "nowhere: no such folder"),
+    "too long": (["--file", "long.txt", "--model", "translator"], 3, "long.txt: line 2: 18 tokens are more than the "),
+    "odd bytes": (["--file", "odd.txt", "--model", "translator"], 3, "odd.txt: line 2 is not UTF-8"),
+    "no encoder": (["a", "--model", "model"], 2, "model: this model has no encoder to read a text with"),
+}
+
+
+@pytest.mark.parametrize("words, code, sentence", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_sentence_and_an_exit_code(say, translator, checkpoint, desk, words, code, sentence):
+    (desk / "long.txt").write_text("the cat\n" + " ".join(["the cat sat on a mat"] * 3))
+    (desk / "odd.txt").write_bytes(b"the cat\nun gar\xe7on\n")
+    told = say("translate", *words)
+
+    assert (told.code, told.out) == (code, "")
+    assert told.err.startswith(f"regard: {sentence}") and told.err.count("\n") == 1
+
+
+def test_odd_bytes_on_standard_input_name_their_line(say, translator):
+    told = say("translate", "-", "--model", translator, stdin=b"the cat\nun gar\xe7on\n")
+
+    assert told.code == 3 and told.out.count("\n") == 1  # the line before has been answered
+    assert told.err.startswith("regard: standard input: line 2 is not UTF-8;")
+
+
+def test_a_folder_without_a_tokenizer_is_told_by_its_name(say, translator):
+    for file in (*translator.glob("tokenizer*"), translator / "MANIFEST.json"):
+        file.unlink()
+    told = say("translate", "the cat", "--model", translator)
+
+    assert told.code == 3 and told.err.startswith(f"regard: {translator}: this model has no tokenizer")

@@ -1,0 +1,304 @@
+"""Beam search finds what a patient person finds: everything, if it may keep everything, and else the same few."""
+
+import math
+from itertools import product
+
+import pytest
+import torch
+from generate.made import POSITIONS, Parrot, S, V, model, prompts, slide, translator
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard import config as C
+from regard.config.search import Search
+from regard.generate import beam as room
+from regard.generate.beam import Found, search
+from regard.generate.limits import Limits
+
+LENGTHS = (5, 11, 2)  # three prompts, padded on the left to eleven
+NEW = 9
+FEW = 5  # words of a vocabulary small enough to say everything in it
+
+
+def found(one, texts, ends=(), context=None, known=None, new=None, source=None, source_real=None, **settings):
+    limits = Limits(context=context, known=known, ends=frozenset(ends))
+    c = Search(**dict(new=NEW) | settings)
+    return search(one, texts, c, limits, new=new, source=source, source_real=source_real)
+
+
+def assert_same(ours: list[list[Found]], theirs: list[list[Found]]) -> None:
+    assert [[one.ids for one in row] for row in ours] == [[one.ids for one in row] for row in theirs]
+    scores = ([one.score for row in rows for one in row] for rows in (ours, theirs))
+    torch.testing.assert_close(*map(torch.tensor, scores), atol=1e-10, rtol=0)
+
+
+@torch.no_grad()
+def logs(one, text: list[int], **source) -> torch.Tensor:  # (V,)
+    """log p of what comes next, with everything read again."""
+    return one(torch.tensor([text]), **source)[0, -1].log_softmax(-1)
+
+
+def plain(one, text: list[int], c: Search, ends=(), new: int | None = None, **source) -> list[Found]:
+    """Beam search as told aloud: no cache, no batch, no tensors but the model's."""
+    beams, done, new = [(0.0, [])], [], new or c.new
+    for length in range(1, new + 1):
+        grown = [(log + step, [*said, id]) for log, said in beams
+                 for id, step in enumerate(logs(one, text + said, **source).tolist())]  # fmt: skip
+        grown = sorted(grown, key=lambda each: -each[0])[: max(2, 1 + len(ends)) * c.beams]
+        over = [each[1][-1] in ends or length == new for each in grown]
+        done += [Found(tuple(said), log / length**c.length_penalty)
+                 for (log, said), ended in zip(grown[: c.beams], over, strict=False) if ended]  # fmt: skip
+        done = sorted(done, key=lambda each: -each.score)[: c.beams]
+        beams = [each for each, ended in zip(grown, over, strict=True) if not ended][: c.beams]
+        at = new if c.early_stopping == "never" and c.length_penalty > 0 else length
+        best = beams[0][0] / at**c.length_penalty if beams else -math.inf
+        if len(done) == c.beams and (c.early_stopping is True or best <= done[-1].score):
+            break
+    return done[: c.best]
+
+
+# ---------------------------------------------------------------- the true optimum
+
+
+def every(one, text: list[int], new: int, end: int, penalty: float, **source) -> list[Found]:
+    """All texts that can be said with few words, by their scores: what ends with `end`, or is as long as can be."""
+    words = [id for id in range(FEW) if id != end]
+    short = [[*said, end] for length in range(new) for said in product(words, repeat=length)]
+    told = []
+    for said in [*short, *map(list, product(words, repeat=new))]:
+        with torch.no_grad():
+            logs = one(torch.tensor([text + said[:-1]]), **source)[0, len(text) - 1 :].log_softmax(-1)
+        score = logs.gather(1, torch.tensor(said)[:, None]).sum().item() / len(said) ** penalty
+        told.append(Found(tuple(said), score))
+    return sorted(told, key=lambda each: -each.score)
+
+
+@pytest.mark.spec("S108")
+@pytest.mark.parametrize("penalty", [-0.5, 0.0, 0.7, 1.0, 2.0])
+def test_as_many_beams_as_texts_find_the_best_of_all_texts(penalty):
+    one, text, new, end = model(embed=C.Embed(vocab=FEW)), [1, 3, 2], 3, 4
+    best = every(one, text, new, end, penalty)
+    (said,) = found(one, [text], [end], new=[new], beams=FEW**new, best=7, length_penalty=penalty)
+
+    assert len(best) == 1 + 4 + 16 + 64
+    assert_same([said], [best[:7]])
+
+
+@pytest.mark.spec("S108")
+@pytest.mark.parametrize("cross", ["last", "layerwise"])
+def test_as_many_beams_as_texts_find_the_best_of_all_translations(cross):
+    one, source, new, end = translator(cross), torch.randint(FEW, (1, S)), 3, 4
+    best = every(one, [1], new, end, 1.0, source=source)
+    (said,) = found(one, [[1]], [end], known=FEW, new=[new], beams=FEW**new, best=7, source=source)
+
+    assert_same([said], [best[:7]])
+
+
+class Chain(Parrot):
+    """What comes next depends on the last word alone: `chances` (V, V), a row for each word."""
+
+    def __init__(self, chances: list[list[float]]) -> None:
+        super().__init__([[0]], len(chances))
+        self.chances = torch.tensor(chances, dtype=torch.float64)
+
+    def forward(self, ids, **_):
+        return self.chances.log()[ids]
+
+
+#           the   nice  dog   woman  .             the likeliest first word leads into a crowd, the second to one
+CROWD = [[0.02, 0.55, 0.41, 0.01, 0.01],         # the
+         [0.22, 0.01, 0.37, 0.39, 0.01],         # nice
+         [0.01, 0.01, 0.01, 0.02, 0.95],         # dog
+         [0.20, 0.20, 0.20, 0.20, 0.20],         # woman
+         [0.20, 0.20, 0.20, 0.20, 0.20]]  # fmt: skip
+
+
+@pytest.mark.spec("S108")
+def test_two_beams_find_a_likelier_text_than_always_the_likeliest_word():
+    one = Chain(CROWD)
+    greedy, (best,) = slide(one, [0], 2), found(one, [[0]], [4], new=[2], beams=2, length_penalty=0.0)
+
+    def chance(said):
+        return math.prod(CROWD[a][b] for a, b in zip([0, *said], said, strict=False))
+
+    assert (greedy, best[0].ids) == ([1, 3], (2, 4))  # the nice woman; the dog.
+    assert chance(greedy) == pytest.approx(0.55 * 0.39) and chance(best[0].ids) == pytest.approx(0.41 * 0.95)
+    assert best[0].score == pytest.approx(math.log(chance(best[0].ids)))
+    assert best[0].score > math.log(chance(greedy))
+
+
+@pytest.mark.spec("S108")
+def test_a_larger_penalty_on_length_never_gives_a_shorter_text():
+    def length(penalty):
+        return len(found(Chain(CROWD), [[0]], [4], new=[4], beams=FEW**4, length_penalty=penalty)[0][0].ids)
+
+    assert [length(penalty) for penalty in (-3.0, 0.0, 3.0)] == [1, 2, 4]  # . – the dog. – the longest
+
+
+# ---------------------------------------------------------------- the same as aloud
+
+
+@pytest.mark.spec("S112")
+@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
+def test_beams_of_a_padded_batch_find_what_each_text_finds_alone_without_a_cache(position):
+    one, texts, c = model(position), prompts(*LENGTHS), Search(new=NEW, beams=3, best=3)
+    free = plain(one, texts[0], c)
+    ends = {each.ids[4] for each in free}  # tokens that do come, though not at once
+    said = found(one, texts, ends, beams=3, best=3)
+
+    assert_same(said, [plain(one, text, c, ends) for text in texts])
+    assert min(len(each.ids) for row in said for each in row) < NEW
+
+
+@pytest.mark.spec("S112")
+@pytest.mark.parametrize("early", [False, True, "never"])
+@pytest.mark.parametrize("cross", ["last", "layerwise"])
+def test_beams_of_translations_find_what_each_finds_alone_without_a_cache(cross, early):
+    one, texts, source, ends = translator(cross), prompts(3, 1), torch.randint(V, (2, S)), (2, 7, 11)
+    real = torch.arange(S) < torch.tensor([[4], [S]])
+    c = Search(new=NEW, beams=3, best=2, early_stopping=early)
+    said = found(one, texts, ends, beams=3, best=2, early_stopping=early, source=source, source_real=real)
+
+    alone = [plain(one, texts[0], c, ends, source=source[:1, :4]), plain(one, texts[1], c, ends, source=source[1:])]
+    assert_same(said, alone)
+
+
+@pytest.mark.parametrize("mask", ["causal & window(3)", "prefix(4)", "causal & (window(2) | landmarks(1))"])
+def test_beams_hold_to_the_mask(mask):
+    one, texts, c = model(mask=mask), prompts(5, 11), Search(new=NEW, beams=3, best=3)
+
+    assert_same(found(one, texts, beams=3, best=3), [plain(one, text, c) for text in texts])
+
+
+@pytest.mark.slow
+@given(st.lists(st.tuples(st.integers(1, 7), st.integers(1, 6)), min_size=2, max_size=3), st.integers(1, 4))
+def test_texts_of_any_lengths_and_rooms_find_what_each_finds_alone(sizes, beams):
+    one, texts, new = model(), prompts(*(size for size, _ in sizes)), [room for _, room in sizes]
+    c = Search(new=NEW, beams=beams, best=beams, early_stopping="never")
+    said = found(one, texts, (2, 7), new=new, beams=beams, best=beams, early_stopping="never")
+
+    assert_same(said, [plain(one, text, c, (2, 7), most) for text, most in zip(texts, new, strict=True)])
+
+
+def test_one_beam_is_the_loop_of_the_slide():
+    one, texts = model(), prompts(*LENGTHS)
+
+    assert [list(row[0].ids) for row in found(one, texts, beams=1)] == [slide(one, text, NEW) for text in texts]
+
+
+def test_a_prompt_and_its_source_are_read_once_for_all_beams():
+    one, read = translator(), []
+    one.encoder.blocks[0].register_forward_hook(lambda _, given, out: read.append(tuple(out.shape[:2])))
+    one.trunk.blocks[0].cross.kv.register_forward_hook(lambda _, given, out: read.append(tuple(out.shape[:2])))
+    one.trunk.blocks[0].register_forward_hook(lambda _, given, out: read.append(tuple(out.shape[:2])))
+    found(one, prompts(3, 5), beams=4, new=[3, 3], source=torch.randint(V, (2, S)))
+    keys = [shape for shape in read if shape == (2, S)]
+
+    assert len(keys) == 2  # the encoder and the keys of the decoder: two rows and not eight, and only once
+    assert [shape for shape in read if shape != (2, S)] == [(2, 5), (8, 1), (8, 1)]
+
+
+# ---------------------------------------------------------------- beginning and ending
+
+
+@pytest.mark.spec("S110")
+def test_a_text_is_as_long_as_asked_for_or_ends_with_an_end():
+    one, texts = model(), prompts(*LENGTHS)
+    every = [each for row in found(one, texts, (2, 7), beams=4, best=4, shortest=2) for each in row]
+
+    assert all(each.ids[-1] in (2, 7) or len(each.ids) == NEW for each in every)
+    assert all(not {2, 7} & set(each.ids[:-1]) and len(each.ids) > 2 for each in every)
+
+
+def test_fewer_texts_are_found_where_fewer_can_be_said():
+    one = model(embed=C.Embed(vocab=FEW))
+    (said,) = found(one, [[1]], new=[1], beams=9, best=9)
+
+    assert sorted(each.ids for each in said) == [(id,) for id in range(FEW)]
+    assert sum(math.exp(each.score) for each in said) == pytest.approx(1)
+
+
+def test_words_without_a_piece_and_padding_are_never_said():
+    one = model(embed=C.Embed(vocab=V, pad=3))
+    every = [each for row in found(one, prompts(5, 2), known=11, beams=7, best=7) for each in row]
+
+    assert {id for each in every for id in each.ids} <= set(range(11)) - {3}
+
+
+def test_no_texts_find_nothing():
+    assert found(model(), []) == []
+
+
+@pytest.mark.parametrize("position", [C.Learned(length=13), C.Rotary()], ids=["learned", "context"])
+def test_a_text_that_just_fits_its_window_is_searched_for(position):
+    one, (text,) = model(position), prompts(5)
+    context = 13 if position.kind == "rotary" else None
+    c = Search(new=NEW, beams=3, best=1)
+
+    assert_same(found(one, [text], context=context, beams=3), [plain(one, text, c)])  # the last token is never read
+    with pytest.raises(C.ConfigError, match="^new: 10 tokens after a prompt of 5 are more than the 13 .* new to 9 or"):
+        found(one, [text], context=context, new=[NEW + 1])
+    with pytest.raises(C.ConfigError, match="shorten the prompt$"):
+        found(one, prompts(14), context=context)
+
+
+@pytest.mark.parametrize("need, most, size", [(3, None, 64), (64, None, 64), (65, None, 128), (3, 40, 40), (9, 9, 9)],
+                         ids=str)  # fmt: skip
+def test_a_cache_has_one_of_few_sizes_and_none_beyond_the_window(need, most, size):
+    assert room.capacity(need, most) == size
+
+
+# ---------------------------------------------------------------- the model, before and after
+
+
+def test_a_model_in_training_searches_without_dropout_and_goes_on_training():
+    one, (text,) = model(dropout=C.Dropout(embed=0.5, sublayer=0.5)), prompts(5)
+    calm = found(one, [text])
+    one.train()
+    one.trunk.blocks[1].eval()
+    modes = [each.training for each in one.modules()]
+
+    assert_same(found(one, [text]), calm)
+    assert [each.training for each in one.modules()] == modes
+
+
+def test_broken_weights_are_told_in_a_sentence():
+    one = model()
+    with torch.no_grad():
+        one.head.weight[0, 0] = torch.nan
+
+    with pytest.raises(C.RunError, match="^the model's logits are not finite"):
+        found(one, prompts(3))
+
+
+READ = torch.ones(1, S, dtype=torch.long)
+WRONG = {
+    "an empty text": (lambda: found(model(), [[1], []]), C.DataError, "^prompt: 0 tokens are too few"),
+    "an id too large": (lambda: found(model(), [[1, V]]), C.DataError, f"^prompt: id {V} is outside"),
+    "an encoder": (lambda: found(model(mask="everything"), [[1]]), C.ConfigError, "left to right: trunk.mask"),
+    "no source": (lambda: found(translator(), [[1]]), C.ConfigError, "^source: none given for 1 rows"),
+    "a needless source": (lambda: found(model(), [[1]], source=READ), C.ConfigError, "^source: .* no encoder"),
+    "nothing to say": (lambda: found(model(), [[1]], known=0), C.ConfigError, "^no text can be said"),
+}
+
+
+@pytest.mark.parametrize("wrong, error, message", WRONG.values(), ids=WRONG)
+def test_what_cannot_be_searched_for_is_refused(wrong, error, message):
+    with pytest.raises(error, match=message):
+        wrong()
+
+
+SETTINGS = {
+    "no beams": (dict(beams=0), "^beams: 0 is less than 1"),
+    "more than are kept": (dict(beams=3, best=4), "^best: 4 texts are more than the 3 .*; set beams to 4 or more$"),
+    "too steep": (dict(length_penalty=11.0), "^length_penalty: 11.0 is not between"),
+    "no room for an end": (dict(new=4, shortest=4), "^shortest: 4 tokens and an end are more than new, 4;"),
+    "another way to stop": (dict(early_stopping="soon"), "^early_stopping: "),
+    "no tokens": (dict(new=0), "^new: 0 is less than 1"),
+}
+
+
+@pytest.mark.parametrize("settings, message", SETTINGS.values(), ids=SETTINGS)
+def test_settings_that_make_no_sense_are_told_by_name(settings, message):
+    with pytest.raises(C.ConfigError, match=message):
+        C.make(Search, settings)
