@@ -25,6 +25,7 @@ def shop(desk, checkpoint):
     (desk / "full" / "letter.txt").write_text("mine")
     (desk / "old" / "checkpoints").mkdir(parents=True)
     (desk / "old" / "config.toml").write_text((desk / "recipe.toml").read_text())
+    (desk / "old" / "run.json").write_text('{"measured": {}}')
     shutil.copytree(desk / "old", desk / "done")
     (desk / "done" / "checkpoints" / "step-000003").mkdir()
     (desk / "torn.toml").write_text("[model\ndim = 3")

@@ -6,7 +6,7 @@
 """
 
 import json
-import shutil
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -88,8 +88,14 @@ def state_of(path: Path) -> dict[str, Any]:
     return state
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest few whole checkpoints."""
+def prune(folder: Path, keep: int, last: Path | None = None) -> None:
+    """Remove all but the newest few whole checkpoints, and what is left of those that went before.
+
+    Later ones than `last`, which is known to be good, are not counted: a run that had to go back passed them over.
+    """
+    hub.sweep(folder)
     whole = [path for path in hub.steps(folder.parent) if (path / NAME).is_file()]
-    for old in whole[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    upto = whole.index(last) + 1 if last in whole else len(whole)
+    for old in whole[: max(0, upto - keep)]:
+        with suppress(OSError):  # it takes room, and does no harm
+            hub.remove(old)

@@ -38,7 +38,7 @@ LAG = 16  # steps whose numbers may wait on a GPU, so that nobody waits for it
 
 
 class Stopped(Exception):
-    """A signal came while the last evaluation was made."""
+    """A signal came during an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def fit(recipe: config.Recipe, out: str | Path, *, command: str = "", quiet: boo
         run = Run.from_recipe(recipe, notice=notes.append)
         assert run.recipe is not None
         facts = {"format": 1, **surroundings(run.device), **described(run), "command": command}
+        write_text(out / "config.toml", reader.text(run.recipe))  # first: from here on it can be resumed
         make_folder(out / "checkpoints")
-        write_text(out / "config.toml", reader.text(run.recipe))
         return Fitting(run, out, facts, notes, quiet=quiet).go()
 
 
@@ -77,47 +77,60 @@ def make_folder(path: Path) -> None:
 
 
 def resume(out: str | Path, overrides: Iterable[str] = (), *, quiet: bool = False) -> Result:
-    """Go on with a run from its newest whole checkpoint, as if nothing had happened."""
+    """Go on with a run from its newest whole checkpoint, or from its beginning, as if nothing had happened."""
     out, changes = Path(out), list(overrides)
     for name in (line.partition("=")[0].strip() for line in changes):
         if name not in config.MAY_CHANGE:
             raise config.ConfigError(f"{name}: a run goes on as it began, only {' and '.join(config.MAY_CHANGE)} may "
                                      "change; begin a new run for the rest")  # fmt: skip
     with alone(out):
-        return Fitting(*restored(out, changes), quiet=quiet, resumed=True).go()
+        hub.sweep(out / "checkpoints")
+        newest = None if unsaved(out) else hub.newest(out)
+        return Fitting(*restored(out, newest, changes), quiet=quiet, resumed=newest is not None).go()
 
 
-def restored(out: Path, changes: list[str]) -> tuple[Run, Path, dict[str, Any], list[str]]:
-    """The run as its newest checkpoint has it, and what is to be said about that."""
-    hub.sweep(out / "checkpoints")
-    newest = hub.newest(out)
+def unsaved(out: Path) -> bool:
+    """Whether a run was stopped before its first checkpoint; one that ended has lost them, and is not begun again."""
+    known = (out / "config.toml").is_file() and not hub.steps(out)
+    return known and "measured" not in read_facts(out / "run.json")
+
+
+def restored(out: Path, newest: Path | None, changes: list[str]) -> tuple[Run, Path, dict[str, Any], list[str], bool]:
+    """The run as a checkpoint has it, or as its config begins it, what is to be said, and whether to evaluate first."""
     recipe = config.read(config.Recipe, out / "config.toml", changes)
     if "-" in recipe.data.sources and (sys.stdin is None or sys.stdin.isatty()):
         raise config.DataError(f"{out}: its text came from standard input; pipe the same text in again to resume")
     notes: list[str] = []
-    run = Run.from_recipe(recipe, tokenizer=Tokenizer.load(newest), notice=notes.append)
-    state, now = checkpoint.load(run, newest), surroundings(run.device)
+    tokenizer = None if newest is None else Tokenizer.load(newest)
+    run = Run.from_recipe(recipe, tokenizer=tokenizer, notice=notes.append)
+    now = surroundings(run.device)
+    start: dict[str, Any] = {"log": 0, "samples": 0, "surroundings": now}
+    state = start if newest is None else checkpoint.load(run, newest)
     if recipe.train.steps is not None and recipe.train.steps < run.step:
         raise config.ConfigError(f"train.steps: {recipe.train.steps:,}, and {out} has done {run.step:,}; "
                                  "ask for more, or begin a new run")  # fmt: skip
+    make_folder(out / "checkpoints")
+    checkpoint.prune(out / "checkpoints", recipe.train.keep, newest)  # it may have been stopped before it could
     notes += [gap for name in ("log", "samples") if (gap := cut(out / f"{name}.jsonl", state[name]))]
     notes += [f"{each}: the bits may differ from here on" for each in differences(state["surroundings"], now)]
     end = "is finished; train.steps or train.minutes makes it longer" if run.over else "goes on"
-    notes.append(f"{out}: {end}, after step {run.step:,}")
+    notes.append(f"{out}: {f'{end}, after step {run.step:,}' if newest else 'nothing was saved, so it begins again'}")
     if changes:
         write_text(out / "config.toml", reader.text(recipe))
     known = read_facts(out / "run.json") or {"format": 1, **described(run), "started": now["started"]}
     facts = {**known, **{key: now[key] for key in now if key != "started"}}
-    return run, out, facts, notes
+    return run, out, facts, notes, bool(state.get("due"))
 
 
 class Fitting:
     """The ordinary code around the loop."""
 
     def __init__(
-        self, run: Run, out: Path, facts: dict[str, Any], notes: list[str], *, quiet: bool, resumed: bool = False
-    ) -> None:
+        self, run: Run, out: Path, facts: dict[str, Any], notes: list[str], due: bool = False, *, quiet: bool,
+        resumed: bool = False,
+    ) -> None:  # fmt: skip
         self.run, self.out, self.facts, self.quiet, self.notes = run, out, facts, quiet, notes
+        self.due = due  # an evaluation on the way that is not made yet
         self.waiting: list[Step] = []
         self.loss: float | None = None
         self.score: Score | None = None
@@ -130,14 +143,14 @@ class Fitting:
         with Display(run, self.quiet) as self.display, Signals() as self.signals, \
                 Log(self.out / "log.jsonl") as self.log, Log(self.out / "samples.jsonl") as self.samples:  # fmt: skip
             self.introduce()
-            for step in train(run, self.display.say):
+            self.look()
+            steps = train(run, self.display.say)
+            while self.signals.caught is None and (step := next(steps, None)):
                 self.note(step)
-                if c.eval_every and step.number % c.eval_every == 0 and not run.over:
-                    self.evaluate(c.eval_tokens)
+                self.due = c.eval_every is not None and step.number % c.eval_every == 0
+                self.look()
                 if c.save_every and step.number % c.save_every == 0 and not run.over:
                     self.save()
-                if self.signals.caught is not None:
-                    break
             if self.saved != run.step:
                 self.save()  # before the last evaluation: whatever fails there, what was learned is kept
             if run.over:
@@ -184,6 +197,19 @@ class Fitting:
             self.display.step(self.loss, step.tokens)
         del self.waiting[:count]
 
+    def look(self) -> None:
+        """Evaluate on the way, if it is time. A signal need not wait: it is due still, and resuming begins with it."""
+        if not self.due or self.run.over:
+            return
+        self.flush()
+        before = self.log.offset, self.samples.offset
+        try:
+            self.evaluate(self.run.settings.eval_tokens)
+            self.due = False
+        except Stopped:
+            self.log.back(before[0])
+            self.samples.back(before[1])
+
     def evaluate(self, tokens: int | None, whole: bool = False) -> None:
         """The loss over the validation text or its beginning, and a short sample of what the model says now."""
         run = self.run
@@ -192,7 +218,7 @@ class Fitting:
             context = run.settings.context
             rows = max(1, AT_ONCE // context)
             text = blocks(run.validation, context, rows, tokens)
-            self.score = evaluate(run.model, self.until_stopped(text) if whole else text)
+            self.score = evaluate(run.model, self.until_stopped(text))
             line = {"step": run.step, "eval_loss": self.score.loss, "eval_tokens": self.score.count}
             self.log.write({**line, **({"whole": True} if whole else {}), "seconds": run.seconds})
             part = "the whole validation text" if whole else f"{self.score.count:,} tokens"
@@ -215,9 +241,9 @@ class Fitting:
         self.samples.write({"step": run.step, "temperature": temperature, "prompt": prompt, "text": text})
 
     def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
-        """At the end of a run, which is saved, a signal need not wait: what is left out here, resuming does again."""
+        """What is left out here, resuming does again."""
         for item in items:
-            if self.run.over and self.signals.caught is not None:
+            if self.signals.caught is not None:
                 raise Stopped
             yield item
 
@@ -230,12 +256,12 @@ class Fitting:
             self.write_checkpoint()
 
     def write_checkpoint(self) -> None:
-        where = {"log": self.log.offset, "samples": self.samples.offset}
+        where = {"log": self.log.offset, "samples": self.samples.offset, "due": self.due}
         folder = self.out / "checkpoints"
         here = {key: self.facts.get(key) for key in BITS}
-        checkpoint.save(self.run, folder / f"step-{self.run.step:06d}", {**where, "surroundings": here})
+        made = checkpoint.save(self.run, folder / f"step-{self.run.step:06d}", {**where, "surroundings": here})
         self.saved = self.run.step
-        checkpoint.prune(folder, self.run.settings.keep)
+        checkpoint.prune(folder, self.run.settings.keep, made)
 
     def measured(self) -> dict[str, Any]:
         return {"seconds": self.run.seconds, "peak_memory": peak_memory(self.run.device)}

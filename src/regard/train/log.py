@@ -1,8 +1,8 @@
 """log.jsonl: one line a step, in full precision, times last; cut back to the checkpoint when a run goes on."""
 
+import errno
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,10 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file = path.open("ab")
+        try:
+            self.file = path.open("ab")
+        except OSError as problem:
+            raise unwritable(path, problem) from None
 
     def write(self, line: dict[str, Any]) -> None:
         try:
@@ -26,33 +29,47 @@ class Log:
 
     def sync(self) -> None:
         """What is written stays, even if the power fails."""
-        with suppress(OSError):  # a pipe or a terminal cannot
+        try:
             os.fsync(self.file.fileno())
+        except OSError as problem:
+            if problem.errno != errno.EINVAL:  # a pipe or a terminal cannot
+                raise unwritable(self.path, problem) from None
+
+    def back(self, offset: int) -> None:
+        """Forget what was written after a place."""
+        try:
+            self.file.truncate(offset)
+            self.file.seek(offset)
+        except OSError as problem:
+            raise unwritable(self.path, problem) from None
 
     @property
     def offset(self) -> int:
         return self.file.tell()
 
-    def close(self) -> None:
-        self.file.close()
-
     def __enter__(self) -> "Log":
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *raised: object) -> None:
+        try:
+            self.file.close()
+        except OSError as problem:
+            if kind is None:  # else the reason is on its way, and closing only tried once more
+                raise unwritable(self.path, problem) from None
 
 
 def cut(path: Path, offset: int) -> str:
     """Forget what was logged after a checkpoint: those steps will be taken again. Says what is missing before it."""
     size = path.stat().st_size if path.exists() else 0
-    if size > offset:
-        os.truncate(path, offset)
-    if size >= offset:
-        return ""
-    whole = path.read_bytes().rfind(b"\n") + 1 if size else 0  # a torn line would swallow the next one
-    if size:
-        os.truncate(path, whole)
+    try:
+        if size > offset:
+            os.truncate(path, offset)
+        if size >= offset:
+            return ""
+        if size:
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # a torn line would swallow the next one
+    except OSError as problem:
+        raise unwritable(path, problem) from None
     return f"{path}: shorter than at the checkpoint, so lines are missing; the run itself lacks nothing"
 
 
