@@ -87,7 +87,7 @@ def test_what_is_cut_is_counted():
     assert example["cut"] == len(known.encode(PAIRS[0]["first"])) + len(known.encode(PAIRS[0]["second"])) - 6
 
 
-@pytest.mark.spec("S090", "S164")
+@pytest.mark.spec("S164")
 @pytest.mark.parametrize("place", ["cls", "mean", "last"])
 def test_a_model_is_asked_once_a_text(place):
     asked = model(C.Pooled(place=place, out=3))

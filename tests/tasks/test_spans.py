@@ -28,7 +28,6 @@ def restored(source, target, marks):
     return [each for id in source for each in (held[id] if id in marks else [id])]
 
 
-@pytest.mark.spec("S197")
 def test_the_published_example():
     words = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last", "week"]
     source, target = cut(words, [(2, 4), (8, 9)], ["<X>", "<Y>", "<Z>"])
@@ -37,7 +36,6 @@ def test_the_published_example():
     assert " ".join(target) == "<X> for inviting <Y> last <Z>"  # figure 2 of Raffel et al. 2020
 
 
-@pytest.mark.spec("S197")
 def test_a_row_of_512_reads_568_tokens_as_t5_s_own_code_has_it():
     objective, _ = task(C.Spans(), "unigram", length=512)
     source, target = objective.corrupted(list(range(1000, 1000 + objective.room)), chance())
@@ -48,7 +46,6 @@ def test_a_row_of_512_reads_568_tokens_as_t5_s_own_code_has_it():
 
 
 @pytest.mark.slow
-@pytest.mark.spec("S197")
 def test_over_a_million_tokens_as_many_go_as_was_said_in_spans_as_long_as_was_said():
     objective, _ = task(C.Spans(), "unigram", length=LENGTH)
     marks, luck = objective.specials.sentinels, chance(1)
@@ -74,7 +71,6 @@ def test_over_a_million_tokens_as_many_go_as_was_said_in_spans_as_long_as_was_sa
 
 
 @pytest.mark.slow
-@pytest.mark.spec("S197")
 def test_infilling_hides_what_was_said_and_tells_everything():
     objective, known = task(C.Infill(), "unigram", length=LENGTH + 1)
     mask, luck = known.roles["mask"], chance(2)
@@ -111,7 +107,6 @@ def holes(edges):
     return found
 
 
-@pytest.mark.spec("S197")
 def test_a_prefix_and_what_follows_are_the_text_and_the_cut_is_anywhere():
     objective, _ = task(C.Prefix(), "unigram")
     text, luck = list(range(1000, 1011)), chance(3)

@@ -99,7 +99,7 @@ class Classify(Judged):
         return records.chosen(record, self.c.label, records.column(record, self.c.label), self.c.classes)
 
     def sums(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": F.cross_entropy(asked(model, batch).float(), batch["label"], reduction="sum")}  #: S090
+        return {"loss": F.cross_entropy(asked(model, batch).float(), batch["label"], reduction="sum")}
 
     def answers(self, model: nn.Module, batch: Batch) -> Answers:
         return {"loss": asked(model, batch).argmax(-1).tolist()}

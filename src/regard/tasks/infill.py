@@ -27,7 +27,7 @@ class Infill(Corrupted):
 
     def corrupted(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
         noise = math.floor(len(ids) * self.c.rate + float(torch.rand((), generator=chance)))  # the rate on average
-        return self.filled(ids, spread(len(ids) - noise, self.lengths(noise, chance), 0, chance)), ids  #: S197
+        return self.filled(ids, spread(len(ids) - noise, self.lengths(noise, chance), 0, chance)), ids
 
     def lengths(self, noise: int, chance: torch.Generator) -> list[int]:
         """Of spans, drawn until they hold so many tokens; the last one is cut to fit."""

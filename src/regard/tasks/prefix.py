@@ -20,4 +20,4 @@ class Prefix(Corrupted):
 
     def corrupted(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
         place = int(torch.randint(1, len(ids), (), generator=chance))  # something on either side
-        return ids[:place], ids[place:]  #: S197
+        return ids[:place], ids[place:]

@@ -81,7 +81,7 @@ class Spans(Corrupted):
     def corrupted(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
         noise = self.noise(len(ids))
         lengths = composed(noise, self.spans(len(ids)), 1, chance)
-        return cut(ids, spread(len(ids) - noise, lengths, 1, chance), self.specials.sentinels)  #: S197
+        return cut(ids, spread(len(ids) - noise, lengths, 1, chance), self.specials.sentinels)
 
     def noise(self, count: int) -> int:
         """How many of so many tokens go: at least one, and at most all but one."""
