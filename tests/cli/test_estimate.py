@@ -182,7 +182,7 @@ MISTAKES = {
     "a share of nothing": ("gpt2 --utilisation 0", "--utilisation: 0 is not between"),
     "more tokens than there are": ("gpt2 --tokens 1e300", "--tokens: 1e+300 is not between"),
     "a price beyond money": ("gpt2 --device t4 --price 1e308", "--price: 1e+308 is not between"),
-    "a precision that the device has not": ("gpt2 --device v100 --dtype bf16", "device: v100 fp16 bf16; choose mixed"),
+    "a precision that the device has not": ("gpt2 --device v100 --dtype bf16", "--dtype: v100 fp16 bf16; choose mixed"),
     "stages told by a short word": ("swin-tiny dim=48", "dim: a model of several stages"),
     "capitals": ("GPT2", "'gpt2'"),
     "no ratio": ("gpt2 --ratio 0", "--ratio: 0 is not between"),

@@ -1,7 +1,7 @@
 """regard estimate: what a model costs before it runs, from a preset, a recipe, a checkpoint or a bare count."""
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, replace
 from importlib.resources import files
 from inspect import Parameter, signature
@@ -51,20 +51,23 @@ class Asked:
                 raise ValueError(f"{name}: {number} is not between {least:g} and {most:g}")
         one_of("dtype", self.dtype, PRECISIONS)
         one_of("device", self.device, devices())
+        half = devices()[self.device].get("type", "bf16") if self.device else "bf16"
+        if self.dtype == "bf16" != half:
+            raise ValueError(f"dtype: {self.device} multiplies {half} and no bf16; choose mixed")
         if self.price is not None and self.device is None:
             raise ValueError("price: an hour of which device? say it with --device")
 
 
-def one_of(what: str, name: str | None, known: Sequence[str]) -> None:
+def one_of(what: str, name: str | None, known: Collection[str]) -> None:
     if name is not None and name not in known:
         forms = [repr(each) for each in known if name and each.startswith(name.lower())]
         near = f"; did you mean {' or '.join(forms)}?" if forms else did_you_mean(name, known)
         raise ValueError(f"{what}: no {name!r}{near} there are {', '.join(known)}")
 
 
-def devices() -> list[str]:
-    """The names in the table, read apart from the room that computes with it: a slip need not wait for torch."""
-    return [*tomllib.loads(files("regard").joinpath("measure", "devices.toml").read_text(encoding="utf8")), "here"]
+def devices() -> dict[str, Any]:
+    """The table of devices, read apart from the room that computes with it: a slip need not wait for torch."""
+    return tomllib.loads(files("regard").joinpath("measure", "devices.toml").read_text(encoding="utf8")) | {"here": {}}
 
 
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:

@@ -47,7 +47,10 @@ class Machine:
         parts = dict.fromkeys((*dict.fromkeys(PARTS.values()), "elementwise", "optimizer"), 0.0)
         for name, seconds in self.spent(asked).items():
             parts[PARTS.get(name.partition(".")[0], "elementwise")] += times * seconds
-        parts["optimizer"] = sum(self.spent(moves).values())
+        spent = self.spent(moves)
+        if self.about["device"] != "cpu":  # which is asked to move all weights at once
+            spent.pop("call", None)
+        parts["optimizer"] = sum(spent.values())
         rest = sum(parts.values()) - parts["calls"]
         # a processor does one thing after the other; an accelerator computes while it is asked for more
         total = rest + parts["calls"] if self.about["device"] == "cpu" else max(rest, parts["calls"])

@@ -4,6 +4,7 @@ Of most nobody says here what they measure: run once under a Record, they are ch
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -19,13 +20,33 @@ from regard.measure.work import loss, step
 aten = torch.ops.aten
 Call = Callable[[], object]
 WIDE = 512
-ROWS = (256, 2048)  # half a mebibyte and four: in the caches, and small enough that memory is used again
 NEAR = 2**15  # numbers that are at hand
-LARGE = 3 * 2**22  # numbers that no cache holds
-SHAPES = ((96, 48, 64), (768, 128, 96), (768, 128, 512), (1024, 384, 512), (1024, 512, 1024))  # rows, in, out
-SQUARES = ((48, 64, 32), (24, 256, 64))  # heads, tokens, width
-LOOKS = ((24, 128, 32), (4, 640, 64))
-UPDATES = (2**17, 2**22)  # parameters
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is timed on a kind of device: `rows` of WIDE numbers in its caches, and `large` ones that none holds."""
+
+    rows: tuple[int, ...]
+    large: int
+    shapes: tuple[tuple[int, int, int], ...]  # rows, in, out
+    squares: tuple[tuple[int, int, int], ...]  # heads, tokens, width
+    looks: tuple[tuple[int, int, int], ...]
+    updates: tuple[int, ...]  # parameters
+
+
+SIZES = {
+    "cpu": Sizes(
+        rows=(256, 2048), large=3 * 2**22, squares=((48, 64, 32), (24, 256, 64)), looks=((24, 128, 32), (4, 640, 64)),
+        shapes=((96, 48, 64), (768, 128, 96), (768, 128, 512), (1024, 384, 512), (1024, 512, 1024)),
+        updates=(2**17, 2**22),
+    ),
+    "cuda": Sizes(
+        rows=(4096, 65_536), large=2**27, squares=((96, 256, 64), (96, 1024, 64)),
+        looks=((96, 256, 64), (96, 1024, 64)), updates=(2**20, 2**26),
+        shapes=((1024, 384, 512), (4096, 768, 768), (8192, 768, 3072), (8192, 1024, 4096), (8192, 768, 50_304)),
+    ),
+}  # fmt: skip
 MODELS = {  # dim, vocabulary, batch, context: a small model and a larger one
     "cpu": ((128, 99, 12, 64), (384, 2999, 4, 192)),
     "cuda": ((384, 999, 16, 256), (1024, 9999, 16, 512)),
@@ -34,6 +55,10 @@ PAGE = 4096  # bytes that the system hands out at once
 TINY = config.Transformer(
     embed=config.Embed(vocab=8), trunk=config.Trunk(dim=8, depth=2, mask="causal", attention=config.Attention(heads=2))
 )
+
+
+def sizes(device: str) -> Sizes:
+    return SIZES.get(device, SIZES["cpu"])
 
 
 def probes(device: str) -> Iterator[tuple[Charge, Call]]:
@@ -64,7 +89,7 @@ def besides(device: str) -> Iterator[tuple[Charge, Call]]:
     yield ("fresh", 2 * FRESH), partial(open_pages, 2 * FRESH, device)
     x, y = (torch.zeros(NEAR, device=device, dtype=torch.bfloat16) for _ in range(2))
     yield ("touch", 3 * NEAR), partial(x.add_, y)
-    for count in UPDATES:
+    for count in sizes(device).updates:
         yield ("update", count), updating(count, device)
 
 
@@ -140,21 +165,22 @@ def train_step(
 def operations(device: str, dtype: torch.dtype) -> Iterator[Call]:
     """Products, attention and the rest, for one kind of numbers."""
     draw = partial(torch.randn, device=device, dtype=dtype)
-    for rows, wide, out in SHAPES:
+    for rows, wide, out in sizes(device).shapes:
         yield partial(torch.mm, draw(rows, wide), draw(out, wide).mT)
         yield partial(torch.mm, draw(wide, rows).mT, draw(wide, out))
-    for heads, tokens, width in SQUARES:
+    for heads, tokens, width in sizes(device).squares:
         yield partial(torch.bmm, draw(heads, tokens, width), draw(heads, tokens, width).mT)  # scores
         yield partial(torch.bmm, draw(heads, tokens, tokens), draw(heads, tokens, width))  # and what they mix
-    for heads, tokens, width in LOOKS:
+    for heads, tokens, width in sizes(device).looks:
         yield from looks(draw, heads, tokens, width)
-    for rows in ROWS:
+    for rows in sizes(device).rows:
         x, y = draw(rows, WIDE), draw(rows, WIDE)
         yield from pointwise(x, y)
         split = x.view(4, rows // 4, 8, -1).transpose(1, 2)  # (4, 8, N, 64), as attention has its heads
         yield partial(split.clone, memory_format=torch.contiguous_format)
         yield partial(torch.mul, split[..., :32], y[: rows // 4, :32])
-    yield partial(draw(LARGE).add_, draw(LARGE))
+    large = sizes(device).large
+    yield partial(draw(large).add_, draw(large))
 
 
 def looks(draw: Callable[..., Tensor], heads: int, tokens: int, width: int) -> Iterator[Call]:

@@ -142,10 +142,12 @@ class Fusion:
             yield did.ladder, did.flops
             yield from fresh(made.nbytes() for made in did.made.values())
             return
-        if any(word in did.name for word in CURVED):
+        if did.outputs[0].device.type != "cpu":  # an accelerator computes while it waits for memory
+            pass
+        elif any(word in did.name for word in CURVED):
             yield did.ladder, did.bytes
-        elif did.outputs[0].device.type == "cpu":  # which touches every number for every operation
-            yield "touch", did.numbers  # an accelerator does so while it waits for memory
+        else:
+            yield "touch", did.numbers  # every number for every operation
         yield from self.write({each: 0 for each in did.reads if each not in self.seen})
         self.bytes += sum(size for each, size in did.reads.items() if each not in self.seen)
         self.inner |= {each: made.nbytes() for each, made in did.made.items()}
