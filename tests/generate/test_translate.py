@@ -272,6 +272,12 @@ def test_what_cannot_be_aligned_is_told_in_a_sentence():
         one.align(SENTENCE, [1, 500])
 
 
-def test_a_second_tokenizer_is_not_lost_without_a_word(tmp_path):
-    with pytest.raises(C.ConfigError, match="^target_tokenizer: a folder holds one tokenizer"):
-        odd().float().save(tmp_path / "saved")
+def test_a_second_tokenizer_and_the_first_token_of_a_target_are_saved_too(tmp_path):
+    one = odd().float()
+    one.save(tmp_path / "saved")
+    again = regard.load(tmp_path / "saved", "cpu")
+
+    assert again.tokenizer.text() == one.tokenizer.text()
+    assert again.target_tokenizer.text() == one.target_tokenizer.text()
+    assert again.begin == one.begin
+    assert again.translate(SENTENCE) == one.translate(SENTENCE)
