@@ -60,4 +60,4 @@ def test_a_run_of_before_keeps_its_floor_and_predicts_no_memory(tmp_path):
 
 def test_a_difference_says_how_much_more_or_less_came():
     assert [difference(*pair) for pair in ((2.0, 3.0), (2.0, 1.0), (2.0, 2.0), (None, 2.0), (2.0, None))] \
-        == ["+50%", "-50%", "+0%", "", ""]  # fmt: skip
+        == ["+50%", "-50%", "0%", "", ""]  # fmt: skip

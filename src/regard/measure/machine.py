@@ -30,7 +30,7 @@ Ladder = tuple[tuple[float, float], ...]  # (size, amount in a second), sizes ri
 FORMAT = 1
 AGAIN = "run regard estimate --calibrate"
 NEEDED = ("call", "kernel", "fresh", "touch", "update", "plain.float32", "product.float32", "look.float32")
-COMPILED = 0.3  # of what a step takes longer than its parts, so much is left when it is compiled (five models, here)
+COMPILED = 0.7  # of what a step takes longer than its parts, so much is left when it is compiled (five models, here)
 PARTS = {"product": "products", "batch": "products", "look": "attention", "look_back": "attention",
          "call": "calls", "kernel": "calls", "fresh": "new memory"}  # fmt: skip
 

@@ -76,7 +76,7 @@ def said(run: Run) -> dict[str, Any]:
 
 def difference(promised: float | None, took: float | None) -> str:
     """How much more or less came than was predicted."""
-    return f"{100 * (took / promised - 1):+.0f}%" if promised and took else ""
+    return f"{round(100 * (took / promised - 1)):+d}%".replace("+0%", "0%") if promised and took else ""
 
 
 def tokens(run: Run) -> list[Row]:
