@@ -53,3 +53,12 @@ def test_a_model_without_a_family_is_told_why(say, desk):
     told = say("explain", "recipe.toml", "model.mask=causal & window(3)").out
 
     assert "transformers has no class for it" in told and "mask" in told.partition("family")[2].partition("config")[0]
+
+
+def test_a_text_in_records_is_looked_for_in_its_column(say, desk):
+    """A vocabulary that is learnt from the text is the column's, and a record that is none is passed over."""
+    (desk / "said.jsonl").write_text('{"line": "abab", "who": "xyz"}\n{"line": \n{"line": "abc", "who": "x"}\n')
+    changes = ["data.source=said.jsonl", "data.column=line", "data.bad=skip"]
+
+    assert json.loads(say("explain", "recipe.toml", *changes, "--json").out)["config"]["model"]["embed"]["vocab"] == 3
+    assert say("explain", "recipe.toml", *changes[:2]).code == 3

@@ -49,6 +49,13 @@ def trainer(monkeypatch):
     return SimpleNamespace(asked=asked, end=end)
 
 
+def test_a_first_write_that_was_torn_is_no_reason_to_refuse_a_folder(say, desk, trainer):
+    (desk / "run").mkdir()
+    (desk / "run" / ".config.toml.1234.part").write_text("[mod")
+
+    assert say("train", "recipe.toml", "--out", "run").code == 0
+
+
 def test_the_trainer_gets_the_recipe_with_its_overrides(say, desk, trainer):
     told = say("train", "recipe.toml", "train.steps=5", "--out", "new", "model.depth=3", "--quiet")
     (asked,) = trainer.asked

@@ -91,7 +91,8 @@ def with_vocabulary(recipe: config.Recipe) -> config.Recipe:
     else:
         from regard import data, text
 
-        size = len(text.train(setting, (document.text for document in data.read_texts(recipe.data.sources))))
+        read = data.read_texts(recipe.data.sources, recipe.data)
+        size = len(text.train(setting, (document.text for document in read)))
     return replace(recipe, model=replace(recipe.model, embed=replace(embed, vocab=size)))
 
 

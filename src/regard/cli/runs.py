@@ -52,8 +52,9 @@ def prepare(out: Path) -> None:
     if any((out / "checkpoints").glob("step-*")):
         raise config.ConfigError(f"--out {out}: there is a run; `regard resume {out}` continues it, or choose another")
     if (out / "checkpoints").is_dir():
-        raise config.ConfigError(f"--out {out}: a run ended there before it saved; remove the folder or choose another")
-    if out.is_dir() and any(out.iterdir()):
+        raise config.ConfigError(f"--out {out}: a run ended there before it saved; `regard resume {out}` begins it "
+                                 "again, or remove the folder or choose another")  # fmt: skip
+    if out.is_dir() and any(each.suffix != ".part" for each in out.iterdir()):  # a torn first write is nothing
         raise config.ConfigError(f"--out {out}: the folder is not empty; choose another, or empty it")
     try:
         out.mkdir(parents=True, exist_ok=True)

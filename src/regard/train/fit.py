@@ -98,7 +98,8 @@ def unsaved(out: Path) -> bool:
 def restored(out: Path, newest: Path | None, changes: list[str]) -> tuple[Run, Path, dict[str, Any], list[str], bool]:
     """The run as a checkpoint has it, or as its config begins it, what is to be said, and whether to evaluate first."""
     recipe = config.read(config.Recipe, out / "config.toml", changes)
-    if "-" in recipe.data.sources and (sys.stdin is None or sys.stdin.isatty()):
+    spoken = any(name == "-" or name.startswith("-.") for name in recipe.data.sources)
+    if spoken and (sys.stdin is None or sys.stdin.isatty()):
         raise config.DataError(f"{out}: its text came from standard input; pipe the same text in again to resume")
     notes: list[str] = []
     tokenizer = None if newest is None else Tokenizer.load(newest)
