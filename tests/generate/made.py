@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 import torch
+from parity.families import pair
 from parity.near import randomise
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import config as C
 from regard.core import model as core
@@ -111,3 +112,14 @@ class Parrot(Transformer):
         self.place += 1
         said = torch.nn.functional.one_hot(torch.tensor(wanted), self.c.embed.vocab)
         return 99.0 * said[:, None].expand(-1, ids.shape[1], -1)
+
+
+def both(name: str, last: tuple[str, str], times: float) -> tuple[nn.Module, Transformer]:
+    """Their model and ours in fp64, the last norm turned around: small models say for ever what they have just said."""
+    theirs, core = (model.double() for model in pair(name))
+    ours = Transformer(core.c).double().eval()
+    ours.load_state_dict(core.state_dict())
+    with torch.no_grad():
+        for model, weight in zip((theirs, ours), last, strict=True):
+            model.get_parameter(weight).mul_(times)
+    return theirs, ours

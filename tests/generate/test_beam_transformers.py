@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from generate.made import both
 from parity import families
-from parity.families import B, N, S, V, ids, keep, pair
+from parity.families import B, N, S, V, ids, keep
 from torch import nn
 from transformers import GenerationConfig
 
@@ -26,15 +27,8 @@ def far(monkeypatch):
     monkeypatch.setattr(families, "LENGTH", N + NEW)  # places for all of it
 
 
-def both(name: str) -> tuple[nn.Module, Transformer]:
-    """Their model and ours. The last norm is turned around: small models say what they have just said for ever."""
-    theirs, core = (model.double() for model in pair(name))
-    ours = Transformer(core.c).double().eval()
-    ours.load_state_dict(core.state_dict())
-    with torch.no_grad():
-        for model, weight in zip((theirs, ours), LAST[name], strict=True):
-            model.get_parameter(weight).mul_(-2)
-    return theirs, ours
+def turned(name: str) -> tuple[nn.Module, Transformer]:
+    return both(name, LAST[name], -2.0)
 
 
 def question(name: str) -> tuple[dict, list[list[int]], dict]:
@@ -53,7 +47,7 @@ class Asked:
     """One question to both models: `compare` holds every text and every score of ours to theirs."""
 
     def __init__(self, name: str) -> None:
-        self.theirs, self.ours = both(name)
+        self.theirs, self.ours = turned(name)
         self.asked, self.texts, self.sources = question(name)
 
     def found(self, c: Search, ends: tuple[int, ...], known: int | None) -> list[list[Found]]:

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from generate.made import written
+from generate.made import both, written
 from parity import families
-from parity.families import N, S, ids, keep, pair
+from parity.families import N, S, ids, keep
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
@@ -20,15 +20,8 @@ def far(monkeypatch):
     monkeypatch.setattr(families, "LENGTH", N + NEW)  # places for all of it
 
 
-def both(name: str) -> tuple[nn.Module, Transformer]:
-    """Their model and ours. The last norm is turned around: small models say what they have just said for ever."""
-    theirs, core = (model.double() for model in pair(name))
-    ours = Transformer(core.c).double().eval()
-    ours.load_state_dict(core.state_dict())
-    with torch.no_grad():
-        theirs.get_parameter(LAST[name]).neg_()
-        ours.trunk.final_norm.weight.neg_()
-    return theirs, ours
+def turned(name: str) -> tuple[nn.Module, Transformer]:
+    return both(name, (LAST[name], "trunk.final_norm.weight"), -1.0)
 
 
 def generated(theirs: nn.Module, prompt: Tensor, **how) -> list[list[int]]:
@@ -41,7 +34,7 @@ def generated(theirs: nn.Module, prompt: Tensor, **how) -> list[list[int]]:
 @pytest.mark.spec("S104")
 @WRITING
 def test_sixty_four_greedy_ids_are_equal_with_padding_on_the_left(name):
-    theirs, ours = both(name)
+    theirs, ours = turned(name)
     prompt, real = ids(N), keep(N, "left")
     texts = [row[there].tolist() for row, there in zip(prompt, real, strict=True)]
     said = written(ours, texts, new=NEW)
@@ -52,7 +45,7 @@ def test_sixty_four_greedy_ids_are_equal_with_padding_on_the_left(name):
 
 @WRITING
 def test_sixty_four_ids_with_a_price_on_repetition_are_equal(name):
-    theirs, ours = both(name)
+    theirs, ours = turned(name)
     prompt = ids(N)
     said = ours.generate(prompt, new=NEW, temperature=0, repetition=1.3)
 
@@ -62,7 +55,7 @@ def test_sixty_four_ids_with_a_price_on_repetition_are_equal(name):
 @pytest.mark.spec("S110")
 @WRITING
 def test_the_same_token_ends_the_text(name):
-    theirs, ours = both(name)
+    theirs, ours = turned(name)
     prompt = ids(N)[:1]
     free = ours.generate(prompt, new=NEW, temperature=0)[0].tolist()
     end = next(id for id in free[3:] if id not in free[:3])
@@ -74,7 +67,7 @@ def test_the_same_token_ends_the_text(name):
 
 
 def test_a_translation_of_sixty_four_ids_is_equal():
-    theirs, ours = both("t5")
+    theirs, ours = turned("t5")
     source, real, prompt = ids(S), keep(S, "right"), torch.full((2, 1), 5)
     said = ours.generate(prompt, new=NEW, temperature=0, source=source, source_real=real)
 

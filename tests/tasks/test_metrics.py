@@ -30,7 +30,7 @@ from regard.tasks.metrics import (
     spearman,
 )  # fmt: skip
 
-LECTURE = Path("/work/shared/seeds/004_41a63b0c23723d00.txt")
+LECTURE = Path(__file__).parents[2].parent / "shared" / "seeds" / "004_41a63b0c23723d00.txt"
 classes = st.integers(1, 40).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 2), min_size=n, max_size=n)] * 2))
 numbers = st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9)), min_size=2, max_size=30)
 

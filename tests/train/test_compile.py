@@ -10,7 +10,7 @@ import torch
 from train.made import advanced, assert_same, bits, lines
 
 from regard.train import Run, train
-from regard.train.loop import WORTH, Advance, blocks
+from regard.train.loop import WORTH, Advance, blocks, compiled
 
 # torch looks at the .grad of what comes into a block when it compiles it alone, and warns itself
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
@@ -83,7 +83,11 @@ def test_who_asks_for_compiling_hears_why_it_failed(auto, broken, way):
     (["train.compile=false", "train.steps=100000"], False),
 ])  # fmt: skip
 def test_auto_compiles_what_is_long_enough(recipe, changes, expected):
-    assert Advance(Run.from_recipe(recipe(*changes)), print).wanted() is expected
+    run = Run.from_recipe(recipe(*changes))
+    advance = Advance(run, print)
+
+    assert compiled(run) == (not advance.settled) == expected
+    advance.as_written()
 
 
 @pytest.mark.parametrize("changes", [["train.steps=300"], ["train.steps=none", "train.minutes=3"]])
@@ -91,7 +95,7 @@ def test_what_is_left_of_a_run_does_not_decide(recipe, changes):
     run = Run.from_recipe(recipe("train.compile=auto", *changes))
     run.step = 250
 
-    assert Advance(run, print).wanted()
+    assert compiled(run)
 
 
 def test_after_training_the_model_runs_as_written(recipe):

@@ -2,24 +2,9 @@
 
 import json
 
-import pytest
-
 from regard.train import fit
-from regard.train.facts import compiled, described
-from regard.train.loop import Advance
+from regard.train.facts import described
 from regard.train.run import Run
-
-
-@pytest.mark.parametrize(
-    "changes", [[], ["train.steps=500"], ["train.compile=true"], ["train.steps=500", "train.compile=false"],
-                ["train.steps=none", "train.minutes=0.1"], ["train.steps=none", "train.minutes=2.0"]], ids=str,
-)  # fmt: skip
-def test_a_step_is_predicted_as_the_loop_will_run_it(recipe, changes):
-    run = Run.from_recipe(recipe(*changes))
-    advance = Advance(run, pytest.fail)
-
-    assert compiled(run) == advance.wanted()
-    advance.as_written()
 
 
 def test_accumulating_is_predicted_as_several_batches_and_one_update(recipe):

@@ -2,16 +2,25 @@
 
 import sys
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, fields
-from inspect import Parameter, signature
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from regard import config
 from regard.cli.mistakes import talk
-from regard.cli.output import Checkpoint, Json, as_json, exactly, faint, in_options, spoken, text_in, with_torch
+from regard.cli.output import (
+    Checkpoint,
+    Json,
+    as_json,
+    exactly,
+    faint,
+    in_options,
+    spoken,
+    text_in,
+    with_options_of,
+    with_torch,
+)
 from regard.config.reader import value_in
 
 ABOUT = {
@@ -26,25 +35,7 @@ ABOUT = {
 }
 
 
-def with_options_of(cls: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Lets a verb take each setting of `cls` as an option: top_k becomes --top-k. The config's reader checks them."""
-
-    def dressed(verb: Callable[..., None]) -> Callable[..., None]:
-        plain = signature(verb)
-        taken = [known for known in plain.parameters.values() if known.kind is not Parameter.VAR_KEYWORD]
-        for field in fields(cls):
-            kind: Any = list[str] | None if isinstance(field.default, tuple) else str | None
-            usual = f"  [default: {field.default}]" if field.default not in (None, ()) else ""
-            option = typer.Option(help=ABOUT[field.name] + usual, metavar="TEXT" if field.default == () else "NUMBER")
-            told = Annotated[kind, option]
-            taken.append(Parameter(field.name, Parameter.KEYWORD_ONLY, default=None, annotation=told))
-        verb.__signature__ = plain.replace(parameters=taken)  # type: ignore[attr-defined]
-        return verb
-
-    return dressed
-
-
-@with_options_of(config.Sampling)
+@with_options_of(config.Sampling, ABOUT)
 def generate(
     checkpoint: Checkpoint,
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to go on from; - reads stdin.")] = None,

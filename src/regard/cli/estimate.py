@@ -1,10 +1,9 @@
 """regard estimate: what a model costs before it runs, from a preset, a recipe, a checkpoint or a bare count."""
 
 import tomllib
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from importlib.resources import files
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,43 +11,49 @@ import typer
 
 from regard import config, zoo
 from regard.cli.look import found
-from regard.cli.output import Json, Overrides, as_json, as_rows, in_options, with_torch
+from regard.cli.output import Json, Overrides, as_json, as_rows, in_options, with_options_of, with_torch
+from regard.config.checks import TERMS, within
 from regard.config.names import did_you_mean
 from regard.config.reader import override, value_in
 
 PRECISIONS = ("fp32", "mixed", "bf16")
-# the same as measure.spend's, which is not asked so that a slip need not wait for torch
-LIMITS = {"tokens": (1, 1e30), "utilisation": (1e-6, 1), "ratio": (1e-9, 1e9), "price": (0, 1e9), "ranks": (1, 1e7)}
 
 
-def option(about: str, default: Any = None) -> Any:
-    return field(default=default, metadata={"about": about})
+ABOUT = {
+    "params": "A number of parameters in place of a model, such as 400e9.",
+    "batch": "Sequences in a step, on each rank.",
+    "context": "Tokens in a sequence; the longest that the model knows unless said.",
+    "dtype": "fp32, mixed (fp32 weights, 16-bit products) or bf16 (with fp32 masters).",
+    "ranks": "Devices that share weights, gradients and optimizer.",
+    "tokens": "Tokens to train on, such as 300e9.",
+    "device": "What it runs on: v100, a100-80gb, h100-sxm, ...; here, once calibrated.",
+    "utilisation": "The share of the device's peak that is reached.",
+    "price": "Money for one device for one hour.",
+    "ratio": "Tokens wanted for each parameter; fewer are warned of.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """What may be said besides the model."""
 
-    params: int | None = option("A number of parameters in place of a model, such as 400e9.")
-    batch: int | None = option("Sequences in a step, on each rank.")
-    context: int | None = option("Tokens in a sequence; the longest that the model knows unless said.")
-    dtype: str | None = option("fp32, mixed (fp32 weights, 16-bit products) or bf16 (with fp32 masters).")
-    ranks: int = option("Devices that share weights, gradients and optimizer.", 1)
-    tokens: float | None = option("Tokens to train on, such as 300e9.")
-    device: str | None = option("What it runs on: v100, a100-80gb, h100-sxm, ...; here, once calibrated.")
-    utilisation: float = option("The share of the device's peak that is reached.", 0.4)
-    price: float | None = option("Money for one device for one hour.")
-    ratio: float = option("Tokens wanted for each parameter; fewer are warned of.", 20.0)
+    params: int | None = None
+    batch: int | None = None
+    context: int | None = None
+    dtype: str | None = None
+    ranks: int = 1
+    tokens: float | None = None
+    device: str | None = None
+    utilisation: float = 0.4
+    price: float | None = None
+    ratio: float = 20.0
 
     def __post_init__(self) -> None:
         for name in ("params", "batch", "context", "ranks"):
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise ValueError(f"{name}: {number} is less than 1")
-        for name, (least, most) in LIMITS.items():
-            number = getattr(self, name)
-            if number is not None and not least <= number <= most:
-                raise ValueError(f"{name}: {number} is not between {least:g} and {most:g}")
+        within({**TERMS, "ranks": (1, 1e7)}, self)
         one_of("dtype", self.dtype, PRECISIONS)
         one_of("device", self.device, devices())
         half = devices()[self.device].get("type", "bf16") if self.device else "bf16"
@@ -70,20 +75,7 @@ def devices() -> dict[str, Any]:
     return tomllib.loads(files("regard").joinpath("measure", "devices.toml").read_text(encoding="utf8")) | {"here": {}}
 
 
-def with_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Lets a verb take each setting of Asked as an option."""
-    plain = signature(verb)
-    taken = [known for known in plain.parameters.values() if known.kind is not Parameter.VAR_KEYWORD]
-    for each in fields(Asked):
-        usual = f"  [default: {each.default:g}]" if each.default is not None else ""
-        metavar = "NAME" if each.name in ("dtype", "device") else "NUMBER"
-        told = Annotated[str | None, typer.Option(help=each.metadata["about"] + usual, metavar=metavar)]
-        taken.append(Parameter(each.name, Parameter.KEYWORD_ONLY, default=None, annotation=told))
-    verb.__signature__ = plain.replace(parameters=taken)  # type: ignore[attr-defined]
-    return verb
-
-
-@with_options
+@with_options_of(Asked, ABOUT)
 def estimate(
     thing: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="A preset, a recipe, a run or a checkpoint.")

@@ -6,7 +6,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,6 +93,25 @@ def spoken(text: str, name: str) -> str:
     except UnicodeEncodeError:
         raise config.DataError(f"{name}: {text!r} is not UTF-8; type it again or give it in a file") from None
     return text
+
+
+def with_options_of(cls: Any, about: dict[str, str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Lets a verb take each setting of `cls` as an option: top_k becomes --top-k. `in_options` checks them."""
+
+    def dressed(verb: Callable[..., None]) -> Callable[..., None]:
+        plain = signature(verb)
+        taken = [known for known in plain.parameters.values() if known.kind is not Parameter.VAR_KEYWORD]
+        for each in fields(cls):
+            several, words = isinstance(each.default, tuple), "str" in str(each.type)
+            usual = f"  [default: {each.default}]" if each.default not in (None, ()) else ""
+            metavar = "TEXT" if several else "NAME" if words else "NUMBER"
+            kind: Any = list[str] | None if several else str | None
+            told = Annotated[kind, typer.Option(help=about[each.name] + usual, metavar=metavar)]
+            taken.append(Parameter(each.name, Parameter.KEYWORD_ONLY, default=None, annotation=told))
+        verb.__signature__ = plain.replace(parameters=taken)  # type: ignore[attr-defined]
+        return verb
+
+    return dressed
 
 
 def in_options(cls: Any, given: dict[str, Any], words: dict[str, str] = {}) -> Any:  # noqa: B006  read only

@@ -3,6 +3,10 @@
 from collections.abc import Sequence
 
 from regard.config.names import did_you_mean
+from regard.config.reader import ConfigError
+
+# What a run can be planned with; what lies beyond is a slip of the keys.
+TERMS = {"tokens": (1, 1e30), "utilisation": (1e-6, 1), "ratio": (1e-9, 1e9), "price": (0, 1e9)}
 
 
 def one_of(name: str, table: Sequence[str], what: str) -> None:
@@ -21,3 +25,24 @@ def beside(mode: str, width: int | None) -> None:
     at_least(1, width=width)
     if (mode == "concat") != (width is not None):
         raise ValueError("width: mode 'concat' needs it, and it is for that mode alone")
+
+
+def within(limits: dict[str, tuple[float, float]], settings: object) -> None:
+    """Each of these settings lies between its limits, or is not said."""
+    for name, (least, most) in limits.items():
+        number = getattr(settings, name)
+        if number is not None and not least <= number <= most:
+            raise ConfigError(f"{name}: {number} is not between {least:g} and {most:g}")
+
+
+def fraction(**numbers: float | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and not 0 <= number <= 1:
+            raise ValueError(f"{name}: {number} is not between 0 and 1")
+
+
+def share(**numbers: float) -> None:
+    """A part that is neither nothing nor all."""
+    for name, number in numbers.items():
+        if not 0 < number < 1:
+            raise ValueError(f"{name}: {number} is not a part between 0 and 1")

@@ -28,15 +28,23 @@ class Embed:
 
 
 class Seen:
-    """What a front end that reads no ids answers when asked for them."""
+    """What a front end that reads no text answers when asked for its ids."""
 
-    vocab = 0
-    pad: int | None = None
-    end: int | None = None
+    @property
+    def vocab(self) -> int:
+        return 0
+
+    @property
+    def pad(self) -> int | None:
+        return None
+
+    @property
+    def end(self) -> int | None:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
+class Pixels(Seen):
     """Images as ids of a `palette`, row by row after a start token (ImageGPT: Chen et al. 2020).
 
     The start token is the id after the last colour: the model reads it and all pixels but the last, and says them all.
@@ -60,22 +68,6 @@ class Pixels:
     def count(self) -> int:
         """The tokens that an image becomes."""
         return self.grid[0] * self.grid[1]
-
-    @property
-    def segments(self) -> int:
-        return 0
-
-    @property
-    def scale(self) -> float:
-        return 1.0
-
-    @property
-    def pad(self) -> None:
-        return None
-
-    @property
-    def end(self) -> None:
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ Defaults are the lecture's: batches of 32, learning rate 1e-4 after 4,000 steps 
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.config.checks import at_least
+from regard.config.checks import at_least, fraction
 from regard.config.models import Transformer
 from regard.config.trunk import Trunk
 
@@ -22,12 +22,6 @@ PRESETS = (  # sentences that a recipe may begin from; `regard.zoo` holds them
     "qwen3-0.6b", "t5-small", "t5-v1.1-base", "bart-base", "marian", "vit-b16", "vit-l16", "vit-h14", "swin-tiny",
     "clip-vit-b32", "imagegpt-small", "imagegpt-medium", "imagegpt-large", "lab",
 )  # fmt: skip
-
-
-def fraction(**numbers: float | None) -> None:
-    for name, number in numbers.items():
-        if number is not None and not 0 <= number <= 1:
-            raise ValueError(f"{name}: {number} is not between 0 and 1")
 
 
 # ---------------------------------------------------------------- text and its tokens

@@ -16,15 +16,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.config.checks import at_least
+from regard.config.checks import at_least, share
 
 Begin = Literal["auto", "start", "pad", "end"]  # the special token before a target
-
-
-def share(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if not 0 < number < 1:
-            raise ValueError(f"{name}: {number} is not a part between 0 and 1")
 
 
 def columns(**names: str | None) -> None:

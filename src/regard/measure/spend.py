@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from regard import config
+from regard.config.checks import TERMS, within
 from regard.measure.devices import Device
 from regard.measure.flops import rule
 
 HOUR = 3600.0
 EXA = 1e18
-LIMITS = {"tokens": (1, 1e30), "utilisation": (1e-6, 1), "ratio": (1e-9, 1e9), "price": (0, 1e9)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +26,7 @@ class Terms:
     ratio: float = 20.0
 
     def __post_init__(self) -> None:
-        for name, (least, most) in LIMITS.items():
-            number = getattr(self, name)
-            if number is not None and not least <= number <= most:
-                raise config.ConfigError(f"{name}: {number} is not between {least:g} and {most:g}")
+        within(TERMS, self)
         if self.price is not None and self.device is None:
             raise config.ConfigError("price: an hour of which device? name it as well")
 

@@ -7,7 +7,7 @@ from typing import Any
 from regard import measure
 from regard.config.errors import unwritable
 from regard.data import store
-from regard.train.loop import WORTH
+from regard.train.loop import compiled
 from regard.train.run import Run
 
 
@@ -28,13 +28,6 @@ def predicted(bill: measure.Prediction, device: str, compiled: bool) -> dict[str
     memory = bill.memory if device == "cuda" else measure.process(bill, compiled)
     return {"step_seconds": bill.step_seconds, "step_flops": bill.step_flops, "parts": bill.parts, "memory": memory,
             "calibrated": bill.calibrated, "note": bill.note}  # fmt: skip
-
-
-def compiled(run: Run) -> bool:
-    """Whether the loop will compile the step."""
-    c = run.settings
-    long = (c.steps is None or c.steps >= WORTH) and (c.minutes is None or c.minutes >= 0.5)
-    return long and run.device.type != "mps" if c.compile == "auto" else bool(c.compile)
 
 
 def write_json(path: Path, table: dict[str, Any]) -> None:

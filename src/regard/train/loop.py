@@ -59,16 +59,10 @@ class Advance:
         self.run, self.notice = run, notice
         self.sums: Callable[[nn.Module, Tensor], dict[str, Tensor]] = run.objective.sums
         self.way: Callable[[list[Tensor]], tuple[Tensor, Tensor]] = self.step
-        self.settled = not self.wanted()  # nothing is compiled, or it has been seen to work
+        self.settled = not compiled(run)  # nothing is compiled, or it has been seen to work
         self.flag: torch.cuda.Event | None = None
         if not self.settled:
             self.compile()
-
-    def wanted(self) -> bool:
-        c = self.run.settings
-        long = (c.steps is None or c.steps >= WORTH) and (c.minutes is None or c.minutes >= 0.5)
-        # never by what is left of the run: it must go on with the same bits after a resume
-        return long and self.run.device.type != "mps" if c.compile == "auto" else bool(c.compile)
 
     def compile(self) -> None:
         """The whole forward; on a CPU, for a run of minutes, one block for all: a tenth slower, compiled in half."""
@@ -137,6 +131,14 @@ class Advance:
             self.flag.record()
             if before is not None:
                 before.synchronize()
+
+
+def compiled(run: Run) -> bool:
+    """Whether the steps of a run are to be compiled."""
+    c = run.settings
+    long = (c.steps is None or c.steps >= WORTH) and (c.minutes is None or c.minutes >= 0.5)
+    # never by what is left of the run: it must go on with the same bits after a resume
+    return long and run.device.type != "mps" if c.compile == "auto" else bool(c.compile)
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
