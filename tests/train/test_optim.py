@@ -1,18 +1,22 @@
-"""Who is updated by what: against torch's own optimizers, step by step, and against the formula by hand."""
+"""Who is updated by what: against torch's own optimizers, step by step, and the formula by hand."""
 
 import copy
+from itertools import permutations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from train.made import assert_same, copied, gradients, model
 
 from regard import config
+from regard.train.adafactor import Adafactor
 from regard.train.muon import Muon, orthogonal
 from regard.train.optim import Optimizer
 
 ADAM = config.AdamW(lr=0.03, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.2)
 MUON = config.Muon(lr=0.05, adam_lr=0.01, weight_decay=0.3)
-SETTINGS = {"adamw": ADAM, "muon": MUON}
+FACTOR = config.Adafactor(lr=0.04, weight_decay=0.1)
+SETTINGS = {"adamw": ADAM, "muon": MUON, "adafactor": FACTOR}
 
 
 def near(ours, theirs, within=1e-6):
@@ -28,14 +32,15 @@ def members(optimizer, part):
 # ---------------------------------------------------------------- AdamW
 
 
+@pytest.mark.parametrize("c", [ADAM, FACTOR], ids=lambda c: c.kind)
 @pytest.mark.parametrize("name", ["gpt2", "llama-7b"])
-def test_matrices_and_tables_are_decayed_and_no_bias_or_gain_is(name):
+def test_matrices_and_tables_are_decayed_and_no_bias_or_gain_is(name, c):
     made = model(name)
-    optimizer = Optimizer(made, ADAM)
+    optimizer = Optimizer(made, c)
     decayed, free = members(optimizer, 0)
     amounts = [group["weight_decay"] for group in optimizer.groups()]
 
-    assert amounts == [0.2, 0.0]
+    assert amounts == [c.weight_decay, 0.0]
     assert free == {name for name, _ in made.named_parameters() if name.endswith("bias") or "norm" in name}
     assert decayed | free == {name for name, _ in made.named_parameters()} and not decayed & free
     assert {"embed.tokens.weight", "trunk.blocks.1.attn.qkv.weight"} <= decayed
@@ -103,6 +108,78 @@ def test_muon_alone_is_enough_where_only_blocks_are_trained():
         block.requires_grad_(True)
 
     assert [type(part) for part in Optimizer(made, MUON).parts] == [Muon]
+
+
+# ---------------------------------------------------------------- Adafactor
+
+
+def plain_adafactor(made, c):
+    """PyTorch's, told the same: its first floor is the root of ours."""
+    matrices, vectors = ([w for w in made.parameters() if (w.dim() > 1) is many] for many in (True, False))
+    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.Adafactor(groups, lr=c.lr, beta2_decay=c.decay, eps=(c.eps[0] ** 0.5, c.eps[1]), d=c.clip,
+                                 weight_decay=c.weight_decay)  # fmt: skip
+
+
+@pytest.mark.parametrize("c", [
+    FACTOR, config.Adafactor(), config.Adafactor(lr=0.5, decay=-0.5, clip=3.0, eps=(1e-12, 0.3)),
+], ids=["decayed", "as it is", "otherwise"])  # fmt: skip
+def test_twenty_steps_are_torch_s_adafactor(c):
+    ours = model()
+    theirs = copy.deepcopy(ours)
+    optimizer, plain = Optimizer(ours, c), plain_adafactor(theirs, c)
+    for step in range(20):
+        factor = 1 / (1 + step)
+        optimizer.rate(factor)
+        for group in plain.param_groups:
+            group["lr"] = c.lr * factor
+        for each in (ours, theirs):
+            gradients(each, step)
+        optimizer.step(clip=None)
+        plain.step()
+
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        near(mine, other)
+    for name, weight in theirs.named_parameters():
+        for key, value in plain.state[weight].items():
+            near(optimizer.state()[f"{name}/{key}"], value, within=2e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 7), (1, 9), (9, 1), (4,), ()], ids=str)
+def test_adafactor_is_torch_s_for_weights_of_any_shape(shape):
+    ours, theirs = (torch.nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(1))) for _ in "ab")
+    group = {"params": [ours], "lr": torch.tensor(0.05), "weight_decay": 0.3}
+    mine = Adafactor([group], -0.8, (1e-30, 1e-3), 1.0)
+    other = torch.optim.Adafactor([theirs], lr=0.05, eps=(1e-15, 1e-3), weight_decay=0.3)
+    for step in range(7):
+        ours.grad = torch.randn(shape, generator=torch.Generator().manual_seed(2 + step))
+        theirs.grad = ours.grad.clone()
+        mine.step()
+        other.step()
+
+    near(ours, theirs)
+
+
+def test_a_token_that_is_not_in_the_batch_stays_where_it_is_under_adafactor():
+    made = model()
+    optimizer, before = Optimizer(made, config.Adafactor()), made.embed.tokens.weight.detach().clone()
+    for step in range(3):
+        gradients(made, step)
+        made.embed.tokens.weight.grad[7] = 0.0  # as of a row that nobody looked up
+        optimizer.step(clip=None)
+    after = made.embed.tokens.weight.detach()
+
+    assert torch.equal(after[7], before[7]) and after.isfinite().all()
+    assert (after != before).any(dim=1).sum() == len(after) - 1
+
+
+def test_adafactor_remembers_a_row_and_a_column_for_each_matrix():
+    made = model()
+    held = {name: tuple(value.shape) for name, value in Optimizer(made, FACTOR).state().items()}
+    weight = "trunk.blocks.0.mlp.up.weight"
+
+    assert [held[f"{weight}/row_var"], held[f"{weight}/col_var"]] == [(48, 1), (1, 12)]
+    assert f"{weight}/variance" not in held and held["trunk.blocks.0.mlp.up.bias/variance"] == (48,)
 
 
 # ---------------------------------------------------------------- Muon
@@ -208,10 +285,10 @@ def test_gradients_are_clipped_as_torch_clips_them(clip, kind):
     optimizer = Optimizer(ours, SETTINGS[kind])
     for each in (ours, theirs):
         gradients(each)
-    norm = optimizer.step(clip)
+    norm, taken = optimizer.step(clip)
     expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip)
 
-    assert torch.equal(norm, expected)
+    assert torch.equal(norm, expected) and taken
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(mine.grad, other.grad)
 
@@ -221,13 +298,13 @@ def test_without_a_limit_nothing_is_clipped_and_the_norm_is_still_told():
     made = model()
     gradients(made)
     before = [weight.grad.clone() for weight in made.parameters()]
-    norm = Optimizer(made, ADAM).step(clip=None)
+    norm, _ = Optimizer(made, ADAM).step(clip=None)
 
     near(norm, torch.cat([grad.flatten() for grad in before]).norm(), within=1e-4)
     assert all(torch.equal(weight.grad, grad) for weight, grad in zip(made.parameters(), before, strict=True))
 
 
-# ---------------------------------------------------------------- gradients that are no numbers
+# ---------------------------------------------------------------- steps that are not taken
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -242,11 +319,77 @@ def test_a_step_with_a_gradient_that_is_no_number_changes_nothing(bad, kind, hal
     weights, state = copied(made.state_dict()), copied(optimizer.state())
     gradients(made, 1)
     made.trunk.blocks[1].mlp.up.weight.grad[3, 5] = bad
-    norm = optimizer.step(clip)
+    norm, taken = optimizer.step(clip)
 
-    assert not norm.isfinite()
+    assert not norm.isfinite() and not taken
     assert_same(copied(made.state_dict()), weights)
     assert_same(copied(optimizer.state()), state)
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+@pytest.mark.parametrize("half", [False, True], ids=["fp32", "bf16"])
+def test_a_step_is_taken_where_its_judge_says_so_and_changes_nothing_where_not(kind, half):
+    made, told = model().to(torch.bfloat16 if half else torch.float32), []
+    optimizer = Optimizer(made, SETTINGS[kind])
+    for step, allowed in enumerate((True, False, True)):
+        weights, state = copied(made.state_dict()), copied(optimizer.state())
+        gradients(made, step)
+        norm, taken = optimizer.step(1.0, lambda norm, allowed=allowed: told.append(norm) or torch.tensor(allowed))
+        same = all(torch.equal(tensor, weights[name]) for name, tensor in made.state_dict().items())
+
+        assert bool(taken) is allowed and same is not allowed and torch.equal(told[-1], norm)
+        if not allowed:
+            assert_same(copied(optimizer.state()), state)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
+@pytest.mark.parametrize("first", [True, False], ids=["at first", "later"])
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_parts_that_are_told_on_the_device_not_to_move_do_not(kind, first, bad):
+    """As on a GPU, where no host looks at the verdict."""
+    made = model()
+    optimizer = Optimizer(made, SETTINGS[kind])
+    if not first:
+        gradients(made)
+        optimizer.step(1.0)
+    weights, state = copied(made.state_dict()), copied(optimizer.state())
+    for weight in made.parameters():
+        weight.grad = torch.full_like(weight, bad)
+    for part in optimizer.parts:
+        part.found_inf = torch.ones(())
+        part.step()
+
+    assert_same(copied(made.state_dict()), weights)
+    assert_same(copied(optimizer.state()), state)
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_parts_that_are_told_on_the_device_ask_no_host_for_a_number(kind):
+    with FakeTensorMode():  # tensors without numbers: whoever asks for one fails
+        made = model()
+        optimizer = Optimizer(made, SETTINGS[kind])
+        for weight in made.parameters():
+            weight.grad = torch.zeros_like(weight)
+        for part in optimizer.parts:
+            part.found_inf = torch.zeros(())
+            part.step()
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_parts_that_are_told_on_the_device_to_move_do_as_always(kind):
+    ours = model()
+    theirs = copy.deepcopy(ours)
+    mine, other = Optimizer(ours, SETTINGS[kind]), Optimizer(theirs, SETTINGS[kind])
+    for step in range(3):
+        for each in (ours, theirs):
+            gradients(each, step)
+        for part in mine.parts:
+            part.found_inf = torch.zeros(())
+            part.step()
+        other.step(clip=None)
+
+    assert_same(copied(ours.state_dict()), copied(theirs.state_dict()))
+    assert_same(copied(mine.state()), copied(other.state()))
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
@@ -288,6 +431,58 @@ def test_a_state_that_is_loaded_goes_on_as_the_one_that_was_saved(kind, half):
     assert_same(copied(other.state()), copied(mine.state()))
 
 
+@pytest.mark.parametrize("kind, plain", [("adamw", torch.optim.AdamW), ("adafactor", torch.optim.Adafactor)])
+def test_the_state_that_is_begun_is_what_torch_makes_in_its_first_step(kind, plain):
+    made = model()
+    theirs = plain(made.parameters())
+    gradients(made)
+    theirs.step()
+    made_by_them = {f"{name}/{key}": value for name, weight in made.named_parameters()
+                    for key, value in theirs.state[weight].items()}  # fmt: skip
+    ours = Optimizer(made, SETTINGS[kind]).state()
+
+    assert {name: (value.shape, value.dtype) for name, value in ours.items()} == \
+           {name: (value.shape, value.dtype) for name, value in made_by_them.items()}  # fmt: skip
+    assert not any(value.any() for value in ours.values())
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_loading_writes_into_the_tensors_that_are_there(kind):
+    """A captured step would not find others."""
+    made = model().to(torch.bfloat16)
+    optimizer = Optimizer(made, SETTINGS[kind])
+    before = {name: value.data_ptr() for name, value in optimizer.state().items()}
+    other = Optimizer(copy.deepcopy(made), SETTINGS[kind])
+    gradients(made)
+    optimizer.step(1.0)
+    saved = copied(optimizer.state())
+    optimizer.load(copied(other.state()))
+    assert_same(copied(optimizer.state()), copied(other.state()))
+    optimizer.load(saved)
+
+    assert_same(copied(optimizer.state()), saved)
+    assert {name: value.data_ptr() for name, value in optimizer.state().items()} == before
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda held, name: held.pop(name), lambda held, name: held.update({"more": torch.zeros(3)}),
+    lambda held, name: held.update({name: held[name][1:]}), lambda held, name: held.update({name: held[name].double()}),
+], ids=["missing", "unknown", "another shape", "another kind"])  # fmt: skip
+@pytest.mark.parametrize("key", {"adamw": "exp_avg", "muon": "momentum", "adafactor": "row_var"}.items(), ids=str)
+def test_a_state_that_does_not_fit_is_refused_and_nothing_of_it_taken(key, spoil):
+    made = model()
+    optimizer = Optimizer(made, SETTINGS[key[0]])
+    gradients(made)
+    optimizer.step(1.0)
+    before = copied(optimizer.state())
+    held, name = {name: value + 1 for name, value in before.items()}, f"trunk.blocks.1.mlp.up.weight/{key[1]}"
+    spoil(held, name)
+
+    with pytest.raises(config.DataError, match="more" if "more" in held else name):
+        optimizer.load(held)
+    assert_same(copied(optimizer.state()), before)
+
+
 def test_a_loaded_state_is_the_optimizer_s_own():
     ours = model()
     theirs = copy.deepcopy(ours)
@@ -311,7 +506,7 @@ def test_a_state_of_another_model_is_refused_by_name():
         small.load(copied(big.state()))
 
 
-@pytest.mark.parametrize("kinds", [("adamw", "muon"), ("muon", "adamw")], ids=" to ".join)
+@pytest.mark.parametrize("kinds", list(permutations(SETTINGS, 2)), ids=" to ".join)
 def test_a_state_of_another_optimizer_is_refused(kinds):
     made = model()
     first, second = (Optimizer(made, SETTINGS[kind]) for kind in kinds)

@@ -27,21 +27,15 @@ from regard.config.recipe import (
     MAY_CHANGE,
     PACKAGED,
     PRESETS,
-    AdamW,
     Bytes,
     Characters,
     Data,
-    Muon,
-    Noam,
     Pieces,
     Recipe,
     Report,
     Sampling,
     Saved,
-    Slope,
     Text,
-    Train,
-    Trapezoid,
     Words,
 )
 from regard.config.search import Search
@@ -58,16 +52,17 @@ from regard.config.tasks import (
     Task,
     Translate,
 )
+from regard.config.train import Adafactor, AdamW, Guard, Muon, Noam, Optimizer, Schedule, Slope, Train, Trapezoid
 from regard.config.trunk import ACTIVATIONS, KERNELS, MLP, NO_DROPOUT, Attention, Dropout, Norm, Trunk
 from regard.config.version import VERSION
 
 __all__ = [
     "ACTIVATIONS", "INITS", "KERNELS", "MASKS", "MAY_CHANGE", "MLP", "NO_DROPOUT", "PACKAGED", "PRESETS", "VERSION",
-    "AdamW", "Alibi", "Answer", "Attention", "Bare", "Both", "Buckets", "Bytes", "Characters", "Classify",
-    "ConfigError", "Data", "DataError", "Dropout", "Each", "Embed", "Encoder", "Front", "Head", "Infill", "Learned",
-    "Masked", "Muon", "NextToken", "Noam", "Norm", "Nowhere", "OneHot", "Patches", "Pieces", "Pixels", "Pooled",
-    "Position", "Prefix", "Recipe", "Regress", "Relative", "Report", "Rotary", "RunError", "Sampling", "Saved",
-    "Search", "Shaw", "Sinusoidal", "Slope", "Spans", "Stages", "Tag", "Task", "Text", "Towers", "Train",
-    "Transformer", "Translate", "Trapezoid", "Trunk", "Vocabulary", "Words", "make", "read", "schema", "text",
-    "tree",
+    "Adafactor", "AdamW", "Alibi", "Answer", "Attention", "Bare", "Both", "Buckets", "Bytes", "Characters",
+    "Classify", "ConfigError", "Data", "DataError", "Dropout", "Each", "Embed", "Encoder", "Front", "Guard", "Head",
+    "Infill", "Learned", "Masked", "Muon", "NextToken", "Noam", "Norm", "Nowhere", "OneHot", "Optimizer", "Patches",
+    "Pieces", "Pixels", "Pooled", "Position", "Prefix", "Recipe", "Regress", "Relative", "Report", "Rotary",
+    "RunError", "Sampling", "Saved", "Schedule", "Search", "Shaw", "Sinusoidal", "Slope", "Spans", "Stages", "Tag",
+    "Task", "Text", "Towers", "Train", "Transformer", "Translate", "Trapezoid", "Trunk", "Vocabulary", "Words",
+    "make", "read", "schema", "text", "tree",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What can be said about a run: the text, its tokens, the model, how it is trained, and what the report shows.
+"""What can be said about a run: the data, what is asked, the model, how it is trained, and what the report shows.
 
     [data]   source = "shakespeare"        [model]  preset = "gpt2"  dim = 128  depth = 4  heads = 4
     [text]   kind = "char"                 [train]  steps = 2000  batch = 12  context = 64
@@ -11,10 +11,13 @@ from typing import Literal
 
 from regard.config.checks import at_least, fraction
 from regard.config.models import Transformer
+from regard.config.tasks import NextToken, Task
+from regard.config.train import Train
 from regard.config.trunk import Trunk
 
 PACKAGED = ("shakespeare",)  # texts that come with the package
-MAY_CHANGE = ("train.steps", "train.minutes")  # what a run that goes on may have otherwise
+# What a run that goes on may have otherwise.
+MAY_CHANGE = ("train.steps", "train.epochs", "train.minutes", "train.parallel")
 PRESETS = (  # sentences that a recipe may begin from; `regard.zoo` holds them
     "transformer-base", "transformer-big", "bert-base", "bert-large", "roberta-base", "distilbert", "albert-base",
     "electra-small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-125m", "gpt3-350m", "gpt3-760m",
@@ -117,126 +120,6 @@ class Saved:
 Text = Characters | Bytes | Words | Pieces | Saved
 
 
-# ---------------------------------------------------------------- training
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdamW:
-    """Adam with decoupled weight decay, on matrices and tables alone (Loshchilov and Hutter 2019)."""
-
-    kind: Literal["adamw"] = "adamw"
-    lr: float = 1e-4
-    betas: tuple[float, ...] = (0.9, 0.98)
-    eps: float = 1e-9
-    weight_decay: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_adam(self.betas)
-        at_least(0, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Muon:
-    """Orthogonalised momentum for the blocks' matrices (Jordan 2024), AdamW at `adam_lr` for all else."""
-
-    kind: Literal["muon"] = "muon"
-    lr: float = 0.02
-    momentum: float = 0.95
-    rounds: int = 5
-    adam_lr: float = 3e-3
-    betas: tuple[float, ...] = (0.9, 0.95)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_adam(self.betas)
-        fraction(momentum=self.momentum)
-        at_least(1, rounds=self.rounds)
-        at_least(0, lr=self.lr, adam_lr=self.adam_lr, eps=self.eps, weight_decay=self.weight_decay)
-
-
-def check_adam(betas: tuple[float, ...]) -> None:
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(f"betas: {list(betas)} is not two numbers from 0 up to 1, such as [0.9, 0.95]")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noam:
-    """dim^-0.5 · min(step^-0.5, step · warmup^-1.5), times lr: with lr = 1 the original's (Vaswani et al. 2017)."""
-
-    kind: Literal["noam"] = "noam"
-    warmup: int = 4000
-
-    def __post_init__(self) -> None:
-        at_least(1, warmup=self.warmup)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slope:
-    """Up to lr over `warmup` steps, then down to `final` times lr at the end: along a line, a cosine, or not at all."""
-
-    kind: Literal["constant", "linear", "cosine"] = "constant"
-    warmup: int = 4000
-    final: float = 0.0
-
-    def __post_init__(self) -> None:
-        at_least(0, warmup=self.warmup)
-        fraction(final=self.final)
-        if self.kind == "constant" and self.final:
-            raise ValueError("final: a constant schedule does not end lower; choose linear or cosine")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trapezoid:
-    """Warm-up, stable, decay (WSD): down to `final` times lr along a line over the last `decay` of the run."""
-
-    kind: Literal["wsd"] = "wsd"
-    warmup: int = 100
-    decay: float = 0.2
-    final: float = 0.0
-
-    def __post_init__(self) -> None:
-        at_least(0, warmup=self.warmup)
-        fraction(decay=self.decay, final=self.final)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Train:
-    """How long, on what, and with which optimizer.
-
-    A run ends after `steps` or after `minutes`, whichever comes first; schedules follow the one that is nearer its
-    end. `batch` sequences of `context` tokens make a micro-batch, `accumulate` of them a step. `eval_tokens` is how
-    much of the validation text evaluations on the way read (none: all of it); the last one always reads all.
-    """
-
-    steps: int | None = 10_000
-    minutes: float | None = None
-    seed: int = 0
-    batch: int = 32
-    context: int = 512
-    accumulate: int = 1
-    clip: float | None = 1.0
-    optimizer: AdamW | Muon = AdamW()
-    schedule: Noam | Slope | Trapezoid = Slope()
-    precision: Literal["fp32", "mixed", "bf16"] = "fp32"
-    compile: Literal["auto"] | bool = "auto"
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    parallel: Literal["none"] = "none"
-    eval_every: int | None = 500
-    eval_tokens: int | None = 65_536
-    save_every: int | None = 1000
-    keep: int = 2
-
-    def __post_init__(self) -> None:
-        if self.steps is None and self.minutes is None:
-            raise ValueError("steps: say how long the run is, by steps or by minutes")
-        at_least(0, steps=self.steps, minutes=self.minutes, seed=self.seed)
-        at_least(1, batch=self.batch, context=self.context, accumulate=self.accumulate, keep=self.keep)
-        at_least(1, eval_every=self.eval_every, eval_tokens=self.eval_tokens, save_every=self.save_every)
-        if self.clip is not None and self.clip <= 0:
-            raise ValueError(f"clip: {self.clip} would stop all learning; choose a norm above zero, or none")
-
-
 # ---------------------------------------------------------------- generation and report
 
 
@@ -289,6 +172,7 @@ class Recipe:
 
     data: Data = Data()
     text: Text = Characters()
+    task: Task = NextToken()
     model: Transformer = Transformer(trunk=Trunk(mask="causal"))
     train: Train = Train()
     report: Report = Report()

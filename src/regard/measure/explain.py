@@ -22,7 +22,7 @@ Row = tuple[str, str, int]  # a part, its shape in words, its parameters
 
 def explain(
     model: Model | Config, context: int | None = None, *, batch: int = 1,
-    optimizer: config.AdamW | config.Muon | None = None, device: str = "cpu",
+    optimizer: config.Optimizer | None = None, device: str = "cpu",
 ) -> str:  # fmt: skip
     """The model as a table, the plans with their reasons, the cost of a step: what `regard explain` prints."""
     shape = outline(model)

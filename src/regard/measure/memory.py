@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from regard import config
 from regard.core.layers import Block
@@ -11,7 +12,7 @@ from regard.heads import Towers
 from regard.measure.activations import activations
 from regard.measure.ghost import Config, Model, outline
 
-Optimizer = config.AdamW | config.Muon
+Optimizer = config.Optimizer
 BYTES = {"fp32": 4, "mixed": 4, "bf16": 2}  # of a weight, under each precision policy
 
 
@@ -47,21 +48,29 @@ def memory(model: Model | Config, batch: int, context: int, optimizer: Optimizer
 
 
 def parameter_memory(shape: Model, optimizer: Optimizer) -> Memory:
-    """Adam keeps two fp32 numbers for each parameter, Muon one for each in the blocks' matrices; bf16 weights have
-    fp32 masters besides."""
+    """Weights, as much for gradients, and what the optimizer remembers; bf16 weights have fp32 masters besides."""
     weights = state = 0
     for name, weight in shape.named_parameters():
-        matrix = ".blocks." in name and weight.dim() == 2
-        moments = 1 if matrix and isinstance(optimizer, config.Muon) else 2
         weights += weight.numel() * weight.element_size()
-        state += 4 * weight.numel() * (moments + (weight.dtype != torch.float32))
+        state += 4 * (remembered(name, weight, optimizer) + weight.numel() * (weight.dtype != torch.float32))
     return Memory(weights, weights, state)
 
 
+def remembered(name: str, weight: Tensor, optimizer: Optimizer) -> int:
+    """Numbers kept of a weight: two for each parameter by Adam, one by Muon in the blocks' matrices, and by Adafactor
+    one for each row and each column."""
+    if isinstance(optimizer, config.Adafactor):
+        count = weight.numel()
+        return count if weight.dim() < 2 else count // weight.shape[-1] + count // weight.shape[-2]
+    matrix = ".blocks." in name and weight.dim() == 2
+    return weight.numel() * (1 if matrix and isinstance(optimizer, config.Muon) else 2)
+
+
 def counted_memory(parameters: int, precision: str, optimizer: Optimizer) -> Memory:
-    """The same from a count alone; Muon's would depend on how many of them stand in blocks."""
-    if isinstance(optimizer, config.Muon):
-        raise config.ConfigError("optimizer: what Muon keeps depends on the model, not on its count alone; name one")
+    """The same from a count alone; what the others keep would depend on the shapes they stand in."""
+    if not isinstance(optimizer, config.AdamW):
+        raise config.ConfigError(f"optimizer: what {optimizer.kind} keeps depends on the model, not on its count "
+                                 "alone; name one")  # fmt: skip
     size = BYTES[precision]
     return Memory(parameters * size, parameters * size, parameters * (12 if precision == "bf16" else 8))
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import torch
 from torch import nn
 
 from regard import config
@@ -13,27 +14,50 @@ from regard.measure.work import Work
 
 
 def moving(c: Config, optimizer: Optimizer) -> Work:
-    """What it takes to move the weights, gradients given; and the bytes that Muon holds meanwhile."""
+    """What it takes to move the weights, gradients given; and the bytes that are held meanwhile."""
     shape = outline(c)
+    weights = list(shape.parameters())
+    masters = 4 * sum(weight.numel() for weight in weights if weight.dtype != torch.float32)  # their gradients, in fp32
+    if isinstance(optimizer, config.Adafactor):
+        return factored(weights).plus(Work(late=masters))
     stacks = stacked(shape) if isinstance(optimizer, config.Muon) else Counter[tuple[int, int]]()
-    count = sum(weight.numel() for weight in shape.parameters()) - sum(n * a * b for (a, b), n in stacks.items())
-    tensors = len(list(shape.parameters()))
-    charges: Counter[Charge] = Counter({("update", count): 1, ("call", 1): 6 * tensors})
+    count = sum(weight.numel() for weight in weights) - sum(n * a * b for (a, b), n in stacks.items())
+    charges: Counter[Charge] = Counter({("update", count): 1, ("call", 1): 6 * len(weights)})
     for (a, b), n in stacks.items():
         assert isinstance(optimizer, config.Muon)
-        charges += orthogonal(n, a, b, optimizer.rounds)
-    ahead = 4 * sum(n * a * b for (a, b), n in stacks.items())
-    return Work(charges, late=ahead + max((14 * n * a * b for (a, b), n in stacks.items()), default=0))
+        charges += orthogonal(n, min(a, b), max(a, b), optimizer.rounds)
+    return Work(charges, late=turned(stacks) + masters)
+
+
+def factored(weights: list[nn.Parameter]) -> Work:
+    """Adafactor takes one weight after the other: its update is made, measured and applied, a few passes each."""
+    charges: Counter[Charge] = Counter({("call", 1): 27 * len(weights)})
+    for weight in weights:
+        charges["plain.float32", 12 * weight.numel()] += 5
+    return Work(charges, late=4 * max(weight.numel() for weight in weights))
 
 
 def stacked(shape: nn.Module) -> Counter[tuple[int, int]]:
-    """The matrices in blocks by their sides, the shorter one first; a fused map is several."""
+    """The matrices in blocks by their rows and columns, as Muon stacks them; a fused map is several."""
     found: Counter[tuple[int, int]] = Counter()
     for name, module in shape.named_modules():
         if isinstance(module, nn.Linear) and ".blocks." in f".{name}":
             for rows in module.sizes.values() if isinstance(module, Fused) else (module.out_features,):
-                found[min(rows, module.in_features), max(rows, module.in_features)] += 1
+                found[rows, module.in_features] += 1
     return found
+
+
+def turned(stacks: Counter[tuple[int, int]]) -> int:
+    """Bytes that Muon holds at most: all directions in fp32, and what one stack after the other needs besides.
+
+    While a stack is turned in bf16, the steps of the one before are still there, in fp32.
+    """
+    before = most = 0
+    for (a, b), n in stacks.items():
+        size, square = n * a * b, n * min(a, b) ** 2
+        most = max(most, before + 6 * size, before + 4 * (size + square), 8 * size)
+        before = 4 * size
+    return most + 4 * sum(n * a * b for (a, b), n in stacks.items())
 
 
 def orthogonal(n: int, a: int, b: int, rounds: int) -> Counter[Charge]:

@@ -17,29 +17,33 @@ class Muon(torch.optim.Optimizer):
     """`matrices`: each parameter with the rows of its parts."""
 
     def __init__(
-        self, matrices: list[tuple[nn.Parameter, list[int]]], lr: float | Tensor, momentum: float = 0.95,
-        rounds: int = 5, weight_decay: float = 0.0,
+        self, matrices: list[tuple[nn.Parameter, list[int]]], lr: float, momentum: float = 0.95, rounds: int = 5,
+        weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
         self.rows = {id(weight): rows for weight, rows in matrices}
-        settings = dict(lr=lr, momentum=momentum, rounds=rounds, weight_decay=weight_decay)
-        super().__init__([weight for weight, _ in matrices], settings)
+        settings = dict(base=lr, momentum=momentum, rounds=rounds, weight_decay=weight_decay)
+        weights = [weight for weight, _ in matrices]
+        super().__init__(weights, {**settings, "lr": torch.tensor(lr, device=weights[0].device)})
         self.found_inf: Tensor | None = None
+
+    def fresh(self, weight: Tensor) -> dict[str, Tensor]:
+        return {"momentum": torch.zeros_like(weight)}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             for weight in weights:
-                if not self.state[weight]:
-                    self.state[weight]["momentum"] = torch.zeros_like(weight)
-            self.update(group, weights, [self.state[weight]["momentum"] for weight in weights])
+                self.state[weight] = self.state[weight] or self.fresh(weight)
+            if weights:
+                self.update(group, weights, [self.state[weight]["momentum"] for weight in weights])
 
     def update(self, group: dict[str, Any], weights: list[Tensor], momenta: list[Tensor]) -> None:
         lr, keep = group["lr"], torch.full((), group["momentum"], device=weights[0].device)
         grads = [weight.grad for weight in weights if weight.grad is not None]
         if self.found_inf is not None:  # a step that must not be taken: nothing is learned and nothing forgotten
             lr, keep = lr * (1 - self.found_inf), torch.maximum(keep, self.found_inf)
-            grads = [grad.nan_to_num(0.0, 0.0, 0.0) for grad in grads]
+            grads = [grad.where(self.found_inf == 0, 0.0) for grad in grads]
         for momentum, grad in zip(momenta, grads, strict=True):
             momentum.lerp_(grad, 1 - keep)
         ahead = torch._foreach_lerp(grads, momenta, group["momentum"])  # Nesterov's look ahead

@@ -4,7 +4,7 @@ Learning rates are tensors, so that a captured step can change them. Weights kep
 the optimizer moves the master, and the weight follows it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,28 +12,24 @@ from torch import Tensor, nn
 
 from regard import config
 from regard.core.layers import Fused
+from regard.train.adafactor import Adafactor
 from regard.train.muon import Muon
+from regard.train.parallel.models import full
+from regard.train.slots import fill
 
 
 class Optimizer:
-    """One or two of torch's optimizers that move together."""
+    """One or two optimizers that move together, and all that they remember."""
 
-    def __init__(self, model: nn.Module, c: config.AdamW | config.Muon) -> None:
+    def __init__(self, model: nn.Module, c: config.Optimizer) -> None:
         self.names = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self.masters = {
             name: nn.Parameter(weight.detach().float()) for name, weight in self.names.items()
             if weight.dtype in (torch.bfloat16, torch.float16)
         }  # fmt: skip
-        own = {name: self.masters.get(name, weight) for name, weight in self.names.items()}
-        muon = isinstance(c, config.Muon)
-        matrices = {name: rows for name, rows in block_matrices(model) if muon and name in own}
-        rest = {name: weight for name, weight in own.items() if name not in matrices}
-        self.parts: list[torch.optim.Optimizer] = [adamw(rest, c)] if rest else []
-        if isinstance(c, config.Muon) and matrices:
-            moved = [(own[name], rows) for name, rows in matrices.items()]
-            lr = torch.tensor(c.lr, device=moved[0][0].device)
-            self.parts.append(Muon(moved, lr, c.momentum, c.rounds, c.weight_decay))
-        self.own, self.base = own, [base_rate(part, c) for part in self.parts for _ in part.param_groups]
+        self.own = {name: self.masters.get(name, weight) for name, weight in self.names.items()}
+        self.parts = parts(model, self.own, c)
+        self.base = [float(group["base"]) for group in self.groups()]
 
     def groups(self) -> Iterator[dict[str, Any]]:
         for part in self.parts:
@@ -50,24 +46,38 @@ class Optimizer:
             master.grad = None if grad is None else grad.float()
         return [weight.grad for weight in self.own.values() if weight.grad is not None]
 
+    def begin(self) -> None:
+        """Make all state, also of weights that have no gradient yet: what is saved and loaded is then always whole.
+
+        Not before it is needed, since who only looks at a run has no use for it; but once, so that it stays in place.
+        """
+        for part in self.parts:
+            for weight in (weight for group in part.param_groups for weight in group["params"]):
+                part.state[weight] = part.state[weight] or fresh(part, weight)
+
     @torch.no_grad()
-    def step(self, clip: float | None) -> Tensor:
-        """Clip, move, and answer with the norm of the gradients; where that is no number, nothing moves."""
+    def step(self, clip: float | None, judge: Callable[[Tensor], Tensor] = torch.isfinite) -> tuple[Tensor, Tensor]:
+        """Clip and move. The norm of the gradients before, and whether `judge`, who is told it, let the step be taken.
+
+        A step that is not taken changes nothing: no weight, no moment, no count.
+        """
+        self.begin()
         grads = self.gradients()
-        norm = torch.nn.utils.get_total_norm(grads)
-        if norm.device.type == "cpu":  # where looking costs nothing, what need not be done is left
-            if not norm.isfinite():
-                return norm
+        norm = full(torch.nn.utils.get_total_norm(grads))
+        taken = judge(norm)
+        if norm.device.type != "cuda":  # where looking costs little, what need not be done is left
+            if not taken:
+                return norm, taken
             clip = clip if clip is not None and norm > clip else None
         if clip is not None:
             torch._foreach_mul_(grads, (clip / (norm + 1e-6)).clamp(max=1.0))
         for part in self.parts:
-            if norm.device.type != "cpu":
-                part.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
+            if norm.device.type == "cuda":
+                part.found_inf = (~taken).float()  # type: ignore[attr-defined]
             part.step()
         for name, master in self.masters.items():
             self.names[name].copy_(master)
-        return norm
+        return norm, taken
 
     def zero_grad(self) -> None:
         for weight in self.names.values():
@@ -75,52 +85,55 @@ class Optimizer:
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor that the next step depends on, by the name of its weight."""
+        self.begin()
         held = {f"{name}/master": master.detach() for name, master in self.masters.items()}
         for part in self.parts:
             for name, weight in self.own.items():
                 held |= {f"{name}/{key}": value for key, value in part.state.get(weight, {}).items()}
         return held
 
-    @torch.no_grad()
     def load(self, held: dict[str, Tensor]) -> None:
-        """Take over another's state; every tensor on both sides is accounted for, or nothing is taken."""
-        names = {id(weight): name for name, weight in self.own.items()}
-        slots = {f"{name}/master": master for name, master in self.masters.items()}
-        kept = [
-            (part, weight, key) for part in self.parts for group in part.param_groups for weight in group["params"]
-            for key in (("momentum",) if isinstance(part, Muon) else ("step", "exp_avg", "exp_avg_sq"))
-        ]  # fmt: skip
-        begun = any(not key.endswith("/master") for key in held)  # a fresh optimizer has no state yet
-        wanted = {*slots, *(f"{names[id(weight)]}/{key}" for _, weight, key in kept if begun)}
-        if strange := sorted(wanted ^ held.keys()):
-            what = "missing" if strange[0] in wanted else "unknown"
-            raise config.DataError(f"optimizer state: {strange[0]} is {what}; it was saved by another optimizer, or "
-                                   "for another model")  # fmt: skip
-        for name, master in slots.items():
-            master.copy_(held[name])
-        for part, weight, key in kept if begun else []:
-            there = held[f"{names[id(weight)]}/{key}"]
-            part.state[weight][key] = there.to(weight.device, copy=True)
+        """Take over another's state, whole or not at all."""
+        fill(self.state(), held, "optimizer state")
 
 
-def base_rate(part: torch.optim.Optimizer, c: config.AdamW | config.Muon) -> float:
-    """The learning rate as it was said, not as a tensor rounds it."""
-    return c.adam_lr if isinstance(c, config.Muon) and not isinstance(part, Muon) else c.lr
+def parts(model: nn.Module, own: dict[str, nn.Parameter], c: config.Optimizer) -> list[torch.optim.Optimizer]:
+    """The optimizers that a config asks for, each with its weights."""
+    if isinstance(c, config.AdamW):
+        return [adamw(groups(own, c.lr, c.weight_decay), c)]
+    if isinstance(c, config.Adafactor):
+        return [Adafactor(groups(own, c.lr, c.weight_decay), c.decay, (c.eps[0], c.eps[1]), c.clip)]
+    matrices = {name: rows for name, rows in block_matrices(model) if name in own}
+    rest = {name: weight for name, weight in own.items() if name not in matrices}
+    found: list[torch.optim.Optimizer] = [adamw(groups(rest, c.adam_lr, 0.0), c)] if rest else []
+    if matrices:
+        moved = [(own[name], rows) for name, rows in matrices.items()]
+        found.append(Muon(moved, c.lr, c.momentum, c.rounds, c.weight_decay))
+    return found
 
 
-def adamw(weights: dict[str, nn.Parameter], c: config.AdamW | config.Muon) -> torch.optim.AdamW:
-    """Fused where there is a fused one; biases and gains are not decayed."""
-    device = next(iter(weights.values())).device
-    lr = c.lr if isinstance(c, config.AdamW) else c.adam_lr
-    decay = c.weight_decay if isinstance(c, config.AdamW) else 0.0
+def groups(weights: dict[str, nn.Parameter], lr: float, decay: float) -> list[dict[str, Any]]:
+    """Matrices and tables, which are decayed, and biases and gains, which are not; `base` is the rate as it was said,
+    not as a tensor rounds it."""
     matrices = [weight for weight in weights.values() if weight.dim() >= 2]
     vectors = [weight for weight in weights.values() if weight.dim() < 2]
-    groups = [
-        {"params": params, "weight_decay": amount, "lr": torch.tensor(lr, device=device)}
-        for params, amount in ((matrices, decay), (vectors, 0.0)) if params
+    return [
+        {"params": some, "weight_decay": amount, "base": lr, "lr": torch.tensor(lr, device=some[0].device)}
+        for some, amount in ((matrices, decay), (vectors, 0.0)) if some
     ]  # fmt: skip
-    cuda = device.type == "cuda"
+
+
+def adamw(groups: list[dict[str, Any]], c: config.AdamW | config.Muon) -> torch.optim.AdamW:
+    cuda = any(group["lr"].is_cuda for group in groups)
     return torch.optim.AdamW(groups, betas=(c.betas[0], c.betas[1]), eps=c.eps, fused=True, capturable=cuda)
+
+
+def fresh(part: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
+    """What an optimizer remembers of a weight before its first step; AdamW's is what torch makes in it."""
+    if isinstance(part, Adafactor | Muon):
+        return part.fresh(weight)
+    step = torch.zeros((), device=weight.device)
+    return {"step": step, "exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
 
 
 def block_matrices(model: nn.Module) -> Iterator[tuple[str, list[int]]]:

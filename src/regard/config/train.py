@@ -1,0 +1,204 @@
+"""What can be said about training: how long, on what, with which optimizer, and what is kept."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regard.config.checks import at_least, fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW:
+    """Adam with decoupled weight decay, on matrices and tables alone (Loshchilov and Hutter 2019)."""
+
+    kind: Literal["adamw"] = "adamw"
+    lr: float = 1e-4
+    betas: tuple[float, ...] = (0.9, 0.98)
+    eps: float = 1e-9
+    weight_decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_adam(self.betas)
+        at_least(0, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Muon:
+    """Orthogonalised momentum for the blocks' matrices (Jordan 2024), AdamW at `adam_lr` for all else."""
+
+    kind: Literal["muon"] = "muon"
+    lr: float = 0.02
+    momentum: float = 0.95
+    rounds: int = 5
+    adam_lr: float = 3e-3
+    betas: tuple[float, ...] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_adam(self.betas)
+        fraction(momentum=self.momentum)
+        at_least(1, rounds=self.rounds)
+        at_least(0, lr=self.lr, adam_lr=self.adam_lr, eps=self.eps, weight_decay=self.weight_decay)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adafactor:
+    """AdamW's second moments as one row and one column for each matrix: hardly any memory (Shazeer and Stern 2018).
+
+    `eps` are the floors of the squared gradient and of the step; `clip` bounds how large an update may be.
+    """
+
+    kind: Literal["adafactor"] = "adafactor"
+    lr: float = 1e-2
+    decay: float = -0.8
+    eps: tuple[float, ...] = (1e-30, 1e-3)
+    clip: float = 1.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least(0, lr=self.lr, weight_decay=self.weight_decay)
+        at_least(1, clip=self.clip)
+        if len(self.eps) != 2 or min(self.eps) < 1e-37:  # less than the least number that fp32 holds well
+            raise ValueError(f"eps: {list(self.eps)} is not two numbers above 0, such as [1e-30, 1e-3]")
+        if not -1 <= self.decay < 0:
+            raise ValueError(f"decay: {self.decay} is not a power from -1 up to 0, such as -0.8")
+
+
+def check_adam(betas: tuple[float, ...]) -> None:
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"betas: {list(betas)} is not two numbers from 0 up to 1, such as [0.9, 0.95]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noam:
+    """dim^-0.5 · min(step^-0.5, step · warmup^-1.5), times lr: with lr = 1 the original's (Vaswani et al. 2017)."""
+
+    kind: Literal["noam"] = "noam"
+    warmup: int = 4000
+
+    def __post_init__(self) -> None:
+        at_least(1, warmup=self.warmup)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slope:
+    """Up to lr over `warmup` steps, then down to `final` times lr at the end: along a line, a cosine, or not at all."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: int = 4000
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least(0, warmup=self.warmup)
+        fraction(final=self.final)
+        if self.kind == "constant" and self.final:
+            raise ValueError("final: a constant schedule does not end lower; choose linear or cosine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trapezoid:
+    """Warm-up, stable, decay (WSD): down to `final` times lr along a line over the last `decay` of the run."""
+
+    kind: Literal["wsd"] = "wsd"
+    warmup: int = 100
+    decay: float = 0.2
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least(0, warmup=self.warmup)
+        fraction(decay=self.decay, final=self.final)
+
+
+Optimizer = AdamW | Muon | Adafactor
+Schedule = Noam | Slope | Trapezoid
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard:
+    """Which steps are not taken: loss or gradients that are no numbers, and spikes.
+
+    A spike is a loss or a norm so many of its own standard deviations above its running mean, both in logarithms
+    (none: no such check). After `limit` steps in a row that were not taken the run stops, and says which were theirs.
+    """
+
+    spike: float | None = 8.0
+    limit: int = 10
+
+    def __post_init__(self) -> None:
+        at_least(1, limit=self.limit)
+        if self.spike is not None and self.spike <= 1:
+            raise ValueError(f"spike: {self.spike} standard deviations are nothing special; choose 5 or more, or none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """How long, on what, and with which optimizer.
+
+    A run ends after `steps`, `epochs` or `minutes`, whichever comes first; schedules follow the one that is nearer its
+    end. `batch` sequences of at most `context` tokens make a micro-batch, `accumulate` of them a step; with `tokens`
+    rows of about one length do, as many as fit in so many. `pack` fills rows with several documents, and keeps them
+    apart; other rows are padded on one side. `workers` processes make batches ahead. With `chunk`, the logits of so
+    many tokens are made at a time, and never all.
+
+    `init_from` begins with the weights of another model; `vectors` with a file of words and their vectors; what
+    `freeze` names stays as it is. `recompute` keeps no activations inside of blocks; `average` also keeps a running
+    mean of the weights, and evaluates and saves that one.
+
+    Evaluations come every `eval_every` steps or `eval_minutes`; on the way they read `eval_tokens` of the validation
+    data (none: all of it), the last one all. `keep` newest checkpoints stay, with `best` also the best one; after
+    `patience` evaluations without a better one the run ends. `board` writes for TensorBoard.
+    """
+
+    steps: int | None = 10_000
+    epochs: float | None = None
+    minutes: float | None = None
+    seed: int = 0
+    batch: int = 32
+    context: int = 512
+    tokens: int | None = None
+    pack: bool = False
+    padding: Literal["right", "left"] = "right"
+    workers: int = 0
+    chunk: int | None = None
+    accumulate: int = 1
+    clip: float | None = 1.0
+    guard: Guard = Guard()
+    optimizer: Optimizer = AdamW()
+    schedule: Schedule = Slope()
+    average: float | None = None
+    init_from: str | None = None
+    vectors: str | None = None
+    freeze: tuple[str, ...] = ()
+    precision: Literal["fp32", "mixed", "bf16"] = "fp32"
+    recompute: bool = False
+    compile: Literal["auto"] | bool = "auto"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
+    eval_every: int | None = 500
+    eval_minutes: float | None = None
+    eval_tokens: int | None = 65_536
+    save_every: int | None = 1000
+    keep: int = 2
+    best: bool = False
+    patience: int | None = None
+    board: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.minutes is None and self.epochs is None:
+            raise ValueError("steps: say how long the run is, by steps, epochs or minutes")
+        at_least(0, steps=self.steps, epochs=self.epochs, minutes=self.minutes, seed=self.seed, workers=self.workers)
+        at_least(1, batch=self.batch, context=self.context, accumulate=self.accumulate, keep=self.keep)
+        at_least(1, eval_every=self.eval_every, eval_tokens=self.eval_tokens, save_every=self.save_every)
+        at_least(1, tokens=self.tokens, patience=self.patience, chunk=self.chunk)
+        if self.clip is not None and self.clip <= 0:
+            raise ValueError(f"clip: {self.clip} would stop all learning; choose a norm above zero, or none")
+        if self.average is not None and not 0 < self.average < 1:
+            raise ValueError(f"average: {self.average} is not between 0 and 1; 0.999 is about the last thousand steps")
+        if self.eval_minutes is not None and self.eval_minutes <= 0:
+            raise ValueError(f"eval_minutes: {self.eval_minutes} is no time; choose more, or none")
+        if self.pack and self.tokens is not None:
+            raise ValueError("tokens: packed rows are all of one length, train.context; leave out one of the two")
+        if "" in self.freeze:
+            raise ValueError("freeze: an empty name; name parts of the model, such as 'embed' or 'trunk.blocks.0'")
+        if "" in (self.init_from, self.vectors):
+            raise ValueError("init_from, vectors: an empty name; name a checkpoint or a file, or leave it out")

@@ -1,0 +1,63 @@
+"""The average of a model over its own recent past: calmer than the model itself, and often better (Polyak 1992).
+
+    mean = keep · mean + (1 - keep) · weight,    keep = min(decay, (1 + t) / (10 + t)) after t steps
+
+so that the beginning, when weights are worst, is soon forgotten. Averages are kept in fp32, of trained weights alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from regard.train.slots import fill
+
+
+class Average:
+    """Follows a model: `update` after each step, `worn` to look at the model that it makes."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        self.means = {name: weight.detach().float().clone() for name, weight in self.weights.items()}
+        self.steps = torch.zeros((), device=next(iter(self.means.values())).device)
+        self.own: dict[str, Tensor] | None = None  # the model's weights, while it wears the average
+
+    @torch.no_grad()
+    def update(self, taken: Tensor | None = None) -> None:
+        """Move towards the weights, unless the step was not taken; on a GPU without asking, so it can be captured."""
+        taken = torch.ones_like(self.steps) if taken is None else taken.to(self.steps)
+        keep = ((1 + self.steps) / (10 + self.steps)).clamp(max=self.decay)
+        for name, mean in self.means.items():
+            mean.lerp_(self.weights[name].float(), (1 - keep) * taken)
+        self.steps.add_(taken)
+
+    @contextmanager
+    def worn(self) -> Iterator[None]:
+        """Inside, the model has the averaged weights; afterwards its own again, bit for bit."""
+        if self.own is not None:
+            yield
+            return
+        self.own = {name: weight.detach().clone() for name, weight in self.weights.items()}
+        self.put(self.means)
+        try:
+            yield
+        finally:
+            self.put(self.own)
+            self.own = None
+
+    @torch.no_grad()
+    def put(self, tensors: dict[str, Tensor]) -> None:
+        for name, weight in self.weights.items():
+            weight.copy_(tensors[name])
+
+    def state(self) -> dict[str, Tensor]:
+        """Averages, and the model's own weights with them: a model that is saved while it wears the average has not."""
+        own = self.own or {name: weight.detach() for name, weight in self.weights.items()}
+        means = {f"{name}/mean": mean for name, mean in self.means.items()}
+        return {"steps": self.steps, **means, **{f"{name}/own": weight for name, weight in own.items()}}
+
+    def load(self, held: dict[str, Tensor]) -> None:
+        """Go on from there: averages and the model's own weights are as they were."""
+        fill(self.state(), held, "averaged weights")

@@ -1,0 +1,26 @@
+"""Tensors that were saved go back where they belong: every name on both sides is accounted for, or nothing is taken."""
+
+import torch
+from torch import Tensor
+
+from regard import config
+
+
+@torch.no_grad()
+def fill(slots: dict[str, Tensor], held: dict[str, Tensor], what: str) -> None:
+    """Copy into each slot what is held under its name; the slots stay the tensors that they are."""
+    if strange := sorted(slots.keys() ^ held.keys()):
+        side = "missing" if strange[0] in slots else "unknown"
+        raise config.DataError(f"{what}: {strange[0]} is {side}; it was saved with other settings, or for another "
+                               "model")  # fmt: skip
+    for name, slot in slots.items():
+        kept = held[name]
+        if (kept.shape, kept.dtype) != (slot.shape, slot.dtype):
+            raise config.DataError(f"{what}: {name} is {said(kept)}, and {said(slot)} is wanted; it was saved for "
+                                   "another model")  # fmt: skip
+    for name, slot in slots.items():
+        slot.copy_(held[name])
+
+
+def said(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
