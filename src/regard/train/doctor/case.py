@@ -1,0 +1,105 @@
+"""A case: a run on the doctor's table. Its model is copied before anything is done, so the run stays as it was."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from regard import config
+from regard.core.model import Transformer
+from regard.lens.views import unwrapped
+from regard.text import Tokenizer
+from regard.train.doctor.course import Course
+from regard.train.doctor.lively import lively
+from regard.train.health import given, peak
+from regard.train.run import Run, inner
+
+FEW = 8  # rows of a batch, where a whole one does not fit
+RAMP = 10  # steps up to the highest learning rate: those of a whole warm-up would say nothing in a short probe
+
+
+def quiet(line: str) -> None:
+    """Nobody listens."""
+
+
+class Case:
+    """What checks may know. `log` are the lines of a run's log.jsonl, if it has one; `progress` hears what goes on.
+
+    `need` says what a step takes of the memory; where that is too much, batches are smaller here.
+    """
+
+    def __init__(
+        self, run: Run, steps: int, log: Sequence[dict[str, Any]] = (), progress: Callable[[str], object] = quiet
+    ) -> None:
+        model = unwrapped(run.model)
+        if not isinstance(model, Transformer):
+            raise config.ConfigError(f"the doctor knows models of regard.build, not a {type(model).__name__}")
+        self.run, self.model, self.steps, self.log, self.progress = run, model, steps, log, progress
+        self.need: Any = None
+
+    @property
+    def settings(self) -> config.Train:
+        return self.run.settings
+
+    @property
+    def fresh(self) -> bool:
+        """Nothing is learned yet, here or elsewhere."""
+        return self.run.step == 0 and self.settings.init_from is None
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self.run.tokenizer
+
+    @property
+    def data(self) -> Any:
+        """Who makes the batches; smaller ones, where whole ones would not fit."""
+        made = inner(self.run.data)
+        if self.need is None or self.need.fits or not hasattr(made, "size"):
+            return made
+        made = copy.copy(made)
+        made.size = 1 if self.need.smaller is None else min(FEW, self.need.smaller.rows)
+        return made
+
+    @property
+    def causal(self) -> bool:
+        """What is asked must not be seen."""
+        return bool(getattr(self.run.objective, "causal", False))
+
+    def batch(self, number: int) -> Any:
+        """A micro-batch by its number in the run."""
+        return self.data.batch(number)
+
+    def numbers(self, step: int) -> range:
+        """Of the micro-batches of a step."""
+        many = self.settings.accumulate
+        return range(step * many, (step + 1) * many)
+
+    @cached_property
+    def first(self) -> Any:
+        return self.batch(self.numbers(self.run.step)[0])
+
+    def read(self, count: int = 8) -> Iterator[dict[str, Tensor]]:
+        """What the model reads of the first few micro-batches."""
+        start = self.numbers(self.run.step)[0]
+        return (given(self.batch(start + place)) for place in range(count))
+
+    @cached_property
+    def factors(self) -> list[float]:
+        """Of the learning rate: up to the highest of the run in a few steps; or as it is, in the middle of one."""
+        run, most = self.run, peak(self.run)
+        if run.step == 0:
+            return [most * min(1.0, (step + 1) / RAMP) for step in range(self.steps)]
+        now = run.schedule(run.step + 1, run.progress)
+        return [max(now, most / 100)] * self.steps
+
+    @cached_property
+    def course(self) -> Course:
+        """The probe: some steps of training, in memory."""
+        return Course(self).go(self.factors, self.progress)
+
+    @cached_property
+    def lively(self) -> Transformer:
+        """The model's structure with weights that leave no part of it silent."""
+        return lively(self.model, self.course.model)

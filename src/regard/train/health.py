@@ -1,0 +1,223 @@
+"""How a run is doing, looked at now and then: gradients and updates by layer, how widely every head looks.
+
+    {"loss": 2.31, "layers": {"embed": {"gradient": 0.41, "weight": 9.8, "update": 0.0012}, "trunk.0": {...}, ...},
+     "heads": {"trunk.0.attn": [0.91, 0.33], ...}}
+
+`gradient` and `weight` are norms; `update` is how far the next step would move a layer, as a part of its weights, at
+the learning rate that it will have. A head's number is its entropy over the most there could be: 0 looks at one token,
+1 at all it may see alike.
+
+A look takes a step on a few rows and takes it back: weights, moments, gradients and random numbers are afterwards what
+they were. What it says is a function of the run's state alone, so a run that was stopped says the same when it goes on.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard import lens
+from regard.lens.heads import relative
+from regard.lens.views import unwrapped
+from regard.tasks.losses import INPUTS
+from regard.tasks.objective import whole
+from regard.train.chance import chances, repeatable, restore
+from regard.train.evaluate import moved
+from regard.train.run import Run, inner
+
+ROWS = 4  # of the next batch that are looked at
+LONGEST = 256  # tokens of a row on which heads are watched: each has a table of their square
+COLLAPSED = 0.05  # of the widest look possible: every head of a layer sees about one token
+FAST, SLOW = 1e-1, 1e-6  # parts of its weights by which a layer moves in a step
+Sizes = dict[str, dict[str, float | None]]
+
+
+class Health:
+    """Looks at a run between its steps."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.last: dict[str, Any] = {}
+
+    def look(self, step: int) -> dict[str, Any]:
+        """What to write in the log after a step: numbers in four figures, and words where one is none."""
+        run, model = self.run, unwrapped(self.run.model)
+        batch = some(inner(run.data).batch(run.step * run.settings.accumulate), run.objective)
+        parts, there = run.objective.parts(batch), moved(batch, run.device)
+        with aside(run), repeatable(run.device):
+            loss = whole(run.objective.sums(model, there), parts)
+            loss.backward()
+            layers = sizes(run)
+        self.last = {"step": step, "loss": figures(float(loss.detach())), "layers": layers,
+                     "heads": {} if lens.refusal(model) else widths(model, there)}  # fmt: skip
+        return {name: value for name, value in self.last.items() if name != "step"}
+
+    def warnings(self) -> list[str]:
+        """What of the last look is worth a line."""
+        if not self.last:
+            return []
+        return [f"step {self.last['step']:>11,}   {line}" for line in (*self.moving(), *self.looking())]
+
+    def moving(self) -> Iterator[str]:
+        layers, share = self.last["layers"], self.share()
+        if broken := [name for name, size in layers.items() if isinstance(size["gradient"], str)]:
+            yield f"the gradients of {listed(broken)} are no numbers; lower train.optimizer.lr"
+        if still := [name for name, size in layers.items() if size["gradient"] == 0]:
+            yield f"no gradient reaches {listed(still)}, so nothing is learned there"
+        moves = {name: size["update"] for name, size in layers.items() if isinstance(size["update"], float)}
+        if fast := [name for name, update in moves.items() if update > FAST]:
+            yield (f"a step moves {listed(fast)} by {max(moves[name] for name in fast):.0%} of the weights; about 0.1% "
+                   "is usual, so lower train.optimizer.lr")  # fmt: skip
+        if slow := [name for name in moves if share and moves[name] / share < SLOW and name not in still]:
+            yield (f"a step moves {listed(slow)} by less than a millionth of the weights; raise train.optimizer.lr if "
+                   "the loss stands still")  # fmt: skip
+
+    def looking(self) -> Iterator[str]:
+        known = {where: heads for where, heads in self.last["heads"].items() if not any(type(w) is str for w in heads)}
+        if narrow := [where for where, heads in known.items() if max(heads) < COLLAPSED]:
+            yield (f"every head of {listed(narrow)} looks at one token alone; more dropout, a smaller model.init or a "
+                   "lower train.optimizer.lr keeps them open")  # fmt: skip
+
+    def share(self) -> float:
+        """How much of its highest learning rate the run has now."""
+        now, most = factor(self.run), peak(self.run)
+        return now / most if most else 0.0
+
+
+def listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+# ---------------------------------------------------------------- a step that is taken back
+
+
+@contextmanager
+def aside(run: Run) -> Iterator[None]:
+    """Nothing dropped, nothing compiled; gradients, rates and random numbers come back as they were."""
+    model, before = unwrapped(run.model), chances(run.device)
+    training = [part for part in model.modules() if part.training]
+    grads = [(weight, weight.grad) for weight in model.parameters()]
+    rates = [(group["lr"], group["lr"].clone()) for group in run.optimizer.groups()]
+    try:
+        model.eval()
+        run.optimizer.zero_grad()
+        with torch.compiler.set_stance("force_eager"), torch.enable_grad():
+            yield
+    finally:
+        for part in training:
+            part.training = True
+        for weight, grad in grads:
+            weight.grad = grad
+        for rate, value in rates:
+            rate.copy_(value)
+        restore(before, run.device)
+
+
+@torch.no_grad()
+def sizes(run: Run) -> Sizes:
+    """By layer: the gradient's norm, the weights', and the part of them that the next step would move."""
+    optimizer = run.optimizer
+    optimizer.rate(factor(run))
+    norm = torch.nn.utils.get_total_norm(optimizer.gradients())
+    clip = math.inf if run.settings.clip is None else run.settings.clip
+    names, rows = [], []
+    for name, weight in optimizer.own.items():
+        grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        rows.append(torch.stack([grad.norm(), weight.norm()]).float())
+        names.append(name)
+    scale = (clip / (norm + 1e-6)).clamp(max=1.0)
+    moves = changes(optimizer, scale)
+    table = torch.stack(rows).square().cpu()
+    found: dict[str, list[float]] = {}
+    for name, (gradient, weight) in zip(names, table.tolist(), strict=True):
+        row = found.setdefault(layer(name), [0.0, 0.0, 0.0])
+        for place, size in enumerate((gradient, weight, moves.get(name, 0.0))):
+            row[place] += size
+    return {name: {"gradient": figures(math.sqrt(a)), "weight": figures(math.sqrt(b)),
+                   "update": figures(math.sqrt(c / b)) if b else None}
+            for name, (a, b, c) in found.items()}  # fmt: skip
+
+
+def changes(optimizer: Any, scale: Tensor) -> dict[str, float]:
+    """How far a step moves each weight, squared; each moves alone and goes back, so little memory is needed."""
+    names = {id(weight): name for name, weight in optimizer.own.items()}
+    grads = {id(weight): weight.grad for weight in optimizer.own.values() if weight.grad is not None}
+    for weight in optimizer.own.values():
+        weight.grad = None
+    found: dict[str, Tensor] = {}
+    for part in optimizer.parts:
+        refused = getattr(part, "found_inf", None)  # by the guard, in the step before
+        part.found_inf = None if refused is None else torch.zeros_like(refused)
+        for weight in [weight for group in part.param_groups for weight in group["params"] if id(weight) in grads]:
+            before, state = weight.clone(), {key: held.clone() for key, held in part.state[weight].items()}
+            weight.grad = grads.pop(id(weight)) * scale
+            part.step()
+            found[names[id(weight)]] = (weight - before).float().square().sum()
+            weight.copy_(before)
+            weight.grad = None
+            for key, held in state.items():
+                part.state[weight][key].copy_(held)
+        part.found_inf = refused
+    return dict(zip(found, torch.stack(list(found.values())).tolist(), strict=True)) if found else {}
+
+
+def layer(name: str) -> str:
+    """trunk.blocks.3.attn.qkv.weight is of trunk.3, trunk.positions.0.tables.0 of trunk.positions, and so on."""
+    words = name.removeprefix("module.").split(".")
+    if words[0] not in ("trunk", "encoder"):
+        return words[0]
+    return f"{words[0]}.{words[2] if words[1] == 'blocks' else words[1]}"
+
+
+def factor(run: Run) -> float:
+    """Of the learning rate, in the next step."""
+    return run.schedule(run.step + 1, run.progress)
+
+
+def peak(run: Run) -> float:
+    """The largest factor of the learning rate that the run will have."""
+    warmup, steps = run.settings.schedule.warmup, run.settings.steps
+    last = steps or max(1, 2 * warmup)
+    asked = {1, min(warmup, last), min(warmup + 1, last), *(max(1, last * part // 16) for part in range(17))}
+    return max(run.schedule(step, (step - 1) / last) for step in asked if step)
+
+
+# ---------------------------------------------------------------- where heads look
+
+
+def widths(model: nn.Module, batch: Any) -> dict[str, list[float]]:
+    """For each attention its heads' entropies, each as a part of the most there could be; on the first row."""
+    asked = {name: short(table[:1], batch) for name, table in given(batch).items()}
+    seen = lens.views(model, asked.pop("ids"), **asked)
+    return {view.where: [figures(share) for share in relative(view).tolist()] for view in seen}  #: S156
+
+
+def short(table: Tensor, batch: Any) -> Tensor:
+    """The first tokens of a row, or the last where it is padded on the left."""
+    left = isinstance(batch, dict) and "real" in batch and not bool(batch["real"][0, 0])
+    return table[:, -LONGEST:] if left else table[:, :LONGEST]
+
+
+def given(batch: Any) -> dict[str, Tensor]:
+    """What of a batch the model reads."""
+    if isinstance(batch, Tensor):
+        return {"ids": batch[:, :-1]}
+    return {name: batch[name] for name in ("ids", *INPUTS) if name in batch}
+
+
+def some(batch: Any, objective: Any, rows: int = ROWS) -> Any:
+    """The first rows of a batch; all of them if nothing is asked of the first."""
+    few = cut(batch, rows)
+    return few if any(part.count for part in objective.parts(few).values()) else batch
+
+
+def cut(batch: Any, rows: int) -> Any:
+    return batch[:rows] if isinstance(batch, Tensor) else {name: table[:rows] for name, table in batch.items()}
+
+
+def figures(number: float) -> Any:
+    """Four of them; JSON has no nan, so it is written as a word."""
+    return float(f"{number:.4g}") if math.isfinite(number) else str(number)
