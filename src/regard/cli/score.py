@@ -1,79 +1,118 @@
-"""regard evaluate: how surprised a model is by a text that it has not seen."""
+"""regard evaluate: how good a model is at what it was trained for, on data that it has not seen."""
 
-import math
-from collections.abc import Iterable
+import errno
+import json as jsons
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from regard import config, zoo
-from regard.cli.output import Checkpoint, Json, as_json, as_rows, with_torch
+from regard.cli.output import Checkpoint, Json, as_json, as_rows, faint, in_options, with_torch
+from regard.generate.score import Scoring
 
-AT_ONCE = 4096  # tokens in a batch: enough to keep a small machine busy, and little memory
+EVERY = 10.0  # seconds between lines where nobody watches
+PERCENT = ("translate", "answer")  # kinds whose scores are from 0 to 100
 
 
 def evaluate(
     checkpoint: Checkpoint,
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE", help="Texts; the run's own validation text unless given.")
+        list[str] | None,
+        typer.Argument(metavar="FILE|KEY=VALUE", help="Texts or records, and settings that say how they are read, such "
+                       "as task.label=stars; unless given, what the run kept back to validate on."),
     ] = None,
+    *,
+    limit: Annotated[int | None, typer.Option(help="Ask so many rows, taken evenly; of a text so many tokens.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was said to each row as .jsonl.")] = None,
+    beams: Annotated[int | None, typer.Option(help="Of translations: beginnings followed at a time.")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="Of translations: above 1 longer ones.")] = None,
+    tokenise: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How BLEU tells words apart: 13a, intl, zh, char, none.")
+    ] = None,
+    lower: Annotated[bool, typer.Option("--lower", help="Compare translations in lower case.")] = False,
+    group: Annotated[bool, typer.Option("--group", help="All targets of a source are right; tell that too.")] = False,
     json: Json = False,
-) -> None:
-    """Measure how well a model predicts a text."""
-    data = config.Data(source=tuple(files), validation=0.0) if files else own(Path(checkpoint))
+) -> None:  # fmt: skip
+    """Score a model on what it was trained for: loss, accuracy, F1, BLEU and the rest."""
+    given = {"beams": beams, "length_penalty": length_penalty, "tokenise": tokenise, "lower": lower or None,
+             "group": group or None}  # fmt: skip
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    in_options(Scoring, settings)
+    changes = [word for word in files or [] if "=" in word and not Path(word).exists()]
+    sources = tuple(word for word in files or [] if word not in changes)
     with_torch()
-    from regard.data import blocks, prepare
-    from regard.generate.limits import least, window
-    from regard.generate.model import load
-    from regard.train import evaluate as scored
+    from regard.train.exam import evaluate as examined
 
-    model = load(checkpoint)
-    least(model)  # refuses a model that sees the word it is to predict
-    if model.tokenizer is None:
-        raise config.DataError(f"{checkpoint}: no tokenizer.json to read a text with; put one beside the model")
-    ready = prepare(data, config.Bytes(), tokenizer=model.tokenizer)
-    text = ready.train if ready.validation is None else ready.validation
-    context = window(model, model.limits) or 512
-    score = scored(model, blocks(text, context, max(1, AT_ONCE // context)))
-    show(score, size(model.tokenizer, text), text.name, json)
+    with written(out) as each, told_of() as progress:
+        found = examined(checkpoint, sources or None, changes, limit=limit, each=each, progress=progress, **settings)
+    as_json(found.tree()) if json else as_rows(lines(found.tree()))
 
 
 def own(checkpoint: Path) -> config.Data:
-    """The text that a run was validated on, for the run itself or one of its checkpoints."""
-    run = checkpoint if (checkpoint / "config.toml").is_file() else checkpoint.parent.parent
-    if not (run / "config.toml").is_file():
-        raise config.ConfigError(f"{checkpoint}: not of a run, so it has no validation text of its own; name a FILE")
-    data = zoo.read_recipe(run).data
-    if not data.validation:
-        raise config.ConfigError(f"{run}: its data.validation is 0, so it kept no text to validate on; name a FILE")
-    return data
+    """The data that a run kept back to validate on, for the run itself or one of its checkpoints."""
+    from regard.train.asking import kept_back, run_of
+
+    run = run_of(checkpoint)
+    return kept_back(str(checkpoint), None if run is None else zoo.read_recipe(run)).data
 
 
-def size(tokenizer: Any, text: Any) -> int:
-    """The bytes of all tokens that were predicted: of all but the first."""
-    stream, many = tokenizer.stream(), 0
-    stream.put(int(text.ids(0, 1)))
-    for id in ids(text):
-        many += len(stream.put(id).encode())
-    return many + len(stream.flush().encode())
+def lines(said: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """For people: numbers with few digits, bits in one line, and what makes BLEU comparable beside it."""
+    signatures, digits = said.get("signatures", {}), 2 if said["task"] in PERCENT else 4
+    for name, value in said.items():
+        words = name.replace("_", " ")
+        if name == "bits_per_token":
+            a_byte = f", {said['bits_per_byte']:.4f} a byte" if "bits_per_byte" in said else ""
+            yield "bits", f"{value:.4f} a token{a_byte}"
+        elif isinstance(value, float) and name != "bits_per_byte":
+            few = 4 if name in ("loss", "perplexity") else digits
+            yield words, "  ".join([f"{value:.{few}f}", signatures.get(name, "")]).rstrip()
+        elif isinstance(value, int) and name != "bytes":
+            yield words, f"{value:,}"
+        elif isinstance(value, str):
+            yield words, value
 
 
-def ids(text: Any, piece: int = 1 << 20) -> Iterable[int]:
-    for start in range(1, len(text), piece):
-        yield from text.ids(start, min(start + piece, len(text))).tolist()
+@contextmanager
+def written(path: Path | None) -> Iterator[Callable[[dict[str, Any]], object] | None]:
+    """A line of JSON for each row, in a file that is there when all of them are."""
+    if path is None:
+        yield None
+        return
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "", str(path))
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("w", encoding="utf8") as file:
+            yield lambda row: file.write(jsons.dumps(row, ensure_ascii=False, default=str) + "\n")
+        part.replace(path)
+    except OSError as problem:
+        problem.filename = str(path) if problem.filename == str(part) else problem.filename
+        raise
+    finally:
+        with suppress(OSError):
+            part.unlink()
 
 
-def show(score: Any, size: int, name: str, json: bool) -> None:
-    """A byte is the fair measure between models with different tokens."""
-    a_byte = score.sum / math.log(2) / size if size else math.nan
-    if json:
-        return as_json({"text": name, "loss": score.loss, "perplexity": score.perplexity, "bits_per_token": score.bits,
-                        "bits_per_byte": a_byte, "tokens": score.count, "bytes": size})  # fmt: skip
-    as_rows([
-        ("text", name),
-        ("loss", f"{score.loss:.4f}"),
-        ("perplexity", f"{score.perplexity:.4f}"),
-        ("bits", f"{score.bits:.4f} a token, {a_byte:.4f} a byte"),
-        ("tokens", f"{score.count:,}"),
-    ])  # fmt: skip
+@contextmanager
+def told_of() -> Iterator[Callable[[int], None]]:
+    """How much is done, on stderr: a number that moves in a terminal, else a calm line now and then."""
+    watched, last, shown = sys.stderr.isatty(), time.monotonic(), 0
+
+    def told(done: int) -> None:
+        nonlocal last, shown
+        if time.monotonic() - last >= (0.25 if watched else EVERY):
+            last, line = time.monotonic(), f"{done:,} done"
+            print(f"\r{faint(line)}" if watched else line, end="" if watched else "\n", file=sys.stderr, flush=True)
+            shown = len(line) if watched else 0
+
+    try:
+        yield told
+    finally:
+        if shown:
+            print("\r" + " " * shown + "\r", end="", file=sys.stderr, flush=True)

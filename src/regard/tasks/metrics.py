@@ -1,11 +1,11 @@
 """How good answers are: numbers between what was said and what was meant, each as the field defines it.
 
     accuracy, f1, macro_f1, matthews       classes           (GLUE, scikit-learn)
+    confusion                              classes, as a table
     pearson, spearman                      numbers           (GLUE: STS-B)
     entities, entity_f1                    tags of words     (CoNLL: Tjong Kim Sang and De Meulder 2003)
     exact, overlap                         answers as text   (SQuAD: Rajpurkar et al. 2016)
     perplexity, bits, bits_per_byte        texts
-    glue                                   the nine columns of the GLUE table in one number
 
 Where a number has no meaning (no positive at all, no spread) it is 0, as scikit-learn has it.
 """
@@ -14,16 +14,10 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 MARKS = str.maketrans("", "", string.punctuation)
-
-# The nine columns of the GLUE table (Wang et al. 2019; WNLI left out, as Devlin et al. 2019 do), and what each counts.
-GLUE = {
-    "MNLI-m": "accuracy", "MNLI-mm": "accuracy", "QQP": "f1", "QNLI": "accuracy", "SST-2": "accuracy",
-    "CoLA": "matthews", "STS-B": "spearman", "MRPC": "f1", "RTE": "accuracy",
-}  # fmt: skip
 
 
 def ratio(part: float, whole: float) -> float:
@@ -70,13 +64,20 @@ def matthews(said: Sequence[Hashable], meant: Sequence[Hashable]) -> float:
     return ratio(right * count - both, math.sqrt(spread))
 
 
+def confusion(said: Sequence[int], meant: Sequence[int], classes: Sequence[str]) -> dict[str, dict[str, int]]:
+    """How often each class was meant (outside) and which was said then (inside); the diagonal is right."""
+    same(said, meant)
+    counts = Counter(zip(meant, said, strict=True))
+    return {right: {name: counts[row, column] for column, name in enumerate(classes)}
+            for row, right in enumerate(classes)}  # fmt: skip
+
+
 # ---------------------------------------------------------------- numbers
 
 
 def pearson(said: Sequence[float], meant: Sequence[float]) -> float:
     """How nearly the two lie on a line: covariance over both deviations."""
-    count = same(said, meant)
-    if not count:
+    if not same(said, meant) or min(said) == max(said) or min(meant) == max(meant):  # rounding would make a line of it
         return 0.0
     x, y = centred(said), centred(meant)
     spread = math.sqrt(product(x, x) * product(y, y))
@@ -180,11 +181,3 @@ def bits(loss: float) -> float:
 def bits_per_byte(total: float, size: int) -> float:
     """A loss summed over a text, in bits for each byte of it: the same scale for every tokenizer."""
     return ratio(bits(total), size)
-
-
-def glue(scores: Mapping[str, float]) -> float:
-    """The average of the nine columns, MNLI's two counted as two."""
-    if scores.keys() != GLUE.keys():
-        wrong = ", ".join(sorted(scores.keys() ^ GLUE.keys()))
-        raise ValueError(f"{wrong}: the average is over exactly {', '.join(GLUE)}")
-    return math.fsum(scores.values()) / len(GLUE)  #: S165
