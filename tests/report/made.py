@@ -9,6 +9,7 @@ import torch
 import regard
 from regard import config as C
 from regard import text
+from regard.train import Run
 
 SAID = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n" * 3
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)> & \"quotes\" \u2028"
@@ -60,8 +61,54 @@ def write_run(
     return folder
 
 
+SCORES = {"accuracy": 0.75, "f1": 0.5, "matthews": 0.25}
+LEAPT, NONE = "its loss or gradients leapt", "its loss or gradients are no numbers"
+
+
+def look(step: int, trunks: dict[str, int], heads: int = 3) -> dict:
+    """A line about the health of a run, by the depth of each trunk."""
+    places = [f"{name}.{layer}" for name, depth in trunks.items() for layer in range(depth)]
+    sizes = {"gradient": 1 / step, "weight": 3.0, "update": 1e-3}
+    return {"step": step, "seconds": 0.05 * step, "health": {
+        "loss": 2.0, "layers": {name: sizes for name in ("embed", *places, "head")},
+        "heads": {f"{place}.attn": [0.2 * (head + 1) for head in range(heads)] for place in places}}}  # fmt: skip
+
+
+def eventful(run: Path, trunks: dict[str, int], scores: dict[str, float] = SCORES) -> None:
+    """A log as runs write it today: scores on the way, looks at the run's health, two steps that were not taken."""
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    for line in lines:
+        if "eval_loss" in line:
+            line |= {name: value * line["step"] / 120 for name, value in scores.items()}
+        elif line["step"] in (40, 41):
+            line |= {"skipped": LEAPT, "batches": {"39": [7, 3]}, "loss": 9.0}
+        elif line["step"] == 77:
+            line |= {"skipped": NONE, "batches": {"76": [2]}, "loss": "nan", "norm": "inf"}
+    put(run / "log.jsonl", [*lines, *(look(step, trunks) for step in (30, 60, 90))])
+
+
 def put(path: Path, lines: list[dict]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf8")
+
+
+def asked_run(
+    folder: Path, task: C.Task, records: list[dict], said: C.Text | None = None, head: C.Head | None = None,
+    **train: object,
+) -> tuple[Path, regard.Transformer, text.Tokenizer]:
+    """A run that asked something of records: the model fresh, the log made up, the data there to be read again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    put(folder / "rows.jsonl", records)
+    both = task.kind in ("translate", "spans", "infill", "prefix")
+    trunk = C.Trunk(**SHAPE | {"mask": "causal" if both else "everything", "cross": "last" if both else "none"})
+    encoder = C.Encoder(trunk=C.Trunk(**SHAPE | {"mask": "everything"})) if both else None
+    made = C.Recipe(
+        data=C.Data(source=str(folder / "rows.jsonl"), validation=0.5), text=said or C.Characters(), task=task,
+        model=C.Transformer(embed=C.Embed(vocab=1), trunk=trunk, encoder=encoder, head=head or C.Vocabulary()),
+        train=C.Train(**{"context": 48, "batch": 5} | train),
+    )  # fmt: skip
+    run = Run.from_recipe(made, notice=lambda line: None)
+    write_run(folder / "lab", run.recipe, samples=None)
+    return folder / "lab", run.model, run.tokenizer
 
 
 def whole_run(

@@ -6,9 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report.made import HOSTILE, SAID, whole_run
+from report.made import HOSTILE, SAID, eventful, whole_run
 
+import regard
+from regard import config as C
 from regard import report
+from regard.train import fit
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
@@ -43,6 +46,39 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> Path:
     return report.write(*whole_run(tmp_path_factory.mktemp("runs") / "lab", sentence="hear me,\nspeak, speak"))
+
+
+TRUNK = {"dim": 24, "depth": 2, "attention": C.Attention(heads=3), "position": C.Rotary()}
+BOTH = C.Transformer(embed=C.Embed(vocab=1), trunk=C.Trunk(**TRUNK, mask="causal", cross="last"),
+                     encoder=C.Encoder(trunk=C.Trunk(**TRUNK)))  # fmt: skip
+ONE = C.Transformer(embed=C.Embed(vocab=1), trunk=C.Trunk(**TRUNK))
+POOLED = C.Transformer(embed=C.Embed(vocab=1), trunk=C.Trunk(**TRUNK), head=C.Pooled(place="mean"))
+LIVES = {  # what is asked, of what, and of whom
+    "translate": (C.Translate(source="en", target="fr"), "tatoeba-en-fr:test", BOTH),
+    "classify": (C.Classify(), "movie-reviews:validation", POOLED),
+    "masked": (C.Masked(), "shakespeare", ONE),
+}
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory):
+    """The page of a run that was really trained, for a few steps, on data that come with the package."""
+    pages: dict[str, Path] = {}
+
+    def trained(kind: str) -> Path:
+        if kind not in pages:
+            task, source, model = LIVES[kind]
+            said = C.Recipe(data=C.Data(source=source, validation=0.3), task=task, model=model,
+                            train=C.Train(steps=7, batch=5, context=64, eval_every=2, eval_tokens=2000, save_every=None,
+                                          compile=False))  # fmt: skip
+            out = tmp_path_factory.mktemp("lived") / kind
+            out.mkdir()
+            fit(said, out, quiet=True)
+            asked = regard.load(out)
+            pages[kind] = report.write(out, asked, asked.tokenizer)
+        return pages[kind]
+
+    return trained
 
 
 @pytest.fixture
@@ -157,3 +193,85 @@ def test_a_run_with_nothing_says_so_in_sentences(opened, tmp_path):
 
     assert page.locator(".absent").count() >= 6 and page.evaluate("document.documentElement.scrollWidth") == 360
     assert "No samples were written" in page.inner_text("#samples")
+
+
+# ---------------------------------------------------------------- other tasks
+
+
+@pytest.mark.parametrize("kind", LIVES)
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")], ids=["360 dark", "1280 light"])
+def test_a_run_of_any_task_shows_all_that_it_has(opened, lived, kind, width, scheme):
+    page = opened(lived(kind), width, scheme)
+
+    assert page.evaluate("document.documentElement.scrollWidth") == width and page.locator(".absent").count() == 0
+    assert page.locator("#health canvas:not([aria-hidden])").count() == 2
+    for canvas in page.locator("canvas:visible").all():
+        assert canvas.evaluate(COLOURS) > 2, canvas.get_attribute("aria-label")
+    assert page.locator("#scores tr").count() == {"translate": 1, "classify": 3, "masked": 1}[kind]
+    assert page.locator("#scores path.even").count() == {"translate": 0, "classify": 3, "masked": 0}[kind]
+    assert page.locator("#quote").inner_text().strip() and page.locator("#loss path.even").count() == 2
+
+
+def test_translations_go_along_the_training_and_an_alignment_is_a_table(opened, lived):
+    page = opened(lived("translate"))
+    page.locator("#samples input").fill("0")
+
+    assert "step 2, validation loss" in page.inner_text("#samples .controls")
+    assert page.locator(".pairs-of").count() == 3 and "meant:" in page.locator(".pairs-of").first.inner_text()
+    rows, columns = page.locator(".align tbody tr").count(), page.locator(".align thead th").count()
+    assert rows > 0 and page.locator(".align tbody td").count() == rows * columns
+
+
+def test_heads_of_a_translator_are_looked_at_group_by_group(opened, lived):
+    page = opened(lived("translate"))
+    across, counts = page.locator(".big canvas"), []
+    for name in ("encoder", "decoder", "across"):
+        page.get_by_role("button", name=name, exact=True).click()
+        page.locator(".strip span[tabindex]").nth(1).hover()
+        counts.append(page.locator(".mini:visible").count())
+        assert f"head {name}" in page.inner_text(".big h3") and "(1) looks at" in page.inner_text(".big .says")
+
+    assert across.evaluate(COLOURS) > 5
+    assert counts == [6, 6, 6] and page.locator(".strip").count() == 2  # what is told, and what is read
+
+
+def test_every_class_is_told_apart_in_the_table(opened, lived):
+    page = opened(lived("classify"))
+    cells = [int(cell) for cell in page.locator(".confusion td").all_inner_texts()]
+
+    assert len(cells) == 4 and sum(cells) > 20 and f"{sum(cells)} rows" in page.inner_text(".whole figcaption")
+    assert page.locator(".answer").count() == 6
+    assert page.locator(".answer .verdict").first.inner_text().split()[0] in ("neg", "pos")
+
+
+def test_gaps_show_what_is_said_and_what_stood_there(opened, lived):
+    page = opened(lived("masked"))
+    wrong = page.locator(".answer .spot.wrong").first
+
+    assert page.locator(".answer").count() == 6
+    assert re.fullmatch("wrong, it is .+", wrong.locator("s").get_attribute("aria-label"), re.S)
+
+
+def test_steps_that_were_not_taken_are_crossed_and_told(opened, tmp_path):
+    run, model, tokenizer = whole_run(tmp_path / "lab")
+    eventful(run, {"trunk": 3})
+    page = opened(report.write(run, model, tokenizer))
+
+    assert page.locator("#loss .refused").count() == 3
+    assert "steps 40, 41 (its loss or gradients leapt), nor from step 77" in page.inner_text("#skipped")
+    page.get_by_role("button", name="Time", exact=True).click()
+    assert page.locator("#loss .refused").count() == 3
+
+
+def test_pointing_at_a_layer_tells_its_gradient_and_its_update(opened, tmp_path):
+    run, model, tokenizer = whole_run(tmp_path / "lab")
+    eventful(run, {"trunk": 3})
+    page = opened(report.write(run, model, tokenizer))
+    first = page.locator("#health figure").first
+    first.locator("canvas").first.hover()
+    told = first.locator(".says").inner_text()
+    first.get_by_role("button", name="Update").click()
+    first.locator("canvas").first.hover(position={"x": 200, "y": 30})
+
+    assert told == "trunk.1, step 60: 0.01667."
+    assert first.locator(".says").inner_text().endswith("0.001 of its weights a step.")

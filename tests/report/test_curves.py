@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.report.cost import brief
-from regard.report.curves import POINTS, clipped, curve, smoothed, speed, thinned, typical
+from regard.report.curves import POINTS, clipped, curve, scores, skipped, smoothed, speed, thinned, typical
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=900), st.integers(6, 300))
@@ -67,6 +67,24 @@ def test_clipping_is_counted_in_full_and_shown_in_part():
     found = clipped([{"step": i, "clipped": i % 2 == 0} for i in range(3000)])
 
     assert found["count"] == 1500 and found["of"] == 3000 and len(found["step"]) <= 300
+
+
+def test_steps_that_were_not_taken_are_told_in_full_and_marked_in_part():
+    lines = [{"step": i, "loss": 2.0, **({"skipped": "leapt" if i < 2000 else "nan"} if i % 2 else {})}
+             for i in range(3000)]  # fmt: skip
+    found = skipped(lines)
+
+    assert {why: len(steps) for why, steps in found["why"].items()} == {"leapt": 1000, "nan": 500}
+    assert len(found["marks"]) <= 301 and found["marks"][0] == {"step": 1, "seconds": None, "why": "leapt"}
+    assert skipped(lines[::2]) == {"why": {}, "marks": []}
+
+
+def test_what_an_evaluation_says_beside_the_loss_is_a_score():
+    odd = {"note": "fine", "odd": False}
+    lines = [{"step": 1, "eval_loss": 2.0, "eval_tokens": 9, "seconds": 1.0},
+             {"step": 2, "eval_loss": 1.5, "f1": 0.5, "masked accuracy": 1, "whole": True, **odd}]  # fmt: skip
+
+    assert scores(lines) == ["f1", "masked accuracy"]
 
 
 def test_times_are_written_for_people():

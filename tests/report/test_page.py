@@ -5,14 +5,20 @@ import json
 import math
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 import torch
-from report.made import HOSTILE, SAID, data_in, put, recipe, whole_run, write_run
+from report import made as made_up
+from report.made import HOSTILE, SAID, asked_run, data_in, eventful, look, put, recipe, whole_run, write_run
 
 import regard
 from regard import config as C
-from regard import lens, report, text
+from regard import lens, report, tasks, text
+from regard.report.asks import ASKS
+from regard.report.health import health
+from regard.report.rows import ROWS
+from regard.report.run import Run
 
 SECTIONS = ["learn", "write", "look", "roles", "alike", "tokens", "cost", "again"]
 
@@ -99,9 +105,10 @@ def test_attention_maps_survive_their_packing(tmp_path):
     run, model, tokenizer = whole_run(tmp_path, sentence="hear me speak")
     data = data_in(report.write(run, model, tokenizer).read_text(encoding="utf8"))
     ids = tokenizer.encode("hear me speak")
-    packed = torch.tensor(list(base64.b64decode(data["attention"]["maps"]))).view(9, len(ids), len(ids))
+    [group] = data["attention"]["groups"]
+    packed = torch.tensor(list(base64.b64decode(group["maps"]))).view(9, len(ids), len(ids))
 
-    assert data["attention"]["tokens"] == [tokenizer.piece(i) for i in ids] and data["attention"]["heads"] == [3, 3, 3]
+    assert group["queries"] == group["keys"] == [tokenizer.piece(i) for i in ids] and group["heads"] == [3, 3, 3]
     seen = torch.cat(lens.patterns(model, torch.tensor([ids])), 1)[0]
     assert ((packed / 255) ** 2 - seen).abs().max() < 0.005
 
@@ -231,24 +238,110 @@ def test_another_models_tokenizer_is_refused_in_a_sentence(tmp_path):
         report.write(run, model, large)
 
 
+def test_a_run_stopped_at_once_makes_a_page(tmp_path):
+    run, model, tokenizer = asked_run(tmp_path, C.Classify(), REVIEWS, head=C.Pooled(place="mean"))
+    for name in ("log.jsonl", "samples.jsonl"):
+        (run / name).write_text("")
+    data = data_in(report.write(run, model, tokenizer).read_text(encoding="utf8"))
+
+    assert data["headline"][0]["name"] == "parameters" and data["scores"] == [] and data["health"] == {}
+    assert data["answers"]["rows"] and data["attention"]["note"] == "a text that it never trained on"
+
+
+def test_a_run_of_before_there_were_tasks_is_one_of_the_next_token(tmp_path):
+    run, model, tokenizer = whole_run(tmp_path)
+    settings = (run / "config.toml").read_text()
+    old = re.sub(r"\[(task|train\.guard)\]\n(.+\n)*", "", settings)
+    new = "epochs|tokens|pack|workers|chunk|average|init_from|best|patience|board"
+    old = re.sub(rf"^({new}) = .*\n", "", old, flags=re.M)
+    (run / "config.toml").write_text(old)
+    page = report.write(run, model, tokenizer).read_text(encoding="utf8")
+
+    assert old != settings and "could not be read" not in page and data_in(page)["task"] == "next"
+    assert "Trained on shakespeare, character by character, 48 tokens at a time." in page
+
+
+# ---------------------------------------------------------------- what was asked
+
+
+REVIEWS = [{"text": f"a film of {place} minutes", "label": "dull" if place % 2 else "fine", "score": place / 7}
+           for place in range(61)]  # fmt: skip
+ASKED = [
+    (C.Classify(), C.Pooled(place="mean"), "Tells what the texts of rows.jsonl are, dull or fine, character by"),
+    (C.Regress(label="score"), C.Pooled(place="mean"), "Gives each text of rows.jsonl a number, character by"),
+    (C.Masked(), C.Vocabulary(), "Guesses hidden words of rows.jsonl, character by character, rows of at most 48"),
+    (C.Prefix(), C.Vocabulary(), "Goes on from how rows.jsonl begins, character by character"),
+]
+
+
+@pytest.mark.parametrize(("task", "head", "sentence"), ASKED, ids=[task.kind for task, _, _ in ASKED])
+def test_the_first_sentence_says_what_was_asked(tmp_path, monkeypatch, task, head, sentence):
+    monkeypatch.chdir(tmp_path)
+    run, model, tokenizer = asked_run(Path(), task, REVIEWS, head=head)
+    page = report.write(run, model, tokenizer).read_text(encoding="utf8")
+
+    assert sentence in "".join(Elements(page).words) and "<h2>What does it write?" not in page
+
+
+def test_every_task_has_its_words():
+    assert set(ASKS) == set(tasks.TASKS) and {asks.question[-1] for asks in ASKS.values()} == {"?"}
+    assert set(ROWS) == set(tasks.TASKS) - {"next", "translate"}  # whose samples say it
+
+
+def test_scores_and_steps_that_were_not_taken_are_on_the_page(tmp_path):
+    run, model, tokenizer = asked_run(tmp_path, C.Classify(), REVIEWS, head=C.Pooled(place="mean"))
+    eventful(run, {"trunk": 3})
+    page = report.write(run, model, tokenizer).read_text(encoding="utf8")
+    data = data_in(page)
+
+    assert [line["name"] for line in data["headline"]][:3] == ["accuracy", "f1", "validation loss"]
+    assert [(mark["name"], mark["value"]) for mark in data["scores"]] \
+        == [("accuracy", 0.75), ("f1", 0.5), ("matthews", 0.25)]  # fmt: skip
+    assert data["curves"]["scores"]["f1"] == {"step": [30, 60, 90, 120, 120], "seconds": [1.5, 3.0, 4.5, 6.0, 6.0],
+                                              "value": [0.125, 0.25, 0.375, 0.5, 0.5]}  # fmt: skip
+    assert data["curves"]["skipped"]["why"] == {made_up.LEAPT: [40, 41], made_up.NONE: [77]}
+    assert data["curves"]["loss"]["value"][76] is None and len(data["curves"]["loss"]["step"]) == 120
+    assert "steps that were not taken" in page
+
+
+def test_health_is_a_row_for_each_layer_and_head_and_a_column_for_each_look(tmp_path):
+    run, model, tokenizer = whole_run(tmp_path)
+    eventful(run, {"trunk": 3})
+    found = data_in(report.write(run, model, tokenizer).read_text(encoding="utf8"))["health"]
+
+    assert found["layers"] == ["embed", "trunk.0", "trunk.1", "trunk.2", "head"] and found["step"] == [30, 60, 90]
+    assert found["gradient"] == [[0.033333, 0.016667, 0.011111]] * 5 and found["update"] == [[0.001] * 3] * 5
+    assert found["heads"] == [f"{layer}.{head}" for layer in range(3) for head in range(3)]
+    assert found["entropy"][1] == [0.4] * 3
+
+
+def test_many_looks_are_thinned_and_the_last_is_kept():
+    found = health(Run(Path(), looks=[look(step, {"trunk": 2}) for step in range(1, 1001)]))
+
+    assert found["step"][-1] == 1000 and 48 < len(found["step"]) <= 96
+    assert all(len(row) == len(found["step"]) for row in (*found["gradient"], *found["entropy"]))
+
+
+STRANGE = [{}, {"layers": 3}, {"layers": {"embed": 1, "trunk.x": {"gradient": "nan", "update": None}}},
+           {"layers": {"a": {}}, "heads": {"odd": [1], "trunk.0.attn": "wide", "trunk.y.attn": ["nan", None]}}]
+
+
+@pytest.mark.parametrize("told", STRANGE, ids=["empty", "number", "words", "strange heads"])
+def test_a_strange_look_does_no_harm(tmp_path, told):
+    run, model, tokenizer = whole_run(tmp_path)
+    put(run / "log.jsonl", [look(1, {"trunk": 3}), {"step": 2, "health": told}])
+    found = data_in(report.write(run, model, tokenizer).read_text(encoding="utf8"))["health"]
+
+    assert found["step"] == [1, 2] and found["gradient"][0] == [1.0, None]
+
+
 # ---------------------------------------------------------------- other models
 
 
 def test_an_encoder_has_heads_to_show(tmp_path):
     data = data_in(made(tmp_path, mask="everything"))
 
-    assert len(data["heads"]) == 9 and data["attention"]["tokens"]
-
-
-def test_a_translator_is_shown_without_its_heads(tmp_path):
-    run, model, tokenizer = whole_run(tmp_path)
-    trunk = model.c.trunk
-    both = C.Transformer(
-        embed=model.c.embed, trunk=C.make(C.Trunk, C.tree(trunk) | {"cross": "last"}), encoder=C.Encoder(trunk=trunk)
-    )
-    data = data_in(report.write(run, regard.Transformer(both), tokenizer).read_text(encoding="utf8"))
-
-    assert "encoder" in data["absent"] and "heads" not in data and data["cost"]["parts"]["cross-attention"] > 0
+    assert len(data["heads"]) == 9 and data["attention"]["groups"][0]["keys"]
 
 
 @pytest.mark.parametrize("kind", [C.Pieces(vocab=300), C.Words(vocab=290), C.Bytes()], ids=lambda c: c.kind)
@@ -258,7 +351,7 @@ def test_other_tokenizers_have_their_pieces_shown(tmp_path, kind):
     run = write_run(tmp_path, said)
     data = data_in(report.write(run, regard.Transformer(said.model), tokenizer).read_text(encoding="utf8"))
 
-    assert data["attention"]["tokens"] == [tokenizer.piece(i) for i in tokenizer.encode("hear me speak.")]
+    assert data["attention"]["groups"][0]["keys"] == [tokenizer.piece(i) for i in tokenizer.encode("hear me speak.")]
     assert not any(piece.startswith("<0x") for piece in data["words"]["pieces"])
 
 
@@ -270,4 +363,4 @@ def test_a_model_of_many_heads_stays_small(tmp_path):
 
     assert path.stat().st_size < 3_000_000 and len(data["heads"]) == 768
     assert data["likeness"]["size"] == len(data["likeness"]["layers"]) <= 256
-    assert 4 <= len(data["attention"]["tokens"]) <= 34
+    assert 4 <= len(data["attention"]["groups"][0]["keys"]) <= 34

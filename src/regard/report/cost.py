@@ -21,12 +21,18 @@ def cost(run: Run, model: Any) -> dict[str, Any]:
 
 def arithmetic(run: Run, model: Any, parameters: int) -> list[Row]:
     assert run.recipe is not None
-    c = run.recipe.train
-    whole = measure.flops(model, c.context).training_sequence * c.batch * c.accumulate
-    rate = f"{big(whole / each)}FLOP/s reached" if (each := step_seconds(run)) else "not timed"
+    c, each = run.recipe.train, step_seconds(run)
+    rows = c.batch if c.tokens is None else max(1, c.tokens // c.context)
+    whole = measure.flops(model, c.context).training_sequence * rows * c.accumulate
+    paid, note = "not timed", "matrix products, forward and backward"
+    if run.recipe.task.kind != "next":  # rows are of many lengths, and what their padding costs is not known
+        return [("parameters", f"{parameters:,}", counted(run), "", ""),
+                ("arithmetic of a step", f"at most {big(whole)}FLOP", "", "", f"{note}, if every row were full")]
+    if each:
+        paid = f"{big(whole / each)}FLOP/s reached"
     return [
         ("parameters", f"{parameters:,}", counted(run), "", ""),
-        ("arithmetic of a step", f"{big(whole)}FLOP", rate, "", "matrix products, forward and backward"),
+        ("arithmetic of a step", f"{big(whole)}FLOP", paid, "", note),
     ]
 
 

@@ -14,6 +14,8 @@ from regard.report.run import Run
 POINTS = 1200  # of one curve, at most
 SPEEDS = 160  # stretches that the speed is measured over
 
+KNOWN = {"step", "eval_loss", "eval_tokens", "seconds", "whole"}  # of an evaluation; the rest are scores
+
 Curve = dict[str, list[float | None]]
 
 
@@ -24,17 +26,19 @@ def curves(run: Run) -> dict[str, Any]:
         "loss": curve(steps, "loss", smooth=True),
         "validation": curve([line for line in run.evaluations if not line.get("whole")], "eval_loss"),
         "final": curve([line for line in run.evaluations if line.get("whole")], "eval_loss"),
+        "scores": {name: curve(run.evaluations, name) for name in scores(run.evaluations)},
         "lr": curve(steps, "lr"),
         "norm": curve(steps, "norm", smooth=True),
         "speed": speed(steps),
         "clipped": clipped(steps),
+        "skipped": skipped(steps),
         "clip": None if run.recipe is None else run.recipe.train.clip,
     }
 
 
 def curve(lines: list[dict[str, Any]], name: str, smooth: bool = False) -> Curve:
     """Steps, seconds and values of one number in the log; what is not finite is a gap."""
-    lines = [line for line in lines if isinstance(line.get(name), int | float)]
+    lines = [line for line in lines if number(line.get(name))]
     values = [float(line[name]) for line in lines]
     keep = thinned(values, POINTS)
     found = {
@@ -101,6 +105,28 @@ def clipped(steps: list[dict[str, Any]]) -> dict[str, Any]:
     where = [line["step"] for line in steps if line.get("clipped") is True]
     every = max(1, len(where) // 300)
     return {"count": len(where), "of": len(steps), "step": where[::every]}
+
+
+def skipped(steps: list[dict[str, Any]]) -> dict[str, Any]:
+    """The steps that were not taken, in full by their reasons, and some of them where they were."""
+    lines = [line for line in steps if isinstance(line.get("skipped"), str)]
+    every = max(1, len(lines) // 300)
+    return {
+        "why": {why: [line["step"] for line in lines if line["skipped"] == why]
+                for why in dict.fromkeys(line["skipped"] for line in lines)},
+        "marks": [{"step": line["step"], "seconds": line.get("seconds"), "why": line["skipped"]}
+                  for line in lines[::every]],
+    }  # fmt: skip
+
+
+def scores(evaluations: list[dict[str, Any]]) -> list[str]:
+    """The names of the scores that evaluations have, in their order."""
+    names = dict.fromkeys(name for line in evaluations for name in line)
+    return [name for name in names if name not in KNOWN and any(number(line.get(name)) for line in evaluations)]
+
+
+def number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def figures(value: float) -> float | None:

@@ -1,4 +1,7 @@
-"""What the lens sees in a trained model's heads, packed for the page: maps, roles, likeness."""
+"""What the lens sees in a trained model's heads, packed for the page: maps, roles, likeness.
+
+Heads that look from the same tokens at the same stand in one group: an encoder's, a decoder's, those that look across.
+"""
 
 import base64
 import math
@@ -8,80 +11,100 @@ import torch
 from torch import Tensor
 
 from regard import config, lens
+from regard.lens.views import View
+from regard.report.named import ORDER, called, place
 from regard.report.run import Run
-from regard.report.words import ids_of, ordinary
+from regard.report.shown import Shown, shown
+from regard.report.words import ordinary
+from regard.tasks import Batch
 
 LONGEST = 64  # tokens of the sentence whose maps are drawn
 ROOM = 900_000  # bytes for all maps
 COMPARED = 256  # heads that are compared one by one
 
 
-def inside(run: Run, model: Any, tokenizer: Any) -> dict[str, Any]:
+def inside(run: Run, model: Any, tokenizer: Any, batch: Batch | None) -> dict[str, Any]:
     """The parts of the page about heads; `absent` says in a sentence why they are not there."""
-    beside = "" if model.encoder is None else "the model has an encoder of its own, and the page shows one trunk"
-    if why := lens.refusal(model) or beside:
-        return {"absent": f"No picture of the heads: {why}."}
-    said, note = sentence(run, tokenizer, longest(run, model))
-    if len(said) < 4:
-        return {"absent": f"No picture of the heads: {note or 'there is no sentence to read'}; set report.sentence."}
-    rows = texts(run, tokenizer, longest(run, model), said)
-    vocabulary = torch.tensor(ordinary(tokenizer))
-    heads = lens.heads(model, rows, marks=lens.delimiters(tokenizer), vocabulary=vocabulary)
-    maps = lens.patterns(model, torch.tensor([said]))
-    likeness, layers = alike(lens.views(model, rows[:2]))
-    asked = [role for role in lens.ROLES if all(role.name in head.scores for head in heads)]
-    return {
-        "attention": {"tokens": [tokenizer.piece(i) for i in said], "heads": list(model.c.trunk.heads),
-                      "maps": packed(torch.cat(maps, 1)[0].sqrt()), "note": note},
-        "roles": [{"name": role.name, "does": role.does} for role in asked],
-        "heads": [described(head) for head in heads],
-        "likeness": {"layers": layers, "values": packed(likeness), "size": len(likeness)},
-    }  # fmt: skip
+    try:
+        if why := lens.refusal(model):
+            raise config.ConfigError(why)
+        return looked(model, tokenizer, shown(run, model, tokenizer, batch, longest(run, model)))
+    except (config.ConfigError, config.DataError, config.RunError) as problem:
+        return {"absent": f"No picture of the heads: {problem}."}
 
 
 def longest(run: Run, model: Any) -> int:
     """As many tokens as the model was trained on, and as there is room for on the page."""
     context = 512 if run.recipe is None else run.recipe.train.context
-    return max(4, min(LONGEST, context, math.isqrt(ROOM // sum(model.c.trunk.heads))))
+    heads = sum(model.c.trunk.heads)
+    heads = heads if model.c.encoder is None else 2 * heads + sum(model.c.encoder.trunk.heads)
+    return max(4, min(LONGEST, context, math.isqrt(ROOM // heads)))
 
 
-def sentence(run: Run, tokenizer: Any, most: int) -> tuple[list[int], str]:
-    """The tokens whose maps are drawn: of the sentence asked for, or else the model's own words."""
-    asked = None if run.recipe is None else run.recipe.report.sentence
-    note = ""
-    if asked:
-        try:
-            return tokenizer.encode(asked)[:most], ""
-        except config.DataError as problem:
-            note = f"report.sentence cannot be read by the tokenizer ({problem})"
-    if not run.samples:
-        return [], note
-    middle = sorted(run.last_samples, key=lambda sample: sample["temperature"])[len(run.last_samples) // 2]
-    return ids_of(tokenizer, middle["text"].strip())[:most], "; ".join(filter(None, [note, "the model's own words"]))
-
-
-def texts(run: Run, tokenizer: Any, count: int, said: list[int]) -> Tensor:
-    """(B, N) what the roles are read on: the last samples in pieces, or the sentence where there are none."""
-    ids = [i for sample in run.last_samples for i in ids_of(tokenizer, sample["text"])] if run.samples else []
-    rows = min(len(ids) // count, 12)
-    return torch.tensor(ids[: rows * count]).view(rows, count) if rows else torch.tensor([said])
-
-
-def described(head: lens.Head) -> dict[str, Any]:
-    scores = {name: [round(number, 3) for number in (one.value, one.chance, one.lift)]
-              for name, one in head.scores.items()}  # fmt: skip
+def looked(model: Any, tokenizer: Any, read: Shown) -> dict[str, Any]:
+    speaks = getattr(model, "target_tokenizer", None) or tokenizer
+    marks, vocabulary = lens.delimiters(speaks), torch.tensor(ordinary(speaks))
+    heads = lens.heads(model, read.some["ids"], marks=marks, vocabulary=vocabulary, **beside(read.some))
+    maps, several = grouped(lens.views(model, read.one["ids"], **beside(read.one))), model.encoder is not None
+    few = {name: table[:2] for name, table in read.some.items()}
+    alike = grouped(lens.views(model, few["ids"], **beside(few)))
     return {
-        "layer": head.layer, "head": head.head, "role": head.role, "scores": scores, "entropy": round(head.entropy, 2),
-        "relative": round(head.relative, 3), "distance": round(head.distance or 0.0, 1),
+        "attention": {"note": read.note, "groups": [packed_maps(name, views, tokenizer, speaks)
+                                                    for name, views in maps.items()]},
+        "roles": [{"name": role.name, "does": role.does} for role in lens.ROLES
+                  if any(role.name in head.scores for head in heads)],
+        "heads": [described(head, several) for name in maps for head in heads if place(head.where) == name],
+        "likeness": likeness([view for views in alike.values() for view in views], several),
     }  # fmt: skip
 
 
-def alike(views: list[lens.View]) -> tuple[Tensor, list[int]]:
-    """How alike the heads are, and which layers they stand in: some layers only, where heads are very many."""
+def beside(inputs: Batch) -> Batch:
+    """What a model reads besides ids."""
+    return {name: table for name, table in inputs.items() if name != "ids"}
+
+
+def grouped(views: list[View]) -> dict[str, list[View]]:
+    """Attentions by whose they are, as a reader meets them: the encoder's, the decoder's own, those across."""
+    names = dict.fromkeys(place(view.where) for view in views)
+    order = sorted(names, key=lambda name: ORDER.index(name) if name in ORDER else 0)
+    return {name: [view for view in views if place(view.where) == name] for name in order}
+
+
+def packed_maps(name: str, views: list[View], reads: Any, speaks: Any) -> dict[str, Any]:
+    """One group's maps, with the tokens along both sides."""
+    view = views[0]
+    assert view.q.ids is not None and view.k.ids is not None
+    queries, keys = (reads if name == "encoder" else speaks), (speaks if name == "decoder" else reads)
+    return {
+        "name": name, "own": view.own, "heads": [each.pattern.shape[1] for each in views],
+        "queries": [queries.piece(id) for id in view.q.ids[0].tolist()],
+        "keys": [keys.piece(id) for id in view.k.ids[0].tolist()],
+        "maps": packed(torch.cat([each.pattern for each in views], 1)[0].sqrt()),
+    }  # fmt: skip
+
+
+def described(head: lens.Head, several: bool) -> dict[str, Any]:
+    scores = {name: [round(number, 3) for number in (one.value, one.chance, one.lift)]
+              for name, one in head.scores.items()}  # fmt: skip
+    return {
+        "name": called(head.where, head.head, several), "layer": head.layer, "role": head.role, "scores": scores,
+        "entropy": round(head.entropy, 2), "relative": round(head.relative, 3),
+        "distance": None if head.distance is None else round(head.distance, 1),
+    }  # fmt: skip
+
+
+def likeness(views: list[View], several: bool) -> dict[str, Any]:
+    """How alike heads are, within their groups; of some layers only, where heads are very many."""
     every = -(-sum(each.pattern.shape[1] for each in views) // COMPARED)
-    layers = list(range(0, len(views), every))
-    found = lens.similarity([views[i] for i in layers])
-    return found.nan_to_num(0.0), [i for i in layers for _ in range(views[i].pattern.shape[1])]
+    views = views[::every]
+    values = lens.similarity(views)
+    heads = [(view.where, head) for view in views for head in range(view.pattern.shape[1])]
+    return {
+        "size": len(values), "values": packed(values.nan_to_num(0.0)),
+        "layers": [int(where.rsplit(".", 2)[1]) for where, _ in heads],
+        "groups": [place(where) for where, _ in heads],
+        "names": [called(where, head, several) for where, head in heads],
+    }  # fmt: skip
 
 
 def packed(values: Tensor) -> str:

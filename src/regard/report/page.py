@@ -17,24 +17,32 @@ from typing import Any
 from regard import config
 from regard.config.errors import unwritable
 from regard.data import store
-from regard.report.cost import brief, cost
+from regard.report.alignment import alignment
+from regard.report.answers import answers
+from regard.report.asks import ASKS, lead, summary, task_of
+from regard.report.cost import cost
 from regard.report.curves import curves, typical
+from regard.report.headline import headline, marks
+from regard.report.health import health
 from regard.report.inside import inside
 from regard.report.run import Run, read_run
 from regard.report.words import words
 
 SURROUNDINGS = ("regard", "torch", "python", "platform", "processor", "device", "threads", "precision", "compiled",
                 "started")  # fmt: skip
-SCRIPTS = ("tools", "curves", "samples", "maps", "roles", "likeness", "words", "cost", "page")
+SCRIPTS = ("tools", "curves", "health", "samples", "translations", "answers", "maps", "roles", "likeness", "words",
+           "cost", "page")  # fmt: skip
 
 
 def write(run: str | Path, model: Any, tokenizer: Any) -> Path:
     """Make report.html in a run's folder, from what the run wrote and what can be seen in its model."""
     found = read_run(Path(run))
-    if len(tokenizer) > model.c.embed.vocab:
-        sizes = f"{len(tokenizer):,} tokens, and the model knows {model.c.embed.vocab:,}"
-        raise config.DataError(f"{run}: the tokenizer has {sizes}; use the tokenizer that the model was trained with")
-    made = page(found, gathered(found, model, tokenizer))
+    for vocab, own in vocabularies(model, tokenizer):
+        if len(own) > vocab:
+            sizes = f"{len(own):,} tokens, and the model knows {vocab:,}"
+            raise config.DataError(f"{run}: the tokenizer has {sizes}; use the tokenizer that the model was trained "
+                                   "with")  # fmt: skip
+    made = page(found, task_of(found, model), gathered(found, model, tokenizer))
     path = found.path / "report.html"
     try:
         store.put(path, [made.encode()])  # who looks at the page meanwhile sees the old one, whole
@@ -43,48 +51,41 @@ def write(run: str | Path, model: Any, tokenizer: Any) -> Path:
     return path
 
 
+def vocabularies(model: Any, tokenizer: Any) -> list[tuple[int, Any]]:
+    """The tables of tokens that a model has, each with the tokenizer that it is for."""
+    reads = model.c.encoder is not None and model.c.encoder.embed
+    return [(model.c.embed.vocab, speaks(model, tokenizer)), *([(reads.vocab, tokenizer)] if reads else [])]
+
+
+def speaks(model: Any, tokenizer: Any) -> Any:
+    """The tokenizer of what the model says, which may be another than that of what it reads."""
+    return getattr(model, "target_tokenizer", None) or tokenizer
+
+
 def gathered(run: Run, model: Any, tokenizer: Any) -> dict[str, Any]:
     """All numbers and texts that the page shows."""
-    drawn = curves(run)
+    drawn, task = curves(run), task_of(run, model)
+    said = answers(run, model, tokenizer, task)
     return {
-        "headline": headline(run, model, typical(drawn["speed"])),
+        "task": task.kind,
+        "loss": ASKS[task.kind].loss,
+        "headline": headline(run, model, task, typical(drawn["speed"])),
         "curves": drawn,
+        "scores": marks(run, task),
+        "health": health(run),
         "samples": [{name: sample.get(name, "") for name in ("step", "temperature", "prompt", "text")}
                     for sample in run.samples],
-        **inside(run, model, tokenizer),
-        "words": words(run, model, tokenizer),
+        "translations": [{name: line[name] for name in ("step", "source", "text", "target")}
+                         for line in run.translations],
+        "answers": said.shown,
+        "alignment": alignment(run, model, tokenizer, task),
+        **inside(run, model, tokenizer, said.batch),
+        "words": words(run, model, speaks(model, tokenizer), said.batch),
         "cost": cost(run, model),
     }  # fmt: skip
 
 
-def headline(run: Run, model: Any, speed: float | None) -> list[dict[str, str]]:
-    """The few numbers that everybody asks for first."""
-    final, last = run.final, run.steps[-1] if run.steps else None
-    loss = final["eval_loss"] if final else last["loss"] if last else None
-    whose = "validation" if final else "training"
-    rows = []
-    if loss is not None and math.isfinite(loss):
-        perplexity = f"{math.exp(loss):,.2f}" if loss < 20 else "over 10⁸"
-        rows += [(f"{whose} loss", f"{loss:.4f}", "nats a token"), ("perplexity", perplexity, "equally likely choices"),
-                 ("bits a token", f"{loss / math.log(2):.3f}", "to write the text down")]  # fmt: skip
-    elif loss is not None:
-        rows += [(f"{whose} loss", str(loss), "the run diverged")]
-    rows += [("parameters", f"{sum(weight.numel() for weight in model.parameters()):,}", shape(model))]
-    if speed:
-        rows += [("tokens a second", f"{speed:,.0f}", str(run.facts.get("device", "")))]
-    seconds = run.facts.get("seconds") or (last or {}).get("seconds")
-    if isinstance(seconds, int | float):
-        rows += [("time", brief(seconds), f"{len(run.steps):,} steps")]
-    return [dict(zip(("name", "value", "note"), row, strict=True)) for row in rows]
-
-
-def shape(model: Any) -> str:
-    trunk = model.c.trunk
-    heads = sorted(set(trunk.heads))
-    return f"{trunk.depth} layers, {'-'.join(map(str, heads[:: len(heads) - 1 or 1]))} heads, {trunk.dim} wide"
-
-
-def page(run: Run, data: dict[str, Any]) -> str:
+def page(run: Run, task: config.Task, data: dict[str, Any]) -> str:
     style, script = part("page.css"), "\n".join(part(f"{name}.js") for name in SCRIPTS)
     script = f'"use strict";\n(() => {{\n{script}\n}})();'
     filled = {
@@ -93,7 +94,11 @@ def page(run: Run, data: dict[str, Any]) -> str:
         "style": style,
         "script": script,
         "data": embedded(data),
-        "summary": html.escape(summary(run)),
+        "summary": html.escape(summary(run, task)),
+        "loss": html.escape(lead(run, task)),
+        "question": ASKS[task.kind].question,
+        "answers": ASKS[task.kind].lead,
+        "name": ASKS[task.kind].name,
         "notes": "".join(f"<p class='note'>{html.escape(line)}.</p>" for line in run.missing),
         "config": html.escape(run.settings or "config.toml is not there."),
         "facts": facts(run),
@@ -123,16 +128,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def summary(run: Run) -> str:
-    """What was trained on what, in a sentence."""
-    if run.recipe is None:
-        return "A run whose recipe could not be read."
-    source, text, train = run.recipe.data.source, run.recipe.text.kind, run.recipe.train
-    named = source if isinstance(source, str) else ", ".join(source[:3]) + (" and more" if len(source) > 3 else "")
-    kinds = {"char": "character by character", "byte": "byte by byte", "word": "word by word", "file": "token by token"}
-    return f"Trained on {named}, {kinds.get(text, 'piece by piece')}, {train.context} tokens at a time."
 
 
 def facts(run: Run) -> str:

@@ -13,17 +13,21 @@ from typing import Any
 
 from regard import config
 
+WORDS = ("nan", "inf", "-inf")
+
 
 @dataclass
 class Run:
-    """One run's folder: its recipe, its log, its samples and its circumstances."""
+    """One run's folder: its recipe, its log, what it said on the way and its circumstances."""
 
     path: Path
     recipe: config.Recipe | None = None
     settings: str = ""  # config.toml as it stands there
     steps: list[dict[str, Any]] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
+    looks: list[dict[str, Any]] = field(default_factory=list)  # at its health
     samples: list[dict[str, Any]] = field(default_factory=list)
+    translations: list[dict[str, Any]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
@@ -39,7 +43,16 @@ class Run:
 
     @property
     def last_samples(self) -> list[dict[str, Any]]:
-        return [sample for sample in self.samples if sample["step"] == self.samples[-1]["step"]]
+        return last(self.samples)
+
+    @property
+    def last_translations(self) -> list[dict[str, Any]]:
+        return last(self.translations)
+
+
+def last(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the last step."""
+    return [line for line in lines if line["step"] == lines[-1]["step"]]
 
 
 def read_run(path: Path) -> Run:
@@ -47,10 +60,13 @@ def read_run(path: Path) -> Run:
         raise config.DataError(f"{path}: no such run; name the folder that `regard train` wrote, such as runs/lab")
     run = Run(path)
     run.recipe, run.settings = recipe(path / "config.toml", run.missing)
-    log = list(lines(path / "log.jsonl", run.missing))
+    log = [spelt(line) for line in lines(path / "log.jsonl", run.missing)]
     run.steps = [line for line in log if numbers(line, "step", "loss")]
     run.evaluations = [line for line in log if numbers(line, "step", "eval_loss")]
-    run.samples = [line for line in lines(path / "samples.jsonl", run.missing) if sampled(line)]
+    run.looks = [line for line in log if numbers(line, "step") and isinstance(line.get("health"), dict)]
+    said = list(lines(path / "samples.jsonl", run.missing))
+    run.samples = [line for line in said if sampled(line)]
+    run.translations = [line for line in said if translated(line)]
     run.facts = facts(path / "run.json", run.missing)
     return run
 
@@ -93,6 +109,11 @@ def parsed(source: str) -> Any:
         return None
 
 
+def spelt(line: dict[str, Any]) -> dict[str, Any]:
+    """A line with numbers where the log has words: JSON has no nan."""
+    return {name: float(value) if value in WORDS else value for name, value in line.items()}
+
+
 def numbers(line: dict[str, Any], *names: str) -> bool:
     """Whether a line holds a number under each name; `true` is none."""
     return all(isinstance(line.get(name), int | float) and not isinstance(line[name], bool) for name in names)
@@ -101,6 +122,10 @@ def numbers(line: dict[str, Any], *names: str) -> bool:
 def sampled(line: dict[str, Any]) -> bool:
     known = numbers(line, "step", "temperature") and math.isfinite(line["temperature"])
     return known and isinstance(line.get("text"), str) and isinstance(line.get("prompt", ""), str)
+
+
+def translated(line: dict[str, Any]) -> bool:
+    return numbers(line, "step") and all(isinstance(line.get(name), str) for name in ("source", "text", "target"))
 
 
 def facts(path: Path, missing: list[str]) -> dict[str, Any]:

@@ -10,14 +10,15 @@ import torch
 
 from regard import config, lens
 from regard.report.run import Run
+from regard.tasks import Batch
 
 SHOWN, LETTERS = 96, 240  # tokens on the plane, and letters in all of them: there is so much room
 
 
-def words(run: Run, model: Any, tokenizer: Any) -> dict[str, Any]:
+def words(run: Run, model: Any, tokenizer: Any, batch: Batch | None = None) -> dict[str, Any]:
     """The tokens used most, where they stand on a plane, and who is nearest to whom among all of them."""
     names = ordinary(tokenizer)
-    shown = frequent(run, tokenizer, names)
+    shown = frequent(run, tokenizer, names, batch)
     if len(shown) < 3:
         return {"absent": "No map of tokens: there are too few."}
     table = lens.vectors(model)[torch.tensor(names)]
@@ -44,11 +45,13 @@ def ordinary(tokenizer: Any) -> list[int]:
     return [i for i in every if not re.fullmatch("<0x[0-9A-Fa-f]{2}>", tokenizer.piece(i))] or every
 
 
-def frequent(run: Run, tokenizer: Any, names: list[int]) -> list[int]:
-    """The tokens that the samples use most, or the first of the vocabulary where there are no samples."""
+def frequent(run: Run, tokenizer: Any, names: list[int], batch: Batch | None) -> list[int]:
+    """The tokens that the texts shown here use most, or the first of the vocabulary where there are none."""
     known, used = set(names), Counter[int]()
-    for sample in run.samples:
-        used.update(ids_of(tokenizer, sample["text"]))
+    for line in (*run.samples, *run.translations):
+        used.update(ids_of(tokenizer, line["text"] + line.get("target", "")))
+    if batch is not None:
+        used.update(batch["ids"].flatten().tolist())
     found = [i for i, _ in used.most_common() if i in known]
     order = (found if len(found) > 2 else names)[:SHOWN]
     letters = accumulate(len(tokenizer.piece(i)) + 1 for i in order)

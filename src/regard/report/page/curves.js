@@ -1,4 +1,4 @@
-// How did it learn? Four charts with one cursor.
+// How did it learn? Charts with one cursor.
 
 const view = { x: "step", log: false };
 const charts = [];
@@ -31,7 +31,7 @@ const placeOf = (curve, i) => (view.x === "step" ? curve.step[i] : curve.seconds
 
 function drawChart(self) {
   const { svg, series, options } = self, large = self.host.classList.contains("large");
-  const wide = Math.max(200, svg.clientWidth || 300), high = large ? Math.min(380, Math.max(220, wide * 0.42)) : 170;
+  const wide = Math.max(200, svg.clientWidth || 300), high = large ? Math.min(380, Math.max(220, wide * 0.58)) : 170;
   const box = { left: 44, right: wide - 8, top: 10, bottom: high - 24 };
   svg.setAttribute("viewBox", `0 0 ${wide} ${high}`);
   svg.setAttribute("height", high);
@@ -57,7 +57,7 @@ function across(low, high, box, log) {
 }
 
 function grid({ box, x, y }, low, top) {
-  const levels = ticks(low, top, 4), names = labels(levels);
+  const levels = ticks(low, top, Math.max(4, Math.round((box.bottom - box.top) / 50))), names = labels(levels);
   const lines = levels.flatMap((value, i) => [
     draw("line", { class: "rule", x1: box.left, x2: box.right, y1: y(value), y2: y(value) }),
     draw("text", { x: box.left - 6, y: y(value) + 4, "text-anchor": "end" }, names[i]),
@@ -134,12 +134,13 @@ function startCurves() {
   const timed = loss.seconds.length > 1 && loss.seconds.every((value) => value != null);
   at("curve-controls").append(...(timed ? [choice("Along", { Steps: "step", Time: "seconds" }, "step", change("x"))] : []),
     choice("Scale", { Linear: false, Logarithmic: true }, false, change("log")));
-  chart(at("loss"), "How surprised is it by the next token?", [
+  chart(at("loss"), data.loss, [
     { curve: loss, key: "blue", style: "raw" },
     { name: "training", curve: loss, field: "smooth", key: "blue" },
     { name: "validation", curve: validation, key: "orange", style: "dots" },
-    { name: "all of the validation text", curve: final, key: "orange", style: "rings" },
-  ], { format: (value) => value.toFixed(4), remark: validation.value.length + final.value.length ? "" : "no validation text was set aside" });
+    { name: "all of the validation data", curve: final, key: "orange", style: "rings" },
+  ], { format: (value) => value.toFixed(4), remark: validation.value.length + final.value.length ? "" : "nothing was validated on", extra: refused });
+  startSkipped();
   chart(at("lr"), "How large were its steps?", [{ name: "learning rate", curve: lr, key: "green" }], { zero: true });
   chart(at("norm"), "How steep was the way?", [
     { curve: norm, key: "purple", style: "raw" },
@@ -147,6 +148,41 @@ function startCurves() {
   ], { zero: true, remark: clipped.count ? `clipped ${whole(clipped.count)} of ${whole(clipped.of)}` : "never clipped",
     extra: (plot) => clips(plot, clipped, clip) });
   chart(at("speed"), "How fast did it read?", [{ name: "tokens a second", curve: speed, key: "olive" }], { zero: true, format: whole });
+}
+
+/** How good its answers are along the way, and in the end with what each number means. */
+function startScores() {
+  const host = at("scores"), drawn = Object.entries(data.curves.scores).filter(([, curve]) => curve.value.length > 1);
+  if (!data.scores.length && !drawn.length) return;
+  host.hidden = false;
+  const keys = ["orange", "blue", "green", "purple", "olive"], title = "How good are its answers?";
+  if (drawn.length) {
+    chart(host, title, drawn.map(([name, curve], i) => ({ name, curve, key: keys[i % keys.length], style: "dots" })), { format: (value) => value.toFixed(3) });
+  } else {
+    host.classList.add("few"); // a table alone needs no room beside the curve
+    host.append(make("h3", {}, title));
+  }
+  host.append(make("table", { class: "marks" }, make("tbody", {}, ...data.scores.map(({ name, value, means }) =>
+    make("tr", {}, make("th", { scope: "row" }, name), make("td", { class: "number" }, value.toFixed(4)), make("td", { class: "remark" }, means))))));
+}
+
+/** A cross above the curve for each step that was not taken. */
+function refused({ box, x }) {
+  return data.curves.skipped.marks.filter((mark) => mark[view.x] != null && mark[view.x] >= x.low).map((mark) => {
+    const cx = x(mark[view.x]), cy = box.top + 2;
+    return draw("g", { class: "refused" }, draw("title", {}, `step ${whole(mark.step)} was not taken: ${mark.why}`),
+      draw("line", { class: "guide", x1: cx, x2: cx, y1: box.top + 8, y2: box.bottom }),
+      draw("path", { d: `M${cx - 4} ${cy - 4}l8 8m0 -8l-8 8` }));
+  });
+}
+
+/** The same in words. */
+function startSkipped() {
+  const told = Object.entries(data.curves.skipped.why);
+  if (!told.length) return;
+  const list = (steps) => steps.slice(0, 5).map(whole).join(", ") + (steps.length > 5 ? ` and ${whole(steps.length - 5)} more` : "");
+  at("skipped").hidden = false;
+  at("skipped").textContent = `Nothing was learned from ${told.map(([why, steps]) => `step${steps.length > 1 ? "s" : ""} ${list(steps)} (${why})`).join(", nor from ")}; log.jsonl names their rows.`;
 }
 
 /** The norm that gradients are cut to, and a tick below for each step where one was. */

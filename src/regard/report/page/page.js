@@ -37,5 +37,5 @@ addEventListener("resize", () => {
 document.body.append(probe);
 readRamp();
 readMaps();
-for (const start of [startTheme, startHeadline, startQuote, startCurves, startSamples, startMaps, startRoles, startLikeness, startWords, startCost]) start();
+for (const start of [startTheme, startHeadline, startQuote, startScores, startCurves, startHealth, startSamples, startAnswers, startAlignment, startMaps, startRoles, startLikeness, startWords, startCost]) start();
 document.documentElement.dataset.ready = "yes";

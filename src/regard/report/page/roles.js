@@ -29,7 +29,7 @@ function startRoles() {
     return;
   }
   cards.append(...data.roles.map(({ name, does }) => {
-    const has = data.heads.filter((head) => head.role === name).map((head) => headName(head.layer, head.head));
+    const has = data.heads.filter((head) => head.role === name).map((head) => head.name);
     const who = has.length > 6 ? `${has.length} heads` : has.length ? `${has.length > 1 ? "heads" : "head"} ${has.join(", ")}` : "no head here";
     return make("article", { class: "role" }, icon(name), make("div", {}, make("h3", {}, name), make("p", {}, does), make("p", {}, make("b", {}, who))));
   }));
@@ -38,11 +38,11 @@ function startRoles() {
 
 function roleTable() {
   const columns = [
-    { name: "head", value: (head) => -(head.layer * 1000 + head.head), cell: named },
-    ...data.roles.map(({ name }) => ({ name, value: (head) => head.scores[name][0], cell: (head) => meter(head, name) })),
+    { name: "head", value: (head) => -data.heads.indexOf(head), cell: named },
+    ...data.roles.map(({ name }) => ({ name, value: (head) => head.scores[name]?.[0] ?? -1, cell: (head) => meter(head, name) })),
     { name: "entropy", value: (head) => head.entropy, cell: (head) => bits(head), title: "in bits: 0 looks at one token, 1 at two alike, 2 at four" },
     { name: "of most", wide: true, value: (head) => head.relative, cell: (head) => percent(head.relative), title: "entropy over that of looking at everything visible alike" },
-    { name: "distance", wide: true, value: (head) => head.distance, cell: (head) => head.distance.toFixed(1), title: "tokens away, on average" },
+    { name: "distance", wide: true, value: (head) => head.distance ?? -1, cell: (head) => head.distance?.toFixed(1) ?? "–", title: "tokens away, on average" },
   ];
   const body = make("tbody"), heads = columns.map((column) =>
     make("button", { type: "button", title: column.title, onclick: () => sort(column) }, column.name));
@@ -61,14 +61,14 @@ function roleTable() {
 
 /** A head's name: pressing it shows its map. */
 function named(head) {
-  const name = headName(head.layer, head.head);
-  return make("button", { type: "button", title: `show the map of head ${name}`, onclick: () => {
-    choose(maps.names.indexOf(name));
+  return make("button", { type: "button", title: `show the map of head ${head.name}`, onclick: () => {
+    choose(data.heads.indexOf(head));
     at("look").scrollIntoView();
-  } }, name);
+  } }, head.name);
 }
 
 function meter(head, name) {
+  if (!head.scores[name]) return make("span", { class: "none", title: `${name}: means nothing here` }, "–");
   const [value, chance] = head.scores[name];
   return make("div", { class: head.role === name ? "meter best" : "meter", title: `${name}: ${percent(value)}, by chance ${percent(chance)}` },
     make("i", { "width%": `${100 * value}%` }), bar(chance), make("b", {}, Math.round(100 * value)));

@@ -1,9 +1,17 @@
 // What does it write? Samples along the training, a column for each temperature.
 
 function startSamples() {
-  const host = at("samples"), steps = [...new Set(data.samples.map((sample) => sample.step))].sort((a, b) => a - b);
+  if (data.task === "translate") return along(data.translations, pairCard, "No translations were written during this run.");
+  if (data.task !== "next" && !data.samples.length) return;
+  along(data.samples, (sample) => make("article", { class: "sample" }, make("h3", {}, `temperature ${sample.temperature}`),
+    make("p", { tabindex: 0 }, ...said(sample))), "No samples were written during this run.");
+}
+
+/** What was said at each step of the training, a card each, with a slider to go through the steps. */
+function along(lines, card, none) {
+  const host = at("samples"), steps = [...new Set(lines.map((line) => line.step))].sort((a, b) => a - b);
   if (!steps.length) {
-    host.append(absent("No samples were written during this run."));
+    host.append(absent(none));
     return;
   }
   const columns = make("div", { class: "columns" }), where = make("span", { "aria-live": "polite" });
@@ -15,10 +23,7 @@ function startSamples() {
   function turn(i) {
     slider.value = i;
     where.textContent = `step ${whole(steps[i])}${lossAt(steps[i])}`;
-    const shown = data.samples.filter((sample) => sample.step === steps[i]).sort((a, b) => a.temperature - b.temperature);
-    columns.replaceChildren(...shown.map((sample) => make("article", { class: "sample" },
-      make("h3", {}, `temperature ${sample.temperature}`),
-      make("p", { tabindex: 0 }, ...said(sample)))));
+    columns.replaceChildren(...lines.filter((line) => line.step === steps[i]).sort((a, b) => a.temperature - b.temperature || 0).map(card));
   }
 
   function toggle() {
@@ -50,11 +55,16 @@ function lossAt(step) {
   return "";
 }
 
-/** The first lines of the last sample, for the top of the page. */
+/** The first thing that it says, for the top of the page. */
 function startQuote() {
-  const last = data.samples.filter((sample) => sample.step === data.samples.at(-1)?.step);
-  if (!last.length) return;
-  const middle = last.sort((a, b) => a.temperature - b.temperature)[Math.floor(last.length / 2)];
-  at("quote").append(make("blockquote", {}, middle.text.trim().split("\n").slice(0, 9).join("\n")),
-    make("figcaption", {}, `What it writes at temperature ${middle.temperature}`));
+  const last = data.samples.filter((sample) => sample.step === data.samples.at(-1).step);
+  const row = data.answers.rows?.[0], told = TELLING.includes(data.task) && row ? { source: row.asked[0][0], text: row.said } : null;
+  const pair = data.translations.find((line) => line.step === data.translations.at(-1).step) || told;
+  if (last.length) {
+    const middle = last.sort((a, b) => a.temperature - b.temperature)[Math.floor(last.length / 2)];
+    quote(middle.text.trim().split("\n").slice(0, 9).join("\n"), `What it writes at temperature ${middle.temperature}`);
+  } else if (pair) quote(pair.text, `What it makes of “${pair.source}”`);
+  else if (row) at("quote").append(make("blockquote", {}, ...row.asked.at(-1).map(spot)), make("figcaption", {}, ...verdict(row)));
 }
+
+const quote = (text, caption) => at("quote").append(make("blockquote", {}, text), make("figcaption", {}, caption));

@@ -1,0 +1,188 @@
+"""Rows of answers, by the kind of task: a text as people read it, and what was said of it or at some of its places."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from regard import tasks
+from regard.tasks import Batch, Example, Task
+from regard.tasks.chunks import NOTHING
+from regard.tasks.losses import asked
+
+LONGEST = 90  # tokens of a text that are shown
+FOLLOWS = ("it follows", "it does not follow")
+Row = dict[str, Any]
+Text = list[Any]  # strings, and places: {"said": ..., "meant": ..., "right": ...}
+
+
+def some_asked(batch: Batch) -> list[int]:
+    """The rows in which something is asked: a short text may have nothing hidden."""
+    count = len(batch["ids"])
+    if "labels" not in batch:
+        return list(range(count))
+    return [row for row in range(count) if bool((batch["labels"][row] != NOTHING)[:LONGEST].any())]
+
+
+# ---------------------------------------------------------------- one answer for a text
+
+
+def judged(task: Task, model: Any, batch: Batch, examples: Sequence[Example], tokenizer: Any) -> list[Row]:
+    said = asked(model, batch).float()
+    meant = batch["label"].tolist()
+    texts = [sides(example, tokenizer) for example in examples]
+    if isinstance(task, tasks.Regress):
+        numbers = said[:, 0].tolist()
+        return [{"asked": text, "said": f"{a:.3g}", "meant": f"{b:.3g}"}
+                for text, a, b in zip(texts, numbers, meant, strict=True)]  # fmt: skip
+    sure, best = said.softmax(-1).max(-1)
+    names = task.c.classes
+    return [{"asked": text, "said": names[a], "meant": names[b], "sure": round(share, 3), "right": a == b}
+            for text, a, b, share in zip(texts, best.tolist(), meant, sure.tolist(), strict=True)]  # fmt: skip
+
+
+def sides(example: Example, tokenizer: Any) -> list[Text]:
+    """A text, or both texts of a pair, cut where they are too long to be shown."""
+    ids, segment = example["ids"], example.get("segment") or [0] * len(example["ids"])
+    parts = [[id for id, side in zip(ids, segment, strict=True) if side == which] for which in sorted(set(segment))]
+    return [[tokenizer.decode(part[:LONGEST]) + ("…" if len(part) > LONGEST else "")] for part in parts]
+
+
+# ---------------------------------------------------------------- an answer at some tokens
+
+
+def filled(task: Task, model: Any, batch: Batch, examples: Sequence[Example], tokenizer: Any) -> list[Row]:
+    """Texts with gaps, and what is said in each."""
+    said = asked(model, batch)
+    words, follows = said if task.c.next_sentence else (said, None)
+    rows: list[Row] = [
+        {"asked": [gaps(task, example["ids"][:LONGEST], best, labels, tokenizer)], "cut": len(example["ids"]) > LONGEST}
+        for example, best, labels in zip(examples, words.argmax(-1).tolist(), batch["labels"].tolist(), strict=True)
+    ]
+    if follows is not None:
+        for row, a, b in zip(rows, follows.argmax(-1).tolist(), batch["next"].tolist(), strict=True):
+            row |= {"said": FOLLOWS[a], "meant": FOLLOWS[b], "right": a == b}
+    return rows
+
+
+def gaps(task: Task, ids: Sequence[int], best: Sequence[int], labels: Sequence[int], tokenizer: Any) -> Text:
+    text: Text = []
+    for place, id in enumerate(ids):
+        if labels[place] != NOTHING:
+            said, meant = (spoken(tokenizer, ids, place, each) for each in (best[place], id))
+            text += [" "] * (meant.startswith(" ") and meant != " ")
+            text.append({"said": seen(said, best[place], tokenizer), "meant": seen(meant, id, tokenizer),
+                         "right": best[place] == id})  # fmt: skip
+        elif bool(task.specials.special[id]):
+            text += [f" {tokenizer.token(id)} "] if 0 < place < len(ids) - 1 else []
+        else:
+            text.append(spoken(tokenizer, ids, place, id))
+    return merged(text)
+
+
+def spoken(tokenizer: Any, ids: Sequence[int], place: int, id: int) -> str:
+    """What a token adds to the text before it, its space included."""
+    before = tokenizer.decode(ids[:place])
+    after: str = tokenizer.decode([*ids[:place], id])
+    return after[len(before) :] if after.startswith(before) else f" {tokenizer.decode([id])}"
+
+
+def seen(said: str, id: int, tokenizer: Any) -> str:
+    """A word in a gap; a space or a part of a character as tokenizers draw it."""
+    bare = said.strip()
+    return bare if bare and "\ufffd" not in bare else str(tokenizer.piece(id))
+
+
+def merged(text: Text) -> Text:
+    """Strings that stand beside each other as one."""
+    found: Text = []
+    for part in text:
+        if isinstance(part, str) and found and isinstance(found[-1], str):
+            found[-1] += part
+        else:
+            found.append(part)
+    return found
+
+
+def tagged(task: Task, model: Any, batch: Batch, examples: Sequence[Example], tokenizer: Any) -> list[Row]:
+    """Words, each with its name; the usual one, that names nothing, is not worth a mark."""
+    names, rows = task.c.classes, []
+    for example, best in zip(examples, asked(model, batch).argmax(-1).tolist(), strict=True):
+        ids, labels, text = example["ids"][:LONGEST], example["labels"], Text()
+        starts = [place for place in range(len(ids)) if labels[place] != NOTHING]
+        for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
+            word = tokenizer.decode(ids[start:stop]).strip()
+            said, meant = names[best[start]], names[labels[start]]
+            place = {"text": word, "said": said, "meant": meant, "right": said == meant}
+            text += [f"{word} "] if said == meant == "O" else [place, " "]
+        rows.append({"asked": [merged(text)], "cut": len(example["ids"]) > LONGEST})
+    return rows
+
+
+def found(task: Task, model: Any, batch: Batch, examples: Sequence[Example], tokenizer: Any) -> list[Row]:
+    """A question, and the text around the answer that is given to it."""
+    said, meant, rows = task.answers(model, batch)["loss"], task.expected(batch)["loss"], []
+    for example, a, b in zip(examples, said, meant, strict=True):
+        ids, outside = example["ids"], [place for place, at in enumerate(example["from"]) if at < 0]
+        question = tokenizer.decode([ids[place] for place in outside if not example["segment"][place]])
+        spans, right = [within(example, *each[:2]) for each in (a, b)], a[:2] == b[:2]
+        told = [tokenizer.decode(ids[start:stop]).strip() or "·" if stop else "no answer" for start, stop in spans]
+        rows.append({"asked": [[question], around(example, *spans[0], right, tokenizer)], "said": told[0],
+                     "meant": told[1], "right": right})  # fmt: skip
+    return rows
+
+
+def around(example: Example, first: int, last: int, right: bool, tokenizer: Any) -> Text:
+    """The text on both sides of an answer, and the answer marked in it."""
+    ids, inside = example["ids"], [place for place, at in enumerate(example["from"]) if at >= 0]
+    first, last = (first, last) if last else (inside[0], inside[0])
+    start, stop = max(inside[0], first - LONGEST // 2), min(inside[-1] + 1, last + LONGEST // 2)
+    ends = [tokenizer.decode(ids[start:place]) for place in (first, last, stop)]  # of the text from the start on
+    before, told, after = ends[0], ends[1][len(ends[0]) :], ends[2][len(ends[1]) :]
+    bare = told.strip()
+    left, rest = told.split(bare, 1) if bare else (told, "")  # its spaces are not marked
+    answer = [left, *([{"text": bare, "right": right}] if bare else []), rest]
+    return merged(["… " * (start > inside[0]) + before, *answer, after + " …" * (stop <= inside[-1])])
+
+
+def within(example: Example, start: int, stop: int) -> tuple[int, int]:
+    """From which to which token a stretch of characters goes; nowhere: before the first."""
+    inside = [place for place, (a, b) in enumerate(zip(example["from"], example["upto"], strict=True))
+              if a >= 0 and a < stop and b > start]  # fmt: skip
+    return (inside[0], inside[-1] + 1) if inside else (0, 0)
+
+
+# ---------------------------------------------------------------- a text for a text
+
+
+def told(task: Task, model: Any, batch: Batch, examples: Sequence[Example], tokenizer: Any) -> list[Row]:
+    """What is read, and what the model makes of it by itself, the likeliest token after the other."""
+    most = batch["labels"].shape[1] + 8
+    begin = batch["ids"][:, :1]
+    sources = {name: batch[name] for name in ("source", "source_real") if name in batch}
+    made = model.generate(begin, new=most, temperature=0.0, **sources).tolist()
+    end, rows = task.specials.roles.get("end"), []
+    for row, ids in enumerate(made):
+        read = batch["source"][row][: LONGEST + 1].tolist()
+        ids = ids[: ids.index(end)] if end in ids else ids
+        meant = [id for id in batch["labels"][row].tolist() if id not in (NOTHING, end)]
+        rows.append({"asked": [[marked(task, read, tokenizer)]], "said": marked(task, ids, tokenizer),
+                     "meant": marked(task, meant, tokenizer), "cut": len(batch["source"][row]) > LONGEST})  # fmt: skip
+    return rows
+
+
+def marked(task: Task, ids: Sequence[int], tokenizer: Any) -> str:
+    """A text in which the marks of gaps are seen, and no other special token."""
+    shown = {*task.specials.sentinels, task.specials.roles.get("mask")}
+    text, run = "", list[int]()
+    for id in [*ids, None]:
+        if id is None or id in shown:
+            text += tokenizer.decode(run) + ("" if id is None else f" {tokenizer.token(id)} ")
+            run = []
+        else:
+            run.append(id)
+    return " ".join(text.split())
+
+
+ROWS: dict[str, Callable[[Task, Any, Batch, Sequence[Example], Any], list[Row]]] = {
+    "classify": judged, "regress": judged, "masked": filled, "tag": tagged, "answer": found,
+    "spans": told, "infill": told, "prefix": told,
+}  # fmt: skip
