@@ -11,9 +11,9 @@ import typer
 from regard import config
 from regard.cli.output import Json, as_json, in_options, spoken, text_in, with_torch
 from regard.config.search import Search
+from regard.zoo.models import TRANSLATOR
 
 AT_ONCE = 64  # lines of a file; of standard input one at a time, since somebody may be waiting for each
-NONE = "--model: no translator comes with the package; name the folder of one that you trained and saved"
 FEW = 3  # of the tokens looked at, where the screen is too narrow for all
 
 Line = tuple[str, str]  # what to call it, and what stands there
@@ -22,7 +22,7 @@ Line = tuple[str, str]  # what to call it, and what stands there
 def translate(
     words: Annotated[str | None, typer.Argument(metavar="TEXT", help="The text; - reads standard input.")] = None,
     *,
-    model: Annotated[str | None, typer.Option(metavar="PATH", help="A run or a folder with a translator.")] = None,
+    model: Annotated[str, typer.Option(metavar="PATH", help="A run or a folder with a translator.")] = TRANSLATOR,
     beams: Annotated[int, typer.Option(help="How many beginnings are followed at a time.")] = Search.beams,
     length_penalty: Annotated[
         float, typer.Option(help="score = log p / length^penalty: above 1 longer, below 1 shorter texts.")
@@ -32,11 +32,9 @@ def translate(
     file: Annotated[str | None, typer.Option(metavar="FILE", help="Translate the lines of a file.")] = None,
     json: Json = False,
 ) -> None:
-    """Translate a text, or the lines of a file."""
+    """Translate a text, or the lines of a file; from English to French unless another model is named."""
     given = {"beams": beams, "length_penalty": length_penalty, "best": n_best}
     in_options(Search, given, words={"best": "--n-best"})
-    if model is None:
-        raise config.ConfigError(NONE)
     lines = asked(words, file)
     with_torch()
     from regard.generate.model import load
