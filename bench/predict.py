@@ -42,7 +42,7 @@ class Case:
     model: C.Transformer
     batch: int
     context: int
-    optimizer: C.AdamW | C.Muon = C.AdamW()
+    optimizer: C.Optimizer = C.AdamW()
     compile: bool = False
     minutes: float | None = None
     found: bool = False  # the constants were found on it

@@ -23,9 +23,9 @@ ONLY = {"config": set(), "core": {"torch"}}
 OWNERS = {
     "tokenizers": {"text"},
     "huggingface_hub": {"hub"}, "safetensors": {"hub"},
-    "matplotlib": {"report"},
+    "matplotlib": {"report"}, "sacrebleu": {"generate"}, "tensorboard": {"train"},
     "fastapi": {"serve"}, "pydantic": {"serve"}, "starlette": {"serve"}, "uvicorn": {"serve"},
-    "transformers": set(), "hypothesis": set(), "pytest": set(),
+    "transformers": set(), "hypothesis": set(), "pytest": set(), "sklearn": set(), "scipy": set(),
 }
 
 # Code from data. `model.eval()` is another eval; `ast.literal_eval` reads values only.

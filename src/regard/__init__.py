@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from regard.heads import Towers
     from regard.measure.cost import estimate
     from regard.measure.explain import explain
+    from regard.train.exam import evaluate
     from regard.train.run import Run
     from regard.zoo import preset
 
 HOMES = {
     "KERNELS": "core.kernels", "Run": "train", "Tokens": "core.tokens", "Towers": "heads",
     "Transformer": "generate.model", "build": "generate.model", "config": "", "efficient": "", "estimate": "measure",
-    "explain": "measure", "inputs": "", "line": "core.tokens", "load": "generate.model", "looking": "core.watch",
+    "evaluate": "train.exam", "explain": "measure", "inputs": "", "line": "core.tokens", "load": "generate.model", "looking": "core.watch",
     "mask": "core.masks", "preset": "zoo", "raster": "core.tokens", "train": "",
 }  # fmt: skip
 ROOMS = {"config", "zoo"}  # the homes that need no torch
 
 __all__ = [
-    "KERNELS", "Run", "Tokens", "Towers", "Transformer", "build", "config", "efficient", "estimate", "explain",
-    "inputs", "line", "load", "looking", "mask", "preset", "raster", "train", "__version__",
+    "KERNELS", "Run", "Tokens", "Towers", "Transformer", "build", "config", "efficient", "estimate", "evaluate",
+    "explain", "inputs", "line", "load", "looking", "mask", "preset", "raster", "train", "__version__",
 ]  # fmt: skip
 
 

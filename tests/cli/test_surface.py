@@ -17,13 +17,14 @@ from regard.config import Sampling
 ROOT = Path(__file__).resolve().parents[2]
 SURFACE = {
     "": "--version --install-completion --show-completion",
-    "train": "recipe overrides --out --quiet --json",
+    "train": "recipe overrides --out --init-from --dry-run --quiet --json",
     "resume": "run overrides --quiet --json",
-    "evaluate": "checkpoint files --json",
+    "evaluate": "checkpoint files --limit --out --beams --length-penalty --tokenise --lower --group --json",
     "generate": "checkpoint prompt --file --count --json "
                 "--new --temperature --top-k --top-p --min-p --repetition --stop --seed",
     "translate": "words --model --beams --length-penalty --n-best --align --file --json",
     "explain": "thing overrides --heads --text --json",
+    "doctor": "thing overrides --steps --quiet --json",
     "estimate": "thing overrides --calibrate --json --params --batch --context --dtype --ranks --tokens --device "
                 "--utilisation --price --ratio",
     "report": "run",

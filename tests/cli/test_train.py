@@ -26,6 +26,8 @@ class Result:
     eval_loss: float | None = 1.5
     seconds: float = 0.75
     interrupted: int | None = None
+    scores: dict[str, float] | None = None
+    rank: int = 0
 
 
 @pytest.fixture
@@ -93,7 +95,7 @@ def test_json_says_how_the_run_went(say, desk, trainer):
     told = json.loads(say("train", "recipe.toml", "--out", "new", "--json").out)
 
     assert told == {"out": "new", "report": "new/report.html", "steps": 3, "loss": 1.25, "eval_loss": 1.5,
-                    "seconds": 0.75, "interrupted": None}  # fmt: skip
+                    "scores": None, "seconds": 0.75, "interrupted": None}  # fmt: skip
 
 
 def test_people_read_rows_and_what_is_not_known_is_left_out(say, desk, trainer):

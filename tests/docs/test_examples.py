@@ -134,6 +134,8 @@ SHORTER = {  # what makes a run of minutes one of seconds; the rest of a command
     "regard train": "train.minutes=none train.steps=2 train.batch=2 train.context=16 train.compile=false "
                     "train.eval_tokens=500 report.new=5 model.dim=32 model.depth=2 model.heads=2",
     "regard generate": "--new 5",
+    "regard evaluate runs/translate": "--limit 9",
+    "regard doctor": "--steps 10 model.dim=32 model.depth=1 model.heads=2 train.batch=2",
 }
 
 
@@ -149,10 +151,16 @@ def test_the_commands_of_a_page_run_one_after_the_other(page, tmp_path):
     text = "Is this a dagger which I see before me,\nThe handle toward my hand?\n" * 300
     for name in ("my.txt", "other.txt"):
         (tmp_path / name).write_text(text)
+    books = (f"This is book {number}.\nIt has a line.\nAnd another, number {number * 7}.\n" for number in range(90))
+    (tmp_path / "books.txt").write_text("\n".join(books))
+    mine = (f'{{"text": "a {word} day, the {number}.", "label": "{word}"}}' for number in range(40) for word in ("good", "bad"))
+    (tmp_path / "mine.jsonl").write_text("\n".join(mine))
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "REGARD_CACHE": str(tmp_path / "cache")}
 
     for command in verbs(read(page)):
         more = next((words for verb, words in SHORTER.items() if command.startswith(verb)), "")
+        if "--init-from" in command:  # the model is as it was trained
+            more = " ".join(word for word in more.split() if not word.startswith("model."))
         words = [*shlex.split(command, comments=True)[1:], *shlex.split(more)]
         done = subprocess.run([sys.executable, "-m", "regard", *words], cwd=tmp_path, env=environment,
                               capture_output=True, encoding="utf8", timeout=300)

@@ -15,7 +15,6 @@ from regard.hub import folder as hub
 from regard.train import fit, resume
 from regard.train.optim import Optimizer
 
-MODULE = import_module("regard.train.fit")
 LOOP = import_module("regard.train.loop")
 
 
@@ -24,8 +23,8 @@ def recipe(tmp_path, monkeypatch):
     """A recipe that keeps every step."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(MODULE, "SHORT", 5)
-    monkeypatch.setattr(MODULE, "described", lambda run: {})
+    monkeypatch.setattr(import_module("regard.train.samples"), "SHORT", 5)
+    monkeypatch.setattr(import_module("regard.train.fit"), "described", lambda run: {})
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "recipe.toml").write_text(RECIPE)
     return lambda *more: zoo.read_recipe("recipe.toml", [*CHANGES, "train.save_every=1", "train.keep=12", *more])
@@ -103,7 +102,7 @@ def test_a_run_with_a_bad_step_that_is_stopped_goes_on_with_the_same_bits(recipe
         fit(recipe(), tmp_path / "straight", quiet=True)
     with monkeypatch.context() as patch:
         poison_gradient(patch, 5, math.inf)
-        patch.setattr(MODULE, "train", stopped(LOOP.train, 7))
+        patch.setattr(import_module("regard.train.fitting"), "train", stopped(LOOP.train, 7))
         assert fit(recipe(), tmp_path / "run", quiet=True).steps == 7
     resume(tmp_path / "run", quiet=True)
 

@@ -16,12 +16,12 @@ CODES = {"SIGINT": 130, "SIGTERM": 143}
 MOMENTS = {
     "the first step": ("regard.train.loop:Advance.step", 1),
     "a later step": ("regard.train.loop:Advance.step", 8),
-    "an evaluation": ("regard.train.fit:evaluate", 2),
-    "a sample": ("regard.train.fit:Fitting.sample", 3),
-    "a save": ("regard.train.fit:Fitting.write_checkpoint", 2),
-    "the last save": ("regard.train.fit:Fitting.write_checkpoint", 4),
-    "the last evaluation": ("regard.train.fit:evaluate", 6),
-    "the last sample": ("regard.train.fit:Fitting.sample", 6),
+    "an evaluation": ("regard.train.fitting:evaluate", 2),
+    "a sample": ("regard.train.samples:texts", 3),
+    "a save": ("regard.train.fitting:Fitting.write_checkpoint", 2),
+    "the last save": ("regard.train.fitting:Fitting.write_checkpoint", 4),
+    "the last evaluation": ("regard.train.fitting:evaluate", 6),
+    "the last sample": ("regard.train.samples:texts", 6),
 }
 
 
@@ -89,20 +89,20 @@ def test_a_signal_does_not_wait_for_the_rest_of_an_evaluation(tmp_path, monkeypa
     """However long it would take; resuming makes it again, in its place."""
     monkeypatch.chdir(desk.place)
     monkeypatch.setenv("REGARD_CACHE", str(desk.place / "cache"))
-    module, asked = import_module("regard.train.fit"), []
-    blocks = module.blocks
+    module, asked = import_module("regard.train.reading"), []
+    batches = module.Text.batches
 
     def many(*how):
         for number in range(1000):
             asked.append(number)
             if number == 2:
                 signal.raise_signal(signal.SIGTERM)
-            yield from blocks(*how)
+            yield from batches(*how)
 
-    monkeypatch.setattr(module, "SHORT", 5)
-    monkeypatch.setattr(module, "described", lambda run: {})  # what a step would cost here
+    monkeypatch.setattr(import_module("regard.train.samples"), "SHORT", 5)
+    monkeypatch.setattr(import_module("regard.train.fit"), "described", lambda run: {})  # what a step would cost here
     with monkeypatch.context() as patch:
-        patch.setattr(module, "blocks", many)
+        patch.setattr(module.Text, "batches", many)
         stopped = fit(zoo.read_recipe("recipe.toml", CHANGES), tmp_path / "run", quiet=True)
     resume(tmp_path / "run", quiet=True)
 

@@ -126,7 +126,7 @@ def warm(words: list[str]) -> None:
     """All that a process does once is done: modules, caches, the text tokenized, the speed of the machine measured."""
     torch.set_num_threads(1)  # one thread: it can fork, and gives the same bits each time
     measure.predict = functools.cache(measure.predict)
-    import_module("regard.train.fit").SHORT = 5  # the samples on the way
+    import_module("regard.train.samples").SHORT = 5  # the samples on the way
     for command in (["train", *words], ["resume", words[-1]]):
         with redirect_stdout(io.StringIO()) as out:
             code = main([*command, "--quiet"])

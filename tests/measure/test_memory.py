@@ -19,7 +19,7 @@ from regard.core.layers import Block
 from regard.core.model import Transformer
 from regard.measure.activations import everywhere, saved
 from regard.measure.lengths import longest
-from regard.measure.memory import largest_block, parameter_memory
+from regard.measure.memory import counted_memory, largest_block, parameter_memory
 
 # ---------------------------------------------------------------- what backward needs
 
@@ -200,7 +200,7 @@ def test_checkpointing_never_costs_memory():
 def test_the_optimizer_keeps_what_the_real_one_keeps(precision):
     from regard.train.optim import Optimizer
 
-    for setting in (C.AdamW(), C.Muon()):
+    for setting in (C.AdamW(), C.Muon(), C.Adafactor()):
         made = model(precision=precision)
         optimizer = Optimizer(made, setting)
         made(torch.randint(23, (2, 5))).sum().backward()
@@ -208,6 +208,12 @@ def test_the_optimizer_keeps_what_the_real_one_keeps(precision):
         held = sum(t.nbytes for name, t in optimizer.state().items() if not name.endswith("/step"))
 
         assert parameter_memory(made, setting).optimizer == held
+
+
+@pytest.mark.parametrize("setting", [C.Muon(), C.Adafactor()], ids=lambda c: c.kind)
+def test_a_count_alone_does_not_say_what_depends_on_shapes(setting):
+    with pytest.raises(C.ConfigError, match=f"optimizer: what {setting.kind} keeps depends on the model"):
+        counted_memory(1000, "fp32", setting)
 
 
 def test_ranks_share_what_can_be_shared_and_hold_one_block_whole():

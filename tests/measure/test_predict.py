@@ -197,6 +197,16 @@ def test_adam_moves_every_weight_and_muon_leaves_the_matrices_of_blocks_to_itsel
     assert adams == total and left == total - matrices
 
 
+def test_adafactor_holds_one_update_at_a_time_and_reads_every_weight():
+    c = config()
+    sizes = [weight.numel() for weight in Transformer(c).parameters()]
+    found = moving(c, C.Adafactor())
+    passes = {size // 12: count for (name, size), count in found.charges.items() if name == "plain.float32"}
+
+    assert found.peak == 4 * max(sizes)
+    assert sum(size * count for size, count in passes.items()) == 5 * sum(sizes)
+
+
 # ---------------------------------------------------------------- time
 
 

@@ -49,7 +49,7 @@ def signals(at, times=1, kind=signal.SIGINT):
             yield step
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["regard.train.fit"], "train", interrupted)
+        patch.setattr(sys.modules["regard.train.fitting"], "train", interrupted)
         yield
 
 

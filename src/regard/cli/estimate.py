@@ -144,7 +144,7 @@ class Subject:
     model: config.Transformer | config.Towers
     batch: int
     context: int | None
-    optimizer: config.AdamW | config.Muon | None = None
+    optimizer: config.Optimizer | None = None
     tokens: float | None = None
 
 

@@ -21,7 +21,7 @@ class Subject:
     whole: config.Recipe | config.Transformer
     context: int | None
     batch: int
-    optimizer: config.AdamW | config.Muon | None
+    optimizer: config.Optimizer | None
     device: str
 
 

@@ -39,7 +39,12 @@ BUILDERS = ("regard.config", "regard.core", "regard.efficient", "regard.inputs",
 
 
 def talk(line: str) -> None:
-    """One line on stderr, whatever is in it; if stderr is gone, nobody is listening."""
+    """One line on stderr, whatever is in it; if stderr is gone, nobody is listening.
+
+    Of many processes on a machine (torchrun) the first one speaks: what goes wrong for one goes wrong for all.
+    """
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     with suppress(OSError, ValueError):

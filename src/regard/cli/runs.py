@@ -26,14 +26,22 @@ def train(
     ],
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the run goes: runs/NAME unless said.")] = None,
+    init_from: Annotated[
+        str | None, typer.Option(metavar="CHECKPOINT", help="Begin with the weights of another model, as a new run.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be trained, and train nothing.")] = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> int:
     """Train a model: checkpoints, log and report.html."""
-    changes = overrides or []
+    changes = (overrides or []) + ([f"train.init_from={init_from}"] if init_from is not None else [])
     if "=" in recipe and not Path(recipe).exists():
         raise config.ConfigError(f"{recipe}: a setting stands where the recipe should; name the recipe before it")
     said = zoo.read_recipe(recipe, changes)
+    if dry_run:
+        from regard.cli.dry import dry
+
+        return dry(said, json)
     place = out or Path("runs") / Path(recipe).resolve().name.removesuffix(".toml")
     prepare(place)
     try:
@@ -66,7 +74,7 @@ def prepare(out: Path) -> None:
 def resume(
     run: Run,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help=f"Only {' and '.join(MAY_CHANGE)} may change.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help=f"Only {', '.join(MAY_CHANGE)} may change.")
     ] = None,
     quiet: Quiet = False,
     json: Json = False,
@@ -74,7 +82,7 @@ def resume(
     """Go on with a run from its newest checkpoint, bit for bit."""
     for line in overrides or []:
         if (name := line.partition("=")[0].strip()) not in MAY_CHANGE:
-            raise config.ConfigError(f"{name}: a run goes on as it began, only {' and '.join(MAY_CHANGE)} may change; "
+            raise config.ConfigError(f"{name}: a run goes on as it began, only {', '.join(MAY_CHANGE)} may change; "
                                      f"`regard train {run} {line} --out DIR` begins a new one")  # fmt: skip
     check(run)
     with_torch()
@@ -91,9 +99,12 @@ def check(run: Path) -> None:
 
 def finish(result: Any, json: bool) -> int:
     """Write the report of a run that came to its end, say how it went, and by which code the process ends."""
+    if result.rank:  # of many processes the first one speaks
+        return 128 + int(result.interrupted) if result.interrupted else 0
     page = None if result.interrupted else write_report(result.out)
     told = {"out": result.out, "report": page, "steps": result.steps, "loss": result.loss,
-            "eval_loss": result.eval_loss, "seconds": result.seconds, "interrupted": result.interrupted}  # fmt: skip
+            "eval_loss": result.eval_loss, "scores": result.scores, "seconds": result.seconds,
+            "interrupted": result.interrupted}  # fmt: skip
     if json:
         as_json(told)
     else:
@@ -103,6 +114,7 @@ def finish(result: Any, json: bool) -> int:
             ("steps", f"{result.steps:,}"),
             ("loss", number(result.loss)),
             ("validation", number(result.eval_loss)),
+            *((name, number(value)) for name, value in (result.scores or {}).items()),
             ("seconds", f"{result.seconds:,.1f}"),
         ] if value])  # fmt: skip
     if result.interrupted:

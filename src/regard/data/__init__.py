@@ -2,19 +2,19 @@
 
 from regard.data.ahead import Ahead
 from regard.data.asked import ask, learned
-from regard.data.batches import Windows, blocks
+from regard.data.batches import Windows, blocks, chance
 from regard.data.columns import Document
 from regard.data.examples import Example, Examples, kept
 from regard.data.leaking import leaks
 from regard.data.packed import Packed
 from regard.data.prepared import Prepared, prepare
 from regard.data.records import Record, Table, Tally
-from regard.data.shards import Shards
+from regard.data.shards import Notice, Progress, Shards, quiet
 from regard.data.sources import find, read_texts, tables
 from regard.data.steps import Batch, Buckets, Fixed, in_order
 
 __all__ = [
-    "Ahead", "Batch", "Buckets", "Document", "Example", "Examples", "Fixed", "Packed", "Prepared", "Record", "Shards",
-    "Table", "Tally", "Windows", "ask", "blocks", "find", "in_order", "kept", "leaks", "learned", "prepare",
-    "read_texts", "tables",
+    "Ahead", "Batch", "Buckets", "Document", "Example", "Examples", "Fixed", "Notice", "Packed", "Prepared",
+    "Progress", "Record", "Shards", "Table", "Tally", "Windows", "ask", "blocks", "chance", "find", "in_order",
+    "kept", "leaks", "learned", "prepare", "quiet", "read_texts", "tables",
 ]  # fmt: skip

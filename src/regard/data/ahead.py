@@ -51,6 +51,10 @@ class Ahead:
             raise DataError(found.why)
         return found
 
+    def __getattr__(self, name: str) -> Any:
+        """What else there is to know of the batches is what the data know."""
+        return getattr(self.__dict__["data"], name)
+
     def begin(self, step: int) -> Iterator[Any]:
         with undisturbed():
             return iter(DataLoader(

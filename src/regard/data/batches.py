@@ -39,6 +39,12 @@ class Windows:
         rows = self.shards.data.unfold(0, self.context + 1, 1)
         return rows[starts[skip : skip + self.size]].long()
 
+    def names(self, step: int) -> list[int]:
+        """Where in the text the rows of a step begin."""
+        first = step * self.size
+        places = range(first, first + self.size)
+        return [int(self.epoch(place // self.count)[place % self.count]) for place in places]
+
     def epochs(self, step: int) -> float:
         """How often the text has been read after so many steps."""
         return step * self.size / self.count

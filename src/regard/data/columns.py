@@ -53,7 +53,10 @@ class Column:
 
 
 def text_in(record: Record, column: str) -> str:
+    """A text, or words in a list."""
     found = record[column]
+    if isinstance(found, list) and all(isinstance(word, str) for word in found):
+        return " ".join(found)
     if not isinstance(found, str):
         raise DataError(f"{record.where}: {column!r} is {found!r:.40} and no text; name one that is by data.column")
     return found

@@ -39,11 +39,14 @@ FILES = {"ids": ("i", torch.int32), "ends": ("q", torch.int64), "numbers": ("d",
 class Examples(Sequence[Example]):
     """Rows by their number; `which` of all that are kept are meant (none: all, in order).
 
-    `told` is worth a line to whoever trains on them: what was cut and what was passed over.
+    `told` is worth a line to whoever trains on them: what was cut and what was passed over. `digest` tells what they
+    were made from.
     """
 
-    def __init__(self, kept: "Kept", name: str, which: Tensor | None = None, told: tuple[str, ...] = ()) -> None:
-        self.kept, self.name, self.which, self.told = kept, name, which, told
+    def __init__(
+        self, kept: "Kept", name: str, which: Tensor | None = None, told: tuple[str, ...] = (), digest: str = ""
+    ) -> None:
+        self.kept, self.name, self.which, self.told, self.digest = kept, name, which, told, digest
 
     def __len__(self) -> int:
         return self.kept.count if self.which is None else len(self.which)
@@ -67,7 +70,7 @@ class Examples(Sequence[Example]):
 
     def part(self, which: Tensor, name: str) -> "Examples":
         """Some of the rows; nothing is copied."""
-        return Examples(self.kept, name, which if self.which is None else self.which[which], self.told)
+        return Examples(self.kept, name, which if self.which is None else self.which[which], self.told, self.digest)
 
 
 @dataclass(frozen=True)
@@ -195,7 +198,7 @@ def kept(
     files, told = found or in_memory(made, bad, progress)
     if not files.count:
         raise DataError(f"{name}: no records to learn from; name a source that has some")
-    return Examples(files, name, told=told)
+    return Examples(files, name, told=told, digest=path.name)
 
 
 def keep(path: Path, about: dict[str, Any], made: Made, bad: Bad, progress: Progress) -> None:

@@ -9,6 +9,7 @@ cut into stretches, and the first token of the next stretch is still asked for a
 token but the first of each document is a label once an epoch.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -57,8 +58,21 @@ class Packed:
 
     def batch(self, step: int) -> dict[str, Tensor]:
         """ids, document and labels, each (B, N)."""
-        made = [self.row(self.packs[turn]) for turn in self.turns(step * self.size, self.size)]
-        ids, document, labels = (torch.tensor(table) for table in zip(*made, strict=True))
+        return self.made([self.packs[turn] for turn in self.turns(step * self.size, self.size)])
+
+    def names(self, step: int) -> list[int]:
+        """The documents in the rows of a step, by their numbers."""
+        turns = self.turns(step * self.size, self.size)
+        return sorted({each.row for turn in turns for each in self.packs[turn]})
+
+    def in_order(self, tokens: int | None = None) -> Iterator[dict[str, Tensor]]:
+        """Every row once, for validation; or about so many tokens of them."""
+        count = self.count if tokens is None else min(self.count, max(1, tokens // self.context))
+        for start in range(0, count, self.size):
+            yield self.made(self.packs[start : min(count, start + self.size)])
+
+    def made(self, packs: "list[list[Stretch]]") -> dict[str, Tensor]:
+        ids, document, labels = (torch.tensor(table) for table in zip(*map(self.row, packs), strict=True))
         return {"ids": ids, "document": document, "labels": labels}
 
     def row(self, pack: list[Stretch]) -> tuple[list[int], list[int], list[int]]:

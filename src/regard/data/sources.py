@@ -39,6 +39,7 @@ BLOCK = 1 << 18  # bytes read at a time; training a tokenizer holds 256 of them
 TEXTS = (".txt", ".md")
 RECORDS = (*FORMATS, ".parquet")
 STANDARD = "-"
+SPOKEN: "weakref.WeakKeyDictionary[IO[bytes], IO[bytes]]" = weakref.WeakKeyDictionary()  # what standard input said
 
 
 @dataclass(frozen=True)
@@ -206,14 +207,16 @@ def filled(source: Source) -> Source:
 
 def spooled(name: str) -> Source:
     """Standard input, kept in a nameless file: it will be read more than once, and may be larger than memory."""
-    held = tempfile.TemporaryFile()  # noqa: SIM115  open for as long as the source is there
-    source = Source(f"standard input{name[1:]}", Path(STANDARD), held)
-    weakref.finalize(source, held.close)
+    source = Source(f"standard input{name[1:]}", Path(STANDARD))
     with readable(source.name):
         if sys.stdin is None or sys.stdin.closed:
             raise OSError(0, "closed")
-        shutil.copyfileobj(sys.stdin.buffer, held, BLOCK)
-    return source
+        said = sys.stdin.buffer
+        if said not in SPOKEN:  # whoever asks again hears the same
+            SPOKEN[said] = held = tempfile.TemporaryFile()  # noqa: SIM115  open for as long as its input
+            weakref.finalize(said, held.close)
+            shutil.copyfileobj(said, held, BLOCK)
+    return replace(source, held=SPOKEN[said])
 
 
 def refuse(problem: OSError) -> NoReturn:

@@ -28,8 +28,11 @@ class Fixed:
         self.turns = Turns(len(rows), seed)
 
     def batch(self, step: int) -> Batch:
-        rows = self.turns(step * self.size, self.size)
-        return self.collate([self.rows[row] for row in rows], chance(self.seed, "step", step))
+        return self.collate([self.rows[row] for row in self.names(step)], chance(self.seed, "step", step))
+
+    def names(self, step: int) -> list[int]:
+        """The rows of a step, by their numbers."""
+        return self.turns(step * self.size, self.size)
 
     def epochs(self, step: int) -> float:
         """How often the rows have been read after so many steps."""
@@ -41,12 +44,14 @@ class Buckets:
 
     Lengths are rounded up to `multiple`, which shuffles rows among more others; and because the widest go first, a
     batch whose rows are padded to w tokens has budget // w rows, but for the last. So a collate that pads to the same
-    multiples makes few shapes, and each is compiled once. (What a collate adds to a row is not counted.)
+    multiples makes few shapes, and each is compiled once. `added` is how many tokens a collate puts around a row.
     """
 
-    def __init__(self, rows: Examples, collate: Collate, budget: int, seed: int, multiple: int = 8) -> None:
+    def __init__(
+        self, rows: Examples, collate: Collate, budget: int, seed: int, multiple: int = 8, added: int = 0
+    ) -> None:
         self.rows, self.collate, self.seed = rows, collate, seed
-        self.widths = -(-rows.lengths() // multiple) * multiple
+        self.widths = -(-(rows.lengths() + added) // multiple) * multiple
         if (longest := int(self.widths.max())) > budget:
             raise DataError(f"{rows.name}: a row of {longest:,} tokens with its padding is more than a batch of "
                             f"{budget:,}; allow more tokens a batch, or cut rows shorter")  # fmt: skip
@@ -59,11 +64,17 @@ class Buckets:
         return len(self.borders) - 1
 
     def batch(self, step: int) -> Batch:
-        [place] = self.turns(step, 1)
-        return self.made(self.order(step // self.count), place, chance(self.seed, "step", step))
+        return self.made(self.names(step), chance(self.seed, "step", step))
 
-    def made(self, order: Tensor, place: int, luck: torch.Generator) -> Batch:
-        rows = order[self.borders[place] : self.borders[place + 1]].tolist()
+    def names(self, step: int) -> list[int]:
+        [place] = self.turns(step, 1)
+        return self.bucket(self.order(step // self.count), place)
+
+    def bucket(self, order: Tensor, place: int) -> list[int]:
+        rows: list[int] = order[self.borders[place] : self.borders[place + 1]].tolist()
+        return rows
+
+    def made(self, rows: list[int], luck: torch.Generator) -> Batch:
         return self.collate([self.rows[row] for row in rows], luck)
 
     def order(self, epoch: int) -> Tensor:
@@ -96,4 +107,4 @@ def in_order(rows: Examples, collate: Collate, budget: int, limit: int | None = 
     buckets = Buckets(rows, collate, budget, seed=0, multiple=1)
     order = buckets.widths.sort(descending=True, stable=True).indices
     for place in range(buckets.count):
-        yield buckets.made(order, place, chance(0, "in order", place))
+        yield buckets.made(buckets.bucket(order, place), chance(0, "in order", place))

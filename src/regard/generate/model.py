@@ -19,6 +19,7 @@ from regard.generate.limits import Limits
 from regard.generate.session import Session
 from regard.generate.speech import Completion, Speech, ranked
 from regard.heads import Towers
+from regard.zoo.models import packaged
 
 if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that needs them
     from regard.generate.align import Alignment
@@ -38,6 +39,7 @@ class Transformer(core.Transformer):
         self.target_tokenizer: Tokenizer | None = None
         self.begin: int | None = None
         self.context: int | None = None
+        self.task: config.Task | None = None  # what it was trained to be asked
 
     @overload
     def generate(self, prompt: str, **settings: Any) -> str: ...
@@ -122,7 +124,8 @@ class Transformer(core.Transformer):
         """Weights, config and tokenizer as a folder, in the form of `transformers` where the family has one."""
         from regard.hub import folder
 
-        folder.write(Path(path), self, self.tokenizer, self.context, target=self.target_tokenizer, begin=self.begin)
+        folder.write(Path(path), self, self.tokenizer, self.context, target=self.target_tokenizer, begin=self.begin,
+                     task=self.task)  # fmt: skip
 
     # ---------------------------------------------------------------- from prompts to sessions
 
@@ -222,14 +225,17 @@ def build(c: config.Transformer | config.Towers) -> Transformer | Towers:
 
 
 def load(path: str | Path, device: str = "auto") -> Transformer:
-    """The model in a run, a checkpoint or a Hugging Face folder, with its tokenizer, ready to be asked."""
+    """The model in a run, a checkpoint or a Hugging Face folder, with its tokenizer, ready to be asked.
+
+    Models that come with the package have names: "en-fr" translates.
+    """
     from regard.hub import folder
     from regard.text import Tokenizer
 
-    where, found = place(device), folder.read(Path(path))
+    where, found = place(device), folder.read(packaged(path) or Path(path))
     model = build(found.config)
     folder.fill(model, found)
-    model.context, model.begin = found.context, found.begin
+    model.context, model.begin, model.task = found.context, found.begin, found.task
     model.tokenizer = None if found.tokenizer_path is None else Tokenizer.load(found.tokenizer_path)
     model.target_tokenizer = None if found.target_path is None else Tokenizer.load(found.target_path)
     return model.to(where).eval()

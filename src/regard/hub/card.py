@@ -38,7 +38,9 @@ def title(c: config.Transformer, family: Family | None) -> str:
 
 def opening(c: config.Transformer, speaks: bool) -> str:
     reads = "ids" if isinstance(c.embed, config.Embed) else "images"
-    use = 'print(model.generate("Once", new=100))' if speaks else f"answer = model({reads})"
+    ask = 'translate("The cat sat on the mat.")' if c.encoder is not None else 'generate("Once", new=100)'
+    words = speaks and (c.encoder is not None or isinstance(c.head, config.Vocabulary))
+    use = f"print(model.{ask})" if words else f"answer = model({reads})"
     return f"""```python
 import regard
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from regard import config
-from regard.config import DataError
+from regard.config import DataError, Task
 from regard.config.errors import unwritable
 from regard.config.names import did_you_mean
 from regard.core.model import Transformer
@@ -47,6 +47,7 @@ class Folder:
     tokenizer_path: Path | None = None
     target_path: Path | None = None  # the target's own tokenizer
     begin: int | None = None  # the id that a target begins with
+    task: Task | None = None  # what the model was trained to be asked
 
 
 # ---------------------------------------------------------------- writing
@@ -55,6 +56,7 @@ class Folder:
 def write(
     path: str | Path, model: Transformer, tokenizer: Tokenizer | None = None, context: int | None = None,
     more: Callable[[Path], object] | None = None, target: Tokenizer | None = None, begin: int | None = None,
+    task: config.Task | None = None,
 ) -> Path:  # fmt: skip
     """Save a model; `more` may add files before the folder is sealed. What stood there stays until all is written."""
     path = Path(path)
@@ -66,7 +68,7 @@ def write(
     try:
         check_place(path)
         with whole(path) as folder:
-            write_files(folder, model, tokenizer, context, target, begin)
+            write_files(folder, model, tokenizer, context, target, begin, task)
             if more is not None:
                 more(folder)
             seal(folder)
@@ -86,13 +88,14 @@ def check_place(path: Path) -> None:
 
 def write_files(
     folder: Path, model: Transformer, tokenizer: Tokenizer | None, context: int | None,
-    target: Tokenizer | None = None, begin: int | None = None,
+    target: Tokenizer | None = None, begin: int | None = None, task: config.Task | None = None,
 ) -> None:  # fmt: skip
     family, c, speaks = family_of(model.c), model.c, tokenizer if target is None else target
     roles = speaks.roles if speaks is not None else {}
     ids = {key: roles.get(role, c.embed.pad if role == "pad" else None) for key, role in ROLES.items()}
     ids |= {} if begin is None else {BEGIN: begin}
-    write_json(folder / "config.json", settings(c, family, context, {"dtype": their_type(model), **ids}))
+    facts = {"dtype": their_type(model), **ids, **labels(task)}
+    write_json(folder / "config.json", settings(c, family, context, facts, task))
     write_json(folder / "generation_config.json", {key: ident for key, ident in ids.items() if ident is not None})
     tensors_to(folder / ONE, names.save(model, family.name if family else None))
     if tokenizer is not None:
@@ -105,14 +108,23 @@ def write_files(
 
 
 def settings(
-    c: config.Transformer, family: Family | None, context: int | None, facts: dict[str, Any]
-) -> dict[str, Any]:
+    c: config.Transformer, family: Family | None, context: int | None, facts: dict[str, Any],
+    task: config.Task | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """config.json: the family's settings if there is one, and always all of ours."""
     ours = {"format": FORMAT, "config": config.tree(c), "context": context}
+    ours |= {} if task is None else {"task": config.tree(task)}
     if family is None:
         return {"model_type": "regard", **facts, "regard": ours}
     kind = {"architectures": [family.architecture], "model_type": family.name}
     return {**kind, **facts, **family.say(c, context), "regard": ours}
+
+
+def labels(task: config.Task | None) -> dict[str, Any]:
+    """The names of classes, as `transformers` has them."""
+    classes = getattr(task, "classes", ())
+    return {"id2label": dict(enumerate(classes)), "label2id": {name: number for number, name in enumerate(classes)}
+            } if classes else {}  # fmt: skip
 
 
 # ---------------------------------------------------------------- reading
@@ -130,9 +142,21 @@ def read(path: str | Path) -> Folder:
         names = ("tokenizer.json", "target_tokenizer.json")
         mine, target = (folder / name if (folder / name).is_file() else None for name in names)
         begin = said.get(BEGIN) if isinstance(said.get(BEGIN), int) else None
-        return Folder(folder, c, family, context, mine, target, begin)
+        return Folder(folder, c, family, context, mine, target, begin, asked(said, str(folder / "config.json")))
     except OSError as problem:
         raise DataError(f"{path}: {(problem.strerror or str(problem)).lower()}; name a folder to read") from None
+
+
+def asked(said: dict[str, Any], where: str) -> config.Task | None:
+    """What the model was trained to be asked, where it was trained here."""
+    ours = said.get("regard")
+    task = ours.get("task") if isinstance(ours, dict) else None
+    if not isinstance(task, dict):
+        return None
+    try:
+        return config.make(config.Recipe, {"task": task}).task
+    except config.ConfigError as problem:
+        raise DataError(f"{where}: regard.{problem}") from None
 
 
 def fill(model: Transformer, folder: Folder) -> None:

@@ -6,7 +6,7 @@ Each kind is a file of its own: next_token, masked, translate, spans, infill, pr
 from regard.tasks.answer import Answer
 from regard.tasks.chunks import chunked
 from regard.tasks.classify import Classify, Regress
-from regard.tasks.discover import discovered
+from regard.tasks.discover import discovered, spoken
 from regard.tasks.infill import Infill
 from regard.tasks.masked import Masked
 from regard.tasks.next_token import NextToken
@@ -21,5 +21,5 @@ from regard.tasks.translate import Translate
 __all__ = [
     "TASKS", "Answer", "Batch", "Classify", "Example", "Infill", "Masked", "NextToken", "Objective", "Part", "Prefix",
     "Regress", "Rows", "Spans", "Tag", "Task", "Translate", "build", "chunked", "discovered", "equip", "joined",
-    "scored", "total", "whole",
+    "scored", "spoken", "total", "whole",
 ]  # fmt: skip

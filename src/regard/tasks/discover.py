@@ -1,4 +1,4 @@
-"""The classes of a task, where nobody named them: those that the training data has."""
+"""What the training data tell about a task: its classes, where nobody named them, and the columns with words."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -7,6 +7,15 @@ from regard import config
 from regard.config import DataError
 from regard.tasks import records
 from regard.tasks.records import Record
+
+WORDS = {"translate": ("source", "target"), "classify": ("text", "pair"), "regress": ("text", "pair"),
+         "tag": ("words",), "answer": ("question", "context")}  # fmt: skip
+
+
+def spoken(c: config.Task) -> tuple[str, ...]:
+    """The columns whose words a tokenizer must know."""
+    said = (getattr(c, name) for name in WORDS.get(c.kind, ("text",)))
+    return tuple(column for column in said if column is not None)
 
 
 def discovered(c: config.Task, training: Iterable[Record]) -> config.Task:

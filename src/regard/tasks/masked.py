@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
+from regard.core.masks import mask
 from regard.tasks import records
 from regard.tasks.chunks import NOTHING
 from regard.tasks.losses import asked, count, surprise
@@ -23,7 +24,7 @@ from regard.tasks.pairs import pairs, separators
 from regard.tasks.records import Record
 from regard.tasks.rows import Batch, Example
 from regard.tasks.specials import Specials
-from regard.tasks.task import Answers, Task, enter, told
+from regard.tasks.task import Answers, Task, enter, pieces, told
 from regard.tasks.words import Joints
 from regard.text import Tokenizer
 
@@ -50,6 +51,9 @@ class Masked(Task):
 
     def check(self, model: config.Transformer) -> None:
         super().check(model)
+        if not any(mask(text).ahead for text in model.trunk.masks):
+            raise config.ConfigError(f"model.trunk.mask: under {model.trunk.masks[0]!r} nobody sees what stands behind "
+                                     "a hidden token; set it to everything, or ask for the next one")  # fmt: skip
         if self.c.next_sentence and (not isinstance(model.head, config.Both) or model.head.pooled.out != 2):
             raise config.ConfigError("model.head.kind: next_sentence needs both, with model.head.pooled.out = 2")
         if not self.c.next_sentence and isinstance(model.head, config.Both):
@@ -63,6 +67,12 @@ class Masked(Task):
             return {"ids": [id for ids in sentences for id in ids], "sentences": list(map(len, sentences)), "cut": 0}
         ids = records.ids(record, self.c.text, tokenizer)
         return self.around(ids[: self.room]) | {"cut": max(0, len(ids) - self.room)}
+
+    def examples(self, record: Record, tokenizer: Tokenizer) -> list[Example]:
+        if self.c.next_sentence:
+            return [self.example(record, tokenizer)]
+        ids = records.ids(record, self.c.text, tokenizer)
+        return [self.around(piece) | {"cut": 0} for piece in pieces(ids, self.room)]
 
     def around(self, ids: Sequence[int]) -> Example:
         """A piece of text with the special tokens that stand around one."""

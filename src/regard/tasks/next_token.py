@@ -14,7 +14,7 @@ from regard.tasks.losses import count
 from regard.tasks.objective import Part
 from regard.tasks.records import Record
 from regard.tasks.rows import Batch, Example
-from regard.tasks.task import Answers, Telling, enter
+from regard.tasks.task import Answers, Telling, enter, pieces
 from regard.text import Tokenizer
 
 
@@ -29,6 +29,10 @@ class NextToken(Telling):
     def example(self, record: Record, tokenizer: Tokenizer) -> Example:
         ids, room = records.ids(record, self.c.text, tokenizer), self.room
         return self.around(ids[:room]) | {"cut": max(0, len(ids) - room)}
+
+    def examples(self, record: Record, tokenizer: Tokenizer) -> list[Example]:
+        ids = records.ids(record, self.c.text, tokenizer)
+        return [self.around(piece) | {"cut": 0} for piece in pieces(ids, self.room)]
 
     def around(self, ids: Sequence[int]) -> Example:
         """A text with the special tokens that begin and end one."""

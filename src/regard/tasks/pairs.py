@@ -55,12 +55,14 @@ def gathered(left: list[list[int]], goal: int) -> list[list[int]]:
 def elsewhere(documents: Sequence[Example], place: int, goal: int, chance: torch.Generator) -> list[int]:
     """Sentences from a random place of another document, until they reach the goal or it ends."""
     other = upto(0, len(documents) - 2, chance)
-    some = sentences(documents[other + (other >= place)])
-    some = some[upto(0, len(some) - 1, chance) :]
-    count = total = 0
-    while count < len(some) and total < goal:
-        total, count = total + len(some[count]), count + 1
-    return joined(some[:count])
+    document = documents[other + (other >= place)]
+    sizes = document["sentences"]
+    first = upto(0, len(sizes) - 1, chance)
+    stop = first
+    while stop < len(sizes) and sum(sizes[first:stop]) < goal:
+        stop += 1
+    begin = sum(sizes[:first])
+    return list(document["ids"][begin : begin + sum(sizes[first:stop])])
 
 
 def sentences(document: Example) -> list[list[int]]:

@@ -1,7 +1,9 @@
 """Rows of different lengths as one tensor, and the texts cut that are too long for one."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -32,17 +34,23 @@ class Rows:
         return max(longest, min(self.length, -(-longest // self.multiple) * self.multiple))
 
     def padded(self, rows: Sequence[Sequence[int]], fill: int) -> Tensor:  # (B, N)
-        width = self.width([len(row) for row in rows])
-        blanks = [[fill] * (width - len(row)) for row in rows]
-        if self.side == "left":
-            return torch.tensor([[*blank, *row] for blank, row in zip(blanks, rows, strict=True)])
-        return torch.tensor([[*row, *blank] for blank, row in zip(blanks, rows, strict=True)])
+        there = self.there(rows)
+        ids = array("q", chain.from_iterable(rows))
+        table = torch.full(there.shape, fill)
+        table[there] = torch.frombuffer(ids, dtype=torch.long) if ids else torch.empty(0, dtype=torch.long)
+        return table
+
+    def there(self, rows: Sequence[Sequence[int]]) -> Tensor:  # (B, N)
+        """True where a row has a token."""
+        lengths = [len(row) for row in rows]
+        places, count = torch.arange(self.width(lengths)), torch.tensor(lengths)[:, None]
+        return places >= len(places) - count if self.side == "left" else places < count
 
     def real(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """{"real": (B, N)}, True for tokens; nothing where every row is as long as can be, which is faster to read."""
         if all(len(row) == self.length for row in rows):
             return {}
-        return {"real": self.padded([[1] * len(row) for row in rows], 0).bool()}
+        return {"real": self.there(rows)}
 
 
 def trimmed(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:

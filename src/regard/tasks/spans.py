@@ -18,7 +18,7 @@ from regard import config
 from regard.tasks import records
 from regard.tasks.records import Record
 from regard.tasks.rows import Batch, Example
-from regard.tasks.task import enter
+from regard.tasks.task import enter, pieces
 from regard.tasks.translate import Paired
 from regard.text import Tokenizer
 
@@ -32,6 +32,11 @@ class Corrupted(Paired):
         if len(ids) < 2:
             raise records.wrong(record, self.c.text, record[self.c.text], "a text of two tokens or more")
         return self.around(ids[: self.room]) | {"cut": max(0, len(ids) - self.room)}
+
+    def examples(self, record: Record, tokenizer: Tokenizer) -> list[Example]:
+        if len(ids := records.ids(record, self.c.text, tokenizer)) < 2:
+            raise records.wrong(record, self.c.text, record[self.c.text], "a text of two tokens or more")
+        return [self.around(piece) | {"cut": 0} for piece in pieces(ids, self.room)]
 
     def around(self, ids: Sequence[int]) -> Example:
         """A piece of text as it is: special tokens come with the corruption."""

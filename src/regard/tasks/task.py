@@ -41,6 +41,11 @@ class Task:
     chunk: int | None = None
     segments: bool = False
 
+    @property
+    def added(self) -> int:
+        """Tokens that `collate` puts around an example's own."""
+        return 0
+
     encoder: ClassVar[bool] = False  # reads a source
     causal: ClassVar[bool] = False  # must not see what it should say
     heads: ClassVar[tuple[str, ...]] = ("vocabulary",)
@@ -57,6 +62,10 @@ class Task:
     def example(self, record: Record, tokenizer: Tokenizer) -> Example:
         """A record as numbers; "cut" is how many of its tokens did not fit."""
         raise NotImplementedError
+
+    def examples(self, record: Record, tokenizer: Tokenizer) -> list[Example]:
+        """All that a record has to learn from; a long text is several rows, one after the other."""
+        return [self.example(record, tokenizer)]
 
     def collate(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
         raise NotImplementedError
@@ -103,6 +112,13 @@ def told(table: Tensor, labels: Tensor) -> list[int]:
     """The entries of a table where there are labels."""
     found: list[int] = table[labels != NOTHING].tolist()
     return found
+
+
+def pieces(ids: Sequence[int], room: int) -> list[Sequence[int]]:
+    """A text as stretches that fit, all about equally long."""
+    count = -(-len(ids) // room)
+    size = -(-len(ids) // max(1, count))
+    return [ids[start : start + size] for start in range(0, len(ids), size)]
 
 
 class Telling(Task):

@@ -64,6 +64,10 @@ class Paired(Telling):
         return batch | seen | self.rows.real(heard)
 
     @property
+    def added(self) -> int:
+        return max(1, len(self.opening) + len(self.closing))
+
+    @property
     def room(self) -> int:
         """Tokens of a source that fit in a row."""
         return self.rows.length - len(self.opening) - len(self.closing)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from regard.train.evaluate import Score, evaluate
-from regard.train.fit import Result, fit, resume
+from regard.train.fit import fit, resume
+from regard.train.fitting import Result
 from regard.train.loop import Step, train
 from regard.train.run import Run
 

@@ -8,6 +8,18 @@ from pathlib import Path
 
 from regard import config
 
+HELD: set[int] = set()  # folders that this process holds
+
+
+def let_go() -> None:
+    """Another process that this one makes does not hold them: it may outlive this one."""
+    for folder in HELD:
+        os.close(folder)
+    HELD.clear()
+
+
+os.register_at_fork(after_in_child=let_go)
+
 
 @contextmanager
 def alone(out: Path) -> Iterator[None]:
@@ -19,8 +31,10 @@ def alone(out: Path) -> Iterator[None]:
         raise config.DataError(f"{out}: {reason}; name the folder of a run") from None
     try:
         hold(folder, out)
+        HELD.add(folder)
         yield
     finally:
+        HELD.discard(folder)
         os.close(folder)
 
 

@@ -1,13 +1,17 @@
 """A whole training step as one CUDA graph: thousands of small kernels for the price of one launch.
 
 Everything in it stays where it is: batches are copied into the captured ones, learning rates are tensors, the guard
-against gradients that are no numbers acts on the device. Random numbers move on with each replay.
+against gradients that are no numbers acts on the device. Random numbers move on with each replay. What a step counts
+is captured too, so only steps whose counts are all alike can be: those of windows over a text.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+
+Results = tuple[Tensor, Tensor, Tensor]
 
 
 class Captured:
@@ -15,35 +19,35 @@ class Captured:
 
     AFTER = 3  # steps that run before: compilers have settled, and the optimizer has its state
 
-    def __init__(self, step: Callable[[list[Tensor]], tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, step: Callable[[list[Any], Any], Results]) -> None:
         self.step, self.calls = step, 0
         self.stream = torch.cuda.Stream()
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, batches: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def __call__(self, batches: list[Tensor], parts: Any) -> Results:
         self.calls += 1
         if self.calls <= self.AFTER:
-            return self.warm(batches)
+            return self.warm(batches, parts)
         if self.graph is None:
-            self.capture(batches)
+            self.capture(batches, parts)
         for mine, new in zip(self.batches, batches, strict=True):
             mine.copy_(new)
         assert self.graph is not None
         self.graph.replay()
-        loss, norm = self.results
-        return loss.clone(), norm.clone()
+        loss, norm, taken = self.results
+        return loss.clone(), norm.clone(), taken.clone()
 
-    def warm(self, batches: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def warm(self, batches: list[Tensor], parts: Any) -> Results:
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            results = self.step(batches)
+            results = self.step(batches, parts)
         torch.cuda.current_stream().wait_stream(self.stream)
         return results
 
-    def capture(self, batches: list[Tensor]) -> None:
+    def capture(self, batches: list[Tensor], parts: Any) -> None:
         self.batches = [batch.clone() for batch in batches]
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self.stream):
-            self.results = self.step(self.batches)
+            self.results = self.step(self.batches, parts)
         self.graph = graph

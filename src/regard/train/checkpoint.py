@@ -2,14 +2,19 @@
 
     train/optim.safetensors   the optimizer's tensors, by the name of their weight
     train/rng.safetensors     the states of the run's random number generators
+    train/guard.safetensors   what the guard knows of losses and norms
+    train/average.safetensors the running mean in full and the weights themselves, where the folder holds the mean
     train/state.json          step, seconds, where log.jsonl stood, which text, and on what machine
 """
 
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from regard import config
 from regard.generate.model import Transformer
@@ -22,18 +27,43 @@ NEEDED = {"step": int, "seconds": float, "log": int, "samples": int, "text": str
 
 
 def save(run: Run, path: Path, more: dict[str, Any] | None = None) -> Path:
-    """Write a checkpoint, whole or not at all."""
+    """Write a checkpoint, whole or not at all. All ranks take part, and the first one writes."""
     state = {"format": FORMAT, "step": run.step, "seconds": run.seconds, "log": 0, "samples": 0,
-             "text": digest(run), "recipe": said(run), "surroundings": {}, **(more or {})}  # fmt: skip
+             "text": run.digest, "recipe": said(run), "regard": config.VERSION, "surroundings": {}, "ended": run.ended,
+             **(more or {})}  # fmt: skip
 
-    def add(folder: Path) -> None:
-        inner = folder / "train"
-        inner.mkdir()
-        hub.tensors_to(inner / "optim.safetensors", run.optimizer.state())
-        hub.tensors_to(inner / "rng.safetensors", run.chance)
-        (inner / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf8")
+    model = savable(run)
+    with whole(run, path) as (weights, tables):
 
-    return hub.write(path, savable(run), run.tokenizer, run.settings.context, more=add)
+        def add(folder: Path) -> None:
+            inner = folder / "train"
+            inner.mkdir()
+            for name, table in tables.items():
+                hub.tensors_to(inner / f"{name}.safetensors", table)
+            (inner / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf8")
+
+        if run.ranks.leads:
+            hub.write(path, weights, run.tokenizer, run.settings.context, add, begin=model.begin, task=model.task)
+    run.ranks.meet()
+    return path
+
+
+@contextmanager
+def whole(run: Run, path: Path) -> Iterator[tuple[Any, dict[str, dict[str, Tensor]]]]:
+    """The model that the folder will hold, which is the running mean if there is one, and what training needs."""
+    tables = {"optim": run.optimizer.state(), "rng": run.chance, "guard": run.guard.state()}
+    with nullcontext() if run.average is None else run.average.worn():
+        if run.average is not None:
+            tables["average"] = run.average.state()
+        if not run.ranks.sharded:
+            yield run.model, tables
+            return
+        from regard.train.parallel import shards  # takes as long as half of torch
+
+        weights = {name: weight.detach() for name, weight in run.model.named_parameters()}
+        with shards.gathered(run.ranks, tables | {"weights": weights}, path) as made:
+            weights = made.pop("weights")
+            yield shards.whole(run.model, weights) if weights else None, made
 
 
 def load(run: Run, path: Path) -> dict[str, Any]:
@@ -42,16 +72,27 @@ def load(run: Run, path: Path) -> dict[str, Any]:
     if found.config != model.c:
         raise config.DataError(f"{path}: holds another model than the run's config.toml describes; use its own config")
     if state["recipe"] != said(run):
-        where = path.parent.parent / "config.toml"
+        where, wrote = path.parent.parent / "config.toml", state.get("regard", "an earlier version")
+        if wrote != config.VERSION:
+            raise config.ConfigError(f"{where}: saved by {wrote}, whose settings are not those of {config.VERSION}; "
+                                     f"resume it there, or begin a new run with --init-from {path}")  # fmt: skip
         raise config.ConfigError(f"{where}: says other things than when the run was saved; put it back, or begin a "
                                  "new run from it")  # fmt: skip
-    if state["text"] != digest(run):
-        name = getattr(getattr(run.data, "shards", None), "name", "the text")
+    if state["text"] != run.digest:
+        name = getattr(getattr(run.data, "shards", None) or getattr(run.data, "rows", None), "name", "the text")
         raise config.DataError(f"{name}: not the text that {path} was trained on; bring it back, or begin a new run")
-    hub.fill(model, found)
-    run.optimizer.load(hub.tensors_from(path / "train" / "optim.safetensors"))
-    run.chance.update(hub.tensors_from(path / "train" / "rng.safetensors"))
-    run.step, run.seconds = state["step"], state["seconds"]
+    if run.ranks.sharded:
+        from regard.train.parallel.shards import fill, parted
+    else:
+        fill, parted = hub.fill, lambda path, slots: hub.tensors_from(path)
+    fill(model, found)
+    inner = path / "train"
+    run.optimizer.load(parted(inner / "optim.safetensors", run.optimizer.state()))
+    run.chance.update(hub.tensors_from(inner / "rng.safetensors"))
+    run.guard.load(hub.tensors_from(inner / "guard.safetensors"))
+    if run.average is not None:
+        run.average.load(parted(inner / "average.safetensors", run.average.state()))
+    run.step, run.seconds, run.ended = state["step"], state["seconds"], bool(state.get("ended"))
     return state
 
 
@@ -70,11 +111,6 @@ def said(run: Run) -> str:
     return sha256(json.dumps({**config.tree(run.recipe), "train": train}).encode()).hexdigest()
 
 
-def digest(run: Run) -> str:
-    """Which text is read; nothing where the data are not from a text."""
-    return str(getattr(getattr(run.data, "shards", None), "digest", ""))
-
-
 def state_of(path: Path) -> dict[str, Any]:
     try:
         state = json.loads((path / "train" / "state.json").read_text(encoding="utf8"))
@@ -88,8 +124,8 @@ def state_of(path: Path) -> dict[str, Any]:
     return state
 
 
-def prune(folder: Path, keep: int, last: Path | None = None) -> None:
-    """Remove all but the newest few whole checkpoints, and what is left of those that went before.
+def prune(folder: Path, keep: int, last: Path | None = None, best: int | None = None) -> None:
+    """Remove all but the newest few whole checkpoints and that of the step `best`, and what is left of others.
 
     Later ones than `last`, which is known to be good, are not counted: a run that had to go back passed them over.
     """
@@ -97,5 +133,15 @@ def prune(folder: Path, keep: int, last: Path | None = None) -> None:
     whole = [path for path in hub.steps(folder.parent) if (path / NAME).is_file()]
     upto = whole.index(last) + 1 if last in whole else len(whole)
     for old in whole[: max(0, upto - keep)]:
-        with suppress(OSError):  # it takes room, and does no harm
-            hub.remove(old)
+        if best is None or old.name != f"step-{best:06d}":
+            with suppress(OSError):  # it takes room, and does no harm
+                hub.remove(old)
+
+
+def point(link: Path, folder: Path) -> None:
+    """A link to a checkpoint beside it, put there in one go; where links cannot be, there is none."""
+    aside = link.with_name(f".{link.name}.part")
+    with suppress(OSError):
+        aside.unlink(missing_ok=True)
+        aside.symlink_to(folder.relative_to(link.parent))
+        aside.replace(link)

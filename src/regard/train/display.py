@@ -14,6 +14,28 @@ from regard.train.run import Run
 EVERY = 10.0  # seconds between lines where nobody watches a bar
 
 
+class Counting:
+    """How much has been read and made into tokens, where that takes a while; a line that comes and goes."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+        self.quiet, self.last, self.shown = quiet, time.monotonic(), False
+
+    def __call__(self, done: int) -> None:
+        now, live = time.monotonic(), self.console.is_terminal
+        if self.quiet or now - self.last < (0.25 if live else EVERY):
+            return
+        self.last, self.shown = now, live
+        self.console.print(f"reading: {done:,} so far", end="\r" if live else "\n")
+
+    def __enter__(self) -> "Counting":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self.shown:
+            self.console.print(" " * 40, end="\r")
+
+
 class Display:
     """Loss, tokens a second and the time left, as often as is pleasant."""
 

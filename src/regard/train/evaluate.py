@@ -1,25 +1,38 @@
-"""The loss over a text that was not trained on: a sum and a count, every token predicted once."""
+"""The loss over what was not trained on: sums and counts, everything asked once; and how good the answers are."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard.generate.session import still
 from regard.tasks.next_token import NextToken
+from regard.tasks.objective import Objective, Part
+from regard.tasks.task import Task, scored
+from regard.train.parallel.models import let_go
+from regard.train.parallel.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
 class Score:
-    """How surprised a model was by a text, in nats."""
+    """How surprised a model was, in nats: the sum over everything that was asked, and how often that was.
+
+    An objective of several `parts` has a sum and a count for each, and its loss is their weighted whole. `scores` say
+    how good the answers were, by name.
+    """
 
     sum: float
     count: int
+    parts: Mapping[str, tuple[float, Part]] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def loss(self) -> float:
+        if len(self.parts) > 1:
+            return math.fsum(part.weight * sum / max(1, part.count) for sum, part in self.parts.values())
         return self.sum / max(1, self.count)
 
     @property
@@ -32,14 +45,41 @@ class Score:
         return self.loss / math.log(2)
 
 
-def evaluate(model: nn.Module, blocks: Iterable[Tensor]) -> Score:
-    """The score over blocks of ids (B, N + 1); every part of the model is left in the mode it was in.
+def evaluate(
+    model: nn.Module, batches: Iterable[Any], objective: Objective | None = None, scores: bool = False,
+    ranks: Ranks = ALONE,
+) -> Score:  # fmt: skip
+    """The score over batches as the objective takes them, blocks of ids (B, N + 1) if it is the next token.
 
-    Compiled parts run as written: a ragged last block would compile them anew.
+    With `scores` the answers are marked too. Every part of the model is left in the mode it was in; compiled parts run
+    as written: a ragged last batch would compile them anew. Of many `ranks` each takes its rows of every batch.
     """
-    device, task, sums, count = next(model.parameters()).device, NextToken(), [], 0
+    device, task = next(model.parameters()).device, objective or NextToken()
+    exact = torch.float64 if device.type != "mps" else torch.float32
+    sums, counts, marked = dict[str, list[torch.Tensor]](), dict[str, Part](), list[Any]()
     with torch.compiler.set_stance("force_eager"), still(list(model.modules())):
-        for ids in blocks:
-            sums.append(task.sums(model, ids.to(device))["loss"].to(torch.float64 if device.type != "mps" else None))
-            count += task.parts(ids)["loss"].count
-    return Score(float(torch.stack(sums).sum()) if sums else 0.0, count)
+        for batch in batches:
+            mine, counted = ranks.rows(batch)
+            there = moved(mine, device)
+            for name, part in task.parts(batch).items():
+                counts[name] = Part(part.count + (counts[name].count if name in counts else 0), part.weight)
+            for name, sum in task.sums(model, there).items():
+                sums.setdefault(name, []).append(sum.to(exact) * counted)
+            if scores and isinstance(task, Task):
+                marks = task.answers(model, there), task.expected(mine)
+                marked += [marks] if counted else []
+    let_go(model)
+    parts = {name: (float(ranks.sum(torch.stack(some).sum())), counts[name]) for name, some in sums.items()}
+    first, part = next(iter(parts.values()), (0.0, Part(0)))
+    marked = ranks.joined(marked)
+    found = dict(scored(task, marked)) if marked and isinstance(task, Task) else {}
+    return Score(first, part.count, parts if len(parts) > 1 else {}, found)
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """A batch on a device; the host need not wait for it."""
+    if isinstance(batch, dict):
+        return {name: moved(table, device) for name, table in batch.items()}
+    if device.type == "cuda":
+        batch = batch.pin_memory()
+    return batch.to(device, non_blocking=True)

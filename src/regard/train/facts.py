@@ -15,9 +15,10 @@ def described(run: Run) -> dict[str, Any]:
     """What the report tells of the run before it began: its size, and what it should cost."""
     assert run.recipe is not None
     c, model, device = run.recipe.train, run.recipe.model, run.device.type
-    bill = measure.predict(model, batch=c.batch, context=c.context, optimizer=c.optimizer, accumulate=c.accumulate,
+    rows = c.batch if c.tokens is None else max(1, c.tokens // c.context)
+    bill = measure.predict(model, batch=rows, context=c.context, optimizer=c.optimizer, accumulate=c.accumulate,
                            device=device, compiled=compiled(run))  # fmt: skip
-    kernels = [f"{where} {plan}" for where, plan in measure.plans(model, c.context, batch=c.batch, device=device)]
+    kernels = [f"{where} {plan}" for where, plan in measure.plans(model, c.context, batch=rows, device=device)]
     parameters = sum(weight.numel() for weight in run.model.parameters())
     return {"precision": c.precision, "seed": c.seed, "kernels": kernels, "parameters": parameters,
             "predicted": predicted(bill, device, compiled(run))}  # fmt: skip

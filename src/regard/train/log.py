@@ -58,6 +58,16 @@ class Log:
                 raise unwritable(self.path, problem) from None
 
 
+class Unheard(Log):
+    """Takes lines and keeps none: of many processes one writes."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(os.devnull))
+
+    def back(self, offset: int) -> None:
+        """There is nothing to forget."""
+
+
 def cut(path: Path, offset: int) -> str:
     """Forget what was logged after a checkpoint: those steps will be taken again. Says what is missing before it."""
     size = path.stat().st_size if path.exists() else 0
@@ -76,12 +86,12 @@ def cut(path: Path, offset: int) -> str:
 def line_of(step: Step, clip: float | None) -> dict[str, Any]:
     """What log.jsonl says of a step; `clipped` and `skipped` are the events worth finding again."""
     loss, norm = float(step.loss), float(step.norm)
-    finite = norm - norm == 0
+    finite = norm - norm == 0 and loss - loss == 0
     line: dict[str, Any] = {"step": step.number, "loss": plain(loss), "lr": step.lr, "norm": plain(norm)}
     if clip is not None:
         line["clipped"] = finite and norm > clip  #: S098
-    if not finite:
-        line["skipped"] = True
+    if not finite or not bool(step.taken):
+        line["skipped"] = "its loss or gradients leapt" if finite else "its loss or gradients are no numbers"
     return {**line, "tokens": step.tokens, "seconds": step.seconds}
 
 

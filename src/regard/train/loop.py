@@ -1,30 +1,41 @@
 """The loop: one optimizer step at a time, and whatever you like between them.
 
 A step is atomic: what a signal interrupts has not happened. Its micro-batches share one count, so that accumulation
-is exact. Nothing is read back from the device here: `step.loss` is a tensor until somebody asks for its number.
+is exact. What is asked of a batch is counted before it goes to the device, and nothing is read back from there:
+`step.loss` is a tensor until somebody asks for its number.
 """
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from regard.core.model import Trunk
-from regard.tasks.objective import total, whole
+from regard.data import chance
+from regard.tasks.objective import Part, total, whole
 from regard.train.capture import Captured
 from regard.train.chance import chances, drawing, repeatable, restore
-from regard.train.run import Run
+from regard.train.evaluate import moved
+from regard.train.parallel.models import blocks, idle, replicated
+from regard.train.parallel.ranks import FIRST, taken
+from regard.train.reading import sizes
+from regard.train.run import Run, inner
 
 WORTH = 200  # steps from which compiling pays; it takes about as long as a hundred of them
 LONG = 10.0  # minutes from which the fastest code pays
+Parts = Sequence[Mapping[str, Part]]  # of each micro-batch: how often each thing is asked in the whole step
+Way = Callable[[list[Any], Parts], tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class Step:
-    """What happened: `loss` over the step's tokens, the gradients' `norm` before clipping, the learning rate."""
+    """What happened: `loss` over the step's tokens, the gradients' `norm` before clipping, the learning rate; and
+    whether the step was `taken`, which the guard may refuse."""
 
     number: int
     loss: Tensor
@@ -32,6 +43,7 @@ class Step:
     lr: float
     tokens: int
     seconds: float
+    taken: Tensor
 
 
 def train(run: Run, notice: Callable[[str], object] = warnings.warn) -> Iterator[Step]:
@@ -43,11 +55,13 @@ def train(run: Run, notice: Callable[[str], object] = warnings.warn) -> Iterator
             factor = run.schedule(run.step + 1, run.progress)
             run.optimizer.rate(factor)
             with drawing(run.chance, run.device), repeatable(run.device):
-                loss, norm, tokens = advance()
+                if run.ranks.size > 1:  # each drops its own; by the step, so that any number of ranks may go on
+                    torch.manual_seed(chance(run.settings.seed, "rank", run.ranks.rank, run.step).initial_seed())
+                loss, norm, taken, tokens = advance()
             advance.keep_pace()
             run.step += 1
-            run.seconds += time.perf_counter() - begun
-            yield Step(run.step, loss, norm, run.optimizer.base[-1] * factor, tokens, run.seconds)
+            run.seconds = clock(run, run.seconds + time.perf_counter() - begun)
+            yield Step(run.step, loss, norm, run.optimizer.base[-1] * factor, tokens, run.seconds, taken)
     finally:
         advance.as_written()
 
@@ -57,12 +71,21 @@ class Advance:
 
     def __init__(self, run: Run, notice: Callable[[str], object]) -> None:
         self.run, self.notice = run, notice
-        self.sums: Callable[[nn.Module, Tensor], dict[str, Tensor]] = run.objective.sums
-        self.way: Callable[[list[Tensor]], tuple[Tensor, Tensor]] = self.step
+        self.sums: Callable[[nn.Module, Any], dict[str, Tensor]] = run.objective.sums
+        self.way: Way = self.step
         self.settled = not compiled(run)  # nothing is compiled, or it has been seen to work
         self.flag: torch.cuda.Event | None = None
+        self.replicas = self.replicate() if run.ranks.way == "ddp" else None
         if not self.settled:
             self.compile()
+
+    def replicate(self) -> DistributedDataParallel:
+        """The model as one of many that learn the same; the first row tells whether all of its weights learn."""
+        run, before = self.run, chances(self.run.device)
+        row = taken(inner(run.data).batch(run.step * run.settings.accumulate), FIRST)
+        found = idle(run.model, run.objective.sums(run.model, moved(row, run.device)))
+        restore(before, run.device)
+        return replicated(run.model, lambda model, batch: self.sums(model, batch), found)
 
     def compile(self) -> None:
         """The whole forward; on a CPU, for a run of minutes, one block for all: a tenth slower, compiled in half."""
@@ -71,32 +94,33 @@ class Advance:
             for block in blocks(self.run.model):
                 block.compile(dynamic=False)
         else:
-            self.sums = torch.compile(self.run.objective.sums, dynamic=False)
-        self.way = Captured(self.step) if cuda else self.step
+            self.sums = torch.compile(self.run.objective.sums, dynamic=False if self.run.steady else None)
+        alone = self.run.ranks.size == 1
+        self.way = Captured(self.step) if cuda and self.run.windowed and alone else self.step
 
-    def __call__(self) -> tuple[Tensor, Tensor, int]:
+    def __call__(self) -> tuple[Tensor, Tensor, Tensor, int]:
         run, count = self.run, self.run.settings.accumulate
         batches = [run.data.batch(run.step * count + i) for i in range(count)]
-        tokens = sum(batch.numel() - batch.shape[0] for batch in batches)
-        if run.device.type == "cuda":
-            batches = [batch.pin_memory() for batch in batches]
-        batches = [batch.to(run.device, non_blocking=True) for batch in batches]
-        return *(self.way if self.settled else self.careful)(batches), tokens
+        parts = total([run.objective.parts(batch) for batch in batches])
+        tokens = sum(sizes(batch) for batch in batches)
+        shares = [run.ranks.share(batch, parts) for batch in batches]
+        batches = [moved(batch, run.device) for batch, _ in shares]
+        return *(self.way if self.settled else self.careful)(batches, [counts for _, counts in shares]), tokens
 
-    def careful(self, batches: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def careful(self, batches: list[Any], parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
         """Compiling may fail where there is no compiler, and capturing: the run goes on without, and says so."""
-        chance = chances(self.run.device)
+        before = chances(self.run.device)
         try:
-            done = self.way(batches)
+            done = self.way(batches, parts)
             self.settled = not isinstance(self.way, Captured) or self.way.graph is not None
             return done
         except Exception as problem:
             if self.run.settings.compile != "auto":
                 raise
             self.run.optimizer.zero_grad()
-            restore(chance, self.run.device)
+            restore(before, self.run.device)
             self.fall_back(reason(problem))
-            return self.step(batches)
+            return self.step(batches, parts)
 
     def fall_back(self, why: str) -> None:
         if isinstance(self.way, Captured) and self.way.calls > 1:
@@ -112,17 +136,27 @@ class Advance:
         for block in blocks(self.run.model):
             block._compiled_call_impl = None
 
-    def step(self, batches: list[Tensor]) -> tuple[Tensor, Tensor]:
-        run = self.run
-        parts = total([run.objective.parts(batch) for batch in batches])
-        losses = []
-        for batch in batches:
-            loss = whole(self.sums(run.model, batch), parts)
-            loss.backward()
-            losses.append(loss.detach())
-        norm = run.optimizer.step(run.settings.clip)
+    def step(self, batches: list[Any], parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss, the norm of its gradients, and whether the weights moved."""
+        run, losses = self.run, []
+        for place, (batch, part) in enumerate(zip(batches, parts, strict=True), 1):
+            share = whole(self.ask(batch, last=place == len(batches)), part)
+            share.backward()
+            losses.append(share.detach())
+        loss = run.ranks.mean(torch.stack(losses).sum())
+        norm, taken = run.optimizer.step(run.settings.clip, lambda norm: run.guard.judge(loss, norm))
+        if run.average is not None:
+            run.average.update(taken)
         run.optimizer.zero_grad()
-        return torch.stack(losses).sum(), norm
+        return loss, norm, taken
+
+    def ask(self, batch: Any, last: bool) -> dict[str, Tensor]:
+        """Replicas average their gradients while those of the last micro-batch are made."""
+        if self.replicas is None:
+            return self.sums(self.run.model, batch)
+        with nullcontext() if last else self.replicas.no_sync():
+            sums: dict[str, Tensor] = self.replicas(batch)
+            return sums
 
     def keep_pace(self) -> None:
         """On a GPU, wait for the step before this one: the device is never idle, and the clock tells its time."""
@@ -138,11 +172,14 @@ def compiled(run: Run) -> bool:
     c = run.settings
     long = (c.steps is None or c.steps >= WORTH) and (c.minutes is None or c.minutes >= 0.5)
     # never by what is left of the run: it must go on with the same bits after a resume
-    return long and run.device.type != "mps" if c.compile == "auto" else bool(c.compile)
+    able = run.steady and run.device.type != "mps" and not run.ranks.sharded
+    return long and able if c.compile == "auto" else bool(c.compile)
 
 
-def blocks(model: nn.Module) -> list[nn.Module]:
-    return [block for part in model.modules() if isinstance(part, Trunk) for block in part.blocks]
+def clock(run: Run, seconds: float) -> float:
+    """The first rank's, where time decides anything: all must decide alike."""
+    timed = run.settings.minutes is not None or run.settings.eval_minutes is not None
+    return run.ranks.leader(seconds) if timed else seconds
 
 
 def reason(problem: BaseException) -> str:

@@ -2,30 +2,30 @@
 
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from regard import config
-from regard.core.masks import mask
-from regard.data import Shards, Windows, prepare
+from regard import config, data
+from regard.data import Ahead, Packed, Progress
+from regard.efficient.recompute import recompute
 from regard.generate.model import Transformer
-from regard.tasks import NextToken, Objective
+from regard.tasks import Objective, Task
+from regard.tasks.translate import Paired
 from regard.text import Tokenizer
+from regard.train import begin, vectors
+from regard.train.average import Average
 from regard.train.chance import chances, restore
 from regard.train.device import device_of
+from regard.train.frozen import freeze
+from regard.train.guard import Guard
 from regard.train.optim import Optimizer
+from regard.train.parallel.models import shard
+from regard.train.parallel.ranks import ALONE, Ranks
+from regard.train.reading import Batches, Reading, Validation, Voice, read
 from regard.train.schedule import Schedule, schedule
 from regard.zoo import read_recipe
-from regard.zoo.recipes import UNKNOWN
-
-
-class Batches(Protocol):
-    def batch(self, step: int) -> Tensor:
-        """The micro-batch of that number: a pure function of it."""
 
 
 class Run:
@@ -38,32 +38,75 @@ class Run:
         self.model, self.objective, self.data = model, objective, data
         self.optimizer, self.schedule, self.settings = optimizer, schedule, settings or config.Train()
         self.step, self.seconds, self.chance = 0, 0.0, chances(self.device)
+        self.guard = Guard(self.settings.guard, self.device)
+        self.average = None if self.settings.average is None else Average(model, self.settings.average)
+        self.ended = False  # early, since it became no better
         self.recipe: config.Recipe | None = None
         self.tokenizer: Tokenizer | None = None
-        self.validation: Shards | None = None
+        self.validation: Validation | None = None
+        self.digest = ""  # of the data
+        self.ranks = ALONE
 
     @classmethod
     def from_recipe(
-        cls, recipe: config.Recipe | str | Path, overrides: Iterable[str] = (), *,
-        tokenizer: Tokenizer | None = None, notice: Callable[[str], object] = warnings.warn,
+        cls, recipe: config.Recipe | str | Path, overrides: Iterable[str] = (), *, tokenizer: Tokenizer | None = None,
+        notice: Callable[[str], object] = warnings.warn, progress: Progress = data.quiet, fresh: bool = True,
+        ranks: Ranks = ALONE,
     ) -> "Run":  # fmt: skip
-        """Everything that a recipe describes: the text read, the tokenizer trained, the model begun from its seed."""
+        """Everything that a recipe describes: the data read, the tokenizer trained, the model begun from its seed.
+
+        A run that will be loaded from a checkpoint is not `fresh`: it needs no weights from elsewhere. `ranks` are the
+        processes that train it (`regard.train.together`); what is kept of the data is made by the first of them.
+        """
         if not isinstance(recipe, config.Recipe):
             recipe = read_recipe(recipe, overrides)
-        prepared = prepare(recipe.data, recipe.text, tokenizer=tokenizer, notice=notice)
-        recipe = fitted(recipe, prepared.tokenizer)
-        c, device = recipe.train, device_of(recipe.train.device)
-        data = Windows(prepared.train, c.context, c.batch, c.seed)
+        voice, source = Voice(notice, progress), None
+        if recipe.train.init_from is not None and fresh:
+            source = begin.source(recipe.train.init_from)
+            recipe, tokenizer = begin.inherited(recipe, source, tokenizer)
+        reading = ranks.in_turn(lambda: read(recipe, tokenizer, voice))
+        device = device_of(recipe.train.device)
         before = chances(device)
-        torch.manual_seed(c.seed)
-        model = Transformer(recipe.model)
-        model.to(device).train()
-        model.tokenizer, model.context = prepared.tokenizer, c.context
-        optimizer = Optimizer(model, c.optimizer)
-        run = cls(model, NextToken(), data, optimizer, schedule(c.schedule, recipe.model.trunk.dim), c)
+        torch.manual_seed(recipe.train.seed)
+        model = built(reading)
+        if source is not None:
+            notice(begin.told(begin.take(model, source)))
+        if recipe.train.vectors is not None and fresh:
+            notice(vectors.told(vectors.into(model, reading.tokenizer, recipe.train.vectors)))
+        model = model if ranks.sharded else model.to(device)  # in parts it goes there part by part
+        run = cls.of(model.train(), reading, ranks)
         restore(before, device)
-        run.recipe, run.tokenizer, run.validation = recipe, prepared.tokenizer, prepared.validation
         return run
+
+    @classmethod
+    def of(cls, model: Transformer, reading: Reading, ranks: Ranks = ALONE) -> "Run":
+        """A run of this model on these data."""
+        recipe, c = reading.recipe, reading.recipe.train
+        freeze(model, c.freeze)
+        recompute(model, c.recompute)
+        if ranks.sharded:
+            shard(model, ranks, device_of(c.device))
+        optimizer = Optimizer(model, c.optimizer)
+        run = cls(model, reading.task, reading.train, optimizer, schedule(c.schedule, recipe.model.trunk.dim), c)
+        run.recipe, run.tokenizer, run.validation = recipe, reading.tokenizer, reading.validation
+        run.digest, run.ranks = reading.digest, ranks
+        return run
+
+    @property
+    def task(self) -> Task:
+        """What is asked, if it is one of the ten."""
+        assert isinstance(self.objective, Task)
+        return self.objective
+
+    @property
+    def steady(self) -> bool:
+        """Whether all batches are of one shape, so that a step can be compiled once."""
+        return self.windowed or isinstance(inner(self.data), Packed)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether batches are ids alone, as many in each."""
+        return isinstance(inner(self.data).batch(0), Tensor)
 
     @property
     def prompt(self) -> str:
@@ -74,20 +117,28 @@ class Run:
         try:
             self.tokenizer.encode("\n")
         except config.DataError:
-            return self.tokenizer.decode(self.data.batch(0)[0, :1].tolist())
+            first = self.data.batch(0)
+            ids = first["ids"] if isinstance(first, dict) else first
+            return self.tokenizer.decode(ids[0, :1].tolist())
         return "\n"
 
     @property
     def progress(self) -> float:
-        """The part of the run that is over: by steps or by minutes, whichever is nearer its end."""
+        """The part of the run that is over: by steps, epochs or minutes, whichever is nearest its end."""
         c = self.settings
-        by_steps = self.step / c.steps if c.steps else (0.0 if c.steps is None else 1.0)
-        by_clock = self.seconds / (60 * c.minutes) if c.minutes else (0.0 if c.minutes is None else 1.0)
-        return min(1.0, max(by_steps, by_clock))
+        reads = (self.epochs, c.epochs), (self.step, c.steps), (self.seconds / 60, c.minutes)
+        return min(1.0, max(part(done, all) for done, all in reads))
+
+    @property
+    def epochs(self) -> float:
+        """How often the data have been read."""
+        if self.settings.epochs is None and not hasattr(self.data, "epochs"):  # somebody's own, who has not said
+            return 0.0
+        return float(self.data.epochs(self.step * self.settings.accumulate))  # type: ignore[attr-defined]
 
     @property
     def over(self) -> bool:
-        return self.progress >= 1.0
+        return self.ended or self.progress >= 1.0
 
     @property
     def device(self) -> torch.device:
@@ -106,30 +157,19 @@ class Run:
         checkpoint.load(self, Path(path))
 
 
-def fitted(recipe: config.Recipe, tokenizer: Tokenizer) -> config.Recipe:
-    """The recipe with the vocabulary filled in, and refused where model and text do not go together."""
-    vocab, model, position = recipe.model.embed.vocab, recipe.model, recipe.model.trunk.position
-    if not isinstance(model.embed, config.Embed):
-        raise config.ConfigError(f"model.embed.kind: {model.embed.kind!r} reads images, and a recipe trains on text; "
-                                 "let it be text, or train in a loop of your own")  # fmt: skip
-    if vocab == UNKNOWN:
-        model = replace(model, embed=replace(model.embed, vocab=len(tokenizer)))
-    elif vocab < len(tokenizer):
-        raise config.ConfigError(f"model.embed.vocab: {vocab:,}, and the tokenizer has {len(tokenizer):,} tokens; "
-                                 "leave it out, or make it larger")  # fmt: skip
-    if model.encoder is not None or model.head.kind != "vocabulary":
-        raise config.ConfigError("model: the next token is asked of a decoder alone; leave out model.encoder, and "
-                                 "let model.head.kind be vocabulary")  # fmt: skip
-    if ahead := [text for text in model.trunk.masks if mask(text).ahead]:
-        raise config.ConfigError(f"model.trunk.mask: {ahead[0]!r} sees the token it should predict; "
-                                 f"write 'causal & {ahead[0]}' or 'causal'")  # fmt: skip
-    for name in ("prompt", "sentence"):
-        try:
-            tokenizer.encode(getattr(recipe.report, name) or "")
-        except config.DataError as problem:
-            raise config.ConfigError(f"report.{name}: {problem}; set it to something the text could hold") from None
-    longest = getattr(position, "length", None) if position.kind in ("learned", "onehot") else None
-    if isinstance(longest, int) and longest < recipe.train.context:
-        raise config.ConfigError(f"train.context: {recipe.train.context:,} is longer than "
-                                 f"model.trunk.position.length {longest:,}; make it shorter")  # fmt: skip
-    return replace(recipe, model=model)
+def inner(batches: Batches) -> Batches:
+    """Who makes the batches, here or in other processes."""
+    return batches.data if isinstance(batches, Ahead) else batches
+
+
+def part(done: float, all: float | None) -> float:
+    return 0.0 if all is None else done / all if all else 1.0
+
+
+def built(reading: Reading) -> Transformer:
+    """A fresh model that knows what it will be asked, and in which words."""
+    model, task = Transformer(reading.recipe.model), reading.task
+    model.tokenizer, model.context, model.task = reading.tokenizer, reading.recipe.train.context, reading.recipe.task
+    if isinstance(task, Paired):
+        model.begin = task.target.begin(task.c.begin)
+    return model

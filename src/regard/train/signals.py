@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM ask a run to save and stop after the step it is in; a second one stops at once.
 
 While a checkpoint is being written nothing stops it: a nervous second Ctrl-C must not cost what the first one saves.
+Of many processes each may hear a signal twice, from the system and from its launcher: they stop together or not at all.
 """
 
 import os
@@ -14,11 +15,12 @@ HEARD = b"\nregard: saving after this step; once more stops without saving\n"
 
 
 class Signals:
-    """`caught` is the signal that asked, if any."""
+    """`caught` is the signal that asked, if any; `many` processes are asked, of which one `speaks`."""
 
     WATCHED = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self) -> None:
+    def __init__(self, many: bool = False, speaks: bool = True) -> None:
+        self.many, self.speaks = many, speaks
         self.caught: int | None = None
         self.shielded = False
         self.before: dict[signal.Signals, object] = {}
@@ -29,12 +31,13 @@ class Signals:
         return self
 
     def catch(self, number: int, frame: FrameType | None) -> None:
-        if self.caught is not None and not self.shielded:
+        if self.caught is not None and not self.shielded and not self.many:
             raise KeyboardInterrupt
         if self.caught is None:
             self.caught = number
-            with suppress(OSError):
-                os.write(2, HEARD)  # the display may be in the middle of a line
+            if self.speaks:
+                with suppress(OSError):
+                    os.write(2, HEARD)  # the display may be in the middle of a line
 
     @contextmanager
     def shield(self) -> Iterator[None]:

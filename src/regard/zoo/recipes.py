@@ -7,9 +7,10 @@ from typing import Any
 from regard import config
 from regard.config.names import did_you_mean
 from regard.config.reader import contents, override, parsed
-from regard.zoo.presets import described, laid_over, spelt
+from regard.zoo.presets import described, laid_over, spelt, table
 
 PRECISIONS = ("fp32", "mixed", "bf16")
+BOTH_WAYS = ("masked", "classify", "regress", "tag", "answer")  # asked of models that see what comes before and after
 UNKNOWN = 1  # a vocabulary of one: the tokenizer will say
 HERE = Path(__file__).resolve()
 FOLDERS = (HERE.parents[1] / "recipes", HERE.parents[3] / "recipes")  # in an installed package, in a checkout
@@ -28,6 +29,11 @@ def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> config.Recip
     for line in overrides:
         override(changes, line)
     return config.make(config.Recipe, filled(given, changes))
+
+
+def read_model(given: dict[str, Any], task: str = "next") -> config.Transformer:
+    """The model that a recipe with this table of it would have, for a task."""
+    return config.make(config.Recipe, filled({"model": given, "task": {"kind": task}}, {})).model
 
 
 def found(path: str | Path) -> Path:
@@ -53,14 +59,22 @@ def filled(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     if not all(isinstance(table, dict) for table in tables):
         return laid_over(given, changes)  # the reader says what is wrong
     model, train, model_changes, train_changes = tables
-    asked = laid_over(spelt(model, "model"), spelt(model_changes, "model"))
+    encoder = two_sided(laid_over(model, model_changes))
+    asked = laid_over(spelt(model, "model", encoder), spelt(model_changes, "model", encoder))
     whole, train = described(asked, "model"), laid_over(train, train_changes)
     textual = isinstance(whole.get("embed", {}), dict) and inside(whole, "embed").get("kind", "text") == "text"
     if textual and "vocab" not in inside(asked, "embed"):
         whole["embed"] = {**inside(whole, "embed"), "vocab": UNKNOWN}
-    position = inside(whole, "trunk", "position")
-    if textual and position.get("kind") == "learned" and "length" not in inside(asked, "trunk", "position"):
-        whole["trunk"]["position"] = {**position, "length": train.get("context", config.Train().context)}
+    trunk = whole.setdefault("trunk", {})
+    both_ways = "preset" in asked or inside(laid_over(given, changes), "task").get("kind") in BOTH_WAYS
+    if both_ways and isinstance(trunk, dict):  # a recipe's own default is a decoder
+        whole["trunk"] = {"mask": config.Trunk().mask, **trunk}
+    for path in (("trunk",), ("encoder", "trunk")):
+        position = inside(whole, *path, "position")
+        if textual and position.get("kind") == "learned" and "length" not in inside(asked, *path, "position"):
+            inside(whole, *path)["position"] = {**position, "length": train.get("context", config.Train().context)}
+    if inside(whole, "head").get("kind") == "each" and "out" not in inside(asked, "head"):
+        whole["head"] = {**inside(whole, "head"), "out": UNKNOWN}
     if train.get("precision") in PRECISIONS and ("precision" not in whole or "precision" in train_changes):
         whole.setdefault("precision", train["precision"])
         if "precision" not in model_changes:  # else the reader compares the two
@@ -70,9 +84,14 @@ def filled(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return {**laid_over(given, changes), "model": whole, "train": train}
 
 
-def inside(table: dict[str, Any], *names: str) -> dict[str, Any]:
+def two_sided(model: dict[str, Any]) -> bool:
+    """Whether a model has an encoder beside its trunk, by itself or from its preset."""
+    return "encoder" in model or (model.get("preset") in config.PRESETS and "encoder" in table(model["preset"]))
+
+
+def inside(outer: dict[str, Any], *names: str) -> dict[str, Any]:
     """A table in a table; an empty one where there is none, or something else."""
     for name in names:
-        inner = table.get(name)
-        table = inner if isinstance(inner, dict) else {}
-    return table
+        inner = outer.get(name)
+        outer = inner if isinstance(inner, dict) else {}
+    return outer

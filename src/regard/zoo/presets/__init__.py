@@ -52,12 +52,9 @@ def described(given: dict[str, Any], path: str = "") -> dict[str, Any]:
             where = f"{path}.{word}" if path else word
             raise config.ConfigError(f"{where}: a model of several stages has one for each; set trunk.{word} and those "
                                      "of embed.trunks")  # fmt: skip
-    changes = spelt(given, path)
+    changes = spelt(given, path, "encoder" in base)
     whole = laid_over(base, changes)
-    if "encoder" in base and (short := {word: given[word] for word in given if word in ALIKE}):
-        follow = {"trunk": spelt(short, path)["trunk"]}
-        changes = laid_over({"encoder": follow}, changes)
-        whole = laid_over(base, changes)
+    if "encoder" in base and isinstance(changes.get("encoder"), dict):
         whole["encoder"] = in_proportion(whole["encoder"], base["encoder"], changes["encoder"])
     return in_proportion(whole, base, changes)
 
@@ -123,8 +120,11 @@ def read(name: Any, path: str = "") -> dict[str, Any]:
     return tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf8"))
 
 
-def spelt(given: dict[str, Any], path: str) -> dict[str, Any]:
-    """Short words become the settings they stand for; said both ways, they must agree."""
+def spelt(given: dict[str, Any], path: str, encoder: bool = False) -> dict[str, Any]:
+    """Short words become the settings they stand for; said both ways, they must agree.
+
+    An `encoder` follows those that are ALIKE, where it says nothing else.
+    """
     whole: dict[str, Any] = {}
     known = [*SHORT, "preset", *(field.name for field in fields(config.Transformer))]
     for word, value in given.items():
@@ -148,6 +148,9 @@ def spelt(given: dict[str, Any], path: str) -> dict[str, Any]:
                 where = f"{path}.{word}" if path else word
                 raise config.ConfigError(f"{where}: {value!r}, and {long} says {inner[last]!r}; keep one of the two")
             inner[last] = value
+    alike = {word: value for word, value in given.items() if word in ALIKE} if encoder else {}
+    if alike and isinstance(whole.get("encoder", {}), dict):
+        whole["encoder"] = laid_over({"trunk": spelt(alike, path)["trunk"]}, whole.get("encoder", {}))
     return whole
 
 

@@ -1,0 +1,166 @@
+"""regard train --dry-run: everything up to the first step. How large, how long, and what would be asked first.
+
+The data are read and the model is made as for the run itself; nothing is trained, and no folder is written.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from regard import config
+from regard.cli.mistakes import talk
+from regard.cli.output import as_json, with_torch
+
+ROWS = 2  # of the first batch that are shown
+PIECES, ASKED, WIDE = 24, 8, 100  # tokens, answers and characters of a row that people see; scripts get all
+NOTHING = -100  # the label where nothing is asked
+
+
+def dry(recipe: config.Recipe, json: bool) -> int:
+    """Show what a recipe would train."""
+    with_torch()
+    from regard.train import Run
+
+    recipe = replace(recipe, train=replace(recipe.train, workers=0))  # one batch needs nobody's help
+    run = Run.from_recipe(recipe, notice=talk)
+    told = facts(run)
+    if json:
+        as_json(told)
+    else:
+        print("\n\n".join(sections(told)))
+    return 0
+
+
+def facts(run: Any) -> dict[str, Any]:
+    """All that is known before the first step."""
+    from regard import measure
+    from regard.train.facts import described
+
+    batch, known = run.data.batch(0), described(run)
+    parts = {part: count for part, count in measure.parameters(run.recipe.model).items() if count}
+    return {
+        "parameters": known["parameters"], "parts": parts, "precision": known["precision"], "device": run.device.type,
+        "predicted": known["predicted"], "run": length(run, batch, known["predicted"]["step_seconds"]),
+        "batch": {"tensors": tensors(batch), "rows": [row(run, named(batch), place) for place in range(rows(batch))]},
+        "config": config.tree(run.recipe),
+    }  # fmt: skip
+
+
+def length(run: Any, batch: Any, seconds: float) -> dict[str, Any]:
+    """How long the run is: by its steps, epochs or minutes, whichever ends first."""
+    from regard.train.reading import sizes
+
+    c, an_epoch = run.settings, run.data.epochs(run.settings.accumulate)
+    ends = {"steps": c.steps, "epochs": None if c.epochs is None else math.ceil(c.epochs / an_epoch),
+            "minutes": None if c.minutes is None else int(60 * c.minutes / seconds)}  # fmt: skip
+    by, steps = min(((name, end) for name, end in ends.items() if end is not None), key=lambda each: each[1])
+    return {"ends_by": by, "steps": steps, "epochs": steps * an_epoch, "minutes": steps * seconds / 60,
+            "tokens_in_step": sizes(batch) * c.accumulate, "steps_in_epoch": 1 / an_epoch}  # fmt: skip
+
+
+# ---------------------------------------------------------------- the first batch
+
+
+def named(batch: Any) -> dict[str, Any]:
+    """A batch by the names of its tensors; windows of a text are asked for what comes next."""
+    return batch if isinstance(batch, dict) else {"ids": batch[:, :-1], "labels": batch[:, 1:]}
+
+
+def tensors(batch: Any) -> dict[str, list[int]]:
+    return {name: list(table.shape) for name, table in named(batch).items()}
+
+
+def rows(batch: Any) -> int:
+    return min(ROWS, len(named(batch)["ids"]))
+
+
+def row(run: Any, batch: dict[str, Any], place: int) -> dict[str, Any]:
+    """One row: what is read, and what is asked."""
+    speaks = run.model.speaks
+    shown: dict[str, Any] = {"read": read(batch, place, "ids", "real", speaks)}
+    if "source" in batch:
+        shown = {"source": read(batch, place, "source", "source_real", run.tokenizer), **shown}
+    if "document" in batch:
+        shown["documents"] = len(batch["document"][place].unique())
+    return {**shown, "asked": list(asked(run.task.c, batch, place, speaks))}
+
+
+def read(batch: dict[str, Any], place: int, name: str, real: str, tokenizer: Any) -> dict[str, Any]:
+    """A row of tokens without its padding, in numbers, in pieces and as the text that they say."""
+    ids = batch[name][place]
+    there = batch[real][place] if real in batch else ids == ids
+    told = ids[there].tolist()
+    return {"ids": told, "pieces": [tokenizer.piece(id) for id in told], "text": tokenizer.decode(told),
+            "padding": int((~there).sum())}  # fmt: skip
+
+
+def asked(c: config.Task, batch: dict[str, Any], place: int, tokenizer: Any) -> Iterator[dict[str, Any]]:
+    """What should be answered: a word at a place, a class, a number, or where the answer stands."""
+    classes, ids = getattr(c, "classes", ()), batch["ids"][place].tolist()
+    for at, label in enumerate(batch["labels"][place].tolist() if "labels" in batch else []):
+        if label != NOTHING:
+            answer = classes[label] if isinstance(c, config.Tag) else tokenizer.piece(label)
+            yield {"place": at, "reads": tokenizer.piece(ids[at]), "answer": answer}
+    if "label" in batch:
+        label = batch["label"][place].item()
+        yield {"answer": classes[label] if isinstance(c, config.Classify) else label}
+    if "next" in batch:
+        yield {"answer": "the second part follows" if batch["next"][place] == 0 else "the second part is another's"}
+    if "start" in batch:
+        start, stop = int(batch["start"][place]), int(batch["stop"][place])
+        yield {"place": start, "answer": tokenizer.decode(ids[start : stop + 1]) or "there is none"}
+
+
+# ---------------------------------------------------------------- for people
+
+
+def sections(told: dict[str, Any]) -> Iterator[str]:
+    from regard.measure.told import lasting, section, si
+
+    run, cost, batch = told["run"], told["predicted"], told["batch"]
+    yield f"{told['parameters']:,} parameters, {told['precision']}, {told['device']}; nothing is trained"
+    yield section("parameters", [
+        *((part, f"{count:,}", f"{100 * count / told['parameters']:.1f}%") for part, count in told["parts"].items()),
+    ])  # fmt: skip
+    yield section("the run", [
+        ("steps", f"{run['steps']:,}", f"ends by train.{run['ends_by']}"),
+        ("epochs", f"{run['epochs']:,.3g}", f"of {run['steps_in_epoch']:,.0f} steps"),
+        ("tokens a step", f"{run['tokens_in_step']:,}", ""),
+        ("a step", lasting(cost["step_seconds"]), "predicted"),
+        ("all of it", lasting(60 * run["minutes"]), "predicted, without evaluations"),
+        ("memory", si(cost["memory"], "B"), "predicted, at its peak"),
+        *([(cost["note"],)] if cost["note"] else []),
+    ], "<><")  # fmt: skip
+    yield section("the first batch", [(name, " x ".join(map(str, size))) for name, size in batch["tensors"].items()])
+    for place, each in enumerate(batch["rows"], 1):
+        yield section(f"row {place}", lines(each), "<<")
+
+
+def lines(row: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name in ("source", "read"):
+        if name in row:
+            side = row[name]
+            yield name, some(side["text"].replace("\n", "⏎"), WIDE)
+            yield "pieces", few(side["pieces"], PIECES)
+            yield "ids", few([str(id) for id in side["ids"]], PIECES)
+            yield "tokens", f"{len(side['ids']):,}" + f" and {side['padding']:,} of padding" * bool(side["padding"])
+    if "documents" in row:
+        yield "documents", str(row["documents"])
+    yield "asked", few([answer(each) for each in row["asked"]], ASKED, "   ") or "nothing"
+    if len(row["asked"]) > ASKED:
+        yield "", f"{len(row['asked']):,} in all"
+
+
+def answer(asked: dict[str, Any]) -> str:
+    if "reads" in asked:
+        return f"{asked['reads']} → {asked['answer']}"
+    return f"{asked['answer']} at {asked['place']}" if "place" in asked else str(asked["answer"])
+
+
+def few(words: list[str], most: int, between: str = " ") -> str:
+    return between.join(words[:most] + ["…"] * (len(words) > most))
+
+
+def some(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"

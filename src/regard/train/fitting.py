@@ -1,0 +1,316 @@
+"""The ordinary code around the loop: log, evaluate, sample, save, and stop when it is time."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from regard import config
+from regard.config.errors import RunError
+from regard.tasks import NextToken
+from regard.train import checkpoint
+from regard.train.board import Board
+from regard.train.device import BITS, peak_memory
+from regard.train.display import Display
+from regard.train.evaluate import Score, evaluate
+from regard.train.facts import write_json
+from regard.train.health import Health
+from regard.train.log import Log, Unheard, line_of
+from regard.train.loop import Step, train
+from regard.train.run import Run
+from regard.train.samples import samples
+from regard.train.signals import Signals
+
+LAG = 16  # steps whose numbers may wait on a GPU, so that nobody waits for it
+Item = TypeVar("Item")
+
+
+class Stopped(Exception):
+    """A signal came during an evaluation."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended; `interrupted` is the signal that stopped it, if one did."""
+
+    out: Path
+    steps: int
+    loss: float | None
+    eval_loss: float | None
+    seconds: float
+    interrupted: int | None = None
+    scores: dict[str, float] | None = None
+    rank: int = 0  # of the process that says so
+
+
+class Fitting:
+    """One process's work on a run, from where it is to its end or to a signal.
+
+    `due` is an evaluation on the way that is not made yet; `best` the lowest validation loss and its step, `waited` how
+    many evaluations there were since.
+    """
+
+    def __init__(
+        self, run: Run, out: Path, facts: dict[str, Any], notes: list[str], state: dict[str, Any] | None = None, *,
+        quiet: bool, resumed: bool = False,
+    ) -> None:  # fmt: skip
+        self.run, self.out, self.facts, self.quiet, self.notes = run, out, facts, quiet, notes
+        state = state or {}
+        self.due = bool(state.get("due"))
+        self.best: dict[str, Any] | None = state.get("best")
+        self.waited = int(state.get("waited") or 0)
+        self.waiting: list[Step] = []
+        self.loss: float | None = None
+        self.score: Score | None = None
+        self.refused: list[int] = []  # steps in a row that were not taken
+        self.spoken = False
+        self.saved = run.step if resumed else -1
+        self.health = Health(run)
+        self.board: Board | None = None
+
+    def go(self) -> Result:
+        run, c, ranks = self.run, self.run.settings, self.run.ranks
+        self.describe({})
+        with Display(run, self.quiet or not ranks.leads) as self.display, \
+                Signals(many=ranks.size > 1, speaks=ranks.local == 0) as self.signals, \
+                self.opened("log.jsonl") as self.log, self.opened("samples.jsonl") as self.samples, \
+                (Board(self.out / "board", run.step) if c.board and ranks.leads else nullcontext()) as self.board:
+            self.introduce()
+            self.look()
+            self.advance()
+            if self.saved != run.step:
+                self.save()  # before the last evaluation: whatever fails there, what was learned is kept
+            if run.over:
+                with suppress(Stopped):
+                    self.evaluate(None, whole=True)
+            self.asked()
+        self.describe({"seconds": run.seconds, "measured": self.measured()})
+        loss, scores = (None, None) if self.score is None else (self.score.loss, dict(self.score.scores))
+        return Result(self.out, run.step, self.loss, loss, run.seconds, self.signals.caught, scores, ranks.rank)
+
+    def describe(self, more: dict[str, Any]) -> None:
+        if self.run.ranks.leads:
+            write_json(self.out / "run.json", self.facts | more)
+
+    def opened(self, name: str) -> Log:
+        return Log(self.out / name) if self.run.ranks.leads else Unheard()
+
+    def advance(self) -> None:
+        """One step after the other, and between them what is due."""
+        run, c = self.run, self.run.settings
+        steps = train(run, self.display.say)
+        before = run.seconds
+        while not self.asked() and (step := next(steps, None)):
+            self.note(step)
+            self.due = (c.eval_every is not None and step.number % c.eval_every == 0) or passed(
+                before, run.seconds, c.eval_minutes)  # fmt: skip
+            before = run.seconds
+            self.look()
+            if c.save_every and step.number % c.save_every == 0 and not run.over and self.saved != run.step:
+                self.save()
+
+    def asked(self) -> bool:
+        """Whether a signal has come, to this process or to another one of the run."""
+        self.signals.caught = self.run.ranks.most(self.signals.caught or 0) or None
+        return self.signals.caught is not None
+
+    def introduce(self) -> None:
+        run, recipe = self.run, self.run.recipe
+        assert recipe is not None
+        count = sum(weight.numel() for weight in run.model.parameters())
+        threads = "1 thread" if self.facts["threads"] == 1 else f"{self.facts['threads']} threads"
+        self.display.say(f"{count:,} parameters, {recipe.model.embed.vocab:,} tokens in the vocabulary, {epoch(run)}; "
+                         f"{self.facts['device']}, {threads}{crowd(run)}")  # fmt: skip
+        c = run.settings
+        warmup = c.schedule.warmup
+        if c.steps is not None and warmup > c.steps:
+            self.notes.append(f"train.schedule.warmup: {warmup:,} steps are longer than the run of {c.steps:,}; its "
+                              "learning rate is never reached, so make it shorter")  # fmt: skip
+        for note in self.notes:
+            self.display.say(note)
+
+    # ---------------------------------------------------------------- steps
+
+    def note(self, step: Step) -> None:
+        """Log a step; on a GPU a few later, so that it never waits for the host."""
+        self.waiting.append(step)
+        if self.run.device.type == "cpu":
+            self.flush()
+        elif len(self.waiting) > LAG:
+            self.flush(keep=1)
+
+    def flush(self, keep: int = 0) -> None:
+        count = len(self.waiting) - keep
+        for step in self.waiting[:count]:
+            line = line_of(step, self.run.settings.clip)
+            if "skipped" in line:
+                line["batches"] = self.named(step)
+            self.write(line)
+            self.loss = float(step.loss)
+            self.display.step(self.loss, step.tokens)
+            self.heed(step, line)
+        del self.waiting[:count]
+
+    def named(self, step: Step) -> dict[str, list[int]]:
+        """Which rows were read: of records their numbers, of a text where they begin."""
+        names, count = getattr(self.run.data, "names", None), self.run.settings.accumulate
+        first = (step.number - 1) * count
+        return {str(number): names(number) if names else [] for number in range(first, first + count)}
+
+    def heed(self, step: Step, line: dict[str, Any]) -> None:
+        """Steps that were not taken: the first is told, and too many in a row end the run."""
+        if "skipped" not in line:
+            self.refused = []
+            return
+        self.refused.append(step.number)
+        if not self.spoken:
+            self.spoken = True
+            self.display.say(f"step {step.number:>11,}   {line['skipped']}, so nothing was learned from it; log.jsonl "
+                             "names its rows. If that goes on, lower train.optimizer.lr")  # fmt: skip
+        if len(self.refused) >= self.run.settings.guard.limit:
+            del self.waiting[: self.waiting.index(step) + 1]
+            if self.saved < self.refused[0] - 1:
+                self.save()  # nothing moved since the last good step
+            raise RunError(f"{self.out}: nothing could be learned from steps {self.refused[0]:,} to {step.number:,} "
+                           f"({line['skipped']}); what was learned before is kept, `regard doctor {self.out}` looks "
+                           "for the reason, and a lower train.optimizer.lr often helps")  # fmt: skip
+
+    def write(self, line: dict[str, Any]) -> None:
+        self.log.write(line)
+        if self.board is not None:
+            self.board.line(line)
+
+    # ---------------------------------------------------------------- evaluations
+
+    def look(self) -> None:
+        """Evaluate on the way, if it is time. A signal need not wait: it is due still, and resuming begins with it."""
+        if not self.due or self.run.over:
+            return
+        self.flush()
+        before = self.log.offset, self.samples.offset
+        try:
+            self.evaluate(self.run.settings.eval_tokens)
+            self.due = False
+        except Stopped:
+            self.log.back(before[0])
+            self.samples.back(before[1])
+        else:
+            self.compare()
+
+    def evaluate(self, tokens: int | None, whole: bool = False) -> None:
+        """The loss over the validation data or a part of them, and a sample of what the model says now."""
+        run = self.run
+        self.flush()
+        with run.average.worn() if run.average is not None else nullcontext():
+            if run.validation is not None:
+                batches = self.until_stopped(run.validation.batches(tokens))
+                telling = "vocabulary" in run.task.heads  # scores would cost as much again
+                marks = not isinstance(run.task, NextToken) and (whole or not telling)
+                self.score = evaluate(run.model, batches, run.task, marks, run.ranks)
+                self.tell(self.score, whole)
+            self.speak(whole)
+        if not whole and run.ranks.leads and not run.ranks.sharded:
+            self.write({"step": run.step, "health": self.health.look(run.step), "seconds": run.seconds})
+            for warning in self.health.warnings():
+                self.display.say(warning)
+
+    def speak(self, whole: bool) -> None:
+        """Samples, by one process for all, which hear whether a signal came; a model in parts has no one to speak."""
+        ranks, stopped = self.run.ranks, False
+        if ranks.sharded:
+            return
+        try:
+            for line in samples(self.run, whole, self.until_caught, self.display.say) if ranks.leads else ():
+                self.samples.write(line)
+        except Stopped:
+            stopped = True
+        if ranks.most(stopped):
+            raise Stopped
+
+    def tell(self, score: Score, whole: bool) -> None:
+        run = self.run
+        line = {"step": run.step, "eval_loss": score.loss, "eval_tokens": score.count, **score.scores}
+        self.write({**line, **({"whole": True} if whole else {}), "seconds": run.seconds})
+        unit = "tokens" if "vocabulary" in run.task.heads else "examples"
+        part = f"all {score.count:,} {unit}" if whole else f"{score.count:,} {unit}"
+        if whole and isinstance(run.task, NextToken):
+            part = "the whole validation text"
+        marks = "".join(f", {name} {value:.4f}" for name, value in score.scores.items())
+        self.display.say(f"step {run.step:>11,}   validation {score.loss:.4f} over {part}{marks}")
+
+    def compare(self) -> None:
+        """Keep the best, and end a run that has not become better for long enough."""
+        run, c = self.run, self.run.settings
+        if self.score is None:
+            return
+        if self.best is None or self.score.loss < self.best["loss"]:
+            self.best, self.waited = {"step": run.step, "loss": self.score.loss}, 0
+            if c.best and self.saved != run.step:
+                self.save()
+        else:
+            self.waited += 1
+        if c.patience is not None and self.waited >= c.patience:
+            run.ended = True
+            self.display.say(f"step {run.step:>11,}   no better than at step {self.best['step']:,} for {c.patience} "
+                             "evaluations, so it ends here")  # fmt: skip
+
+    def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
+        """What is left out here, resuming does again."""
+        for item in items:
+            if self.asked():
+                raise Stopped
+            yield item
+
+    def until_caught(self, items: Iterable[Item]) -> Iterator[Item]:
+        """The same, for one process alone."""
+        for item in items:
+            if self.signals.caught is not None:
+                raise Stopped
+            yield item
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def save(self) -> None:
+        """A checkpoint, and the log up to it, are on disk when this is done; no signal comes between."""
+        self.flush()
+        with self.signals.shield():
+            self.log.sync()
+            self.samples.sync()
+            if self.board is not None:
+                self.board.sync()
+            self.write_checkpoint()
+
+    def write_checkpoint(self) -> None:
+        where = {"log": self.log.offset, "samples": self.samples.offset, "due": self.due, "best": self.best,
+                 "waited": self.waited}  # fmt: skip
+        folder = self.out / "checkpoints"
+        here = {key: self.facts.get(key) for key in (*BITS, "ranks")}
+        made = checkpoint.save(self.run, folder / f"step-{self.run.step:06d}", {**where, "surroundings": here})
+        self.saved = self.run.step
+        if not self.run.ranks.leads:
+            return
+        best = self.best["step"] if self.best is not None and self.run.settings.best else None
+        checkpoint.prune(folder, self.run.settings.keep, made, best)
+        if best == self.run.step:
+            checkpoint.point(self.out / "best", made)
+
+    def measured(self) -> dict[str, Any]:
+        return {"seconds": self.run.seconds, "peak_memory": peak_memory(self.run.device)}
+
+
+def passed(before: float, now: float, minutes: float | None) -> bool:
+    """Whether the clock went past another so many minutes."""
+    return minutes is not None and int(before / (60 * minutes)) < int(now / (60 * minutes))
+
+
+def crowd(run: Run) -> str:
+    return f", {run.ranks.size} processes ({run.ranks.way})" if run.ranks.size > 1 else ""
+
+
+def epoch(run: Run) -> str:
+    """How much there is to read."""
+    if isinstance(run.task.c, config.NextToken) and run.windowed:
+        return f"{getattr(run.data, 'count', 0) * run.settings.context:,} to read an epoch"
+    rows = getattr(run.data, "rows", [])
+    return f"{len(rows):,} rows an epoch"

@@ -1,0 +1,233 @@
+"""What a run reads: a text in windows, or records as examples; to train on, and to validate on.
+
+    next token            one long text, windows laid over it                         data.Windows
+    the same, packed      documents in rows, kept apart                               data.Packed
+    everything else       records: rows shuffled, or rows of about one length         data.Fixed, data.Buckets
+
+The order is always: the classes that the data name, a tokenizer that knows their words and the task's special tokens,
+the task, its examples.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Protocol
+
+from regard import config, data, tasks
+from regard.data import Examples, Notice, Progress, Shards, store
+from regard.tasks import Rows, Task
+from regard.tasks.records import ids
+from regard.text import Tokenizer
+from regard.train.fitted import fitted
+
+AT_ONCE = 8192  # tokens that are evaluated together
+ROUND = 8  # lengths of rows are rounded up to this, so that there are few
+SHORTEST = 4  # tokens of a row
+FORMAT = 1  # of the examples that are kept
+
+
+class Batches(Protocol):
+    def batch(self, step: int) -> Any:
+        """The micro-batch of that number: a pure function of it."""
+
+
+class Validation(Protocol):
+    """What is validated on: always the same batches in the same order."""
+
+    @property
+    def name(self) -> str: ...
+
+    def batches(self, tokens: int | None = None) -> Iterator[Any]:
+        """All of it, or about so many tokens."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """The windows of a text, one after the other."""
+
+    shards: Shards
+    context: int
+
+    @property
+    def name(self) -> str:
+        return self.shards.name
+
+    def batches(self, tokens: int | None = None) -> Iterator[Any]:
+        return data.blocks(self.shards, self.context, max(1, AT_ONCE // self.context), tokens)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Packed rows."""
+
+    packed: data.Packed
+
+    @property
+    def name(self) -> str:
+        return self.packed.rows.name
+
+    def batches(self, tokens: int | None = None) -> Iterator[Any]:
+        return self.packed.in_order(tokens)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Examples, the longest first."""
+
+    rows: Examples
+    task: Task
+
+    @property
+    def name(self) -> str:
+        return self.rows.name
+
+    def batches(self, tokens: int | None = None) -> Iterator[Any]:
+        lengths = self.rows.lengths()
+        limit = None if tokens is None else max(1, int(tokens * len(lengths) / max(1, int(lengths.sum()))))
+        return data.in_order(self.rows, self.task.collate, max(AT_ONCE, int(lengths.max())), limit)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Everything that is read: `recipe` has the vocabulary and the classes filled in; `digest` tells these data from
+    any other.
+    """
+
+    recipe: config.Recipe
+    tokenizer: Tokenizer
+    task: Task
+    train: Batches
+    validation: Validation | None
+    digest: str
+
+
+@dataclass(frozen=True)
+class Voice:
+    """Who is told what: `notice` what is worth a line, `progress` how much is done."""
+
+    notice: Notice
+    progress: Progress = data.quiet
+
+
+def read(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) -> Reading:
+    """The data of a recipe; with this tokenizer, or one learned from them."""
+    recipe = agreed(recipe)
+    c = recipe.train
+    windows = isinstance(recipe.task, config.NextToken) and not c.pack and c.tokens is None
+    made = in_windows(recipe, tokenizer, voice) if windows else in_rows(recipe, tokenizer, voice)
+    return replace(made, train=data.Ahead(made.train, c.workers)) if c.workers else made
+
+
+def agreed(recipe: config.Recipe) -> config.Recipe:
+    """A text is looked for in one column, whichever of the two settings names it."""
+    task, column = recipe.task, recipe.data.column
+    if not isinstance(task, config.NextToken) or task.text == column:
+        return recipe
+    if "text" not in (task.text, column):
+        raise config.ConfigError(f"task.text: {task.text!r}, and data.column is {column!r}; name the column once")
+    named = column if task.text == "text" else task.text
+    return replace(recipe, task=replace(task, text=named), data=replace(recipe.data, column=named))
+
+
+def in_windows(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) -> Reading:
+    c = recipe.train
+    made = data.prepare(recipe.data, recipe.text, tokenizer=tokenizer, notice=voice.notice, progress=voice.progress)
+    recipe = fitted(recipe, made.tokenizer)
+    task = tasks.build(recipe.task, made.tokenizer, recipe.model, rows=Rows(max(SHORTEST, c.context)), chunk=c.chunk)
+    train = data.Windows(made.train, c.context, c.batch, c.seed)
+    validation = None if made.validation is None else Text(made.validation, c.context)
+    return Reading(recipe, made.tokenizer, task, train, validation, made.train.digest)
+
+
+def in_rows(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) -> Reading:
+    c = recipe.train
+    if c.pack and not isinstance(recipe.task, config.NextToken):
+        raise config.ConfigError(f"train.pack: task {recipe.task.kind!r} asks of each row by itself; leave it out, or "
+                                 "use train.tokens to have rows of about one length")  # fmt: skip
+    if c.context < SHORTEST:
+        raise config.ConfigError(f"train.context: {c.context} leaves no room for a text and its special tokens; choose "
+                                 f"{SHORTEST} or more")  # fmt: skip
+    recipe = replace(recipe, task=tasks.discovered(recipe.task, records(recipe.data)))
+    tokenizer = tokenizer or data.learned(recipe.data, recipe.text, tasks.spoken(recipe.task))
+    tokenizer = tasks.equip(recipe.task, tokenizer)
+    recipe = fitted(recipe, tokenizer)
+    rows = Rows(c.context, c.padding, 1 if c.tokens is None else ROUND)
+    task = tasks.build(recipe.task, tokenizer, recipe.model, rows=rows, chunk=c.chunk)
+    make = whole(task, tokenizer) if c.pack else lambda record: task.examples(record, tokenizer)
+    train, validation = data.ask(recipe.data, make, about(recipe, task, tokenizer), notice=voice.notice,
+                                 progress=voice.progress)  # fmt: skip
+    digest = train.digest
+    if isinstance(task, tasks.Masked) and task.c.next_sentence:
+        train = paired(train, task, c.seed, voice)
+        validation = None if validation is None else paired(validation, task, c.seed, voice)
+    return Reading(recipe, tokenizer, task, batches(train, task, c), checked(validation, task, c), digest)
+
+
+def records(c: config.Data) -> Iterator[data.Record]:
+    tally = data.Tally(c.bad)
+    return (record for table in data.tables(c.sources, c) for record in table.records(tally))
+
+
+def whole(task: Task, tokenizer: Tokenizer) -> Callable[[Any], Any]:
+    """Documents as they are: packing lays them in rows."""
+    assert isinstance(task, tasks.NextToken)
+    return lambda record: task.around(ids(record, task.c.text, tokenizer))
+
+
+def about(recipe: config.Recipe, task: Task, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What examples depend on beside the records."""
+    kept = {name: value for name, value in config.tree(recipe.task).items() if name not in ("smoothing", "begin")}
+    return {"format": FORMAT, "task": kept, "tokenizer": store.key(tokenizer.text()), "length": task.rows.length,
+            "packed": recipe.train.pack, "segments": task.segments}  # fmt: skip
+
+
+class Near(Sequence[data.Example]):
+    """Rows of examples, those that were asked for last kept at hand: long documents are slow to fetch."""
+
+    def __init__(self, rows: Examples) -> None:
+        self.rows, self.row = rows, lru_cache(maxsize=128)(rows.__getitem__)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self.row(row)
+
+
+def paired(documents: Examples, task: tasks.Masked, seed: int, voice: Voice) -> Examples:
+    """Pairs of parts for next sentence, kept as examples of their own; which tokens are hidden is drawn anew."""
+
+    near = Near(documents)
+
+    def made(tally: data.Tally) -> Iterator[data.Example]:
+        for place in range(len(documents)):
+            yield from task.pairs(near, place, data.chance(seed, "pairs", place))
+
+    which = None if documents.which is None else store.key(documents.which.tolist())
+    key = {"pairs": FORMAT, "of": documents.digest, "which": which, "seed": seed}
+    return data.kept(made, key, store.place(None), documents.name, notice=voice.notice, progress=voice.progress)
+
+
+def batches(rows: Examples, task: Task, c: config.Train) -> Batches:
+    if c.pack:
+        return data.Packed(rows, c.context, c.batch, c.seed, task.specials.fill)
+    if c.tokens is not None:
+        return data.Buckets(rows, task.collate, c.tokens, c.seed, ROUND, task.added)
+    return data.Fixed(rows, task.collate, c.batch, c.seed)
+
+
+def checked(rows: Examples | None, task: Task, c: config.Train) -> Validation | None:
+    if rows is None:
+        return None
+    if c.pack:
+        return Documents(data.Packed(rows, c.context, max(1, AT_ONCE // c.context), 0, task.specials.fill))
+    return Asked(rows, task)
+
+
+def sizes(batch: Any) -> int:
+    """The tokens of a batch that are read, without padding."""
+    if not isinstance(batch, dict):
+        return int(batch.numel() - batch.shape[0])
+    sides: Sequence[tuple[str, str]] = (("ids", "real"), ("source", "source_real"))
+    return sum(int(batch[real].sum()) if real in batch else batch[ids].numel() for ids, real in sides if ids in batch)
+

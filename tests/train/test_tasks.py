@@ -1,0 +1,189 @@
+"""Every objective from one file: read, trained, saved, resumed bit for bit, and scored."""
+
+import json
+
+import pytest
+import torch
+from train.made import advanced, assert_same, bits, lines
+
+import regard
+from regard import config, zoo
+from regard.train import Run, evaluate, fit, resume
+
+ENCODER = """
+[model]
+dim = 12
+depth = 2
+heads = 3
+hidden = 20
+dropout = 0.1
+mask = "everything"
+embed.segments = 2
+"""
+PAIR = """
+[model]
+preset = "transformer-base"
+dim = 12
+depth = 2
+heads = 3
+dropout = 0.1
+"""
+TRAIN = """
+[text]
+kind = "wordpiece"
+vocab = 600
+[train]
+steps = 6
+batch = 5
+context = 24
+device = "cpu"
+compile = false
+eval_every = 3
+save_every = "none"
+[train.schedule]
+warmup = 2
+"""
+PLAIN = [
+    {"text": f"{who} {what} the {whom} and {why}", "other": f"nobody {what} a {whom}", "label": kind, "score": size,
+     "words": [who, what, whom], "tags": ["B", "O", kind], "question": f"who {what}?", "context": f"{who} {what} it",
+     "answer": who, "lines": f"{who} {what}\nthe {whom}\nand {why} again\nand so on"}
+    for size, who in enumerate(("a cat", "my dog", "the owl", "one elk", "no gnu"))
+    for what, kind in (("saw", "x"), ("met", "y"), ("fed", "x"), ("hid", "y"), ("won", "x"))
+    for whom in ("mouse", "king", "jug") for why in ("sat", "ran")
+]  # fmt: skip
+TASKS = {
+    "next": ("kind = 'next'", '[model]\npreset = "gpt2"\ndim = 12\ndepth = 2\nheads = 3'),
+    "masked": ("kind = 'masked'", ENCODER + 'head = {kind = "vocabulary", transform = true, bias = true}'),
+    "pairs": ("kind = 'masked'\nnext_sentence = true\ntext = 'lines'", ENCODER + 'head = {kind = "both"}'),
+    "translate": ("kind = 'translate'\nsource = 'text'\ntarget = 'other'", PAIR),
+    "spans": ("kind = 'spans'\nsentinels = 9", PAIR),
+    "infill": ("kind = 'infill'", PAIR),
+    "prefix": ("kind = 'prefix'", PAIR),
+    "classify": ("kind = 'classify'\npair = 'other'", ENCODER + 'head = {kind = "pooled", place = "mean"}'),
+    "regress": ("kind = 'regress'\nlabel = 'score'", ENCODER + 'head = {kind = "pooled", place = "mean"}'),
+    "tag": ("kind = 'tag'\nlabels = 'tags'", ENCODER + 'head = {kind = "each"}'),
+    "answer": ("kind = 'answer'\nstart = 'none'", ENCODER + 'head = {kind = "each"}'),
+}
+SCORES = {"classify": "matthews", "regress": "pearson", "answer": "exact", "pairs": "next accuracy"}
+
+
+@pytest.fixture
+def recipe(desk):
+    """The recipe of a task on records, with changes."""
+    text = "\n".join(json.dumps(row | {"words": " ".join(row["words"]).split(),
+                                       "tags": [tag for word, tag in zip(row["words"], row["tags"], strict=True)
+                                                for _ in word.split()]}) for row in PLAIN)  # fmt: skip
+    (desk / "rows.jsonl").write_text(text, encoding="utf8")
+
+    def read(kind, *changes):
+        task, model = TASKS[kind]
+        (desk / f"{kind}.toml").write_text(f"[data]\nsource = 'rows.jsonl'\n[task]\n{task}\n{TRAIN}\n{model}\n")
+        return zoo.read_recipe(f"{kind}.toml", changes)
+
+    return read
+
+
+@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize("how", [(), ("train.tokens=90",), ("train.accumulate=2", "train.padding=left")], ids=str)
+def test_a_run_of_every_task_goes_on_bit_for_bit_from_a_checkpoint(kind, how, recipe, tmp_path):
+    whole, half, again = (Run.from_recipe(recipe(kind, *how)) for _ in range(3))
+    expected = advanced(whole)
+    assert advanced(half, 3) == expected[:3]
+    half.save(tmp_path / "half")
+    again.load(tmp_path / "half")
+    assert advanced(again) == expected[3:]
+    assert_same(bits(again), bits(whole))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_whole_run_of_every_task_is_logged_scored_and_loaded(kind, recipe, desk):
+    result = fit(recipe(kind), desk / "run", quiet=True)
+    last = lines(desk / "run" / "log.jsonl")[-1]
+    assert last["whole"] and last["eval_loss"] == result.eval_loss
+    assert SCORES.get(kind, "accuracy") in (result.scores or {}) or kind in ("answer", "tag")
+    model = regard.load(desk / "run")
+    assert model.task is not None and model.task.kind == recipe(kind).task.kind
+
+
+def test_classes_that_nobody_named_are_found_and_remembered(recipe, desk):
+    fit(recipe("classify"), desk / "run", quiet=True)
+    assert regard.load(desk / "run").task.classes == ("x", "y")
+    said = json.loads((desk / "run" / "checkpoints" / "step-000006" / "config.json").read_text())
+    assert said["id2label"] == {"0": "x", "1": "y"}
+
+
+def test_a_run_may_end_by_epochs(recipe):
+    run = Run.from_recipe(recipe("classify", "train.steps=none", "train.epochs=2"))
+    rows = len(run.data.rows)
+    assert len(advanced(run)) == -(-2 * rows // 5) and run.over
+
+
+def test_workers_change_no_bit(recipe):
+    alone, helped = (Run.from_recipe(recipe("masked", f"train.workers={count}")) for count in (0, 2))
+    assert advanced(alone) == advanced(helped)
+    helped.data.close()
+    assert_same(bits(alone), bits(helped))
+
+
+def test_packed_documents_train_as_rows_of_their_own_do(recipe, desk):
+    """The next token of packed documents and of the same documents in rows of their own: the same loss."""
+    changes = ("train.context=40", "model.position={kind = 'rotary'}", "data.validation=0", "model.dropout=0")
+    packed = Run.from_recipe(recipe("next", "train.pack=true", "train.batch=20", *changes))
+    alone = Run.from_recipe(recipe("next", "train.batch=36", "train.tokens=100000", *changes))
+    alone.model.load_state_dict(packed.model.state_dict())
+    there = [packed.data.in_order(None)]
+    ours = evaluate(packed.model, there[0], packed.objective)
+    theirs = evaluate(alone.model, [alone.data.batch(0)], alone.objective)
+    assert ours.count == theirs.count and ours.loss == pytest.approx(theirs.loss, abs=1e-6)
+
+
+def test_the_best_checkpoint_stays_and_a_run_that_becomes_no_better_ends(recipe, desk):
+    changes = ("train.eval_every=1", "train.best=true", "train.keep=1", "train.patience=3", "train.steps=60",
+               "train.optimizer.lr=0.5")  # fmt: skip
+    result = fit(recipe("classify", *changes), desk / "run", quiet=True)
+    found = [line for line in lines(desk / "run" / "log.jsonl") if "eval_loss" in line and "whole" not in line]
+    best = min(found, key=lambda line: line["eval_loss"])
+    assert result.steps < 60 and best["step"] == result.steps - 3
+    kept = sorted(path.name for path in (desk / "run" / "checkpoints").iterdir())
+    assert kept == [f"step-{best['step']:06d}", f"step-{result.steps:06d}"]
+    assert (desk / "run" / "best").resolve().name == kept[0]
+    assert resume(desk / "run", quiet=True).steps == result.steps
+
+
+def test_an_average_is_what_is_saved_and_the_run_goes_on_from_its_own_weights(recipe, desk):
+    change = "train.average=0.9"
+    whole, half, again = (Run.from_recipe(recipe("classify", change)) for _ in range(3))
+    expected = advanced(whole)
+    advanced(half, 3)
+    half.save(desk / "half")
+    with half.average.worn():
+        mean = {name: weight.detach().clone() for name, weight in half.model.named_parameters()}
+    saved = dict(regard.load(desk / "half").named_parameters())
+    assert all(torch.equal(saved[name], mean[name]) for name in mean)
+    again.load(desk / "half")
+    assert advanced(again) == expected[3:]
+    assert_same(bits(again), bits(whole))
+
+
+def test_steps_that_cannot_be_taken_are_named_and_too_many_end_the_run(recipe, desk):
+    with pytest.raises(config.RunError, match="nothing could be learned from steps"):
+        fit(recipe("classify", "train.optimizer.lr=1e30", "train.guard.limit=3", "train.clip=none", "train.steps=60",
+                   "train.optimizer.weight_decay=0"), desk / "run", quiet=True)  # fmt: skip
+    refused = [line for line in lines(desk / "run" / "log.jsonl") if "skipped" in line]
+    assert len(refused) >= 3 and all(line["batches"] for line in refused)
+    model = regard.load(desk / "run")
+    assert all(weight.isfinite().all() for weight in model.parameters())
+
+
+@pytest.mark.parametrize(("kind", "change", "message"), [
+    ("classify", "task.label=labell", "did you mean 'label'"),
+    ("classify", "train.pack=true", "train.pack: task 'classify' asks of each row by itself"),
+    ("classify", "model.head.out=7", "model.head.out: 7"),
+    ("translate", "train.context=3", "train.context"),
+    ("masked", "data.source=nothere.jsonl", "nothere.jsonl"),
+    ("next", "data.column=labels", "labels"),
+])  # fmt: skip
+def test_what_does_not_go_together_is_one_sentence(kind, change, message, recipe):
+    with pytest.raises((config.ConfigError, config.DataError), match=message):
+        Run.from_recipe(recipe(kind, change))
