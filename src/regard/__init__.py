@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 HOMES = {
     "KERNELS": "core.kernels", "Run": "train", "Tokens": "core.tokens", "Towers": "heads",
     "Transformer": "generate.model", "build": "generate.model", "config": "", "efficient": "", "estimate": "measure",
-    "evaluate": "train.exam", "explain": "measure", "inputs": "", "line": "core.tokens", "load": "generate.model", "looking": "core.watch",
-    "mask": "core.masks", "preset": "zoo", "raster": "core.tokens", "train": "",
+    "evaluate": "train.exam", "explain": "measure", "inputs": "", "line": "core.tokens", "load": "generate.model",
+    "looking": "core.watch", "mask": "core.masks", "preset": "zoo", "raster": "core.tokens", "train": "",
 }  # fmt: skip
 ROOMS = {"config", "zoo"}  # the homes that need no torch
 

@@ -3,6 +3,8 @@
 A row: what is typed, the exit code, and words that the sentence must have: the path or the setting, and the remedy.
 """
 
+import json
+import os
 import shutil
 
 import pytest
@@ -31,12 +33,54 @@ def shop(desk, checkpoint):
     (desk / "torn.toml").write_text("[model\ndim = 3")
     (desk / "latin.toml").write_bytes("# über\n[model]\n".encode("latin1"))
     (desk / "bad.json").write_text("{")
+    (desk / "encoder.toml").write_text((desk / "recipe.toml").read_text().replace("gpt2", "bert-base"))
+    (desk / "pair.toml").write_text((desk / "recipe.toml").read_text().replace("gpt2", "transformer-base"))
+    for name, made in FILES.items():
+        (desk / name).write_bytes(made if isinstance(made, bytes) else made.encode())
+    os.truncate(desk / "endless.jsonl", (1 << 26) + 1)
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] |= {"é": 30, "è": 31}
+    (desk / "larger.json").write_text(json.dumps(tokenizer))
     for name, damage in DAMAGES.items():
         shutil.copytree(checkpoint, desk / name)
         damage(desk / name)
         if name in UNSEALED:
             (desk / name / "MANIFEST.json").unlink()
     return desk
+
+
+def lines(**columns):
+    """Nine records, each column the same in all of them, or a list of what it is in turn."""
+    said = {name: value if isinstance(value, list) else [value] for name, value in columns.items()}
+    return "".join(
+        json.dumps({name: values[row % len(values)] for name, values in said.items()}) + "\n" for row in range(9)
+    )
+
+
+FILES = {
+    "labelled.jsonl": lines(text=["a cat", "a dog"], label=["cat", "dog"]),
+    "one.jsonl": lines(text="a cat", label="cat"),
+    "unlabelled.jsonl": lines(text=["a cat", "a dog"], label=["cat", None]),
+    "listed.jsonl": lines(text=["a cat", "a dog"], label=[["cat"], "dog"]),
+    "nan.jsonl": lines(text="a cat", label=float("nan")),
+    "null.jsonl": lines(text=[None], label=["cat", "dog"]),
+    "tags.jsonl": lines(words="a cat sat", labels="O B"),
+    "asked.jsonl": lines(question="who sat?", context="the cat sat", answer="dog"),
+    "mixed.jsonl": b'{"text": "a"}\n{"text": "na\xefve"}\n',
+    "ragged.csv": "text,label\na,b,c\n",
+    "quote.csv": 'text,label\n"a,b\nc,d\n',
+    "header.csv": "text,label\n",
+    "blank.jsonl": "\n\n",
+    "list.jsonl": "[1]\n",
+    "endless.jsonl": "",
+    "a.en": "a cat\na dog\n",
+    "a.fr": "un chat\n",
+    "torn.txt.gz": b"\x1f\x8bno more",
+    "torn.parquet": b"PAR1",
+    "wide.vec": "the 0.1 0.2 0.3\n",
+    "other.vec": "xyzzy" + 12 * " 0.5" + "\n",
+    "nan.vec": "t" + 12 * " nan" + "\n",
+}
 
 
 def cut(path):
@@ -54,6 +98,12 @@ DAMAGES = {
     "unsealed": lambda folder: cut(folder / "model.safetensors"),
 }
 UNSEALED = ("garbled", "foreign", "unsealed")  # without a MANIFEST.json, as other people's folders are
+
+# What some rows begin with, up to the file.
+CLASSES = "train encoder.toml task.kind=classify model.head.place=mean data.source"
+NUMBERS = "train encoder.toml task.kind=regress model.head.place=mean data.source"
+TAGS = "train encoder.toml task.kind=tag model.head.kind=each data.source"
+ANSWERS = "train encoder.toml task.kind=answer model.head.kind=each train.context=32 data.source"
 
 MISTAKES = {
     # -------- verbs, arguments, options
@@ -116,6 +166,110 @@ MISTAKES = {
     "a text shorter than the context": ("train recipe.toml data.source=short.txt", DATA, "short.txt train.context"),
     "an empty standard input": ("train recipe.toml data.source=-", DATA, "standard input empty"),
     "learning letters from nothing": ("tokenize train bpe nowhere.txt --out x", DATA, "nowhere.txt no such"),
+    "a pattern that nothing matches": ("train recipe.toml data.source=*.none", DATA, "*.none no file matches"),
+    "a text in two encodings": ("train recipe.toml data.source=mixed.jsonl", DATA, "mixed.jsonl:2 UTF-8 0xEF iconv"),
+    "a line without end": ("train recipe.toml data.source=endless.jsonl", DATA, "endless.jsonl:1 64 MiB break"),
+    "a torn packed text": ("train recipe.toml data.source=torn.txt.gz", DATA, "torn.txt.gz gzip again"),
+    "a torn table": ("train recipe.toml data.source=torn.parquet", DATA, "torn.parquet Parquet again"),
+    # -------- records
+    "records without a line": ("train recipe.toml data.source=blank.jsonl", DATA, "blank.jsonl no text name"),
+    "a header alone": ("train recipe.toml data.source=header.csv", DATA, "header.csv no text name"),
+    "a row with too much": ("train recipe.toml data.source=ragged.csv", DATA, "ragged.csv:2 3 fields 2 text, label"),
+    "a quote that stays open": ("train recipe.toml data.source=quote.csv", DATA, "quote.csv:2 quotes closed"),
+    "a list where an object belongs": ("train recipe.toml data.source=list.jsonl", DATA, "list.jsonl:1 object"),
+    "a text in another column": (
+        "train recipe.toml data.source=labelled.jsonl data.column=body", DATA,
+        "labelled.jsonl:1 'body' text, data.column",
+    ),  # fmt: skip
+    "columns of a file that has names": ('train recipe.toml data.columns=["a"]', USAGE, "data.columns leave"),
+    "files of two lengths": (
+        ["train", "pair.toml", "task.kind=translate", "data.source=a.en + a.fr"], DATA,
+        "a.en + a.fr 2 1 same length",
+    ),  # fmt: skip
+    "two files in one word": (
+        ["train", "pair.toml", "task.kind=translate", "data.source=a.en+a.fr"], DATA,
+        "a.en+a.fr space both sides",
+    ),  # fmt: skip
+    "half of two files": (
+        ["train", "pair.toml", "task.kind=translate", "data.source=a.en + b.fr"], DATA,
+        "b.fr no such file name",
+    ),  # fmt: skip
+    "a translation of one column": (
+        "train pair.toml task.kind=translate data.source=text.txt", DATA,
+        "text.txt:1 'source' text task",
+    ),  # fmt: skip
+    "a label that nobody gave": (f"{CLASSES}=unlabelled.jsonl", DATA, "unlabelled.jsonl:2 'label' None word"),
+    "a list of labels": (f"{CLASSES}=listed.jsonl", DATA, "listed.jsonl:1 'label' ['cat'] word"),
+    "a label in another column": (
+        f"{CLASSES}=labelled.jsonl task.label=lable", DATA,
+        "labelled.jsonl:1 'lable' 'label' task",
+    ),  # fmt: skip
+    "one class alone": (f"{CLASSES}=one.jsonl", DATA, "one.jsonl:9 'label' 1 class 'cat' two task"),
+    "a text that is none": (f"{CLASSES}=null.jsonl", DATA, "null.jsonl:1 'text' None data.bad=skip"),
+    "a label that is no number": (f"{NUMBERS}=nan.jsonl", DATA, "nan.jsonl:1 'label' nan finite number"),
+    "a class where a number belongs": (f"{NUMBERS}=labelled.jsonl", DATA, "labelled.jsonl:1 'label' 'cat' number"),
+    "more words than tags": (
+        f'{TAGS}=tags.jsonl task.classes=["O","B"]', DATA,
+        "tags.jsonl:1 3 'words' 2 'labels' each word",
+    ),  # fmt: skip
+    "an answer that is not there": (
+        f"{ANSWERS}=asked.jsonl task.start=none", DATA,
+        "asked.jsonl:1 'dog' 'context' mend",
+    ),  # fmt: skip
+    "an answer without its place": (f"{ANSWERS}=asked.jsonl", DATA, "asked.jsonl:1 'start' task.start=none"),
+    "documents of one line each": (
+        "train encoder.toml task.kind=masked task.next_sentence=true model.head.kind=both data.validation=0", DATA,
+        "text.txt two sentences lines data.documents=true",
+    ),  # fmt: skip
+    # -------- what is asked, and of whom
+    "words from a head of classes": (
+        "train encoder.toml task.kind=masked", USAGE,
+        "model.head.kind 'pooled' 'masked' model.head.kind=vocabulary",
+    ),  # fmt: skip
+    "a translator with one trunk": (
+        ["train", "recipe.toml", "task.kind=translate", "data.source=a.en + a.en"], USAGE,
+        "model.encoder two trunks",
+    ),  # fmt: skip
+    "packing what is asked row by row": (
+        f"{CLASSES}=labelled.jsonl train.pack=true", USAGE,
+        "train.pack 'classify' train.tokens",
+    ),  # fmt: skip
+    "a batch smaller than a row": (
+        f"{CLASSES}=labelled.jsonl train.tokens=3 data.validation=0", DATA,
+        "labelled.jsonl 8 3 train.tokens=8 train.context",
+    ),  # fmt: skip
+    "a tokenizer larger than the model": (
+        'train recipe.toml text={kind="file",path="larger.json"} model.vocab=30', USAGE,
+        "model.embed.vocab 30 32 larger",
+    ),  # fmt: skip
+    "a tokenizer from nowhere": ('train recipe.toml text={kind="file",path="nowhere"}', DATA, "nowhere tokenizer.json"),
+    # -------- weights from elsewhere
+    "beginning with nothing": ("train recipe.toml --init-from nowhere", DATA, "train.init_from nowhere no such folder"),
+    "beginning with an empty folder": (
+        "train recipe.toml --init-from folder", DATA,
+        "train.init_from folder config.json",
+    ),  # fmt: skip
+    "beginning with a torn model": ("train recipe.toml --init-from cut", DATA, "cut/model.safetensors"),
+    "weights of another shape": (
+        'train recipe.toml --init-from model text={kind="char"} model.dim=24', DATA,
+        "model do not fit (12,) (24,) leave",
+    ),  # fmt: skip
+    "the words of another tokenizer": (
+        'train recipe.toml --init-from model text={kind="file",path="larger.json"}', USAGE,
+        "text 'file' model leave path",
+    ),  # fmt: skip
+    "vectors of another width": ("train recipe.toml train.vectors=wide.vec", DATA, "wide.vec 3 12 model.trunk.width=3"),
+    "vectors of other words": ("train recipe.toml train.vectors=other.vec", DATA, "other.vec none of the name vectors"),
+    "vectors that are no numbers": (
+        "train recipe.toml train.vectors=nan.vec", DATA,
+        "nan.vec 't' not all numbers mend",
+    ),  # fmt: skip
+    "vectors from nowhere": ("train recipe.toml train.vectors=nowhere.vec", DATA, "nowhere.vec no such file"),
+    "freezing what is not there": (
+        'train recipe.toml train.freeze=["trunc"]', USAGE,
+        "train.freeze 'trunc' 'trunk' embed",
+    ),  # fmt: skip
+    "freezing everything": ('train recipe.toml train.freeze=["*"]', USAGE, "train.freeze nothing leave"),
     # -------- runs and checkpoints
     "a checkpoint that does not exist": ("generate nowhere a", DATA, "nowhere no such folder checkpoint"),
     "a checkpoint that is nearly named": ("generate modle a", DATA, "modle 'model'"),

@@ -1,5 +1,6 @@
 """Whatever a page of the docs or the README shows is run, and whatever it points at is there."""
 
+import json
 import os
 import re
 import shlex
@@ -153,8 +154,8 @@ def test_the_commands_of_a_page_run_one_after_the_other(page, tmp_path):
         (tmp_path / name).write_text(text)
     books = (f"This is book {number}.\nIt has a line.\nAnd another, number {number * 7}.\n" for number in range(90))
     (tmp_path / "books.txt").write_text("\n".join(books))
-    mine = (f'{{"text": "a {word} day, the {number}.", "label": "{word}"}}' for number in range(40) for word in ("good", "bad"))
-    (tmp_path / "mine.jsonl").write_text("\n".join(mine))
+    mine = ({"text": f"{number} {word} lines", "label": word} for number in range(40) for word in ("good", "bad"))
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, mine)))
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "REGARD_CACHE": str(tmp_path / "cache")}
 
     for command in verbs(read(page)):

@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:TensorFloat32"
 
 CHANGES = ["train.device=cuda", "train.steps=24", "train.compile=true", "model.dim=64", "model.depth=2",
            "train.schedule.warmup=2"]
+ADAFACTOR = ["train.optimizer.kind=adafactor", "train.optimizer.lr=0.05", "train.precision=fp32", "train.average=0.9"]
+DEEP = ["model.dropout=0.2", "train.recompute=true", "train.precision=mixed"]
 MUON = ["model.preset=lab", "train.optimizer.kind=muon", "train.precision=mixed"]
 
 
@@ -31,7 +33,10 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("more", [["train.precision=fp32"], MUON], ids=["adamw fp32", "muon mixed"])
+WAYS = {"adamw fp32": ["train.precision=fp32"], "muon mixed": MUON, "adafactor, averaged": ADAFACTOR}
+
+
+@pytest.mark.parametrize("more", WAYS.values(), ids=WAYS)
 def test_a_captured_step_learns_what_kernels_one_by_one_learn(more, monkeypatch):
     captured = losses(run_of(*more))
     monkeypatch.setattr(Captured, "AFTER", 10**9)
@@ -39,6 +44,33 @@ def test_a_captured_step_learns_what_kernels_one_by_one_learn(more, monkeypatch)
 
     assert captured == pytest.approx(one_by_one, abs=2e-3)
     assert captured[-1] < captured[0] - 0.5
+
+
+def test_a_run_that_recomputes_learns_with_or_without_a_graph():
+    run, said = run_of(*DEEP), []
+    found = [float(step.loss) for step in train(run, said.append)]
+
+    assert found[-1] < found[0] - 0.5, said
+
+
+@pytest.mark.parametrize("more", [[], ["train.pack=true"], ["train.tokens=2048"]], ids=["windows", "packed", "rows"])
+def test_every_way_of_reading_learns(more):
+    found = losses(run_of("train.compile=auto", "train.context=64", *more))
+
+    assert all(loss == loss for loss in found) and found[-1] < found[0]
+
+
+def test_a_batch_that_leaps_is_not_learned_from(monkeypatch):
+    """On the device, without a look from the host: the same weights before and after."""
+    run = run_of("train.compile=false", "train.steps=60", "train.guard.spike=4")
+    steps = train(run)
+    list(islice(steps, 55))
+    before = {name: weight.detach().clone() for name, weight in run.model.named_parameters()}
+    monkeypatch.setattr(run.data, "batch", lambda step: torch.randint(65, (12, 65)))
+    bad = next(steps)
+
+    assert not bool(bad.taken)
+    assert all(torch.equal(weight, before[name]) for name, weight in run.model.named_parameters())
 
 
 def test_a_compiled_run_is_captured():
@@ -70,7 +102,7 @@ def test_a_run_goes_on_where_it_was_saved(tmp_path):
     assert first + losses(again) == pytest.approx(straight, abs=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", ["adamw", "muon", "adafactor"])
 def test_gradients_that_are_no_numbers_move_nothing(kind):
     from regard import build
 
@@ -82,8 +114,8 @@ def test_gradients_that_are_no_numbers_move_nothing(kind):
     optimizer.step(1.0)
     before = {name: weight.detach().clone() for name, weight in [*model.named_parameters(), *optimizer.state().items()]}
     next(model.parameters()).grad.fill_(float("nan"))
-    norm = optimizer.step(1.0)
+    norm, taken = optimizer.step(1.0)
 
-    assert not norm.isfinite()
+    assert not norm.isfinite() and not bool(taken)
     for name, weight in [*model.named_parameters(), *optimizer.state().items()]:
         assert torch.equal(before[name], weight), name

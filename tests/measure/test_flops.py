@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import regard
 from regard import config as C
 from regard import measure
+from regard.efficient.recompute import recompute
 from regard.measure.activations import everywhere
 from regard.measure.flops import pairs
 from regard.measure.lengths import longest
@@ -44,6 +45,18 @@ def test_arithmetic_is_what_torch_counts(shape):
 
     assert B * found.sequence == pytest.approx(forward, rel=0.02)
     assert B * found.training_sequence == pytest.approx(both, rel=0.02)
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["to the end", "but for the last product"])
+def test_recomputed_blocks_multiply_once_more(last):
+    """To the end where something after a block's last product is asked for again, such as who was dropped."""
+    made = build(config(depth=5, dropout=C.Dropout(sublayer=0.1) if last else C.NO_DROPOUT)).train()
+    recompute(made)
+    _, both = counted(lambda: run(made))
+    found = measure.flops(made.c, N, recompute=True).training_sequence
+    left = 0 if last else sum(2 * N * block.mlp.down.weight.numel() for block in made.trunk.blocks)
+
+    assert B * (found - left) == both
 
 
 @pytest.mark.spec("S146")

@@ -118,6 +118,32 @@ def test_a_step_and_a_run_take_time_in_proportion():
     assert bill.training.seconds == pytest.approx(steps * bill.step_seconds)
 
 
+def test_recomputing_costs_a_third_more_time_and_money_for_less_memory():
+    terms = measure.Terms(tokens=1e9, device="a100-80gb", price=2.0)
+    plain, again = (measure.estimate(regard.preset("gpt2", depth=48), batch=9, terms=terms, recompute=on)
+                    for on in (False, True))  # fmt: skip
+    blocks = plain.flops.forward - plain.flops.parts["head"]
+
+    assert again.flops.training == pytest.approx(plain.flops.training + blocks)
+    for name in ("seconds", "cost", "flops"):
+        more = getattr(again.training, name) / getattr(plain.training, name)
+        assert more == pytest.approx(again.step_seconds / plain.step_seconds) and 1.3 < more < 4 / 3
+    assert again.memory.activations == plain.activations["auto"].checkpointed < 0.2 * plain.memory.activations
+    assert again.fit.needs == again.memory.total < plain.fit.needs
+    assert "once more" in told.text(again) and "nothing is computed twice" in told.text(plain)
+
+
+def test_what_is_recomputed_already_is_no_remedy():
+    terms = measure.Terms(device="t4")
+    plain, again = (measure.estimate(regard.preset("gpt2"), batch=300, terms=terms, recompute=on)
+                    for on in (False, True))  # fmt: skip
+
+    assert not plain.fit.fits and not again.fit.fits
+    assert not any("checkpointing" in remedy for remedy in again.fit.remedies)
+    rows = int(again.fit.remedies[0].removeprefix("a batch of "))
+    assert measure.estimate(regard.preset("gpt2"), batch=rows, terms=terms, recompute=True).fit.fits
+
+
 def test_writing_is_bound_by_what_must_be_read():
     bill = measure.estimate(regard.preset("gpt2"), terms=measure.Terms(device="a100-80gb"))
     longer = measure.estimate(regard.preset("gpt2"), context=64, terms=measure.Terms(device="a100-80gb"))

@@ -405,8 +405,9 @@ def test_a_batch_that_does_not_fit_gets_a_setting_that_does(patient, monkeypatch
     ["train.batch=24", "train.context=65"],
     ["train.batch=24", "train.context=65", "model.dropout=0.1", "train.precision=mixed"],
     ["train.batch=2", "model.dim=96"],
+    ["train.batch=2", "model.dim=96", "train.optimizer.kind=muon"],
     ["train.batch=12", "train.recompute=true", "model.depth=6", "train.optimizer.kind=adafactor"],
-], ids=["activations", "dropout", "weights", "recomputed"])  # fmt: skip
+], ids=["activations", "dropout", "weights", "muon", "recomputed"])  # fmt: skip
 def test_the_peak_is_told_before_the_first_step_within_a_fifth(patient, changes):
     """Held to every byte that tensors take in a step of the run, as the profiler counts them."""
     case = doctor.Case(patient(*changes), 10)

@@ -12,7 +12,7 @@ import transformers as hf
 from train.made import KINDS, assert_same, copied, lines
 
 import regard
-from regard import config
+from regard import config, zoo
 from regard.hub import folder as hub
 from regard.train import Run, evaluate, fit, resume, train
 from regard.train.alone import alone
@@ -292,6 +292,23 @@ def test_the_defaults_are_the_lecture_s():
     assert (c.train.optimizer.lr, c.train.schedule.warmup, c.train.batch) == (1e-4, 4000, 32)
     assert (trunk.depth, trunk.heads[0], trunk.dim, trunk.mlp.hidden or 4 * trunk.dim) == (6, 8, 512, 2048)
     assert (rates.embed, rates.sublayer) == (0.1, 0.1)
+
+
+@pytest.mark.spec("S096")
+def test_a_packaged_recipe_says_all_of_them():
+    c = zoo.read_recipe("transformer")
+    for trunk in (c.model.trunk, c.model.encoder.trunk):
+        assert (trunk.depth, trunk.heads[0], trunk.dim, trunk.mlp.hidden) == (6, 8, 512, 2048)
+        assert trunk.dropout.embed == trunk.dropout.sublayer == 0.1
+    assert (c.train.optimizer.lr, c.train.schedule.warmup, c.train.batch) == (1e-4, 4000, 32)
+
+
+@pytest.mark.spec("S097")
+@pytest.mark.parametrize("name", ["classify", "tag", "answer", "regress"])
+def test_fine_tuning_is_three_epochs_of_adamw_and_a_new_head(name):
+    c = zoo.read_recipe(f"finetune-{name}")
+    assert (c.train.optimizer.kind, c.train.optimizer.lr, c.train.epochs, c.train.steps) == ("adamw", 2e-5, 3, None)
+    assert c.task.kind == name and c.model.head.kind in ("pooled", "each")
 
 
 @pytest.mark.spec("S096")

@@ -56,6 +56,9 @@ def generate(
     from regard.generate.model import load
 
     model = load(checkpoint)
+    if model.c.encoder is not None:
+        raise config.ConfigError(f"{checkpoint}: it reads one text and writes another, and goes on from none; use "
+                                 f"`regard translate TEXT --model {checkpoint}`")  # fmt: skip
     if json:
         return as_json(answer(model.complete([begin] * count, **sampling), sampling))
     if count > 1:

@@ -88,7 +88,7 @@ def estimate(
 ) -> None:
     """What a model costs before it runs: parameters, arithmetic, memory, time, money.
 
-    Nothing is made or run. Of a recipe, batch, context, precision, optimizer and length are taken.
+    Nothing is made or run. Of a recipe, batch, context, precision, optimizer, recomputing and length are taken.
     """
     if calibrate:
         return calibrated(json)
@@ -117,7 +117,8 @@ def billed(subject: "Subject | None", asked: Asked) -> Any:
             assert asked.params is not None
             return measure.count(asked.params, precision=asked.dtype or "fp32", ranks=asked.ranks, terms=terms)
         return measure.estimate(subject.model, batch=subject.batch, context=subject.context,
-                                optimizer=subject.optimizer, ranks=asked.ranks, terms=terms)  # fmt: skip
+                                optimizer=subject.optimizer, ranks=asked.ranks, terms=terms,
+                                recompute=subject.recompute)  # fmt: skip
     except config.ConfigError as problem:
         mine = str(problem).partition(":")[0] in Asked.__dataclass_fields__
         raise config.ConfigError(f"--{problem}" if mine else str(problem)) from None
@@ -146,6 +147,7 @@ class Subject:
     context: int | None
     optimizer: config.Optimizer | None = None
     tokens: float | None = None
+    recompute: bool = False
 
 
 def chosen(thing: str, overrides: list[str], asked: Asked) -> Subject:
@@ -174,11 +176,11 @@ def preset(name: str, overrides: list[str]) -> config.Transformer | config.Tower
 
 def of_recipe(thing: str, overrides: list[str]) -> Subject:
     read = found(thing, overrides)
-    tokens = None
-    if isinstance(read.whole, config.Recipe) and read.whole.train.minutes is None:
-        train = read.whole.train
-        tokens = (train.steps or 0) * train.batch * train.accumulate * train.context
-    return Subject(read.model, read.batch, read.context, read.optimizer, tokens or None)
+    if not isinstance(read.whole, config.Recipe):
+        return Subject(read.model, read.batch, read.context, read.optimizer)
+    train = read.whole.train
+    tokens = (train.steps or 0) * train.batch * train.accumulate * train.context if train.minutes is None else 0
+    return Subject(read.model, read.batch, read.context, read.optimizer, tokens or None, train.recompute)
 
 
 def in_precision(c: Any, precision: str) -> Any:

@@ -44,8 +44,8 @@ class Ahead:
             self.close()
             if "exited unexpectedly" not in str(problem):
                 raise
-            raise RunError(f"a process that made batches was killed before step {step:,}; if the memory was full, ask "
-                           f"for fewer than {self.workers} workers") from None  # fmt: skip
+            raise RunError(f"a process that made batches was killed before step {step:,}; resume the run, and if the "
+                           f"memory was full ask for fewer than {self.workers} workers (train.workers)") from None
         self.next = step + 1
         if isinstance(found, Failed):
             raise DataError(found.why)

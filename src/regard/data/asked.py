@@ -63,8 +63,9 @@ def parted(whole: Examples, share: float) -> tuple[Examples, Examples]:
     back = (whole.marks() & 0xFFFFFFFF).double() < share * 2.0**32
     train, rest = back.logical_not().nonzero()[:, 0], back.nonzero()[:, 0]
     if not len(train) or not len(rest):
-        raise DataError(f"{whole.name}: {len(whole):,} rows are too few to keep {share:g} of them for validation; name "
-                        f"more, or set data.validation=0")  # fmt: skip
+        unlike = len(whole.marks().unique())
+        raise DataError(f"{whole.name}: {len(whole):,} rows are too few to keep {share:g} of them for validation "
+                        f"({unlike:,} are different); name more, or set data.validation=0")  # fmt: skip
     return whole.part(train, whole.name), whole.part(rest, f"{share:g} of {whole.name}")
 
 

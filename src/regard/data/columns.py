@@ -58,5 +58,6 @@ def text_in(record: Record, column: str) -> str:
     if isinstance(found, list) and all(isinstance(word, str) for word in found):
         return " ".join(found)
     if not isinstance(found, str):
-        raise DataError(f"{record.where}: {column!r} is {found!r:.40} and no text; name one that is by data.column")
+        raise DataError(f"{record.where}: {column!r} is {found!r:.40} and no text; name one that is by "
+                        "data.column or in task, or pass it over by data.bad=skip")  # fmt: skip
     return found

@@ -1,7 +1,7 @@
 """Preparing: the text of a recipe becomes a tokenizer, and token ids to train and to validate on."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -66,8 +66,19 @@ def trained(setting: config.Text, sources: Sequence[Source | Column], folder: Pa
     path = folder / f"{store.key(about)}.tokenizer.json"
     with suppress(DataError):  # none there, or damaged
         return Tokenizer.load(path)
-    documents = (document for source in sources for document in source.documents(Tally.of(sources)))
-    made = train(setting, (part for document in documents for part in cut(document.parts(), "between words")))
+    made = train(setting, spoken(sources))
     with suppress(OSError):  # the ids will meet the same trouble, and say so
         store.put(path, [made.text().encode()])
     return made
+
+
+def spoken(sources: Sequence[Source | Column]) -> Iterator[str]:
+    """All that the sources say, in parts."""
+    tally, empty = Tally.of(sources), True
+    for document in (document for source in sources for document in source.documents(tally)):
+        for part in cut(document.parts(), "between words"):
+            empty = False
+            yield part
+    if empty:
+        names = ", ".join(dict.fromkeys(source.name for source in sources))
+        raise DataError(f"{names}: no text in it to learn words from; name a source that has some")

@@ -27,7 +27,7 @@ class Record(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         raise DataError(f"{self.where}: no column {name!r}; there are {', '.join(map(str, self)) or 'none'}, so name "
-                        "one of them")  # fmt: skip
+                        "one of them in data.column or task")  # fmt: skip
 
 
 class Tally:

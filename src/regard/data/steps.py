@@ -54,7 +54,8 @@ class Buckets:
         self.widths = -(-(rows.lengths() + added) // multiple) * multiple
         if (longest := int(self.widths.max())) > budget:
             raise DataError(f"{rows.name}: a row of {longest:,} tokens with its padding is more than a batch of "
-                            f"{budget:,}; allow more tokens a batch, or cut rows shorter")  # fmt: skip
+                            f"{budget:,}; allow more tokens a batch (train.tokens={longest}), or cut rows shorter by "
+                            "train.context")  # fmt: skip
         self.borders = list(cuts(self.widths.sort(descending=True).values, budget))
         self.turns, self.orders = Turns(self.count, seed), dict[int, Tensor]()
 

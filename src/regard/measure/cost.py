@@ -44,7 +44,8 @@ class Estimate:
     """One optimizer step on `batch` sequences of `context` tokens a rank, and what follows from it.
 
     `memory` is that of a rank alone, `rank` that of each of `ranks` that share; `activations` are by kernel, "auto"
-    being what a CPU would choose. `unit` is what `flops` are counted by: a token, an image, a pair.
+    being what a CPU would choose. `unit` is what `flops` are counted by: a token, an image, a pair. With `recompute`,
+    every block runs once more in backward, and activations in `memory` are the checkpointed ones.
     """
 
     batch: int
@@ -64,6 +65,7 @@ class Estimate:
     pace: Pace | None
     fit: Fit | None
     training: Training | None
+    recompute: bool = False
 
     @property
     def parameters(self) -> int:
@@ -88,7 +90,7 @@ class Estimate:
 
 def estimate(
     c: Config, *, batch: int = 1, context: int | None = None, optimizer: Optimizer | None = None, ranks: int = 1,
-    terms: Terms | None = None,
+    terms: Terms | None = None, recompute: bool = False,
 ) -> Estimate:  # fmt: skip
     """What a model costs, without making it; `context` is its longest, or 512, unless said."""
     c = getattr(c, "c", c)  # a model says its config
@@ -104,8 +106,9 @@ def estimate(
         copies = 2 * products(shape)
         kernels = {name: Activations(each.kept - copies, each.checkpointed) for name, each in kernels.items()}
     state, block = parameter_memory(shape, optimizer or config.AdamW()), largest_block(shape)
-    memory = Memory(state.weights, state.gradients, state.optimizer, kernels["auto"].kept)
-    parts, arithmetic, main = parameters(shape), flops(shape, context), spoken(c)
+    memory = Memory(state.weights, state.gradients, state.optimizer,
+                    kernels["auto"].checkpointed if recompute else kernels["auto"].kept)  # fmt: skip
+    parts, arithmetic, main = parameters(shape), flops(shape, context, recompute=recompute), spoken(c)
     its = arithmetic if main is c else flops(main, context)
     tokens = context if isinstance(main.embed, config.Embed) else main.embed.count
     pace = hired(terms, main.precision, ranks)
@@ -116,6 +119,7 @@ def estimate(
         complexity=complexity(tokens, main.trunk.dim, window=window(main.trunk)), pace=pace,
         fit=None if pace is None else Load(memory, kernels["auto"], block, batch, ranks).fit(pace.device.memory),
         training=trained(terms, sum(parts.values()), arithmetic.training_sequence / context, pace),
+        recompute=recompute,
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class Load:
 
     def smaller(self, has: float) -> Iterator[str]:
         state = replace(self.memory, activations=0).over(self.ranks, self.block).total
-        batch = int((has - state) * self.batch // max(self.held.kept, 1))
+        batch = int((has - state) * self.batch // max(self.memory.activations, 1))
         if 1 <= batch < self.batch:
             yield f"a batch of {batch}"
 

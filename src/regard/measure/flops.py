@@ -23,6 +23,7 @@ from regard.measure.ghost import Config, Model, outline
 from regard.measure.lengths import unit
 
 Grid = tuple[int, int] | None  # rows and columns, for tokens that fill an image
+BLOCKS = ("attention", "looking", "cross-attention", "feed-forward", "encoder")  # run again where they are recomputed
 PARTS = ("patches", "embedding", "attention", "looking", "cross-attention", "feed-forward", "encoder", "head")
 
 
@@ -30,11 +31,12 @@ PARTS = ("patches", "embedding", "attention", "looking", "cross-attention", "fee
 class Flops:
     """Floating-point operations forward, by part, for one of what a sequence holds `tokens` of.
 
-    An image or a pair of towers is one whole: there tokens is 1.
+    An image or a pair of towers is one whole: there tokens is 1. With `recompute`, blocks run once more in training.
     """
 
     parts: dict[str, float]
     tokens: int = 1
+    recompute: bool = False
 
     @property
     def forward(self) -> float:
@@ -42,7 +44,7 @@ class Flops:
 
     @property
     def training(self) -> float:
-        return sum(trained(part, count) for part, count in self.parts.items())
+        return sum(trained(part, count, self.recompute) for part, count in self.parts.items())
 
     @property
     def sequence(self) -> float:
@@ -54,9 +56,12 @@ class Flops:
         return self.training * self.tokens
 
 
-def trained(part: str, forward: float) -> float:
-    """Forward, and backward twice that: each product has two gradients of its size; of pixels nobody asks for one."""
-    return (2 if part == "patches" else 3) * forward
+def trained(part: str, forward: float, recompute: bool = False) -> float:
+    """Forward, and backward twice that: each product has two gradients of its size; of pixels nobody asks for one.
+
+    Recomputed blocks run forward once more, at most: torch leaves out a last product that no gradient asks for.
+    """
+    return (2 if part == "patches" else 3 + (recompute and part in BLOCKS)) * forward
 
 
 def rule(parameters: float, tokens: float, training: bool = True) -> float:  #: S140
@@ -64,12 +69,12 @@ def rule(parameters: float, tokens: float, training: bool = True) -> float:  #: 
     return (6 if training else 2) * parameters * tokens
 
 
-def flops(model: Model | Config, context: int, source: int | None = None) -> Flops:
+def flops(model: Model | Config, context: int, source: int | None = None, recompute: bool = False) -> Flops:
     """For sequences of `context` tokens; an encoder beside it reads `source` tokens, as many unless said."""
     shape = outline(model)
     count = context if unit(shape.c) == "token" else 1
     found = towers(shape, context) if isinstance(shape, Towers) else sequence(shape, context, source)
-    return Flops({name: found[name] / count for name in PARTS if found[name]}, count)
+    return Flops({name: found[name] / count for name in PARTS if found[name]}, count, recompute)
 
 
 def towers(shape: Towers, context: int) -> Counter[str]:

@@ -14,7 +14,9 @@ from regard.measure.memory import Optimizer, parameter_memory
 from regard.measure.updates import moving
 from regard.measure.work import work
 
-SLACK = 0.4  # of what comes and goes, so much more is held in pieces that nothing fits into; compiled code has none
+# of what comes and goes, so much more is held in pieces that nothing fits into: of the first LARGE bytes, and of the
+# rest (found on eager models here, with dropout and without); compiled code has none
+SLACK, LESS, LARGE = 0.4, 0.15, 120 * 10**6
 FUSED = 0.6  # of what comes and goes, so much is left on a GPU when the step is compiled (two models, there)
 LIBRARIES, COMPILER = 25 * 2**20, 80 * 2**20  # bytes of code that the first step brings in, and a compiled one
 
@@ -47,31 +49,39 @@ class Prediction:
 
 def predict(
     c: config.Transformer, *, batch: int = 1, context: int | None = None, optimizer: Optimizer | None = None,
-    accumulate: int = 1, device: str = "cpu", compiled: bool = False, known: Machine | None = None,
+    accumulate: int = 1, device: str | Machine = "cpu", compiled: bool = False, recompute: bool = False,
 ) -> Prediction:  # fmt: skip
-    """What a training step will cost on this machine, or on one that is `known`, before it is taken.
+    """What a training step will cost on a device of this machine, or on a machine that is known, before it is taken.
 
-    Without a calibration, half a second of multiplying gives a floor for the time.
+    With `recompute`, every block runs once more in backward. Without a calibration, half a second of multiplying
+    gives a floor for the time.
     """
     context, optimizer, said = checked(c, context), optimizer or config.AdamW(), list[str]()
-    asked, moves, shape = work(c, batch, context, here(device), compiled), moving(c, optimizer), outline(c)
+    place = str(device.about["device"]) if isinstance(device, Machine) else device
+    asked, moves = work(c, batch, context, here(place), compiled, recompute), moving(c, optimizer)
+    shape = outline(c)
     held = parameter_memory(shape, optimizer)
-    peak = int(FUSED * asked.peak) if compiled and device == "cuda" else asked.peak
+    peak = int(FUSED * asked.peak) if compiled and place == "cuda" else asked.peak
     passing = max(peak + (held.gradients if accumulate > 1 else 0), held.gradients + moves.peak)
-    count = flops(shape, context).training_sequence * batch * accumulate
-    known = known or machine(device, said.append)
+    count = flops(shape, context, recompute=recompute).training_sequence * batch * accumulate
+    known = device if isinstance(device, Machine) else machine(place, said.append)
     if known is not None:
         seconds, parts = known.step(asked, moves, c.precision, accumulate)
     else:
-        seconds = count / floor.multiplying(c, batch * context, device)
+        seconds = count / floor.multiplying(c, batch * context, place)
         parts, said = {"products": seconds}, said or [f"this machine is not calibrated; {AGAIN}"]
     return Prediction(seconds, count, held.weights, held.optimizer, passing, parts, *said)
 
 
 def process(bill: Prediction, compiled: bool) -> int:
     """The most bytes that this process will hold: what it holds now, its weights among that, and what a step adds."""
-    more = COMPILER if compiled else int(SLACK * bill.passing)
+    more = COMPILER if compiled else pieces(bill.passing)
     return resident() + bill.optimizer + bill.passing + LIBRARIES + more
+
+
+def pieces(passing: int) -> int:
+    """Bytes between those that come and go, too few in one place for anything else."""
+    return int(SLACK * min(passing, LARGE) + LESS * max(0, passing - LARGE))
 
 
 def resident() -> int:

@@ -107,7 +107,8 @@ def tokens(bill: Estimate) -> int:
 def arithmetic_rows(bill: Estimate) -> Iterator[tuple[str, ...]]:
     yield "", "forward", "training", ""
     for part, count in bill.flops.parts.items():
-        yield part, si(count, "FLOP"), si(trained(part, count), "FLOP"), f"{100 * count / bill.flops.forward:.1f}%"
+        training = trained(part, count, bill.recompute)
+        yield part, si(count, "FLOP"), si(training, "FLOP"), f"{100 * count / bill.flops.forward:.1f}%"
     one = "an image" if bill.unit == "image" else f"a {bill.unit}"
     yield one, si(bill.flops.forward, "FLOP"), si(bill.flops.training, "FLOP"), ""
     if bill.unit == "token":
@@ -179,7 +180,7 @@ def assumptions(bill: Estimate | Count) -> Iterator[str]:
     """What was taken for granted, each in a sentence."""
     if isinstance(bill, Estimate) and bill.pace is not None and bill.pace.device.name != "here":
         yield "Activations are those of a CPU's kernels, without attention's dropout: fused kernels draw it again."
-    if isinstance(bill, Estimate) and bill.precision == "mixed" and bill.ranks == 1:
+    if isinstance(bill, Estimate) and bill.precision == "mixed" and bill.ranks == 1 and not bill.recompute:
         yield "Activations include the 16-bit copies of the weights that mixed precision keeps for backward."
     if bill.ranks > 1:
         yield ("Ranks are fully sharded: each holds its part of weights, gradients and optimizer, gathers one block "
@@ -188,7 +189,9 @@ def assumptions(bill: Estimate | Count) -> Iterator[str]:
     if pace is not None:
         peak = f"{si(pace.peak, 'FLOP/s')} in {'fp32' if pace.precision == 'fp32' else pace.device.type}"
         yield f"{pace.device.title}: {peak}, of which {pace.utilisation:.3g} is reached ({pace.device.source})."
-        yield "Training is forward and twice that backward; nothing is computed twice, and no rank ever waits or fails."
+        twice = isinstance(bill, Estimate) and bill.recompute
+        again = "blocks run forward once more in backward" if twice else "nothing is computed twice"
+        yield f"Training is forward and twice that backward; {again}, and no rank ever waits or fails."
         yield "Writing reads all weights and the cache for every token, from all ranks at once, as if they were one."
     if pace is not None and pace.price is not None:
         yield f"Every rank is paid {pace.price:g} an hour while it trains, and nothing else is paid."
@@ -222,7 +225,7 @@ def model_table(bill: Estimate) -> dict[str, Any]:
                  "training_sequence": ruled(bill, True)},
     }  # fmt: skip
     return {
-        "batch": bill.batch, "context": bill.context, "parts": bill.parts, "flops": flops,
+        "batch": bill.batch, "context": bill.context, "recompute": bill.recompute, "parts": bill.parts, "flops": flops,
         "activations": {kernel: asdict(held) for kernel, held in bill.activations.items()},
         "cache": None if bill.cache is None else asdict(bill.cache) | {"total": bill.cache.total},
         "share": asdict(bill.share), "growth": [asdict(row) for row in bill.growth],

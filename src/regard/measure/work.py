@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.efficient.recompute import recompute as forget
 from regard.measure.activations import Path, alone, at, everywhere, paths, put, shortest
 from regard.measure.ghost import Config, ghost
 from regard.measure.record import Charge, Record
@@ -38,8 +39,12 @@ class Work:
         return Work(charges, self.early + times * other.early, self.late + times * other.late)
 
 
-def work(c: Config, batch: int, context: int, device: str = "cpu", compiled: bool = False) -> Work:
+def work(
+    c: Config, batch: int, context: int, device: str = "cpu", compiled: bool = False, recompute: bool = False
+) -> Work:
     """Forward and backward of one batch; an encoder reads as many tokens as the decoder."""
+    if recompute:
+        return step(c, batch, context, device, compiled, True)
     short, rest = everywhere(c, shortest), everywhere(c, lambda trunk: alone(trunk, 0, 1))
     found = step(short, batch, context, device, compiled)
     for path in paths(c):
@@ -56,10 +61,10 @@ def added(rest: Config, path: Path, one: Any, batch: int, context: int, device: 
 
 
 @lru_cache(64)
-def step(c: Config, batch: int, context: int, device: str, compiled: bool) -> Work:
+def step(c: Config, batch: int, context: int, device: str, compiled: bool, recompute: bool = False) -> Work:
     """Everything that one forward and backward do, written down."""
     made = ghost(c, device)
-    made.model.train()
+    forget(made.model.train(), recompute)
     with made.mode, Record(compiled) as record:
         asked = loss(made.run(batch, context))
         turn = len(record.curve)

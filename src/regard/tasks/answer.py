@@ -97,7 +97,10 @@ class Answer(Task):
         """From which to which character the first right answer stands; None: there is none."""
         if not (right := self.right(record)):
             return None
-        at = context.find(right[0]) if self.c.start is None else first(records.column(record, self.c.start))
+        if self.c.start is not None and self.c.start not in record:
+            raise DataError(f"{records.place(record)}: no column {self.c.start!r} with the answer's first character; "
+                            "name it in task.start, or set task.start=none to look for the answer")  # fmt: skip
+        at = context.find(right[0]) if self.c.start is None else first(record[self.c.start])
         start = int(at) if str(at).isdecimal() else len(context)
         if context[start : start + len(right[0])] != right[0]:
             where = "in" if self.c.start is None else f"at character {at} of"

@@ -19,7 +19,7 @@ def column(record: Record, name: str) -> Any:
     if name not in record:
         there = ", ".join(map(repr, record)) or "none"
         raise DataError(f"{place(record)}: no column {name!r}{did_you_mean(name, list(record))} "
-                        f"the columns are {there}")  # fmt: skip
+                        f"the columns are {there}, so name one of them in task")  # fmt: skip
     return record[name]
 
 
@@ -71,6 +71,14 @@ def texts(record: Record, name: str, split: str | None = None) -> list[str]:
     return some
 
 
+def label(record: Record, name: str) -> str:
+    """The name of a class; numbers and truths are names too, and nothing is none."""
+    found = column(record, name)
+    if not isinstance(found, str | int | float) or not str(found).strip():
+        raise wrong(record, name, found, "a label: a word or a number")
+    return str(found)
+
+
 def chosen(record: Record, name: str, label: Any, classes: Sequence[str]) -> int:
     """The number of a label: by its name, or by the number itself where classes have other names."""
     if str(label) in classes:
@@ -79,7 +87,8 @@ def chosen(record: Record, name: str, label: Any, classes: Sequence[str]) -> int
         return int(label)
     shown = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
     raise DataError(f"{place(record)}: label {label!r} in column {name!r} is none of the {len(classes)} classes "
-                    f"({shown}); mend the label, or name it in task.classes")  # fmt: skip
+                    f"({shown}); mend the label, or name it in task.classes, or pass it over by "
+                    "data.bad=skip")  # fmt: skip
 
 
 def wrong(record: Record, name: str, found: Any, expected: str) -> DataError:

@@ -94,7 +94,8 @@ class Task:
             how = "two trunks; add model.encoder" if self.encoder else "one trunk alone; leave out model.encoder"
             raise ConfigError(f"model.encoder: {task} is asked of {how}")
         if head not in self.heads:
-            raise ConfigError(f"model.head.kind: {head!r}, and {task} needs {' or '.join(self.heads)}")
+            raise ConfigError(f"model.head.kind: {head!r}, and {task} needs {' or '.join(self.heads)}; "
+                              f"set model.head.kind={self.heads[0]}")  # fmt: skip
         for where, vocab, size in self.vocabularies(model):
             if vocab < size:
                 raise ConfigError(f"model.{where}.vocab: {vocab:,}, and the tokenizer has {size:,} tokens; "

@@ -35,7 +35,7 @@ def processor(device: torch.device) -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
 
-BITS = ("torch", "processor", "device", "threads")  # what of it can change the bits
+BITS = ("regard", "torch", "processor", "device", "threads")  # what of it can change the bits
 
 
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ def described(run: Run) -> dict[str, Any]:
     c, model, device = run.recipe.train, run.recipe.model, run.device.type
     rows = c.batch if c.tokens is None else max(1, c.tokens // c.context)
     bill = measure.predict(model, batch=rows, context=c.context, optimizer=c.optimizer, accumulate=c.accumulate,
-                           device=device, compiled=compiled(run))  # fmt: skip
+                           device=device, compiled=compiled(run), recompute=c.recompute)  # fmt: skip
     kernels = [f"{where} {plan}" for where, plan in measure.plans(model, c.context, batch=rows, device=device)]
     parameters = sum(weight.numel() for weight in run.model.parameters())
     return {"precision": c.precision, "seed": c.seed, "kernels": kernels, "parameters": parameters,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard import config
-from regard.config.errors import RunError
+from regard.config import DataError, RunError
 from regard.tasks import NextToken
 from regard.train import checkpoint
 from regard.train.board import Board
@@ -16,8 +15,10 @@ from regard.train.display import Display
 from regard.train.evaluate import Score, evaluate
 from regard.train.facts import write_json
 from regard.train.health import Health
+from regard.train.introduction import introduction
 from regard.train.log import Log, Unheard, line_of
 from regard.train.loop import Step, train
+from regard.train.refusals import Refusals
 from regard.train.run import Run
 from regard.train.samples import samples
 from regard.train.signals import Signals
@@ -63,8 +64,7 @@ class Fitting:
         self.waiting: list[Step] = []
         self.loss: float | None = None
         self.score: Score | None = None
-        self.refused: list[int] = []  # steps in a row that were not taken
-        self.spoken = False
+        self.refusals = Refusals(run, out)
         self.saved = run.step if resumed else -1
         self.health = Health(run)
         self.board: Board | None = None
@@ -76,9 +76,10 @@ class Fitting:
                 Signals(many=ranks.size > 1, speaks=ranks.local == 0) as self.signals, \
                 self.opened("log.jsonl") as self.log, self.opened("samples.jsonl") as self.samples, \
                 (Board(self.out / "board", run.step) if c.board and ranks.leads else nullcontext()) as self.board:
-            self.introduce()
+            for line in (*introduction(run, self.facts), *self.notes):
+                self.display.say(line)
             self.look()
-            self.advance()
+            self.advance_or_save()
             if self.saved != run.step:
                 self.save()  # before the last evaluation: whatever fails there, what was learned is kept
             if run.over:
@@ -95,6 +96,15 @@ class Fitting:
 
     def opened(self, name: str) -> Log:
         return Log(self.out / name) if self.run.ranks.leads else Unheard()
+
+    def advance_or_save(self) -> None:
+        """What was learned is kept, also where the data fail; by one process, since others may know of no failure."""
+        try:
+            self.advance()
+        except (DataError, RunError):
+            if self.run.ranks.size == 1 and self.saved != self.run.step:
+                self.save()
+            raise
 
     def advance(self) -> None:
         """One step after the other, and between them what is due."""
@@ -115,21 +125,6 @@ class Fitting:
         self.signals.caught = self.run.ranks.most(self.signals.caught or 0) or None
         return self.signals.caught is not None
 
-    def introduce(self) -> None:
-        run, recipe = self.run, self.run.recipe
-        assert recipe is not None
-        count = sum(weight.numel() for weight in run.model.parameters())
-        threads = "1 thread" if self.facts["threads"] == 1 else f"{self.facts['threads']} threads"
-        self.display.say(f"{count:,} parameters, {recipe.model.embed.vocab:,} tokens in the vocabulary, {epoch(run)}; "
-                         f"{self.facts['device']}, {threads}{crowd(run)}")  # fmt: skip
-        c = run.settings
-        warmup = c.schedule.warmup
-        if c.steps is not None and warmup > c.steps:
-            self.notes.append(f"train.schedule.warmup: {warmup:,} steps are longer than the run of {c.steps:,}; its "
-                              "learning rate is never reached, so make it shorter")  # fmt: skip
-        for note in self.notes:
-            self.display.say(note)
-
     # ---------------------------------------------------------------- steps
 
     def note(self, step: Step) -> None:
@@ -145,36 +140,24 @@ class Fitting:
         for step in self.waiting[:count]:
             line = line_of(step, self.run.settings.clip)
             if "skipped" in line:
-                line["batches"] = self.named(step)
+                line["batches"] = self.refusals.named(step)
             self.write(line)
             self.loss = float(step.loss)
             self.display.step(self.loss, step.tokens)
-            self.heed(step, line)
+            if said := self.refusals.heed(step, line):
+                self.display.say(said)
+            if self.refusals.too_many:
+                del self.waiting[: self.waiting.index(step) + 1]
+                self.give_up(line)
         del self.waiting[:count]
 
-    def named(self, step: Step) -> dict[str, list[int]]:
-        """Which rows were read: of records their numbers, of a text where they begin."""
-        names, count = getattr(self.run.data, "names", None), self.run.settings.accumulate
-        first = (step.number - 1) * count
-        return {str(number): names(number) if names else [] for number in range(first, first + count)}
-
-    def heed(self, step: Step, line: dict[str, Any]) -> None:
-        """Steps that were not taken: the first is told, and too many in a row end the run."""
-        if "skipped" not in line:
-            self.refused = []
-            return
-        self.refused.append(step.number)
-        if not self.spoken:
-            self.spoken = True
-            self.display.say(f"step {step.number:>11,}   {line['skipped']}, so nothing was learned from it; log.jsonl "
-                             "names its rows. If that goes on, lower train.optimizer.lr")  # fmt: skip
-        if len(self.refused) >= self.run.settings.guard.limit:
-            del self.waiting[: self.waiting.index(step) + 1]
-            if self.saved < self.refused[0] - 1:
-                self.save()  # nothing moved since the last good step
-            raise RunError(f"{self.out}: nothing could be learned from steps {self.refused[0]:,} to {step.number:,} "
-                           f"({line['skipped']}); what was learned before is kept, `regard doctor {self.out}` looks "
-                           "for the reason, and a lower train.optimizer.lr often helps")  # fmt: skip
+    def give_up(self, line: dict[str, Any]) -> None:
+        """Nothing has moved since the last good step, so what it left can be saved."""
+        problem = self.refusals.problem(line)
+        self.refusals.row, last = [], self.refusals.row[0] - 1
+        if self.saved < last:
+            self.save()
+        raise problem
 
     def write(self, line: dict[str, Any]) -> None:
         self.log.write(line)
@@ -232,7 +215,7 @@ class Fitting:
         run = self.run
         line = {"step": run.step, "eval_loss": score.loss, "eval_tokens": score.count, **score.scores}
         self.write({**line, **({"whole": True} if whole else {}), "seconds": run.seconds})
-        unit = "tokens" if "vocabulary" in run.task.heads else "examples"
+        unit = "examples" if "pooled" in run.task.heads else "tokens"
         part = f"all {score.count:,} {unit}" if whole else f"{score.count:,} {unit}"
         if whole and isinstance(run.task, NextToken):
             part = "the whole validation text"
@@ -302,15 +285,3 @@ class Fitting:
 def passed(before: float, now: float, minutes: float | None) -> bool:
     """Whether the clock went past another so many minutes."""
     return minutes is not None and int(before / (60 * minutes)) < int(now / (60 * minutes))
-
-
-def crowd(run: Run) -> str:
-    return f", {run.ranks.size} processes ({run.ranks.way})" if run.ranks.size > 1 else ""
-
-
-def epoch(run: Run) -> str:
-    """How much there is to read."""
-    if isinstance(run.task.c, config.NextToken) and run.windowed:
-        return f"{getattr(run.data, 'count', 0) * run.settings.context:,} to read an epoch"
-    rows = getattr(run.data, "rows", [])
-    return f"{len(rows):,} rows an epoch"

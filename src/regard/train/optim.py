@@ -80,7 +80,7 @@ class Optimizer:
         return norm, taken
 
     def zero_grad(self) -> None:
-        for weight in self.names.values():
+        for weight in (*self.names.values(), *self.masters.values()):
             weight.grad = None
 
     def state(self) -> dict[str, Tensor]:

@@ -147,7 +147,8 @@ def in_rows(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) ->
     if c.context < SHORTEST:
         raise config.ConfigError(f"train.context: {c.context} leaves no room for a text and its special tokens; choose "
                                  f"{SHORTEST} or more")  # fmt: skip
-    recipe = replace(recipe, task=tasks.discovered(recipe.task, records(recipe.data)))
+    tally = data.Tally(recipe.data.bad)  # what is bad is told of once, where examples are made
+    recipe = replace(recipe, task=tasks.discovered(recipe.task, records(recipe.data, tally), tally.bad))
     tokenizer = tokenizer or data.learned(recipe.data, recipe.text, tasks.spoken(recipe.task))
     tokenizer = tasks.equip(recipe.task, tokenizer)
     recipe = fitted(recipe, tokenizer)
@@ -163,8 +164,7 @@ def in_rows(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) ->
     return Reading(recipe, tokenizer, task, batches(train, task, c), checked(validation, task, c), digest)
 
 
-def records(c: config.Data) -> Iterator[data.Record]:
-    tally = data.Tally(c.bad)
+def records(c: config.Data, tally: data.Tally) -> Iterator[data.Record]:
     return (record for table in data.tables(c.sources, c) for record in table.records(tally))
 
 
@@ -197,11 +197,20 @@ class Near(Sequence[data.Example]):
 def paired(documents: Examples, task: tasks.Masked, seed: int, voice: Voice) -> Examples:
     """Pairs of parts for next sentence, kept as examples of their own; which tokens are hidden is drawn anew."""
 
+    if len(documents) < 2:
+        raise config.DataError(f"{documents.name}: one document, and for task.next_sentence half of the second parts "
+                               "come from another; name more text, or keep more of it in data.validation")  # fmt: skip
     near = Near(documents)
 
     def made(tally: data.Tally) -> Iterator[data.Example]:
+        empty = True
         for place in range(len(documents)):
-            yield from task.pairs(near, place, data.chance(seed, "pairs", place))
+            for pair in task.pairs(near, place, data.chance(seed, "pairs", place)):
+                empty = False
+                yield pair
+        if empty:
+            raise config.DataError(f"{documents.name}: no document has two sentences, which are its lines; set "
+                                   "data.documents=true to have an empty line end a document")  # fmt: skip
 
     which = None if documents.which is None else store.key(documents.which.tolist())
     key = {"pairs": FORMAT, "of": documents.digest, "which": which, "seed": seed}

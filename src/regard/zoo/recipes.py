@@ -73,6 +73,8 @@ def filled(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         position = inside(whole, *path, "position")
         if textual and position.get("kind") == "learned" and "length" not in inside(asked, *path, "position"):
             inside(whole, *path)["position"] = {**position, "length": train.get("context", config.Train().context)}
+    if "head" not in asked and (head := fit_head(inside(laid_over(given, changes), "task"), inside(whole, "head"))):
+        whole["head"] = head
     if inside(whole, "head").get("kind") == "each" and "out" not in inside(asked, "head"):
         whole["head"] = {**inside(whole, "head"), "out": UNKNOWN}
     if train.get("precision") in PRECISIONS and ("precision" not in whole or "precision" in train_changes):
@@ -82,6 +84,17 @@ def filled(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     if "precision" in whole and "precision" not in train:
         train = {**train, "precision": whole["precision"]}
     return {**laid_over(given, changes), "model": whole, "train": train}
+
+
+def fit_head(task: dict[str, Any], head: dict[str, Any]) -> dict[str, Any]:
+    """A head that can be asked this, where the model's own cannot; nothing where it can."""
+    kind, asked = head.get("kind", "vocabulary"), task.get("kind")
+    if asked == "masked":
+        wanted = "both" if task.get("next_sentence") is True else "vocabulary"
+        return {} if kind == wanted else {"kind": wanted}
+    if asked in ("classify", "regress"):
+        return {} if kind == "pooled" else {"kind": "pooled", "place": "mean"}
+    return {} if asked not in ("tag", "answer") or kind == "each" else {"kind": "each"}
 
 
 def two_sided(model: dict[str, Any]) -> bool:

@@ -91,12 +91,9 @@ def added(case: Case, size: Size) -> int:
 
 def predicted(case: Case, size: Size) -> measure.Prediction:
     c, device = case.model.c, case.run.device.type
-    bill = measure.predict(c, batch=size.rows, context=size.width, optimizer=case.settings.optimizer,
-                           accumulate=size.accumulate, device=device, compiled=compiled(case.run))  # fmt: skip
-    if not size.recompute:
-        return bill
-    kept = measure.held(c, size.rows, size.width)
-    return replace(bill, passing=max(0, bill.passing - kept.kept + kept.checkpointed))
+    return measure.predict(c, batch=size.rows, context=size.width, optimizer=case.settings.optimizer,
+                           accumulate=size.accumulate, device=device, compiled=compiled(case.run),
+                           recompute=size.recompute)  # fmt: skip
 
 
 def available(device: torch.device) -> float:

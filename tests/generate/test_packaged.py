@@ -1,0 +1,79 @@
+"""The translator that comes with the package: whole, small, offline, and where it looks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import regard
+from regard.hub.manifest import verify
+from regard.zoo.models import TRANSLATOR, names, packaged
+
+CATS = "The cat sat on the mat."
+AREA = "The agreement on the European Economic Area was signed in August 1992."
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return regard.load(TRANSLATOR)
+
+
+def test_it_is_whole_and_small():
+    folder = packaged(TRANSLATOR)
+
+    assert names() == [TRANSLATOR] and verify(folder) == ""
+    assert sum(path.stat().st_size for path in folder.glob("*.safetensors")) <= 15_000_000
+
+
+def test_a_folder_of_that_name_on_the_disk_goes_before_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / TRANSLATOR).mkdir()
+
+    assert packaged(TRANSLATOR) is None and packaged("en-de") is None
+
+
+@pytest.mark.parametrize(("english", "french"), {
+    CATS: "Le chat s'assit sur le tapis.",
+    "This course is fantastic.": "Ce cours est fantastique.",
+    "My brother is taller than I am.": "Mon frère est plus grand que moi.",
+    "Could you help me with my homework?": "Pourriez-vous m'aider pour mes devoirs ?",
+    "Where is the nearest train station?": "Où se trouve la gare la plus proche ?",
+}.items())  # fmt: skip
+def test_it_gives_good_french(translator, english, french):
+    assert translator.translate(english) == french
+
+
+def looks(alignment, target):
+    """The token of the source that a token of the target looks at most."""
+    row = alignment.weights[alignment.target.index(target)]
+    return alignment.source[int(row.argmax())]
+
+
+@pytest.mark.spec("S172")
+def test_while_it_says_chat_it_looks_at_the_cat(translator):
+    assert looks(translator.align("The cat sat.", "Le chat s'assit."), "·chat") == "·cat"
+
+
+@pytest.mark.spec("S173")
+def test_the_agreement_on_the_european_economic_area_is_aligned_word_by_word(translator):
+    """Also where French turns the order round: économique comes before européenne."""
+    found = translator.align(AREA, "L'accord sur la zone économique européenne a été signé en août 1992.")
+    meant = {"accord": "·agree", "·sur": "·on", "·éc": "·E", "·eu": "·Europe", "·sign": "·sign", "·19": "·19"}
+
+    assert len(AREA.split()) == 12
+    assert {piece: looks(found, piece) for piece in meant} == meant
+    assert found.target.index("·éc") < found.target.index("·eu")
+    assert found.source.index("·E") > found.source.index("·Europe")
+
+
+@pytest.mark.slow
+def test_the_command_needs_no_model_and_no_network(tmp_path):
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(regard.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-m", "regard", "translate", CATS, "--json"], cwd=tmp_path, env=offline,
+                          capture_output=True, encoding="utf8", timeout=120)  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["text"] == "Le chat s'assit sur le tapis."
