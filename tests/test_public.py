@@ -11,7 +11,7 @@ from regard import config as C
 
 NAMES = {
     "KERNELS", "Run", "Tokens", "Towers", "Transformer", "__version__", "build", "config", "efficient", "estimate",
-    "explain", "inputs", "line", "load", "looking", "mask", "preset", "raster", "train",
+    "evaluate", "explain", "inputs", "line", "load", "looking", "mask", "preset", "raster", "train",
 }  # fmt: skip
 SETTINGS = [
     "model.dim", "model.depth", "model.heads", "train.steps", "train.minutes", "train.seed", "train.save_every",

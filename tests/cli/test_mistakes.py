@@ -223,7 +223,7 @@ MISTAKES = {
     ),  # fmt: skip
     # -------- what is asked, and of whom
     "words from a head of classes": (
-        "train encoder.toml task.kind=masked", USAGE,
+        "train encoder.toml task.kind=masked model.head.kind=pooled", USAGE,
         "model.head.kind 'pooled' 'masked' model.head.kind=vocabulary",
     ),  # fmt: skip
     "a translator with one trunk": (

@@ -123,7 +123,7 @@ def test_a_narrow_screen_shows_what_each_token_looked_at_most(say, translator, m
 
 
 MISTAKES = {
-    "no model": (["a"], 2, "--model: no translator comes with the package; name the folder of one"),
+    "no model": (["a", "--model", "nowhere"], 3, "nowhere: no such folder; name a run, a checkpoint"),
     "no text": (["--model", "translator"], 2, "TEXT: there is none; give a text or --file FILE"),
     "two texts": (["a", "--file", "f", "--model", "translator"], 2, "TEXT: there is --file f as well"),
     "an empty text": ([" ", "--model", "translator"], 3, "TEXT: ' ' is empty; give it some words"),
