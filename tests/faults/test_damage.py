@@ -8,6 +8,8 @@ import pytest
 from faults.made import count
 
 from regard.hub import folder as hub
+from regard.train.display import Counting
+from regard.train.parallel.ranks import ALONE
 
 restored = import_module("regard.train.fit").restored
 
@@ -56,7 +58,7 @@ def test_every_damaged_byte_is_found_and_the_checkpoint_before_is_used(run, figu
                 found = hub.newest(run)
             assert found == before, (number, path, harm)
             if number % 20 == 0:
-                made, *_ = restored(run, found, [])
+                made, *_ = restored(run, found, [], Counting(quiet=True), ALONE)
                 assert made.step == 9
         finally:
             path.write_bytes(data)

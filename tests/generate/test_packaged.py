@@ -28,9 +28,11 @@ def test_it_is_whole_and_small():
     assert sum(path.stat().st_size for path in folder.glob("*.safetensors")) <= 15_000_000
 
 
-def test_a_folder_of_that_name_on_the_disk_goes_before_it(tmp_path, monkeypatch):
+def test_a_model_of_that_name_on_the_disk_goes_before_it_and_any_other_folder_does_not(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / TRANSLATOR).mkdir()
+    assert packaged(TRANSLATOR) is not None
+    (tmp_path / TRANSLATOR / "config.json").write_text("{}")
 
     assert packaged(TRANSLATOR) is None and packaged("en-de") is None
 

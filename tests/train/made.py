@@ -46,6 +46,10 @@ KINDS = {
     "bf16": ["train.precision=bf16"],
     "muon in bf16": ["train.optimizer.kind=muon", "train.precision=bf16"],
     "accumulated": ["train.accumulate=2"],
+    "adafactor": ["train.optimizer.kind=adafactor"],
+    "averaged": ["train.average=0.9"],
+    "frozen and recomputed": ['train.freeze=["embed"]', "train.recompute=true"],
+    "packed": ["train.pack=true"],
     "llama": ["model.preset=llama-7b", "model.hidden=20"],
 }
 

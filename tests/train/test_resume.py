@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from regard.train import Run, fit, resume, train
 from regard.train.checkpoint import prune
 from regard.train.signals import Signals
 
-TENSORS = ("model.safetensors", "train/optim.safetensors", "train/rng.safetensors")
+TENSORS = ("model.safetensors", "train/optim.safetensors", "train/rng.safetensors", "train/guard.safetensors")
 
 
 def steps(run):
@@ -33,7 +34,9 @@ def assert_same_run(ours, theirs):
     for name in ("log.jsonl", "samples.jsonl"):
         assert lines(ours / name) == lines(theirs / name), name
     assert last(ours).name == last(theirs).name
-    for name in TENSORS:
+    names = {path.relative_to(last(theirs)) for path in last(theirs).rglob("*.safetensors")}
+    assert names >= {Path(name) for name in TENSORS}
+    for name in names:
         assert (last(ours) / name).read_bytes() == (last(theirs) / name).read_bytes(), name
 
 

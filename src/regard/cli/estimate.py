@@ -179,7 +179,7 @@ def of_recipe(thing: str, overrides: list[str]) -> Subject:
     if not isinstance(read.whole, config.Recipe):
         return Subject(read.model, read.batch, read.context, read.optimizer)
     train = read.whole.train
-    tokens = (train.steps or 0) * train.batch * train.accumulate * train.context if train.minutes is None else 0
+    tokens = (train.steps or 0) * train.rows * train.accumulate * train.context if train.minutes is None else 0
     return Subject(read.model, read.batch, read.context, read.optimizer, tokens or None, train.recompute)
 
 

@@ -71,7 +71,7 @@ def found(thing: str, overrides: list[str]) -> Subject:
         return Subject(read.config, read.config, read.context, 1, None, device("auto"))
     recipe = with_vocabulary(zoo.read_recipe(thing, overrides))
     train = recipe.train
-    return Subject(recipe.model, recipe, train.context, train.batch, train.optimizer, device(train.device))
+    return Subject(recipe.model, recipe, train.context, train.rows, train.optimizer, device(train.device))
 
 
 def device(name: str) -> str:

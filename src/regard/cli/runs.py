@@ -1,7 +1,9 @@
 """Verbs around a run: train it, resume it, write its report again."""
 
+import os
 import shlex
 from contextlib import suppress
+from json import dumps as quoted
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,8 +36,12 @@ def train(
     json: Json = False,
 ) -> int:
     """Train a model: checkpoints, log and report.html."""
-    changes = (overrides or []) + ([f"train.init_from={init_from}"] if init_from is not None else [])
-    if "=" in recipe and not Path(recipe).exists():
+    changes = list(overrides or [])
+    if init_from is not None:
+        if twice := [line for line in changes if line.partition("=")[0].strip() == "train.init_from"]:
+            raise config.ConfigError(f"--init-from {init_from}: and {twice[0]} says it too; keep one of the two")
+        changes.append(f"train.init_from={quoted(init_from)}")
+    if "=" in recipe and not os.path.exists(recipe):
         raise config.ConfigError(f"{recipe}: a setting stands where the recipe should; name the recipe before it")
     said = zoo.read_recipe(recipe, changes)
     if dry_run:

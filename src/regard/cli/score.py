@@ -2,10 +2,12 @@
 
 import errno
 import json as jsons
+import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +17,7 @@ from regard import config, zoo
 from regard.cli.output import Checkpoint, Json, as_json, as_rows, faint, in_options, with_torch
 from regard.generate.score import Scoring
 
+SETTING = re.compile(r"[a-z_.]+=")
 EVERY = 10.0  # seconds between lines where nobody watches
 PERCENT = ("translate", "answer")  # kinds whose scores are from 0 to 100
 
@@ -43,7 +46,7 @@ def evaluate(
              "group": group or None}  # fmt: skip
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     in_options(Scoring, settings)
-    changes = [word for word in files or [] if "=" in word and not Path(word).exists()]
+    changes = [word for word in files or [] if SETTING.match(word) and not os.path.exists(word)]
     sources = tuple(word for word in files or [] if word not in changes)
     with_torch()
     from regard.train.exam import evaluate as examined
@@ -84,19 +87,15 @@ def written(path: Path | None) -> Iterator[Callable[[dict[str, Any]], object] | 
     if path is None:
         yield None
         return
+    from regard.data.store import writing
+
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "", str(path))
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("w", encoding="utf8") as file:
-            yield lambda row: file.write(jsons.dumps(row, ensure_ascii=False, default=str) + "\n")
-        part.replace(path)
-    except OSError as problem:
-        problem.filename = str(path) if problem.filename == str(part) else problem.filename
-        raise
-    finally:
-        with suppress(OSError):
-            part.unlink()
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT).lower(), str(path))
+    real = path.resolve()
+    with writing(real) if real.is_file() or not real.exists() else real.open("wb") as file:  # a device, a pipe
+        yield lambda row: file.write(jsons.dumps(row, ensure_ascii=False, default=str).encode() + b"\n")
 
 
 @contextmanager

@@ -183,6 +183,11 @@ class Train:
     patience: int | None = None
     board: bool = False
 
+    @property
+    def rows(self) -> int:
+        """Rows of `context` tokens in a micro-batch."""
+        return self.batch if self.tokens is None else max(1, self.tokens // self.context)
+
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None and self.epochs is None:
             raise ValueError("steps: say how long the run is, by steps, epochs or minutes")

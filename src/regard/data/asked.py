@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from regard import config
 from regard.config import DataError
 from regard.data import store
@@ -34,10 +36,7 @@ def ask(
         names = [table.name for table in tables]
         name = ", ".join(names[:3] + ["..."] * (len(names) > 3))
         key = {"sources": [table.digest for table in tables], "make": about}
-        found = kept(lambda tally: made(tables, make, tally), key, folder, name, data.bad, notice, progress)
-        for line in found.told:
-            notice(f"{name}: {line}")
-        return found
+        return kept(lambda tally: made(tables, make, tally), key, folder, name, data.bad, notice, progress)
 
     whole = those(sources)
     if isinstance(data.validation, str | tuple):
@@ -55,12 +54,17 @@ def made(tables: Sequence[Table], make: Make, tally: Tally) -> Iterator[Example]
             yield from some if isinstance(some, list) else [some]
 
 
+def kept_back(marks: Tensor, share: float) -> Tensor:
+    """Which rows are to validate on, by the hash of what they ask."""
+    return (marks & 0xFFFFFFFF).double() < share * 2.0**32
+
+
 def parted(whole: Examples, share: float) -> tuple[Examples, Examples]:
     """Rows to train and to validate on, by a hash of what they ask: the same question is never in both.
 
     So about `share` of the rows are kept back, whatever the order of the file, and the same ones when it grows.
     """
-    back = (whole.marks() & 0xFFFFFFFF).double() < share * 2.0**32
+    back = kept_back(whole.marks(), share)
     train, rest = back.logical_not().nonzero()[:, 0], back.nonzero()[:, 0]
     if not len(train) or not len(rest):
         unlike = len(whole.marks().unique())

@@ -198,6 +198,8 @@ def kept(
     files, told = found or in_memory(made, bad, progress)
     if not files.count:
         raise DataError(f"{name}: no records to learn from; name a source that has some")
+    for line in told:
+        notice(f"{name}: {line}")
     return Examples(files, name, told=told, digest=path.name)
 
 

@@ -22,7 +22,7 @@ def cost(run: Run, model: Any) -> dict[str, Any]:
 def arithmetic(run: Run, model: Any, parameters: int) -> list[Row]:
     assert run.recipe is not None
     c, each = run.recipe.train, step_seconds(run)
-    rows = c.batch if c.tokens is None else max(1, c.tokens // c.context)
+    rows = c.rows
     whole = measure.flops(model, c.context).training_sequence * rows * c.accumulate
     paid, note = "not timed", "matrix products, forward and backward"
     if run.recipe.task.kind != "next":  # rows are of many lengths, and what their padding costs is not known

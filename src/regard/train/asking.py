@@ -13,6 +13,7 @@ from regard.core.masks import mask
 from regard.generate.limits import reach, window
 from regard.generate.model import Transformer
 from regard.tasks import Rows, Task
+from regard.train.reading import one_column
 from regard.zoo.presets import laid_over
 
 LENGTH = 512  # of rows, for a model that does not say how much it reads at once
@@ -69,8 +70,13 @@ def question(
         known = guessed(model.c)
     task = {} if known is None else {"task": config.tree(known)}
     like = given if recipe is None else inherited(given, recipe.data, isinstance(known, config.NextToken))
+    if "text" in changes.get("task", {}):  # another column than that of training
+        like = replace(like, column=given.column)
+    elif "column" in changes.get("data", {}) and isinstance(known, config.NextToken):
+        task = {"task": config.tree(config.NextToken())}
     made, said = (config.make(Asked, laid_over({"data": config.tree(data)} | task, changes)) for data in (like, given))
-    return Question(made.data, classed(made.task, model.c), said.data)
+    data, asked = one_column(made.data, classed(made.task, model.c))
+    return Question(data, asked, said.data)
 
 
 def inherited(given: config.Data, before: config.Data, text: bool) -> config.Data:

@@ -152,15 +152,9 @@ class Exam:
             found = read(alone, self.tokenizer, self.voice).validation
             assert found is not None
             return found
-        made = prepare(self.column(), config.Bytes(), tokenizer=self.tokenizer, notice=self.voice.notice,
+        made = prepare(self.asked.data, config.Bytes(), tokenizer=self.tokenizer, notice=self.voice.notice,
                        progress=self.voice.progress)  # fmt: skip
         return Text(made.train, length(self.model))
-
-    def column(self) -> config.Data:
-        """A text is looked for in the column that either of the two settings names."""
-        task, data = self.asked.task, self.asked.data
-        assert isinstance(task, config.NextToken)
-        return replace(data, column=task.text) if data.column == config.Data().column else data
 
     def rows(self, each: Each | None, how: Scoring) -> Evaluation:
         """Everything else: record by record."""

@@ -15,7 +15,7 @@ def described(run: Run) -> dict[str, Any]:
     """What the report tells of the run before it began: its size, and what it should cost."""
     assert run.recipe is not None
     c, model, device = run.recipe.train, run.recipe.model, run.device.type
-    rows = c.batch if c.tokens is None else max(1, c.tokens // c.context)
+    rows = c.rows
     bill = measure.predict(model, batch=rows, context=c.context, optimizer=c.optimizer, accumulate=c.accumulate,
                            device=device, compiled=compiled(run), recompute=c.recompute)  # fmt: skip
     kernels = [f"{where} {plan}" for where, plan in measure.plans(model, c.context, batch=rows, device=device)]

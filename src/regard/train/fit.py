@@ -14,7 +14,7 @@ from regard.config import reader
 from regard.config.errors import unwritable
 from regard.hub import folder as hub
 from regard.text import Tokenizer
-from regard.train import checkpoint
+from regard.train import board, checkpoint
 from regard.train.alone import alone
 from regard.train.device import differences, surroundings
 from regard.train.display import Counting
@@ -32,6 +32,8 @@ def fit(recipe: config.Recipe, out: str | Path, *, command: str = "", quiet: boo
         if ranks.leads and ((out / "log.jsonl").exists() or (out / "checkpoints").exists()):
             raise config.ConfigError(f"{out}: there is a run already; resume it, or choose another folder")
         check_spoken(recipe, ranks)
+        if recipe.train.board:
+            board.check()
         notes: list[str] = []
         with Counting(quiet or not ranks.leads) as counting:
             run = Run.from_recipe(recipe, notice=notes.append, progress=counting, ranks=ranks)
@@ -122,6 +124,8 @@ def restored(
     now = around(run)
     start: dict[str, Any] = {"log": 0, "samples": 0, "surroundings": now}
     state = start if newest is None else checkpoint.load(run, newest)
+    if changes and run.ended:  # by train.patience, and it is asked to go on
+        run.ended, state["waited"] = False, 0
     if recipe.train.steps is not None and recipe.train.steps < run.step:
         raise config.ConfigError(f"train.steps: {recipe.train.steps:,}, and {out} has done {run.step:,}; "
                                  "ask for more, or begin a new run")  # fmt: skip

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from regard.train.evaluate import Score, evaluate
 from regard.train.facts import write_json
 from regard.train.health import Health
 from regard.train.introduction import introduction
-from regard.train.log import Log, Unheard, line_of
+from regard.train.log import Log, Unheard, line_of, plain
 from regard.train.loop import Step, train
 from regard.train.refusals import Refusals
 from regard.train.run import Run
@@ -154,9 +155,9 @@ class Fitting:
     def give_up(self, line: dict[str, Any]) -> None:
         """Nothing has moved since the last good step, so what it left can be saved."""
         problem = self.refusals.problem(line)
-        self.refusals.row, last = [], self.refusals.row[0] - 1
-        if self.saved < last:
-            self.save()
+        self.refusals.row = []
+        self.run.guard.again()
+        self.save()
         raise problem
 
     def write(self, line: dict[str, Any]) -> None:
@@ -213,7 +214,8 @@ class Fitting:
 
     def tell(self, score: Score, whole: bool) -> None:
         run = self.run
-        line = {"step": run.step, "eval_loss": score.loss, "eval_tokens": score.count, **score.scores}
+        marked = {name: plain(value) for name, value in score.scores.items()}
+        line = {"step": run.step, "eval_loss": plain(score.loss), "eval_tokens": score.count, **marked}
         self.write({**line, **({"whole": True} if whole else {}), "seconds": run.seconds})
         unit = "examples" if "pooled" in run.task.heads else "tokens"
         part = f"all {score.count:,} {unit}" if whole else f"{score.count:,} {unit}"
@@ -227,16 +229,19 @@ class Fitting:
         run, c = self.run, self.run.settings
         if self.score is None:
             return
-        if self.best is None or self.score.loss < self.best["loss"]:
+        if self.score.loss < (inf if self.best is None else self.best["loss"]):
             self.best, self.waited = {"step": run.step, "loss": self.score.loss}, 0
             if c.best and self.saved != run.step:
                 self.save()
+            elif c.best and run.ranks.leads:
+                self.point()
         else:
             self.waited += 1
         if c.patience is not None and self.waited >= c.patience:
             run.ended = True
-            self.display.say(f"step {run.step:>11,}   no better than at step {self.best['step']:,} for {c.patience} "
-                             "evaluations, so it ends here")  # fmt: skip
+            since = "ever" if self.best is None else f"at step {self.best['step']:,}"
+            self.display.say(f"step {run.step:>11,}   no better than {since} for {c.patience} evaluations, so it ends "
+                             "here")  # fmt: skip
 
     def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
         """What is left out here, resuming does again."""
@@ -276,7 +281,10 @@ class Fitting:
         best = self.best["step"] if self.best is not None and self.run.settings.best else None
         checkpoint.prune(folder, self.run.settings.keep, made, best)
         if best == self.run.step:
-            checkpoint.point(self.out / "best", made)
+            self.point()
+
+    def point(self) -> None:
+        checkpoint.point(self.out / "best", self.out / "checkpoints" / f"step-{self.run.step:06d}")
 
     def measured(self) -> dict[str, Any]:
         return {"seconds": self.run.seconds, "peak_memory": peak_memory(self.run.device)}

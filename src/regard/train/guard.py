@@ -61,6 +61,10 @@ class Guard:
         self.steps.add_(taken)
         self.row.add_(1).mul_(~taken)
 
+    def again(self) -> None:
+        """Count refusals from the beginning."""
+        self.row.zero_()
+
     def state(self) -> dict[str, Tensor]:
         return {"known": self.known}
 

@@ -143,6 +143,7 @@ def sizes(run: Run) -> Sizes:
 
 def changes(optimizer: Any, scale: Tensor) -> dict[str, float]:
     """How far a step moves each weight, squared; each moves alone and goes back, so little memory is needed."""
+    optimizer.begin()  # or a first step would leave its state here
     names = {id(weight): name for name, weight in optimizer.own.items()}
     grads = {id(weight): weight.grad for weight in optimizer.own.values() if weight.grad is not None}
     for weight in optimizer.own.values():

@@ -22,7 +22,7 @@ class Log:
 
     def write(self, line: dict[str, Any]) -> None:
         try:
-            self.file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            self.file.write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
             self.file.flush()
         except OSError as problem:
             raise unwritable(self.path, problem) from None

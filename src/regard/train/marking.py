@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from regard import data, tasks
 from regard.config import DataError
-from regard.data import Example, Progress, Record, Table, Tally
+from regard.data import Example, Progress, Record, Table, Tally, asked
 from regard.data.examples import mark
 from regard.generate.model import Transformer
 from regard.generate.translate import batches
@@ -59,7 +60,7 @@ def rows(
 def kept_back(example: Example, share: float) -> bool:
     """Whether training keeps a row for validation: by a hash of what it asks, as `data.ask` parts rows."""
     first = next(ids for ids in example.values() if isinstance(ids, list))
-    return (mark(array("i", first)) & 0xFFFFFFFF) < share * 2.0**32
+    return bool(asked.kept_back(torch.tensor(mark(array("i", first))), share))
 
 
 def evenly(all: Callable[[], Iterable[Row]], limit: int | None) -> Iterable[Row]:

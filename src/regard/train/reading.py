@@ -23,6 +23,7 @@ from regard.train.fitted import fitted
 AT_ONCE = 8192  # tokens that are evaluated together
 ROUND = 8  # lengths of rows are rounded up to this, so that there are few
 SHORTEST = 4  # tokens of a row
+UNCHUNKED = ("classify", "regress", "tag", "answer")  # tasks without a vocabulary to answer in
 FORMAT = 1  # of the examples that are kept
 
 
@@ -114,19 +115,41 @@ def read(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) -> Re
     recipe = agreed(recipe)
     c = recipe.train
     windows = isinstance(recipe.task, config.NextToken) and not c.pack and c.tokens is None
+    if c.padding == "left" and (windows or c.pack):
+        raise config.ConfigError("train.padding: windows of a text and packed rows are full, so there is nothing to "
+                                 "pad; leave it out")  # fmt: skip
     made = in_windows(recipe, tokenizer, voice) if windows else in_rows(recipe, tokenizer, voice)
     return replace(made, train=data.Ahead(made.train, c.workers)) if c.workers else made
 
 
 def agreed(recipe: config.Recipe) -> config.Recipe:
+    """The recipe, where its settings go together."""
+    c = recipe.train
+    check = {"train.best": c.best, "train.patience": c.patience is not None}
+    for name in (name for name, asked in check.items() if asked):
+        if not recipe.data.validation or (c.eval_every is None and c.eval_minutes is None):
+            raise config.ConfigError(f"{name}: it takes evaluations on the way, and there are none; set "
+                                     "data.validation and train.eval_every, or leave it out")  # fmt: skip
+    if c.chunk is not None and recipe.task.kind in UNCHUNKED:
+        raise config.ConfigError(f"train.chunk: task {recipe.task.kind!r} answers in no vocabulary; leave it out")
+    data, task = one_column(recipe.data, recipe.task)
+    return replace(recipe, data=data, task=task)
+
+
+def one_column(data: config.Data, task: config.Task) -> tuple[config.Data, config.Task]:
     """A text is looked for in one column, whichever of the two settings names it."""
-    task, column = recipe.task, recipe.data.column
-    if not isinstance(task, config.NextToken) or task.text == column:
-        return recipe
-    if "text" not in (task.text, column):
+    column, usual = data.column, config.Data().column
+    if column == getattr(task, "text", None):
+        return data, task
+    if not isinstance(task, config.NextToken):
+        if column != usual:
+            raise config.ConfigError(f"data.column: {column!r} is for the next token; name the columns of task "
+                                     f"{task.kind!r} in task")  # fmt: skip
+        return data, task
+    if usual not in (task.text, column):
         raise config.ConfigError(f"task.text: {task.text!r}, and data.column is {column!r}; name the column once")
-    named = column if task.text == "text" else task.text
-    return replace(recipe, task=replace(task, text=named), data=replace(recipe.data, column=named))
+    named = column if task.text == usual else task.text
+    return replace(data, column=named), replace(task, text=named)
 
 
 def in_windows(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) -> Reading:

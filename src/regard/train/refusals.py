@@ -12,7 +12,9 @@ class Refusals:
     """Those that follow each other; a step that is taken ends the row."""
 
     def __init__(self, run: Run, out: Path) -> None:
-        self.run, self.out, self.row, self.told = run, out, list[int](), False
+        count = int(run.guard.row)  # a run that goes on was in the midst of them
+        self.run, self.out, self.told = run, out, False
+        self.row = list(range(run.step - count + 1, run.step + 1))
 
     def heed(self, step: Step, line: dict[str, Any]) -> str:
         """Takes note of a line of the log; what to say of it, if anything."""

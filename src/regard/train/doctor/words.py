@@ -50,7 +50,9 @@ def spoken(case: Case, own: Tokenizer, ids: torch.Tensor) -> Finding:
     unknown = own.roles.get("unk")
     part = 0.0 if unknown is None else float((ids == unknown).float().mean())
     if part > UNKNOWN:
-        return wrong(f"{part:.0%} of {len(ids):,} tokens are unknown words", "text.fallback=true")
+        kind = None if case.run.recipe is None else case.run.recipe.text.kind
+        remedy = "text.fallback=true" if kind in ("char", "word") else "another tokenizer, or a model with another one"
+        return wrong(f"{part:.0%} of {len(ids):,} tokens are unknown words", remedy)
     told = f"{len(own):,} tokens, {part:.1%} of {len(ids):,} unknown"
     written, read = beginnings(case, own)
     if not written or not read:

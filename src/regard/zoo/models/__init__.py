@@ -7,10 +7,9 @@ TRANSLATOR = "en-fr"
 
 
 def packaged(name: str | Path) -> Path | None:
-    """The folder of a model that comes with the package; what stands under that name on the disk goes before it."""
-    if Path(name).exists() or str(name) not in names():
-        return None
-    return home() / str(name)
+    """The folder of a model that comes with the package; a model or a run of that name on the disk goes before it."""
+    mine = any((Path(name) / inner).exists() for inner in ("config.json", "config.toml", "checkpoints"))
+    return home() / str(name) if not mine and str(name) in names() else None
 
 
 def names() -> list[str]:
