@@ -85,7 +85,7 @@ def copied(desk, run):
 @pytest.mark.slow
 def test_a_disk_that_is_really_full_is_told_and_nothing_is_lost(desk, figures):
     """A real file system of so many bytes: what fits of a file is written, and the rest is refused."""
-    sizes, told = range(0, 370_000, count(4096, 52 * 1024)), 0
+    sizes, told = range(0, 520_000, count(4096, 74 * 1024)), 0
     for size in sizes:
         run = desk.new()
         end = desk.train(run, room=size + 4096)

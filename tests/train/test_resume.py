@@ -172,7 +172,8 @@ def test_handlers_are_as_they_were_afterwards(desk, recipe, stopped):
 def test_a_run_that_was_killed_forgets_what_it_logged_after_its_checkpoint(desk, recipe):
     with signals(5, times=2), pytest.raises(KeyboardInterrupt):  # two stop without saving, as a kill would
         fit(recipe("train.save_every=3", "train.eval_every=1", "report.new=3"), desk / "run", quiet=True)
-    assert len(lines(desk / "run/log.jsonl")) == 8 and steps(desk / "run") == ["step-000003"]
+    taken = [line["step"] for line in lines(desk / "run/log.jsonl") if "loss" in line]
+    assert taken[-1] > 3 and steps(desk / "run") == ["step-000003"]
     with (desk / "run/log.jsonl").open("a") as file:
         file.write('{"step": 6, "lo')  # half a line
     resume(desk / "run", quiet=True)

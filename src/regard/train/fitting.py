@@ -80,7 +80,7 @@ class Fitting:
             for line in (*introduction(run, self.facts), *self.notes):
                 self.display.say(line)
             self.look()
-            self.advance_or_save()
+            self.advance()
             if self.saved != run.step:
                 self.save()  # before the last evaluation: whatever fails there, what was learned is kept
             if run.over:
@@ -98,21 +98,12 @@ class Fitting:
     def opened(self, name: str) -> Log:
         return Log(self.out / name) if self.run.ranks.leads else Unheard()
 
-    def advance_or_save(self) -> None:
-        """What was learned is kept, also where the data fail; by one process, since others may know of no failure."""
-        try:
-            self.advance()
-        except (DataError, RunError):
-            if self.run.ranks.size == 1 and self.saved != self.run.step:
-                self.save()
-            raise
-
     def advance(self) -> None:
         """One step after the other, and between them what is due."""
         run, c = self.run, self.run.settings
         steps = train(run, self.display.say)
         before = run.seconds
-        while not self.asked() and (step := next(steps, None)):
+        while not self.asked() and (step := self.next(steps)):
             self.note(step)
             self.due = (c.eval_every is not None and step.number % c.eval_every == 0) or passed(
                 before, run.seconds, c.eval_minutes)  # fmt: skip
@@ -120,6 +111,15 @@ class Fitting:
             self.look()
             if c.save_every and step.number % c.save_every == 0 and not run.over and self.saved != run.step:
                 self.save()
+
+    def next(self, steps: Iterator[Step]) -> Step | None:
+        """What was learned is kept, also where the data fail; by one process, since others may know of no failure."""
+        try:
+            return next(steps, None)
+        except (DataError, RunError):
+            if self.run.ranks.size == 1 and self.saved != self.run.step:
+                self.save()
+            raise
 
     def asked(self) -> bool:
         """Whether a signal has come, to this process or to another one of the run."""
