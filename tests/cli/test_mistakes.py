@@ -288,6 +288,7 @@ MISTAKES = {
     "resuming what is no run": ("resume model", DATA, "model config.toml regard train"),
     "resuming what never was saved": ("resume old", DATA, "old checkpoint"),
     "resuming with another model": ("resume old model.dim=3", USAGE, "model.dim train.steps regard train --out"),
+    "evaluating nothing": ("evaluate nowhere", DATA, "nowhere no such folder"),
     "a report of nothing": ("report nowhere", DATA, "nowhere no such run regard train"),
     "explaining nothing": ("explain nowhere", USAGE, "nowhere no such recipe"),
     "explaining an empty folder": ("explain folder", DATA, "folder config.json"),

@@ -14,7 +14,6 @@ from regard.cli.output import as_json, with_torch
 
 ROWS = 2  # of the first batch that are shown
 PIECES, ASKED, WIDE = 24, 8, 100  # tokens, answers and characters of a row that people see; scripts get all
-NOTHING = -100  # the label where nothing is asked
 
 
 def dry(recipe: config.Recipe, json: bool) -> int:
@@ -97,6 +96,9 @@ def read(batch: dict[str, Any], place: int, name: str, real: str, tokenizer: Any
 
 def asked(c: config.Task, batch: dict[str, Any], place: int, tokenizer: Any) -> Iterator[dict[str, Any]]:
     """What should be answered: a word at a place, a class, a number, or where the answer stands."""
+    from regard.tasks.chunks import NOTHING
+    from regard.tasks.pairs import FOLLOWS
+
     classes, ids = getattr(c, "classes", ()), batch["ids"][place].tolist()
     for at, label in enumerate(batch["labels"][place].tolist() if "labels" in batch else []):
         if label != NOTHING:
@@ -106,7 +108,7 @@ def asked(c: config.Task, batch: dict[str, Any], place: int, tokenizer: Any) -> 
         label = batch["label"][place].item()
         yield {"answer": classes[label] if isinstance(c, config.Classify) else label}
     if "next" in batch:
-        yield {"answer": "the second part follows" if batch["next"][place] == 0 else "the second part is another's"}
+        yield {"answer": f"the second part {FOLLOWS[batch['next'][place]]}"}
     if "start" in batch:
         start, stop = int(batch["start"][place]), int(batch["stop"][place])
         yield {"place": start, "answer": tokenizer.decode(ids[start : stop + 1]) or "there is none"}

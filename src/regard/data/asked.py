@@ -15,7 +15,7 @@ from regard.data.examples import Example, Examples, kept
 from regard.data.prepared import trained
 from regard.data.records import Record, Table, Tally
 from regard.data.shards import Notice, Progress, quiet
-from regard.data.sources import heeded, tables
+from regard.data.sources import few, heeded, tables
 from regard.text import Tokenizer
 
 Make = Callable[[Record], Example | list[Example]]
@@ -33,8 +33,7 @@ def ask(
     heeded(data, [*sources, *own])
 
     def those(tables: Sequence[Table]) -> Examples:
-        names = [table.name for table in tables]
-        name = ", ".join(names[:3] + ["..."] * (len(names) > 3))
+        name = few([table.name for table in tables])
         key = {"sources": [table.digest for table in tables], "make": about}
         return kept(lambda tally: made(tables, make, tally), key, folder, name, data.bad, notice, progress)
 

@@ -20,7 +20,7 @@ from regard.config import DataError
 from regard.data import store
 from regard.data.columns import Column
 from regard.data.records import Tally
-from regard.data.sources import Source
+from regard.data.sources import Source, few
 from regard.text import Tokenizer, Unsayable
 
 FORMAT = 1
@@ -60,7 +60,7 @@ def tokenized(
     dtype = narrowest(len(tokenizer))
     about = {"format": FORMAT, "dtype": dtype, "texts": [source.digest for source in sources],
              "tokenizer": store.key(tokenizer.text())}  # fmt: skip
-    path, names = folder / f"{store.key(about)}.ids", [source.name for source in sources]
+    path = folder / f"{store.key(about)}.ids"
     data, tally = mapped(path, about), Tally.of(sources)
     if data is None:
         try:
@@ -73,7 +73,7 @@ def tokenized(
         data = in_memory(dtype, encoded(sources, tokenizer, tally, progress))
     if told := tally.told or passed_over(path):
         notice(told)
-    return Shards(data, ", ".join(names[:3] + ["..."] * (len(names) > 3)), store.key(about))
+    return Shards(data, few([source.name for source in sources]), store.key(about))
 
 
 def unkept(folder: Path, problem: OSError) -> str:

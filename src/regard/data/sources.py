@@ -118,6 +118,11 @@ def tables(names: Sequence[str], how: Data | None = None) -> list[Table]:
     return [Filed(thing, how) if isinstance(thing, Source) else thing for thing in things]
 
 
+def few(names: Sequence[str]) -> str:
+    """What several sources are called together."""
+    return ", ".join([*names[:3], *["..."] * (len(names) > 3)])
+
+
 def heeded(how: Data, things: Sequence[Source | Column | Table]) -> None:
     """No setting is passed over in silence."""
     told = [thing.table if isinstance(thing, Column) else thing for thing in things]

@@ -7,9 +7,9 @@ from regard import tasks
 from regard.tasks import Batch, Example, Task
 from regard.tasks.chunks import NOTHING
 from regard.tasks.losses import asked
+from regard.tasks.pairs import FOLLOWS
 
 LONGEST = 90  # tokens of a text that are shown
-FOLLOWS = ("it follows", "it does not follow")
 Row = dict[str, Any]
 Text = list[Any]  # strings, and places: {"said": ..., "meant": ..., "right": ...}
 
@@ -59,7 +59,7 @@ def filled(task: Task, model: Any, batch: Batch, examples: Sequence[Example], to
     ]
     if follows is not None:
         for row, a, b in zip(rows, follows.argmax(-1).tolist(), batch["next"].tolist(), strict=True):
-            row |= {"said": FOLLOWS[a], "meant": FOLLOWS[b], "right": a == b}
+            row |= {"said": f"it {FOLLOWS[a]}", "meant": f"it {FOLLOWS[b]}", "right": a == b}
     return rows
 
 

@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.data.packed import NOTHING as NOTHING  # the label where nothing is asked
 from regard.heads import Hidden
-
-NOTHING = -100  # the label where nothing is asked
 
 
 def chunked(hidden: Hidden, labels: Tensor, smoothing: float = 0.0, rows: int = 1024) -> Tensor:

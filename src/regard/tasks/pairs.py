@@ -17,6 +17,7 @@ from regard.tasks.rows import Example, trimmed
 from regard.tasks.specials import Specials
 
 SHORT = 0.1  # of the rows
+FOLLOWS = ("follows", "does not follow")  # the answers 0 and 1
 Pair = tuple[list[int], list[int], int, int]  # first, second, 0 if it follows, tokens cut
 
 

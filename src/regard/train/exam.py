@@ -16,7 +16,7 @@ from typing import Any
 from regard import config, tasks
 from regard.config import ConfigError, DataError
 from regard.data import Notice, Progress, Record, Table, Tally, prepare, quiet, tables
-from regard.data.sources import heeded
+from regard.data.sources import few, heeded
 from regard.generate.limits import least
 from regard.generate.model import Transformer, load
 from regard.generate.score import Scoring, sacrebleu
@@ -90,6 +90,8 @@ def evaluate(
     name = "model" if isinstance(model, Transformer) else str(model)
     run = None if isinstance(model, Transformer) else run_of(Path(model))
     recipe, changes = None if run is None else read_recipe(run), list(overrides)
+    if not isinstance(model, Transformer) and run is None:
+        model = load(model)  # a path where nothing is says so before anything else
     own = kept_back(name, recipe, changes) if source is None else None
     known = model if isinstance(model, Transformer) else load(model)
     if known.tokenizer is None:
@@ -202,7 +204,3 @@ class Exam:
                               "of their tokens are cut off")  # fmt: skip
         if tally.count:
             self.voice.notice(f"{name}: {tally.told}")
-
-
-def few(names: list[str]) -> str:
-    return ", ".join(names[:3] + ["..."] * (len(names) > 3))

@@ -23,11 +23,11 @@ from regard.generate.translate import batches
 from regard.tasks import Batch, Task
 from regard.tasks.chunks import NOTHING
 from regard.tasks.metrics import confusion
+from regard.tasks.pairs import FOLLOWS
 from regard.tasks.task import Answers, Telling
 from regard.train.evaluate import moved
 
 PORTION = 4096  # rows that are sorted by length together
-FOLLOWS = ("follows", "does not follow")  # the two answers to whether a part of text follows another
 
 
 class Row(NamedTuple):
