@@ -8,6 +8,7 @@ Prints a line a test, then `N passed, N failed`. Exit status: 0 all passed, 1 on
 
 import argparse
 import importlib.util
+import os
 import sys
 import time
 import traceback
@@ -16,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from unittest import SkipTest
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before CUDA begins: some tests compare bits
 
 import torch
 

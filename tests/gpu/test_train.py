@@ -102,6 +102,27 @@ def test_a_run_goes_on_where_it_was_saved(tmp_path):
     assert first + losses(again) == pytest.approx(straight, abs=1e-3)
 
 
+EXACT = ["train.compile=auto", "train.deterministic=true", "model.dropout=0.2"]
+KINDS = {"windows": [], "packed": ["train.pack=true", "train.context=64"],
+         "muon mixed, averaged": [*MUON, "train.average=0.9"],
+         "adafactor, recomputed": ["train.optimizer.kind=adafactor", "train.recompute=true"],
+         "rows": ["train.tokens=2048", "train.context=64", "train.precision=bf16"]}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", KINDS.values(), ids=KINDS)
+def test_under_deterministic_settings_a_run_goes_on_bit_for_bit(more, tmp_path):
+    straight = run_of(*EXACT, *more)
+    every = losses(straight)
+    half = run_of(*EXACT, *more)
+    first = losses(half, 11)
+    half.save(tmp_path / "half")
+    again = run_of(*EXACT, *more)
+    again.load(tmp_path / "half")
+
+    assert first + losses(again) == every
+    assert all(torch.equal(a, b) for a, b in zip(straight.model.parameters(), again.model.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("kind", ["adamw", "muon", "adafactor"])
 def test_gradients_that_are_no_numbers_move_nothing(kind):
     from regard import build

@@ -142,7 +142,8 @@ class Train:
 
     `init_from` begins with the weights of another model; `vectors` with a file of words and their vectors; what
     `freeze` names stays as it is. `recompute` keeps no activations inside of blocks; `average` also keeps a running
-    mean of the weights, and evaluates and saves that one.
+    mean of the weights, and evaluates and saves that one. On a CPU a run repeats its bits; on a GPU it does so
+    with `deterministic`, more slowly.
 
     Evaluations come every `eval_every` steps or `eval_minutes`; on the way they read `eval_tokens` of the validation
     data (none: all of it), the last one all. `keep` newest checkpoints stay, with `best` also the best one; after
@@ -172,6 +173,7 @@ class Train:
     precision: Literal["fp32", "mixed", "bf16"] = "fp32"
     recompute: bool = False
     compile: Literal["auto"] | bool = "auto"
+    deterministic: bool = False
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
     eval_every: int | None = 500

@@ -3,6 +3,7 @@
 A run has its own: whatever others draw between its steps changes nothing in it, and it changes nothing for them.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard import config
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # without it products on a GPU share memory as they come
 Chance = dict[str, Tensor]
 
 
@@ -44,12 +48,12 @@ def drawing(mine: Chance, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def repeatable(device: torch.device) -> Iterator[None]:
+def repeatable(device: torch.device, asked: bool = False) -> Iterator[None]:
     """On a CPU, sums in one order: compiled code would let threads add to a table of gradients as they come.
 
-    On a GPU many fast kernels have no such order, and there is no promise of bits.
+    On a GPU many fast kernels have no such order: it is for those who ask (`train.deterministic`).
     """
-    if device.type != "cpu":
+    if device.type != "cpu" and not asked:
         yield
         return
     memory: Any = torch.utils.deterministic
@@ -61,3 +65,16 @@ def repeatable(device: torch.device) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0])
         memory.fill_uninitialized_memory = before[1]
+
+
+def steadied(c: config.Train, device: torch.device) -> None:
+    """Before anything is computed on a GPU: what it takes there to repeat bits."""
+    if not c.deterministic or device.type != "cuda":
+        return
+    if c.compile is True:
+        raise config.ConfigError("train.deterministic: compiled code on a GPU adds in an order of its own; set "
+                                 "train.compile=false")  # fmt: skip
+    if WORKSPACE not in os.environ and torch.cuda.is_initialized():
+        raise config.ConfigError(f"train.deterministic: CUDA has begun without {WORKSPACE}; set {WORKSPACE}=:4096:8 "
+                                 "before python starts")  # fmt: skip
+    os.environ.setdefault(WORKSPACE, ":4096:8")

@@ -54,7 +54,7 @@ def train(run: Run, notice: Callable[[str], object] = warnings.warn) -> Iterator
             begun = time.perf_counter()
             factor = run.schedule(run.step + 1, run.progress)
             run.optimizer.rate(factor)
-            with drawing(run.chance, run.device), repeatable(run.device):
+            with drawing(run.chance, run.device), repeatable(run.device, run.settings.deterministic):
                 if run.ranks.size > 1:  # each drops its own; by the step, so that any number of ranks may go on
                     torch.manual_seed(chance(run.settings.seed, "rank", run.ranks.rank, run.step).initial_seed())
                 loss, norm, taken, tokens = advance()
@@ -95,8 +95,9 @@ class Advance:
                 block.compile(dynamic=False)
         else:
             self.sums = torch.compile(self.run.objective.sums, dynamic=False if self.run.steady else None)
-        alone = self.run.ranks.size == 1
-        self.way = Captured(self.step) if cuda and self.run.windowed and alone else self.step
+        # what is recomputed draws its random numbers a second time, which a graph has no place for
+        whole = self.run.windowed and self.run.ranks.size == 1 and not c.recompute
+        self.way = Captured(self.step) if cuda and whole else self.step
 
     def __call__(self) -> tuple[Tensor, Tensor, Tensor, int]:
         run, count = self.run, self.run.settings.accumulate
@@ -172,7 +173,8 @@ def compiled(run: Run) -> bool:
     c = run.settings
     long = (c.steps is None or c.steps >= WORTH) and (c.minutes is None or c.minutes >= 0.5)
     # never by what is left of the run: it must go on with the same bits after a resume
-    able = run.steady and run.device.type != "mps" and not run.ranks.sharded
+    bits = c.deterministic and run.device.type == "cuda"
+    able = run.steady and run.device.type != "mps" and not run.ranks.sharded and not bits
     return long and able if c.compile == "auto" else bool(c.compile)
 
 

@@ -16,7 +16,7 @@ from regard.tasks.translate import Paired
 from regard.text import Tokenizer
 from regard.train import begin, vectors
 from regard.train.average import Average
-from regard.train.chance import chances, restore
+from regard.train.chance import chances, restore, steadied
 from regard.train.device import device_of
 from regard.train.frozen import freeze
 from regard.train.guard import Guard
@@ -66,6 +66,7 @@ class Run:
             recipe, tokenizer = begin.inherited(recipe, source, tokenizer)
         reading = ranks.in_turn(lambda: read(recipe, tokenizer, voice))
         device = device_of(recipe.train.device)
+        steadied(recipe.train, device)
         before = chances(device)
         torch.manual_seed(recipe.train.seed)
         model = built(reading)
