@@ -9,6 +9,7 @@ from regard.config.errors import DataError, RunError
 from regard.config.expressions import MASKS
 from regard.config.fronts import Embed, Front, Patches, Pixels, Stages
 from regard.config.heads import Bare, Both, Each, Head, Pooled, Vocabulary
+from regard.config.mixers import Attend, Mixer
 from regard.config.models import INITS, Encoder, Towers, Transformer
 from regard.config.positions import (
     Alibi,
@@ -58,9 +59,9 @@ from regard.config.version import VERSION
 
 __all__ = [
     "ACTIVATIONS", "INITS", "KERNELS", "MASKS", "MAY_CHANGE", "MLP", "NO_DROPOUT", "PACKAGED", "PRESETS", "VERSION",
-    "Adafactor", "AdamW", "Alibi", "Answer", "Attention", "Bare", "Both", "Buckets", "Bytes", "Characters",
+    "Adafactor", "AdamW", "Alibi", "Answer", "Attend", "Attention", "Bare", "Both", "Buckets", "Bytes", "Characters",
     "Classify", "ConfigError", "Data", "DataError", "Dropout", "Each", "Embed", "Encoder", "Front", "Guard", "Head",
-    "Infill", "Learned", "Masked", "Muon", "NextToken", "Noam", "Norm", "Nowhere", "OneHot", "Optimizer", "Patches",
+    "Infill", "Learned", "Masked", "Mixer", "Muon", "NextToken", "Noam", "Norm", "Nowhere", "OneHot", "Optimizer", "Patches",
     "Pieces", "Pixels", "Pooled", "Position", "Prefix", "Recipe", "Regress", "Relative", "Report", "Rotary",
     "RunError", "Sampling", "Saved", "Schedule", "Search", "Shaw", "Sinusoidal", "Slope", "Spans", "Stages", "Tag",
     "Task", "Text", "Towers", "Train", "Transformer", "Translate", "Trapezoid", "Trunk", "Vocabulary", "Words",

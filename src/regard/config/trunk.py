@@ -8,6 +8,8 @@ from typing import Literal, TypeVar
 
 from regard.config.checks import at_least, one_of
 from regard.config.expressions import check_mask
+from regard.config.mixers import Attend, Mixer
+from regard.config.names import called
 from regard.config.positions import Position, Rotary, Sinusoidal
 
 # a kernel of your own enters itself
@@ -35,7 +37,8 @@ class Norm:
 class Attention:
     """Heads and their maps. `groups` is the number of key/value heads; `maps` left out are the identity.
 
-    `heads` and `groups` may name a number for each layer: pruned models have other heads in every one.
+    `heads` and `groups` may name a number for each layer: pruned models have other heads in every one. A `kernel` may
+    have numbers of its own, such as "topk(32)".
     """
 
     heads: int | tuple[int, ...] = 8
@@ -50,7 +53,11 @@ class Attention:
     kernel: str = "auto"
 
     def __post_init__(self) -> None:
-        one_of(self.kernel, KERNELS, "kernel")
+        try:
+            name, _ = called(self.kernel)
+        except ValueError as problem:
+            raise ValueError(f"kernel: {problem}") from None
+        one_of(name, KERNELS, "kernel")
         for name in (*self.maps, *self.bias):
             one_of(name, MAPS, "maps and bias")
         at_least(1, width=self.width, value_width=self.value_width)
@@ -114,15 +121,18 @@ class Trunk:
 
     `mask` may name several masks, tiled over the layers. `cross` adds cross-attention to every block: to the
     encoder's last layer, or layer by layer; its heads are those of `attention` unless `across` has others.
-    `final_norm` is present for pre-norm and absent for post-norm unless said.
+    `final_norm` is present for pre-norm and absent for post-norm unless said. `mixer` is what stands in the place of
+    attention; without `residual` a sublayer's answer takes the place of what it was given.
     """
 
+    kind: Literal["blocks", "reversible"] = "blocks"
     dim: int = 512
     depth: int = 6
     width: int | None = None
     position: Position = Sinusoidal()
     mask: str | tuple[str, ...] = "everything"
     attention: Attention = Attention()
+    mixer: Mixer = Attend()
     mlp: MLP = MLP()
     norm: Norm = Norm()
     place: Literal["pre", "post"] = "pre"
@@ -131,6 +141,7 @@ class Trunk:
     cross: Literal["none", "last", "layerwise"] = "none"
     across: Attention | None = None
     shared: bool = False
+    residual: bool = True
     dropout: Dropout = Dropout()
 
     def __post_init__(self) -> None:

@@ -4,6 +4,8 @@ The caller owns it. All memory is allocated at the start and written in place by
 to step is a Python number, so one compiled graph (and one CUDA graph) serves every step.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,9 @@ class Entry:
         write(self.k, k, slots)
         write(self.v, v, slots)
         return (k, v) if fresh else (self.k, self.v)
+
+    def tables(self) -> list[Tensor]:
+        return [self.k, self.v]
 
 
 def write(table: Tensor, new: Tensor, slots: Tensor) -> None:
@@ -43,17 +48,13 @@ class Cache:
     length (B,) slots written, padding included; next (B,) the order of the next token.
     """
 
-    def __init__(self, sizes: list[tuple[int, int, int]], batch: int, capacity: int, cross: bool, like: Tensor) -> None:
-        """`sizes`: key heads, their width and the values' width, for each layer."""
-
-        def room(heads: int, width: int) -> Tensor:
-            return torch.zeros(batch, heads, capacity, width, dtype=like.dtype, device=like.device)
+    def __init__(self, entries: list[Any], batch: int, capacity: int, cross: bool, like: Tensor) -> None:
+        """`entries`, one a layer: keys and values, or whatever a kernel remembers of them (with `tables`)."""
 
         def table(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=like.device)
 
-        self.entries = [Entry(room(heads, width), room(heads, value)) for heads, width, value in sizes]
-        self.across = [Across() for _ in sizes] if cross else []
+        self.entries, self.across = entries, [Across() for _ in entries] if cross else []
         self.memory: Tokens | None = None
         self.layers: list[Tensor] | None = None  # the encoder's layers, when cross-attention is layer by layer
         self.order, self.real = table(batch, capacity), table(batch, capacity, dtype=torch.bool)
@@ -102,6 +103,8 @@ class Cache:
 
     def rewind(self, length: Tensor | int) -> None:
         """Forget every slot from `length` on: one number, or one for each row (B,)."""
+        if not all(isinstance(entry, Entry) for entry in self.entries):
+            raise ValueError("rewind: a state that sums up all tokens before cannot forget the last ones; begin anew")
         back = torch.as_tensor(length, device=self.length.device).expand_as(self.length)
         if bool(((back < 0) | (back > self.length)).any()):
             raise ValueError(f"rewind: {length} is not between 0 and what was written, {self.length.tolist()}")
@@ -114,7 +117,7 @@ class Cache:
         self.fresh = self.used == 0
 
     def tables(self) -> list[Tensor]:
-        pairs = [(entry.k, entry.v) for entry in self.entries] + [(across.k, across.v) for across in self.across]
+        made = [*(entry.tables() for entry in self.entries), *([across.k, across.v] for across in self.across)]
         source = None if self.memory is None else self.memory.real
-        tables = [self.order, self.real, self.length, self.next, *(side for pair in pairs for side in pair), source]
+        tables = [self.order, self.real, self.length, self.next, *(side for each in made for side in each), source]
         return [table for table in tables if table is not None]

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from regard.config.names import did_you_mean
+from regard import config
+from regard.config.names import called, did_you_mean
 from regard.config.trunk import KERNELS as SAYABLE
 from regard.core.masks import CAUSAL, EVERYTHING, Mask
 from regard.core.positions import Bias
@@ -30,6 +31,7 @@ class Ask:
     bias: bool = False
     dropout: bool = False
     grad: bool = False
+    cached: bool = False
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
 
@@ -45,11 +47,13 @@ class Ask:
 
 @dataclass(frozen=True, eq=False)
 class How:
-    """The rest of one call: the scale of the scores, the dropout on the weights, what is added to the scores."""
+    """The rest of one call: scale, dropout, what is added to the scores; a kernel's own weights and past, if any."""
 
     scale: float
     dropout: float = 0.0
     bias: Bias | None = None
+    own: Any = None
+    past: Any = None
 
 
 # q (B, H, Q, d), k (B, G, K, d), v (B, G, K, e) -> (B, H, Q, e); G groups of heads share keys and values
@@ -64,6 +68,8 @@ class Kernel:
     claims: Callable[[Ask], str] = lambda ask: ""  # why it is the one for this, or nothing
     tabled: Callable[[Ask], bool] = lambda ask: False  # whether it reads the plan's table
     exact: bool = True
+    weights: Callable[[Any, config.Trunk, tuple[int, ...]], nn.Module] | None = None  # for an Attention, to learn
+    entry: Callable[[Any, int, int, Tensor], Any] | None = None  # for so many rows and tokens, in a cache
 
 
 KERNELS: dict[str, Kernel] = {}
@@ -90,6 +96,7 @@ class Plan:
     ask: Ask
     ready: Tensor | None = None  # the table below, made once for all layers that share mask and bias
     bias: Bias | None = None  # and the bias it was made of
+    given: tuple[int, ...] = ()  # the kernel's numbers: 32 of "topk(32)"
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
         return self.kernel.run(q, k, v, self, how)
@@ -123,15 +130,16 @@ def plan(name: str, ask: Ask, bias: Bias | None = None, heads: int = 1) -> Plan:
 
     `bias` is what all layers share, if anything, over so many heads: its table is made here, once.
     """
+    name, given = called(name)
     if name != "auto" and name not in KERNELS:
         raise ValueError(f"no kernel {name!r}{did_you_mean(name, KERNELS)} there are auto, {', '.join(KERNELS)}")
     chosen, reason = choose(ask) if name == "auto" else (name, "asked for")
     if why := KERNELS[chosen].refuses(ask):
         raise ValueError(f"attention.kernel {name!r} {why}; set attention.kernel = 'auto'")
     if not KERNELS[chosen].tabled(ask) or (ask.bias and bias is None):  # no table, or one for each layer
-        return Plan(KERNELS[chosen], reason, ask)
+        return Plan(KERNELS[chosen], reason, ask, given=given)
     every, rows = (torch.arange(size, device=ask.q.order.device) for size in (heads, ask.q.count))
-    return Plan(KERNELS[chosen], reason, ask, table_of(ask, every, rows, bias, ask.dtype), bias)
+    return Plan(KERNELS[chosen], reason, ask, table_of(ask, every, rows, bias, ask.dtype), bias, given)
 
 
 def choose(ask: Ask) -> tuple[str, str]:

@@ -3,14 +3,16 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
+from regard.config.names import called
 from regard.core.cache import Across, Entry
-from regard.core.kernels import How, Plan
+from regard.core.kernels import KERNELS, How, Plan
 from regard.core.positions import Bias, Place
 from regard.core.watch import Watch
 
@@ -138,6 +140,7 @@ class Attention(nn.Module):
     """
 
     name = "attn"
+    sees: tuple[str, ...] = ("q", "k", "v", "scores", "pattern", "result", "out")
 
     def __init__(self, c: config.Attention, trunk: config.Trunk, layer: int) -> None:
         super().__init__()
@@ -154,19 +157,29 @@ class Attention(nn.Module):
         self.q_norm, self.k_norm = (Norm(c.qk_norm, self.width) if c.qk_norm else None for _ in range(2))
         self.out = Fused(inner, {"out": dim}, c.bias) if "out" in c.maps else nn.Identity()
         self.maps({name: size for name, size in sizes.items() if name in c.maps}, dim, c.bias)
+        name, given = called(c.kernel)
+        self.kernel = KERNELS.get(name)
+        self.own = self.kernel.weights(self, trunk, given) if self.kernel and self.kernel.weights else None
 
     def maps(self, sizes: dict[str, int], dim: int, bias: tuple[str, ...]) -> None:
         self.qkv = Fused(dim, sizes, bias) if sizes else None
 
-    def forward(self, x: Tensor, scope: Scope, past: Entry | None = None) -> Tensor:
+    def forward(self, x: Tensor, scope: Scope, past: Any = None) -> Tensor:
         q, k, v = self.project(x, scope.place.lean)
         q, k = scope.place.rotate(q), scope.place.rotate(k)
         q, k, v = (scope.see(f"attn.{name}", t, self.heads) for name, t in zip("qkv", (q, k, v), strict=True))
         bias = scope.place.bias_for(q, self.scale)
-        if past is not None:
+        if isinstance(past, Entry):
             assert scope.slots is not None
-            k, v = past.append(k, v, scope.slots, scope.fresh)
-        return self.finish(self.attend(q, k, v, scope.plan, bias, scope), scope)
+            k, v, past = *past.append(k, v, scope.slots, scope.fresh), None
+        return self.finish(self.attend(q, k, v, scope.plan, bias, scope, past), scope)
+
+    def entry(self, batch: int, capacity: int, like: Tensor) -> Any:
+        """An empty place in a cache."""
+        if self.kernel and self.kernel.entry:
+            return self.kernel.entry(self, batch, capacity, like)
+        widths = (self.width, self.value_width)
+        return Entry(*(like.new_zeros(batch, self.groups, capacity, width) for width in widths))
 
     def project(self, x: Tensor, lean: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v as (B, H, N, d); positions that lean go into what q and k are made from, not into v."""
@@ -192,9 +205,9 @@ class Attention(nn.Module):
         heads_first: Tensor = x.unflatten(-1, (heads, -1)).transpose(1, 2)  #: S007
         return heads_first
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, bias: Bias | None, scope: Scope) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, bias: Bias | None, scope: Scope, past: Any) -> Tensor:
         q, k, v = (x.to(working(v)) for x in (q, k, v))  # norms answer in fp32
-        how = How(self.scale, self.dropout if self.training else 0.0, bias)
+        how = How(self.scale, self.dropout if self.training else 0.0, bias, self.own, past)
         return plan.run(q, k, v, how) if scope.watch is None else scope.watch.attend(self.name, q, k, v, plan, how)
 
     def finish(self, result: Tensor, scope: Scope) -> Tensor:  # (B, H, N, e) -> (B, N, D)
@@ -213,12 +226,12 @@ class Cross(Attention):
         self.q = Fused(dim, asks, bias) if asks else None
         self.kv = Fused(dim, gives, bias) if gives else None
 
-    def forward(self, x: Tensor, scope: Scope, past: Across | None = None) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, scope: Scope, past: Across | None = None) -> Tensor:
         assert scope.across is not None
         q, (k, v) = self.split(x if self.q is None else self.q(x), self.heads), self.remember(scope, past)
         q, k = self.agree(q, k)
         q, k, v = (scope.see(f"cross.{name}", t, self.heads) for name, t in zip("qkv", (q, k, v), strict=True))
-        return self.finish(self.attend(q, k, v, scope.across, None, scope), scope)
+        return self.finish(self.attend(q, k, v, scope.across, None, scope, None), scope)
 
     def remember(self, scope: Scope, past: Across | None) -> tuple[Tensor, Tensor]:
         """The memory's keys and values; with a cache they are made once for a source."""
@@ -232,6 +245,10 @@ class Cross(Attention):
         return k, v
 
 
+# What stands in a block's first slot, where tokens learn of each other: (a trunk's setting, layer) -> a module.
+MIXERS: dict[str, Callable[[config.Trunk, int], Any]] = {"attention": lambda c, i: Attention(c.attention, c, i)}
+
+
 class Block(nn.Module):
     """Look around (attention), look across (cross-attention, if any), then think (feed-forward)."""
 
@@ -241,13 +258,13 @@ class Block(nn.Module):
 
     def __init__(self, c: config.Trunk, layer: int) -> None:
         super().__init__()
-        self.post_norm, self.dropout = c.place == "post", c.dropout.sublayer
-        self.attn_norm, self.attn = Norm(c.norm, c.dim), Attention(c.attention, c, layer)
+        self.post_norm, self.residual, self.dropout = c.place == "post", c.residual, c.dropout.sublayer
+        self.attn_norm, self.attn = Norm(c.norm, c.dim), MIXERS[c.mixer.kind](c, layer)
         self.cross = Cross(c.across or c.attention, c, layer) if c.cross != "none" else None
         self.cross_norm = Norm(c.norm, c.dim) if self.cross is not None else None
         self.mlp_norm, self.mlp = Norm(c.norm, c.dim), MLP(c.mlp, c.dim, c.dropout.mlp)
 
-    def forward(self, x: Tensor, scope: Scope, past: Entry | None = None, across: Across | None = None) -> Tensor:
+    def forward(self, x: Tensor, scope: Scope, past: Any = None, across: Across | None = None) -> Tensor:
         x = self.add(x, self.attn, self.attn_norm, scope, past)
         if self.cross is not None and self.cross_norm is not None:
             x = self.add(x, self.cross, self.cross_norm, scope, across)
@@ -255,6 +272,8 @@ class Block(nn.Module):
 
     def add(self, x: Tensor, sublayer: nn.Module, norm: Norm, *where: object) -> Tensor:
         """The residual connection: the one place where pre-norm and post-norm differ."""
+        if not self.residual:
+            return self.drop(sublayer(norm(x), *where))
         if self.post_norm:
             return norm(x + self.drop(sublayer(x, *where)))  # type: ignore[no-any-return]  #: S044
         return x + self.drop(sublayer(norm(x), *where))  #: S042

@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from regard import config
 from regard.core.cache import Cache
 from regard.core.init import initialise
-from regard.core.kernels import Ask, Plan, plan
+from regard.core.kernels import KERNELS, Ask, Plan, plan
 from regard.core.layers import Block, Norm, Scope, working
 from regard.core.masks import DOCUMENTS, EVERYTHING, PADDING, Mask, Prefix, mask
 from regard.core.positions import Place, position
 from regard.core.tokens import Places, Tokens
 from regard.core.watch import Looker, Watch
+
+Step = tuple[nn.Module, Scope, tuple[Any, Any]]  # a block, what it may know, and its places in a cache
 
 
 class Trunk(nn.Module):
@@ -55,7 +57,7 @@ class Trunk(nn.Module):
         places: list[Place] = [each.prepare(tokens, keys) for each in self.positions]  # type: ignore[operator]
         plans = [self.plan(x, masks, tokens, keys, places[0]) for masks in self.masks]
         across = None if memory is None else self.plan(x, self.across, tokens, memory, Place())
-        x = x if watch is None else watch.see("embed", x)
+        x, steps = x if watch is None else watch.see("embed", x), list[Step]()
         for i in range(self.c.depth):
             scope = Scope(
                 plan=plans[i % len(plans)], place=places[i % len(places)], across=across, slots=slots,
@@ -63,15 +65,21 @@ class Trunk(nn.Module):
                 fresh=cache is None or cache.fresh, watch=None if watch is None else watch.at(str(i)),
             )  # fmt: skip
             past = (None, None) if cache is None else (cache.entries[i], cache.across[i] if cache.across else None)
-            block = self.blocks[i % len(self.blocks)]
-            # a watched block runs as written: compiled one by one, each would be a graph of its own
-            x = (block if scope.watch is None else block._call_impl)(x, scope, *past)  # type: ignore[no-untyped-call]
-            if keep is not None:
-                keep.append(x if self.final_norm is None else self.final_norm(x))
+            steps.append((self.blocks[i % len(self.blocks)], scope, past))
+        x = self.walk(x, steps, keep)
         if cache is not None:
             cache.fresh = False
         x = x if self.final_norm is None else self.final_norm(x)
         return tokens.carrying(x if watch is None else watch.see("final", x))
+
+    def walk(self, x: Tensor, steps: list[Step], keep: list[Tensor] | None) -> Tensor:
+        """Block after block; a stack of another kind may walk another way."""
+        for block, scope, past in steps:
+            # a watched block runs as written: compiled one by one, each would be a graph of its own
+            x = (block if scope.watch is None else block._call_impl)(x, scope, *past)  # type: ignore[no-untyped-call]
+            if keep is not None:
+                keep.append(x if self.final_norm is None else self.final_norm(x))
+        return x
 
     def stem(self, tokens: Tokens) -> Tensor:
         """Positions, norm, dropout, and the map to dim if the vectors are of another width."""
@@ -90,18 +98,33 @@ class Trunk(nn.Module):
         ask = Ask(
             mask=masks[k.real is not None, k.document is not None], q=q, k=k, bias=place.biased,
             dropout=self.training and self.c.dropout.attention > 0, grad=torch.is_grad_enabled(),
-            dtype=working(x), device=x.device.type,
+            cached=k is not q and not isinstance(k, Tokens), dtype=working(x), device=x.device.type,
         )  # fmt: skip
-        shared = place.bias if len(self.positions) == 1 else None
-        return plan(self.c.attention.kernel, ask, shared, self.c.heads[0])
+        if masks is self.across:
+            return plan((self.c.across or self.c.attention).kernel, ask)
+        if self.c.mixer.kind != "attention":
+            return Plan(KERNELS["reference"], "there is no attention", ask)
+        return plan(self.c.attention.kernel, ask, place.bias if len(self.positions) == 1 else None, self.c.heads[0])
+
+    def entries(self, batch: int, capacity: int, like: Tensor) -> list[Any]:
+        """An empty place in a cache for each layer."""
+        for each in (each[False, False] for each in self.masks):
+            if each.ahead or not each.tables <= {"order", "real"}:
+                raise ValueError(f"trunk.mask {each}: a cache is for masks that never look ahead; write causal & ...")
+        c = self.c.position
+        if getattr(c, "scaling", "") == "dynamic" or getattr(c, "axes", 1) > 1:
+            raise ValueError(f"trunk.position {c.kind!r} on several axes or with dynamic scaling has no cache")
+        self.position.check(capacity, None)
+        blocks: list[Any] = [self.blocks[i % len(self.blocks)] for i in range(self.c.depth)]
+        return [block.attn.entry(batch, capacity, like) for block in blocks]
 
     def addresses(self) -> Iterator[str]:
         """Every address of the walk that `looking` takes."""
-        attention = ("q", "k", "v", "scores", "pattern", "result", "out")
-        sides = ("attn", "cross") if self.c.cross != "none" else ("attn",)
+        blocks: list[Any] = [self.blocks[i % len(self.blocks)] for i in range(self.c.depth)]
         yield "embed"
-        for i in range(self.c.depth):
-            yield from (f"{i}.{side}.{what}" for side in sides for what in attention)
+        for i, block in enumerate(blocks):
+            yield from (f"{i}.attn.{what}" for what in block.attn.sees)
+            yield from (f"{i}.cross.{what}" for what in (block.cross.sees if block.cross is not None else ()))
             yield from (f"{i}.mlp.hidden", f"{i}.mlp.out", f"{i}.residual")
         yield "final"
 
@@ -112,7 +135,8 @@ def variants(base: Mask) -> dict[tuple[bool, bool], Mask]:
     return {(False, False): base, (True, False): padded, (False, True): packed, (True, True): padded & packed}
 
 
-# What stands before a trunk and after it: `regard.inputs` and `regard.heads` enter theirs under a setting's kind.
+# Stacks by their setting's kind, and what stands before and after them: other rooms enter theirs.
+TRUNKS: dict[str, Callable[[Any, str], Any]] = {"blocks": Trunk}  # a setting and the name of an initialisation
 FRONTS: dict[str, Callable[[Any, int], Any]] = {}  # a setting and the width to make -> a module that makes Tokens
 HEADS: dict[str, Callable[[Any, config.Trunk, Any], nn.Module]] = {}  # a setting, the trunk's, and the front end
 
@@ -123,9 +147,9 @@ class Transformer(nn.Module):
     def __init__(self, c: config.Transformer) -> None:
         super().__init__()
         self.c = c
-        self.trunk = Trunk(c.trunk, c.init)
+        self.trunk = TRUNKS[c.trunk.kind](c.trunk, c.init)
         self.embed = FRONTS[c.embed.kind](c.embed, self.trunk.incoming)
-        self.encoder = Trunk(c.encoder.trunk, c.init) if c.encoder else None
+        self.encoder = TRUNKS[c.encoder.trunk.kind](c.encoder.trunk, c.init) if c.encoder else None
         own = c.encoder is not None and c.encoder.embed
         self.encoder_embed = FRONTS[own.kind](own, self.encoder.incoming) if own and self.encoder is not None else None
         self.head = HEADS[c.head.kind](c.head, c.trunk, self.embed)
@@ -137,17 +161,19 @@ class Transformer(nn.Module):
             self.to(torch.bfloat16)
 
     def forward(
-        self, ids: Tensor | Tokens, *, source: Tensor | Tokens | None = None, real: Tensor | None = None,
-        source_real: Tensor | None = None, document: Tensor | None = None, segment: Tensor | None = None,
-        cache: Cache | None = None,
+        self, ids: Tensor | Tokens, *, source: Tensor | Tokens | None = None, source_real: Tensor | None = None,
+        cache: Cache | None = None, **given: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        """Logits (B, N, V), or whatever the head makes. Front ends of your own may give Tokens in place of ids."""
+        """Logits (B, N, V), or whatever the head makes of ids, images or what else the front end takes first.
+
+        What else is `given` goes there too: of a text real, document, segment. Tokens of your own need no front end.
+        """
         device = (ids.x if isinstance(ids, Tokens) else ids).device.type
         with torch.autocast(device, torch.bfloat16) if self.c.precision == "mixed" else nullcontext():
             watch = Watch(self.lookers, self.where) if self.lookers else None
             memory, layers = self.read(source, source_real, cache, watch)
             start = None if cache is None or cache.fresh else cache.next
-            ids = self.embedded("embed", ids, watch, real=real, document=document, segment=segment, start=start)
+            ids = self.embedded("embed", ids, watch, start=start, **given)
             inner = None if watch is None else watch.at("trunk")
             out = self.head(self.trunk(ids, memory=memory, layers=layers, cache=cache, watch=inner))
             return watch.see("logits", out) if watch is not None and isinstance(out, Tensor) else out
@@ -184,18 +210,10 @@ class Transformer(nn.Module):
 
     def cache(self, batch: int, capacity: int) -> Cache:
         """Room for `capacity` tokens in each of `batch` rows, to be given to forward again and again."""
-        c, masks = self.c.trunk, [each[False, False] for each in self.trunk.masks]
-        for each in masks:
-            if each.ahead or not each.tables <= {"order", "real"}:
-                raise ValueError(f"trunk.mask {each}: a cache is for masks that never look ahead; write causal & ...")
-        if getattr(c.position, "scaling", "") == "dynamic" or getattr(c.position, "axes", 1) > 1:
-            raise ValueError(f"trunk.position {c.position.kind!r} on several axes or with dynamic scaling has no cache")
-        self.trunk.position.check(capacity, None)
-        counts = [c.attention.counts(layer, c.dim)[1:] for layer in range(c.depth)]
-        sizes = [(groups, width, c.attention.value_width or width) for groups, width in counts]
         like = next(self.parameters()).new_empty(0, dtype=torch.bfloat16 if self.c.precision == "mixed" else None)
-        cache = Cache(sizes, batch, capacity, self.encoder is not None, like)
-        leaves = [leaf for each in masks for leaf in each.leaves]
+        entries = self.trunk.entries(batch, capacity, like)
+        cache = Cache(entries, batch, capacity, self.encoder is not None, like)
+        leaves = [leaf for each in self.trunk.masks for leaf in each[False, False].leaves]
         cache.first = max((leaf.length for leaf in leaves if isinstance(leaf, Prefix)), default=0)
         return cache
 

@@ -3,7 +3,7 @@
     embed    on the token vectors           sinusoidal, learned, one-hot; added or set beside them
     lean     on what q and k are made from  the same tables: W_q(x + p), while values stay W_v x
     rotate   on q and k themselves          rotary
-    bias     on the scores                  ALiBi, buckets, Shaw, r_ij
+    bias     on the scores                  ALiBi, buckets, r_ij; Shaw's in regard.inputs.shaw
 
 A Position reads coordinates, never indices, so left padding, packing and caches need no further thought.
 `prepare` runs once a forward; blocks only apply the Place it returns.
@@ -197,37 +197,14 @@ class Rotary(Position):
 
 
 def frequencies(c: config.Rotary, width: int, count: int, device: torch.device) -> tuple[Tensor, float]:
-    """The angle of each pair of channels per step, and how much louder the published scaling makes q and k."""
-    exponents = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
-    base, loud = c.base, 1.0
-    if c.scaling == "dynamic" and count > c.length:
-        base = c.base * (c.factor * count / c.length - (c.factor - 1)) ** (width / (width - 2))
-    pairs = 1.0 / base**exponents
-    if c.scaling == "linear":
-        pairs = pairs / c.factor
-    elif c.scaling == "llama3":  # long waves are stretched, short ones kept, the ones between mixed
-        turns = c.length * pairs / (2 * math.pi)
-        keep = ((turns - c.low) / (c.high - c.low)).clamp(0, 1)
-        pairs = pairs * (keep + (1 - keep) / c.factor)
-    elif c.scaling == "yarn":
-        keep = 1 - ramp(channel(c, width, c.fast), channel(c, width, c.slow), width // 2, device)
-        pairs = pairs * (keep + (1 - keep) / c.factor)
-        loud = 0.1 * math.log(c.factor) + 1 if c.factor > 1 else 1.0
-    elif c.scaling == "longrope":
-        pairs = pairs / torch.tensor(c.factors).to(device, non_blocking=True)
-        loud = math.sqrt(1 + math.log(c.factor) / math.log(c.length)) if c.factor > 1 else 1.0
+    """The angle of each pair of channels per step, and how much louder a published scaling makes q and k."""
+    pairs = 1.0 / c.base ** (torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
+    pairs, loud = (pairs, 1.0) if c.scaling == "none" else SCALINGS[c.scaling](c, pairs, count)
     return pairs, loud if c.stretch is None else c.stretch
 
 
-def channel(c: config.Rotary, width: int, turns: float) -> float:
-    """The channel whose wave turns so many times within the trained length."""
-    return width * math.log(c.length / (turns * 2 * math.pi)) / (2 * math.log(c.base))
-
-
-def ramp(low: float, high: float, count: int, device: torch.device) -> Tensor:
-    low, high = max(math.floor(low), 0), min(math.ceil(high), 2 * count - 1)
-    steps = torch.arange(count, device=device, dtype=torch.float32)
-    return ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
+# Angles for longer texts than were trained, by the name of a scaling: `regard.inputs.stretched` enters them.
+SCALINGS: dict[str, Callable[[config.Rotary, Tensor, int], tuple[Tensor, float]]] = {}
 
 
 # ---------------------------------------------------------------- on the scores
@@ -322,30 +299,6 @@ class Relative(Offsets):
         return Place(make=lambda q, scale: Table(self.bias, self.index, scale))  #: S035
 
 
-class Shaw(Position):
-    """q·(k + a) = q·k + q·a: a small table of q·a for each distance, so keys are never copied for each query."""
-
-    def __init__(self, c: config.Shaw, width: int) -> None:
-        super().__init__()
-        self.radius = c.radius
-        self.keys = nn.Parameter(torch.empty(2 * c.radius + 1, width))
-
-    def prepare(self, q: Places, k: Places) -> Place:
-        def make(q: Tensor, scale: float) -> Bias:
-            return ShawBias(torch.einsum("bhqd,rd->bhqr", q, self.keys.to(q.dtype)) * scale, self.radius)
-
-        return Place(make=make)
-
-
-@dataclass(eq=False)
-class ShawBias(Bias):
-    table: Tensor  # (B, H, Q, 2·radius + 1)
-    radius: int
-
-    def at(self, b: Tensor, h: Tensor, q: Spot, k: Spot) -> Tensor:
-        return self.table[b, h, q.i, (k.order - q.order).clamp(-self.radius, self.radius) + self.radius]
-
-
 def position(c: config.Position, dim: int, heads: int, width: int) -> Position:
     """The module for a setting: `dim` is the vectors' width, `width` a head's."""
     return POSITIONS[type(c)](c, dim, heads, width)
@@ -359,6 +312,5 @@ POSITIONS: dict[type, Callable[[Any, int, int, int], Position]] = {
     config.Rotary: lambda c, dim, heads, width: Rotary(c, width),
     config.Alibi: lambda c, dim, heads, width: Alibi(heads),
     config.Buckets: lambda c, dim, heads, width: Buckets(c, heads),
-    config.Shaw: lambda c, dim, heads, width: Shaw(c, width),
     config.Relative: lambda c, dim, heads, width: Relative(c, heads),
 }
