@@ -5,12 +5,17 @@ asked of it, `recipe` those of a run, `expressions` the masks written as text; `
 dotted overrides or nested dicts, and writes them back.
 """
 
+from regard.config.augment import Augment
 from regard.config.errors import DataError, RunError
 from regard.config.expressions import MASKS
+from regard.config.films import Film
 from regard.config.fronts import Embed, Front, Patches, Pixels, Stages
+from regard.config.graphs import Graph, Neighbours, Spatial
 from regard.config.heads import Bare, Both, Each, Head, Pooled, Vocabulary
-from regard.config.mixers import Attend, Mixer
-from regard.config.models import INITS, Encoder, Towers, Transformer
+from regard.config.mixed import Mixed
+from regard.config.images import Convolutions, MaskedPixels
+from regard.config.mixers import Attend, Connect, Convolve, Mixer, Nothing, Recur, Space
+from regard.config.models import INITS, Encoder, Transformer
 from regard.config.positions import (
     Alibi,
     Buckets,
@@ -39,7 +44,10 @@ from regard.config.recipe import (
     Text,
     Words,
 )
+from regard.config.recurrent import Recurrent
 from regard.config.search import Search
+from regard.config.series import Horizon, Series
+from regard.config.sounds import Frames, Mel, Rates, Sound, Vary
 from regard.config.tasks import (
     Answer,
     Classify,
@@ -53,6 +61,11 @@ from regard.config.tasks import (
     Task,
     Translate,
 )
+from regard.config.tasks_forecast import Forecast
+from regard.config.tasks_mixtures import Caption, Contrast, Draw
+from regard.config.tasks_nodes import Nodes
+from regard.config.tasks_pixels import NextPixel
+from regard.config.towers import Model, Towers
 from regard.config.train import Adafactor, AdamW, Guard, Muon, Noam, Optimizer, Schedule, Slope, Train, Trapezoid
 from regard.config.trunk import ACTIVATIONS, KERNELS, MLP, NO_DROPOUT, Attention, Dropout, Norm, Trunk
 from regard.config.version import VERSION
@@ -61,9 +74,15 @@ __all__ = [
     "ACTIVATIONS", "INITS", "KERNELS", "MASKS", "MAY_CHANGE", "MLP", "NO_DROPOUT", "PACKAGED", "PRESETS", "VERSION",
     "Adafactor", "AdamW", "Alibi", "Answer", "Attend", "Attention", "Bare", "Both", "Buckets", "Bytes", "Characters",
     "Classify", "ConfigError", "Data", "DataError", "Dropout", "Each", "Embed", "Encoder", "Front", "Guard", "Head",
-    "Infill", "Learned", "Masked", "Mixer", "Muon", "NextToken", "Noam", "Norm", "Nowhere", "OneHot", "Optimizer", "Patches",
+    "Infill", "Learned", "Masked", "Mixer", "Muon", "NextToken", "Noam", "Norm", "Nowhere", "OneHot", "Optimizer",
+    "Patches",
     "Pieces", "Pixels", "Pooled", "Position", "Prefix", "Recipe", "Regress", "Relative", "Report", "Rotary",
     "RunError", "Sampling", "Saved", "Schedule", "Search", "Shaw", "Sinusoidal", "Slope", "Spans", "Stages", "Tag",
     "Task", "Text", "Towers", "Train", "Transformer", "Translate", "Trapezoid", "Trunk", "Vocabulary", "Words",
+    "Film", "Forecast", "Frames", "Horizon", "Mel", "Rates", "Series", "Sound", "Vary",
+    "Graph", "Neighbours", "Nodes", "Spatial",
+    "Connect", "Convolve", "Nothing", "Recur", "Recurrent", "Space",
+    "Caption", "Contrast", "Draw", "Mixed", "Model",
+    "Augment", "Convolutions", "MaskedPixels", "NextPixel",
     "make", "read", "schema", "text", "tree",
 ]  # fmt: skip
