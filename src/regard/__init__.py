@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from regard.core.tokens import Tokens, line, raster
     from regard.core.watch import looking
     from regard.generate.model import Transformer, build, load
-    from regard.heads import Towers
+    from regard.generate.towers import Towers
     from regard.measure.cost import estimate
     from regard.measure.explain import explain
     from regard.train.exam import evaluate
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from regard.zoo import preset
 
 HOMES = {
-    "KERNELS": "core.kernels", "Run": "train", "Tokens": "core.tokens", "Towers": "heads",
+    "KERNELS": "core.kernels", "Run": "train", "Tokens": "core.tokens", "Towers": "generate.towers",
     "Transformer": "generate.model", "build": "generate.model", "config": "", "efficient": "", "estimate": "measure",
     "evaluate": "train.exam", "explain": "measure", "inputs": "", "line": "core.tokens", "load": "generate.model",
     "looking": "core.watch", "mask": "core.masks", "preset": "zoo", "raster": "core.tokens", "train": "",

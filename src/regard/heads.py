@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -133,6 +133,9 @@ class Pooled(nn.Module):
 HEADS.update(vocabulary=Vocabulary, pooled=Pooled, both=Both, each=Each, none=lambda c, trunk, embed: Bare())
 
 
+Given = Tensor | Tokens | dict[str, Any]  # what a tower reads: ids or images, or all that its forward takes by name
+
+
 class Towers(nn.Module):
     """Several models whose pooled vectors are compared: cosines times a trained scale."""
 
@@ -149,10 +152,30 @@ class Towers(nn.Module):
         for i, tower in enumerate(self.towers):
             tower.where = f"towers.{i}"
 
-    def forward(self, *inputs: Tensor | Tokens) -> Tensor:
-        """(B, C) logits between the first two towers: row i of the one against row j of the other."""
-        first, second, *_ = (F.normalize(tower(x), dim=-1) for tower, x in zip(self.towers, inputs, strict=True))
-        return self.scale.exp() * first @ second.mT
+    def forward(self, *inputs: Given, compare: bool = True) -> Any:
+        """(B, C) logits between the first two towers: row i of the one against row j of the other.
+
+        Without `compare`, the vectors of each tower, and the factor that their cosines are to be multiplied by.
+        """
+        places = range(len(self.towers))
+        made = [self.vectors(place, given) for place, given in zip(places, inputs, strict=True)]
+        return self.factor * made[0] @ made[1].mT if compare else (*made, self.factor)  #: S062
+
+    def vectors(self, place: int, given: Given) -> Tensor:  # (B, D)
+        """What one tower makes of its input, in length 1; arguments of its own go in a dict by name."""
+        tower = self.towers[place]
+        x = tower(**given) if isinstance(given, dict) else tower(given)
+        return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
+
+    @property
+    def factor(self) -> Tensor:
+        """What cosines are multiplied by."""
+        return self.scale.clamp(max=math.log(self.c.limit)).exp()
+
+    @torch.no_grad()
+    def hold(self) -> None:
+        """Bring the scale back to its limit: beyond it no gradient would ever do so."""
+        self.scale.clamp_(max=math.log(self.c.limit))
 
     def addresses(self) -> Iterator[str]:
         for tower in self.towers:

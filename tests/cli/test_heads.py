@@ -138,7 +138,7 @@ def test_a_model_that_sees_ahead_has_roles_and_no_loss(say, desk):
     (["recipe.toml", "--heads"], 2, "recipe.toml: --heads reads a trained model"),
     (["shakespeare", "--heads"], 2, "shakespeare: --heads reads a trained model"),
     (["modle", "--heads"], 3, "modle: no such folder; did you mean 'model'?"),
-    (["model", "--heads"], 2, "model: not of a run, so it has no validation text of its own; name a FILE"),
+    (["model", "--heads"], 2, "model: not of a run, so it has no validation data of its own; name a FILE"),
     (["model", "--heads", "--text", "nowhere.txt"], 3, "nowhere.txt"),
     (["model", "--heads", "--text", "tiny.txt"], 3, "tiny.txt: 3 tokens are too few to read heads on"),
     (["model", "--heads", "--text", "far.txt"], 3, "far.txt: 'é' (character 0, line 1) is not in the vocabulary"),

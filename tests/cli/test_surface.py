@@ -23,10 +23,18 @@ SURFACE = {
     "generate": "checkpoint prompt --file --count --json "
                 "--new --temperature --top-k --top-p --min-p --repetition --stop --seed",
     "translate": "words --model --beams --length-penalty --n-best --align --file --json",
+    "classify": "checkpoint things --top --json",
+    "caption": "checkpoint pictures --beams --new --json",
+    "match": "checkpoint pictures --text --json",
     "explain": "thing overrides --heads --text --json",
     "doctor": "thing overrides --steps --quiet --json",
     "estimate": "thing overrides --calibrate --json --params --batch --context --dtype --ranks --tokens --device "
                 "--utilisation --price --ratio",
+    "draw": "checkpoint --out --text --count --temperature --top-k --top-p --seed --begin --rows --json",
+    "forecast": "checkpoint table overrides --out --json",
+    "compare": "thing keys --seeds --minutes --out --tune --quick --json",
+    "scale": "recipe overrides --sizes --family --seeds --out --json",
+    "check-kernel": "thing --longest --exponent --json",
     "report": "run",
     "models": "name --json",
     "schema": "",

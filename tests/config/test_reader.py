@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.config import models as library
+import regard.config as library
 from regard.config.reader import ConfigError, make, read, schema, text, tree
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from core.made import (
-    CPU_KERNELS,
     DIM,
+    DROPPING,
     GRID,
     PLACED,
     POSITIONS,
@@ -181,7 +181,7 @@ def test_hidden_channels_are_dropped_at_their_rate():
 
 
 @pytest.mark.spec("S048")
-@pytest.mark.parametrize("kernel", [*CPU_KERNELS, "cells"])
+@pytest.mark.parametrize("kernel", [*DROPPING, "cells"])
 @torch.no_grad()
 def test_attention_weights_are_dropped_at_their_rate(kernel):
     side = 15
@@ -207,7 +207,7 @@ def test_the_original_rates_are_a_tenth():
 
 
 @pytest.mark.spec("S048")
-@pytest.mark.parametrize("kernel", CPU_KERNELS)
+@pytest.mark.parametrize("kernel", DROPPING)
 def test_dropout_sleeps_outside_training(kernel):
     everywhere = C.Dropout(embed=RATE, attention=RATE, mlp=RATE, sublayer=RATE)
     one = model(dropout=everywhere, attention=C.Attention(heads=H, kernel=kernel))

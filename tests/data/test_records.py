@@ -288,7 +288,9 @@ def test_the_reviews_that_come_with_the_package_are_half_good_and_half_bad():
 
 
 def test_the_digits_that_come_with_the_package_are_eight_by_eight():
-    found, _ = read("digits")
+    found, rest = read("digits")[0], read("digits:test")[0]
+    assert (len(found), len(rest)) == (1438, 359)
+    found = [*found, *rest]
 
     assert len(found) == 1797 and {len(record["pixels"]) for record in found} == {64}
     assert {pixel for record in found for pixel in record["pixels"]} == set(range(17))

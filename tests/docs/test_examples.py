@@ -9,12 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from regard.config.expressions import MASKS
+from regard.config.reader import ALSO
 from regard.config.trunk import KERNELS as SAYABLE
 from regard.core.kernels import KERNELS
 from regard.core.masks import NAMED
+from regard.core.model import FRONTS
 from regard.core.positions import POSITIONS
+from regard.inputs.senses import SENSES
+from regard.report.pictures import png
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("bench/*.md"), *ROOT.glob("*.md")])
@@ -60,7 +65,7 @@ def run(text, name):
 @pytest.fixture
 def tables():
     """What a page enters in the tables leaves them again."""
-    tables = [KERNELS, NAMED, MASKS, POSITIONS]
+    tables = [KERNELS, NAMED, MASKS, POSITIONS, FRONTS, SENSES, ALSO]
     before, names = [dict(table) for table in tables], list(SAYABLE)
     yield
     for table, old in zip(tables, before, strict=True):
@@ -132,11 +137,29 @@ def test_links_are_found_in_prose_and_not_in_code():
 # ---------------------------------------------------------------- the command line
 
 SHORTER = {  # what makes a run of minutes one of seconds; the rest of a command is run as it stands
+    "regard train cora": "train.steps=2",
+    "regard train mutag": "train.steps=2 train.batch=2 model.dim=16 model.depth=2 model.heads=2",
+    "regard train digits": "train.steps=2 train.batch=2 model.dim=16 model.depth=1 model.heads=2",
+    **dict.fromkeys(("regard train lstm", "regard train gru", "regard train bahdanau", "regard train fixed-vector"),
+                    "train.steps=2 train.batch=2 report.new=5 model.dim=16 data.validation=0.002"),
+    "regard train bilstm": "train.epochs=none train.steps=2 train.context=16 model.dim=16",
+    "regard train emoji-clip": "train.steps=2 train.batch=4 model.image.depth=1 model.text.depth=1 "
+                               "model.image.embed.size=8",
+    "regard train emoji-caption": "train.steps=2 train.batch=4 train.best=false model.dim=16 model.depth=1 "
+                                  "model.encoder.trunk.depth=1 model.encoder.embed.size=8",
+    "regard train emoji-draw": "train.steps=2 train.batch=4 train.best=false model.dim=24 model.depth=1 "
+                               "task.pixels.grid=[4,4] train.context=56",
+    "regard draw runs/emoji-draw": "--count 2",
     "regard train": "train.minutes=none train.steps=2 train.batch=2 train.context=16 train.compile=false "
                     "train.eval_tokens=500 report.new=5 model.dim=32 model.depth=2 model.heads=2",
     "regard generate": "--new 5",
     "regard evaluate runs/translate": "--limit 9",
     "regard doctor": "--steps 10 model.dim=32 model.depth=1 model.heads=2 train.batch=2",
+    "regard compare shakespeare": "train.steps=2 train.batch=2 train.context=16 data.validation=0.002 model.dim=32 "
+                                  "model.depth=2 model.heads=2 train.schedule.warmup=1 --seeds 1",
+    "regard compare": "--quick",
+    "regard scale": "train.steps=2 train.batch=2 train.context=16 data.validation=0.002 model.depth=1 "
+                    "--sizes 8,16,24,32",
 }
 
 
@@ -156,6 +179,11 @@ def test_the_commands_of_a_page_run_one_after_the_other(page, tmp_path):
     (tmp_path / "books.txt").write_text("\n".join(books))
     mine = ({"text": f"{number} {word} lines", "label": word} for number in range(40) for word in ("good", "bad"))
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, mine)))
+    molecules = ({"tags": [0, 1, number % 7], "edges": [[0, 1], [1, 2]][: 1 + number % 2], "label": "ab"[number % 2]}
+                 for number in range(60))  # fmt: skip
+    (tmp_path / "molecules.jsonl").write_text("\n".join(map(json.dumps, molecules)))
+    (tmp_path / "three.png").write_bytes(png(torch.randint(0, 255, (1, 8, 8)).to(torch.uint8)))
+    (tmp_path / "picture.png").write_bytes(png(torch.randint(0, 255, (3, 32, 32)).to(torch.uint8)))
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "REGARD_CACHE": str(tmp_path / "cache")}
 
     for command in verbs(read(page)):

@@ -39,14 +39,7 @@ def test_a_long_line_is_claimed_and_a_short_or_padded_one_is_not():
     assert plan("auto", asking("causal", row(64))).kernel.name == "fused"
 
 
-@pytest.mark.parametrize("text", ["causal", "window(3) & landmarks(1)", "causal & window(3) & padding"])
-def test_other_masks_are_refused(text):
-    with pytest.raises(ValueError, match="computes windows alone"):
+@pytest.mark.parametrize("text", ["everything", "causal", "edges", "strided(3) | window(2)", "~window(3)"])
+def test_masks_that_leave_most_keys_are_refused(text):
+    with pytest.raises(ValueError, match="computes windows, blocks, dilations and landmarks"):
         plan("local", asking(text, row(64)))
-
-
-def test_a_bias_is_refused():
-    from dataclasses import replace
-
-    with pytest.raises(ValueError, match="no bias"):
-        plan("local", replace(asking("window(3)", row(64)), bias=True))

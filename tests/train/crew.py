@@ -137,9 +137,9 @@ def before(step: int, rank: int, what) -> None:
     advance = import_module("regard.train.loop").Advance
     ask = advance.ask
 
-    def asked(self, batch, last):
+    def asked(self, batch, place, last):
         answer = what(self, batch, last) if rank == 1 and self.run.step + 1 == step else None
-        return ask(self, batch, last) if answer is None else answer
+        return ask(self, batch, place, last) if answer is None else answer
 
     advance.ask = asked
 

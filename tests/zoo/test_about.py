@@ -158,5 +158,5 @@ def test_towers_can_be_given_whole():
 def test_towers_in_place_of_one_model_are_one_sentence(tmp_path):
     (tmp_path / "recipe.toml").write_text('[model]\npreset = "clip-vit-b32"\n')
 
-    with pytest.raises(config.ConfigError, match="model.preset: 'clip-vit-b32' is several models beside each other"):
+    with pytest.raises(config.ConfigError, match="model.kind: towers are asked which of their inputs belong together"):
         zoo.read_recipe(tmp_path / "recipe.toml")

@@ -12,7 +12,24 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from regard import config
-from regard.cli import ask, doctor, estimate, look, models, runs, score, translate, words
+from regard.cli import (
+    ask,
+    check,
+    classify,
+    compare,
+    doctor,
+    draw,
+    estimate,
+    forecast,
+    look,
+    mixtures,
+    models,
+    runs,
+    scale,
+    score,
+    translate,
+    words,
+)
 from regard.cli.mistakes import talk, told
 from regard.config.names import did_you_mean
 
@@ -48,8 +65,9 @@ app = typer.Typer(**PLAIN)
 tokens = typer.Typer(add_completion=False, help="Train a tokenizer, and see what it does.", **PLAIN)
 
 VERBS: dict[typer.Typer, list[Callable[..., Any]]] = {
-    app: [runs.train, runs.resume, score.evaluate, ask.generate, translate.translate, look.explain, doctor.doctor,
-          estimate.estimate, runs.report, models.models, look.schema],
+    app: [runs.train, runs.resume, score.evaluate, ask.generate, translate.translate, classify.classify,
+          mixtures.caption, mixtures.match, draw.draw, forecast.forecast, look.explain, doctor.doctor,
+          estimate.estimate, compare.compare, scale.scale, check.check_kernel, runs.report, models.models, look.schema],
     tokens: [words.train, words.encode, words.decode],
 }
 for group, verbs in VERBS.items():

@@ -56,6 +56,9 @@ def generate(
     from regard.generate.model import load
 
     model = load(checkpoint)
+    if isinstance(model.task, config.Classify | config.Regress):
+        raise config.ConfigError(f"{checkpoint}: it was trained for {model.task.kind!r} and writes no text; use "
+                                 f"`regard classify {checkpoint}`")  # fmt: skip
     if model.c.encoder is not None:
         raise config.ConfigError(f"{checkpoint}: it reads one text and writes another, and goes on from none; use "
                                  f"`regard translate TEXT --model {checkpoint}`")  # fmt: skip

@@ -40,21 +40,24 @@ def facts(run: Any) -> dict[str, Any]:
     parts = {part: count for part, count in measure.parameters(run.recipe.model).items() if count}
     return {
         "parameters": known["parameters"], "parts": parts, "precision": known["precision"], "device": run.device.type,
-        "predicted": known["predicted"], "run": length(run, batch, known["predicted"]["step_seconds"]),
+        "predicted": known["predicted"], "run": length(run, batch, known["predicted"].get("step_seconds")),
         "batch": {"tensors": tensors(batch), "rows": [row(run, named(batch), place) for place in range(rows(batch))]},
         "config": config.tree(run.recipe),
     }  # fmt: skip
 
 
-def length(run: Any, batch: Any, seconds: float) -> dict[str, Any]:
-    """How long the run is: by its steps, epochs or minutes, whichever ends first."""
+def length(run: Any, batch: Any, seconds: float | None) -> dict[str, Any]:
+    """How long the run is: by its steps, epochs or minutes, whichever ends first; minutes say nothing of steps where
+    nobody can tell how long one takes."""
     from regard.train.reading import sizes
 
     c, an_epoch = run.settings, run.data.epochs(run.settings.accumulate)
     ends = {"steps": c.steps, "epochs": None if c.epochs is None else math.ceil(c.epochs / an_epoch),
-            "minutes": None if c.minutes is None else int(60 * c.minutes / seconds)}  # fmt: skip
-    by, steps = min(((name, end) for name, end in ends.items() if end is not None), key=lambda each: each[1])
-    return {"ends_by": by, "steps": steps, "epochs": steps * an_epoch, "minutes": steps * seconds / 60,
+            "minutes": None if c.minutes is None or seconds is None else int(60 * c.minutes / seconds)}  # fmt: skip
+    said = [(name, end) for name, end in ends.items() if end is not None] or [("minutes", None)]
+    by, steps = min(said, key=lambda each: each[1] or 0)
+    minutes = c.minutes if by == "minutes" else None if steps is None or seconds is None else steps * seconds / 60
+    return {"ends_by": by, "steps": steps, "epochs": None if steps is None else steps * an_epoch, "minutes": minutes,
             "tokens_in_step": sizes(batch) * c.accumulate, "steps_in_epoch": 1 / an_epoch}  # fmt: skip
 
 
@@ -77,12 +80,23 @@ def rows(batch: Any) -> int:
 def row(run: Any, batch: dict[str, Any], place: int) -> dict[str, Any]:
     """One row: what is read, and what is asked."""
     speaks = run.model.speaks
+    if speaks is None:  # what is read is no text
+        return {"seen": seen(batch["ids"][place]), "asked": list(asked(run.task.c, batch, place, speaks))}
     shown: dict[str, Any] = {"read": read(batch, place, "ids", "real", speaks)}
-    if "source" in batch:
+    for name in ("seen", "source"):  # beside the text, what is none
+        if name in batch and batch[name].dim() > 2:
+            shown = {"seen": seen(batch[name][place]), **shown}
+    if "source" in batch and "seen" not in shown:
         shown = {"source": read(batch, place, "source", "source_real", run.tokenizer), **shown}
     if "document" in batch:
         shown["documents"] = len(batch["document"][place].unique())
     return {**shown, "asked": list(asked(run.task.c, batch, place, speaks))}
+
+
+def seen(table: Any) -> dict[str, Any]:
+    """A row that is no text: its type, its shape, and between which numbers it lies."""
+    return {"type": str(table.dtype).removeprefix("torch."), "shape": list(table.shape),
+            "least": float(table.min()), "most": float(table.max())}  # fmt: skip
 
 
 def read(batch: dict[str, Any], place: int, name: str, real: str, tokenizer: Any) -> dict[str, Any]:
@@ -90,8 +104,14 @@ def read(batch: dict[str, Any], place: int, name: str, real: str, tokenizer: Any
     ids = batch[name][place]
     there = batch[real][place] if real in batch else ids == ids
     told = ids[there].tolist()
-    return {"ids": told, "pieces": [tokenizer.piece(id) for id in told], "text": tokenizer.decode(told),
+    text = tokenizer.decode([id for id in told if id < len(tokenizer)])
+    return {"ids": told, "pieces": [piece(tokenizer, id) for id in told], "text": text,
             "padding": int((~there).sum())}  # fmt: skip
+
+
+def piece(tokenizer: Any, id: int) -> str:
+    """A token as it is written; behind the last word there may be others, such as colours."""
+    return str(tokenizer.piece(id)) if id < len(tokenizer) else f"#{id - len(tokenizer)}"
 
 
 def asked(c: config.Task, batch: dict[str, Any], place: int, tokenizer: Any) -> Iterator[dict[str, Any]]:
@@ -102,8 +122,9 @@ def asked(c: config.Task, batch: dict[str, Any], place: int, tokenizer: Any) -> 
     classes, ids = getattr(c, "classes", ()), batch["ids"][place].tolist()
     for at, label in enumerate(batch["labels"][place].tolist() if "labels" in batch else []):
         if label != NOTHING:
-            answer = classes[label] if isinstance(c, config.Tag) else tokenizer.piece(label)
-            yield {"place": at, "reads": tokenizer.piece(ids[at]), "answer": answer}
+            answer = classes[label] if classes else label if tokenizer is None else piece(tokenizer, label)
+            reads = {} if tokenizer is None else {"reads": piece(tokenizer, ids[at])}
+            yield {"place": at, **reads, "answer": answer}
     if "label" in batch:
         label = batch["label"][place].item()
         yield {"answer": classes[label] if isinstance(c, config.Classify) else label}
@@ -126,20 +147,32 @@ def sections(told: dict[str, Any]) -> Iterator[str]:
         *((part, f"{count:,}", f"{100 * count / told['parameters']:.1f}%") for part, count in told["parts"].items()),
     ])  # fmt: skip
     yield section("the run", [
-        ("steps", f"{run['steps']:,}", f"ends by train.{run['ends_by']}"),
-        ("epochs", f"{run['epochs']:,.3g}", f"of {run['steps_in_epoch']:,.0f} steps"),
+        ("steps", "as many as fit" if run["steps"] is None else f"{run['steps']:,}", f"ends by train.{run['ends_by']}"),
+        *([("epochs", f"{run['epochs']:,.3g}", f"of {run['steps_in_epoch']:,.0f} steps")] if run["steps"] else []),
         ("tokens a step", f"{run['tokens_in_step']:,}", ""),
-        ("a step", lasting(cost["step_seconds"]), "predicted"),
-        ("all of it", lasting(60 * run["minutes"]), "predicted, without evaluations"),
-        ("memory", si(cost["memory"], "B"), "predicted, at its peak"),
-        *([(cost["note"],)] if cost["note"] else []),
+        *predicted(run, cost, lasting, si),
     ], "<><")  # fmt: skip
     yield section("the first batch", [(name, " x ".join(map(str, size))) for name, size in batch["tensors"].items()])
     for place, each in enumerate(batch["rows"], 1):
         yield section(f"row {place}", lines(each), "<<")
 
 
+def predicted(run: dict[str, Any], cost: dict[str, Any], lasting: Any, si: Any) -> Iterator[tuple[str, ...]]:
+    if not cost:
+        yield ("what a step costs is not known before it runs",)
+        return
+    yield "a step", lasting(cost["step_seconds"]), "predicted"
+    yield "all of it", lasting(60 * run["minutes"]), "predicted, without evaluations"
+    yield "memory", si(cost["memory"], "B"), "predicted, at its peak"
+    if cost["note"]:
+        yield (cost["note"],)
+
+
 def lines(row: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    if "seen" in row:
+        side = row["seen"]
+        size = " x ".join(map(str, side["shape"]))
+        yield "read", f"{side['type']} {size}, from {side['least']:g} to {side['most']:g}"
     for name in ("source", "read"):
         if name in row:
             side = row[name]

@@ -17,8 +17,8 @@ from regard.zoo.recipes import UNKNOWN
 class Subject:
     """What is explained: the model, all that was said (a recipe, or the model again), and the size of its batches."""
 
-    model: config.Transformer
-    whole: config.Recipe | config.Transformer
+    model: config.Model
+    whole: config.Recipe | config.Model
     context: int | None
     batch: int
     optimizer: config.Optimizer | None
@@ -93,17 +93,28 @@ def with_vocabulary(recipe: config.Recipe) -> config.Recipe:
 
         read = data.read_texts(recipe.data.sources, recipe.data)
         size = len(text.train(setting, (document.text for document in read)))
-    return replace(recipe, model=replace(recipe.model, embed=replace(embed, vocab=size)))
+    return replace(recipe, model=sized(recipe.model, size))
 
 
-def family(c: config.Transformer) -> dict[str, Any]:
+def sized(model: config.Model, size: int) -> config.Model:
+    """A model whose text has so many words."""
+    if isinstance(model, config.Towers):
+        return replace(model, towers=tuple(worded(each, size) for each in model.towers))
+    return worded(model, size)
+
+
+def worded(model: config.Transformer, size: int) -> config.Transformer:
+    return replace(model, embed=replace(model.embed, vocab=size)) if isinstance(model.embed, config.Embed) else model
+
+
+def family(c: config.Model) -> dict[str, Any]:
     from regard.hub import families
 
     known = families.family_of(c)
     return {"class": known.architecture if known else None, "reasons": families.reasons(c)}
 
 
-def family_line(c: config.Transformer) -> str:
+def family_line(c: config.Model) -> str:
     told = family(c)
     if told["class"]:
         return f"family\n  transformers opens it as {told['class']}"

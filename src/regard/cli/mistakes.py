@@ -35,7 +35,8 @@ REFUSALS = {
     errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n)", FAILED),
 }
 MEMORY = "out of memory; set a smaller train.batch, train.context or model.dim, or use a larger machine"
-BUILDERS = ("regard.config", "regard.core", "regard.efficient", "regard.inputs", "regard.heads")
+BUILDERS = ("regard.config", "regard.core", "regard.efficient", "regard.inputs", "regard.heads",
+            "regard.recurrent")
 
 
 def talk(line: str) -> None:

@@ -4,24 +4,34 @@ It is the reader's own schema of config.Recipe, with what `zoo.read_recipe` allo
 may use the short words, and may leave out whatever the preset or the text will say.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from regard import config
 from regard.zoo.presets import SHORT, table
 
 Schema = dict[str, Any]
+TOWERS = ("image", "sound", "graph", "series", "film", "text")  # what towers are usually called
 
 
 def recipe_schema() -> Schema:
     whole = config.schema(config.Recipe)
     parts: Schema = whole["$defs"]
-    for name in reachable("Transformer", parts):
+    for name in reachable("Towers", parts):
         parts[name] = loosened(parts[name])
+    tables = parts["Recipe"]["properties"]
+    tables["model"] = loosened(tables["model"])
     short = {word: setting(paths[0], "Transformer", parts) for word, paths in SHORT.items()}
-    single = [name for name in config.PRESETS if "towers" not in table(name)]
-    preset = {"enum": single, "description": "The model to begin from; what stands beside it changes it."}
-    parts["Transformer"]["properties"] |= {"preset": preset, **short}
+    towers = [name for name in config.PRESETS if "towers" in table(name)]
+    single = [name for name in config.PRESETS if name not in towers]
+    parts["Transformer"]["properties"] |= {"preset": preset(single), **short}
+    each = {name: {"$ref": "#/$defs/Transformer", "description": "The tower that reads it."} for name in TOWERS}
+    parts["Towers"]["properties"] |= {"preset": preset(towers), **each}
     return {"title": "A recipe of regard", **whole}
+
+
+def preset(names: list[str]) -> Schema:
+    return {"enum": names, "description": "The model to begin from; what stands beside it changes it."}
 
 
 def reachable(name: str, parts: Schema) -> set[str]:
@@ -51,9 +61,18 @@ def loosened(schema: Any) -> Any:
 
 def setting(path: str, part: str, parts: Schema) -> Schema:
     """The schema of a setting by its dotted path, with a word on what it stands for."""
-    *tables, last = path.split(".")
-    for name, inner in zip(tables, [*tables[1:], last], strict=True):  # among several kinds, the one that has it
-        kinds = sorted(named(parts[part]["properties"][name]))
-        part = next(kind for kind in kinds if inner in parts[kind]["properties"])
-    found: Schema = parts[part]["properties"][last]
-    return found | {"description": f"Stands for {path}."}
+    found: list[Schema] = []
+    for way in followed(path.split("."), part, parts):
+        found += [way] if way not in found else []
+    whole = found[0] if len(found) == 1 else {"anyOf": found}
+    return whole | {"description": f"Stands for {path}."}
+
+
+def followed(path: list[str], part: str, parts: Schema) -> Iterator[Schema]:
+    """Where a path leads, for each of the kinds that have all of it."""
+    inner = parts[part]["properties"].get(path[0])
+    if inner is not None and len(path) == 1:
+        yield inner
+    elif inner is not None:
+        for kind in sorted(named(inner)):
+            yield from followed(path[1:], kind, parts)

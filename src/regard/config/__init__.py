@@ -9,11 +9,11 @@ from regard.config.augment import Augment
 from regard.config.errors import DataError, RunError
 from regard.config.expressions import MASKS
 from regard.config.films import Film
-from regard.config.fronts import Embed, Front, Patches, Pixels, Stages
+from regard.config.fronts import Chunks, Embed, Front, Patches, Pixels, Stages
 from regard.config.graphs import Graph, Neighbours, Spatial
 from regard.config.heads import Bare, Both, Each, Head, Pooled, Vocabulary
-from regard.config.mixed import Mixed
 from regard.config.images import Convolutions, MaskedPixels
+from regard.config.mixed import Mixed
 from regard.config.mixers import Attend, Connect, Convolve, Mixer, Nothing, Recur, Space
 from regard.config.models import INITS, Encoder, Transformer
 from regard.config.positions import (
@@ -28,7 +28,7 @@ from regard.config.positions import (
     Shaw,
     Sinusoidal,
 )
-from regard.config.reader import ConfigError, make, read, schema, text, tree
+from regard.config.reader import ConfigError, enter, make, read, schema, text, tree
 from regard.config.recipe import (
     MAY_CHANGE,
     PACKAGED,
@@ -82,7 +82,7 @@ __all__ = [
     "Film", "Forecast", "Frames", "Horizon", "Mel", "Rates", "Series", "Sound", "Vary",
     "Graph", "Neighbours", "Nodes", "Spatial",
     "Connect", "Convolve", "Nothing", "Recur", "Recurrent", "Space",
-    "Caption", "Contrast", "Draw", "Mixed", "Model",
+    "Caption", "Chunks", "Contrast", "Draw", "Mixed", "Model",
     "Augment", "Convolutions", "MaskedPixels", "NextPixel",
-    "make", "read", "schema", "text", "tree",
+    "enter", "make", "read", "schema", "text", "tree",
 ]  # fmt: skip

@@ -46,3 +46,25 @@ def share(**numbers: float) -> None:
     for name, number in numbers.items():
         if not 0 < number < 1:
             raise ValueError(f"{name}: {number} is not a part between 0 and 1")
+
+
+def columns(**names: str | None) -> None:
+    """Each column has a name, and no two the same."""
+    said = {name: column for name, column in names.items() if column is not None}
+    for name, column in said.items():
+        if not column:
+            raise ValueError(f"{name}: empty; name a column of the data")
+        if twin := [other for other in said if other != name and said[other] == column]:
+            raise ValueError(f"{name}: column {column!r} is also {twin[0]}; name two different ones")
+
+
+def check_smoothing(smoothing: float) -> None:
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"smoothing: {smoothing} is not from 0 up to 1; 0 smooths nothing")
+
+
+def check_classes(classes: tuple[str, ...]) -> None:
+    if twice := [name for name in classes if classes.count(name) > 1]:
+        raise ValueError(f"classes: {twice[0]!r} stands there twice")
+    if len(classes) == 1:
+        raise ValueError(f"classes: {classes[0]!r} alone leaves nothing to tell apart; name two or more")

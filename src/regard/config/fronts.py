@@ -4,6 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
+from regard.config.films import Film
+from regard.config.graphs import Graph
+from regard.config.images import Convolutions, MaskedPixels
+from regard.config.images import Patches as Patches
+from regard.config.images import Pixels as Pixels
+from regard.config.images import Stages as Stages
+from regard.config.series import Series
+from regard.config.sounds import Sound
 from regard.config.trunk import Trunk
 
 
@@ -27,108 +35,24 @@ class Embed:
             raise ValueError(f"pad: {self.pad} is also the end-of-text id; leave pad out and say which tokens are real")
 
 
-class Seen:
-    """What a front end that reads no text answers when asked for its ids."""
-
-    @property
-    def vocab(self) -> int:
-        return 0
-
-    @property
-    def pad(self) -> int | None:
-        return None
-
-    @property
-    def end(self) -> int | None:
-        return None
-
-
 @dataclass(frozen=True, kw_only=True)
-class Pixels(Seen):
-    """Images as ids of a `palette`, row by row after a start token (ImageGPT: Chen et al. 2020).
+class Chunks(Embed):
+    """A long text in chunks of `size` tokens: each is read by a `trunk` of its own and becomes one vector by `pool`.
 
-    The start token is the id after the last colour: the model reads it and all pixels but the last, and says them all.
+    The model's trunk then reads the chunks: n tokens cost n·size and (n/size)² pairs of query and key, not n². What
+    it makes stands for a chunk and not for a word, so heads over the vocabulary are not for it.
     """
 
-    kind: Literal["pixels"] = "pixels"
-    palette: int = 512
-    grid: tuple[int, ...] = (32, 32)
+    kind: Literal["chunks"] = "chunks"  # type: ignore[assignment]
+    size: int = 128
+    pool: Literal["mean", "first"] = "mean"
+    trunk: Trunk = Trunk()
 
     def __post_init__(self) -> None:
-        at_least(1, palette=self.palette)
-        if len(self.grid) != 2:
-            raise ValueError(f"grid: {list(self.grid)} is not rows and columns, such as [32, 32]")
-        at_least(1, rows=self.grid[0], columns=self.grid[1])
-
-    @property
-    def vocab(self) -> int:
-        return self.palette + 1
-
-    @property
-    def count(self) -> int:
-        """The tokens that an image becomes."""
-        return self.grid[0] * self.grid[1]
+        super().__post_init__()
+        at_least(1, size=self.size)
+        if self.trunk.cross != "none":
+            raise ValueError("trunk.cross: a chunk has nobody to look across to")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Patches(Seen):
-    """Square patches of `size` pixels, each one token (Dosovitskiy et al. 2021); `cls` puts a learned token first.
-
-    With `cls` the tokens stand in a line, the learned one at place 0; without it they stand on a grid.
-    """
-
-    kind: Literal["patches"] = "patches"
-    size: int = 16
-    image: int = 224
-    channels: int = 3
-    cls: bool = True
-    bias: bool = True
-    norm: bool = False
-
-    def __post_init__(self) -> None:
-        at_least(1, size=self.size, image=self.image, channels=self.channels)
-        if self.image % self.size:
-            raise ValueError(f"size: patches of {self.size} pixels do not fill an image of {self.image}")
-
-    @property
-    def side(self) -> int:
-        """Patches in a row of the image."""
-        return self.image // self.size
-
-    @property
-    def count(self) -> int:
-        """The tokens that an image becomes."""
-        return self.side * self.side + self.cls
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stages(Seen):
-    """Patches, then trunks that each end by merging every 2 x 2 tokens into one (Swin: Liu et al. 2021).
-
-    What comes out is for the model's own trunk, which is the last stage.
-    """
-
-    kind: Literal["stages"] = "stages"
-    patches: Patches = Patches(size=4, cls=False, norm=True)
-    trunks: tuple[Trunk, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.trunks:
-            raise ValueError("trunks: name at least one, or let embed be of kind 'patches'")
-        if self.patches.cls:
-            raise ValueError("patches.cls: tokens on a grid merge, a learned one beside them does not; set it to false")
-        if self.patches.side % 2 ** len(self.trunks):
-            halves = f"{len(self.trunks)} stages halve it as often"
-            raise ValueError(f"trunks: a grid of {self.patches.side} x {self.patches.side} patches, and {halves}")
-        for place, trunk in enumerate(self.trunks):
-            if trunk.cross != "none":
-                raise ValueError(f"trunks[{place}].cross: a stage has nobody to look across to")
-
-    @property
-    def count(self) -> int:
-        """The tokens that come out for the last trunk."""
-        side: int = self.patches.side // 2 ** len(self.trunks)
-        return side * side
-
-
-Front = Embed | Pixels | Patches | Stages
+Front = Embed | Chunks | Pixels | MaskedPixels | Patches | Stages | Convolutions | Sound | Series | Film | Graph

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
+from regard.config.series import Horizon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,4 +69,4 @@ class Bare:
     kind: Literal["none"] = "none"
 
 
-Head = Vocabulary | Pooled | Both | Each | Bare
+Head = Vocabulary | Pooled | Both | Each | Bare | Horizon

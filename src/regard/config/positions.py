@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least, beside
+from regard.config.graphs import Spatial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,4 +143,4 @@ class Relative:
         at_least(1, axes=self.axes)
 
 
-Position = Nowhere | Sinusoidal | Learned | OneHot | Rotary | Alibi | Buckets | Shaw | Relative
+Position = Nowhere | Sinusoidal | Learned | OneHot | Rotary | Alibi | Buckets | Shaw | Relative | Spatial

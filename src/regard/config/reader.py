@@ -118,9 +118,19 @@ def fitted(kind: Any, given: Any, path: str, default: Any = None) -> Any:
     raise wrong(path, misfit(kind, given))
 
 
+ALSO: dict[Any, list[Any]] = {}  # settings of somebody's own, under one of ours beside which they may stand
+
+
+def enter(cls: type, beside: type) -> None:
+    """Lets a frozen dataclass of your own, with a `kind`, stand wherever `beside` may among others."""
+    ALSO[beside] = [each for each in ALSO.get(beside, []) if each.__name__ != cls.__name__] + [cls]
+
+
 def options(kind: Any) -> tuple[Any, ...]:
-    """The members of a union; anything else is a union of one."""
-    found = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    """The members of a union, with those that were entered beside them; anything else is a union of one."""
+    several = get_origin(kind) in (Union, UnionType)
+    found = get_args(kind) if several else (kind,)
+    found += tuple(own for option in found if several for own in ALSO.get(option, ()))
     for option in found:
         listed = get_origin(option) is tuple and get_args(option)[1:] == (...,)
         if not (listed or option in SIMPLE or get_origin(option) is Literal or is_dataclass(option)):

@@ -12,6 +12,7 @@ from typing import Literal
 from regard.config.checks import at_least, fraction
 from regard.config.models import Transformer
 from regard.config.tasks import NextToken, Task
+from regard.config.towers import Model, Towers
 from regard.config.train import Train
 from regard.config.trunk import Trunk
 
@@ -173,11 +174,14 @@ class Recipe:
     data: Data = Data()
     text: Text = Characters()
     task: Task = NextToken()
-    model: Transformer = Transformer(trunk=Trunk(mask="causal"))
+    model: Model = Transformer(trunk=Trunk(mask="causal"))
     train: Train = Train()
     report: Report = Report()
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, Towers) and self.task.kind != "contrast":
+            raise ValueError(f"model.kind: towers are asked which of their inputs belong together, and task.kind is "
+                             f"{self.task.kind!r}; set it to contrast, or describe one model")  # fmt: skip
         if self.model.precision != self.train.precision:
             raise ValueError(f"model.precision: {self.model.precision!r}, and train.precision is "
                              f"{self.train.precision!r}; set train.precision alone")  # fmt: skip

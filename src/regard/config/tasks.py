@@ -11,36 +11,19 @@
     regress    text, pair, label            which number                                     head pooled
     tag        words, labels                a class for every word                           head each
     answer     question, context, answer    where in the context the answer stands           head each
+    pixels     image                        the next value, everywhere                       causal, head vocabulary
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.config.checks import at_least, share
+from regard.config.checks import at_least, check_classes, check_smoothing, columns, share
+from regard.config.tasks_forecast import Forecast
+from regard.config.tasks_mixtures import Caption, Contrast, Draw
+from regard.config.tasks_nodes import Nodes
+from regard.config.tasks_pixels import NextPixel
 
 Begin = Literal["auto", "start", "pad", "end"]  # the special token before a target
-
-
-def columns(**names: str | None) -> None:
-    """Each column has a name, and no two the same."""
-    said = {name: column for name, column in names.items() if column is not None}
-    for name, column in said.items():
-        if not column:
-            raise ValueError(f"{name}: empty; name a column of the data")
-        if twin := [other for other in said if other != name and said[other] == column]:
-            raise ValueError(f"{name}: column {column!r} is also {twin[0]}; name two different ones")
-
-
-def check_smoothing(smoothing: float) -> None:
-    if not 0 <= smoothing < 1:
-        raise ValueError(f"smoothing: {smoothing} is not from 0 up to 1; 0 smooths nothing")
-
-
-def check_classes(classes: tuple[str, ...]) -> None:
-    if twice := [name for name in classes if classes.count(name) > 1]:
-        raise ValueError(f"classes: {twice[0]!r} stands there twice")
-    if len(classes) == 1:
-        raise ValueError(f"classes: {classes[0]!r} alone leaves nothing to tell apart; name two or more")
 
 
 # ---------------------------------------------------------------- language
@@ -222,4 +205,7 @@ class Answer:
         at_least(1, stride=self.stride, longest=self.longest)
 
 
-Task = NextToken | Masked | Translate | Spans | Infill | Prefix | Classify | Regress | Tag | Answer
+Task = (
+    NextToken | Masked | Translate | Spans | Infill | Prefix | Classify | Regress | Tag
+    | Answer | Forecast | Nodes | NextPixel | Contrast | Caption | Draw
+)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from regard.config.augment import Augment
 from regard.config.checks import at_least, fraction
 
 
@@ -140,10 +141,13 @@ class Train:
     apart; other rows are padded on one side. `workers` processes make batches ahead. With `chunk`, the logits of so
     many tokens are made at a time, and never all.
 
+    With `carry` a text is read in stripes, and what a model remembers goes on from step to step: the states of a
+    recurrent one, of attention the last `context` tokens, which is how far back gradients reach.
+
     `init_from` begins with the weights of another model; `vectors` with a file of words and their vectors; what
     `freeze` names stays as it is. `recompute` keeps no activations inside of blocks; `average` also keeps a running
-    mean of the weights, and evaluates and saves that one. On a CPU a run repeats its bits; on a GPU it does so
-    with `deterministic`, more slowly.
+    mean of the weights, and evaluates and saves that one. `augment` changes images on their way into a training batch.
+    On a CPU a run repeats its bits; on a GPU it does so with `deterministic`, more slowly.
 
     Evaluations come every `eval_every` steps or `eval_minutes`; on the way they read `eval_tokens` of the validation
     data (none: all of it), the last one all. `keep` newest checkpoints stay, with `best` also the best one; after
@@ -158,6 +162,7 @@ class Train:
     context: int = 512
     tokens: int | None = None
     pack: bool = False
+    carry: bool = False
     padding: Literal["right", "left"] = "right"
     workers: int = 0
     chunk: int | None = None
@@ -170,6 +175,7 @@ class Train:
     init_from: str | None = None
     vectors: str | None = None
     freeze: tuple[str, ...] = ()
+    augment: Augment | None = None
     precision: Literal["fp32", "mixed", "bf16"] = "fp32"
     recompute: bool = False
     compile: Literal["auto"] | bool = "auto"
@@ -205,6 +211,8 @@ class Train:
             raise ValueError(f"eval_minutes: {self.eval_minutes} is no time; choose more, or none")
         if self.pack and self.tokens is not None:
             raise ValueError("tokens: packed rows are all of one length, train.context; leave out one of the two")
+        if self.carry and (self.pack or self.tokens is not None):
+            raise ValueError("carry: rows of documents do not go on from step to step; leave out pack and tokens")
         if "" in self.freeze:
             raise ValueError("freeze: an empty name; name parts of the model, such as 'embed' or 'trunk.blocks.0'")
         if "" in (self.init_from, self.vectors):

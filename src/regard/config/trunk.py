@@ -8,12 +8,15 @@ from typing import Literal, TypeVar
 
 from regard.config.checks import at_least, one_of
 from regard.config.expressions import check_mask
-from regard.config.mixers import Attend, Mixer
+from regard.config.mixers import Attend, Mixer, check_mixer
 from regard.config.names import called
 from regard.config.positions import Position, Rotary, Sinusoidal
 
 # a kernel of your own enters itself
-KERNELS = ["auto", "reference", "fused", "cells", "flex", "local", "short", "varlen"]
+KERNELS = [
+    "auto", "reference", "fused", "additive", "cells", "flex", "linear", "linformer", "local", "lsh", "performer",
+    "short", "sparse", "tiled", "topk", "varlen",
+]  # fmt: skip
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu")
 T = TypeVar("T")
 MAPS = ("q", "k", "v", "out")
@@ -153,6 +156,7 @@ class Trunk:
         beside_it = getattr(self.position, "length" if self.position.kind == "onehot" else "width", None) or 0
         if self.width is None and beside_it >= self.dim:
             raise ValueError(f"position: {beside_it} channels set beside the tokens leave none of dim {self.dim}")
+        check_mixer(self.mixer, self.masks, self.position, self.dim, self.residual)
         self.check_heads("attention", self.attention)
         if self.across is not None:
             self.check_heads("across", self.across)

@@ -4,6 +4,7 @@ Roles are the names of the parts: q, k, v, out, up, gate, down; token, place, he
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +45,7 @@ RULES: dict[str, Callable[[str, Tensor, config.Trunk], object]] = {
 
 
 @torch.no_grad()
-def initialise(part: nn.Module, rule: str, c: config.Trunk) -> None:
+def initialise(part: nn.Module, rule: str, c: Any) -> None:
     """Give every weight its beginning by the rule; biases begin at zero, and norms as they were made."""
     for role, weight in roles(part):
         RULES[rule](role, weight, c)

@@ -57,7 +57,7 @@ class Trunk(nn.Module):
         places: list[Place] = [each.prepare(tokens, keys) for each in self.positions]  # type: ignore[operator]
         plans = [self.plan(x, masks, tokens, keys, places[0]) for masks in self.masks]
         across = None if memory is None else self.plan(x, self.across, tokens, memory, Place())
-        x, steps = x if watch is None else watch.see("embed", x), list[Step]()
+        x, steps = x if watch is None else watch.see("embed", x), []
         for i in range(self.c.depth):
             scope = Scope(
                 plan=plans[i % len(plans)], place=places[i % len(places)], across=across, slots=slots,
@@ -138,7 +138,7 @@ def variants(base: Mask) -> dict[tuple[bool, bool], Mask]:
 # Stacks by their setting's kind, and what stands before and after them: other rooms enter theirs.
 TRUNKS: dict[str, Callable[[Any, str], Any]] = {"blocks": Trunk}  # a setting and the name of an initialisation
 FRONTS: dict[str, Callable[[Any, int], Any]] = {}  # a setting and the width to make -> a module that makes Tokens
-HEADS: dict[str, Callable[[Any, config.Trunk, Any], nn.Module]] = {}  # a setting, the trunk's, and the front end
+HEADS: dict[str, Callable[[Any, Any, Any], nn.Module]] = {}  # a setting, the trunk's, and the front end
 
 
 class Transformer(nn.Module):

@@ -2,14 +2,16 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from regard import config
 from regard.config import DataError
 from regard.data import store
+from regard.data.arrays import Arrays, Length, kept_arrays
 from regard.data.columns import Column
 from regard.data.examples import Example, Examples, kept
 from regard.data.prepared import trained
@@ -19,6 +21,7 @@ from regard.data.sources import few, heeded, tables
 from regard.text import Tokenizer
 
 Make = Callable[[Record], Example | list[Example]]
+Kind = TypeVar("Kind", Examples, Arrays)
 
 
 def ask(
@@ -29,13 +32,30 @@ def ask(
 
     `notice` hears what was cut and what was passed over, `progress` how many rows there are so far.
     """
-    folder, sources, own = store.place(cache), tables(data.sources, data), tables(data.validations, data)
+    return both(data, make, about, store.place(cache), partial(kept, notice=notice, progress=progress))
+
+
+def sense(
+    data: config.Data, make: Make, about: Any, length: Length, cache: str | Path | None = None,
+    notice: Notice = warnings.warn, progress: Progress = quiet,
+) -> tuple[Arrays, Arrays | None]:  # fmt: skip
+    """The same for what is no text: tensors of any shape, which are so many tokens each."""
+    keep = partial(kept_arrays, notice=notice, progress=progress, length=length)
+    return both(data, make, about, store.place(cache), keep)
+
+
+def both(
+    data: config.Data, make: Make, about: Any, folder: Path, keep: Callable[..., Kind]
+) -> tuple[Kind, Kind | None]:  # fmt: skip
+    """What is to train on, and to validate on."""
+    sources: Sequence[Table] = tables(data.sources, data)
+    own: Sequence[Table] = tables(data.validations, data)
     heeded(data, [*sources, *own])
 
-    def those(tables: Sequence[Table]) -> Examples:
-        name = few([table.name for table in tables])
-        key = {"sources": [table.digest for table in tables], "make": about}
-        return kept(lambda tally: made(tables, make, tally), key, folder, name, data.bad, notice, progress)
+    def those(found: Sequence[Table]) -> Kind:
+        name = few([table.name for table in found])
+        key = {"sources": [table.digest for table in found], "make": about}
+        return keep(lambda tally: made(found, make, tally), key, folder, name, data.bad)
 
     whole = those(sources)
     if isinstance(data.validation, str | tuple):
@@ -58,7 +78,7 @@ def kept_back(marks: Tensor, share: float) -> Tensor:
     return (marks & 0xFFFFFFFF).double() < share * 2.0**32
 
 
-def parted(whole: Examples, share: float) -> tuple[Examples, Examples]:
+def parted(whole: Kind, share: float) -> tuple[Kind, Kind]:
     """Rows to train and to validate on, by a hash of what they ask: the same question is never in both.
 
     So about `share` of the rows are kept back, whatever the order of the file, and the same ones when it grows.

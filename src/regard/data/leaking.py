@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from regard.data.arrays import Arrays
 from regard.data.examples import Examples
 from regard.data.shards import Shards
 
@@ -12,12 +13,12 @@ BLOCK = 1 << 16  # stretches looked at together
 FACTOR = 0x9E3779B97F4A7C15  # odd, and its powers modulo 2⁶⁴ look random
 
 
-def leaks(train: Examples | Shards, validation: Examples | Shards, size: int = 32) -> tuple[int, int]:
+def leaks(train: Examples | Arrays | Shards, validation: Examples | Arrays | Shards, size: int = 32) -> tuple[int, int]:
     """How many questions to validate on are among those to train on, and how many there are.
 
     Of texts: how many stretches of `size` tokens, laid end to end, stand anywhere in the text to train on.
     """
-    if isinstance(train, Examples) and isinstance(validation, Examples):
+    if isinstance(train, Examples | Arrays) and isinstance(validation, type(train)):
         return int(torch.isin(validation.marks(), train.marks()).sum()), len(validation)
     if not isinstance(train, Shards) or not isinstance(validation, Shards):
         raise TypeError("leaks: two texts or two sets of examples can be compared, not one of each")

@@ -3,6 +3,7 @@
     shakespeare, tatoeba-en-fr:test    packaged         a.txt, a.jsonl.gz, a.csv, a.parquet   files, by their suffix
     folder, folder/*.jsonl             several files    a.en + a.fr                           lines that go together
     -, -.jsonl                         standard input   toy:sort(20), hf:owner/name:split     made, or fetched
+    pets/cat/1.png, pets/dog/2.png     files as records, by a folder's name (folders.py)
 
 What is read as text is UTF-8: line ends stay as they are and a byte order mark is dropped. A folder gives the files
 that it has of one kind in the order of their paths, without hidden or empty ones. `find` gives texts and `tables`
@@ -17,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,8 +29,10 @@ from typing import IO, NoReturn
 from regard.config import PACKAGED, ConfigError, Data, DataError
 from regard.config.names import did_you_mean
 from regard.data.columns import Column, Document
+from regard.data.emoji import EMOJI, emoji
+from regard.data.folders import Files, column_of, files
 from regard.data.formats import FORMATS, Filed, Parallel
-from regard.data.packing import format_of, readable, unpacking
+from regard.data.packing import PACKERS, format_of, readable, unpacking
 from regard.data.records import Table, Tally
 from regard.data.tables import HERE, HUB, SETS, Hub, Parquet, packaged
 from regard.data.toys import TOY, toy
@@ -96,6 +99,20 @@ class Source:
             return file.read(len(codecs.BOM_UTF8) + 1) in (b"", codecs.BOM_UTF8)
 
 
+# Formats that are no text enter themselves here, by how a name ends (unpacked: ".npz" of a.npz and of a.npz.xz); of
+# names joined by " + " the first one decides.
+SUFFIXES: dict[str, Callable[[Source], Table]] = {}
+JOINED: dict[str, Callable[[Sequence[Source]], Table]] = {}
+PREFIXES: dict[str, Callable[[str], Table]] = {}  # or by how it begins, as "graphs:"
+
+
+def ending(name: str, known: Iterable[str]) -> str | None:
+    """How a file's name ends, among the endings that are known; the longest counts."""
+    plain = name.lower()
+    plain = plain.removesuffix(Path(plain).suffix) if Path(plain).suffix in PACKERS else plain
+    return max((each for each in known if plain.endswith(each)), key=len, default=None)
+
+
 def read_texts(sources: Sequence[str], how: Data | None = None) -> Iterator[Document]:
     """The texts of the sources one after the other, each whole."""
     tally = Tally(how.bad if how else "stop")
@@ -139,12 +156,19 @@ def found(name: str, how: Data, kind: tuple[str, ...]) -> list[Source | Table]:
         return [toy(name)]
     if name.startswith(HUB):
         return [Hub(name)]
+    if made := [make for prefix, make in PREFIXES.items() if name.startswith(prefix)]:
+        return [made[0](name)]
     if name == STANDARD or (name.startswith("-.") and name[1:] in FORMATS):
-        return [typed(filled(spooled(name)), how)]
+        return [typed(filled(spooled(name)), how, kind)]
+    if name.partition(":")[0] == EMOJI:
+        return [emoji(name)]
     if name in PACKAGED:
         return [Source(name, HERE / f"{name}.txt.gz")]
     if (known := packaged(name)) is not None:
-        return [Filed(Source(known[0].name, known[0]), replace(how, columns=how.columns or known[1]))]
+        source = Source(known[0].name, known[0])
+        other = ending(source.name, SUFFIXES)
+        named = replace(how, columns=how.columns or known[1])
+        return [Filed(source, named) if other is None else SUFFIXES[other](source)]
     path = Path(name).expanduser()
     if not os.path.lexists(path):
         return elsewhere(name, how, kind)
@@ -152,56 +176,69 @@ def found(name: str, how: Data, kind: tuple[str, ...]) -> list[Source | Table]:
         return inside(path, how, kind)
     if path.exists() and not path.is_file():
         raise DataError(f"{name}: not a regular file; to read from a pipe, name - and send the text to standard input")
-    return [typed(filled(Source(name, path)), how)]
+    return [typed(filled(Source(name, path)), how, kind)]
 
 
-def typed(source: Source, how: Data) -> Source | Table:
+def typed(source: Source, how: Data, kind: tuple[str, ...]) -> Source | Table:
     """A file as what its name says that it is."""
     if format_of(source.name) == ".parquet":
         return Parquet(source.name, source.path)
+    if (known := ending(source.name, SUFFIXES)) is not None:
+        return SUFFIXES[known](source)
+    if kind == RECORDS and column_of(source.path):
+        return Files(source.name, source.path.parent, [source.path])
     return Filed(source, how) if format_of(source.name) in FORMATS else source
 
 
 def elsewhere(name: str, how: Data, kind: tuple[str, ...]) -> list[Source | Table]:
     """A name that is no path: a pattern, several files that belong together, or a slip of the pen."""
     if " + " in name:
-        files = [Path(part.strip()).expanduser() for part in name.split(" + ")]
+        paths = [Path(part.strip()).expanduser() for part in name.split(" + ")]
+        if (known := ending(paths[0].name, JOINED)) is not None:
+            return [JOINED[known]([filled(Source(str(path), path)) for path in paths])]
         columns = how.columns or ("source", "target")
-        if len(files) != len(columns):
-            raise DataError(f"{name}: {len(files)} files and {len(columns)} columns ({', '.join(columns)}); name as "
+        if len(paths) != len(columns):
+            raise DataError(f"{name}: {len(paths)} files and {len(columns)} columns ({', '.join(columns)}); name as "
                             "many by data.columns")  # fmt: skip
-        return [Parallel([filled(Source(str(path), path)) for path in files], columns)]
+        return [Parallel([filled(Source(str(path), path)) for path in paths], columns)]
     if glob.has_magic(name):
         paths = [Path(found) for found in glob.glob(str(Path(name).expanduser()), recursive=True)]
-        return those(name, [path for path in paths if path.is_file()], how, "no file matches this pattern")
-    near = did_you_mean(name, (*PACKAGED, *SETS))
+        return those(name, [path for path in paths if path.is_file()], how, kind, "no file matches this pattern")
+    near = did_you_mean(name, (*PACKAGED, *SETS, EMOJI))
     pair = " (files that belong together are named with a space on both sides of the +)" if "+" in name else ""
-    raise DataError(f"{name}: no such file or folder{pair}{near} name a text, or a packaged one "
-                    f"({', '.join((*PACKAGED, *SETS))})")  # fmt: skip
+    what = "a text" if kind == TEXTS else "a file"
+    raise DataError(f"{name}: no such file or folder{pair}{near} name {what}, or a packaged one "
+                    f"({', '.join((*PACKAGED, *SETS, EMOJI))})")  # fmt: skip
 
 
 def inside(folder: Path, how: Data, kind: tuple[str, ...]) -> list[Source | Table]:
-    """The files in a folder and the folders in it: texts, or else records; the other way round for records."""
+    """The files in a folder and the folders in it: texts, or else records; the other way round for records.
+
+    Where there is neither, files that are records themselves: pictures, sounds.
+    """
     paths: list[Path] = []
     with readable(str(folder)):
         for here, folders, names in os.walk(folder, onerror=refuse):
             folders[:] = [name for name in folders if not name.startswith(".")]
             paths += [Path(here, name) for name in names if not name.startswith(".")]
-    texts, records = ([path for path in paths if format_of(path.name) in each] for each in (TEXTS, RECORDS))
+    texts = [path for path in paths if format_of(path.name) in TEXTS]
+    records = [path for path in paths if format_of(path.name) in RECORDS or ending(path.name, SUFFIXES) is not None]
     if kind == TEXTS and texts and records:
         raise DataError(f"{folder}: both texts ({texts[0].name}) and records ({records[0].name}) in this folder; name "
                         f"the files, or a pattern such as {folder}/*{records[0].suffix}")  # fmt: skip
     first = records or texts if kind == RECORDS else texts or records
-    return those(str(folder), first, how, f"no .txt or .md files in this folder, nor {', '.join(RECORDS)}")
+    if not records and (kind == RECORDS or not texts) and (whole := [path for path in paths if column_of(path)]):
+        return [files(folder, whole)]
+    return those(str(folder), first, how, kind, f"no .txt or .md files in this folder, nor {', '.join(RECORDS)}")
 
 
-def those(name: str, paths: Sequence[Path], how: Data, none: str) -> list[Source | Table]:
+def those(name: str, paths: Sequence[Path], how: Data, kind: tuple[str, ...], none: str) -> list[Source | Table]:
     """Each file that is not empty, in the order of their paths."""
     sources = [source for path in sorted(paths) if not (source := Source(str(path), path)).empty]
     if not sources:
         what = "only empty texts in it" if paths else none
         raise DataError(f"{name}: {what}; name one with texts, or the files themselves")
-    return [typed(source, how) for source in sources]
+    return [typed(source, how, kind) for source in sources]
 
 
 def filled(source: Source) -> Source:

@@ -13,17 +13,19 @@ import torch
 from torch import Tensor
 
 from regard.config import DataError
+from regard.data.arrays import Arrays
 from regard.data.batches import Turns, chance
 from regard.data.examples import Example, Examples
 
 Batch = dict[str, Tensor]
+Rows = Examples | Arrays
 Collate = Callable[[Sequence[Example], torch.Generator], Batch]  # examples as one batch; what is random is drawn there
 
 
 class Fixed:
     """`size` rows a batch, shuffled; batches run on from one epoch into the next."""
 
-    def __init__(self, rows: Examples, collate: Collate, size: int, seed: int) -> None:
+    def __init__(self, rows: Rows, collate: Collate, size: int, seed: int) -> None:
         self.rows, self.collate, self.size, self.seed = rows, collate, size, seed
         self.turns = Turns(len(rows), seed)
 
@@ -48,7 +50,7 @@ class Buckets:
     """
 
     def __init__(
-        self, rows: Examples, collate: Collate, budget: int, seed: int, multiple: int = 8, added: int = 0
+        self, rows: Rows, collate: Collate, budget: int, seed: int, multiple: int = 8, added: int = 0
     ) -> None:
         self.rows, self.collate, self.seed = rows, collate, seed
         self.widths = -(-(rows.lengths() + added) // multiple) * multiple
@@ -98,7 +100,7 @@ def cuts(widths: Tensor, budget: int) -> Iterator[int]:
     yield len(widths)
 
 
-def in_order(rows: Examples, collate: Collate, budget: int, limit: int | None = None) -> Iterator[Batch]:
+def in_order(rows: Rows, collate: Collate, budget: int, limit: int | None = None) -> Iterator[Batch]:
     """Every row once, the longest first, and always the same batches: for validation.
 
     `limit` reads so many rows and no more, always the same ones, of all lengths.

@@ -21,7 +21,8 @@ AT_ONCE = 1024  # rows of a Parquet file in memory
 SETS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "tatoeba-en-fr": ("tatoeba-en-fr.{}.tsv.xz", ("en", "fr"), ("train", "validation", "test")),
     "movie-reviews": ("movie-reviews.{}.tsv.xz", (), ("train", "validation", "test")),
-    "digits": ("digits.jsonl.xz", (), ("train",)),
+    "digits": ("digits.{}.jsonl.xz", (), ("train", "test")),
+    "cora": ("cora.npz", (), ("train",)),
 }
 
 

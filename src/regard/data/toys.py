@@ -2,10 +2,13 @@
 
     toy:copy(5)      bdaac  bdaac       toy:sort(5)        bdaac   aabcd
     toy:reverse(5)   bdaac  caadb       toy:addition(2)    38+5    43
+    toy:first(5)     bdaac  b           always of that length: who answers has kept the first letter in mind
+    toy:regress(3)   2=V;7=L;4  R       a line through the points before: heights are letters, A low and w high
 
-The number is how long a word is at most, or how many digits a number has. A second number says how many records there
-are, a third another seed: "toy:sort(20, 100000, 7)". Record i is a pure function of the name and i. A part kept for
-validation is chosen by what the question is, so that no question to validate on is one to train on.
+The number is how long a word is at most, how many digits a number has, or how many points a line has. A second number
+says how many records there are, a third another seed: "toy:sort(20, 100000, 7)". Record i is a pure function of the
+name and i. A part kept for validation is chosen by what the question is, so that no question to validate on is one to
+train on.
 """
 
 import hashlib
@@ -22,6 +25,8 @@ from regard.data.records import Record, Tally
 TOY = "toy:"
 LETTERS = "abcdefghijklmnop"  # sixteen: every byte gives a letter, and all are equally likely
 COUNT = 50_000
+HEIGHTS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw"  # of a point, from the lowest; all are reached
+ACROSS, STEEPEST, HIGHEST = 9, 4, 8  # places of a point; the slope of a line; how far its middle is from theirs
 
 
 class Dice:
@@ -53,6 +58,27 @@ def addition(dice: Dice, digits: int) -> tuple[str, str]:
     return f"{one}+{other}", str(one + other)
 
 
+def regress(dice: Dice, points: int) -> tuple[str, str]:
+    """Points of a line, each place once before any comes again; the last one is asked for."""
+    slope, level = dice.roll(2 * STEEPEST + 1) - STEEPEST, dice.roll(2 * HIGHEST + 1) - HIGHEST
+    places: list[int] = []
+    while len(places) < points:
+        left = list(range(ACROSS))
+        places += [left.pop(dice.roll(len(left))) for _ in range(ACROSS)]
+    told = [f"{x}={height(slope * (x - ACROSS // 2) + level)}" for x in places[:points]]
+    question, _, answer = ";".join(told).rpartition("=")
+    return question, answer
+
+
+def height(value: int) -> str:
+    return HEIGHTS[len(HEIGHTS) // 2 + value]
+
+
+def first(dice: Dice, size: int) -> tuple[str, str]:
+    word = "".join(LETTERS[byte % 16] for byte in dice.bytes(size))
+    return word, word[0]
+
+
 def about_words(answer: Callable[[str], str]) -> Callable[[Dice, int], tuple[str, str]]:
     def asked(dice: Dice, size: int) -> tuple[str, str]:
         question = word(dice, size)
@@ -64,6 +90,8 @@ def about_words(answer: Callable[[str], str]) -> Callable[[Dice, int], tuple[str
 TOYS = {
     "copy": about_words(lambda word: word), "reverse": about_words(lambda word: word[::-1]),
     "sort": about_words(lambda word: "".join(sorted(word))), "addition": addition,
+    "first": first,
+    "regress": regress,
 }  # fmt: skip
 
 

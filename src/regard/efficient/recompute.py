@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from regard import config
 from regard.core.layers import Block, Scope
 
 
@@ -33,6 +34,8 @@ class Recomputed(Block):
 def recompute(model: nn.Module, on: bool = True) -> None:
     """Let every block of a model forget its insides, or keep them again; its weights and their names stay."""
     old, new = (Block, Recomputed) if on else (Recomputed, Block)
+    if on and not any(isinstance(part, Block) for part in model.modules()):
+        raise config.ConfigError("train.recompute: this model has no blocks to run once more; leave it out")
     for part in model.modules():
         if type(part) is old:  # a copy of the model forgets too, which a changed method would not live through
             part.__class__ = new

@@ -44,9 +44,14 @@ def align(
     model: "Transformer", source: str, target: str | Sequence[int] | None = None, layer: int | None = None
 ) -> Alignment:
     translator, depth = Translator(model), model.c.trunk.depth
-    layer = max(depth - 2, 0) if layer is None else layer
-    if not -depth <= layer < depth:
-        raise config.ConfigError(f"layer: {layer} is none of the decoder's layers, 0 to {depth - 1}")
+    known = set(model.addresses())
+    looks = [place for place in range(depth) if f"trunk.{place}.cross.pattern" in known]
+    if not looks:
+        raise config.ConfigError(f"trunk.cross: {model.c.trunk.cross!r} tells the decoder of its source in one vector, "
+                                 "so there are no words that it looks at")  # fmt: skip
+    layer = looks[max(len(looks) - 2, 0)] if layer is None else layer
+    if not -depth <= layer < depth or layer % depth not in looks:
+        raise config.ConfigError(f"layer: {layer} is none of the decoder's layers, {looks[0]} to {looks[-1]}")
     read = translator.source(source, "source")
     if target is None:
         [best] = translator([source], {})

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regard import config
 from regard.config.search import Search
-from regard.core.cache import Cache
+from regard.core.cache import Cache, Entry
 from regard.core.model import Transformer
 from regard.core.tokens import Tokens
 from regard.generate.limits import NO_LIMITS, Limits, barred, check_room, check_source, check_texts, window
@@ -162,7 +162,8 @@ def shared_out(model: Transformer, cache: Cache, rows: Tensor, capacity: int) ->
     """A larger cache whose row i remembers what row rows[i] of this one does, the source included."""
     wide = model.cache(len(rows), capacity)
     for entry, narrow in zip(wide.entries, cache.entries, strict=True):
-        entry.k[:, :, : cache.capacity], entry.v[:, :, : cache.capacity] = narrow.k[rows], narrow.v[rows]
+        for table, held in zip(entry.tables(), narrow.tables(), strict=True):
+            (table[:, :, : cache.capacity] if isinstance(entry, Entry) else table).copy_(held[rows])
     wide.order[:, : cache.capacity], wide.real[:, : cache.capacity] = cache.order[rows], cache.real[rows]
     wide.length, wide.next, wide.used, wide.fresh = cache.length[rows], cache.next[rows], cache.used, cache.fresh
     if cache.memory is not None:
@@ -181,8 +182,9 @@ def chosen(tokens: Tokens, rows: Tensor) -> Tokens:
 
 
 def move(cache: Cache, rows: Tensor, start: int) -> None:
-    """Each beam takes over the keys and values of the one it grew from: from `start` on, since a prompt is shared."""
+    """Each beam takes over the keys and values of the one it grew from: from `start` on, since a prompt is shared; or
+    its whole state, where a layer has one."""
     for entry in cache.entries:
-        for table in (entry.k, entry.v):
-            part = table[:, :, start : cache.used]
+        for table in entry.tables():
+            part = table[:, :, start : cache.used] if isinstance(entry, Entry) else table
             part.copy_(part[rows])

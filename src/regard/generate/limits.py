@@ -27,8 +27,10 @@ def window(model: Transformer, limits: Limits) -> int | None:
     return reach(model.c.trunk, limits)
 
 
-def reach(trunk: config.Trunk, limits: Limits) -> int | None:
+def reach(trunk: config.Trunk | config.Recurrent, limits: Limits) -> int | None:
     """The same of one trunk: an encoder may reach farther than its decoder."""
+    if isinstance(trunk, config.Recurrent):  # a state goes on for ever
+        return None
     position, lengths = trunk.position, [] if limits.context is None else [limits.context]
     if isinstance(position, config.Learned | config.OneHot):
         lengths += position.length if isinstance(position.length, tuple) else [position.length]

@@ -10,7 +10,8 @@ from torch import Tensor
 
 import regard.efficient  # kernels, front ends and heads enter themselves in the core's tables
 import regard.heads
-import regard.inputs  # noqa: F401
+import regard.inputs
+import regard.recurrent  # noqa: F401
 from regard import config
 from regard.core import model as core
 from regard.generate.asked import is_search, one_text, sampling, searching
@@ -18,7 +19,7 @@ from regard.generate.beam import Found, search
 from regard.generate.limits import Limits
 from regard.generate.session import Session
 from regard.generate.speech import Completion, Speech, ranked
-from regard.heads import Towers
+from regard.generate.towers import Towers
 from regard.zoo.models import packaged
 
 if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that needs them
@@ -109,6 +110,18 @@ class Transformer(core.Transformer):
         from regard.generate.translate import Translator
 
         return Translator(self)(texts, settings, new)
+
+    def caption(self, pictures: Sequence[Any], **settings: Any) -> list[str]:
+        """The text that goes with each picture, by beam search; or drawn, where there is a temperature."""
+        from regard.generate.mixtures import caption
+
+        return caption(self, pictures, **settings)
+
+    def paint(self, texts: Sequence[str], **settings: Any) -> Tensor:
+        """A picture for each text, bytes (B, C, rows, columns)."""
+        from regard.generate.mixtures import paint
+
+        return paint(self, texts, **settings)
 
     def align(self, source: str, target: str | Sequence[int] | None = None, layer: int | None = None) -> "Alignment":
         """Where the decoder looks in the source while it tells each token of the target.
@@ -224,7 +237,7 @@ def build(c: config.Transformer | config.Towers) -> Transformer | Towers:
     return Transformer(c)
 
 
-def load(path: str | Path, device: str = "auto") -> Transformer:
+def load(path: str | Path, device: str = "auto") -> Any:
     """The model in a run, a checkpoint or a Hugging Face folder, with its tokenizer, ready to be asked.
 
     Models that come with the package have names: "en-fr" translates.

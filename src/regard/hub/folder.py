@@ -18,6 +18,7 @@ from regard.config import DataError, Task
 from regard.config.errors import unwritable
 from regard.config.names import did_you_mean
 from regard.core.model import Transformer
+from regard.heads import Towers
 from regard.hub import names
 from regard.hub.card import card
 from regard.hub.families import Family, family_of, heard, settled
@@ -28,7 +29,7 @@ from regard.hub.whole import mend, remove, sweep, whole
 from regard.text import Tokenizer
 
 __all__ = ["Folder", "fill", "newest", "read", "remove", "steps", "sweep", "tensors_from", "tensors_to", "verify",
-           "write"]  # fmt: skip
+           "words", "write"]  # fmt: skip
 
 FORMAT = 1
 STEP = re.compile(r"step-(\d+)")
@@ -41,7 +42,7 @@ class Folder:
     """What a folder says before any tensor is read; `family` is None where the names of the tensors are our own."""
 
     path: Path
-    config: config.Transformer
+    config: config.Model
     family: str | None = None
     context: int | None = None
     tokenizer_path: Path | None = None
@@ -54,7 +55,7 @@ class Folder:
 
 
 def write(
-    path: str | Path, model: Transformer, tokenizer: Tokenizer | None = None, context: int | None = None,
+    path: str | Path, model: Transformer | Towers, tokenizer: Tokenizer | None = None, context: int | None = None,
     more: Callable[[Path], object] | None = None, target: Tokenizer | None = None, begin: int | None = None,
     task: config.Task | None = None,
 ) -> Path:  # fmt: skip
@@ -87,7 +88,7 @@ def check_place(path: Path) -> None:
 
 
 def write_files(
-    folder: Path, model: Transformer, tokenizer: Tokenizer | None, context: int | None,
+    folder: Path, model: Transformer | Towers, tokenizer: Tokenizer | None, context: int | None,
     target: Tokenizer | None = None, begin: int | None = None, task: config.Task | None = None,
 ) -> None:  # fmt: skip
     family, c, speaks = family_of(model.c), model.c, tokenizer if target is None else target
@@ -108,13 +109,13 @@ def write_files(
 
 
 def settings(
-    c: config.Transformer, family: Family | None, context: int | None, facts: dict[str, Any],
+    c: config.Model, family: Family | None, context: int | None, facts: dict[str, Any],
     task: config.Task | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """config.json: the family's settings if there is one, and always all of ours."""
     ours = {"format": FORMAT, "config": config.tree(c), "context": context}
     ours |= {} if task is None else {"task": config.tree(task)}
-    if family is None:
+    if family is None or isinstance(c, config.Towers):
         return {"model_type": "regard", **facts, "regard": ours}
     kind = {"architectures": [family.architecture], "model_type": family.name}
     return {**kind, **facts, **family.say(c, context), "regard": ours}
@@ -147,6 +148,11 @@ def read(path: str | Path) -> Folder:
         raise DataError(f"{path}: {(problem.strerror or str(problem)).lower()}; name a folder to read") from None
 
 
+def words(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a checkpoint; a model that reads no text has none."""
+    return Tokenizer.load(folder) if (folder / "tokenizer.json").is_file() else None
+
+
 def asked(said: dict[str, Any], where: str) -> config.Task | None:
     """What the model was trained to be asked, where it was trained here."""
     ours = said.get("regard")
@@ -159,7 +165,7 @@ def asked(said: dict[str, Any], where: str) -> config.Task | None:
         raise DataError(f"{where}: regard.{problem}") from None
 
 
-def fill(model: Transformer, folder: Folder) -> None:
+def fill(model: Transformer | Towers, folder: Folder) -> None:
     """The folder's weights into a model of its config, in the types that the model has."""
     pour(model, folder.path, folder.family)
 
@@ -196,7 +202,7 @@ def weights(folder: Path) -> set[str]:
     raise DataError(f"{folder}: there is no {ONE}; fetch or write the folder again")
 
 
-def understood(said: dict[str, Any], path: str) -> tuple[config.Transformer, str | None, int | None]:
+def understood(said: dict[str, Any], path: str) -> tuple[config.Model, str | None, int | None]:
     """The config, the family of the tensors' names, and the length."""
     if said.get("model_type") == "regard":
         c, context = ours_in(said, path)
@@ -204,16 +210,18 @@ def understood(said: dict[str, Any], path: str) -> tuple[config.Transformer, str
     c, family, longest = heard(said, path)
     if "regard" in said:
         mine, context = ours_in(said, path)
-        if settled(mine) == settled(c):
+        if isinstance(mine, config.Transformer) and settled(mine) == settled(c):
             return mine, family.name, context or longest
         warnings.warn(f"{path}: was changed after it was written here; 'regard' in it is left aside", stacklevel=4)
     return c, family.name, longest
 
 
-def ours_in(said: dict[str, Any], path: str) -> tuple[config.Transformer, int | None]:
+def ours_in(said: dict[str, Any], path: str) -> tuple[config.Model, int | None]:
     match said.get("regard"):
         case {"format": 1, "config": tree, "context": int() | None as context}:
             try:
+                if isinstance(tree, dict) and tree.get("kind") == "towers":
+                    return config.make(config.Towers, tree), context
                 return config.make(config.Transformer, tree), context
             except config.ConfigError as problem:
                 raise DataError(f"{path}: regard.config: {problem}") from None

@@ -60,9 +60,11 @@ def twice(
 ) -> dict[str, View]:
     """The same attentions on ids that stand there twice, where that makes sense."""
     asked = [view.where for view in once if offers(view) >= INDUCTION.needs]
+    if not asked:  # no ids that could be said twice
+        return {}
     fronts = [each.c.embed for each in getattr(unwrapped(model), "towers", [unwrapped(model)])]
     again = [said_twice(x, front, vocabulary) for x, front in zip(inputs, fronts, strict=False)]
-    if not asked or all(new is old for new, old in zip(again, inputs, strict=True)):
+    if all(new is old for new, old in zip(again, inputs, strict=True)):
         return {}
     kept = {name: x for name, x in named.items() if name.startswith("source")}  # the rest speaks of the ids before
     return {view.where: view for view in views(model, *again, **kept) if view.where in asked}

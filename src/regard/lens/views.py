@@ -24,6 +24,7 @@ from regard.core.tokens import Tokens
 from regard.core.watch import looking
 from regard.inputs.image import Patches
 from regard.inputs.text import Embed
+from regard.recurrent import Recurrent
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,12 @@ def patterns(model: Any, *inputs: Any, **named: Any) -> list[Tensor]:
 
 def refusal(model: Any) -> str:
     """Why the heads of a model cannot be watched, in words, or nothing."""
-    for where, trunk in trunks(unwrapped(model)).items():
+    model = unwrapped(model)
+    if not any(address.endswith(".result") for address in model.addresses()):
+        return "nobody attends in this model, so there are no heads to look at"
+    if any(isinstance(part, Recurrent) for part in model.modules()):
+        return "a recurrent stack has no heads, and those beside it are not looked at alone"
+    for where, trunk in trunks(model).items():
         kernel = trunk.c.attention.kernel
         if kernel != "auto" and not KERNELS[kernel].exact:
             return f"{where}.attention.kernel: {kernel!r} has no table of who looks at whom; set it to auto"

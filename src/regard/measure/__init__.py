@@ -7,7 +7,7 @@ from regard.measure.cost import Count, Estimate, count, estimate
 from regard.measure.devices import Device, device, devices
 from regard.measure.explain import explain, plans
 from regard.measure.flops import Flops, flops, rule
-from regard.measure.ghost import ghost
+from regard.measure.ghost import ghost, tellable
 from regard.measure.growth import growth, share
 from regard.measure.machine import Machine, machine
 from regard.measure.memory import Memory, cache, memory
@@ -19,4 +19,5 @@ __all__ = [
     "Activations", "Count", "Device", "Estimate", "Flops", "Machine", "Memory", "Prediction", "Terms", "activations",
     "cache", "calibrate", "complexity", "count", "device", "devices", "estimate", "explain", "flops", "ghost", "growth",
     "held", "machine", "memory", "parameters", "plans", "predict", "process", "rule", "share",
+    "tellable",
 ]  # fmt: skip

@@ -46,6 +46,8 @@ def held(c: Config, batch: int, context: int, kernel: str | None = None) -> Acti
     outside = twice.kept - 2 * sum(block.kept for blocks in twice.blocks.values() for block in second(blocks))
     if any(at(c, path).cross == "layerwise" for path in paths(c)):  # what a decoder reads of each layer is outside
         outside = saved(c, batch, context).kept - inside
+    if not layers:  # a stack without blocks
+        return Activations(twice.kept, twice.kept)
     inputs, most = sum(layer.input for layer in layers), max(layer.rest for layer in layers)
     return Activations(inside + outside, max(outside + inputs, outside - twice.tail + inputs + most))
 
@@ -121,7 +123,8 @@ def summed(kept: list[Tensor], spans: list[tuple[str, int, int, Tensor]], own: s
         given = x.untyped_storage().nbytes()
         held = start <= first.get(storage(x), -1) < end
         blocks.setdefault(name, []).append(Layer(mine, given, mine - given * held))
-    return Saved(sum(sizes.values()), blocks, sum(size for place, size in sizes.items() if place >= spans[-1][2]))
+    end = spans[-1][2] if spans else 0
+    return Saved(sum(sizes.values()), blocks, sum(size for place, size in sizes.items() if place >= end))
 
 
 def storage(x: Tensor) -> int:

@@ -15,7 +15,7 @@ from regard.measure.fit import Fit, Load
 from regard.measure.flops import Flops, flops
 from regard.measure.ghost import Config, outline
 from regard.measure.growth import Growth, Share, growth, share, spoken
-from regard.measure.lengths import checked, longest, unit
+from regard.measure.lengths import SIZED, checked, longest, unit
 from regard.measure.memory import Cache, Memory, Optimizer, cache, counted_memory, largest_block, parameter_memory
 from regard.measure.parameters import parameters
 from regard.measure.spend import Pace, Terms, Training
@@ -110,7 +110,7 @@ def estimate(
                     kernels["auto"].checkpointed if recompute else kernels["auto"].kept)  # fmt: skip
     parts, arithmetic, main = parameters(shape), flops(shape, context, recompute=recompute), spoken(c)
     its = arithmetic if main is c else flops(main, context)
-    tokens = context if isinstance(main.embed, config.Embed) else main.embed.count
+    tokens = longest(main) if isinstance(main.embed, SIZED) else context
     pace = hired(terms, main.precision, ranks)
     return Estimate(
         batch=batch, context=context, parts=parts, flops=arithmetic, memory=memory, precision=main.precision,
@@ -155,7 +155,7 @@ def products(shape: nn.Module) -> int:
     return sum({id(weight): weight.numel() for weight in maps}.values())  # a tied one counts once
 
 
-def window(trunk: config.Trunk) -> int | None:
+def window(trunk: config.Trunk | config.Recurrent) -> int | None:
     """How far the windows of a trunk reach, if it has any."""
     found = [reach(mask(text)) for text in trunk.masks]
     return max((each[0] for each in found if each is not None), default=None)
@@ -164,9 +164,11 @@ def window(trunk: config.Trunk) -> int | None:
 def attending(c: config.Transformer) -> tuple[int, ...]:
     """The heads of every layer that looks, around or across; the trunk's own come first."""
     around = [at(c, path) for path in sorted(paths(c), key=lambda path: path != ("trunk",))]
+    own = [heads for trunk in around for heads in trunk.heads if trunk.mixer.kind == "attention"]
+    if isinstance(c.trunk, config.Recurrent) or c.trunk.cross == "none":
+        return tuple(own)
     across = c.trunk.across or c.trunk.attention
-    others = [across.counts(i, c.trunk.dim)[0] for i in range(c.trunk.depth)] if c.trunk.cross != "none" else []
-    return (*(heads for trunk in around for heads in trunk.heads), *others)
+    return (*own, *(across.counts(i, c.trunk.dim)[0] for i in range(c.trunk.depth)))
 
 
 def trained(terms: Terms, parameters: int, flops: float | None, pace: Pace | None) -> Training | None:

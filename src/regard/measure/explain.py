@@ -16,6 +16,8 @@ from regard.measure.activations import shortened
 from regard.measure.cost import Estimate, estimate
 from regard.measure.ghost import Config, Model, ghost, outline
 from regard.measure.lengths import longest
+from regard.measure.older import stack_rows
+from regard.recurrent.stack import Recurrent
 
 Row = tuple[str, str, int]  # a part, its shape in words, its parameters
 
@@ -29,8 +31,8 @@ def explain(
     context = context or longest(shape.c)
     bill = estimate(shape.c, batch=batch, context=context, optimizer=optimizer)
     found = plans(shape.c, context, batch=batch, device=device)
-    wide = max(len(where) for where, _ in found)
-    chosen = [f"{where:<{wide}}  {plan}" for where, plan in found]
+    wide = max((len(where) for where, _ in found), default=0)
+    chosen = [f"{where:<{wide}}  {plan}" for where, plan in found] or ["nobody attends"]
     return "\n\n".join([table(rows(shape)), "\n".join(["plans", *indented(chosen)]), cost(bill)])
 
 
@@ -67,7 +69,10 @@ def front_rows(name: str, front: Any) -> Iterator[Row]:
         yield name, f"{front.tokens.num_embeddings:,} x {front.tokens.embedding_dim}", count(front)
 
 
-def trunk_rows(name: str, trunk: Trunk) -> Iterator[Row]:
+def trunk_rows(name: str, trunk: Trunk | Recurrent) -> Iterator[Row]:
+    if isinstance(trunk, Recurrent):
+        yield from stack_rows(name, trunk)
+        return
     yield f"{name}.position", trunk.c.position.kind, count(trunk.positions)
     if trunk.embed_norm is not None:
         yield f"{name}.embed_norm", norm(trunk.c), count(trunk.embed_norm)
@@ -76,6 +81,8 @@ def trunk_rows(name: str, trunk: Trunk) -> Iterator[Row]:
     for where, blocks in runs(trunk):
         block, times = blocks[0], len(blocks)
         attend = [("attn", block.attn), *([("cross", block.cross)] if block.cross is not None else [])]
+        if not isinstance(block.attn, Attention):
+            yield f"{name}.{where}.attn", trunk.c.mixer.kind, times * count(attend.pop(0)[1])
         for part, layer in attend:
             yield f"{name}.{where}.{part}", heads(layer), times * (count(layer) - count(layer.q_norm, layer.k_norm))
         yield f"{name}.{where}.mlp", thinking(trunk.c), times * count(block.mlp)
@@ -100,7 +107,7 @@ def runs(trunk: Trunk) -> Iterator[tuple[str, list[Block]]]:
 
 
 def shape_of(block: Block) -> list[tuple[int, int]]:
-    return [(each.heads, each.groups) for each in (block.attn, block.cross) if each is not None]
+    return [(each.heads, each.groups) for each in (block.attn, block.cross) if isinstance(each, Attention)]
 
 
 def count(*modules: nn.Module | None) -> int:

@@ -12,7 +12,7 @@ SECONDS = 0.5
 
 
 @torch.no_grad()
-def multiplying(c: config.Transformer, rows: int, device: str = "cpu", seconds: float = SECONDS) -> float:
+def multiplying(c: config.Model, rows: int, device: str = "cpu", seconds: float = SECONDS) -> float:
     """Operations a second in the feed-forward's products: forward, and the two of backward."""
     dtype = torch.float32 if c.precision == "fp32" else torch.bfloat16
     hidden = c.trunk.mlp.hidden or 4 * c.trunk.dim

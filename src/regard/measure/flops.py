@@ -19,12 +19,17 @@ from regard.efficient.local import LEAST, reach
 from regard.heads import Both, Towers
 from regard.inputs.image import Patches
 from regard.inputs.stages import Merge, Stages
+from regard.inputs.text import Embed
 from regard.measure.ghost import Config, Model, outline
 from regard.measure.lengths import unit
+from regard.measure.older import mixed, stack_flops
+from regard.recurrent.stack import Recurrent
 
 Grid = tuple[int, int] | None  # rows and columns, for tokens that fill an image
-BLOCKS = ("attention", "looking", "cross-attention", "feed-forward", "encoder")  # run again where they are recomputed
-PARTS = ("patches", "embedding", "attention", "looking", "cross-attention", "feed-forward", "encoder", "head")
+# what is run again where it is recomputed
+BLOCKS = ("attention", "looking", "mixing", "cross-attention", "feed-forward", "encoder")
+PARTS = ("patches", "embedding", "attention", "looking", "mixing", "recurrent", "cross-attention", "feed-forward",
+         "encoder", "head")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -103,8 +108,8 @@ def front(embed: nn.Module, context: int) -> tuple[Counter[str], int, Grid]:
     if isinstance(embed, Patches):
         side = embed.c.side
         return Counter({"patches": maps(embed, side * side)}), embed.c.count, None if embed.c.cls else (side, side)
-    if not isinstance(embed, Stages):
-        return Counter(), context, None
+    if not isinstance(embed, Stages):  # of what is no text every map multiplies every token
+        return Counter({} if isinstance(embed, Embed) else {"embedding": maps(embed, context)}), context, None
     found, tokens, grid = front(embed.patches, context)
     for trunk, merge in zip(embed.trunks, embed.merges, strict=True):
         assert grid is not None and isinstance(merge, Merge)
@@ -121,15 +126,20 @@ def head(part: nn.Module, tokens: int) -> int:
     return maps(part, tokens if isinstance(part, nn.Linear) else 1)
 
 
-def trunk_flops(trunk: Trunk, queries: int, memory: int = 0, grid: Grid = None) -> Counter[str]:
+def trunk_flops(trunk: Trunk | Recurrent, queries: int, memory: int = 0, grid: Grid = None) -> Counter[str]:
     """One sequence through a trunk: maps cost by their weights, looking by the square of the tokens."""
+    if isinstance(trunk, Recurrent):
+        return stack_flops(trunk, queries, memory)
     found = Counter({"embedding": 0 if trunk.project is None else maps(trunk.project, queries)})
     for i in range(trunk.c.depth):
         block = trunk.blocks[i % len(trunk.blocks)]
         assert isinstance(block, Block)
-        found["attention"] += maps(block.attn, queries)
-        found["looking"] += looking(block.attn, pairs(trunk.c, i, queries, grid))
-        found["looking"] += shaw(trunk.c.position, block.attn, queries)
+        if isinstance(block.attn, Attention):
+            found["attention"] += maps(block.attn, queries)
+            found["looking"] += looking(block.attn, pairs(trunk.c, i, queries, grid))
+            found["looking"] += shaw(trunk.c.position, block.attn, queries)
+        else:
+            found["mixing"] += mixed(block.attn, queries)
         found["feed-forward"] += maps(block.mlp, queries)
         if block.cross is not None:
             found["cross-attention"] += across(block.cross, queries, memory)

@@ -12,13 +12,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 import regard.efficient  # kernels, front ends and heads enter themselves in the core's tables
-import regard.inputs  # noqa: F401
+import regard.inputs
+import regard.recurrent  # noqa: F401
 from regard import config
 from regard.core.model import Transformer
 from regard.heads import Towers
+from regard.inputs.senses import SENSES, sense
 
 Config = config.Transformer | config.Towers
 Model = Transformer | Towers
+PLAIN = (config.Embed, config.Patches, config.Stages, config.Pixels)  # front ends that are given ids or images
 
 
 def outline(model: Model | Config) -> Model:
@@ -50,7 +53,9 @@ class Ghost:
             for name, weight in module.named_parameters(recurse=False):
                 if id(weight) not in known:
                     known[id(weight)] = nn.Parameter(self.empty(*weight.shape, dtype=weight.dtype))
-                module._parameters[name] = known[id(weight)]
+                setattr(module, name, known[id(weight)])  # a recurrent layer keeps a list of its weights besides
+            for name, buffer in module.named_buffers(recurse=False):
+                module._buffers[name] = self.empty(*buffer.shape, dtype=buffer.dtype)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         with self.mode:
@@ -59,23 +64,48 @@ class Ghost:
     def ids(self, batch: int, count: int) -> Tensor:
         return self.empty(batch, count, dtype=torch.long)
 
-    def reads(self, front: config.Front, batch: int, context: int) -> Tensor:
-        """What a front end is given: images where it reads images, else ids."""
+    def reads(self, front: Any, batch: int, context: int) -> dict[str, Tensor]:
+        """What a front end is given, by name: ids, images, or whatever its sense makes of nothing at all."""
         if isinstance(front, config.Stages):
             front = front.patches
+        if isinstance(front, config.Mixed):
+            seen = self.reads(front.seen, batch, context)
+            return {"ids": self.ids(batch, context), "seen": seen.pop("ids"),
+                    **{f"seen_{name}": table for name, table in seen.items()}}  # fmt: skip
         if isinstance(front, config.Patches):
-            return self.empty(batch, front.channels, front.image, front.image)
-        return self.ids(batch, front.count if isinstance(front, config.Pixels) else context)
+            return {"ids": self.empty(batch, front.channels, front.image, front.image)}
+        if isinstance(front, config.Embed | config.Pixels):
+            return {"ids": self.ids(batch, front.count if isinstance(front, config.Pixels) else context)}
+        return {name: self.empty(batch, *table.shape[1:], dtype=table.dtype)
+                for name, table in blank(front, context).items()}  # fmt: skip
 
     def run(self, batch: int, context: int) -> Any:
         """One forward pass; an encoder reads as many tokens as the decoder."""
         c = self.model.c
         if isinstance(c, config.Towers):
-            return self.model(*(self.reads(tower.embed, batch, context) for tower in c.towers))
-        x = self.reads(c.embed, batch, context)
-        if c.encoder is None:
-            return self.model(x)
-        return self.model(x, source=self.reads(c.encoder.embed or c.embed, batch, context))
+            return self.model(*(self.reads(tower.embed, batch, context)["ids"] for tower in c.towers))
+        given = self.reads(c.embed, batch, context)
+        if c.encoder is not None:
+            given["source"] = self.reads(c.encoder.embed or c.embed, batch, context)["ids"]
+        return self.model(given.pop("ids"), **given)
+
+
+def blank(front: Any, context: int) -> dict[str, Tensor]:
+    """What the sense of a front end makes of one example without content; so many tokens, where it has a choice."""
+    own = sense(front)
+    if not hasattr(own, "blank"):
+        raise config.ConfigError(f"model.embed.kind: what {front.kind!r} costs cannot be told before it runs; give its "
+                                 "sense a `blank` example")  # fmt: skip
+    return own.batch([own.blank(context)], None)
+
+
+def tellable(c: Config) -> bool:
+    """Whether a model can be run as a ghost: whether all of its front ends say what they are given."""
+    models = c.towers if isinstance(c, config.Towers) else (c,)
+    fronts: list[Any] = [each.embed.seen if isinstance(each.embed, config.Mixed) else each.embed for each in models]
+    fronts += [each.encoder.embed for each in models if each.encoder is not None]
+    return all(front is None or isinstance(front, PLAIN) or (front.kind in SENSES and hasattr(sense(front), "blank"))
+               for front in fronts)  # fmt: skip
 
 
 def ghost(c: Config, device: str = "cpu") -> Ghost:

@@ -26,6 +26,8 @@ class Growth:
 
 def growth(heads: tuple[int, ...], lengths: tuple[int, ...] = LENGTHS) -> tuple[Growth, ...]:  #: S141 S142
     """What weights of attention take that are written down, h·n²·4 bytes; the fused kernel writes none."""
+    if not heads:
+        return ()
     return tuple(Growth(n, n * n, heads[0] * n * n * NUMBER, sum(heads) * n * n * NUMBER) for n in lengths)
 
 
@@ -39,6 +41,8 @@ class Share:
 
 
 def share(c: config.Transformer, flops: Flops, tokens: int) -> Share:  #: S122
+    if isinstance(c.trunk, config.Recurrent) or c.trunk.mixer.kind != "attention":
+        return Share(0.0, 0.0, False)
     whole = sum(flops.parts.get(name, 0.0) for name in ("attention", "looking", "cross-attention", "feed-forward"))
     formula = tokens / (6 * c.trunk.dim + tokens)
     return Share(formula, flops.parts.get("looking", 0.0) / whole, plain(c, tokens))
@@ -46,6 +50,8 @@ def share(c: config.Transformer, flops: Flops, tokens: int) -> Share:  #: S122
 
 def plain(c: config.Transformer, tokens: int) -> bool:
     """Is every layer the one the formula means: four square maps, a feed-forward four times as wide, all n keys?"""
+    if isinstance(c.trunk, config.Recurrent):
+        return False
     trunk, attention = c.trunk, c.trunk.attention
     squares = all(
         (heads * width, groups, attention.value_width or width) == (trunk.dim, heads, width)

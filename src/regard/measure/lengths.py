@@ -3,6 +3,7 @@
 from regard import config
 from regard.measure.ghost import Config
 
+SIZED = (config.Patches, config.Stages, config.Pixels)  # front ends that make as many tokens of every image
 USUAL = 512  # tokens, where a model knows no longest
 
 
@@ -12,8 +13,8 @@ def longest(c: Config) -> int:
         read = [tower for tower in c.towers if isinstance(tower.embed, config.Embed)]
         return min(longest(tower) for tower in read or c.towers)
     if not isinstance(c.embed, config.Embed):
-        return c.embed.count
-    return min(known(trunk.position) or USUAL for trunk in trunks(c))
+        return getattr(c.embed, "count", None) or USUAL
+    return min(known(trunk.position) or USUAL for trunk in reading(c))
 
 
 def limit(c: Config) -> int | None:
@@ -21,13 +22,19 @@ def limit(c: Config) -> int | None:
     if isinstance(c, config.Towers):
         found = [limit(tower) for tower in c.towers if isinstance(tower.embed, config.Embed)]
     else:
-        found = [known(trunk.position) for trunk in trunks(c) if not isinstance(trunk.position, config.Rotary)]
+        found = [known(trunk.position) for trunk in reading(c) if not isinstance(trunk.position, config.Rotary)]
     return min((length for length in found if length is not None), default=None)
 
 
-def trunks(c: config.Transformer) -> list[config.Trunk]:
+def trunks(c: config.Transformer) -> list[config.Trunk | config.Recurrent]:
     """The trunk, and the encoder's if there is one."""
     return [c.trunk] if c.encoder is None else [c.trunk, c.encoder.trunk]
+
+
+def reading(c: config.Transformer) -> list[config.Trunk | config.Recurrent]:
+    """Those that read a text: an encoder may see something else, which has its own length."""
+    own = None if c.encoder is None else c.encoder.embed
+    return trunks(c) if own is None or isinstance(own, config.Embed) else [c.trunk]
 
 
 def known(position: config.Position) -> int | None:
@@ -47,7 +54,7 @@ def checked(c: Config, context: int | None) -> int:
     most = longest(c)
     if context is None:
         return most
-    if not isinstance(c, config.Towers) and not isinstance(c.embed, config.Embed) and context != most:
+    if isinstance(c, config.Transformer) and isinstance(c.embed, SIZED) and context != most:
         raise config.ConfigError(f"context: {context}, but an image is always {most} tokens here; leave it out")
     known = limit(c)
     if known is not None and context > known:

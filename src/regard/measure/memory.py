@@ -11,6 +11,7 @@ from regard.core.model import Transformer
 from regard.heads import Towers
 from regard.measure.activations import activations
 from regard.measure.ghost import Config, Model, outline
+from regard.recurrent.stack import Recurrent
 
 Optimizer = config.Optimizer
 BYTES = {"fp32": 4, "mixed": 4, "bf16": 2}  # of a weight, under each precision policy
@@ -77,7 +78,7 @@ def counted_memory(parameters: int, precision: str, optimizer: Optimizer) -> Mem
 
 def largest_block(shape: Model) -> int:
     """Bytes of weights in the largest block: what fully sharded ranks gather at a time."""
-    blocks = (module for module in shape.modules() if isinstance(module, Block))
+    blocks = (module for module in shape.modules() if isinstance(module, Block | Recurrent))
     return max(sum(weight.numel() * weight.element_size() for weight in block.parameters()) for block in blocks)
 
 
@@ -112,6 +113,8 @@ def cache(shape: Model, batch: int, context: int) -> Cache | None:
 
 def source_cache(c: config.Transformer, batch: int, context: int) -> int:
     """Cross-attention's keys and values of a source as long as the context, and the encoder's vectors themselves."""
+    if isinstance(c.trunk, config.Recurrent):  # the encoder's vectors, and what an alignment makes of them once
+        return batch * context * c.trunk.dim * (2 if c.precision == "bf16" else 4) * (1 + (c.trunk.cross == "additive"))
     asks, size, numbers = c.trunk.across or c.trunk.attention, 4 if c.precision == "fp32" else 2, 0
     for layer in range(c.trunk.depth):
         _, groups, width = asks.counts(layer, c.trunk.dim)

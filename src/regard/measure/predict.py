@@ -48,7 +48,7 @@ class Prediction:
 
 
 def predict(
-    c: config.Transformer, *, batch: int = 1, context: int | None = None, optimizer: Optimizer | None = None,
+    c: config.Model, *, batch: int = 1, context: int | None = None, optimizer: Optimizer | None = None,
     accumulate: int = 1, device: str | Machine = "cpu", compiled: bool = False, recompute: bool = False,
 ) -> Prediction:  # fmt: skip
     """What a training step will cost on a device of this machine, or on a machine that is known, before it is taken.

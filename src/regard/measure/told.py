@@ -86,16 +86,22 @@ def model_sections(bill: Estimate) -> list[str]:
             *((kernel, si(held.kept, "B"), si(held.checkpointed, "B")) for kernel, held in bill.activations.items()),
         ]),
         *([section("memory of writing", remembered)] if remembered else []),
-        section("looking's share of the blocks", share_rows(bill)),
-        section("weights of attention, if written down", [
-            ("tokens", "pairs", "a layer", "all layers"),
-            *((f"{row.tokens:,}", f"{row.pairs:,}", si(row.layer, "B"), si(row.model, "B")) for row in bill.growth),
-        ]),
+        *(looking_sections(bill) if bill.growth else []),
         section(f"one layer of this width on {tokens(bill):,} tokens", [
             ("", "operations", "", "in sequence", "", "longest path", ""),
             *((row.name, si(row.operations, "FLOP"), row.operations_order, f"{row.sequential:,}", row.sequential_order,
                f"{row.path:,}", row.path_order) for row in bill.complexity),
         ], "<><><><"),
+    ]  # fmt: skip
+
+
+def looking_sections(bill: Estimate) -> list[str]:
+    return [
+        section("looking's share of the blocks", share_rows(bill)),
+        section("weights of attention, if written down", [
+            ("tokens", "pairs", "a layer", "all layers"),
+            *((f"{row.tokens:,}", f"{row.pairs:,}", si(row.layer, "B"), si(row.model, "B")) for row in bill.growth),
+        ]),
     ]  # fmt: skip
 
 

@@ -9,19 +9,22 @@ A text is a list of strings, and of places where something was asked.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from regard import config, data, tasks
+from regard import config, data
 from regard.generate.session import still
+from regard.report.mixtures import paired
 from regard.report.rows import ROWS, some_asked
 from regard.report.run import Run
+from regard.report.sensed import missed, reads_text, seen
 from regard.tasks import Batch, Example, Task
 from regard.tasks.metrics import confusion
 from regard.train.evaluate import moved
-from regard.train.reading import Asked, Voice, read
+from regard.train.reading import MIXTURES, Asked, Voice, read
 
+PICTURES, MANY, AT_ONCE = 12, 1024, 64  # rows of what is no text, of how many, and how many are asked together
 SHOWN, TRIED = 6, 24  # rows on the page, and rows they are chosen from: nothing may be hidden in a short one
 TOKENS = 65_536  # that are read for the table of all answers
 CLASSES, POINTS = 12, 400
@@ -41,7 +44,10 @@ def answers(run: Run, model: Any, tokenizer: Any, task: config.Task) -> Answers:
         return Answers({})
     try:
         with warnings.catch_warnings(action="ignore"), still(list(model.modules())):
-            return asked(kept_back(run, tokenizer), model, tokenizer)
+            kept = kept_back(run, tokenizer)
+            if task.kind in MIXTURES:
+                return Answers(paired(kept, model, tokenizer))
+            return asked(kept, model, tokenizer) if reads_text(model) else looked(kept, model)
     except (config.ConfigError, config.DataError, config.RunError) as problem:
         return Answers({"absent": f"No answers are shown: {problem}."})
 
@@ -57,7 +63,8 @@ def kept_back(run: Run, tokenizer: Any) -> Asked:
     found = read(alone, tokenizer, Voice(lambda line: None)).validation
     if found is None:
         raise config.DataError("data.validation is 0, so there are no rows that it never trained on")
-    assert isinstance(found, Asked)
+    if not isinstance(found, Asked):
+        raise config.DataError("these data are no rows that could be shown one by one")
     return found
 
 
@@ -74,6 +81,26 @@ def asked(validation: Asked, model: Any, tokenizer: Any) -> Answers:
     return Answers({"name": validation.name, "count": len(rows), "rows": said, **whole(validation, model)}, batch)
 
 
+def looked(validation: Asked, model: Any) -> Answers:
+    """The same of what is no text: the worst come first, half of what is shown, and then some from everywhere."""
+    task, rows, device = validation.task, validation.rows, next(model.parameters()).device
+    tried = evenly(len(rows), MANY)
+    far = [each for some in batched(tried, AT_ONCE) for each in missed(task, model, task.plain(
+        [rows[place] for place in some], data.chance(0, "report")), device)]  # fmt: skip
+    wrong = sorted((row for row in range(len(tried)) if far[row] > 0), key=lambda row: -far[row])[: PICTURES // 2]
+    others = [row for row in evenly(len(tried), PICTURES) if row not in wrong]
+    places = [tried[row] for row in [*wrong, *others][:PICTURES]]
+    examples: list[Example] = [rows[place] for place in places]
+    batch = task.plain(examples, data.chance(0, "report"))
+    said = seen(task, model, moved(batch, device), examples, places)
+    shown = {"name": validation.name, "count": len(rows), "rows": said, "wrong": len(wrong)}
+    return Answers(shown | whole(validation, model), batch)
+
+
+def batched(places: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    return (places[start : start + size] for start in range(0, len(places), size))
+
+
 def evenly(count: int, most: int) -> list[int]:
     """Places among so many, from everywhere alike: files are often sorted."""
     some = min(count, most)
@@ -83,13 +110,13 @@ def evenly(count: int, most: int) -> list[int]:
 def whole(validation: Asked, model: Any) -> dict[str, Any]:
     """All answers, or as many as an evaluation on the way reads: classes in a table, numbers on a plane."""
     task, device = validation.task, next(model.parameters()).device
-    if not isinstance(task, tasks.Classify | tasks.Regress):
+    if not isinstance(task.c, config.Classify | config.Regress):
         return {}
     pairs: list[tuple[Any, Any]] = []
     for batch in validation.batches(TOKENS):
         there: Batch = moved(batch, device)
         pairs += zip(task.answers(model, there)["loss"], task.expected(batch)["loss"], strict=True)
-    if isinstance(task, tasks.Regress):
+    if isinstance(task.c, config.Regress):
         every = -(-len(pairs) // POINTS)
         return {"asked": len(pairs), "points": [[float(f"{each:.4g}") for each in pair] for pair in pairs[::every]]}
     said, meant = [a for a, _ in pairs], [b for _, b in pairs]

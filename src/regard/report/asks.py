@@ -1,8 +1,9 @@
 """What each task is called on the page: what was asked, what its loss is, and which question its answers answer."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from regard import config
+from regard.inputs.senses import SENSES, sense
 from regard.report.run import Run
 
 
@@ -21,7 +22,7 @@ class Asks:
     unit: str = "token"
 
 
-UNSEEN = "Texts that it never trained on"
+UNSEEN = "{Things} that it never trained on"
 ASKS = {
     "next": Asks(
         "Trained on {data}", "What does it write?",
@@ -54,14 +55,14 @@ ASKS = {
         "Answers", "How surprised is it by how the text goes on?", "the next token",
     ),
     "classify": Asks(
-        "Tells what the texts of {data} are", "What does it take a text for?",
+        "Tells what the {things} of {data} are", "What does it take {a_thing} for?",
         f"{UNSEEN}: what it takes each for, how sure it is of that, and what it really is.",
-        "Answers", "How surprised is it by the right class?", "the right class", "text",
+        "Answers", "How surprised is it by the right class?", "the right class", "{thing}",
     ),
     "regress": Asks(
-        "Gives each text of {data} a number", "Which number does it give?",
+        "Gives each {thing} of {data} a number", "Which number does it give?",
         f"{UNSEEN}: the number it gives to each, and the one it should.",
-        "Answers", "How far off is it?", "", "text",
+        "Answers", "How far off is it?", "", "{thing}",
     ),
     "tag": Asks(
         "Names every word of {data}", "What does it call each word?",
@@ -74,7 +75,40 @@ ASKS = {
         "Answers", "How surprised is it by where the answer stands?", "where the answer begins and ends",
         "end of an answer",
     ),
+    "pixels": Asks(
+        "Tells the {things} of {data} value by value", "What does it draw?",
+        "Nothing is drawn here: regard generate draws.", "Samples", "How surprised is it by the next value?",
+        "the next value", "value",
+    ),
+    "forecast": Asks(
+        "Tells how {data} goes on", "How does it go on?", "What it tells is scored and not shown here.",
+        "Answers", "How far off is it?", "", "number",
+    ),
+    "nodes": Asks(
+        "Tells what the nodes of {data} are", "What does it take a node for?",
+        "All nodes are read at once, and what it takes them for is scored and not shown here.",
+        "Answers", "How surprised is it by the right class?", "the right class of a node", "node",
+    ),
+    "caption": Asks(
+        "Says what the pictures of {data} show", "What does it see?",
+        "Pictures that it never trained on, each with the text that it writes.",
+        "Answers", "How surprised is it by the next word of a text?", "the next token",
+    ),
+    "draw": Asks(
+        "Draws what the texts of {data} say", "What does it draw?",
+        "Texts that it never trained on, each with a picture that it draws.",
+        "Pictures", "How surprised is it by the next colour?", "the next colour, and at the next word", "token",
+    ),
+    "contrast": Asks(
+        "Finds which text of {data} goes with which picture", "Does it find them?",
+        "Pictures that it never trained on, each with the text that it finds nearest, among those of all.",
+        "Answers", "How surprised is it by what goes together?", "what goes together", "pair",
+    ),
 }  # fmt: skip
+OTHER = Asks(
+    "Trained on {data}", "What does it answer?", "What it answers is scored and not shown here.", "Answers",
+    "How large is its loss?", "what is right", "answer",
+)  # fmt: skip
 SPELT = {"char": "character by character", "byte": "byte by byte", "word": "word by word", "file": "token by token"}
 LINES = "Faint: every step. Bold: the mean around it. Dots: what it never trained on."
 CROSSES = " Crosses: steps that were not taken."
@@ -88,6 +122,24 @@ def task_of(run: Run, model: object) -> config.Task:
     return config.NextToken() if run.recipe is None else run.recipe.task
 
 
+def things(run: Run) -> tuple[str, str]:
+    """What is read, one of it and many: texts, or what the sense of the front end is for."""
+    front = None if run.recipe is None else getattr(run.recipe.model, "embed", None)
+    if front is None or isinstance(front, config.Embed) or front.kind not in SENSES:
+        return "text", "texts"
+    one = sense(front).column
+    return one, one if one.endswith("s") else f"{one}s"
+
+
+def asks(run: Run, task: config.Task) -> Asks:
+    """The task in words that fit what it is asked of."""
+    one, many = things(run)
+    said = ASKS.get(task.kind, OTHER)
+    article = "an" if one[0] in "aeiou" else "a"
+    words = {"thing": one, "a_thing": f"{article} {one}", "things": many, "Things": many.capitalize(), "data": "{data}"}
+    return Asks(**{name: text.format(**words) for name, text in asdict(said).items()})
+
+
 def summary(run: Run, task: config.Task) -> str:
     """What was asked of which data, in a sentence."""
     if run.recipe is None:
@@ -96,7 +148,8 @@ def summary(run: Run, task: config.Task) -> str:
     named = ", ".join(sources[:3]) + (" and more" if len(sources) > 3 else "")
     length = f"{c.context} tokens at a time" if task.kind == "next" else f"rows of at most {c.context} tokens"
     spelling = SPELT.get(run.recipe.text.kind, "piece by piece")
-    return f"{ASKS[task.kind].does.format(data=named)}{more(task)}, {spelling}, {length}."
+    how = f", {spelling}, {length}" if things(run)[0] == "text" else f", at most {c.context} tokens each"
+    return f"{asks(run, task).does.replace('{data}', named)}{more(task)}{how}."
 
 
 def more(task: config.Task) -> str:
@@ -115,9 +168,11 @@ def lead(run: Run, task: config.Task) -> str:
     """What the loss is, and what its lines are."""
     lines = LINES + CROSSES * any("skipped" in line for line in run.steps)
     if isinstance(task, config.Regress):
-        return f"Loss is the error squared, averaged over texts. {lines}"
+        return f"Loss is the error squared, averaged over {things(run)[1]}. {lines}"
+    if isinstance(task, config.Forecast):
+        return f"Loss is how far off each number is, in deviations of the training rows. {lines}"
     smooth = getattr(task, "smoothing", 0.0)
     aside = f", a part of {smooth:g} of it for all other words (label smoothing)" if smooth else ""
     both = " and at whether two parts follow each other" if isinstance(task, config.Masked) and task.next_sentence \
         else ""  # fmt: skip
-    return f"Loss is the surprise at {ASKS[task.kind].at}{both}, in nats{aside}. {lines}"
+    return f"Loss is the surprise at {asks(run, task).at}{both}, in nats{aside}. {lines}"

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from regard import config
-from regard.report.asks import ASKS
+from regard.report.asks import asks
 from regard.report.cost import brief
 from regard.report.curves import scores
 from regard.report.run import Run
@@ -48,7 +48,7 @@ def losses(run: Run, task: config.Task) -> list[tuple[str, str, str]]:
         return []
     if not math.isfinite(loss):
         return [(f"{whose} loss", str(loss), "the run diverged")]
-    unit = "error squared" if isinstance(task, config.Regress) else f"nats a {ASKS[task.kind].unit}"
+    unit = "error squared" if isinstance(task, config.Regress) else f"nats a {asks(run, task).unit}"
     told = [(f"{whose} loss", f"{loss:.4f}", f"{unit}, smoothed" if getattr(task, "smoothing", 0.0) else unit)]
     if not plain(task):
         return told
@@ -76,12 +76,13 @@ def marks(run: Run, task: config.Task) -> list[dict[str, Any]]:
 
 def told_in_turn(task: config.Task) -> bool:
     """Whether answers are words, one after the other."""
-    others = config.Classify | config.Regress | config.Tag | config.Answer | config.Masked
-    return not isinstance(task, others)
+    return isinstance(task, config.NextToken | config.Translate | config.Spans | config.Infill | config.Prefix)
 
 
 def shape(model: Any) -> str:
     trunk, encoder = model.c.trunk, model.c.encoder
     heads = sorted(set(trunk.heads))
+    if not heads:
+        return f"{trunk.depth} layers of {trunk.cell}, {trunk.dim} wide"
     layers = f"{trunk.depth}" if encoder is None else f"{encoder.trunk.depth} + {trunk.depth}"
     return f"{layers} layers, {'-'.join(map(str, heads[:: len(heads) - 1 or 1]))} heads, {trunk.dim} wide"

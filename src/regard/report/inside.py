@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from regard import config, lens
-from regard.lens.views import View
+from regard.heads import Towers
+from regard.lens.views import Read, View
+from regard.report import sensed
 from regard.report.named import ORDER, called, place
 from regard.report.run import Run
+from regard.report.sensed import reads_text
 from regard.report.shown import Shown, shown
 from regard.report.words import ordinary
 from regard.tasks import Batch
@@ -26,8 +29,12 @@ COMPARED = 256  # heads that are compared one by one
 def inside(run: Run, model: Any, tokenizer: Any, batch: Batch | None) -> dict[str, Any]:
     """The parts of the page about heads; `absent` says in a sentence why they are not there."""
     try:
+        if isinstance(model, Towers):
+            raise config.ConfigError("towers have two, each with its own input; regard.looking shows them")
         if why := lens.refusal(model):
             raise config.ConfigError(why)
+        if not reads_text(model):
+            return looked(model, None, sensed.shown(model, batch))
         return looked(model, tokenizer, shown(run, model, tokenizer, batch, longest(run, model)))
     except (config.ConfigError, config.DataError, config.RunError) as problem:
         return {"absent": f"No picture of the heads: {problem}."}
@@ -43,7 +50,7 @@ def longest(run: Run, model: Any) -> int:
 
 def looked(model: Any, tokenizer: Any, read: Shown) -> dict[str, Any]:
     speaks = getattr(model, "target_tokenizer", None) or tokenizer
-    marks, vocabulary = lens.delimiters(speaks), torch.tensor(ordinary(speaks))
+    marks, vocabulary = ((), None) if speaks is None else (lens.delimiters(speaks), torch.tensor(ordinary(speaks)))
     heads = lens.heads(model, read.some["ids"], marks=marks, vocabulary=vocabulary, **beside(read.some))
     maps, several = grouped(lens.views(model, read.one["ids"], **beside(read.one))), model.encoder is not None
     few = {name: table[:2] for name, table in read.some.items()}
@@ -73,14 +80,19 @@ def grouped(views: list[View]) -> dict[str, list[View]]:
 def packed_maps(name: str, views: list[View], reads: Any, speaks: Any) -> dict[str, Any]:
     """One group's maps, with the tokens along both sides."""
     view = views[0]
-    assert view.q.ids is not None and view.k.ids is not None
     queries, keys = (reads if name == "encoder" else speaks), (speaks if name == "decoder" else reads)
     return {
         "name": name, "own": view.own, "heads": [each.pattern.shape[1] for each in views],
-        "queries": [queries.piece(id) for id in view.q.ids[0].tolist()],
-        "keys": [keys.piece(id) for id in view.k.ids[0].tolist()],
+        "queries": pieces(view.q, queries), "keys": pieces(view.k, keys), "grid": sensed.grid(view.q),
         "maps": packed(torch.cat([each.pattern for each in views], 1)[0].sqrt()),
     }  # fmt: skip
+
+
+def pieces(read: Read, tokenizer: Any) -> list[str]:
+    """The tokens of the first row as they are called: words, or places."""
+    if read.ids is None or tokenizer is None:
+        return sensed.pieces(read)
+    return [tokenizer.piece(id) for id in read.ids[0].tolist()]
 
 
 def described(head: lens.Head, several: bool) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from regard.config.errors import unwritable
 from regard.data import store
 from regard.report.alignment import alignment
 from regard.report.answers import answers
-from regard.report.asks import ASKS, lead, summary, task_of
+from regard.report.asks import asks, lead, summary, task_of, things
 from regard.report.cost import cost
 from regard.report.curves import curves, typical
 from regard.report.headline import headline, marks
@@ -37,7 +37,7 @@ SCRIPTS = ("tools", "curves", "health", "samples", "translations", "answers", "m
 def write(run: str | Path, model: Any, tokenizer: Any) -> Path:
     """Make report.html in a run's folder, from what the run wrote and what can be seen in its model."""
     found = read_run(Path(run))
-    for vocab, own in vocabularies(model, tokenizer):
+    for vocab, own in vocabularies(model, tokenizer) if tokenizer is not None else []:
         if len(own) > vocab:
             sizes = f"{len(own):,} tokens, and the model knows {vocab:,}"
             raise config.DataError(f"{run}: the tokenizer has {sizes}; use the tokenizer that the model was trained "
@@ -53,8 +53,9 @@ def write(run: str | Path, model: Any, tokenizer: Any) -> Path:
 
 def vocabularies(model: Any, tokenizer: Any) -> list[tuple[int, Any]]:
     """The tables of tokens that a model has, each with the tokenizer that it is for."""
-    reads = model.c.encoder is not None and model.c.encoder.embed
-    return [(model.c.embed.vocab, speaks(model, tokenizer)), *([(reads.vocab, tokenizer)] if reads else [])]
+    reads = None if model.c.encoder is None else model.c.encoder.embed
+    other = [(reads.vocab, tokenizer)] if isinstance(reads, config.Embed) else []
+    return [(model.c.embed.vocab, speaks(model, tokenizer)), *other]
 
 
 def speaks(model: Any, tokenizer: Any) -> Any:
@@ -68,7 +69,8 @@ def gathered(run: Run, model: Any, tokenizer: Any) -> dict[str, Any]:
     said = answers(run, model, tokenizer, task)
     return {
         "task": task.kind,
-        "loss": ASKS[task.kind].loss,
+        "loss": asks(run, task).loss,
+        "thing": things(run)[0],
         "headline": headline(run, model, task, typical(drawn["speed"])),
         "curves": drawn,
         "scores": marks(run, task),
@@ -87,6 +89,7 @@ def gathered(run: Run, model: Any, tokenizer: Any) -> dict[str, Any]:
 
 def page(run: Run, task: config.Task, data: dict[str, Any]) -> str:
     style, script = part("page.css"), "\n".join(part(f"{name}.js") for name in SCRIPTS)
+    asked = asks(run, task)
     script = f'"use strict";\n(() => {{\n{script}\n}})();'
     filled = {
         "title": html.escape(run.name),
@@ -96,9 +99,9 @@ def page(run: Run, task: config.Task, data: dict[str, Any]) -> str:
         "data": embedded(data),
         "summary": html.escape(summary(run, task)),
         "loss": html.escape(lead(run, task)),
-        "question": ASKS[task.kind].question,
-        "answers": ASKS[task.kind].lead,
-        "name": ASKS[task.kind].name,
+        "question": html.escape(asked.question),
+        "answers": html.escape(asked.lead),
+        "name": html.escape(asked.name),
         "notes": "".join(f"<p class='note'>{html.escape(line)}.</p>" for line in run.missing),
         "config": html.escape(run.settings or "config.toml is not there."),
         "facts": facts(run),

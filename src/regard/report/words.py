@@ -17,11 +17,13 @@ SHOWN, LETTERS = 96, 240  # tokens on the plane, and letters in all of them: the
 
 def words(run: Run, model: Any, tokenizer: Any, batch: Batch | None = None) -> dict[str, Any]:
     """The tokens used most, where they stand on a plane, and who is nearest to whom among all of them."""
+    if tokenizer is None:
+        return {"absent": "No map of tokens: what it reads are no words."}
     names = ordinary(tokenizer)
     shown = frequent(run, tokenizer, names, batch)
     if len(shown) < 3:
         return {"absent": "No map of tokens: there are too few."}
-    table = lens.vectors(model)[torch.tensor(names)]
+    table = lens.vectors(getattr(model, "towers", [model])[-1])[torch.tensor(names)]  # of towers, the one that reads
     rows = torch.tensor([names.index(i) for i in shown])
     near, cosines = lens.neighbours(table, rows, 5)
     at, share = lens.plane(table[rows])

@@ -105,10 +105,7 @@ class Classify(Judged):
         return {"loss": asked(model, batch).argmax(-1).tolist()}
 
     def score(self, said: Answers, meant: Answers) -> dict[str, float]:
-        """Accuracy and Matthews; F1 of the second class where there are two, else the mean over classes."""
-        pair = said["loss"], meant["loss"]
-        found = f1(*pair) if self.out == 2 else macro_f1(*pair)
-        return {"accuracy": accuracy(*pair), "f1": found, "matthews": matthews(*pair)}
+        return class_scores(said["loss"], meant["loss"], self.out)
 
 
 @enter("regress")
@@ -128,5 +125,14 @@ class Regress(Judged):
         return {"loss": asked(model, batch)[:, 0].tolist()}
 
     def score(self, said: Answers, meant: Answers) -> dict[str, float]:
-        pair = said["loss"], meant["loss"]
-        return {"pearson": pearson(*pair), "spearman": spearman(*pair)}
+        return number_scores(said["loss"], meant["loss"])
+
+
+def class_scores(said: Sequence[int], meant: Sequence[int], classes: int) -> dict[str, float]:
+    """Accuracy and Matthews; F1 of the second class where there are two, else the mean over classes."""
+    found = f1(said, meant) if classes == 2 else macro_f1(said, meant)
+    return {"accuracy": accuracy(said, meant), "f1": found, "matthews": matthews(said, meant)}
+
+
+def number_scores(said: Sequence[float], meant: Sequence[float]) -> dict[str, float]:
+    return {"pearson": pearson(said, meant), "spearman": spearman(said, meant)}

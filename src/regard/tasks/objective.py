@@ -4,7 +4,8 @@ A step's loss is the weighted sum over parts of sum/count, with the counts of th
 of all ranks. So accumulating k micro-batches of b rows gives the gradients of one batch of k·b rows, ragged or not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +18,22 @@ class Part:
 
     count: int
     weight: float = 1.0
+
+
+class Shared:
+    """Whether what is asked now is a part of a batch whose other rows are asked on other ranks at the same time."""
+
+    now = False
+
+
+@contextmanager
+def shared(ranks: int) -> Iterator[None]:
+    """Inside, all of so many ranks ask: an objective on whole batches may bring their rows together."""
+    before, Shared.now = Shared.now, ranks > 1
+    try:
+        yield
+    finally:
+        Shared.now = before
 
 
 class Objective(Protocol):

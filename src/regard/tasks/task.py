@@ -56,19 +56,27 @@ class Task:
         return ()
 
     @classmethod
-    def of(cls, c: Any, tokenizer: Tokenizer, **how: Any) -> Self:
+    def of(cls, c: Any, tokenizer: Any, **how: Any) -> Self:
         return cls(c, Specials.of(tokenizer), **how)
 
     def example(self, record: Record, tokenizer: Tokenizer) -> Example:
         """A record as numbers; "cut" is how many of its tokens did not fit."""
         raise NotImplementedError
 
-    def examples(self, record: Record, tokenizer: Tokenizer) -> list[Example]:
+    def examples(self, record: Record, tokenizer: Any) -> list[Example]:
         """All that a record has to learn from; a long text is several rows, one after the other."""
         return [self.example(record, tokenizer)]
 
+    def length(self, example: Example) -> int:
+        """How many tokens an example is: its longest list."""
+        return max(len(ids) for ids in example.values() if isinstance(ids, list))
+
     def collate(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
         raise NotImplementedError
+
+    def plain(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
+        """A batch to validate on: without what is done to examples only to learn more from them."""
+        return self.collate(examples, chance)
 
     def parts(self, batch: Any) -> dict[str, Part]:
         return {"loss": Part(count(batch["labels"]))}
@@ -139,6 +147,7 @@ class Telling(Task):
 
 
 TASKS: dict[str, type[Task]] = {}
+SENSED: dict[str, type[Task]] = {}  # kinds that are also asked of what is no text, by another class
 T = TypeVar("T", bound=type[Task])
 
 
@@ -152,6 +161,16 @@ def enter(kind: str) -> Callable[[T], T]:
     return put
 
 
+def sensed(kind: str) -> Callable[[T], T]:
+    """Enters a class in the table for what is no text."""
+
+    def put(task: T) -> T:
+        SENSED[kind] = task
+        return task
+
+    return put
+
+
 def equip(c: config.Task, tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer with the special tokens that this objective needs; itself if it has them all."""
     marks = c.sentinels if isinstance(c, config.Spans) else 0
@@ -159,7 +178,7 @@ def equip(c: config.Task, tokenizer: Tokenizer) -> Tokenizer:
 
 
 def build(
-    c: config.Task, tokenizer: Tokenizer, model: config.Transformer | None = None, *, rows: Rows | None = None,
+    c: config.Task, tokenizer: Tokenizer, model: config.Model | None = None, *, rows: Rows | None = None,
     chunk: int | None = None, **more: Any,
 ) -> Task:  # fmt: skip
     """The objective that a setting describes, for texts in this tokenizer's words; checked against the model."""
@@ -170,6 +189,18 @@ def build(
     segments = model is None or (isinstance(model.embed, config.Embed) and model.embed.segments > 1)
     made = task.of(c, tokenizer, rows=rows or Rows(), chunk=chunk, segments=segments, **more)
     if model is not None:
+        made.check(model)  # type: ignore[arg-type]  # towers are asked one thing, whose check knows them
+    return made
+
+
+def build_sensed(c: config.Task, sense: Any, model: config.Model | None = None, **more: Any) -> Task:
+    """The objective that a setting describes, for what a sense reads; checked against the model."""
+    task: Any = SENSED.get(c.kind) or TASKS[c.kind]
+    if "sense" not in task.__dataclass_fields__:
+        raise ConfigError(f"task.kind: {c.kind!r} is asked of texts, and this front end reads none; set it to "
+                          f"{' or '.join(SENSED)}, or model.embed.kind=text")  # fmt: skip
+    made: Task = task(c, sense=sense, **more)
+    if isinstance(model, config.Transformer):
         made.check(model)
     return made
 

@@ -10,6 +10,11 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType
 
+from regard.train import forecasting as forecasting
+from regard.train import mixing as mixing
+from regard.train import nodes as nodes
+from regard.train import painting as painting
+from regard.train import sensing as sensing
 from regard.train.evaluate import Score, evaluate
 from regard.train.fit import fit, resume
 from regard.train.fitting import Result

@@ -12,8 +12,10 @@ from regard.config.tasks import Begin
 from regard.core.masks import mask
 from regard.generate.limits import reach, window
 from regard.generate.model import Transformer
+from regard.inputs.senses import sense
 from regard.tasks import Rows, Task
 from regard.train.reading import one_column
+from regard.train.sensing import seen_in
 from regard.zoo.presets import laid_over
 
 LENGTH = 512  # of rows, for a model that does not say how much it reads at once
@@ -46,11 +48,11 @@ def run_of(path: Path) -> Path | None:
 def kept_back(name: str, recipe: config.Recipe | None, overrides: Sequence[str] = ()) -> Question:
     """What a run kept back to validate on; read in another way it would not be what was kept back."""
     if recipe is None:
-        raise ConfigError(f"{name}: not of a run, so it has no validation text of its own; name a FILE")
+        raise ConfigError(f"{name}: not of a run, so it has no validation data of its own; name a FILE")
     if overrides:
         raise ConfigError(f"{overrides[0]}: settings say how a FILE is read; name one, or leave it out")
     if not recipe.data.validation:
-        raise ConfigError(f"{name}: its data.validation is 0, so it kept no text to validate on; name a FILE")
+        raise ConfigError(f"{name}: its data.validation is 0, so it kept nothing to validate on; name a FILE")
     return Question(recipe.data, recipe.task, recipe.data)
 
 
@@ -75,8 +77,15 @@ def question(
     elif "column" in changes.get("data", {}) and isinstance(known, config.NextToken):
         task = {"task": config.tree(config.NextToken())}
     made, said = (config.make(Asked, laid_over({"data": config.tree(data)} | task, changes)) for data in (like, given))
-    data, asked = one_column(made.data, classed(made.task, model.c))
-    return Question(data, asked, said.data)
+    asked = classed(made.task, model.c)
+    if reads_text(model):
+        data, asked = one_column(made.data, asked)
+        return Question(data, asked, said.data)
+    return Question(made.data, seen_in(asked, sense(model.c.embed)), said.data)
+
+
+def reads_text(model: Transformer) -> bool:
+    return isinstance(model.c.embed, config.Embed)
 
 
 def inherited(given: config.Data, before: config.Data, text: bool) -> config.Data:
@@ -105,6 +114,8 @@ def classed(task: config.Task, c: config.Transformer) -> config.Task:
 
 def built(model: Transformer, c: config.Task) -> Task:
     """The objective, as the model has learnt it; a loss is of words and not of smoothed ones."""
+    if not reads_text(model):
+        return tasks.build_sensed(c, sense(model.c.embed), model.c)
     assert model.tokenizer is not None
     if isinstance(c, config.Translate):
         c = replace(c, smoothing=0.0)

@@ -44,9 +44,11 @@ def inherited(
     recipe: config.Recipe, folder: hub.Folder, tokenizer: Tokenizer | None = None
 ) -> tuple[config.Recipe, Tokenizer | None]:
     """The recipe with the shape of the weights it begins with, where it says none; and the words that they know."""
+    if isinstance(recipe.model, config.Towers) or isinstance(folder.config, config.Towers):
+        raise config.ConfigError("train.init_from: it is for one model, and towers are several; leave it out")
     if unsaid(recipe.model, recipe.task):
         recipe = replace(recipe, model=model_from(recipe.model, folder))
-    if tokenizer is not None:
+    if tokenizer is not None or not isinstance(folder.config.embed, config.Embed):
         return recipe, tokenizer
     text, tokenizer = words_of(recipe.text, folder)
     return replace(recipe, text=text), tokenizer
@@ -55,6 +57,8 @@ def inherited(
 def unsaid(model: config.Transformer, task: config.Task) -> bool:
     """Whether a recipe leaves everything open but the head, the precision and dropout."""
     plain = read_model({}, task.kind)
+    if not isinstance(model.trunk, config.Trunk) or not isinstance(plain.trunk, config.Trunk):
+        return False
     trunk = replace(model.trunk, dropout=plain.trunk.dropout)
     return replace(model, trunk=trunk, head=plain.head, precision=plain.precision) == plain
 
@@ -65,13 +69,20 @@ def model_from(asked: config.Transformer, folder: hub.Folder) -> config.Transfor
     A head over words of which nothing is said is the folder's own, if it has one.
     """
     theirs, head = folder.config, asked.head
+    assert isinstance(theirs, config.Transformer)  # towers were refused
     own = theirs.head.vocabulary if isinstance(theirs.head, config.Both) else theirs.head
     if head == config.Vocabulary() and isinstance(own, config.Vocabulary):
         head = own
+    if head == config.Pooled(place="mean") and isinstance(own, config.Pooled) and not theirs.embed.vocab:
+        head = replace(own, out=None)  # of an image, as much is unsaid
     trunk, encoder, dropout = theirs.trunk, theirs.encoder, asked.trunk.dropout
     if dropout != config.Dropout():
+        read = trunk if encoder is None else encoder.trunk
+        if isinstance(trunk, config.Recurrent) or isinstance(read, config.Recurrent) or isinstance(dropout, float):
+            raise config.ConfigError(f"model.trunk.dropout: the weights in {folder.path} are of a recurrent stack, and "
+                                     "its dropout is one number; say model.trunk whole")  # fmt: skip
         trunk = replace(trunk, dropout=dropout)
-        encoder = None if encoder is None else replace(encoder, trunk=replace(encoder.trunk, dropout=dropout))
+        encoder = None if encoder is None else replace(encoder, trunk=replace(read, dropout=dropout))
     return replace(theirs, trunk=trunk, encoder=encoder, head=head, precision=asked.precision)
 
 
@@ -121,7 +132,7 @@ def take(model: Transformer, folder: hub.Folder) -> Taken:
         if fresh := weight.numel() - kept.get(name, 0):
             new[name] = fresh
     left = {name: tensor.numel() for name, tensor in names.once(other).items() if id(tensor) not in used}
-    return Taken(folder.path, kept, new, left, tuple(differences(model.c, folder.config)))
+    return Taken(folder.path, kept, new, left, tuple(differences(model.c, other.c)))
 
 
 def alike(mine: config.Task | None, theirs: config.Task | None) -> bool:
@@ -134,6 +145,7 @@ def twin(folder: hub.Folder) -> Transformer:
     """The folder's own model with its weights; whatever its making drew, the run's random numbers stay."""
     with torch.random.fork_rng(devices=[]):
         made = build(folder.config)
+    assert isinstance(made, Transformer)  # towers were refused
     hub.fill(made, folder)
     return made
 

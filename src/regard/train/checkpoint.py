@@ -3,6 +3,7 @@
     train/optim.safetensors   the optimizer's tensors, by the name of their weight
     train/rng.safetensors     the states of the run's random number generators
     train/guard.safetensors   what the guard knows of losses and norms
+    train/carry.safetensors   what a recurrent model remembers of the text before the next step
     train/average.safetensors the running mean in full and the weights themselves, where the folder holds the mean
     train/state.json          step, seconds, where log.jsonl stood, which text, and on what machine
 """
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from regard import config
 from regard.generate.model import Transformer
+from regard.generate.towers import Towers
 from regard.hub import folder as hub
 from regard.hub.manifest import NAME
 from regard.train.run import Run
@@ -52,6 +54,8 @@ def save(run: Run, path: Path, more: dict[str, Any] | None = None) -> Path:
 def whole(run: Run, path: Path) -> Iterator[tuple[Any, dict[str, dict[str, Tensor]]]]:
     """The model that the folder will hold, which is the running mean if there is one, and what training needs."""
     tables = {"optim": run.optimizer.state(), "rng": run.chance, "guard": run.guard.state()}
+    if run.carry is not None:
+        tables["carry"] = run.carry.state()
     with nullcontext() if run.average is None else run.average.worn():
         if run.average is not None:
             tables["average"] = run.average.state()
@@ -79,8 +83,10 @@ def load(run: Run, path: Path) -> dict[str, Any]:
         raise config.ConfigError(f"{where}: says other things than when the run was saved; put it back, or begin a "
                                  "new run from it")  # fmt: skip
     if state["text"] != run.digest:
-        name = getattr(getattr(run.data, "shards", None) or getattr(run.data, "rows", None), "name", "the text")
-        raise config.DataError(f"{name}: not the text that {path} was trained on; bring it back, or begin a new run")
+        shards = getattr(run.data, "shards", None)
+        name = getattr(shards or getattr(run.data, "rows", None), "name", "the data")
+        what = "the data" if run.tokenizer is None else "the text"
+        raise config.DataError(f"{name}: not {what} that {path} was trained on; bring it back, or begin a new run")
     if run.ranks.sharded:
         from regard.train.parallel.shards import fill, parted
     else:
@@ -92,12 +98,14 @@ def load(run: Run, path: Path) -> dict[str, Any]:
     run.guard.load(hub.tensors_from(inner / "guard.safetensors"))
     if run.average is not None:
         run.average.load(parted(inner / "average.safetensors", run.average.state()))
+    if run.carry is not None:
+        run.carry.load(hub.tensors_from(inner / "carry.safetensors"))
     run.step, run.seconds, run.ended = state["step"], state["seconds"], bool(state.get("ended"))
     return state
 
 
-def savable(run: Run) -> Transformer:
-    if not isinstance(run.model, Transformer):
+def savable(run: Run) -> Transformer | Towers:
+    if not isinstance(run.model, Transformer | Towers):
         raise TypeError(f"a run of a {type(run.model).__name__} cannot be saved; build its model with regard.build")
     return run.model
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from regard.generate.session import still
 from regard.tasks.next_token import NextToken
-from regard.tasks.objective import Objective, Part
+from regard.tasks.objective import Objective, Part, shared
 from regard.tasks.task import Task, scored
 from regard.train.parallel.models import let_go
 from regard.train.parallel.ranks import ALONE, Ranks
@@ -57,7 +57,7 @@ def evaluate(
     device, task = next(model.parameters()).device, objective or NextToken()
     exact = torch.float64 if device.type != "mps" else torch.float32
     sums, counts, marked = dict[str, list[torch.Tensor]](), dict[str, Part](), list[Any]()
-    with torch.compiler.set_stance("force_eager"), still(list(model.modules())):
+    with torch.compiler.set_stance("force_eager"), still(list(model.modules())), shared(ranks.size):
         for batch in batches:
             mine, counted = ranks.rows(batch)
             there = moved(mine, device)

@@ -20,14 +20,16 @@ from regard.data.sources import few, heeded
 from regard.generate.limits import least
 from regard.generate.model import Transformer, load
 from regard.generate.score import Scoring, sacrebleu
+from regard.generate.towers import Towers
 from regard.tasks import Example
 from regard.tasks.metrics import bits_per_byte
 from regard.text import Tokenizer
-from regard.train.asking import Question, built, kept_back, length, question, run_of
+from regard.train.asking import Question, built, kept_back, length, question, reads_text, run_of
+from regard.train.carry import through
 from regard.train.evaluate import Score
 from regard.train.evaluate import evaluate as scored
 from regard.train.marking import Each, Marks, Row, evenly, pairs, rows
-from regard.train.reading import Text, Validation, Voice, read
+from regard.train.reading import MIXTURES, READERS, Text, Validation, Voice, read
 from regard.train.sizes import Sizes
 from regard.train.telling import Answered, Translated
 from regard.zoo import read_recipe
@@ -77,7 +79,7 @@ def joined(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def evaluate(
-    model: Transformer | str | Path, source: Source | None = None, overrides: Iterable[str] = (), *,
+    model: Transformer | Towers | str | Path, source: Source | None = None, overrides: Iterable[str] = (), *,
     limit: int | None = None, each: Each | None = None, notice: Notice = warnings.warn, progress: Progress = quiet,
     **settings: Any,
 ) -> Evaluation:  # fmt: skip
@@ -87,26 +89,26 @@ def evaluate(
     alike, or so many tokens of a text. `each` hears of every row: where it stood, what was asked, said and expected.
     The settings are those of `Scoring`, for translations: beams, length_penalty, lower, tokenise, group.
     """
-    name = "model" if isinstance(model, Transformer) else str(model)
-    run = None if isinstance(model, Transformer) else run_of(Path(model))
+    name = "model" if isinstance(model, Transformer | Towers) else str(model)
+    run = None if isinstance(model, Transformer | Towers) else run_of(Path(model))
     recipe, changes = None if run is None else read_recipe(run), list(overrides)
-    if not isinstance(model, Transformer) and run is None:
+    if not isinstance(model, Transformer | Towers) and run is None:
         model = load(model)  # a path where nothing is says so before anything else
     own = kept_back(name, recipe, changes) if source is None else None
-    known = model if isinstance(model, Transformer) else load(model)
-    if known.tokenizer is None:
+    known: Any = model if isinstance(model, Transformer | Towers) else load(model)
+    if known.tokenizer is None and reads_text(known):
         raise DataError(f"{name}: no tokenizer.json to read a text with; put one beside the model")
     asked = own or question(known, recipe, given(source), changes)
-    exam = Exam(known, known.tokenizer, asked, None if own is None else recipe, Voice(notice, progress), limit)
+    exam = Exam(known, asked, None if own is None else recipe, Voice(notice, progress), limit)
     if limit is not None and limit < 1:
         raise ConfigError(f"limit: {limit} leaves nothing to ask; choose one or more")
     how = scoring(settings, asked.task)
-    if not isinstance(asked.task, config.NextToken):
+    if asked.task.kind not in (*READERS, *MIXTURES) and not isinstance(asked.task, config.NextToken):
         return exam.rows(each, how)
     if each is not None:
-        raise ConfigError("a text has no rows to tell of one by one: the next token is asked everywhere; leave out "
-                          "--out (each)")  # fmt: skip
-    return exam.text()
+        what = "a text" if isinstance(asked.task, config.NextToken) else f"task {asked.task.kind!r}"
+        raise ConfigError(f"{what} has no rows to tell of one by one: it is asked everywhere; leave out --out (each)")
+    return exam.text() if isinstance(asked.task, config.NextToken) else exam.whole(recipe, name)
 
 
 def given(source: Source | None) -> config.Data:
@@ -131,20 +133,26 @@ def scoring(settings: dict[str, Any], task: config.Task) -> Scoring:
 
 @dataclass(frozen=True)
 class Exam:
-    """A model, its words, and what is asked; `recipe` is the run's, if it is asked what that kept back."""
+    """A model and what is asked of it; `recipe` is the run's, if it is asked what that kept back."""
 
-    model: Transformer
-    tokenizer: Tokenizer
+    model: Any  # a Transformer, or Towers
     asked: Question
     recipe: config.Recipe | None
     voice: Voice
     limit: int | None
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        tokenizer: Tokenizer | None = self.model.tokenizer
+        assert tokenizer is not None
+        return tokenizer
+
     def text(self) -> Evaluation:
         """The next token, everywhere in a text."""
         least(self.model)  # refuses a model that sees the word it is to predict
         there, sizes = self.read(), Sizes(self.tokenizer)
-        score = scored(self.model, sizes.of(there.batches(self.limit)), built(self.model, self.asked.task))
+        task = built(self.model, self.asked.task)
+        score = scored(through(self.model, there), sizes.of(there.batches(self.limit)), task)
         return Evaluation(there.name, self.asked.task, score, bytes=sizes.total)
 
     def read(self) -> Validation | Text:
@@ -158,6 +166,18 @@ class Exam:
                        progress=self.voice.progress)  # fmt: skip
         return Text(made.train, length(self.model))
 
+    def whole(self, recipe: config.Recipe | None, name: str) -> Evaluation:
+        """Data that are no records apart, read by the run that trained on them: what it kept back, or others whole."""
+        if recipe is None:
+            raise ConfigError(f"{name}: not of a run, and {self.asked.task.kind!r} is read as its run was; name a run")
+        own = self.recipe is not None
+        data = recipe.data if own else replace(recipe.data, validation=self.asked.data.source)
+        alone = replace(recipe, data=data, task=self.asked.task, train=replace(recipe.train, workers=0))
+        made = read(alone, self.model.tokenizer, self.voice)
+        assert made.validation is not None
+        score = scored(self.model, made.validation.batches(self.limit), made.task, scores=True)
+        return Evaluation(made.validation.name, self.asked.task, score)
+
     def rows(self, each: Each | None, how: Scoring) -> Evaluation:
         """Everything else: record by record."""
         task, found, tally = built(self.model, self.asked.task), self.tables(), Tally()
@@ -165,7 +185,7 @@ class Exam:
         def make(record: Record) -> list[Example]:
             if isinstance(task, tasks.Translate):
                 return [task.example(record, self.tokenizer, self.model.target_tokenizer)]
-            return task.examples(record, self.tokenizer)
+            return task.examples(record, self.model.tokenizer)
 
         def all() -> Iterable[Row]:
             nonlocal tally

@@ -15,13 +15,14 @@ def described(run: Run) -> dict[str, Any]:
     """What the report tells of the run before it began: its size, and what it should cost."""
     assert run.recipe is not None
     c, model, device = run.recipe.train, run.recipe.model, run.device.type
-    rows = c.rows
+    rows, parameters = c.rows, sum(weight.numel() for weight in run.model.parameters())
+    known = {"precision": c.precision, "seed": c.seed, "parameters": parameters}
+    if not measure.tellable(model):
+        return {**known, "kernels": [], "predicted": {}}
     bill = measure.predict(model, batch=rows, context=c.context, optimizer=c.optimizer, accumulate=c.accumulate,
                            device=device, compiled=compiled(run), recompute=c.recompute)  # fmt: skip
     kernels = [f"{where} {plan}" for where, plan in measure.plans(model, c.context, batch=rows, device=device)]
-    parameters = sum(weight.numel() for weight in run.model.parameters())
-    return {"precision": c.precision, "seed": c.seed, "kernels": kernels, "parameters": parameters,
-            "predicted": predicted(bill, device, compiled(run))}  # fmt: skip
+    return {**known, "kernels": kernels, "predicted": predicted(bill, device, compiled(run))}
 
 
 def predicted(bill: measure.Prediction, device: str, compiled: bool) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from regard import config
 from regard.config import reader
 from regard.config.errors import unwritable
 from regard.hub import folder as hub
-from regard.text import Tokenizer
 from regard.train import board, checkpoint
 from regard.train.alone import alone
 from regard.train.device import differences, surroundings
@@ -118,7 +117,7 @@ def restored(
     if spoken(recipe) and (sys.stdin is None or sys.stdin.isatty()):
         raise config.DataError(f"{out}: its text came from standard input; pipe the same text in again to resume")
     notes: list[str] = []
-    tokenizer = None if newest is None else Tokenizer.load(newest)
+    tokenizer = None if newest is None else hub.words(newest)
     run = Run.from_recipe(recipe, tokenizer=tokenizer, notice=notes.append, progress=counting, fresh=newest is None,
                           ranks=ranks)  # fmt: skip
     now = around(run)

@@ -1,5 +1,6 @@
 """What the data settle of a model: the size of its vocabulary, and how wide its answers are."""
 
+import math
 from dataclasses import replace
 
 from regard import config
@@ -10,9 +11,7 @@ from regard.zoo.recipes import UNKNOWN
 def fitted(recipe: config.Recipe, tokenizer: Tokenizer) -> config.Recipe:
     """The recipe with what was left open filled in, and refused where model and data do not go together."""
     model = recipe.model
-    if not isinstance(model.embed, config.Embed):
-        raise config.ConfigError(f"model.embed.kind: {model.embed.kind!r} reads images, and a recipe trains on text; "
-                                 "let it be text, or train in a loop of your own")  # fmt: skip
+    assert isinstance(model, config.Transformer) and isinstance(model.embed, config.Embed)  # others have their readers
     grows = recipe.train.init_from is not None  # a tokenizer with more special tokens than the weights know
     model = replace(model, embed=sized(model.embed, tokenizer, "embed", grows), head=answering(model.head, recipe.task))
     if model.encoder is not None and isinstance(model.encoder.embed, config.Embed):
@@ -51,8 +50,18 @@ def check_report(report: config.Report, tokenizer: Tokenizer) -> None:
             raise config.ConfigError(f"report.{name}: {problem}; set it to something the text could hold") from None
 
 
-def trunks(model: config.Transformer) -> list[tuple[str, config.Trunk]]:
+def trunks(model: config.Transformer) -> list[tuple[str, config.Trunk | config.Recurrent]]:
     return [("trunk", model.trunk), *([] if model.encoder is None else [("encoder.trunk", model.encoder.trunk)])]
+
+
+def check_places(model: config.Transformer) -> None:
+    """A table of learned places has one for every token that the front end makes."""
+    count, position = getattr(model.embed, "count", None), model.trunk.position
+    length = getattr(position, "length", None) if position.kind in ("learned", "onehot") else None
+    there = math.prod(length) if isinstance(length, tuple) else length
+    if count is not None and there is not None and there < count:
+        raise config.ConfigError(f"model.trunk.position.length: {there:,}, and the front end makes {count:,} tokens; "
+                                 f"set it to {count}")  # fmt: skip
 
 
 def check_length(position: config.Position, where: str, context: int) -> None:

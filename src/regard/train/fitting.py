@@ -11,6 +11,7 @@ from regard.config import DataError, RunError
 from regard.tasks import NextToken
 from regard.train import checkpoint
 from regard.train.board import Board
+from regard.train.carry import through
 from regard.train.device import BITS, peak_memory
 from regard.train.display import Display
 from regard.train.evaluate import Score, evaluate
@@ -191,7 +192,7 @@ class Fitting:
                 batches = self.until_stopped(run.validation.batches(tokens))
                 telling = "vocabulary" in run.task.heads  # scores would cost as much again
                 marks = not isinstance(run.task, NextToken) and (whole or not telling)
-                self.score = evaluate(run.model, batches, run.task, marks, run.ranks)
+                self.score = evaluate(through(run.model, run.validation), batches, run.task, marks, run.ranks)
                 self.tell(self.score, whole)
             self.speak(whole)
         if not whole and run.ranks.leads and not run.ranks.sharded:

@@ -14,6 +14,7 @@ they were. What it says is a function of the run's state alone, so a run that wa
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ class Health:
             loss.backward()
             layers = sizes(run)
         self.last = {"step": step, "loss": figures(float(loss.detach())), "layers": layers,
-                     "heads": {} if lens.refusal(model) else widths(model, there)}  # fmt: skip
+                     "heads": widths(model, there) if watchable(model) else {}}  # fmt: skip
         return {name: value for name, value in self.last.items() if name != "step"}
 
     def warnings(self) -> list[str]:
@@ -191,22 +192,35 @@ def peak(run: Run) -> float:
 
 def widths(model: nn.Module, batch: Any) -> dict[str, list[float]]:
     """For each attention its heads' entropies, each as a part of the most there could be; on the first row."""
-    asked = {name: short(table[:1], batch) for name, table in given(batch).items()}
+    asked = {name: short(table[:1], batch) for name, table in given(batch, model).items()}
     seen = lens.views(model, asked.pop("ids"), **asked)
     return {view.where: [figures(share) for share in relative(view).tolist()] for view in seen}  #: S156
 
 
+def watchable(model: nn.Module) -> bool:
+    """Whether it is one model whose heads have tables of who looks at whom."""
+    return hasattr(model, "embed") and not lens.refusal(model)
+
+
+def textual(batch: Any) -> bool:
+    ids = batch["ids"] if isinstance(batch, dict) else batch
+    return ids.dim() == 2 and not ids.is_floating_point()
+
+
 def short(table: Tensor, batch: Any) -> Tensor:
-    """The first tokens of a row, or the last where it is padded on the left."""
+    """Of a text the first tokens of a row, or the last where it is padded on the left."""
+    if not textual(batch):
+        return table
     left = isinstance(batch, dict) and "real" in batch and not bool(batch["real"][0, 0])
     return table[:, -LONGEST:] if left else table[:, :LONGEST]
 
 
-def given(batch: Any) -> dict[str, Tensor]:
-    """What of a batch the model reads."""
+def given(batch: Any, model: nn.Module) -> dict[str, Tensor]:
+    """What of a batch the model reads: the ids, and what its front end takes by name."""
     if isinstance(batch, Tensor):
         return {"ids": batch[:, :-1]}
-    return {name: batch[name] for name in ("ids", *INPUTS) if name in batch}
+    takes = signature(unwrapped(model).embed.forward).parameters
+    return {name: table for name, table in batch.items() if name in ("ids", *INPUTS) or name in takes}
 
 
 def some(batch: Any, objective: Any, rows: int = ROWS) -> Any:

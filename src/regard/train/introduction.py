@@ -11,13 +11,19 @@ def introduction(run: Run, facts: dict[str, Any]) -> list[str]:
     assert run.recipe is not None
     count = sum(weight.numel() for weight in run.model.parameters())
     threads = "1 thread" if facts["threads"] == 1 else f"{facts['threads']} threads"
-    said = [f"{count:,} parameters, {run.recipe.model.embed.vocab:,} tokens in the vocabulary, {epoch(run)}; "
-            f"{facts['device']}, {threads}{crowd(run)}"]  # fmt: skip
+    said = [f"{count:,} parameters, {reads(run.recipe)}, {epoch(run)}; {facts['device']}, {threads}{crowd(run)}"]
     steps, warmup = run.settings.steps, run.settings.schedule.warmup
     if steps is not None and warmup > steps:
         said.append(f"train.schedule.warmup: {warmup:,} steps are longer than the run of {steps:,}; its learning rate "
                     "is never reached, so make it shorter")  # fmt: skip
     return said
+
+
+def reads(recipe: config.Recipe) -> str:
+    """What the model is shown: words, or rows of something else."""
+    if recipe.model.embed.vocab:
+        return f"{recipe.model.embed.vocab:,} tokens in the vocabulary"
+    return f"{recipe.train.context:,} tokens a row at most"
 
 
 def crowd(run: Run) -> str:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.data import chance
-from regard.tasks.objective import Part, total, whole
+from regard.recurrent.space import Space
+from regard.tasks.objective import Part, shared, total, whole
 from regard.train.capture import Captured
 from regard.train.chance import chances, drawing, repeatable, restore
 from regard.train.evaluate import moved
@@ -90,27 +91,32 @@ class Advance:
     def compile(self) -> None:
         """The whole forward; on a CPU, for a run of minutes, one block for all: a tenth slower, compiled in half."""
         c, cuda = self.run.settings, self.run.device.type == "cuda"
-        if not cuda and c.minutes is not None and c.minutes < LONG:
+        if c.compile == "auto" and opaque(self.run.model):
+            pass  # a captured step is what there is to gain
+        elif not cuda and c.minutes is not None and c.minutes < LONG:
             for block in blocks(self.run.model):
                 block.compile(dynamic=False)
         else:
             self.sums = torch.compile(self.run.objective.sums, dynamic=False if self.run.steady else None)
         # what is recomputed draws its random numbers a second time, which a graph has no place for
-        whole = self.run.windowed and self.run.ranks.size == 1 and not c.recompute
+        whole = self.run.constant and self.run.ranks.size == 1 and not c.recompute
         self.way = Captured(self.step) if cuda and whole else self.step
 
     def __call__(self) -> tuple[Tensor, Tensor, Tensor, int]:
         run, count = self.run, self.run.settings.accumulate
+        if run.carry is not None and inner(run.data).begins(run.step):  # type: ignore[attr-defined]
+            run.carry.forget()
         batches = [run.data.batch(run.step * count + i) for i in range(count)]
         parts = total([run.objective.parts(batch) for batch in batches])
         tokens = sum(sizes(batch) for batch in batches)
         shares = [run.ranks.share(batch, parts) for batch in batches]
         batches = [moved(batch, run.device) for batch, _ in shares]
-        return *(self.way if self.settled else self.careful)(batches, [counts for _, counts in shares]), tokens
+        with shared(run.ranks.size):
+            return *(self.way if self.settled else self.careful)(batches, [counts for _, counts in shares]), tokens
 
     def careful(self, batches: list[Any], parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
         """Compiling may fail where there is no compiler, and capturing: the run goes on without, and says so."""
-        before = chances(self.run.device)
+        before, past = chances(self.run.device), None if self.run.carry is None else self.run.carry.copied()
         try:
             done = self.way(batches, parts)
             self.settled = not isinstance(self.way, Captured) or self.way.graph is not None
@@ -120,6 +126,8 @@ class Advance:
                 raise
             self.run.optimizer.zero_grad()
             restore(before, self.run.device)
+            if self.run.carry is not None and past is not None:
+                self.run.carry.load(past)
             self.fall_back(reason(problem))
             return self.step(batches, parts)
 
@@ -133,7 +141,7 @@ class Advance:
 
     def as_written(self) -> None:
         """Nothing compiled any more: a text of another length would only be compiled anew."""
-        self.sums = self.run.objective.sums
+        self.sums, self.way = self.run.objective.sums, self.step  # no graph outlives its run in a circle of references
         for block in blocks(self.run.model):
             block._compiled_call_impl = None
 
@@ -141,18 +149,22 @@ class Advance:
         """The loss, the norm of its gradients, and whether the weights moved."""
         run, losses = self.run, []
         for place, (batch, part) in enumerate(zip(batches, parts, strict=True), 1):
-            share = whole(self.ask(batch, last=place == len(batches)), part)
+            share = whole(self.ask(batch, place, last=place == len(batches)), part)
             share.backward()
             losses.append(share.detach())
         loss = run.ranks.mean(torch.stack(losses).sum())
         norm, taken = run.optimizer.step(run.settings.clip, lambda norm: run.guard.judge(loss, norm))
         if run.average is not None:
             run.average.update(taken)
+        if run.carry is not None:
+            run.carry.mend()
         run.optimizer.zero_grad()
         return loss, norm, taken
 
-    def ask(self, batch: Any, last: bool) -> dict[str, Tensor]:
+    def ask(self, batch: Any, place: int, last: bool) -> dict[str, Tensor]:
         """Replicas average their gradients while those of the last micro-batch are made."""
+        if self.run.carry is not None:
+            return self.sums(self.run.carry.models[place - 1], batch)
         if self.replicas is None:
             return self.sums(self.run.model, batch)
         with nullcontext() if last else self.replicas.no_sync():
@@ -174,8 +186,14 @@ def compiled(run: Run) -> bool:
     long = (c.steps is None or c.steps >= WORTH) and (c.minutes is None or c.minutes >= 0.5)
     # never by what is left of the run: it must go on with the same bits after a resume
     bits = c.deterministic and run.device.type == "cuda"
-    able = run.steady and run.device.type != "mps" and not run.ranks.sharded and not bits
+    pays = run.device.type == "cuda" or not opaque(run.model)
+    able = run.steady and run.device.type != "mps" and not run.ranks.sharded and not bits and pays
     return long and able if c.compile == "auto" else bool(c.compile)
+
+
+def opaque(model: nn.Module) -> bool:
+    """Whether compilers would leave most of a model as it is: recurrent layers are one kernel, and Fourier's too."""
+    return any(isinstance(part, nn.RNNBase | Space) for part in model.modules())
 
 
 def clock(run: Run, seconds: float) -> float:

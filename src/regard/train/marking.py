@@ -9,14 +9,16 @@ A portion of the rows is in memory at a time; of the others there is only what s
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from types import NoneType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard import data, tasks
+from regard import config, data, tasks
 from regard.config import DataError
 from regard.data import Example, Progress, Record, Table, Tally, asked
+from regard.data.arrays import marked
 from regard.data.examples import mark
 from regard.generate.model import Transformer
 from regard.generate.translate import batches
@@ -59,8 +61,9 @@ def rows(
 
 def kept_back(example: Example, share: float) -> bool:
     """Whether training keeps a row for validation: by a hash of what it asks, as `data.ask` parts rows."""
-    first = next(ids for ids in example.values() if isinstance(ids, list))
-    return bool(asked.kept_back(torch.tensor(mark(array("i", first))), share))
+    first = next(one for one in example.values() if isinstance(one, list | Tensor))
+    number = marked(example) if isinstance(first, Tensor) else mark(array("i", first))
+    return bool(asked.kept_back(torch.tensor(number), share))
 
 
 def evenly(all: Callable[[], Iterable[Row]], limit: int | None) -> Iterable[Row]:
@@ -77,10 +80,6 @@ def pairs(documents: Sequence[Row], task: tasks.Masked) -> Iterator[Row]:
     for place, row in enumerate(documents):
         made = task.pairs(examples, place, data.chance(0, "pairs", place))
         yield from (Row(row.record, each) for each in made)
-
-
-def longest(example: Example) -> int:
-    return max(len(ids) for ids in example.values() if isinstance(ids, list))
 
 
 # ---------------------------------------------------------------- marks
@@ -108,9 +107,9 @@ class Marks:
         left, number = iter(self.rows), 0
         while portion := list(islice(left, PORTION)):
             told: list[Any] = [None] * len(portion)
-            for places in batches([longest(row.example) for row in portion], 1):
+            for places in batches([self.task.length(row.example) for row in portion], 1):
                 chance = data.chance(0, "in order", number)  # the same tokens are hidden each time
-                batch = self.task.collate([portion[place].example for place in places], chance)
+                batch = self.task.plain([portion[place].example for place in places], chance)
                 for place, answers in zip(places, self.asked(batch), strict=False):
                     told[place] = answers
                 yield batch
@@ -144,7 +143,7 @@ class Marks:
     def shown(self, record: Record) -> Told:
         """The columns that were read."""
         names = (getattr(self.task.c, name, None) for name in self.columns)
-        return {name: record[name] for name in names if name is not None}
+        return {name: told(record[name]) for name in names if name is not None}
 
     def spoken(self, answers: Any) -> Any:
         """Answers as people read them."""
@@ -153,7 +152,7 @@ class Marks:
         return next(iter(bare.values())) if len(bare) == 1 else bare
 
     def word(self, name: str, answer: Any) -> Any:
-        if isinstance(self.task, tasks.Classify):
+        if isinstance(self.task.c, config.Classify):
             return self.task.c.classes[answer]
         if flat(self.task, name) and self.model.speaks is not None:
             return self.model.speaks.token(answer)
@@ -166,10 +165,15 @@ class Marks:
     @property
     def more(self) -> Told:
         """What else there is to know: which classes were taken for which."""
-        if not isinstance(self.task, tasks.Classify):
+        if not isinstance(self.task.c, config.Classify):
             return {}
         said, meant = (tasks.joined(some)["loss"] for some in (self.said, self.meant))
         return {"confusion": confusion(said, meant, self.task.c.classes)}
+
+
+def told(found: Any) -> Any:
+    """What stood in a column, as JSON can say it: of a file its path."""
+    return found if isinstance(found, str | int | float | list | NoneType) else str(found)
 
 
 def flat(task: Task, name: str) -> bool:

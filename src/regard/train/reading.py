@@ -3,6 +3,7 @@
     next token            one long text, windows laid over it                         data.Windows
     the same, packed      documents in rows, kept apart                               data.Packed
     everything else       records: rows shuffled, or rows of about one length         data.Fixed, data.Buckets
+    what is no text       the same, read by a sense                                   train/sensing.py
 
 The order is always: the classes that the data name, a tokenizer that knows their words and the task's special tokens,
 the task, its examples.
@@ -14,10 +15,11 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from regard import config, data, tasks
-from regard.data import Examples, Notice, Progress, Shards, store
+from regard.data import Arrays, Examples, Notice, Progress, Shards, store
 from regard.tasks import Rows, Task
 from regard.tasks.records import ids
 from regard.text import Tokenizer
+from regard.train.carry import Stream
 from regard.train.fitted import fitted
 
 AT_ONCE = 8192  # tokens that are evaluated together
@@ -75,7 +77,7 @@ class Documents:
 class Asked:
     """Examples, the longest first."""
 
-    rows: Examples
+    rows: Examples | Arrays
     task: Task
 
     @property
@@ -85,17 +87,17 @@ class Asked:
     def batches(self, tokens: int | None = None) -> Iterator[Any]:
         lengths = self.rows.lengths()
         limit = None if tokens is None else max(1, int(tokens * len(lengths) / max(1, int(lengths.sum()))))
-        return data.in_order(self.rows, self.task.collate, max(AT_ONCE, int(lengths.max())), limit)
+        return data.in_order(self.rows, self.task.plain, max(AT_ONCE, int(lengths.max())), limit)
 
 
 @dataclass(frozen=True)
 class Reading:
     """Everything that is read: `recipe` has the vocabulary and the classes filled in; `digest` tells these data from
-    any other.
+    any other. What is no text has no tokenizer.
     """
 
     recipe: config.Recipe
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     task: Task
     train: Batches
     validation: Validation | None
@@ -110,26 +112,47 @@ class Voice:
     progress: Progress = data.quiet
 
 
+# Who reads the data of a recipe that are no text: by the kind of its task, else "senses" for all others.
+READERS: dict[str, Callable[[config.Recipe, Voice], Reading]] = {}
+# The same for what is seen and a text that goes with it, which has a tokenizer.
+MIXTURES: dict[str, Callable[[config.Recipe, Tokenizer | None, Voice], Reading]] = {}
+
+
 def read(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) -> Reading:
     """The data of a recipe; with this tokenizer, or one learned from them."""
-    recipe = agreed(recipe)
     c = recipe.train
+    if recipe.task.kind in MIXTURES:
+        made = MIXTURES[recipe.task.kind](watched(recipe), tokenizer, voice)
+        return replace(made, train=data.Ahead(made.train, c.workers)) if c.workers else made
+    if recipe.task.kind in READERS or not isinstance(recipe.model.embed, config.Embed):
+        made = READERS.get(recipe.task.kind, READERS["senses"])(watched(recipe), voice)
+        return replace(made, train=data.Ahead(made.train, c.workers)) if c.workers else made
+    recipe = agreed(recipe)
     windows = isinstance(recipe.task, config.NextToken) and not c.pack and c.tokens is None
     if c.padding == "left" and (windows or c.pack):
         raise config.ConfigError("train.padding: windows of a text and packed rows are full, so there is nothing to "
                                  "pad; leave it out")  # fmt: skip
+    if c.carry and not windows:
+        raise config.ConfigError(f"train.carry: task {recipe.task.kind!r} asks of each row by itself, so nothing goes "
+                                 "on from one to the next; leave it out")  # fmt: skip
     made = in_windows(recipe, tokenizer, voice) if windows else in_rows(recipe, tokenizer, voice)
     return replace(made, train=data.Ahead(made.train, c.workers)) if c.workers else made
 
 
-def agreed(recipe: config.Recipe) -> config.Recipe:
-    """The recipe, where its settings go together."""
+def watched(recipe: config.Recipe) -> config.Recipe:
+    """The recipe, where it has the evaluations that it asks for."""
     c = recipe.train
     check = {"train.best": c.best, "train.patience": c.patience is not None}
     for name in (name for name, asked in check.items() if asked):
         if not recipe.data.validation or (c.eval_every is None and c.eval_minutes is None):
             raise config.ConfigError(f"{name}: it takes evaluations on the way, and there are none; set "
                                      "data.validation and train.eval_every, or leave it out")  # fmt: skip
+    return recipe
+
+
+def agreed(recipe: config.Recipe) -> config.Recipe:
+    """The recipe, where its settings go together."""
+    c = watched(recipe).train
     if c.chunk is not None and recipe.task.kind in UNCHUNKED:
         raise config.ConfigError(f"train.chunk: task {recipe.task.kind!r} answers in no vocabulary; leave it out")
     data, task = one_column(recipe.data, recipe.task)
@@ -157,6 +180,10 @@ def in_windows(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice)
     made = data.prepare(recipe.data, recipe.text, tokenizer=tokenizer, notice=voice.notice, progress=voice.progress)
     recipe = fitted(recipe, made.tokenizer)
     task = tasks.build(recipe.task, made.tokenizer, recipe.model, rows=Rows(max(SHORTEST, c.context)), chunk=c.chunk)
+    if c.carry:
+        stripes = data.Stripes(made.train, c.context, c.batch, c.seed, c.accumulate)
+        stream = None if made.validation is None else Stream(made.validation, c.context)
+        return Reading(recipe, made.tokenizer, task, stripes, stream, made.train.digest)
     train = data.Windows(made.train, c.context, c.batch, c.seed)
     validation = None if made.validation is None else Text(made.validation, c.context)
     return Reading(recipe, made.tokenizer, task, train, validation, made.train.digest)
@@ -240,18 +267,20 @@ def paired(documents: Examples, task: tasks.Masked, seed: int, voice: Voice) -> 
     return data.kept(made, key, store.place(None), documents.name, notice=voice.notice, progress=voice.progress)
 
 
-def batches(rows: Examples, task: Task, c: config.Train) -> Batches:
+def batches(rows: Examples | Arrays, task: Task, c: config.Train) -> Batches:
     if c.pack:
+        assert isinstance(rows, Examples)
         return data.Packed(rows, c.context, c.batch, c.seed, task.specials.fill)
     if c.tokens is not None:
         return data.Buckets(rows, task.collate, c.tokens, c.seed, ROUND, task.added)
     return data.Fixed(rows, task.collate, c.batch, c.seed)
 
 
-def checked(rows: Examples | None, task: Task, c: config.Train) -> Validation | None:
+def checked(rows: Examples | Arrays | None, task: Task, c: config.Train) -> Validation | None:
     if rows is None:
         return None
     if c.pack:
+        assert isinstance(rows, Examples)
         return Documents(data.Packed(rows, c.context, max(1, AT_ONCE // c.context), 0, task.specials.fill))
     return Asked(rows, task)
 
@@ -260,6 +289,8 @@ def sizes(batch: Any) -> int:
     """The tokens of a batch that are read, without padding."""
     if not isinstance(batch, dict):
         return int(batch.numel() - batch.shape[0])
+    if "tokens" in batch:  # what is no text says how many it is
+        return int(batch["tokens"].sum())
     sides: Sequence[tuple[str, str]] = (("ids", "real"), ("source", "source_real"))
     return sum(int(batch[real].sum()) if real in batch else batch[ids].numel() for ids, real in sides if ids in batch)
 

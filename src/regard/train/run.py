@@ -8,14 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from regard import config, data
-from regard.data import Ahead, Packed, Progress
+from regard.core import model as core
+from regard.data import Ahead, Arrays, Fixed, Packed, Progress
 from regard.efficient.recompute import recompute
-from regard.generate.model import Transformer
+from regard.generate.model import Transformer, build
+from regard.generate.towers import Towers
 from regard.tasks import Objective, Task
 from regard.tasks.translate import Paired
 from regard.text import Tokenizer
 from regard.train import begin, vectors
 from regard.train.average import Average
+from regard.train.carry import Carry
 from regard.train.chance import chances, restore, steadied
 from regard.train.device import device_of
 from regard.train.frozen import freeze
@@ -40,6 +43,7 @@ class Run:
         self.step, self.seconds, self.chance = 0, 0.0, chances(self.device)
         self.guard = Guard(self.settings.guard, self.device)
         self.average = None if self.settings.average is None else Average(model, self.settings.average)
+        self.carry: Carry | None = None  # what the model remembers from step to step
         self.ended = False  # early, since it became no better
         self.recipe: config.Recipe | None = None
         self.tokenizer: Tokenizer | None = None
@@ -70,17 +74,18 @@ class Run:
         before = chances(device)
         torch.manual_seed(recipe.train.seed)
         model = built(reading)
-        if source is not None:
+        if source is not None and isinstance(model, Transformer):
             notice(begin.told(begin.take(model, source)))
         if recipe.train.vectors is not None and fresh:
-            notice(vectors.told(vectors.into(model, reading.tokenizer, recipe.train.vectors)))
+            assert reading.tokenizer is not None  # others have refused it
+            notice(vectors.told(vectors.into(reader(model), reading.tokenizer, recipe.train.vectors)))
         model = model if ranks.sharded else model.to(device)  # in parts it goes there part by part
         run = cls.of(model.train(), reading, ranks)
         restore(before, device)
         return run
 
     @classmethod
-    def of(cls, model: Transformer, reading: Reading, ranks: Ranks = ALONE) -> "Run":
+    def of(cls, model: Transformer | Towers, reading: Reading, ranks: Ranks = ALONE) -> "Run":
         """A run of this model on these data."""
         recipe, c = reading.recipe, reading.recipe.train
         freeze(model, c.freeze)
@@ -91,6 +96,10 @@ class Run:
         run = cls(model, reading.task, reading.train, optimizer, schedule(c.schedule, recipe.model.trunk.dim), c)
         run.recipe, run.tokenizer, run.validation = recipe, reading.tokenizer, reading.validation
         run.digest, run.ranks = reading.digest, ranks
+        if c.carry and ranks.size > 1:
+            raise config.ConfigError(f"train.carry: {ranks.size} processes would each need the states of their rows; "
+                                     "train in one, with train.parallel=none")  # fmt: skip
+        run.carry = Carry(model, c) if c.carry and isinstance(model, Transformer) else None
         return run
 
     @property
@@ -102,7 +111,14 @@ class Run:
     @property
     def steady(self) -> bool:
         """Whether all batches are of one shape, so that a step can be compiled once."""
-        return self.windowed or isinstance(inner(self.data), Packed)
+        return self.constant or isinstance(inner(self.data), Packed)
+
+    @property
+    def constant(self) -> bool:
+        """Whether batches are also asked as often: windows of a text, rows that are all alike, or data that say so."""
+        made = inner(self.data)
+        alike = isinstance(made, Fixed) and isinstance(made.rows, Arrays) and made.rows.alike
+        return self.windowed or alike or bool(getattr(made, "constant", False))
 
     @property
     def windowed(self) -> bool:
@@ -167,10 +183,16 @@ def part(done: float, all: float | None) -> float:
     return 0.0 if all is None else done / all if all else 1.0
 
 
-def built(reading: Reading) -> Transformer:
+def reader(model: Transformer | Towers) -> core.Transformer:
+    """The model, or of towers the one that reads text."""
+    return model if isinstance(model, Transformer) else model.towers[-1]
+
+
+def built(reading: Reading) -> Transformer | Towers:
     """A fresh model that knows what it will be asked, and in which words."""
-    model, task = Transformer(reading.recipe.model), reading.task
-    model.tokenizer, model.context, model.task = reading.tokenizer, reading.recipe.train.context, reading.recipe.task
+    model, task = build(reading.recipe.model), reading.task
+    model.tokenizer, model.task = reading.tokenizer, reading.recipe.task
+    model.context = None if reading.tokenizer is None else reading.recipe.train.context
     if isinstance(task, Paired):
         model.begin = task.target.begin(task.c.begin)
     return model

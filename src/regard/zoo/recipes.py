@@ -8,9 +8,11 @@ from regard import config
 from regard.config.names import did_you_mean
 from regard.config.reader import contents, override, parsed
 from regard.zoo.presets import described, laid_over, spelt, table
+from regard.zoo.towers import of_towers, raised
 
 PRECISIONS = ("fp32", "mixed", "bf16")
 BOTH_WAYS = ("masked", "classify", "regress", "tag", "answer")  # asked of models that see what comes before and after
+ONE_WAY = ("text", "pixels", "masked_pixels", "mixed", "")  # front ends of models that tell what comes next
 UNKNOWN = 1  # a vocabulary of one: the tokenizer will say
 HERE = Path(__file__).resolve()
 FOLDERS = (HERE.parents[1] / "recipes", HERE.parents[3] / "recipes")  # in an installed package, in a checkout
@@ -33,7 +35,9 @@ def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> config.Recip
 
 def read_model(given: dict[str, Any], task: str = "next") -> config.Transformer:
     """The model that a recipe with this table of it would have, for a task."""
-    return config.make(config.Recipe, filled({"model": given, "task": {"kind": task}}, {})).model
+    made = config.make(config.Recipe, filled({"model": given, "task": {"kind": task}}, {})).model
+    assert isinstance(made, config.Transformer)
+    return made
 
 
 def found(path: str | Path) -> Path:
@@ -59,24 +63,18 @@ def filled(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     if not all(isinstance(table, dict) for table in tables):
         return laid_over(given, changes)  # the reader says what is wrong
     model, train, model_changes, train_changes = tables
+    if of_towers(laid_over(model, model_changes)):
+        return raised(given, changes, filled)
     encoder = two_sided(laid_over(model, model_changes))
     asked = laid_over(spelt(model, "model", encoder), spelt(model_changes, "model", encoder))
     whole, train = described(asked, "model"), laid_over(train, train_changes)
-    textual = isinstance(whole.get("embed", {}), dict) and inside(whole, "embed").get("kind", "text") == "text"
-    if textual and "vocab" not in inside(asked, "embed"):
-        whole["embed"] = {**inside(whole, "embed"), "vocab": UNKNOWN}
-    trunk = whole.setdefault("trunk", {})
-    both_ways = "preset" in asked or inside(laid_over(given, changes), "task").get("kind") in BOTH_WAYS
-    if both_ways and isinstance(trunk, dict):  # a recipe's own default is a decoder
-        whole["trunk"] = {"mask": config.Trunk().mask, **trunk}
-    for path in (("trunk",), ("encoder", "trunk")):
-        position = inside(whole, *path, "position")
-        if textual and position.get("kind") == "learned" and "length" not in inside(asked, *path, "position"):
-            inside(whole, *path)["position"] = {**position, "length": train.get("context", config.Train().context)}
-    if "head" not in asked and (head := fit_head(inside(laid_over(given, changes), "task"), inside(whole, "head"))):
-        whole["head"] = head
-    if inside(whole, "head").get("kind") == "each" and "out" not in inside(asked, "head"):
-        whole["head"] = {**inside(whole, "head"), "out": UNKNOWN}
+    task = inside(laid_over(given, changes), "task")
+    if kind_of(whole) not in ("text", "mixed") and (longest := tokens(inside(whole, "embed"))):
+        train = {"context": longest, **train}
+    settle_words(whole, asked)
+    settle_looks(whole, asked, task)
+    settle_places(whole, asked, train.get("context", config.Train().context))
+    settle_head(whole, asked, task)
     if train.get("precision") in PRECISIONS and ("precision" not in whole or "precision" in train_changes):
         whole.setdefault("precision", train["precision"])
         if "precision" not in model_changes:  # else the reader compares the two
@@ -86,14 +84,90 @@ def filled(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return {**laid_over(given, changes), "model": whole, "train": train}
 
 
-def fit_head(task: dict[str, Any], head: dict[str, Any]) -> dict[str, Any]:
+# ---------------------------------------------------------------- what follows from the rest, in a model's whole table
+
+
+def kind_of(whole: dict[str, Any]) -> str:
+    """The kind of its front end; nothing where the reader will say what is wrong with it."""
+    embed = whole.get("embed", {})
+    return str(embed.get("kind", "text")) if isinstance(embed, dict) else ""
+
+
+def settle_words(whole: dict[str, Any], asked: dict[str, Any]) -> None:
+    """The tokenizer will say how many words there are."""
+    if kind_of(whole) == "text" and "vocab" not in inside(asked, "embed"):
+        whole["embed"] = {**inside(whole, "embed"), "vocab": UNKNOWN}
+    if kind_of(whole) == "mixed" and "vocab" not in inside(asked, "embed", "text"):
+        whole["embed"] = laid_over(whole["embed"], {"text": {"vocab": UNKNOWN}})
+
+
+def settle_looks(whole: dict[str, Any], asked: dict[str, Any], task: dict[str, Any]) -> None:
+    """A recipe's own default is a decoder, where nothing says that the model may look both ways."""
+    trunk = whole.setdefault("trunk", {})
+    both_ways = "preset" in asked or task.get("kind") in BOTH_WAYS or kind_of(whole) not in ONE_WAY
+    if both_ways and isinstance(trunk, dict):
+        whole["trunk"] = {"mask": config.Trunk().mask, **trunk}
+
+
+def settle_places(whole: dict[str, Any], asked: dict[str, Any], context: Any) -> None:
+    """As many learned places as there are tokens; tables of places on a grid stay as they are."""
+    for path in (("trunk",), ("encoder", "trunk")):
+        position = inside(whole, *path, "position")
+        unsaid = position.get("kind") == "learned" and "length" not in inside(asked, *path, "position")
+        if unsaid and not isinstance(position.get("length"), list):
+            inside(whole, *path)["position"] = {**position, "length": longest_of(whole, path[0], context)}
+
+
+def settle_head(whole: dict[str, Any], asked: dict[str, Any], task: dict[str, Any]) -> None:
+    """A head that can be asked this, as wide as the data will say."""
+    said, head = "head" in asked, fit_head(task, inside(whole, "head"), first_token(inside(whole, "embed")))
+    if not said and head:
+        whole["head"] = head
+    elif not said and kind_of(whole) not in ONE_WAY and inside(whole, "head").get("kind", "vocabulary") == "vocabulary":
+        whole["head"] = {"kind": "none"}  # the task says that it needs another
+    if task.get("kind") in ("classify", "regress") and "out" not in inside(asked, "head"):
+        whole["head"] = {name: value for name, value in inside(whole, "head").items() if name != "out"}
+    if inside(whole, "head").get("kind") == "each" and "out" not in inside(asked, "head"):
+        whole["head"] = {**inside(whole, "head"), "out": UNKNOWN}
+
+
+def front_of(embed: dict[str, Any]) -> Any:
+    """The front end that a table describes; None where the reader will say what is wrong with it."""
+    try:
+        return config.make(config.Transformer, {"embed": embed, "head": {"kind": "none"}}).embed
+    except config.ConfigError:
+        return None
+
+
+def tokens(embed: dict[str, Any]) -> int | None:
+    """How many tokens a front end makes, where that is always the same."""
+    count = getattr(front_of(embed), "count", None)
+    return count if isinstance(count, int) else None
+
+
+def longest_of(model: dict[str, Any], side: str, context: Any) -> Any:
+    """How many tokens a trunk must know places for: those of a text, of what an encoder sees, or of both together."""
+    if side == "encoder":
+        return tokens(inside(model, "encoder", "embed")) or context
+    if kind_of(model) not in ("text", "mixed"):
+        return tokens(inside(model, "embed")) or context
+    seen = tokens(inside(model, "embed", "seen")) if inside(model, "embed").get("kind") == "mixed" else None
+    return context + seen if seen and isinstance(context, int) else context
+
+
+def first_token(embed: dict[str, Any]) -> bool:
+    """Whether a front end puts a learned token first, to stand for the whole."""
+    return getattr(front_of(embed), "cls", False) is True
+
+
+def fit_head(task: dict[str, Any], head: dict[str, Any], cls: bool = False) -> dict[str, Any]:
     """A head that can be asked this, where the model's own cannot; nothing where it can."""
     kind, asked = head.get("kind", "vocabulary"), task.get("kind")
     if asked == "masked":
         wanted = "both" if task.get("next_sentence") is True else "vocabulary"
         return {} if kind == wanted else {"kind": wanted}
     if asked in ("classify", "regress"):
-        return {} if kind == "pooled" else {"kind": "pooled", "place": "mean"}
+        return {} if kind == "pooled" else {"kind": "pooled", "place": "cls" if cls else "mean"}
     return {} if asked not in ("tag", "answer") or kind == "each" else {"kind": "each"}
 
 

@@ -6,6 +6,7 @@
 from ast import BinOp, BitAnd, Call, Name, UnaryOp, expr
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 from regard import config
 from regard.config.expressions import parse
@@ -62,7 +63,7 @@ def uncapped(text: str) -> str:
 # ---------------------------------------------------------------- before the trunk and after it
 
 
-def front(c: config.Front) -> str:
+def front(c: Any) -> str:
     if isinstance(c, config.Stages):
         return f"{front(c.patches)}; every 2 x 2 of them merge into one after a stage"
     if isinstance(c, config.Patches):
@@ -71,6 +72,11 @@ def front(c: config.Front) -> str:
     if isinstance(c, config.Pixels):
         rows, columns = c.grid
         return f"Reads images of {rows} x {columns} pixels in {c.palette:,} colours, a token each, after a start token"
+    if isinstance(c, config.Mixed):
+        return f"{front(c.seen)}; after them, in one sequence, {uncapped(front(c.text))}"
+    if not isinstance(c, config.Embed):
+        count = getattr(c, "count", None)
+        return f"Reads what {c.kind!r} makes tokens of" + (f", {count:,} at most" if count else "")
     segments = f" and {c.segments} segment{'s' * (c.segments > 1)}" if c.segments else ""
     scale = "" if c.scale == 1 else f", vectors times {c.scale:.3g}"
     return f"Reads a vocabulary of {c.vocab:,}{segments}{scale}"
@@ -110,12 +116,43 @@ def trunks(c: config.Transformer) -> Iterator[str]:
         yield f"{name} like it" + (f", but {'; '.join(new)}" if new else "")
 
 
-def clauses(c: config.Trunk) -> list[str]:
-    found = [layers(c), heads(c.attention, c.dim), norms(c), masks(c), positions(c.position), thinking(c), biases(c)]
+def clauses(c: config.Trunk | config.Recurrent) -> list[str]:
+    if isinstance(c, config.Recurrent):
+        return read_in_turn(c)
+    found = [layers(c), mixing(c), norms(c), masks(c), positions(c.position), thinking(c), biases(c)]
     if c.cross != "none":
         where = "at the encoder's last layer" if c.cross == "last" else "at the encoder, layer by layer"
         found.append(f"looks across {where}" + (f" with {heads(c.across, c.dim)}" if c.across else ""))
     return [*found, dropout(c)]
+
+
+def read_in_turn(c: config.Recurrent) -> list[str]:
+    """What is to be said of a recurrent stack."""
+    wide = f" after embeddings of {c.width:,}" if c.width not in (None, c.dim) else ""
+    found = [f"{c.depth} layer{'s' * (c.depth > 1)} of {c.cell}, {c.dim:,} wide{wide}",
+             "reads from left to right" if c.mask == "causal" else "reads both ways"]  # fmt: skip
+    if c.cell == "cnn":
+        apart = f", {c.dilation} times further apart in each layer" if c.dilation > 1 else ""
+        found.append(f"each sees {c.size} places{apart}")
+    if c.cross != "none":
+        found.append("knows the source by one vector" if c.cross == "fixed" else "aligns itself with the source")
+    return [*found, f"dropout {c.dropout:g}" if c.dropout else "no dropout"]
+
+
+def mixing(c: config.Trunk) -> str:
+    """What stands where tokens learn of each other."""
+    match c.mixer:
+        case config.Connect(length=length):
+            return f"a map for every pair of {length:,} places"
+        case config.Convolve(size=size, dilation=dilation):
+            return f"convolutions over {size} place{'s' * (size > 1)}" + (f", {dilation} apart" if dilation > 1 else "")
+        case config.Recur(cell=cell):
+            return f"a {cell} in the place of attention"
+        case config.Space(states=states):
+            return f"a state space of {states} numbers a channel in the place of attention"
+        case config.Nothing():
+            return "no token learns of another"
+    return heads(c.attention, c.dim)
 
 
 def layers(c: config.Trunk) -> str:
@@ -169,6 +206,8 @@ def positions(c: config.Position) -> str:
             return f"{c.buckets} buckets of distance" + (" both ways" if c.both else " looking back")
         case config.Shaw():
             return f"a vector for each distance up to {c.radius}"
+        case config.Spatial():
+            return f"a number for each length of the shortest path up to {c.radius}"
     return f"a number for each offset up to {c.radius}" + (f" on {c.axes} axes" if c.axes > 1 else "")
 
 

@@ -3,12 +3,13 @@
 from typing import Any
 
 from regard import config
-from regard.hub.families.table import Family, enter
+from regard.hub.families.table import Family, enter, of_blocks
 from regard.hub.families.theirs import ACTIVATIONS, Theirs, their_word
 
 
 def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    trunk, dropout = c.trunk, c.trunk.dropout
+    trunk = of_blocks(c)
+    dropout = trunk.dropout
     length = trunk.position.length if isinstance(trunk.position, config.Learned) else context
     return {
         "vocab_size": c.embed.vocab,

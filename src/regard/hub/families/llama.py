@@ -4,12 +4,13 @@ from typing import Any
 
 from regard import config
 from regard.hub.families.rotary import hear_rotary, say_rotary
-from regard.hub.families.table import Family, enter
+from regard.hub.families.table import Family, enter, of_blocks
 from regard.hub.families.theirs import ACTIVATIONS, Theirs, their_word
 
 
 def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    trunk, attention = c.trunk, c.trunk.attention
+    trunk = of_blocks(c)
+    attention = trunk.attention
     rotary = trunk.position if isinstance(trunk.position, config.Rotary) else config.Rotary()
     return {
         "vocab_size": c.embed.vocab,

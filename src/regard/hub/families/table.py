@@ -43,19 +43,23 @@ def enter(family: Family) -> None:
     FAMILIES[family.name] = family
 
 
-def family_of(c: config.Transformer) -> Family | None:
+def family_of(c: config.Model) -> Family | None:
     """The family that the model belongs to, if there is one."""
     return next((family for name, family in FAMILIES.items() if not reasons(c)[name]), None)
 
 
-def reasons(c: config.Transformer) -> dict[str, str]:
+def reasons(c: config.Model) -> dict[str, str]:
     """For each family why the model is not of it; an empty reason means that it is."""
     return {name: reason(c, family) for name, family in FAMILIES.items()}
 
 
-def reason(c: config.Transformer, family: Family) -> str:
+def reason(c: config.Model, family: Family) -> str:
+    if isinstance(c, config.Towers):
+        return f"several towers beside each other, where {family.title} is one"
     if not isinstance(c.embed, config.Embed):
         return f"embed.kind is {c.embed.kind!r}, where {family.title} has 'text'"
+    if not isinstance(c.trunk, config.Trunk):
+        return f"trunk.kind is {c.trunk.kind!r}, where {family.title} has 'blocks'"
     try:
         again = family.hear(Theirs(family.say(c, None), family.title))
         return difference(config.tree(settled(c)), config.tree(settled(again)), family.title)
@@ -106,7 +110,13 @@ def settled(c: config.Transformer) -> config.Transformer:
     Left out are what changes training only (beginnings, dropout), how numbers are held, and which ids are padding.
     """
     embed = replace(c.embed, pad=None, end=None) if isinstance(c.embed, config.Embed) else c.embed
-    return replace(c, embed=embed, trunk=settled_trunk(c.trunk), init="xavier", precision="fp32")
+    return replace(c, embed=embed, trunk=settled_trunk(of_blocks(c)), init="xavier", precision="fp32")
+
+
+def of_blocks(c: config.Transformer) -> config.Trunk:
+    """The trunk of a model that could be of a family at all."""
+    assert isinstance(c.trunk, config.Trunk)
+    return c.trunk
 
 
 def settled_trunk(c: config.Trunk) -> config.Trunk:

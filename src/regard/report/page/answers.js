@@ -1,13 +1,13 @@
 // What does it answer? Rows that it never trained on, what it says of them, and all of its answers together.
 
 function startAnswers() {
-  const host = at("answers"), { absent: why, rows, name, count, confusion, points, asked } = data.answers;
+  const host = at("answers"), { absent: why, rows, name, count, confusion, points, asked, wrong } = data.answers;
   if (why) host.append(absent(why));
   if (!rows) return;
   if (confusion) host.append(confused(confusion, asked, count));
   if (points) host.append(scattered(points, asked, count));
-  if (rows.length) host.append(make("div", { class: "columns wide" }, ...rows.map(answerCard)),
-    make("p", { class: "scale" }, `${rows.length} of the ${whole(count)} rows that were kept back (${name}), from everywhere alike.`));
+  if (rows.length) host.append(make("div", { class: rows[0].picture ? "columns small" : "columns wide" }, ...rows.map(answerCard)),
+    make("p", { class: "scale" }, `${rows.length} of the ${whole(count)} rows that were kept back (${name}), from everywhere alike${wrong ? `; the worst ${wrong > 1 ? wrong : "one"} first` : ""}.`));
   else host.append(absent("The rows that were kept back are too short to ask something."));
 }
 
@@ -15,9 +15,12 @@ const TELLING = ["spans", "infill", "prefix"]; // a text for a text, as a transl
 
 function answerCard(row) {
   const texts = row.asked.map((text) => make("p", { class: "text" }, ...text.map(spot), row.cut ? " …" : null));
+  const picture = row.picture ? shownPicture(row) : null;
   if (TELLING.includes(data.task)) return pairCard({ source: row.asked[0][0], text: row.said, target: row.meant });
-  return make("article", { class: "sample answer" }, ...texts, row.said == null ? null : make("p", { class: "verdict" }, ...verdict(row)));
+  return make("article", { class: row.picture ? "sample answer pictured" : "sample answer" }, picture, ...texts, row.said == null ? null : make("p", { class: "verdict" }, ...verdict(row)));
 }
+
+const shownPicture = ({ picture, name }) => make("img", { class: "seen", src: picture, alt: name, title: name });
 
 /** A place where something was asked: what was said there, and what is right if that is something else. */
 function spot(part) {
@@ -55,7 +58,7 @@ function confused({ classes, of, counts, always, frequent }, asked, count) {
 
 /** Numbers that were given over numbers that are right; on the line the two are the same. */
 function scattered(points, asked, count) {
-  const svg = draw("svg", { role: "img", "aria-label": `What was given to ${asked} texts over what is right` }), values = points.flat();
+  const svg = draw("svg", { role: "img", "aria-label": `What was given to ${asked} rows over what is right` }), values = points.flat();
   const low = Math.min(...values), high = Math.max(...values);
   drawn(() => {
     const wide = Math.min(420, svg.clientWidth || 320), box = { left: 44, right: wide - 10, top: 10, bottom: wide - 34 };

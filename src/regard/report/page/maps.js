@@ -37,7 +37,7 @@ function startMaps() {
     if (several && !grids[i].hidden) place.textContent = DOES[group.name] || "";
   }));
   const left = make("div", {}, ...grids, scale("0", "1, the weight of a look; colours go by its square root"));
-  host.append(...(note ? [make("p", { class: "lead" }, `The sentence: ${note}.`)] : []),
+  host.append(...(note ? [make("p", { class: "lead" }, `${data.thing === "text" ? "The sentence" : `The ${data.thing}`}: ${note}.`)] : []),
     ...(several ? [make("div", { class: "controls" }, buttons, place)] : []), make("div", { class: "look" }, left, large()));
   choose(telling(first));
 }
@@ -118,6 +118,7 @@ function large() {
 
 /** The tokens to point at, and those they look at: the same ones, or above and below. */
 function laidOut(group, host) {
+  if (group.grid && group.own) return patched(group, host);
   const pieces = (list, asks) => list.map((piece, i) => make("span", asks ? { tabindex: 0, onpointerenter: () => ask(i), onfocus: () => ask(i) } : {}, piece));
   const line = (tokens, list, label) => make("div", { class: "strip", role: "group", "aria-label": label },
     ...tokens.flatMap((token, i) => [token, ...(/[\n⏎↵]/.test(list[i]) ? [make("br")] : [])]));
@@ -125,6 +126,16 @@ function laidOut(group, host) {
   host.replaceChildren(...(group.own ? [] : [line(keys, group.keys, "The source, token by token")]),
     line(queries, group.queries, group.own ? "The sentence, token by token" : "The translation, token by token"));
   return { queries, keys };
+}
+
+/** The patches of a picture to point at, laid over it; a learned token that has no place stands beside it. */
+function patched({ queries: names, grid: [rows, columns] }, host) {
+  const queries = names.map((name, i) => make("span", { tabindex: 0, title: name, onpointerenter: () => ask(i), onfocus: () => ask(i) }, name === "whole" ? name : ""));
+  const picture = data.answers.rows?.[0]?.picture, beside = queries.filter((_, i) => names[i] === "whole");
+  const over = make("div", { class: "patches", role: "group", "aria-label": "The picture, patch by patch", "--rows": rows, "--columns": columns },
+    picture ? make("img", { src: picture, alt: "" }) : null, ...queries.filter((_, i) => names[i] !== "whole"));
+  host.replaceChildren(...(beside.length ? [make("div", { class: "strip" }, ...beside)] : []), over);
+  return { queries, keys: queries, over: true };
 }
 
 const quoted = (list, i) => `‘${list[i]}’ (${i})`;
@@ -180,12 +191,12 @@ function label(pen, { queries, keys }, margin, cell, letters) {
 }
 
 /** The keys coloured by where the chosen query looks. */
-function shade({ queries, keys }) {
+function shade({ queries, keys, over }) {
   const { bytes, group } = maps.heads[maps.chosen], row = bytes.subarray(maps.query * keys.length, (maps.query + 1) * keys.length);
   queries.forEach((token, i) => (token.className = i === maps.query ? "asks" : ""));
   keys.forEach((token, i) => {
     if (group.own && i > maps.query && !row[i]) token.className = "later";
-    token.style.background = row[i] > 12 ? rgb(row[i]) : "";
+    token.style.background = row[i] > 12 ? (over ? `rgb(213 94 0 / ${(0.9 * row[i]) / 255})` : rgb(row[i])) : "";
     token.style.color = row[i] > 140 ? colour("paper") : "";
   });
 }

@@ -64,6 +64,7 @@ function startQuote() {
     const middle = last.sort((a, b) => a.temperature - b.temperature)[Math.floor(last.length / 2)];
     quote(middle.text.trim().split("\n").slice(0, 9).join("\n"), `What it writes at temperature ${middle.temperature}`);
   } else if (pair) quote(pair.text, `What it makes of “${pair.source}”`);
+  else if (row?.picture) at("quote").append(shownPicture(row), make("figcaption", {}, ...verdict(row)));
   else if (row) at("quote").append(make("blockquote", {}, ...row.asked.at(-1).map(spot)), make("figcaption", {}, ...verdict(row)));
 }
 

@@ -11,7 +11,20 @@ from dataclasses import replace
 from typing import Any
 
 from regard import config
-from regard.train.doctor import corpus, labels, layers, memory, order, past, rates, seeing, spikes, start, words
+from regard.train.doctor import (
+    corpus,
+    inputs,
+    labels,
+    layers,
+    memory,
+    order,
+    past,
+    rates,
+    seeing,
+    spikes,
+    start,
+    words,
+)
 from regard.train.doctor.case import Case, quiet
 from regard.train.doctor.findings import Finding
 from regard.train.doctor.patient import opened
@@ -21,6 +34,7 @@ __all__ = ["CHECKS", "Case", "Finding", "examine", "opened"]
 
 CHECKS: dict[str, Callable[[Case], Finding | None]] = {
     "tokenizer": words.tokenizer,
+    "inputs": inputs.inputs,
     "leaks": corpus.leaking,
     "amount of data": corpus.amount,
     "memory": memory.memory,

@@ -35,7 +35,11 @@ class Case:
     ) -> None:
         model = unwrapped(run.model)
         if not isinstance(model, Transformer):
-            raise config.ConfigError(f"the doctor knows models of regard.build, not a {type(model).__name__}")
+            raise config.ConfigError(f"the doctor knows single models of regard.build, not a {type(model).__name__}")
+        own = None if model.c.encoder is None else model.c.encoder.embed
+        if isinstance(model.c.embed, config.Mixed) or not isinstance(own, config.Embed | None):
+            raise config.ConfigError("the doctor examines a model of one kind of data, and this one sees and reads; "
+                                     "train it for a few steps, and look at its report")  # fmt: skip
         self.run, self.model, self.steps, self.log, self.progress = run, model, steps, log, progress
         self.need: Any = None
 
@@ -47,6 +51,11 @@ class Case:
     def fresh(self) -> bool:
         """Nothing is learned yet, here or elsewhere."""
         return self.run.step == 0 and self.settings.init_from is None
+
+    @property
+    def textual(self) -> bool:
+        """Words are read, and not what a sense makes of records."""
+        return isinstance(self.model.c.embed, config.Embed)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -83,7 +92,7 @@ class Case:
     def read(self, count: int = 8) -> Iterator[dict[str, Tensor]]:
         """What the model reads of the first few micro-batches."""
         start = self.numbers(self.run.step)[0]
-        return (given(self.batch(start + place)) for place in range(count))
+        return (given(self.batch(start + place), self.model) for place in range(count))
 
     @cached_property
     def factors(self) -> list[float]:

@@ -4,7 +4,7 @@ enough of it for a model of this size.
 
 from typing import Any
 
-from regard.data import Examples, Shards, leaks
+from regard.data import Arrays, Examples, Shards, leaks
 from regard.measure import Terms
 from regard.train.doctor.case import Case
 from regard.train.doctor.findings import Finding, fine, look, wrong
@@ -15,10 +15,13 @@ FEW = 10_000  # examples: below, other models learn more
 LITTLE, LEAST = 0.1, 0.02  # tokens for each parameter
 
 
-def held(batches: Any) -> Shards | Examples | None:
+Held = Shards | Examples | Arrays
+
+
+def held(batches: Any) -> Held | None:
     """The texts or rows that batches are made of."""
     for name in ("shards", "rows"):
-        if isinstance(found := getattr(batches, name, None), Shards | Examples):
+        if isinstance(found := getattr(batches, name, None), Held):
             return found
     return held(batches.packed) if hasattr(batches, "packed") else None
 
@@ -31,7 +34,7 @@ def leaking(case: Case) -> Finding:
         return fine("training and validation are of different kinds")
     double, all = leaks(beginning(train, TRAINED), beginning(kept, VALIDATED))
     part = double / max(1, all)
-    what = "stretches of 32 tokens" if isinstance(train, Shards) else "questions"
+    what = "stretches of 32 tokens" if isinstance(train, Shards) else "questions" if case.textual else "examples"
     told = f"{double:,} of {all:,} {what} in {kept.name} stand in the training data too ({part:.1%})"
     if part > MANY:
         own = case.run.recipe is not None and case.run.recipe.data.validations
@@ -40,7 +43,7 @@ def leaking(case: Case) -> Finding:
     return look(told, "remove what is there twice") if part > SOME else fine(told)
 
 
-def beginning(data: Shards | Examples, most: int) -> Shards | Examples:
+def beginning(data: Held, most: int) -> Held:
     """Of a long text the first tokens: all of it would take as long as reading it does."""
     return data.part(0, most, data.name) if isinstance(data, Shards) and len(data) > most else data
 
@@ -50,6 +53,8 @@ def amount(case: Case) -> Finding:
     if train is None:
         return fine("these data do not say how much they are")
     count = sum(weight.numel() for weight in case.model.parameters() if weight.requires_grad)
+    if isinstance(train, Arrays):
+        return seen(case, train, count)
     tokens = len(train) if isinstance(train, Shards) else int(train.lengths().sum()) * (2 if case.model.encoder else 1)
     ratio = tokens / max(1, count)
     told = f"{tokens:,} tokens for {count:,} parameters, {ratio:.2g} for each"
@@ -67,9 +72,18 @@ def amount(case: Case) -> Finding:
     return fine(told)
 
 
+def seen(case: Case, train: Arrays, count: int) -> Finding:
+    """Of what is no text there are examples, and each may be changed a little in many ways."""
+    told = f"{len(train):,} examples, {int(train.lengths().sum()):,} tokens in all, for {count:,} parameters"
+    if len(train) >= FEW or case.settings.init_from is not None:
+        return fine(told)
+    other = "train.augment, or " * (getattr(case.settings, "augment", None) is None)
+    return look(f"{told}: below {FEW:,} a transformer has few advantages", f"{other}train.init_from=a trained model")
+
+
 def smaller(case: Case, ratio: float) -> str:
     """A width with which there would be about enough: blocks grow with its square."""
     c = case.model.c.trunk
-    heads = max(c.heads)
+    heads = max(c.heads, default=2)
     dim = max(heads, int(c.dim * (ratio / LITTLE) ** 0.5) // heads * heads)
     return f"model.dim={dim}, or train.init_from=a trained model"

@@ -1,5 +1,6 @@
 """Layers that learn nothing: no gradient reaches them, no step moves them, or their units never answer."""
 
+from regard import config
 from regard.core.watch import looking
 from regard.lens.views import still
 from regard.train.doctor.case import Case
@@ -71,7 +72,8 @@ def silent(case: Case) -> dict[str, float]:
     """By feed-forward layer, the share of units that are zero for every token of a batch; of ReLUs alone."""
     model, c = case.course.model, case.model.c
     trunks = {"trunk": c.trunk, **({} if c.encoder is None else {"encoder": c.encoder.trunk})}
-    kinds = [side for side, trunk in trunks.items() if trunk.mlp.activation.startswith("relu")]
+    kinds = [side for side, trunk in trunks.items()
+             if isinstance(trunk, config.Trunk) and trunk.mlp.activation.startswith("relu")]  # fmt: skip
     if not kinds:
         return {}
     with still(model), looking(model, *(f"{side}.*.mlp.hidden" for side in kinds)) as seen:

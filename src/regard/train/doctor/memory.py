@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from regard import measure
-from regard.data import Examples
+from regard.data import Arrays, Examples
 from regard.measure.predict import resident
 from regard.measure.told import si
 from regard.train.doctor.case import Case
@@ -52,7 +52,7 @@ def need(case: Case) -> Need:
     """Before anything is read or run."""
     size, device = largest(case), case.run.device
     free, now = available(device), torch.cuda.memory_allocated(device) if device.type == "cuda" else resident()
-    found = Need(size, now, added(case, size), free)
+    found = Need(size, now, added(case, size) if measure.tellable(case.model.c) else 0, free)
     return found if found.fits else replace(found, smaller=fitting(case, size, free))
 
 
@@ -61,6 +61,9 @@ def memory(case: Case) -> Finding:
     size, smaller = found.size, found.smaller
     told = (f"steps on {size.rows:,} rows of {size.width:,} tokens should hold {si(found.peak, 'B')} at most, of "
             f"{si(found.held + found.free, 'B')}")  # fmt: skip
+    if not found.adds:
+        probed = "" if case.course.peak is None else f"; in the probe it held {si(found.held + case.course.peak, 'B')}"
+        return fine(f"what a step holds cannot be told before it runs{probed}")
     if found.fits:
         seen, how = case.course.peak, "in the probe, not compiled," if compiled(case.run) else "in the probe"
         return fine(told if seen is None else f"{told}; {how} they held {si(found.held + seen, 'B')}")
@@ -76,6 +79,8 @@ def largest(case: Case) -> Size:
     width = c.context
     if isinstance(rows, Examples) and not c.pack:
         width = min(width, int(rows.lengths().max()) + 2)
+    if isinstance(rows, Arrays) and c.tokens is not None:
+        return Size(max(1, c.tokens // max(1, int(rows.lengths().min()))), width, c.accumulate, c.recompute)
     if c.tokens is None:
         return Size(c.batch, width, c.accumulate, c.recompute)
     seen = [max(table.shape for name, table in batch.items() if name in ("ids", "source")) for batch in case.read()]

@@ -3,20 +3,27 @@
 Only the first attention is asked: behind a causal mask, deeper ones know something of order without any positions.
 """
 
+from typing import Any
+
 import torch
 
+from regard import config
 from regard.core.model import Transformer, Trunk
-from regard.core.tokens import line
+from regard.core.tokens import Tokens, line
 from regard.core.watch import looking
 from regard.train.doctor.case import Case
 from regard.train.doctor.findings import Finding, fine, look, wrong
 from regard.train.doctor.lively import NOISE, others, said
+from regard.train.evaluate import moved as moved_to
+from regard.train.health import cut
 
 LONGEST = 48
 
 
 def positions(case: Case) -> Finding:
     found = {side: seen for side in ("trunk", "encoder") if (seen := order(case, side)) is not None}
+    if not found and isinstance(case.model.c.trunk, config.Recurrent):
+        return fine(f"{case.model.c.trunk.cell} layers read tokens in their order")
     if not found:
         return fine("nobody sees two tokens whose order could matter")
     c = case.model.c
@@ -25,6 +32,8 @@ def positions(case: Case) -> Finding:
         path = "model.trunk.position" if side == "trunk" else "model.encoder.trunk.position"
         if size > NOISE:
             continue
+        if trunk.position.kind == "none" and not case.textual:
+            return fine(f"{path} is none: tokens are a set to the {side}, as the nodes of a graph are")
         if trunk.position.kind == "none":
             return look(f"{path} is none, so the {side} knows the order of tokens only by what its mask hides",
                         f"{path}.kind=learned")  # fmt: skip
@@ -38,10 +47,12 @@ def positions(case: Case) -> Finding:
 def order(case: Case, side: str) -> float | None:
     """How much another order changes what the last token sees, against other tokens in the same places."""
     model, trunk = case.lively, getattr(case.lively, side)
-    if trunk is None:
+    if not isinstance(trunk, Trunk):
         return None
+    if not case.textual:
+        return of_tokens(case, trunk)
     ids = torch.arange(1, 1 + min(LONGEST, case.settings.context))[None]
-    seen = visible(trunk, ids.shape[1])
+    seen = visible(trunk, line(torch.empty(1, ids.shape[1], 0)))
     if len(seen) < 2:
         return None
     ids = others(ids, model.c.embed.vocab, {id for id in (model.c.embed.pad, model.c.embed.end) if id is not None})
@@ -52,14 +63,32 @@ def order(case: Case, side: str) -> float | None:
     return float((turned - plain).norm() / (different - plain).norm().clamp(min=1e-9))
 
 
-def visible(trunk: Trunk, count: int) -> torch.Tensor:
-    """The places that the last of so many tokens sees besides its own."""
-    places = line(torch.empty(1, count, 0))
-    table = trunk.masks[0][False, False].table(places, places)
+@torch.no_grad()
+def of_tokens(case: Case, trunk: Trunk) -> float | None:
+    """The same of what is no text: vectors change places behind the front end, which may have places of its own."""
+    model, rest = case.lively, moved_to(cut(next(case.read()), 1), case.run.device)
+    tokens = model.embed(rest.pop("ids"), **rest)
+    if len(tokens.x) > 1:  # channels read one by one are rows
+        return None
+    seen = visible(trunk, tokens)
+    if len(seen) < 2:
+        return None
+    turned, strange = tokens.x.clone(), tokens.x.clone()
+    turned[0, seen] = tokens.x[0, seen.roll(1)]
+    noise = torch.randn(strange[0, seen].shape, generator=torch.Generator().manual_seed(1)).to(strange)
+    strange[0, seen] = noise * tokens.x.std()
+    plain, other, new = (first_look(model, "trunk", tokens.carrying(x)) for x in (tokens.x, turned, strange))
+    return float((other - plain).norm() / (new - plain).norm().clamp(min=1e-9))
+
+
+def visible(trunk: Trunk, places: Tokens) -> torch.Tensor:
+    """The places that the last token sees besides its own."""
+    mask = trunk.masks[0][places.real is not None, places.document is not None]
+    table, count = mask.table(places, places), places.count
     return table.expand(1, count, count)[0, -1, :-1].nonzero()[:, 0]
 
 
-def first_look(model: Transformer, side: str, ids: torch.Tensor) -> torch.Tensor:
+def first_look(model: Transformer, side: str, ids: Any) -> torch.Tensor:
     """What the first attention of a trunk adds to the last token."""
     address = f"{side}.0.attn.out"
     with looking(model, address, queries=slice(-1, None)) as seen:

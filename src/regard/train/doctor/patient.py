@@ -8,7 +8,6 @@ from typing import Any
 
 from regard import config
 from regard.hub import folder as hub
-from regard.text import Tokenizer
 from regard.train.run import Run
 from regard.zoo import read_recipe
 
@@ -27,7 +26,7 @@ def opened(
     if not hub.steps(path):
         return Run.from_recipe(recipe, notice=notice), lines(path / "log.jsonl")
     newest = hub.newest(path)
-    run = Run.from_recipe(recipe, tokenizer=Tokenizer.load(newest), notice=notice, fresh=False)
+    run = Run.from_recipe(recipe, tokenizer=hub.words(newest), notice=notice, fresh=False)
     run.load(newest)
     return run, lines(path / "log.jsonl")
 

@@ -25,11 +25,23 @@ RUN = 3  # as many of the same token at the end of a row are padding, where nobo
 def reach(case: Case, batch: dict[str, Tensor], changed: Tensor, seen: Tensor, side: str = "ids") -> float:
     """How much what is said at the places `seen` (B, N) changes with the ids at the places `changed`, in spreads."""
     given = moved(batch, case.run.device)
-    c, ids = front(case, side), given[side]
-    avoid = {id for id in (c.pad, c.end) if id is not None}
-    new = torch.where(changed.to(ids.device), others(ids, c.vocab, avoid), ids)
+    ids = given[side]
+    new = torch.where(over(changed.to(ids.device), ids), strange(case, side, ids), ids)
     before, after = (answers(said(case.lively, given | {side: table}), seen) for table in (ids, new))
     return max(float((a - b).abs().max() / a.std().clamp(min=1e-9)) for a, b in zip(before, after, strict=True))
+
+
+def strange(case: Case, side: str, ids: Tensor) -> Tensor:
+    """Something else in every place: other ids, or other numbers."""
+    if ids.is_floating_point():
+        return torch.randn(ids.shape, generator=torch.Generator().manual_seed(1)).to(ids)
+    c = front(case, side)
+    return others(ids, c.vocab, {id for id in (c.pad, c.end) if id is not None})
+
+
+def over(places: Tensor, ids: Tensor) -> Tensor:
+    """(B, N) laid over ids of more axes."""
+    return places.view(*places.shape, *([1] * (ids.dim() - places.dim())))
 
 
 def front(case: Case, side: str) -> Any:
@@ -47,6 +59,8 @@ def answers(out: Tensor | tuple[Tensor, ...], seen: Tensor) -> Iterator[Tensor]:
 def causal(case: Case) -> Finding:
     if not case.causal:
         return both_ways(case)
+    if not case.textual:
+        return fine("does not apply: what is read is no text")
     batch = cut(next(case.read()), ROWS)
     count = batch["ids"].shape[1]
     border = max([count // 2, *(leaf.length for text in case.model.c.trunk.masks for leaf in mask(text).leaves
@@ -93,7 +107,10 @@ def padded(case: Case, batch: dict[str, Tensor], side: str) -> tuple[Tensor, dic
     if side not in batch or isinstance(case.first, Tensor) or "document" in batch:  # windows and packed rows are full
         return None
     if name in batch:
-        return None if bool(batch[name].all()) else (batch[name], batch)
+        whole = bool(batch[name].all()) or batch[side].shape[:2] != batch[name].shape  # places that are no tokens
+        return None if whole else (batch[name], batch)
+    if not case.textual or batch[side].dtype != torch.long:  # a picture is no row of tokens
+        return None
     pad, own = front(case, side).pad, getattr(case.run.objective, "specials", None)
     fill = pad if pad is not None else 0 if own is None else own.fill
     there = batch[side] != fill

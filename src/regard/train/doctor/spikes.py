@@ -95,9 +95,9 @@ def named(case: Case, spike: Spike) -> str:
 
 
 def beginning(case: Case, batch: Any, row: int) -> str:
-    ids = given(batch)
-    if case.tokenizer is None:
+    if case.tokenizer is None or not case.textual:
         return ""
+    ids = given(batch, case.model)
     text = case.tokenizer.decode(ids.get("source", ids["ids"])[row].tolist())
     return f", the first {' '.join(text.split())[:SHOWN]!r}"
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard import lens
 from regard.core.model import Transformer
 from regard.heads import Vocabulary
 from regard.lens.views import still
@@ -16,7 +15,7 @@ from regard.train.chance import chances, restore
 from regard.train.doctor.case import Case
 from regard.train.doctor.findings import Finding, fine, look, wrong
 from regard.train.evaluate import moved
-from regard.train.health import widths
+from regard.train.health import watchable, widths
 
 NARROW = 0.3  # of the widest look there could be
 TRAINED = 0.05  # heads that have learned something may look at little
@@ -66,7 +65,7 @@ def beginning(case: Case, model: Transformer) -> tuple[float, float | None]:
     objective, there = case.run.objective, moved(case.first, case.run.device)
     with still(model):
         loss = float(whole(objective.sums(model, there), objective.parts(case.first)))
-    heads = [] if lens.refusal(model) else [width for some in widths(model, there).values() for width in some]
+    heads = [] if not watchable(model) else [width for some in widths(model, there).values() for width in some]
     seen: list[Any] = [width for width in heads if isinstance(width, float)]
     return loss, statistics.median(seen) if seen else None
 

@@ -16,6 +16,8 @@ SPARE = 1.25  # times as many tokens as the tokenizer has
 
 
 def tokenizer(case: Case) -> Finding:
+    if not case.textual:
+        return fine("does not apply: what is read is no text")
     embed, own = case.model.c.embed, case.tokenizer
     ids = torch.cat([table.flatten() for batch in case.read() for name, table in batch.items() if name == "ids"])
     if int(ids.max()) >= embed.vocab or int(ids.min()) < 0:

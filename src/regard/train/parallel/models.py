@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from regard.config import ConfigError
 from regard.core.model import Trunk
 from regard.train.parallel.ranks import Ranks
 
@@ -41,6 +42,9 @@ def shard(model: nn.Module, ranks: Ranks, device: torch.device) -> None:
     from torch.distributed.device_mesh import init_device_mesh  # takes as long as half of torch
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
+    if any(isinstance(part, nn.RNNBase) for part in model.modules()):
+        raise ConfigError("train.parallel: 'fsdp' gives each process a part of every weight, which torch's recurrent "
+                          "layers cannot run on; choose ddp")  # fmt: skip
     mesh = init_device_mesh(device.type, (ranks.size,))
     for part in (*blocks(model), model):
         fully_shard(part, mesh=mesh)

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from regard.core.model import Transformer
+from regard.heads import Towers
 from regard.hub import folder as hub
 from regard.hub.whole import fresh
 from regard.measure.ghost import outline
@@ -89,7 +90,7 @@ def parted(path: Path, slots: Table) -> Table:
 
 
 @torch.no_grad()
-def fill(model: Transformer, folder: hub.Folder) -> None:
+def fill(model: Transformer | Towers, folder: hub.Folder) -> None:
     """A folder's weights into a model in parts; through the host's memory, where families' names are read."""
     mine = dict(model.named_parameters())
     room = {name: torch.empty(weight.shape, dtype=weight.dtype) for name, weight in mine.items()}

@@ -1,0 +1,74 @@
+"""What can be said about graphs: what a node carries, what it is told of where it stands, and who is next to whom."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regard.config.checks import at_least
+from regard.config.seen import Seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph(Seen):
+    """The nodes of a graph in any order, a token each: `features` numbers at a node, or one of so many `tags`.
+
+    Who is joined to whom is for the trunk's mask ("edges", or "edges(0)" without each node itself) and for spatial
+    positions. What a node is told of its place beside that, none by default: the first `waves` eigenvectors of the
+    Laplacian, whose signs mean nothing and are drawn anew in training (Dwivedi and Bresson 2021); how likely a random
+    walk is back after 1, 2, ... `walks` steps (Dwivedi et al. 2022); and a trained vector for each number of
+    neighbours up to `degrees` (Ying et al. 2021).
+
+    With `normal` the features of a node are divided by their sum; `dropout` is that of the features themselves.
+    A graph has at most so many `nodes`: each may look at each, so their square counts.
+    """
+
+    kind: Literal["graph"] = "graph"
+    features: int = 0
+    tags: int = 0
+    waves: int = 0
+    walks: int = 0
+    degrees: int = 0
+    nodes: int = 512
+    normal: bool = False
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least(0, features=self.features, tags=self.tags, waves=self.waves, walks=self.walks, degrees=self.degrees)
+        at_least(1, nodes=self.nodes)
+        if self.features and self.tags:
+            raise ValueError(f"tags: {self.tags}, and features {self.features}; a node carries one of the two")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout: {self.dropout} is not a rate between 0 and 1")
+        if self.tags and (self.normal or self.dropout):
+            raise ValueError(f"{'normal' if self.normal else 'dropout'}: it is for features, and nodes carry tags; "
+                             "leave it out")  # fmt: skip
+
+    @property
+    def count(self) -> int:
+        """The tokens that a graph becomes at most."""
+        return self.nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spatial:
+    """A trained number for each head and length of the shortest path between two nodes (Graphormer: Ying et al. 2021).
+
+    Lengths up to `radius` have one each; all that lies further, or cannot be reached, shares one.
+    """
+
+    kind: Literal["spatial"] = "spatial"
+    radius: int = 8
+    tables: Literal["shared", "layer"] = "shared"
+
+    def __post_init__(self) -> None:
+        at_least(1, radius=self.radius)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """In place of attention, a mean over those that a node may see: D^-1/2 A D^-1/2 x W (Kipf and Welling 2017).
+
+    A is the trunk's mask: "edges" for a graph convolution with each node among its neighbours, A + I.
+    """
+
+    kind: Literal["graph"] = "graph"
+    bias: bool = True

@@ -1,0 +1,267 @@
+"""Series: a table of numbers, a row a moment; and the windows that are laid over it.
+
+    date                 load   oil         a window: `length` rows to read, `horizon` rows to tell
+    2016-07-01 00:00:00  5.827  30.531      │ read read read read │ tell tell │
+    2016-07-01 01:00:00  5.693  27.787           │ read read read read │ tell tell │
+
+Rows are evenly apart: seconds, months (dates that differ in the month alone), or numbers. A gap, that is an empty cell
+or a row that is missing, is named by its line, or filled. Rows out of order are no series.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import config
+from regard.config import DataError
+from regard.config.names import did_you_mean
+from regard.data.batches import Turns
+from regard.data.records import Record, Table, Tally
+
+NOTHING = ("", "nan", "na", "n/a", "null", "none")
+AT_ONCE = 64  # windows that are validated together
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When rows are: `unit` is seconds, months or numbers, one row `step` of them after the other."""
+
+    unit: str
+    first: Any  # the first date
+    step: int
+    form: str = ""  # a date as the file writes it
+
+    def at(self, row: int) -> str:
+        """The date of a row, also of those that are not there yet; written as the others."""
+        if self.unit == "numbers":
+            return str(self.first + row * self.step)
+        if self.unit == "months":
+            years, month = divmod(self.first.month - 1 + row * self.step, 12)
+            when = self.first.replace(year=self.first.year + years, month=month + 1)
+        else:
+            when = self.first + timedelta(seconds=row * self.step)
+        said: str = when.isoformat(sep="T" if "T" in self.form else " ")
+        return said[: len(self.form)]
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """The values (rows, columns) of a table, and their names; without a clock nobody knows when they were."""
+
+    name: str
+    names: tuple[str, ...]
+    values: Tensor
+    clock: Clock | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def read_series(table: Table, c: config.Forecast) -> Series:
+    """The table as the task reads it; DataError with the line where something is wrong."""
+    names: tuple[str, ...] = c.columns
+    rows: list[list[float]] = []
+    dates: list[str] = []
+    lines: list[str] = []
+    for record in table.records(Tally()):
+        if c.date is not None:
+            dates.append(str(dated(record, c.date)).strip())
+        names = names or told(record, c)
+        rows.append([number(record, name) for name in names])
+        lines.append(record.where)
+    if len(rows) < 2:
+        raise DataError(f"{table.name}: {len(rows)} rows are no series; name a table with more")
+    values = torch.tensor(rows, dtype=torch.float64)
+    clock, places = timed(dates, lines) if c.date is not None else (None, list(range(len(rows))))
+    return Series(table.name, names, filled(values, places, names, lines, c.gaps).float(), clock)
+
+
+def told(record: Record, c: config.Forecast) -> tuple[str, ...]:
+    """All columns but the date."""
+    found = tuple(name for name in record if name != c.date)
+    if not found:
+        raise DataError(f"{record.where}: no column beside the date; a series has numbers to tell")
+    return found
+
+
+def dated(record: Record, name: str) -> Any:
+    if name not in record:
+        raise DataError(f"{record.where}: no column {name!r}{did_you_mean(name, list(record))} there are "
+                        f"{', '.join(record)}; name the dates by task.date, or set task.date=none where rows are "
+                        "evenly apart")  # fmt: skip
+    return record[name]
+
+
+def number(record: Record, name: str) -> float:
+    """A number, or nan where there is a gap."""
+    if name not in record:
+        raise DataError(f"{record.where}: no column {name!r}{did_you_mean(name, list(record))} there are "
+                        f"{', '.join(record)}; mend task.columns, or the table")  # fmt: skip
+    said = str("" if record[name] is None else record[name]).strip()
+    if said.lower() in NOTHING:
+        return math.nan
+    try:
+        value = float(said)
+    except ValueError:
+        raise DataError(f"{record.where}: column {name!r} holds {said!r:.40} and no number; leave it out by "
+                        "task.columns, or mend it") from None  # fmt: skip
+    if math.isinf(value):
+        raise DataError(f"{record.where}: column {name!r} holds {said!r:.40}, which is no number to learn; mend it")
+    return value
+
+
+# ---------------------------------------------------------------- when
+
+
+def timed(dates: Sequence[str], lines: Sequence[str]) -> tuple[Clock, list[int]]:
+    """The clock of a table, and the place of each row by it: 0, 1, 2, ... where none is missing."""
+    unit, first, ticks = ticked(dates, lines)
+    steps = [after - before for before, after in zip(ticks, ticks[1:], strict=False)]
+    for row, step in enumerate(steps, 1):
+        if step <= 0:
+            raise DataError(f"{lines[row]}: {dates[row]!r} does not come after {dates[row - 1]!r}; sort the rows, and "
+                            "leave none in twice")  # fmt: skip
+    usual = Counter(steps).most_common(1)[0][0]
+    places = [0]
+    for row, step in enumerate(steps, 1):
+        if step % usual:
+            raise DataError(f"{lines[row]}: {dates[row]!r} is not a whole number of steps after {dates[row - 1]!r}, "
+                            "and rows must be evenly apart; set task.date=none if their order is all")  # fmt: skip
+        places.append(places[-1] + step // usual)
+    return Clock(unit, first, usual, dates[0]), places
+
+
+def ticked(dates: Sequence[str], lines: Sequence[str]) -> tuple[str, Any, list[int]]:
+    """Dates in the unit that they are evenly apart in."""
+    if all(date.lstrip("-").isdecimal() for date in dates):
+        return "numbers", int(dates[0]), [int(date) for date in dates]
+    whens = [moment(date, line) for date, line in zip(dates, lines, strict=True)]
+    if len({(when.day, when.hour, when.minute, when.second) for when in whens}) == 1:
+        return "months", whens[0], [12 * when.year + when.month for when in whens]
+    return "seconds", whens[0], [round((when - whens[0]).total_seconds()) for when in whens]
+
+
+def moment(said: str, line: str) -> datetime:
+    """A date as ISO 8601 has it; a month alone is its first day. With a zone or without, time is counted alike."""
+    for each in (said, f"{said}-01"):
+        try:
+            when = datetime.fromisoformat(each)
+        except ValueError:
+            continue
+        return when if when.tzinfo is None else when.astimezone(UTC).replace(tzinfo=None)
+    raise DataError(f"{line}: {said!r:.40} is no date; write it as 2016-07-01 00:00:00, or name another column by "
+                    "task.date")  # fmt: skip
+
+
+# ---------------------------------------------------------------- gaps
+
+
+def filled(values: Tensor, places: list[int], names: Sequence[str], lines: Sequence[str], way: str) -> Tensor:
+    """A row for every moment and a number in every cell."""
+    missing = [row for row in range(1, len(places)) if places[row] > places[row - 1] + 1]
+    holes = values.isnan().nonzero().tolist()
+    if way == "refuse" and missing:
+        row = missing[0]
+        raise DataError(f"{lines[row]}: {places[row] - places[row - 1] - 1:,} rows are missing before this one; fill "
+                        "them, or set task.gaps to last or linear")  # fmt: skip
+    if way == "refuse" and holes:
+        row, column = holes[0]
+        raise DataError(f"{lines[row]}: no number in column {names[column]!r} ({len(holes):,} in all are missing); "
+                        "fill it, or set task.gaps to last or linear")  # fmt: skip
+    if not missing and not holes:
+        return values
+    whole = values.new_full((places[-1] + 1, values.shape[1]), math.nan)
+    whole[torch.tensor(places)] = values
+    return torch.stack([bridged(column, name, lines, way) for column, name in zip(whole.mT, names, strict=True)], 1)
+
+
+def bridged(column: Tensor, name: str, lines: Sequence[str], way: str) -> Tensor:
+    """A column whose gaps repeat what was before, or lie on a line between what was before and what comes after."""
+    known = column.isnan().logical_not().nonzero()[:, 0]
+    ends = () if not len(known) else (int(known[0]), int(known[-1]))
+    if not ends or ends[0] > 0 or (way == "linear" and ends[1] < len(column) - 1):
+        where = lines[0] if not ends or ends[0] > 0 else lines[-1]
+        raise DataError(f"{where}: a gap in column {name!r} at an end of the table, with nothing beyond it to fill it "
+                        "from; leave these rows out")  # fmt: skip
+    rows = torch.arange(len(column))
+    before = known[torch.searchsorted(known, rows, right=True) - 1]
+    if way == "last":
+        return column[before]
+    after = known[torch.searchsorted(known, rows)]
+    part = (rows - before) / (after - before).clamp(min=1)
+    return column[before] + part * (column[after] - column[before])
+
+
+# ---------------------------------------------------------------- windows
+
+
+@dataclass(frozen=True, eq=False)
+class Outlooks:
+    """The windows of a series whose told rows are all among `first` up to `last`; they may read what was before.
+
+    To train on, `size` of them a batch, each once an epoch in an order of its own; to validate on, all in order.
+    """
+
+    name: str
+    values: Tensor
+    first: int
+    last: int
+    length: int
+    horizon: int
+    size: int = AT_ONCE
+    seed: int = 0
+    tokens: int = 1  # that a window becomes
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise DataError(f"{self.name}: {self.last - self.first:,} rows, and a window has {self.length:,} to read "
+                            f"and {self.horizon:,} to tell; name a longer table, or set model.embed.length or "
+                            "model.head.horizon")  # fmt: skip
+
+    @cached_property
+    def turns(self) -> Turns:
+        return Turns(self.count, self.seed)
+
+    @property
+    def begin(self) -> int:
+        """The first row that is read."""
+        return max(0, self.first - self.length)
+
+    @property
+    def count(self) -> int:
+        return self.last - self.begin - self.length - self.horizon + 1
+
+    @property
+    def rows(self) -> range:
+        """The windows by their numbers."""
+        return range(self.count)
+
+    def windows(self, which: Sequence[int]) -> dict[str, Tensor]:
+        rows = torch.tensor(which)[:, None] + self.begin + torch.arange(self.length + self.horizon)
+        table = self.values[rows]  # (B, length + horizon, C)
+        return {"ids": table[:, : self.length], "target": table[:, self.length :],
+                "tokens": torch.full((len(which),), self.tokens)}  # fmt: skip
+
+    def batch(self, step: int) -> dict[str, Tensor]:
+        return self.windows(self.names(step))
+
+    def names(self, step: int) -> list[int]:
+        """The windows of a step, by their numbers."""
+        return self.turns(step * self.size, self.size)
+
+    def epochs(self, step: int) -> float:
+        return step * self.size / self.count
+
+    def batches(self, tokens: int | None = None) -> Iterator[dict[str, Tensor]]:
+        """All windows in order, or as many as have about so many tokens, from everywhere alike."""
+        some = self.count if tokens is None else min(self.count, max(1, tokens // self.tokens))
+        which = [place * self.count // some for place in range(some)]
+        for start in range(0, some, self.size):
+            yield self.windows(which[start : start + self.size])

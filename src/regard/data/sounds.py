@@ -1,0 +1,280 @@
+"""Sounds: files of samples, read a stretch at a time; what is no sound that can be learned from is one sentence.
+
+    a.wav                     by itself: whole numbers of 8, 16, 24 and 32 bits, floats of 32 and 64
+    a.flac a.ogg a.mp3 ...    by the package soundfile (extra `data`)
+    a.wav#5145+5148           a cut: 5,148 samples from sample 5,145 on
+
+Several channels become one, their mean. Another rate is brought to ours by windowed sinc interpolation.
+"""
+
+import math
+import re
+import struct
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.config import DataError
+from regard.data.packing import needed, readable
+
+CUT = re.compile(r"(.+)#(\d{1,18})\+(\d{1,18})", re.DOTALL)
+CLIPPED = 0.01  # of the samples at the loudest value there is: more is a recording that was too loud
+CROSSINGS = 16  # of zero on either side of the sinc: more is a sharper edge between what is kept and what is not
+BIGGEST = 1 << 24  # numbers in the table of a resampling
+HEADER = 64  # bytes of a WAV header that matter
+WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # how a WAV file says what its samples are
+MANY = "a sound of several channels is heard as their mean (said once)"
+LOUD = "a sound was recorded too loud: more than one sample in a hundred is as loud as can be (said once)"
+
+
+class Samples(Protocol):
+    """A file of sound that is open: so many samples of so many channels."""
+
+    @property
+    def rate(self) -> int: ...
+    @property
+    def channels(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+
+    def read(self, start: int, count: int) -> Tensor:  # (count, channels), from -1 to 1
+        ...
+
+
+# ---------------------------------------------------------------- WAV
+
+
+@dataclass(frozen=True)
+class Wave:
+    """The samples of a WAV file: where they begin, and what they are."""
+
+    file: IO[bytes]
+    rate: int
+    channels: int
+    count: int
+    begin: int
+    width: int  # bytes of a sample
+    floats: bool
+
+    def read(self, start: int, count: int) -> Tensor:
+        size = self.width * self.channels
+        self.file.seek(self.begin + start * size)
+        raw = bytearray(self.file.read(count * size))
+        return numbers(raw, self.width, self.floats).view(-1, self.channels)
+
+
+def numbers(raw: bytearray, width: int, floats: bool) -> Tensor:
+    """Samples from their bytes, the lowest first, as WAV has them."""
+    if not raw:
+        return torch.empty(0)
+    if floats:
+        return torch.frombuffer(raw, dtype=torch.float64 if width == 8 else torch.float32).float()
+    if width == 1:  # alone without a sign
+        return (torch.frombuffer(raw, dtype=torch.uint8).float() - 128) / 128
+    if width == 3:
+        three = torch.frombuffer(raw, dtype=torch.uint8).view(-1, 3).int()
+        up: Tensor = (three << torch.tensor([8, 16, 24])).sum(-1, dtype=torch.int32)  # so the sign is in its place
+        return (up.to(torch.float64) / 2**31).float()
+    kind = torch.int16 if width == 2 else torch.int32
+    return (torch.frombuffer(raw, dtype=kind).double() / float(1 << (8 * width - 1))).float()
+
+
+def wave(file: IO[bytes], size: int, name: str) -> Wave | None:
+    """A WAV file's header; None where the samples are packed in a way that is not read here."""
+    head = file.read(12)
+    if head[:4] in (b"RF64", b"RIFX"):  # larger than 4 GB, or the highest byte first
+        return None
+    if len(head) < 12 or head[:4] != b"RIFF" or head[8:] != b"WAVE":
+        raise DataError(f"{name}: begins with {head[:4]!r} and not as a WAV file does; name a sound, or give the file "
+                        "the ending of what it is")  # fmt: skip
+    form: tuple[int, int, int, int] | None = None
+    while len(chunk := file.read(8)) == 8:
+        kind, length = struct.unpack("<4sI", chunk)
+        if kind == b"data" and form is not None:
+            return whole(file, form, length, size - file.tell(), name)
+        body = file.read(min(length, HEADER)) if kind == b"fmt " else b""
+        form = shape(body, name) if kind == b"fmt " else form
+        file.seek(length - len(body) + length % 2, 1)  # a chunk fills whole pairs of bytes
+    raise DataError(f"{name}: a WAV file without its {'samples' if form else 'header'}; it was cut short, so write it "
+                    "again")  # fmt: skip
+
+
+def shape(raw: bytes, name: str) -> tuple[int, int, int, int]:
+    """The code of the samples, how many channels, the rate, the bits of a sample."""
+    if len(raw) < 16:
+        raise DataError(f"{name}: a WAV file whose header ends after {len(raw)} bytes of 16; it was cut short, so "
+                        "write it again")  # fmt: skip
+    code, channels, rate, _, _, bits = struct.unpack("<HHIIHH", raw[:16])
+    if code == EXTENSIBLE and len(raw) >= 26:
+        code = struct.unpack("<H", raw[24:26])[0]
+    if not channels or not rate:
+        raise DataError(f"{name}: a WAV file of {channels} channels and {rate} samples a second; write it again")
+    return code, channels, rate, bits
+
+
+def whole(file: IO[bytes], form: tuple[int, int, int, int], length: int, there: int, name: str) -> Wave | None:
+    code, channels, rate, bits = form
+    known = (code == WHOLE and bits in (8, 16, 24, 32)) or (code == FLOAT and bits in (32, 64))
+    if not known:
+        return None
+    if length in (0, 0xFFFFFFFF):  # written to a pipe, by somebody who could not come back to say how much it was
+        length = there
+    if length > there:
+        raise DataError(f"{name}: says that it has {length:,} bytes of samples, and has {there:,}; it was cut short, "
+                        "so write it again")  # fmt: skip
+    return Wave(file, rate, channels, length // (channels * bits // 8), file.tell(), bits // 8, code == FLOAT)
+
+
+# ---------------------------------------------------------------- any file
+
+
+@dataclass(frozen=True)
+class Other:
+    """What soundfile reads."""
+
+    file: Any
+    name: str
+
+    @property
+    def rate(self) -> int:
+        return int(self.file.samplerate)
+
+    @property
+    def channels(self) -> int:
+        return int(self.file.channels)
+
+    @property
+    def count(self) -> int:
+        return int(self.file.frames)
+
+    def read(self, start: int, count: int) -> Tensor:
+        try:
+            self.file.seek(start)
+            return torch.from_numpy(self.file.read(count, dtype="float32", always_2d=True))
+        except RuntimeError as problem:  # which soundfile's own are
+            raise broken(self.name, problem) from None
+
+
+def broken(name: str, problem: Exception) -> DataError:
+    reason = str(problem).partition("\n")[0].rstrip(".")
+    return DataError(f"{name}: not a whole sound file ({reason}); name a sound, or write it again")
+
+
+@contextmanager
+def opened(path: Path, name: str = "") -> Iterator[Samples]:
+    """A file of sound, ready to be read."""
+    name = name or str(path)
+    with readable(name):
+        if path.suffix.lower() == ".wav":
+            with path.open("rb") as file:
+                found = wave(file, path.stat().st_size, name)
+                if found is not None:
+                    yield found
+                    return
+        path.open("rb").close()  # what is not there or not to be read says so before anything else
+    package = needed("soundfile", f"{name}: a sound that is no plain WAV file", "or save it as 16-bit WAV")
+    try:
+        other = package.SoundFile(str(path))
+    except RuntimeError as problem:
+        raise broken(name, problem) from None
+    with other:
+        yield Other(other, name)
+
+
+class Place(NamedTuple):
+    """A file and a stretch of it; without a size it goes to the end."""
+
+    path: Path
+    start: int = 0
+    size: int | None = None
+
+
+def place(said: str, where: str = "") -> Place:
+    """What "a.wav" and "a.wav#5145+5148" stand for; from here, or from the folder of the file that names it."""
+    beside = Path(where.rpartition(":")[0] or where).parent
+    for each in (Path(said).expanduser(), beside / said):
+        if each.is_file():
+            return Place(each)
+    found = CUT.fullmatch(said)
+    if found is not None:
+        return place(found[1], where)._replace(start=int(found[2]), size=int(found[3]))
+    there = f", here or in {beside}" if where else ""
+    raise DataError(f"{where or said}: no sound file {said!r}{there}; mend its name, or pass it over by data.bad=skip")
+
+
+def read_sound(said: str | Path, rate: int, limit: float, *, cut: bool = False, where: str = "") -> Tensor:
+    """(T,) the samples of a file or of a cut of one, in one channel at this rate; at most `limit` seconds of them.
+
+    `where` is the record that names it; the rest of a sound that is longer is refused, or `cut` off.
+    """
+    path, start, size = place(str(said), where)
+    name = f"{where}: {said}" if where and str(said) not in where else str(said)
+    with opened(path, name) as file:
+        if start + (size or 0) > file.count:
+            raise DataError(f"{name}: the file has {file.count:,} samples; mend start and length")
+        count = file.count - start if size is None else size
+        if count > limit * file.rate and not cut:
+            raise DataError(f"{name}: {count / file.rate:,.1f} seconds of sound, more than {limit:g}; cut it, or set "
+                            "model.embed.seconds, or model.embed.long=cut")  # fmt: skip
+        count = min(count, max(1, int(limit * file.rate)))
+        samples, old = file.read(start, count), file.rate
+        if len(samples) < count:
+            raise DataError(f"{name}: {len(samples):,} samples of {count:,}; it was cut short, so write it again")
+    return resampled(one_channel(samples, name), old, rate, name)
+
+
+def one_channel(samples: Tensor, name: str) -> Tensor:  # (T, channels) -> (T,)
+    """The mean of the channels, where it is a sound at all."""
+    if not len(samples):
+        raise DataError(f"{name}: a sound without samples; leave it out, or pass it over by data.bad=skip")
+    if not bool(samples.isfinite().all()):
+        raise DataError(f"{name}: holds numbers that are no samples (infinite, or none at all); write it again")
+    if samples.shape[1] > 1:
+        warnings.warn(MANY, stacklevel=2)
+    mean = samples.mean(-1)
+    if not bool(mean.any()):
+        raise DataError(f"{name}: silence from beginning to end; leave it out, or pass it over by data.bad=skip")
+    if float((samples.abs() >= 1 - 2**-14).float().mean()) > CLIPPED:
+        warnings.warn(LOUD, stacklevel=2)
+    return mean
+
+
+# ---------------------------------------------------------------- rates
+
+
+def resampled(samples: Tensor, old: int, new: int, name: str = "a sound") -> Tensor:
+    """(T·new/old,) the same sound at another rate: each sample a sum of those around it, weighed by a windowed sinc.
+
+    With old/new = down/up in lowest terms, sample j·up + p stands at the time j·down + p·down/up of the old ones: so
+    there are `up` tables of weights, and each is a convolution that steps by `down` (polyphase).
+    """
+    if old == new:
+        return samples
+    up, down = new // math.gcd(old, new), old // math.gcd(old, new)
+    width = math.ceil(CROSSINGS * max(1.0, down / up))
+    if up * (2 * width + down) > BIGGEST:
+        raise DataError(f"{name}: {old:,} samples a second, which has no small ratio to {new:,} (model.embed.rate); "
+                        "bring it to that rate with another program")  # fmt: skip
+    weights = sinc(up, down, width)
+    count = -(-len(samples) * up // down)
+    around = F.pad(samples, (width, width + down))[None, None]
+    made = F.conv1d(around, weights[:, None], stride=down)[0].mT.flatten()  # (up, J) -> in the order of time
+    return made[:count].contiguous()
+
+
+@lru_cache(maxsize=8)
+def sinc(up: int, down: int, width: int) -> Tensor:  # (up, 2·width + down)
+    """The weights of the old samples around each new one; what is above half of either rate is left out."""
+    at = torch.arange(-width, width + down, dtype=torch.float64)
+    far = at - (torch.arange(up, dtype=torch.float64) * down / up)[:, None]
+    cutoff = min(1.0, up / down) * (1 - 1 / CROSSINGS)  # the edge lies below half the rate
+    window = torch.cos(far / width * math.pi / 2).clamp(min=0).square() * (far.abs() <= width)
+    return (cutoff * torch.sinc(cutoff * far) * window).float()

@@ -1,0 +1,155 @@
+"""Attention within buckets: tokens that point the same way meet, the others do not (Reformer: Kitaev et al. 2020).
+
+Large scores come from vectors that point the same way, and those fall into the same bucket of a random hash. So q and k
+are one vector here (k is q at unit length), which a model says by leaving out the map of k. A token sees itself only
+when there is nobody else: it would always be its own best key.
+
+    token     0 1 2 3 4 5 6 7 8         each bucket is laid out by itself, in the order of its tokens, in chunks;
+    bucket    a b b a b a b b a         a chunk looks at itself and at the chunk before it in its bucket.
+    chunks    0 3 5 │ 8 . . ║ 1 2 4 │ 6 7 .
+
+Since no chunk holds tokens of two buckets, who meets whom never depends on later tokens. Several rounds of hashing find
+what one misses; their answers are weighed by the sums of their softmaxes. Letters: C chunks of S places, T = 2S.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import config
+from regard.core.kernels import Ask, How, Plan, kernel
+from regard.core.layers import Attention
+from regard.efficient.pairs import between, judged, numbers
+from regard.efficient.scan import wide
+
+SIZE, ROUNDS = 64, 4
+WIDEST = 64  # buckets on each of two sides: 4,096 in all
+ALONE, NOBODY = -1e5, -1e30  # the score of a token with itself, and the sum of one that sees nobody
+
+
+class Turns(nn.Module):
+    """The random directions of the hash, for every round and for the two sides of a bucket's number."""
+
+    w: Tensor
+
+    def __init__(self, size: int, rounds: int, width: int) -> None:
+        super().__init__()
+        self.size = size
+        self.register_buffer("w", torch.zeros(rounds, 2, width, WIDEST // 2))
+        if not self.w.is_meta:
+            nn.init.normal_(self.w)
+
+    def buckets(self, x: Tensor, turn: int) -> Tensor:  # (…, N, d) -> (…, N)
+        """The nearest of several directions and their opposites, twice: two small hashes make one of many buckets."""
+        first, second = sides(x.shape[-2], self.size)
+        codes = []
+        for side, many in enumerate((first, second)):
+            along = x @ self.w[turn, side, :, : many // 2].to(x.dtype)
+            nearest = torch.cat([along, -along], -1).argmax(-1) if many > 1 else x.new_zeros(x.shape[:-1]).long()
+            codes.append(nearest)  #: S119
+        return codes[0] * second + codes[1]
+
+
+def sides(count: int, size: int) -> tuple[int, int]:
+    """Two even numbers, or 1, whose product is about count/size buckets."""
+    wanted = -(-count // size)
+    if wanted == 1:
+        return 1, 1
+    first = min(WIDEST, 2 * math.ceil(math.sqrt(wanted) / 2))
+    return first, 1 if wanted <= first else min(WIDEST, 2 * math.ceil(wanted / first / 2))
+
+
+def weights(attention: Attention, trunk: config.Trunk, given: tuple[int, ...]) -> Turns:
+    sizes = {} if attention.qkv is None else attention.qkv.sizes
+    if "k" in sizes or attention.groups != attention.heads:
+        raise ValueError("attention.kernel 'lsh' has one vector for q and k; set attention.maps = ['q', 'v', 'out']")
+    size, rounds = numbers("lsh", given, SIZE, ROUNDS)
+    return Turns(size, rounds, attention.width)
+
+
+def refuses(ask: Ask) -> str:
+    if ask.q is not ask.k:
+        return "hashes tokens that look at each other: it looks around, not across, without cache"
+    packed = "hashes a row as one text: packed documents would crowd each other's buckets"
+    return "" if ask.q.document is None else packed
+
+
+def entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> None:
+    raise ValueError("attention.kernel 'lsh' keeps no cache: its buckets are of whole sequences")
+
+
+@kernel("lsh", exact=False, refuses=refuses, weights=weights, entry=entry)
+def lsh(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
+    """`k` is not read: a key is its query at unit length."""
+    k, own, outs, sums = F.normalize(q, dim=-1), how.own, [], []
+    for turn in range(len(own.w)):
+        out, total = within(q, k, v, own.buckets(k.detach(), turn), plan.ask, how, own.size)
+        outs.append(out)
+        sums.append(total)
+    share = torch.stack(sums).softmax(0) if len(sums) > 1 else torch.ones_like(sums[0])[None]
+    return (torch.stack(outs) * share.to(v.dtype)).sum(0)
+
+
+def within(q: Tensor, k: Tensor, v: Tensor, bucket: Tensor, ask: Ask, how: How, size: int) -> tuple[Tensor, Tensor]:
+    """One round: what each query hears (B, H, N, e), and the logarithm of its softmax's sum (B, H, N, 1)."""
+    many = math.prod(sides(q.shape[2], size))
+    if ask.k.real is not None:  # padding has a bucket of its own, so that it takes nobody's place
+        bucket, many = bucket.masked_fill(~ask.k.real[:, None], many), many + 1
+    home, token = laid_out(bucket, size, many)  # (B, H, N), (B, H, C·S)
+    here = token.clamp(min=0)
+    qs, ks, vs = (taken(x, here).unflatten(2, (-1, size)) for x in (q, k, v))  # (B, H, C, S, d)
+    s = judged((qs * how.scale) @ pair(ks).mT, between(ask, how.bias, spots(token, size), q.dtype))
+    s = s.to(wide(s)).masked_fill(~met(token, bucket.gather(2, here), size), -math.inf)  # (B, H, C, S, T)
+    s = torch.where((s > -math.inf) & itself(size, s.device), ALONE, s)
+    nobody = s.detach().amax(-1, keepdim=True) == -math.inf
+    s = s.masked_fill(nobody, 0.0)
+    total, weights = s.logsumexp(-1, keepdim=True).masked_fill(nobody, NOBODY), s.softmax(-1).masked_fill(nobody, 0.0)
+    made = F.dropout(weights.to(v.dtype), how.dropout) @ pair(vs)
+    return taken(made.flatten(2, 3), home), taken(total.flatten(2, 3), home)
+
+
+def laid_out(bucket: Tensor, size: int, many: int) -> tuple[Tensor, Tensor]:
+    """The slot of each token, (…, N), and the token in each slot or -1: every bucket begins a chunk of its own."""
+    count, number = bucket.shape[-1], torch.arange(bucket.shape[-1], device=bucket.device).expand_as(bucket)
+    sorted_ = torch.empty_like(bucket).scatter(-1, (bucket * count + number).argsort(-1), number)
+    held = bucket.new_zeros(*bucket.shape[:-1], many).scatter_add(-1, bucket, torch.ones_like(bucket))
+    chunks = -(-held // size)
+    begins = (chunks.cumsum(-1) - chunks) * size - (held.cumsum(-1) - held)  # what the half empty chunks before add
+    home = sorted_ + begins.gather(-1, bucket)
+    slots = (-(-count // size) + many) * size
+    return home, bucket.new_full((*bucket.shape[:-1], slots), -1).scatter(-1, home, number)
+
+
+def taken(x: Tensor, index: Tensor) -> Tensor:  # (B, H, N, d), (B, H, M) -> (B, H, M, d)
+    return x.gather(2, index[..., None].expand(*index.shape, x.shape[-1]))
+
+
+def pair(x: Tensor, nothing: int = 0) -> Tensor:
+    """Each chunk behind the one before it: (…, C, S, d) -> (…, C, 2S, d)."""
+    return torch.cat([F.pad(x, (0, 0, 0, 0, 1, -1), value=nothing), x], -2)
+
+
+def spots(token: Tensor, size: int) -> tuple[Tensor, ...]:
+    """The rows, heads, queries and keys of all pairs in the chunks, for mask and bias."""
+    rows, heads = (torch.arange(n, device=token.device) for n in token.shape[:2])
+    i, j = crossed(token.clamp(min=0), size)
+    return rows.view(-1, 1, 1, 1, 1), heads.view(1, -1, 1, 1, 1), i, j
+
+
+def crossed(table: Tensor, size: int, nothing: int = 0) -> tuple[Tensor, Tensor]:
+    """What a table (B, H, C·S) says of the queries, (B, H, C, S, 1), and of their keys, (B, H, C, 1, T)."""
+    table = table.unflatten(2, (-1, size))[..., None]
+    return table, pair(table, nothing).mT
+
+
+def met(token: Tensor, bucket: Tensor, size: int) -> Tensor:
+    """Who is there and in the same bucket."""
+    mine, theirs = crossed(bucket, size)
+    return (crossed(token, size, -1)[1] >= 0) & (mine == theirs)
+
+
+def itself(size: int, device: torch.device) -> Tensor:
+    """(S, T) where a query is its own key: in the second half, which is its own chunk."""
+    return F.pad(torch.eye(size, dtype=torch.bool, device=device), (size, 0))

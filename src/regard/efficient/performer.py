@@ -1,0 +1,85 @@
+"""Performer: softmax attention estimated by random features, in time that grows with the length (FAVOR+).
+
+    exp(q·k)  =  the mean over random w of  exp(w·q - |q|²/2) exp(w·k - |k|²/2),      w ~ N(0, 1) in every channel
+
+Without bias, and positive, so that weights never change sign. Directions at right angles, each with its opposite,
+spread the error better than independent ones (Choromanski et al. 2021). It falls as 1/sqrt(features), but grows as
+exp(|q + k|²): at unit scale in heads of 64 it stays above 0.8 even with 4,096 features (docs/efficient.md).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from regard import config
+from regard.core.kernels import How, Plan, kernel
+from regard.core.layers import Attention
+from regard.efficient.pairs import numbers
+from regard.efficient.scan import State, refuses, weighed, wide
+
+FEATURES = 256
+HIGHEST = 60.0  # e^60 times a million keys is still a number
+
+
+class Directions(nn.Module):
+    """The random directions (features/2, d) of one layer, drawn by a seed: both are kept with the weights."""
+
+    w: Tensor
+    seed: Tensor
+
+    def __init__(self, features: int, width: int) -> None:
+        super().__init__()
+        if features % 2:
+            raise ValueError(f"attention.kernel 'performer' takes an even number of features, got {features}")
+        self.register_buffer("w", torch.zeros(features // 2, width))
+        self.register_buffer("seed", torch.zeros((), dtype=torch.long))
+        if not self.w.is_meta:
+            self.draw(int(torch.randint(2**31, ())))
+
+    @torch.no_grad()
+    def draw(self, seed: int) -> None:
+        """Other directions: the same for the same seed."""
+        self.seed.fill_(seed)
+        self.w.copy_(orthogonal(len(self.w), self.w.shape[1], torch.Generator().manual_seed(seed)))
+
+
+def orthogonal(count: int, width: int, chance: torch.Generator) -> Tensor:
+    """Directions at right angles within each `width` of them, as long as independent normal ones would be."""
+    made = torch.linalg.qr(torch.randn(-(-count // width), width, width, generator=chance))
+    # signs as they come out of QR favour some directions, and the estimate would be biased
+    turned = made.Q * made.R.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+    length: Tensor = torch.randn(count, width, generator=chance).norm(dim=-1, keepdim=True)
+    directions: Tensor = turned.flatten(0, 1)[:count]
+    return directions * length
+
+
+def redraw(model: nn.Module, seed: int) -> None:
+    """New directions in every layer, as Performers are trained: every thousand steps or so."""
+    for number, own in enumerate(part for part in model.modules() if isinstance(part, Directions)):
+        own.draw(seed + number)
+
+
+def weights(attention: Attention, trunk: config.Trunk, given: tuple[int, ...]) -> Directions:
+    (features,) = numbers("performer", given, FEATURES)
+    return Directions(features, attention.width)
+
+
+def entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> State:
+    assert isinstance(attention.own, Directions)
+    return State(batch, attention.groups, 2 * len(attention.own.w), attention.value_width, like)
+
+
+@kernel("performer", exact=False, refuses=refuses, weights=weights, entry=entry)
+def performer(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
+    root = abs(how.scale) ** 0.5
+    flipped = -root if how.scale < 0 else root
+    asked, offered = feature(q * flipped, how.own.w), feature(k * root, how.own.w)
+    asked = asked - asked.amax(-1, keepdim=True).detach()  # cancels: each query is divided by its own sum
+    # not so for keys, which share it: a maximum over all of them would let the future change the past
+    return weighed(asked.exp().to(v), offered.clamp(max=HIGHEST).exp().to(v), v, plan.ask, how.past)
+
+
+def feature(x: Tensor, w: Tensor) -> Tensor:
+    """w·x - |x|²/2 and -w·x - |x|²/2 in fp32, (B, H, N, features)."""
+    x = x.to(wide(x))
+    along = x @ w.to(x.dtype).mT
+    return torch.cat([along, -along], -1) - x.square().sum(-1, keepdim=True) / 2  #: S118

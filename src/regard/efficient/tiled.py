@@ -1,0 +1,122 @@
+"""Flash attention, readable: exact attention that never holds the n x n table (Dao et al. 2022).
+
+The softmax over a row can be made piece by piece, if the largest score so far is remembered: when a larger one comes,
+all that was summed shrinks by exp(old - new). Keys come in tiles; a tile's scores are made, used and forgotten.
+
+    top    = max(top, scores)                  the largest score so far
+    total  = total·exp(old - top) + sum(p)     p = exp(scores - top)
+    out    = out·exp(old - top) + p V          and at the end out / total
+
+Backward makes each tile once more from q, k and the two numbers a row that were kept as one, top + log(total). In fp32
+throughout. The fused kernels do this in registers; here it is for reading, and to be compared with.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.core.kernels import Ask, How, Plan, kernel, shared
+from regard.core.positions import Bias
+from regard.core.tokens import Spot
+from regard.efficient.pairs import axes, between, judged, numbers
+
+SIZE = 64
+
+
+def refuses(ask: Ask) -> str:
+    return "has no dropout on attention weights" if ask.dropout else ""
+
+
+@kernel("tiled", refuses=refuses)
+def tiled(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
+    (size,) = numbers("tiled", plan.given, SIZE)
+    tables = tensors(how.bias)
+    call = Call(plan.ask, how.bias, tuple(tables), how.scale, size)
+    out: Tensor = Tiled.apply(call, q, shared(k, q), shared(v, q), *tables.values())  # type: ignore[no-untyped-call]
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What one call is about besides its tensors."""
+
+    ask: Ask
+    bias: Bias | None
+    tables: tuple[str, ...]  # the bias' own tensors, which want their gradient
+    scale: float
+    size: int
+
+    def tiles(self, count: int) -> Iterator[tuple[slice, slice]]:
+        """The queries and keys of each tile; a causal line skips the queries that come before its keys."""
+        for start in range(0, count, self.size):
+            yield slice(start if self.ask.causal else 0, None), slice(start, start + self.size)
+
+    def where(self, q: Tensor, k: Tensor, rows: slice, keys: slice) -> tuple[Tensor, ...]:
+        i, j = (torch.arange(x.shape[2], device=q.device) for x in (q, k))
+        return *axes(q), i[rows].view(1, 1, -1, 1), j[keys].view(1, 1, 1, -1)
+
+    def scores(self, q: Tensor, k: Tensor, rows: slice, keys: slice) -> Tensor:
+        s = (q[:, :, rows] * self.scale) @ k[:, :, keys].mT
+        return judged(s, between(self.ask, self.bias, self.where(q, k, rows, keys), s.dtype))
+
+    def pull(self, tables: list[Tensor], sums: list[Tensor], ds: Tensor, where: tuple[Tensor, ...]) -> None:
+        """Add a tile's part to the gradients of the bias' own tables."""
+        if self.bias is None or not any(table.requires_grad for table in tables):
+            return
+        b, h, i, j = where
+        with torch.enable_grad():
+            fresh = [table.detach().requires_grad_() for table in tables]
+            bias = replace(self.bias, **dict(zip(self.tables, fresh, strict=True)))  # type: ignore[type-var]
+            added = (bias.at(b, h, Spot(self.ask.q, b, i), Spot(self.ask.k, b, j)) * ds).sum()
+        for one, part in zip(sums, torch.autograd.grad(added, fresh), strict=True):
+            one += part
+
+
+def tensors(bias: Bias | None) -> dict[str, Tensor]:
+    if bias is None or not is_dataclass(bias):
+        return {}
+    given = {field.name: getattr(bias, field.name) for field in fields(bias)}
+    return {name: table for name, table in given.items() if isinstance(table, Tensor)}
+
+
+class Tiled(torch.autograd.Function):
+    """Forward and backward of exact attention, a tile of keys at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, q: Tensor, k: Tensor, v: Tensor, *tables: Tensor) -> Tensor:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        Q, K, V = (x.to(wide) for x in (q, k, v))
+        out, total = Q.new_zeros(*Q.shape[:3], V.shape[-1]), Q.new_zeros(*Q.shape[:3], 1)
+        top = torch.full_like(total, float("-inf"))
+        for rows, keys in call.tiles(K.shape[2]):
+            s = call.scores(Q, K, rows, keys)
+            new = torch.maximum(top[:, :, rows], s.amax(-1, keepdim=True))
+            safe = new.masked_fill(new == float("-inf"), 0.0)  # who has seen nobody yet keeps zeros
+            p, shrink = (s - safe).exp(), (top[:, :, rows] - safe).exp()
+            total[:, :, rows] = total[:, :, rows] * shrink + p.sum(-1, keepdim=True)
+            out[:, :, rows] = out[:, :, rows] * shrink + p @ V[:, :, keys]  #: S116
+            top[:, :, rows] = new
+        seen = total.masked_fill(total == 0, 1.0)
+        out = (out / seen).to(v.dtype)
+        ctx.call = call
+        ctx.save_for_backward(q, k, v, out, top.masked_fill(total == 0, 0.0) + seen.log(), *tables)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        """With weights p: dV = p'g, and the scores' gradient p·(gV' - its mean over the row), which makes dQ and dK."""
+        q, k, v, out, sums, *tables = ctx.saved_tensors
+        Q, K, V, G = (x.to(sums.dtype) for x in (q, k, v, g))
+        call, mean = ctx.call, (G * out).sum(-1, keepdim=True)
+        dq, dk, dv, *rest = (torch.zeros_like(x) for x in (Q, K, V, *tables))
+        for rows, keys in call.tiles(K.shape[2]):
+            p = (call.scores(Q, K, rows, keys) - sums[:, :, rows]).exp()
+            ds = p * (G[:, :, rows] @ V[:, :, keys].mT - mean[:, :, rows])
+            dq[:, :, rows] += ds @ K[:, :, keys] * call.scale
+            dk[:, :, keys] += ds.mT @ Q[:, :, rows] * call.scale
+            dv[:, :, keys] += p.mT @ G[:, :, rows]
+            call.pull(tables, rest, ds, call.where(Q, K, rows, keys))
+        return None, dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *rest

@@ -1,0 +1,202 @@
+"""Images changed so that they still show the same: a model that has seen them so takes less for granted.
+
+    flip   crop   turn, zoom     places move, and pixels stay what they are (turned ones are mixed of four)
+    changes                      a few of thirteen, drawn for each image (RandAugment: Cubuk et al. 2020)
+    mixup  cutmix                two images in one, and the share that each has in it
+
+All that is random comes from the generator that is given. Letters: B images, C channels, H rows, W columns.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from regard import config
+
+
+def augmented(images: Tensor, c: config.Augment, chance: Generator) -> Tensor:
+    """Images (B, C, H, W) in bytes, each changed by itself."""
+    if c.flip:
+        images = images.where(uniform(images, chance) < 0.5, images.flip(-1))
+    if c.crop:
+        images = cropped(images, torch.randint(2 * c.crop + 1, (len(images), 2), generator=chance), c.crop)
+    x = images.float()
+    if c.turn or c.zoom:
+        angle, size = (2 * uniform(images, chance).flatten() - 1 for _ in range(2))
+        x = moved(x, turning(angle * c.turn) / (1 + c.zoom * size)[:, None, None])
+    for _ in range(c.changes):
+        x = changed(x, c.strength, chance)
+    return in_bytes(x)
+
+
+def uniform(images: Tensor, chance: Generator) -> Tensor:  # (B, 1, 1, 1)
+    return torch.rand(len(images), generator=chance)[:, None, None, None]
+
+
+def in_bytes(x: Tensor) -> Tensor:
+    return x.round().clamp(0, 255).to(torch.uint8)
+
+
+def cropped(images: Tensor, corner: Tensor, border: int) -> Tensor:
+    """A piece of each image's size, cut from the `corner` (B, 2) on, after `border` black pixels all around."""
+    (rows, columns), around = images.shape[-2:], F.pad(images, (border,) * 4)
+    down = (corner[:, :1] + torch.arange(rows))[:, :, None]  # (B, H, 1)
+    across = (corner[:, 1:] + torch.arange(columns))[:, None]  # (B, 1, W)
+    return around[torch.arange(len(images))[:, None, None], :, down, across].movedim(-1, 1)
+
+
+def turning(degrees: Tensor) -> Tensor:  # (B,) -> (B, 2, 2)
+    angle = degrees * math.pi / 180
+    return torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], -1).view(-1, 2, 2)
+
+
+def moved(x: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Tensor:
+    """Each image through a map of its places about its centre; `shift` (B, 2) is in parts of the image."""
+    across = torch.zeros(len(x), 2) if shift is None else 2 * shift
+    grid = F.affine_grid(torch.cat([matrix, across[..., None]], -1), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, padding_mode="zeros", align_corners=False)
+
+
+# ---------------------------------------------------------------- the set of changes
+
+
+def slanted(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
+    one = torch.ones_like(across)
+    return moved(x, torch.stack([one, across, down, one], -1).view(-1, 2, 2))
+
+
+def shifted(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
+    return moved(x, torch.eye(2).expand(len(x), 2, 2), torch.stack([across, down], -1))
+
+
+def towards(x: Tensor, other: Tensor, amount: Tensor) -> Tensor:
+    """From another version of the image to this one and beyond it: 0 is the other, 1 this."""
+    return (other + amount[:, None, None, None] * (x - other)).clamp(0, 255)
+
+
+def grey(x: Tensor) -> Tensor:  # (B, 1, H, W), as bright as people see it
+    if x.shape[1] != 3:
+        return x.mean(1, keepdim=True)
+    return (x * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
+
+
+def smoothed(x: Tensor) -> Tensor:
+    """Each pixel mixed with its neighbours; the border stays."""
+    kernel = torch.ones(3, 3)
+    kernel[1, 1] = 5
+    if min(x.shape[-2:]) < 3:
+        return x
+    inner = F.conv2d(x, (kernel / 13).expand(x.shape[1], 1, 3, 3), groups=x.shape[1])
+    out = x.clone()
+    out[..., 1:-1, 1:-1] = inner
+    return out
+
+
+def stretched(x: Tensor) -> Tensor:
+    """The darkest value of a channel becomes black, the brightest white."""
+    low, high = x.amin((-2, -1), keepdim=True), x.amax((-2, -1), keepdim=True)
+    return torch.where(high > low, (x - low) * 255 / (high - low).clamp(min=1e-6), x)
+
+
+def levelled(x: Tensor) -> Tensor:
+    """Values moved so that each is about as frequent as any other (histogram equalisation)."""
+    rows = in_bytes(x).flatten(0, 1).flatten(1).long()  # (B·C, H·W)
+    counts = torch.zeros(len(rows), 256, dtype=torch.long).scatter_add_(1, rows, torch.ones_like(rows))
+    last = 255 - (counts.flip(-1) > 0).int().argmax(-1)  # the brightest value there is
+    step = (rows.shape[1] - counts.gather(1, last[:, None])) // 255  # (B·C, 1)
+    before = counts.cumsum(-1) - counts
+    table = ((before + step // 2) // step.clamp(min=1)).clamp(max=255)
+    return torch.where(step > 0, table.gather(1, rows), rows).float().view_as(x)
+
+
+def coarse(x: Tensor, amount: Tensor) -> Tensor:
+    """Of the eight bits of a value up to four are dropped."""
+    step = 2 ** (4 * amount).round()[:, None, None, None]
+    return (x / step).floor() * step
+
+
+def sunny(x: Tensor, amount: Tensor) -> Tensor:
+    """The brightest values are turned around."""
+    return torch.where(x >= 256 * (1 - amount)[:, None, None, None], 255 - x, x)
+
+
+Change = Callable[[Tensor, Tensor], Tensor]  # images (B, C, H, W) from 0 to 255, and how much of it, from -1 to 1
+CHANGES: dict[str, Change] = {
+    "slant across": lambda x, amount: slanted(x, 0.3 * amount, 0 * amount),
+    "slant down": lambda x, amount: slanted(x, 0 * amount, 0.3 * amount),
+    "shift across": lambda x, amount: shifted(x, 0.45 * amount, 0 * amount),
+    "shift down": lambda x, amount: shifted(x, 0 * amount, 0.45 * amount),
+    "turn": lambda x, amount: moved(x, turning(30 * amount)),
+    "brightness": lambda x, amount: towards(x, torch.zeros_like(x), 1 + 0.9 * amount),
+    "colour": lambda x, amount: towards(x, grey(x).expand_as(x), 1 + 0.9 * amount),
+    "contrast": lambda x, amount: towards(
+        x, grey(x).mean((1, 2, 3), keepdim=True).round().expand_as(x), 1 + 0.9 * amount
+    ),
+    "sharpness": lambda x, amount: towards(x, smoothed(x), 1 + 0.9 * amount),
+    "coarse": lambda x, amount: coarse(x, amount.abs()),
+    "sunny": lambda x, amount: sunny(x, amount.abs()),
+    "stretch": lambda x, amount: stretched(x),
+    "level": lambda x, amount: levelled(x),
+}
+
+
+def changed(x: Tensor, strength: float, chance: Generator) -> Tensor:
+    """One of the changes for each image, to one side or the other."""
+    which = torch.randint(len(CHANGES), (len(x),), generator=chance)
+    amount = strength * (2 * torch.randint(2, (len(x),), generator=chance) - 1).float()
+    out = x.clone()
+    for place, change in enumerate(CHANGES.values()):
+        rows = (which == place).nonzero()[:, 0]
+        if len(rows):
+            out[rows] = change(x[rows], amount[rows])
+    return out
+
+
+# ---------------------------------------------------------------- two images in one
+
+
+def mixed(images: Tensor, c: config.Augment, chance: Generator) -> tuple[Tensor, dict[str, Tensor]]:
+    """Images with others of the batch in them; `partner` (B,) is whose, `share` (B,) is what is left of their own."""
+    partner = torch.randperm(len(images), generator=chance)
+    cut = c.cutmix > 0 and (c.mixup == 0 or float(torch.rand((), generator=chance)) < 0.5)
+    share = beta(c.cutmix if cut else c.mixup, chance)
+    if cut:
+        images, share = pieced(images, images[partner], share, chance)
+    else:
+        images = in_bytes(share * images.float() + (1 - share) * images[partner].float())
+    return images, {"partner": partner, "share": torch.full((len(images),), share)}
+
+
+def pieced(images: Tensor, others: Tensor, share: float, chance: Generator) -> tuple[Tensor, float]:
+    """A rectangle of the others set in, about 1 - share of the whole; and the share that is really left."""
+    rows, columns = images.shape[-2:]
+    side, out = math.sqrt(1 - share), images.clone()
+    centre = torch.rand(2, generator=chance).tolist()
+    ends = [(round(size * (at - side / 2)), round(size * (at + side / 2)))
+            for at, size in zip(centre, (rows, columns), strict=True)]  # fmt: skip
+    (top, bottom), (left, right) = ((max(0, low), max(0, high)) for low, high in ends)
+    out[..., top:bottom, left:right] = others[..., top:bottom, left:right]
+    cut = (min(bottom, rows) - top) * (min(right, columns) - left)
+    return out, 1 - max(0, cut) / (rows * columns)
+
+
+def beta(alpha: float, chance: Generator) -> float:
+    """A number from Beta(alpha, alpha): the share of one of two gamma variates in their sum."""
+    one, two = (gamma(alpha, chance) for _ in range(2))
+    return one / (one + two) if one + two > 0 else float(torch.rand((), generator=chance) < 0.5)
+
+
+def gamma(alpha: float, chance: Generator) -> float:
+    """A gamma variate, by Marsaglia and Tsang 2000; torch's own takes no generator for this."""
+    if alpha < 1:
+        return gamma(alpha + 1, chance) * math.pow(float(torch.rand((), generator=chance)), 1 / alpha)
+    d = alpha - 1 / 3
+    while True:
+        x = float(torch.randn((), generator=chance))
+        v = math.pow(1 + x / math.sqrt(9 * d), 3)
+        u = float(torch.rand((), generator=chance))
+        if v > 0 and math.log(max(u, 1e-300)) < x * x / 2 + d - d * v + d * math.log(v):
+            return d * v

@@ -1,0 +1,111 @@
+"""Images to Tokens by convolutions: what was there before attention, in the place of a front end.
+
+    an image ─ 3 x 3 ─ blocks ─ half the side ─ blocks ─ half the side ─ blocks ─►  tokens on a grid
+
+With a trunk whose mixer is `none` behind it this is a residual network (He et al. 2016); with attention behind it, a
+mixture of both. For pixels the same blocks see only what is above and before (PixelCNN: van den Oord et al. 2016).
+Letters: C channels, H rows, W columns.
+"""
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import config
+from regard.core.model import FRONTS
+from regard.core.tokens import Tokens, line, raster
+from regard.inputs.image import Pixels, check, grid_of, seen
+
+
+class Residual(nn.Module):
+    """x + f(x), where f is twice: norm, ReLU, 3 x 3. Where a stage begins, x is halved and widened on its way past."""
+
+    def __init__(self, width: int, wider: int, step: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(norm(each) for each in (width, wider))
+        self.first = nn.Conv2d(width, wider, 3, stride=step, padding=1, bias=False)
+        self.second = nn.Conv2d(wider, wider, 3, padding=1, bias=False)
+        self.past = nn.Conv2d(width, wider, 1, stride=step, bias=False) if step > 1 or width != wider else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        ready = F.relu(self.norms[0](x))
+        inner = self.second(F.relu(self.norms[1](self.first(ready))))
+        return inner + (x if self.past is None else self.past(ready))  # type: ignore[no-any-return]
+
+
+def norm(width: int) -> nn.GroupNorm:
+    return nn.GroupNorm(math.gcd(width, 32), width)
+
+
+class Convolutions(nn.Module):
+    """Images (B, C, H, W) to Tokens on the grid of the last stage."""
+
+    def __init__(self, c: config.Convolutions, width: int) -> None:
+        super().__init__()
+        self.c = c
+        self.stem = nn.Conv2d(c.channels, c.widths[0], 3, padding=1, bias=False)
+        before = (c.widths[0], *c.widths)
+        self.blocks = nn.Sequential(*(
+            Residual(wide if block else before[stage], wide, 2 if stage and not block else 1)
+            for stage, wide in enumerate(c.widths) for block in range(c.blocks)
+        ))  # fmt: skip
+        self.norm = norm(c.widths[-1])
+        self.map = nn.Conv2d(c.widths[-1], width, 1)
+
+    def forward(self, images: Tensor, **given: Tensor) -> Tokens:
+        check(self.c, images, given)
+        x = self.blocks(self.stem(seen(self.c, images).to(self.stem.weight.dtype)))
+        return raster(self.map(F.relu(self.norm(x))).flatten(2).mT, (self.c.side, self.c.side))
+
+
+class Before(nn.Module):
+    """A convolution that sees `reach` rows above and as many pixels before in its own row; with `own`, its own too.
+
+    A masked convolution is two plain ones: nothing is multiplied that a mask would take away.
+    """
+
+    def __init__(self, width: int, wider: int, reach: int, own: bool) -> None:
+        super().__init__()
+        self.reach, self.own = reach, own
+        self.above = nn.Conv2d(width, wider, (reach, 2 * reach + 1))
+        self.left = nn.Conv2d(width, wider, (1, reach + own), bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, C, H, W)
+        r = self.reach
+        left = x if self.own else x[..., :-1]
+        return self.above(F.pad(x[:, :, :-1], (r, r, r, 0))) + self.left(F.pad(left, (r, 0)))  # type: ignore[no-any-return]
+
+
+class Bottleneck(nn.Module):
+    """x + f(x): half as wide, what is above and before, as wide again."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.into, self.out = nn.Conv2d(width, width // 2, 1), nn.Conv2d(width // 2, width, 1)
+        self.before = Before(width // 2, width // 2, 1, own=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.out(F.relu(self.before(F.relu(self.into(F.relu(x))))))  # type: ignore[no-any-return]
+
+
+class MaskedPixels(Pixels):
+    """Images (B, rows, columns) of palette ids to Tokens: what stands at place i has seen the pixels before it alone.
+
+    It reads whole images, and has no cache.
+    """
+
+    def __init__(self, c: config.MaskedPixels, width: int) -> None:
+        super().__init__(c, c.width)
+        self.first = Before(c.width, c.width, 3, own=False)
+        self.blocks = nn.Sequential(*(Bottleneck(c.width) for _ in range(c.blocks)))
+        self.map = nn.Conv2d(c.width, width, 1)
+
+    def forward(self, ids: Tensor, **given: Tensor) -> Tokens:  # type: ignore[override]
+        if given or ids.dim() == 2:
+            raise ValueError("convolutions read whole images of ids (B, rows, columns), and have no cache")
+        x = self.tokens(grid_of(self.pixels, ids)).movedim(-1, 1)  # (B, C, H, W)
+        return line(self.map(F.relu(self.blocks(self.first(x)))).flatten(2).mT)
+
+
+FRONTS.update(convolutions=Convolutions, masked_pixels=MaskedPixels)

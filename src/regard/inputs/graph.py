@@ -1,0 +1,170 @@
+"""Graphs to Tokens: a node is a token, in whatever order; who is joined to whom goes with them as `edges`.
+
+    features (B, N, F) ─ linear ─┐                             mask "edges"        neighbours alone are seen
+    or tags (B, N) ── embedding ─┼─ + ─►  Tokens x, edges ──►  position "spatial"  distances weigh on the scores
+    waves, walks ──── linear ────┤                             mixer "graph"       a mean over neighbours (GCN)
+    degrees ───────── embedding ─┘                             none of them        nodes are a set
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import config
+from regard.config import ConfigError, DataError
+from regard.core.model import FRONTS
+from regard.core.tokens import Tokens
+from regard.data.arrays import marked
+from regard.data.graphs import Graph as Given
+from regard.data.graphs import graph_in, joined
+from regard.data.records import Record
+from regard.inputs import structure
+from regard.inputs.senses import SENSES, Example
+
+
+class Graph(nn.Module):
+    """Nodes (B, N, F) or (B, N) to Tokens without coordinates: positions that count places refuse them."""
+
+    def __init__(self, c: config.Graph, width: int) -> None:
+        super().__init__()
+        if not c.features and not c.tags:
+            raise ValueError("embed: say how many features a node has, or of how many tags it has one")
+        self.c = c
+        self.nodes = nn.Embedding(c.tags, width) if c.tags else nn.Linear(c.features, width)
+        self.places = nn.Linear(c.waves + c.walks, width) if c.waves + c.walks else None
+        self.degrees = nn.Embedding(c.degrees + 1, width) if c.degrees else None
+
+    def forward(
+        self, nodes: Tensor, *, edges: Tensor | None = None, real: Tensor | None = None, waves: Tensor | None = None,
+        walks: Tensor | None = None,
+    ) -> Tokens:  # fmt: skip
+        """edges (B, N, N), True where two are joined; real (B, N); waves and walks (B, N, k) by `encodings`."""
+        x = self.carried(nodes)
+        said = self.said(waves=waves, walks=walks)
+        if self.places is not None:
+            x = x + self.places(torch.cat(said, -1).to(x.dtype))
+        if self.degrees is not None:
+            if edges is None:
+                raise ValueError("embed.degrees counts edges, and none were given; give edges=")
+            x = x + self.degrees(edges.sum(-1).clamp(max=self.c.degrees))
+        order = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+        nowhere = order.new_empty(*order.shape, 0)
+        return Tokens(x=x, order=order, at=nowhere, real=real, edges=edges, plain=real is None)
+
+    def carried(self, nodes: Tensor) -> Tensor:  # (B, N, D)
+        """What the nodes carry, as vectors."""
+        c, shape = self.c, tuple(nodes.shape)
+        if isinstance(self.nodes, nn.Embedding):
+            if nodes.dim() != 2:
+                raise ValueError(f"nodes must be (batch, nodes) tags by embed.tags, got a tensor of shape {shape}")
+            return self.nodes(nodes)  # type: ignore[no-any-return]
+        if nodes.dim() != 3 or shape[-1] != c.features:
+            wanted = f"(batch, nodes, {c.features}) by embed.features"
+            raise ValueError(f"nodes must be {wanted}, got a tensor of shape {shape}")
+        features = nodes.to(self.nodes.weight.dtype)
+        if c.normal:
+            total = features.sum(-1, keepdim=True)
+            features = features / total.where(total != 0, 1.0)
+        return self.nodes(F.dropout(features, c.dropout, self.training))  # type: ignore[no-any-return]
+
+    def said(self, **given: Tensor | None) -> list[Tensor]:
+        """The encodings that the setting asks for, all of them and no other."""
+        for name, table in given.items():
+            asked, got = getattr(self.c, name), 0 if table is None else table.shape[-1]
+            if asked != got:
+                raise ValueError(f"embed.{name} is {asked}, and {got} were given; encodings(embed, edges) makes them")
+        return [table for table in given.values() if table is not None]
+
+
+def encodings(c: config.Graph, joined: Tensor) -> dict[str, Tensor]:
+    """The waves and walks that a front end asks for, of graphs (B, N, N) or of one (N, N), by name."""
+    if joined.dim() == 3:
+        rows = [encodings(c, each) for each in joined]
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    made = {"waves": (c.waves, structure.waves), "walks": (c.walks, structure.walks)}
+    return {name: make(joined, count) for name, (count, make) in made.items() if count}
+
+
+# ---------------------------------------------------------------- from records
+
+
+class Graphs:
+    """Graphs of records, padded to the largest of a batch; in training the signs of waves are drawn anew."""
+
+    column = "graph"
+
+    def __init__(self, front: config.Graph, augment: Any = None) -> None:
+        if augment is not None:
+            raise ConfigError("train.augment: it changes images, and model.embed.kind is 'graph'; leave it out")
+        if not front.features and not front.tags:
+            raise ConfigError("model.embed: say how many features a node has (model.embed.features), or of how many "
+                              "tags it has one (model.embed.tags)")  # fmt: skip
+        self.front = front
+
+    @property
+    def about(self) -> dict[str, int]:
+        """What examples depend on."""
+        return {name: getattr(self.front, name) for name in ("features", "tags", "waves", "walks")}
+
+    def example(self, record: Record, name: str) -> Example:
+        graph = graph_in(record, name)
+        found = {"edges": graph.edges, "nodes": self.nodes(graph, record.where)}
+        same = [marked({name: table}) for name, table in found.items()]  # the first tensor tells one graph from another
+        return {"same": torch.tensor(same), **found, **encodings(self.front, graph.joined)}
+
+    def nodes(self, graph: Given, where: str) -> Tensor:
+        """What the nodes carry, as the front end takes it."""
+        c = self.front
+        found, kind, other = (graph.tags, "tags", "nodes") if c.tags else (graph.features, "nodes", "tags")
+        if found is None:
+            raise DataError(f"{where}: no {kind}, which model.embed.{'tags' if c.tags else 'features'} asks for; there "
+                            f"are {other}, so set model.embed.{'features' if c.tags else 'tags'}")  # fmt: skip
+        if len(found) > c.nodes:
+            raise DataError(f"{where}: {len(found):,} nodes, and model.embed.nodes is {c.nodes:,}; set it to the most "
+                            "that a graph has")  # fmt: skip
+        if c.tags and (most := int(found.max())) >= c.tags:
+            raise DataError(f"{where}: node {int(found.argmax())} has tag {most}, and model.embed.tags is {c.tags}; "
+                            "set it to one more than the largest tag")  # fmt: skip
+        if c.features and found.shape[1] != c.features:
+            raise DataError(f"{where}: {found.shape[1]} features at a node, and model.embed.features is {c.features}; "
+                            "set it to that, or mend the graph")  # fmt: skip
+        return found
+
+    def blank(self, context: int) -> Example:
+        """The largest graph there may be, with nothing in it."""
+        c = self.front
+        nodes = torch.zeros(c.nodes, dtype=torch.long) if c.tags else torch.zeros(c.nodes, c.features)
+        tables = {name: torch.zeros(c.nodes, getattr(c, name)) for name in ("waves", "walks") if getattr(c, name)}
+        return {"same": torch.zeros(2, dtype=torch.long), "edges": torch.empty(0, 2).long(), "nodes": nodes, **tables}
+
+    def length(self, example: Example) -> int:
+        return len(example["nodes"])
+
+    def batch(self, examples: Sequence[Example], chance: torch.Generator | None) -> dict[str, Tensor]:
+        counts = torch.tensor([self.length(example) for example in examples])
+        real = torch.arange(int(counts.max())) < counts[:, None]
+        names = {"nodes": "ids", "waves": "waves", "walks": "walks"}
+        batch = {ours: padded([example[name] for example in examples], real) for name, ours in names.items()
+                 if name in examples[0]}  # fmt: skip
+        batch |= {"edges": joined([example["edges"] for example in examples], real.shape[1]), "real": real}
+        if chance is not None and "waves" in batch:
+            batch["waves"] = batch["waves"] * signs(len(examples), self.front.waves, chance)
+        return batch
+
+
+def signs(rows: int, waves: int, chance: torch.Generator) -> Tensor:  # (B, 1, waves)
+    return torch.randint(2, (rows, 1, waves), generator=chance) * 2.0 - 1
+
+
+def padded(tables: Sequence[Tensor], real: Tensor) -> Tensor:
+    """(B, N, ...) one table after the other where nodes are real, and zeros elsewhere."""
+    made = tables[0].new_zeros(*real.shape, *tables[0].shape[1:])
+    made[real] = torch.cat(list(tables))
+    return made
+
+
+FRONTS["graph"] = Graph
+SENSES["graph"] = Graphs

@@ -1,0 +1,62 @@
+"""A model for images of another size: its patches stay as large, so there are more of them or fewer.
+
+Learned places are stretched over the new grid, as pictures are made larger (Dosovitskiy et al. 2021, section 3.2); the
+class token's stays. Places that are offsets or waves need nothing.
+
+    model = regard.build(regard.preset("vit-b16"))         # 224 pixels, 1 + 14 x 14 places
+    resize(model, 384)                                      # 1 + 24 x 24
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import config
+from regard.core.model import Transformer
+
+
+def resize(model: Transformer, image: int) -> None:
+    """Change the model, its tables and its config, for images of so many pixels a side."""
+    embed: Any = model.c.embed
+    if not isinstance(embed, config.Patches | config.Stages | config.Convolutions):
+        raise ValueError(f"resize: embed.kind is {embed.kind!r}, and only patches, stages and convolutions are seen "
+                         "at any size")  # fmt: skip
+    old, new = embed, sized(embed, image)
+    if isinstance(model.c.trunk.position, config.Learned):
+        stretch(model, old, new)
+    if isinstance(new, config.Stages):
+        model.embed.patches.c = new.patches
+    model.embed.c, model.c = new, replace(model.c, embed=new)
+
+
+def sized(embed: Any, image: int) -> Any:
+    """The front end's setting for images of another size."""
+    if isinstance(embed, config.Stages):
+        return replace(embed, patches=replace(embed.patches, image=image))
+    return replace(embed, image=image)
+
+
+def stretch(model: Transformer, old: Any, new: Any) -> None:
+    """Learned places of the trunk over the new grid."""
+    table, side = model.trunk.position, getattr(new, "side", round(new.count**0.5))
+    if len(table.lengths) == 2:
+        return model.extend(side, side)
+    if not getattr(new, "cls", False) or table.lengths != (old.count,):
+        raise ValueError(f"resize: {table.lengths[0]} places in a line do not say which is above which; one more than "
+                         f"the grid of {old.count - bool(getattr(old, 'cls', False))} has does")  # fmt: skip
+    places = table.tables[0]
+    table.tables[0] = nn.Parameter(larger(places.detach(), table.c.offset + 1, side))
+    table.c = replace(table.c, length=new.count)
+    model.trunk.c = replace(model.trunk.c, position=table.c)
+    model.c = replace(model.c, trunk=model.trunk.c)
+
+
+def larger(places: Tensor, first: int, side: int) -> Tensor:
+    """(first + n·n, D) -> (first + side·side, D): the `first` places stay, the others are a picture, made larger."""
+    alone, grid = places[:first], places[first:]
+    picture = grid.unflatten(0, (round(len(grid) ** 0.5), -1)).movedim(-1, 0)[None]  # (1, D, n, n)
+    picture = F.interpolate(picture, (side, side), mode="bicubic", align_corners=False)  #: S033
+    return torch.cat([alone, picture[0].flatten(1).mT])

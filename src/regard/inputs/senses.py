@@ -1,0 +1,55 @@
+"""Senses: how records of one kind of data become what their front end is given.
+
+    Record  ── example ──►  tensors of one record, kept in files  ── batch ──►  forward's arguments, by name
+    {"image": "cat.png"}    {"image": uint8 (3, 32, 32)}                        {"ids": float32 (B, 3, 32, 32)}
+
+A sense is entered in SENSES under the kind of its front end. What is slow and always the same (decoding, resizing)
+is done once, in `example`; what is random (augmentation) in `batch`, from the generator that it is given.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from regard.config import ConfigError
+from regard.data import Record
+
+Example = dict[str, Tensor]  # uint8, float32, int64 or bool, of any shape; the first one is what is asked
+
+
+class Sense(Protocol):
+    """How records of one kind of data become what their front end is given."""
+
+    @property
+    def column(self) -> str:
+        """Where records usually have it: image, sound, graph, series."""
+        ...
+
+    def example(self, record: Record, name: str) -> Example:
+        """One record, checked and in its final size; `name` is the column to look in. DataError for a bad one."""
+        ...
+
+    def length(self, example: Example) -> int:
+        """How many tokens it will be."""
+        ...
+
+    def batch(self, examples: Sequence[Example], chance: torch.Generator | None) -> dict[str, Tensor]:
+        """Forward's arguments by name, row by row; "ids" is the first of them.
+
+        With `chance` it is for training, and may be augmented; without it never. Rows that were mixed say with whom
+        ("partner", (B,) rows of this batch) and how much of each is its own ("share", (B,)).
+        """
+        ...
+
+
+SENSES: dict[str, Callable[..., Sense]] = {}  # by the kind of a front end: called with its setting, and train.augment
+
+
+def sense(front: Any, augment: Any = None) -> Sense:
+    """The sense that a front end's setting asks for."""
+    if front.kind not in SENSES:
+        raise ConfigError(f"model.embed.kind: no sense reads records for {front.kind!r}; there are "
+                          f"{', '.join(sorted(SENSES))} and text, or enter yours in regard.inputs.SENSES")  # fmt: skip
+    return SENSES[front.kind](front, augment)

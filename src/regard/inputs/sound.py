@@ -1,0 +1,184 @@
+"""Sound to Tokens: the loudness of frequency bands over time, or the samples themselves, at one rate or at several.
+
+    mel      samples ── windows ── |FFT|^2 ── bands ── log ──►  (windows, mels), a few of them a token
+    frames   samples ── stretches ──►  tokens
+    rates    every 100th ── stretches ──┐
+             every 10th  ── stretches ──┼──►  tokens, coarse ones first, each at the time where it begins
+             all         ── stretches ──┘
+
+T samples, W windows, M mel bands. Windows begin at the first sample and silence follows the last one, so a sound means
+the same alone and beside longer ones.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import config
+from regard.core.model import FRONTS
+from regard.core.tokens import Tokens, line, raster
+
+FLOOR = 1e-10  # of the power whose logarithm is taken
+EPS = 1e-5
+
+
+class Mel(nn.Module):
+    """A log-mel spectrogram, `frames` windows of it a token."""
+
+    def __init__(self, c: config.Sound, width: int) -> None:
+        super().__init__()
+        assert isinstance(c.way, config.Mel)
+        self.c, self.way = c, c.way
+        self.map = nn.Linear(self.way.frames * (self.way.bands or self.way.mels), width)
+
+    def forward(self, samples: Tensor, real: Tensor | None, hide: Tensor | None = None) -> Tokens:
+        """`hide` (B, pieces, 4) names parts of the spectrogram that are not heard: first window and band, how many."""
+        way, steps = self.way, self.way.steps(samples.shape[1])
+        table = logmel(samples, way, self.c.rate, steps * way.frames)  # (B, W, M)
+        if self.c.normal:
+            keep = None if real is None else real.unflatten(1, (steps, way.rows))[..., 0]
+            table = standard(table, None if keep is None else keep.repeat_interleave(way.frames, 1))
+        if hide is not None:
+            table = table.masked_fill(hidden(hide, *table.shape[1:]), 0.0)
+        # (B, steps, frames, rows, bands) -> a token for each step and row
+        parts = table.unflatten(2, (way.rows, -1)).unflatten(1, (steps, -1)).transpose(2, 3).flatten(3).flatten(1, 2)
+        x = self.map(parts.to(self.map.weight.dtype))
+        return raster(x, (steps, way.rows)) if way.bands is not None else line(x)
+
+
+def logmel(samples: Tensor, c: config.Mel, rate: int, count: int) -> Tensor:  # (B, T) -> (B, count, M)
+    """The logarithm of the power in each band, for `count` windows of a Hann shape."""
+    with torch.autocast(samples.device.type, enabled=False):  # fewer bits would be heard
+        longer = (count - 1) * c.hop + c.window - samples.shape[1]
+        frames = F.pad(samples.float(), (0, max(0, longer))).unfold(1, c.window, c.hop)[:, :count]
+        spectrum = torch.fft.rfft(frames * torch.hann_window(c.window, device=samples.device))
+        power = spectrum.real.square() + spectrum.imag.square()
+        loud: Tensor = power @ bank(c, rate, samples.device)
+        return loud.clamp(min=FLOOR).log()
+
+
+def bank(c: config.Mel, rate: int, device: torch.device | None = None) -> Tensor:  # (window//2 + 1, M)
+    """Triangles over the frequencies, evenly apart on the mel scale, each of area one (Slaney) or height one (HTK)."""
+    high = rate / 2 if c.high is None else c.high
+    ends = torch.tensor([c.low, high], dtype=torch.float64, device=device)
+    low_mel, high_mel = to_mel(ends, c.scale)
+    steps = torch.linspace(0, 1, c.mels + 2, dtype=torch.float64, device=device)
+    edges = to_hertz(low_mel + (high_mel - low_mel) * steps, c.scale)
+    bins = torch.linspace(0, rate / 2, c.window // 2 + 1, dtype=torch.float64, device=device)
+    if c.window % 2:  # an odd window has no bin at half the rate
+        bins = torch.arange(c.window // 2 + 1, dtype=torch.float64, device=device) * (rate / c.window)
+    left, middle, right = edges[:-2], edges[1:-1], edges[2:]
+    up, down = (bins[:, None] - left) / (middle - left), (right - bins[:, None]) / (right - middle)
+    area = 2 / (right - left) if c.scale == "slaney" else 1.0
+    return (torch.minimum(up, down).clamp(min=0) * area).float()
+
+
+def to_mel(hertz: Tensor, scale: str) -> Tensor:
+    """HTK: 2595 log10(1 + f/700). Slaney: 3f/200 up to 1,000 hertz, and 27 steps for every factor of 6.4 beyond."""
+    if scale == "htk":
+        return 2595 * torch.log10(1 + hertz / 700)
+    return torch.where(hertz < 1000, 3 * hertz / 200, 15 + (hertz.clamp(min=1) / 1000).log() * 27 / math.log(6.4))
+
+
+def to_hertz(mel: Tensor, scale: str) -> Tensor:
+    if scale == "htk":
+        return 700 * (10 ** (mel / 2595) - 1)
+    return torch.where(mel < 15, 200 * mel / 3, 1000 * torch.exp((mel - 15) * math.log(6.4) / 27))
+
+
+def standard(table: Tensor, keep: Tensor | None) -> Tensor:  # (B, W, M), (B, W)
+    """Mean 0 and deviation 1 over the windows that are kept."""
+    weight = torch.ones_like(table[..., :1]) if keep is None else keep.to(table.dtype)[..., None]
+    count = (weight.sum((1, 2), keepdim=True) * table.shape[2]).clamp(min=1)
+    far = table - (table * weight).sum((1, 2), keepdim=True) / count
+    return far / ((far.square() * weight).sum((1, 2), keepdim=True) / count + EPS).sqrt()
+
+
+def hidden(hide: Tensor, windows: int, mels: int) -> Tensor:  # (B, pieces, 4) -> (B, W, M)
+    """True where a piece lies: pieces are (first window, windows, first band, bands)."""
+    time, pitch = torch.arange(windows, device=hide.device), torch.arange(mels, device=hide.device)
+    first, long, low, wide = hide[..., None].unbind(2)
+    when, which = (time >= first) & (time < first + long), (pitch >= low) & (pitch < low + wide)
+    return (when[..., None] & which[:, :, None]).any(1)
+
+
+class Frames(nn.Module):
+    """Stretches of raw samples."""
+
+    def __init__(self, c: config.Sound, width: int) -> None:
+        super().__init__()
+        assert isinstance(c.way, config.Frames)
+        self.c, self.size = c, c.way.size
+        self.map = nn.Linear(self.size, width)
+
+    def forward(self, samples: Tensor, real: Tensor | None) -> Tokens:
+        samples = steady(samples, real, self.size) if self.c.normal else samples
+        return line(self.map(stretches(samples, self.size).to(self.map.weight.dtype)))
+
+
+class Rates(nn.Module):
+    """Stretches of raw samples at several rates, a map and a trained vector for each."""
+
+    def __init__(self, c: config.Sound, width: int) -> None:
+        super().__init__()
+        assert isinstance(c.way, config.Rates)
+        self.c, self.way = c, c.way
+        self.maps = nn.ModuleList(nn.Linear(c.way.size, width) for _ in c.way.steps)
+        self.rates = nn.Embedding(len(c.way.steps), width)
+
+    def forward(self, samples: Tensor, real: Tensor | None) -> Tokens:
+        way, kind = self.way, self.rates.weight.dtype
+        fine = None if real is None else real[:, -way.each(samples.shape[1])[-1] :]
+        samples = steady(samples, fine, way.size * way.steps[-1]) if self.c.normal else samples
+        parts, times = [], []
+        for step, map, rate in zip(way.steps, self.maps, self.rates.weight, strict=True):
+            parts.append(map(stretches(samples[:, ::step], way.size).to(kind)) + rate)  #: S081
+            times.append(torch.arange(parts[-1].shape[1], device=samples.device) * (step // way.steps[-1]))
+        tokens = line(torch.cat(parts, 1))
+        tokens.at = torch.cat(times).expand(len(samples), -1)[..., None]
+        return tokens
+
+
+def stretches(samples: Tensor, size: int) -> Tensor:  # (B, T) -> (B, N, size)
+    """All samples, `size` at a time; silence fills the last stretch."""
+    whole: Tensor = F.pad(samples, (0, -samples.shape[1] % size)).unflatten(1, (-1, size))
+    return whole
+
+
+def steady(samples: Tensor, real: Tensor | None, size: int) -> Tensor:
+    """Samples whose mean square is one, over the stretches that are real."""
+    count = -(-samples.shape[1] // size) if real is None else real.sum(1, keepdim=True)
+    power = samples.float().square().sum(1, keepdim=True) / (count * size)
+    return samples / (power + EPS**2).sqrt()
+
+
+WAYS: dict[str, Any] = {"mel": Mel, "frames": Frames, "rates": Rates}
+
+
+class Sound(nn.Module):
+    """Samples (B, T) to Tokens; `real` (B, N) says which of the tokens are sound, where some are padding."""
+
+    def __init__(self, c: config.Sound, width: int) -> None:
+        super().__init__()
+        self.c = c
+        self.way = WAYS[c.way.kind](c, width)
+
+    def forward(self, samples: Tensor, *, real: Tensor | None = None, **given: Tensor) -> Tokens:
+        if samples.dim() != 2 or not 0 < samples.shape[1] <= self.c.limit:
+            raise ValueError(f"samples must be (batch, 1 to {self.c.limit:,}) by embed.rate and embed.seconds, got a "
+                             f"tensor of shape {tuple(samples.shape)}")  # fmt: skip
+        if given.keys() - {"hide"} or ("hide" in given and not isinstance(self.way, Mel)):
+            raise ValueError(f"{', '.join(given)}: sounds carry none; leave it out")
+        count = self.c.way.tokens(samples.shape[1])
+        if real is not None and tuple(real.shape) != (len(samples), count):
+            raise ValueError(f"real must be {(len(samples), count)}, a claim for each token; got {tuple(real.shape)}")
+        tokens: Tokens = self.way(samples, real, **given)
+        if real is not None:
+            tokens.real, tokens.plain, tokens.grid = real, False, None
+        return tokens
+
+
+FRONTS["sound"] = Sound

@@ -1,0 +1,108 @@
+"""What a graph says of its nodes by who is joined to whom: waves, walks, distances; and two parts that use it.
+
+    waves       eigenvectors of the Laplacian I - D^-1/2 A D^-1/2: smooth over the graph, as sines are over a line
+    walks       diag(A D^-1), diag((A D^-1)^2), ...: how likely a random walk is back after so many steps
+    distances   how many edges lie between two nodes
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import config
+from regard.core.kernels import Ask, table_of
+from regard.core.layers import MIXERS, Fused, Scope
+from regard.core.positions import POSITIONS, Offsets, Place, Table
+from regard.core.tokens import Places
+
+# ---------------------------------------------------------------- what an adjacency says
+
+
+def waves(joined: Tensor, count: int) -> Tensor:
+    """(N, count) eigenvectors of the normalised Laplacian with the smallest eigenvalues, after the very first.
+
+    Their signs mean nothing, nor does their choice where eigenvalues are equal. Zeros where a graph has fewer.
+    """
+    a = joined.double()
+    root = a.sum(-1).clamp(min=1).rsqrt()
+    # a node without neighbours has nothing on the diagonal either
+    laplacian = torch.diag((a.sum(-1) > 0).double()) - root[:, None] * a * root
+    found = torch.linalg.eigh(laplacian).eigenvectors[:, 1 : count + 1]
+    return F.pad(found, (0, count - found.shape[1])).float()
+
+
+def walks(joined: Tensor, steps: int) -> Tensor:
+    """(N, steps) how likely a walk from a node, to any neighbour alike, stands there again after 1, 2, ... steps."""
+    a = joined.double()
+    step = a / a.sum(-1, keepdim=True).clamp(min=1)
+    found, back = step, []
+    for _ in range(steps):
+        back.append(found.diagonal())
+        found = found @ step
+    return torch.stack(back, -1).float()
+
+
+def distances(joined: Tensor, radius: int) -> Tensor:
+    """(B, N, N) edges on the shortest path from each node to each, and radius + 1 for whatever lies further."""
+    count = joined.shape[-1]
+    near = torch.eye(count, dtype=torch.bool, device=joined.device).expand(joined.shape)
+    found, step = near.logical_not().long() * (radius + 1), joined.float()
+    for length in range(1, radius + 1):
+        near = near | (near.float() @ step > 0)
+        found = torch.where(near & (found > length), length, found)
+    return found
+
+
+# ---------------------------------------------------------------- on the scores
+
+
+class Spatial(Offsets):
+    """A number for each head and distance, added to the scores."""
+
+    def __init__(self, c: config.Spatial, heads: int) -> None:
+        super().__init__(c.radius + 2, heads)
+        self.radius = c.radius
+
+    def prepare(self, q: Places, k: Places) -> Place:
+        if q.edges is None:
+            raise ValueError("trunk.position 'spatial' reads edges, and these tokens carry none; give edges= to the "
+                             "front end")  # fmt: skip
+        apart = distances(q.edges, self.radius)  # (B, N, N)
+        return Place(bias=Table(self.bias, lambda q, k: apart[q.b, q.i, k.i]))
+
+
+# ---------------------------------------------------------------- in place of attention
+
+
+class Neighbours(nn.Module):
+    """What those give that a node may see, each divided by the root of both degrees: D^-1/2 A D^-1/2 x W + b."""
+
+    sees = ("out",)
+
+    def __init__(self, trunk: config.Trunk) -> None:
+        super().__init__()
+        assert isinstance(trunk.mixer, config.Neighbours)
+        if trunk.position.kind == "spatial":
+            raise ValueError("trunk.position: 'spatial' is added to scores, and the mixer 'graph' has none; set it to "
+                             "none")  # fmt: skip
+        self.dropout: float = trunk.dropout.attention
+        self.map: Fused = Fused(trunk.dim, {"v": trunk.dim}, ("v",) if trunk.mixer.bias else ())
+
+    def forward(self, x: Tensor, scope: Scope, past: object = None) -> Tensor:
+        weights = F.dropout(shares(scope.plan.ask).to(x.dtype), self.dropout, self.training)
+        return scope.see("attn.out", weights @ self.map(x))
+
+    def entry(self, batch: int, capacity: int, like: Tensor) -> object:
+        raise ValueError("trunk.mixer 'graph': the nodes of a graph see each other all at once; there is no cache")
+
+
+def shares(ask: Ask) -> Tensor:
+    """(B, N, N) D^-1/2 A D^-1/2, where A is 1 for those that the mask lets a token see."""
+    rows = torch.arange(ask.q.count, device=ask.q.order.device)
+    seen = table_of(ask, rows[:1], rows, None, torch.float32)
+    a = torch.ones(1, ask.q.count, ask.k.count, device=rows.device) if seen is None else seen[:, 0].float()
+    return a * a.sum(-1, keepdim=True).clamp(min=1).rsqrt() * a.sum(-2, keepdim=True).clamp(min=1).rsqrt()
+
+
+POSITIONS[config.Spatial] = lambda c, dim, heads, width: Spatial(c, heads)
+MIXERS["graph"] = lambda trunk, layer: Neighbours(trunk)

@@ -1,0 +1,93 @@
+"""A slice through the loss: how it looks around the weights that training found, along two directions.
+
+    L(a, b) = loss(w + a·u + b·v)
+
+Directions are random, and each filter of them (a row of a matrix) is as long as the filter of the weights that it
+moves: else a network whose weights are large would seem flat (Li et al. 2018). Biases and gains stay where they are.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Losses over steps along both directions: losses[i][j] is at a = places[i], b = places[j]; 0 is the middle."""
+
+    places: tuple[float, ...]
+    losses: tuple[tuple[float, ...], ...]
+
+    @property
+    def middle(self) -> float:
+        half = len(self.places) // 2
+        return self.losses[half][half]
+
+    @property
+    def rise(self) -> float:
+        """How much higher the loss is at the rim than in the middle, in the mean."""
+        last = len(self.places) - 1
+        rim = [self.losses[i][j] for i in range(last + 1) for j in range(last + 1) if {i, j} & {0, last}]
+        return sum(rim) / len(rim) - self.middle
+
+    @property
+    def bent(self) -> float:
+        """The part of the places inside where the surface bends down along a row or a column: a bowl has none."""
+        count, inner = 0, range(1, len(self.places) - 1)
+        for i in inner:
+            for j in inner:
+                here = 2 * self.losses[i][j]
+                across = self.losses[i - 1][j] + self.losses[i + 1][j]
+                along = self.losses[i][j - 1] + self.losses[i][j + 1]
+                count += across < here or along < here
+        return count / len(inner) ** 2
+
+
+def landscape(  #: S195
+    model: nn.Module, loss: Callable[[], float], span: float = 1.0, steps: int = 11, seed: int = 0
+) -> Slice:
+    """The slice through a model's loss, from -span to span along both directions; its weights are as before after it.
+
+    `loss` reads the model as it stands. With span 1 a filter is moved by its own length.
+    """
+    if steps < 3 or steps % 2 == 0:
+        raise ValueError(f"steps: {steps}; an odd number from 3 on has a middle")
+    places = torch.linspace(-span, span, steps, dtype=torch.float64).tolist()
+    chance = torch.Generator().manual_seed(seed)
+    weights = [weight for weight in model.parameters() if weight.dim() > 1]
+    one, other = ([direction(weight, chance) for weight in weights] for _ in range(2))
+    with kept(weights) as start:
+        losses = []
+        for a in places:
+            row = []
+            for b in places:
+                for weight, w, u, v in zip(weights, start, one, other, strict=True):
+                    weight.copy_(w + a * u + b * v)
+                row.append(loss())
+            losses.append(tuple(row))
+    return Slice(tuple(places), tuple(losses))
+
+
+def direction(weight: Tensor, chance: torch.Generator) -> Tensor:
+    """A random tensor whose filters are as long as the weight's."""
+    drawn = torch.randn(weight.shape, generator=chance).to(weight)
+    lengths = (each.detach().flatten(1).norm(dim=1) for each in (weight, drawn))
+    own, theirs = (length.view(-1, *[1] * (weight.dim() - 1)) for length in lengths)
+    made: Tensor = drawn * (own / theirs.clamp(min=1e-12))
+    return made
+
+
+@contextmanager
+def kept(weights: list[nn.Parameter]) -> Iterator[list[Tensor]]:
+    """Copies of some weights, which are put back afterwards, bit for bit."""
+    start = [weight.detach().clone() for weight in weights]
+    try:
+        with torch.no_grad():
+            yield start
+    finally:
+        with torch.no_grad():
+            for weight, old in zip(weights, start, strict=True):
+                weight.copy_(old)

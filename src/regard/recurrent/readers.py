@@ -1,0 +1,113 @@
+"""Readers: layers that go through tokens in their order, each with a state that the next token finds.
+
+    x_1      x_2      x_3            every reader is called as reader(x, real, state) -> (out, state after them)
+     │        │        │
+  s_0 ─► f ─► s_1 ─► f ─► s_2 ...    a state is a list of tensors, each (B, ...); None is where a text begins
+
+Padding is not read: it changes no state, wherever it stands in a row. Reading in pieces is reading at once.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+State = list[Tensor]
+CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+
+class Together:
+    """The real tokens of each row side by side at its beginning, and the way back to where they stood."""
+
+    def __init__(self, real: Tensor) -> None:  # (B, N)
+        self.real, self.counts = real, real.sum(-1)
+        self.order = (~real).int().argsort(dim=-1, stable=True)
+
+    def gather(self, x: Tensor) -> Tensor:  # (B, N, D)
+        return x.masked_fill(~self.real[..., None], 0.0).take_along_dim(self.order[..., None], 1)
+
+    def back(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x).scatter(1, self.order[..., None].expand_as(x), x)
+
+
+class Cell(nn.Module):
+    """A recurrent layer by torch: h_t = tanh(W x_t + U h_t-1 + b), or with the gates of a GRU or an LSTM. #: S124
+
+    Both ways means two of half the width, one from each end, their states side by side.
+    """
+
+    def __init__(self, kind: str, incoming: int, dim: int, both: bool = False) -> None:
+        super().__init__()
+        self.kind, self.dim, self.both = kind, dim, both
+        self.rnn = CELLS[kind](incoming, dim // 2 if both else dim, batch_first=True, bidirectional=both)
+        if kind == "lstm":
+            remember(self.rnn)
+
+    def fresh(self, batch: int, like: Tensor) -> State:
+        # sums over a whole text: 16 bits would lose what is old
+        return [torch.zeros(batch, self.dim, device=like.device) for _ in range(1 + (self.kind == "lstm"))]
+
+    def forward(self, x: Tensor, real: Tensor | None = None, state: State | None = None) -> tuple[Tensor, State]:
+        begun = None if state is None else self.given(state, x.dtype)
+        if real is None:
+            return self.made(*self.rnn(x, begun))
+        rows = Together(real)
+        lengths = rows.counts.clamp(min=1).cpu()  # of a row without tokens one is read, and forgotten below
+        packed = pack_padded_sequence(rows.gather(x), lengths, batch_first=True, enforce_sorted=False)
+        out, last = self.rnn(packed, begun)
+        there, _ = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
+        out, new = self.made(rows.back(there), last)
+        old = state or self.fresh(len(x), x)
+        return out, [now.where(rows.counts[:, None] > 0, before) for now, before in zip(new, old, strict=True)]
+
+    def given(self, state: State, dtype: torch.dtype) -> Any:
+        """A state as torch takes it: a tensor for each way, and one or two of them."""
+        ways = [part.to(dtype).unflatten(-1, (1 + self.both, -1)).transpose(0, 1).contiguous() for part in state]
+        return tuple(ways) if self.kind == "lstm" else ways[0]
+
+    def made(self, out: Tensor, last: Any) -> tuple[Tensor, State]:
+        parts = last if self.kind == "lstm" else (last,)
+        return out, [part.transpose(0, 1).flatten(1).float() for part in parts]
+
+
+@torch.no_grad()
+def remember(lstm: Any) -> None:
+    """An LSTM begins by forgetting little: the forget gate's bias is 1, the others 0 (Jozefowicz et al. 2015)."""
+    for name, bias in lstm.named_parameters():
+        if name.startswith("bias"):
+            nn.init.zeros_(bias)
+        if name.startswith("bias_ih"):
+            nn.init.ones_(bias[lstm.hidden_size : 2 * lstm.hidden_size])
+
+
+class Window(nn.Module):
+    """A convolution over `size` places, `dilation` apart: y_t = sum_i W_i x_(t - i·dilation) + b; or around t. #: S125
+
+    What it must know of the past are the last (size - 1)·dilation vectors.
+    """
+
+    def __init__(self, dim: int, out: int, size: int, dilation: int, both: bool = False) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(dim, out, size, dilation=dilation)
+        self.both, self.reach = both, (size - 1) * dilation
+        nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
+
+    def fresh(self, batch: int, like: Tensor) -> State:
+        return [torch.zeros(batch, self.reach, self.conv.in_channels, dtype=like.dtype, device=like.device)]
+
+    def forward(self, x: Tensor, real: Tensor | None = None, state: State | None = None) -> tuple[Tensor, State]:
+        rows = None if real is None else Together(real)
+        x = x if rows is None else rows.gather(x)
+        if self.both:
+            around = F.pad(x, (0, 0, self.reach // 2, self.reach // 2))
+        else:
+            before = (state or self.fresh(len(x), x))[0].to(x.dtype)
+            around = torch.cat([before, x], 1)
+        out = self.conv(around.mT).mT
+        last = around[:, x.shape[1] :]
+        if rows is not None:  # those behind the last real token
+            at = rows.counts[:, None] + torch.arange(self.reach, device=x.device)
+            last = around.take_along_dim(at[..., None], 1)
+        return out if rows is None else rows.back(out), [last]

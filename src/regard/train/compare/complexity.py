@@ -1,0 +1,142 @@
+"""What the formulas say of a layer's cost, beside what is measured here: operations, time, memory (S139, S141, S122).
+
+Widths are small, so that at the lengths that a laptop has time for it is the mixing of tokens that is seen.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard import config, measure, zoo
+from regard.core.kernels import KERNELS, Ask, How, plan
+from regard.core.masks import EVERYTHING
+from regard.core.tokens import Places
+from regard.measure.holding import most
+from regard.measure.told import si
+from regard.train.compare.claims import Asked, Drawing, Sheet, claim
+from regard.train.compare.dense import exponent
+from regard.train.compare.members import sentence
+
+WIDTH, HEADS, WINDOW = 32, 2, 32
+LAYERS: dict[str, tuple[str, dict[str, Any]]] = {  # the row of `measure.complexity`, and what stands in the block
+    "attention": ("attention", {"attention": {"heads": HEADS, "kernel": "reference"}}),
+    "attention, fused": ("attention", {"attention": {"heads": HEADS, "kernel": "fused"}}),
+    f"attention, window {WINDOW}": (f"attention, window {WINDOW}", {
+        "attention": {"heads": HEADS, "kernel": "local"}, "mask": f"window({WINDOW})"}),
+    "recurrent": ("recurrent", {"mixer": {"kind": "rnn", "cell": "rnn"}, "mask": "causal"}),
+    "convolution, kernel 3": ("convolution, kernel 3", {"mixer": {"kind": "conv", "size": 3}, "mask": "causal"}),
+}  # fmt: skip
+SHARES = {"gpt3-175b": 2048, "bert-base": 512, "transformer-base": 1024}  # tokens that each reads
+MODELS = {"transformer-base": {"encoder": "none", "trunk": {"cross": "none", "mask": "everything"}}}
+LONGEST, SHORT = 2048, 1024
+
+
+@claim("complexity", "What do the formulas say, and what is measured?",
+       "How a layer's time grows with the length, what its weights take in memory, and how much of a model is looking.")
+def complexity(asked: Asked) -> list[Sheet]:
+    return [layers(asked), memory(asked), shares()]
+
+
+def layers(asked: Asked) -> Sheet:
+    """Each layer's formula, and the power of n that its time really grows with."""
+    n = SHORT
+    known = {row.name: row for row in measure.complexity(n, WIDTH, window=WINDOW)}
+    numbers, drawn, notes = [], {}, []
+    for name, (row, parts) in LAYERS.items():
+        found, formula = grown(parts, 4096 if asked.quick else 32_768), known[row]
+        asked.tell(f"{name}: {found.get('refused') or power(found['exponent'])}")
+        notes += [f"{name}: {found['refused']}"] if "refused" in found else []
+        drawn[name] = list(zip(found.get("lengths", []), (1000 * s for s in found.get("seconds", [])), strict=True))
+        numbers.append({"name": name, "operations": formula.operations, "order": formula.operations_order,
+                        "sequential": formula.sequential, "path": formula.path, **found})  # fmt: skip
+    columns = {
+        f"operations at n={n}, d={WIDTH}": [f"{each['operations']:,}" for each in numbers],
+        "formula": [each["order"] for each in numbers],
+        "in sequence": [f"{each['sequential']:,}" for each in numbers],
+        "path": [f"{each['path']:,}" for each in numbers],
+        "grows": [power(each["exponent"]) if "exponent" in each else "" for each in numbers],
+        "should": [f"n^{each['power']:g}" if "power" in each else "" for each in numbers],
+    }
+    question = Drawing("How does the time of mixing grow?", "tokens", "milliseconds", drawn, (True, True))
+    return Sheet("How does a layer's cost grow?", [each["name"] for each in numbers], columns, numbers, notes,
+                 [question] if any(drawn.values()) else [])  # fmt: skip
+
+
+def power(exponent: float) -> str:
+    return f"n^{exponent:.2f}"
+
+
+def grown(parts: dict[str, Any], longest: int) -> dict[str, Any]:
+    table = {"dim": WIDTH, "depth": 1, "mask": "everything", "position": {"kind": "none"}, **parts}
+    try:
+        recipe = config.Recipe(model=config.make(config.Transformer, {"trunk": table}))
+        return exponent(lambda length: recipe, longest)
+    except Exception as problem:
+        if (said := sentence(problem)) is None:
+            raise
+        return {"refused": said}
+
+
+def memory(asked: Asked) -> Sheet:
+    """h·n²·4 bytes, where the weights of attention are written down; and what kernels really hold."""
+    heads, longest = 8, SHORT if asked.quick else LONGEST
+    lengths = tuple(n for n in measure.growth((heads,)) if n.tokens <= longest)
+    held = {name: [attention_holds(name, heads, n.tokens) for n in lengths] for name in ("reference", "fused")}
+    columns = {
+        "pairs": [f"{n.pairs:,}" for n in lengths],
+        "h·n²·4": [si(n.layer, "B") for n in lengths],
+        **{f"{name} holds": [si(size, "B") for size in sizes] for name, sizes in held.items()},
+    }
+    numbers = [{"tokens": n.tokens, "pairs": n.pairs, "formula": n.layer, **{name: sizes[i] for name, sizes in
+               held.items()}} for i, n in enumerate(lengths)]  # fmt: skip
+    lines: dict[str, list[tuple[float, float]]] = {
+        "h·n²·4": [(n.tokens, float(n.layer)) for n in lengths],
+        **{name: [(n.tokens, float(size)) for n, size in zip(lengths, held[name], strict=True)] for name in held},
+    }
+    note = "reference holds scores and weights at once, twice the formula; what a fused kernel takes inside is not seen"
+    drawing = Drawing("Who writes down the square?", "tokens", "bytes", lines, (True, True))
+    return Sheet(f"How much memory do the weights of {heads} heads take?", [f"n={n.tokens:,}" for n in lengths],
+                 columns, numbers, [note], [drawing])  # fmt: skip
+
+
+def attention_holds(kernel: str, heads: int, n: int, width: int = 16) -> int:
+    """The most that one call of a kernel holds beyond q, k and v."""
+    q, k, v = (torch.randn(1, heads, n, width) for _ in range(3))
+    places = Places(order=torch.arange(n)[None], at=torch.arange(n)[None, :, None])
+    made = plan(kernel, Ask(mask=EVERYTHING, q=places, k=places))
+
+    def call() -> Tensor:
+        return KERNELS[kernel].run(q, k, v, made, How(width**-0.5))
+
+    return most(call)
+
+
+def shares() -> Sheet:
+    """n/(6d + n), beside what torch's own counter counts."""
+    numbers: list[dict[str, Any]] = []
+    for name, n in SHARES.items():
+        c = zoo.preset(name, **MODELS.get(name, {}))
+        assert isinstance(c, config.Transformer)
+        d = c.trunk.dim
+        numbers.append({"name": name, "tokens": n, "dim": d, "formula": n / (6 * d + n), "counted": looking(c, n)})
+    columns = {
+        "d": [f"{each['dim']:,}" for each in numbers], "n": [f"{each['tokens']:,}" for each in numbers],
+        "n/(6d+n)": [f"{100 * each['formula']:.1f}%" for each in numbers],
+        "counted": [f"{100 * each['counted']:.1f}%" for each in numbers],
+    }  # fmt: skip
+    return Sheet("How much of a model is looking?", [each["name"] for each in numbers], columns, numbers)
+
+
+def looking(c: config.Transformer, tokens: int) -> float:
+    """The part of the products in the blocks that scores and mixing are: of one block without numbers, seeing all."""
+    assert isinstance(c.trunk, config.Trunk)
+    attention = replace(c.trunk.attention, kernel="reference")
+    one = measure.ghost(replace(c, trunk=replace(c.trunk, depth=1, mask="everything", attention=attention)))
+    with one.mode, FlopCounterMode(display=False) as counter:
+        one.run(1, tokens)
+    counted = counter.get_flop_counts()
+    block = next(table for name, table in counted.items() if name.endswith("trunk"))
+    return float(block[torch.ops.aten.bmm] / sum(block.values()))

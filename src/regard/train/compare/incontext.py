@@ -1,0 +1,103 @@
+"""Learning without training: a model that has seen many lines meets a new one, and gets better point by point (S196).
+
+    2=V;7=L;4=?        nobody told it this line; two points before are enough to know the third
+
+Beside it stand those who know that it is a line: least squares through the points before, leaning towards the mean of
+all lines while there are few; and whoever always says the mean height.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regard.data import toys
+from regard.data.sources import tables
+from regard.data.toys import Toy
+from regard.text import Tokenizer
+from regard.train.compare.claims import Asked, Drawing, Sheet, Stopped, claim
+from regard.train.compare.comparison import Comparison
+from regard.train.compare.probes import back
+from regard.train.compare.study import Part, Study
+from regard.train.run import Run
+
+POINTS, LINES, UNSEEN = 9, 256, 1_000_003  # the lines that are asked about come from another seed
+QUICK = ("train.steps=60", "model.dim=32", "model.depth=2")
+SPREAD = [((2 * most + 1) ** 2 - 1) / 12 for most in (toys.STEEPEST, toys.HIGHEST)]  # variance of slope and level
+SURE = 1e-6  # of a point's height: it is told exactly
+
+
+def prompt(points: Sequence[tuple[int, str]], question: int) -> str:  #: S111
+    """Examples and a question, as the model has seen them: "2=V;7=L;4=" asks for the height at 4."""
+    return "".join(f"{x}={y};" for x, y in points) + f"{question}="
+
+
+@claim("in-context", "Does it learn from the examples in its prompt?",
+       "A small model reads points of lines. Of a line that it never saw it is asked each next point.")
+def in_context(asked: Asked) -> list[Sheet]:
+    settings = (*(QUICK if asked.quick else ()), *asked.settings)
+    part = Part(recipe="in-context", settings=settings)
+    compared = Comparison(Study(seeds=asked.seeds or 1, parts=(part,)), asked.out, command=asked.command,
+                          tell=asked.tell, measured=False)  # fmt: skip
+    if (stopped := compared.go()) is not None:
+        raise Stopped(stopped)
+    [table] = compared.tables
+    run = back(table.folder / f"{table.variants[0].folder}-seed0")
+    return [sheet(errors(run))]
+
+
+def errors(run: Run, lines: int = LINES) -> list[dict[str, float]]:  #: S196
+    """The mean squared error at each point, after so many before it: of the model, and of those beside it."""
+    assert run.tokenizer is not None
+    [made] = tables([f"toy:regress({POINTS}, {lines}, {UNSEEN})"])
+    assert isinstance(made, Toy)
+    texts = [made.record(index)["text"] for index in range(lines)]
+    places, heights = parsed(texts)
+    said = guesses(run, run.tokenizer, texts)
+    found = []
+    for k in range(POINTS):
+        least = torch.stack([squares(x[:k], y[:k], x[k]) for x, y in zip(places, heights, strict=True)])
+        rivals = {"model": said[:, k], "least squares": least, "mean height": torch.zeros(lines)}
+        wrong = {name: float((guess - heights[:, k]).square().mean()) for name, guess in rivals.items()}
+        found.append({"examples": float(k), **wrong})
+    return found
+
+
+def parsed(texts: list[str]) -> tuple[Tensor, Tensor]:
+    """Places and heights (lines, points), both from the middle."""
+    points = [[point.split("=") for point in text.split(";")] for text in texts]
+    places = [[int(x) - toys.ACROSS // 2 for x, _ in line] for line in points]
+    heights = [[toys.HEIGHTS.index(y) - len(toys.HEIGHTS) // 2 for _, y in line] for line in points]
+    return torch.tensor(places).double(), torch.tensor(heights).double()
+
+
+def guesses(run: Run, tokenizer: Tokenizer, texts: list[str]) -> Tensor:
+    """The mean height that the model expects at each point (lines, points), from what it says after each =."""
+    before = list(run.task.specials.single.before)
+    ids = torch.tensor([[*before, *tokenizer.encode(text)] for text in texts], device=run.device)
+    equals, known = tokenizer.encode("=")[0], [tokenizer.encode(letter)[0] for letter in toys.HEIGHTS]
+    with torch.inference_mode():
+        logits: Tensor = run.model(ids)
+    asked = logits[ids == equals].view(len(texts), POINTS, -1)[..., known].double().softmax(-1)
+    levels = torch.arange(len(known), device=run.device) - len(known) // 2
+    return (asked * levels).sum(-1).cpu()
+
+
+def squares(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
+    """Ridge regression: the likeliest line under the spread of all lines, at a place; exact from two points on."""
+    table = torch.stack([x, torch.ones_like(x)], -1)
+    prior = torch.diag(SURE / torch.tensor(SPREAD).double())
+    line: Tensor = torch.linalg.solve(table.mT @ table + prior, table.mT @ y)
+    return line[0] * at + line[1]
+
+
+def sheet(found: list[dict[str, float]]) -> Sheet:
+    names = [name for name in found[0] if name != "examples"]
+    columns = {name: [f"{each[name]:.3f}" for each in found] for name in names}
+    lines = {name: [(each["examples"], max(each[name], 1e-3)) for each in found] for name in names}
+    few, many = found[0]["model"], found[-1]["model"]
+    note = f"the model's error after {POINTS - 1} examples is {100 * many / few:.2g}% of that after none"
+    drawing = Drawing("Does it get better with every example?", "examples before", "squared error", lines,
+                      (False, True), dashed=("mean height",))  # fmt: skip
+    rows = [f"{each['examples']:.0f} examples" for each in found]
+    return Sheet("Squared error of the next point, in letters", rows, columns, list(found), [note], [drawing])

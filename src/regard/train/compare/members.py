@@ -1,0 +1,122 @@
+"""The runs of a comparison, one after the other: each an ordinary run in a folder of its own, so that each resumes.
+
+They go seed by seed: all variants from the first seed, then all from the second. Whatever slows the machine for a
+while slows all of them, and whoever stops early has a whole table, of fewer seeds.
+"""
+
+import json
+import os
+import shutil
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from regard import config
+from regard.hub import folder as hub
+from regard.train.compare.study import Variant
+from regard.train.facts import read_facts
+from regard.train.fit import fit, resume
+from regard.train.fitting import Result
+
+# A ValueError that these rooms raise is a refusal: a setting asks for what cannot be done, and the sentence says which.
+BUILDERS = ("regard.config", "regard.core", "regard.efficient", "regard.inputs", "regard.heads", "regard.recurrent")
+MEMORY = "out of memory"
+FEW = 3  # steps at the beginning whose times tell of warming up
+
+Tell = Callable[[str], object]
+
+
+def silent(line: str) -> None:
+    """Nobody is told."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One variant from one seed."""
+
+    variant: Variant
+    seed: int
+    path: Path
+
+    @property
+    def recipe(self) -> config.Recipe:
+        """As it is trained. Texts are not sampled at the end: nobody would read them all."""
+        made = self.variant.recipe
+        assert made is not None
+        train = replace(made.train, seed=made.train.seed + self.seed)
+        return replace(made, train=train, report=replace(made.report, temperatures=()))
+
+
+def members(variants: list[Variant], seeds: int, out: Path) -> list[Member]:
+    return [Member(variant, seed, out / f"{variant.folder}-seed{seed}")
+            for seed in range(seeds) for variant in variants]  # fmt: skip
+
+
+def run(member: Member, command: str = "") -> dict[str, Any] | Result:
+    """Train a member to its end, or go on with it; what it found, why it was refused, or how it was interrupted."""
+    if member.variant.recipe is None:
+        return {"refused": str(member.variant.problem)}
+    try:
+        if (member.path / "config.toml").is_file():
+            done = resume(member.path, quiet=True)
+        else:
+            done = fit(member.recipe, member.path, command=command, quiet=True)
+    except Exception as problem:
+        said = sentence(problem)
+        if not hub.steps(member.path):
+            shutil.rmtree(member.path, ignore_errors=True)  # it never was a run
+        return {"refused": said} if said else {"refused": bug(problem), "again": True}  # the others go on
+    return done if done.interrupted else found(member.path, done)
+
+
+def sentence(problem: BaseException) -> str | None:
+    """What to say of a variant that could not be trained; nothing where it is no fault of the variant."""
+    if isinstance(problem, config.ConfigError | config.DataError | config.RunError):
+        return str(problem)
+    if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
+        return MEMORY
+    trace = problem.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    room = trace.tb_frame.f_globals.get("__name__", "") if trace else ""
+    return str(problem) if isinstance(problem, ValueError) and room.startswith(BUILDERS) else None
+
+
+def bug(problem: Exception) -> str:
+    """What nobody foresaw, in one line; REGARD_DEBUG=1 shows where."""
+    if os.environ.get("REGARD_DEBUG"):
+        raise problem
+    first = next(iter(str(problem).splitlines()), "")
+    return f"this is a bug in regard ({type(problem).__name__}: {first[:120]}); set REGARD_DEBUG=1 to see where"
+
+
+def found(path: Path, done: Result) -> dict[str, Any]:
+    """What a run that came to its end is remembered by."""
+    facts, steps = read_facts(path / "run.json"), logged(path / "log.jsonl")
+    return {
+        "parameters": facts.get("parameters"),
+        "kernels": facts.get("kernels"),
+        "steps": done.steps,
+        "tokens": sum(line.get("tokens", 0) for line in steps),
+        "loss": done.loss,
+        "validation": done.eval_loss,
+        "scores": done.scores or {},
+        "seconds": done.seconds,
+        "step_seconds": pace(steps),
+    }
+
+
+def logged(path: Path) -> list[dict[str, Any]]:
+    """The steps in a log."""
+    lines = (json.loads(line) for line in path.read_text(encoding="utf8").splitlines())
+    return [line for line in lines if "loss" in line]
+
+
+def pace(steps: list[dict[str, Any]]) -> float | None:
+    """The median of the times between steps: neither a pause nor the compiler moves it."""
+    times = [(line["step"], line["seconds"]) for line in steps]
+    each = [later - before for (m, before), (n, later) in zip(times, times[1:], strict=False)
+            if n == m + 1 and m >= min(FEW, len(times) // 2)]  # fmt: skip
+    return statistics.median(each) if each else None

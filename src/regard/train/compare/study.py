@@ -1,0 +1,212 @@
+"""What is compared: a recipe, what all variants share, and what differs, every value with every other.
+
+    model.kernel=reference,local  train.context=64,128        2 x 2 variants, each trained from every seed
+
+A comma parts values, but not inside of brackets or quotes. One value is a setting that all variants share. The key
+`recipe` names whole recipes beside each other. A ready-made study is a TOML file here, of one part or several; there a
+variant may also be a line of settings that go together: "near: model.kernel=local; model.mask=causal & window(16)".
+"""
+
+import itertools
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from importlib.resources import files
+
+from regard import config
+from regard.config.checks import at_least
+from regard.config.names import did_you_mean
+from regard.config.reader import value_in
+from regard.zoo import read_recipe
+
+RECIPE, VARIANT = "recipe", "variant"
+PAIRS = {"(": ")", "[": "]", "{": "}"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One table. `over` names the key that a figure is drawn along; `beyond` asks models about texts so many times as
+    long as those they were trained on; `quick` are settings that make it a matter of a minute."""
+
+    recipe: str
+    name: str = ""
+    title: str = ""
+    settings: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    grid: tuple[str, ...] = ()
+    over: str = ""
+    beyond: tuple[int, ...] = ()
+    quick: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for factor in self.beyond:
+            at_least(2, beyond=factor)
+        if self.over and self.over not in (VARIANT, *(key for key, _ in axes(self.grid))):
+            raise ValueError(f"over: {self.over} is not a key of the grid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What is asked, in one or several tables; `minutes` is what all of it takes on two cores."""
+
+    title: str = ""
+    about: str = ""
+    minutes: float | None = None
+    seeds: int = 3
+    parts: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        at_least(1, seeds=self.seeds)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of a table: its settings, and the recipe that they make, or the sentence that refuses them."""
+
+    name: str
+    chosen: tuple[tuple[str, str], ...]  # key and value, as typed
+    source: str
+    changes: tuple[str, ...]
+    recipe: config.Recipe | None = None
+    problem: Exception | None = None
+
+    @property
+    def folder(self) -> str:
+        return slug(self.name)
+
+    def read(self, *more: str) -> config.Recipe:
+        """Its recipe, with more settings laid over it."""
+        return read_recipe(self.source, [*self.changes, *more])
+
+
+def slug(name: str) -> str:
+    """A name that every file system takes."""
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "all"
+
+
+def given(recipe: str, changes: Iterable[str], seeds: int = 3) -> Study:
+    """The study that a command line asks for: a recipe and its keys."""
+    lines = list(changes)
+    for line in lines:
+        key, equals, value = line.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise config.ConfigError(f"{line!r}: expected key=value or key=a,b,c, such as model.kernel=fused,local")
+    keys = [line.partition("=")[0].strip() for line in lines]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise config.ConfigError(f"{key}: said twice; give its values once, as in {key}=a,b")
+    return Study(seeds=seeds, parts=(Part(recipe=recipe, grid=tuple(lines)),))
+
+
+def ready() -> dict[str, str]:
+    """The ready-made studies by name, and what each asks."""
+    return {name: str(table.get("title", "")) for name, table in tables().items()}
+
+
+def tables() -> dict[str, dict[str, object]]:
+    found = files(__package__).joinpath("studies").iterdir()
+    named = sorted((each.name.removesuffix(".toml"), each) for each in found if each.name.endswith(".toml"))
+    return {name: tomllib.loads(each.read_text(encoding="utf8")) for name, each in named}
+
+
+def study(name: str, changes: Iterable[str] = (), quick: bool = False) -> Study:
+    """A ready-made study; changes are laid over what its parts share."""
+    known = tables()
+    if name not in known:
+        raise config.ConfigError(f"{name}: no such study{did_you_mean(name, known)} there are {', '.join(known)}")
+    found = config.make(Study, known[name])
+    more = tuple(changes)
+    parts = tuple(replace(part, settings=(*part.settings, *(part.quick if quick else ()), *more), quick=())
+                  for part in found.parts)  # fmt: skip
+    return replace(found, parts=parts, seeds=1 if quick else found.seeds)
+
+
+# ---------------------------------------------------------------- from keys to variants
+
+
+def axes(lines: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Each key with its values."""
+    halves = (line.partition("=") for line in lines)
+    return [(key.strip(), split(values)) for key, _, values in halves]
+
+
+def split(source: str) -> list[str]:
+    """Parted at commas that stand in no bracket and no quotes: "window(8, 2),causal" is two values."""
+    found, open, quote = [""], list[str](), ""
+    for letter in source:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in PAIRS:
+            open.append(PAIRS[letter])
+        elif open and letter == open[-1]:
+            open.pop()
+        elif letter == "," and not open:
+            found.append("")
+            continue
+        found[-1] += letter
+    return [value.strip() for value in found if value.strip()]
+
+
+def variants(part: Part) -> list[Variant]:
+    """Every combination, in the order in which they were said."""
+    known = axes(part.grid)
+    for key, values in known:
+        if len(set(values)) < len(values):
+            raise config.ConfigError(f"{key}: a value is said twice in {','.join(values)}; say each once")
+    several = [(key, values) for key, values in known if len(values) > 1]
+    shared = [f"{key}={values[0]}" for key, values in known if len(values) == 1]
+    short = shortened([key for key, _ in several])
+    made = []
+    for line in part.variants or ("",):
+        name, own = together(line)
+        named = ((VARIANT, name),) if name else ()
+        for choice in itertools.product(*(values for _, values in several)):
+            chosen = tuple(zip(short, choice, strict=True))
+            words = [*([name] if name else []), *(f"{short[key]}={value}" for key, value in chosen)]
+            said = [*part.settings, *shared, *own, *(f"{key}={value}" for key, value in chosen)]
+            made.append(one(", ".join(words) or part.recipe, (*named, *chosen), said, part.recipe))
+    return list(apart(made))
+
+
+def together(line: str) -> tuple[str, list[str]]:
+    """The name of a variant and its settings: "near: a=1; b=2"."""
+    name, colon, rest = line.partition(":")
+    if not colon or "=" in name:
+        name, rest = line, line
+    return name.strip(), [each.strip() for each in rest.split(";") if each.strip()]
+
+
+def one(name: str, chosen: tuple[tuple[str, str], ...], said: list[str], recipe: str) -> Variant:
+    recipe = next((values[0] for key, values in axes(said) if key == RECIPE), recipe)
+    changes = [line for line in said if line.partition("=")[0].strip() != RECIPE]
+    made = Variant(name, chosen, str(value_in(recipe)), tuple(changes))
+    try:
+        return replace(made, recipe=made.read())
+    except (config.ConfigError, config.DataError) as problem:
+        return replace(made, problem=problem)
+
+
+def shortened(keys: list[str]) -> dict[str, str]:
+    """Each key by as few of its last words as tell it from the others; `kind` is called after what it is of."""
+    found = {}
+    for key in keys:
+        words = (key.removesuffix(".kind") if "." in key else key).split(".")
+        tails = (".".join(words[-count:]) for count in range(1, len(words) + 1))
+        others = [f".{other.removesuffix('.kind')}" for other in keys if other != key]
+        found[key] = next((tail for tail in tails if not any(other.endswith(f".{tail}") for other in others)), key)
+    return found
+
+
+def apart(made: list[Variant]) -> Iterator[Variant]:
+    """Two names that a file system would not tell apart get a number."""
+    seen: set[str] = set()
+    for variant in made:
+        count, name = 1, variant.name
+        while variant.folder.lower() in seen:
+            count += 1
+            variant = replace(variant, name=f"{name} ({count})")
+        seen.add(variant.folder.lower())
+        yield variant

@@ -1,0 +1,204 @@
+"""What was found, as a table: one row a variant, and a column for whatever at least one of them has.
+
+A loss is a mean over the seeds and its standard deviation (of a sample, so that two seeds have one).
+"""
+
+import csv
+import io
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regard.measure.told import si
+from regard.train.compare.claims import aligned
+from regard.train.compare.comparison import Comparison, Rows
+from regard.train.compare.study import Variant
+from regard.train.facts import write_text
+
+ALIKE = 0.02  # parameters that differ by less are the same size
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds, how far they are apart, and the numbers themselves."""
+
+    mean: float
+    spread: float | None
+    each: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f}" if self.spread is None else f"{self.mean:.4f} ± {self.spread:.4f}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of a variant; `refused` is why nothing is."""
+
+    name: str
+    chosen: dict[str, str]
+    refused: str = ""
+    parameters: int | None = None
+    tokens: int | None = None
+    validation: Spread | None = None
+    scores: dict[str, Spread] = field(default_factory=dict)
+    step_seconds: float | None = None
+    memory: int | None = None
+    speed: float | None = None
+    error: float | None = None
+    growth: dict[str, Any] = field(default_factory=dict)
+    context: int | None = None
+    beyond: dict[str, float | str] = field(default_factory=dict)
+
+
+def rows(compared: Comparison, table: Rows) -> list[Row]:
+    return [row(compared, table, variant) for variant in table.variants]
+
+
+def row(compared: Comparison, table: Rows, variant: Variant) -> Row:
+    found, chosen = compared.of(table, variant), dict(variant.chosen)
+    refused = next((each["refused"] for each in found if "refused" in each), "")
+    if refused or not found:
+        return Row(variant.name, chosen, refused or "not run yet")
+    measured = compared.kept["probes"].get(compared.key(table, variant), {})
+    paces = [each["step_seconds"] for each in found if each["step_seconds"]]
+    scores = {name: [each["scores"][name] for each in found if name in each["scores"]] for name in found[0]["scores"]}
+    return Row(
+        variant.name, chosen, parameters=found[0]["parameters"], tokens=found[0]["tokens"],
+        validation=spread([each["validation"] for each in found if each["validation"] is not None]),
+        scores={name: made for name, numbers in scores.items() if (made := spread(numbers))},
+        step_seconds=statistics.median(paces) if paces else None,
+        context=variant.recipe.train.context if variant.recipe else None, **measured,
+    )  # fmt: skip
+
+
+def spread(numbers: list[float]) -> Spread | None:
+    if not numbers:
+        return None
+    apart = statistics.stdev(numbers) if len(numbers) > 1 else None
+    return Spread(statistics.fmean(numbers), apart, tuple(numbers))
+
+
+# ---------------------------------------------------------------- for people
+
+# What a column is called, and what it says of a row; a column that says nothing of any row is left out.
+def columns(made: list[Row]) -> dict[str, list[str]]:
+    scores = dict.fromkeys(name for each in made for name in each.scores)
+    lengths = dict.fromkeys(length for each in made for length in each.beyond)
+    found = {
+        "parameters": [f"{each.parameters:,}" if each.parameters else "" for each in made],
+        "validation": [str(each.validation or "") for each in made],
+        **{name: [str(each.scores.get(name, "")) for each in made] for name in scores},
+        **{f"at {int(length):,}": [cell(each.beyond.get(length)) for each in made] for length in lengths},
+        "a step": [f"{1000 * each.step_seconds:.3g} ms" if each.step_seconds else "" for each in made],
+        "memory": [si(each.memory, "B") if each.memory else "" for each in made],
+        "writes": [f"{each.speed:,.0f}/s" if each.speed else "" for each in made],
+        "off dense": [f"{each.error:.1e}" if each.error is not None else "" for each in made],
+        "grows": [grown(each.growth) for each in made],
+    }
+    return {name: cells for name, cells in found.items() if any(cells)}
+
+
+def cell(value: float | str | None) -> str:
+    return "" if value is None else "no" if isinstance(value, str) else f"{value:.4f}"
+
+
+def grown(growth: dict[str, Any]) -> str:
+    if "exponent" not in growth:
+        return ""
+    return f"n^{growth['exponent']:.2f}" + (f" ({growth['formula']})" if "formula" in growth else "")
+
+
+def text(compared: Comparison) -> str:
+    """Every table under its title."""
+    parts = []
+    for table in compared.tables:
+        head = [table.part.title, ""] if table.part.title else []
+        parts.append("\n".join([*head, in_columns(rows(compared, table))]))
+    return "\n\n\n".join(parts)
+
+
+def in_columns(made: list[Row]) -> str:
+    """Columns under each other, and below what a reader should know."""
+    refused = {place: each.refused for place, each in enumerate(made) if each.refused}
+    table = aligned([each.name for each in made], columns(made), refused)
+    return "\n".join([table, *(f"note: {note}" for note in notes(made))])
+
+
+def notes(made: list[Row]) -> Iterator[str]:
+    """What makes a table less than a fair comparison, or may surprise in it."""
+    sizes = {each.name: each.parameters for each in made if each.parameters}
+    if sizes and max(sizes.values()) > (1 + ALIKE) * min(sizes.values()):
+        most, least = max(sizes, key=lambda name: sizes[name]), min(sizes, key=lambda name: sizes[name])
+        yield (f"{most} has {sizes[most] / sizes[least]:.2f} times the parameters of {least}; "
+               "make them alike, as by model.hidden, to compare ideas and not sizes")  # fmt: skip
+    read = {each.tokens for each in made if each.tokens}
+    if read and max(read) > (1 + ALIKE) * min(read):
+        yield f"they did not read the same: from {min(read):,} to {max(read):,} tokens"
+    known = [each.validation for each in made if each.validation]
+    if known and all(each.spread is None for each in known):
+        yield "one seed alone says nothing of chance; --seeds 3 does"
+    for each in made:
+        for length, said in each.beyond.items():
+            if isinstance(said, str):
+                yield f"{each.name} at {int(length):,}: {said}"
+
+
+# ---------------------------------------------------------------- for scripts
+
+
+def told(compared: Comparison) -> dict[str, Any]:
+    """All that a comparison found: what the page shows and scripts read."""
+    known = ("regard", "torch", "processor", "device", "threads", "started", "command")
+    tables = []
+    for table in compared.tables:
+        made = rows(compared, table)
+        tables.append({"title": table.part.title, "over": table.part.over, "seeds": compared.study.seeds,
+                       "rows": [tree(each) for each in made], "columns": columns(made), "notes": list(notes(made))})
+    return {"title": compared.study.title, "about": compared.study.about, "tables": tables,
+            **{name: compared.kept.get(name) for name in known}}  # fmt: skip
+
+
+def write(compared: Comparison) -> Path:
+    """compare.csv; and the tables into compare.json, beside what they were made of."""
+    compared.kept["tables"] = told(compared)["tables"]
+    compared.save()
+    parts = [as_csv(rows(compared, table), table.part.title or table.part.recipe) for table in compared.tables]
+    path = compared.out / "compare.csv"
+    write_text(path, "\n".join(parts))
+    return path
+
+
+def tree(each: Row) -> dict[str, Any]:
+    """A row as nested plain values."""
+    mean = each.validation
+    return {
+        "name": each.name, "chosen": each.chosen, "refused": each.refused or None, "parameters": each.parameters,
+        "tokens": each.tokens, "validation": mean and mean.mean, "spread": mean and mean.spread,
+        "seeds": list(mean.each) if mean else [],
+        "scores": {name: {"mean": score.mean, "spread": score.spread} for name, score in each.scores.items()},
+        "step_seconds": each.step_seconds, "memory": each.memory, "tokens_a_second": each.speed, "error": each.error,
+        "growth": each.growth, "context": each.context, "beyond": each.beyond,
+    }  # fmt: skip
+
+
+def as_csv(made: list[Row], title: str = "") -> str:
+    """One line a variant."""
+    scores = dict.fromkeys(name for each in made for name in each.scores)
+    lengths = dict.fromkeys(length for each in made for length in each.beyond)
+    head = ["table", "variant", "refused", "parameters", "tokens", "validation", "spread", *scores,
+            *(f"validation at {length}" for length in lengths), "step_seconds", "memory", "tokens_a_second", "error",
+            "exponent", "formula"]  # fmt: skip
+    written = io.StringIO()
+    lines = csv.writer(written, lineterminator="\n")
+    lines.writerow(head)
+    for each in made:
+        mean = each.validation
+        lines.writerow([
+            title, each.name, each.refused, each.parameters, each.tokens, mean and mean.mean, mean and mean.spread,
+            *(each.scores[name].mean if name in each.scores else None for name in scores),
+            *(each.beyond.get(length) for length in lengths), each.step_seconds, each.memory, each.speed, each.error,
+            each.growth.get("exponent"), each.growth.get("formula"),
+        ])  # fmt: skip
+    return written.getvalue()

@@ -1,0 +1,115 @@
+"""Reading one table whose rows are told ahead: windows over the rows to train on, and over those kept back.
+
+    rows     0 ─────────── train ─────────── 8,640 ── validation ── 11,520 ── test ── 14,400
+    windows  read and tell among these           tell among these       tell among these; all may read what was before
+"""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from regard import config, data
+from regard.config import ConfigError, DataError
+from regard.data import store
+from regard.data.series import Outlooks, Series, read_series
+from regard.data.sources import few, heeded
+from regard.tasks.forecast import Forecast
+from regard.train.reading import READERS, Reading, Voice
+from regard.train.sensing import without_text
+
+USUAL = config.Data().validation
+
+
+def read_forecast(recipe: config.Recipe, voice: Voice) -> Reading:
+    """The data of a recipe that tells how a series goes on."""
+    without_text(recipe)
+    task, c, model = recipe.task, recipe.train, recipe.model
+    assert isinstance(task, config.Forecast) and isinstance(model, config.Transformer)
+    if c.tokens is not None or getattr(c, "augment", None) is not None:
+        name = "tokens" if c.tokens is not None else "augment"
+        raise ConfigError(f"train.{name}: windows are all of one length and read as they are; leave it out")
+    Forecast(task).check(model)
+    front, head = model.embed, model.head
+    assert isinstance(front, config.Series) and isinstance(head, config.Horizon)
+    series, digest = one_series(recipe.data.sources, recipe.data, task)
+    borders = parted(series, recipe.data, task)
+    front = standardised(front, series, series.values[: borders[0][1]])
+
+    def windows(name: str, of: Series, first: int, last: int, size: int) -> Outlooks:
+        return Outlooks(f"{name} of {of.name}", of.values, first, last, front.length, head.horizon, size, c.seed,
+                        front.count * (front.channels if front.mix == "independent" else 1))  # fmt: skip
+
+    train = windows("train", series, *borders[0], c.batch)
+    validation = None
+    if recipe.data.validations:
+        other, more = one_series(recipe.data.validations, recipe.data, task)
+        same_columns(other, series)
+        there = chosen(parted(other, recipe.data, task), task) if task.split else (0, len(other))
+        validation, digest = windows("kept", other, *there, c.batch), store.key([digest, more])
+    elif len(borders) > 1:
+        validation = windows(task.part, series, *chosen(borders, task), c.batch)
+    recipe = replace(recipe, model=replace(model, embed=front))
+    return Reading(recipe, None, Forecast(task, scale=front.scale), train, validation, digest)
+
+
+def one_series(names: tuple[str, ...], how: config.Data, task: config.Forecast) -> tuple[Series, str]:
+    """The only table there is, and what tells it from others."""
+    found = data.tables(names, how)
+    heeded(how, found)
+    if how.bad == "skip":
+        raise ConfigError("data.bad: rows of a series cannot be passed over; leave it out, and set task.gaps")
+    if len(found) != 1:
+        raise DataError(f"{few([table.name for table in found])}: {len(found)} tables; a series is one, so name that "
+                        "alone")  # fmt: skip
+    return read_series(found[0], task), store.key(["series", found[0].digest, config.tree(task)])
+
+
+def same_columns(series: Series, known: Series) -> None:
+    if series.names != known.names:
+        raise DataError(f"{series.name}: columns {', '.join(series.names)}, and {known.name} has "
+                        f"{', '.join(known.names)}; name the same ones by task.columns")  # fmt: skip
+
+
+def parted(series: Series, how: config.Data, task: config.Forecast) -> list[tuple[int, int]]:
+    """The first and the last row of each part: to train on, to validate on, to test on."""
+    sizes, rows, share = list(task.split), len(series), how.validation
+    if task.split and isinstance(share, float) and share != USUAL:
+        raise ConfigError(f"data.validation: {share:g}, and task.split says how many rows are kept back; leave one of "
+                          "the two out")  # fmt: skip
+    if sum(sizes) > rows:
+        raise ConfigError(f"task.split: {sum(sizes):,} rows, and {series.name} has {rows:,}; name fewer")
+    if not sizes:
+        back = int(share * rows) if isinstance(share, float) else 0
+        sizes = [rows - back, back] if back else [rows]
+    borders = [sum(sizes[:place]) for place in range(len(sizes) + 1)]
+    return list(zip(borders, borders[1:], strict=False))
+
+
+def chosen(borders: list[tuple[int, int]], task: config.Forecast) -> tuple[int, int]:
+    """The rows that are asked to validate: those after the training rows, or the last ones."""
+    if task.part == "test" and len(borders) < 3:
+        raise ConfigError("task.part: no rows are to test on; name three numbers in task.split")
+    return borders[2 if task.part == "test" else 1]
+
+
+def standardised(front: config.Series, series: Series, rows: Tensor) -> config.Series:
+    """The front end with what the training rows settle: columns, their means and deviations."""
+    if front.channels not in (0, len(series.names)):
+        raise ConfigError(f"model.embed.channels: {front.channels}, and {series.name} has {len(series.names)} columns "
+                          f"({', '.join(series.names)}); leave it out")  # fmt: skip
+    if front.names and front.names != series.names:
+        raise DataError(f"{series.name}: columns {', '.join(series.names)}, and the model was made for "
+                        f"{', '.join(front.names)}; name the same ones by task.columns")  # fmt: skip
+    if front.center:  # settled before, as in a run that goes on
+        return front
+    exact = rows.double()
+    center, scale = exact.mean(0), exact.std(0, correction=0)
+    if not bool((scale > 0).all()):
+        still = series.names[int(scale.argmin())]
+        raise DataError(f"{series.name}: column {still!r} never changes in the {len(rows):,} training rows; leave it "
+                        "out by task.columns")  # fmt: skip
+    return replace(front, channels=len(series.names), names=series.names, center=tuple(center.tolist()),
+                   scale=tuple(scale.tolist()))  # fmt: skip
+
+
+READERS["forecast"] = read_forecast

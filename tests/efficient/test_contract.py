@@ -1,0 +1,195 @@
+"""The laws of the table find what is wrong with a kernel, and nothing wrong with ours."""
+
+import json
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from regard import config
+from regard.cli.check import check_kernel
+from regard.core.kernels import KERNELS, kernel, pattern, reference, scores, shared
+from regard.core.masks import CAUSAL, EVERYTHING, PADDING
+from regard.efficient.contract import LAWS, contract, judged
+from regard.efficient.grown import Peak
+from regard.efficient.subject import Subject
+from regard.efficient.yours import entered
+
+OURS = [
+    "reference", "fused", "short", "tiled(5)", "local", "cells", "sparse", "topk(3)", "additive(5)", "linear",
+    "performer(16)", "linformer(4)", "lsh(4, 2)", "varlen",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def table_as_it_was(monkeypatch):
+    monkeypatch.setattr("regard.core.kernels.KERNELS", KERNELS)
+    before, said = dict(KERNELS), list(config.KERNELS)
+    yield
+    KERNELS.clear()
+    KERNELS.update(before)
+    config.KERNELS[:] = said
+
+
+def verdicts(said, *laws):
+    subject = Subject(said)
+    return {law: judged(law, list(LAWS[law](subject))).verdict for law in laws or LAWS}
+
+
+@pytest.mark.spec("S184")
+@pytest.mark.parametrize("said", OURS)
+def test_our_kernels_keep_every_law_they_do_not_refuse(said):
+    found = verdicts(said)
+
+    assert "fail" not in found.values()
+    assert "pass" in found.values() or said == "varlen"  # which needs a GPU
+
+
+# ---------------------------------------------------------------- kernels that break one law each
+
+
+def simple(ask):
+    return "" if ask.mask in (EVERYTHING, CAUSAL, PADDING, CAUSAL & PADDING) else "takes everything and causal"
+
+
+def broken(name, **facts):
+    return kernel(f"broken_{name}", refuses=simple, **facts)
+
+
+@broken("reference")
+def another_scale(q, k, v, plan, how):
+    return reference(2 * q, k, v, plan, how)
+
+
+@broken("gradients", exact=False)
+def no_gradient_for_keys(q, k, v, plan, how):
+    return reference(q, k.detach(), v, plan, how)
+
+
+@broken("future", exact=False)
+def looks_ahead(q, k, v, plan, how):
+    return scaled_dot_product_attention(q, shared(k, q), shared(v, q), scale=how.scale)
+
+
+@broken("crowd", exact=False)
+def looks_ahead_without_a_gradient(q, k, v, plan, how):
+    return reference(q / k.detach().abs().amax((2, 3), keepdim=True).amax(1, keepdim=True), k, v, plan, how)
+
+
+@broken("nobody", exact=False)
+def divides_by_nothing(q, k, v, plan, how):
+    return scores(q, k, how.scale, plan.table(q, None)).softmax(-1) @ shared(v, q)
+
+
+@broken("groups", exact=False)
+def shares_in_turn(q, k, v, plan, how):
+    k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))
+    return pattern(scores(q, k, how.scale, plan.table(q, None))) @ v
+
+
+@broken("chance", exact=False)
+def draws_anew(q, k, v, plan, how):
+    return reference(q + 0.1 * torch.randn_like(q), k, v, plan, how)
+
+
+@broken("raises", exact=False)
+def raises(q, k, v, plan, how):
+    raise IndexError("off by one")
+
+
+MINE = {name: KERNELS.pop(name) for name in list(KERNELS) if name.startswith("broken_")}
+config.KERNELS[:] = [name for name in config.KERNELS if name not in MINE]
+
+
+@pytest.mark.spec("S184")
+@pytest.mark.parametrize(
+    "name, law",
+    [
+        ("broken_reference", "equals reference"), ("broken_future", "the future"), ("broken_future", "padding"),
+        pytest.param("broken_gradients", "gradients", marks=pytest.mark.slow), ("broken_crowd", "the future"),
+        ("broken_nobody", "nobody"), ("broken_groups", "grouped heads"), ("broken_chance", "the same twice"),
+        ("broken_future", "cache"),
+    ],
+)  # fmt: skip
+def test_a_kernel_that_breaks_a_law_is_found_out(name, law):
+    kernel(name, exact=MINE[name].exact, refuses=simple)(MINE[name].run)
+
+    assert verdicts(name, law)[law] == "fail"
+
+
+def test_a_kernel_that_raises_has_failed_and_the_rest_is_still_examined():
+    kernel("broken_raises", exact=False, refuses=simple)(raises)
+    found = contract("broken_raises", longest=512)
+
+    assert [each.verdict for each in found].count("fail") == len(found) - 1  # but for what it is not asked
+    assert "IndexError: off by one" in found[1].evidence
+
+
+def test_a_kernel_there_is_not_is_suggested():
+    with pytest.raises(config.ConfigError, match="no kernel 'linera'; did you mean 'linear'"):
+        contract("linera")
+
+
+@pytest.mark.slow
+@pytest.mark.spec("S114", "S184")
+def test_growth_tells_squares_from_lines():
+    dense, line = (contract(said, longest=1024)[-1] for said in ("reference", "linear"))
+
+    assert float(dense.evidence.split("memory as n^")[1][:4]) > 1.8
+    assert float(line.evidence.split("memory as n^")[1][:4]) < 1.1
+    assert contract("reference", longest=1024, exponent=0.1)[-1].verdict == "fail"
+
+
+def test_a_peak_counts_what_is_there_at_once():
+    with Peak() as held:
+        x = torch.zeros(1000)
+        for _ in range(5):
+            x = x + 1
+
+    assert held.most == 2 * 4000 and held.now == 4000
+
+
+# ---------------------------------------------------------------- a file of one's own
+
+FILE = """
+from regard.core.kernels import kernel, reference
+
+@kernel("mine")
+def mine(q, k, v, plan, how):
+    return reference(q, k, v, plan, how){more}
+"""
+
+
+@pytest.mark.spec("S184")
+@pytest.mark.parametrize("more, code", [("", 0), (" * 1.01", 1)])
+def test_a_file_of_ones_own_is_held_to_the_laws(tmp_path, capsys, more, code):
+    (tmp_path / "mine.py").write_text(FILE.format(more=more))
+
+    assert check_kernel(str(tmp_path / "mine.py"), longest=512) == code
+    shown = capsys.readouterr().out
+    assert "equals reference" in shown and ("fail" in shown) == bool(code)
+    assert ("it keeps the laws" in shown) == (not code)
+
+
+def test_a_script_reads_json(capsys):
+    assert check_kernel("linear", longest=512, json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+
+    assert told["kept"] is True
+    assert {row["check"] for row in told["kernels"]["linear"]} == {*LAWS, "growth"}
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("x = 1", "enters no kernel"),
+        ("def f(:", "line 1: SyntaxError"),
+        ("\nraise RuntimeError('no')", "line 2: RuntimeError: no"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(tmp_path, text, why):
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(config.DataError, match=why):
+        entered(tmp_path / "mine.py")
+    with pytest.raises(config.DataError, match="no such file"):
+        entered(tmp_path / "yours.py")

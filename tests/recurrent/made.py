@@ -1,0 +1,55 @@
+"""Small models of the older kinds: a name for each, and the config that it means."""
+
+from parity.near import randomise
+
+import regard
+from regard import config as C
+
+B, N, S, D, V = 3, 11, 7, 12, 19  # S: tokens of a source
+ROOM = 16  # slots of a cache
+STACKS = {
+    "rnn": {"cell": "rnn"}, "gru": {"cell": "gru"}, "lstm": {"cell": "lstm"}, "cnn": {"cell": "cnn"},
+    "cnn dilated": {"cell": "cnn", "size": 2, "dilation": 3}, "narrow lstm": {"cell": "lstm", "width": 5},
+}  # fmt: skip
+MIXERS = {
+    "fc": C.Connect(length=ROOM), "conv": C.Convolve(size=3), "dilated": C.Convolve(size=2, dilation=3),
+    "1x1": C.Convolve(size=1), "rnn": C.Recur(cell="rnn"), "gru": C.Recur(cell="gru"), "lstm": C.Recur(cell="lstm"),
+    "ssm": C.Space(states=6), "none": C.Nothing(),
+}  # fmt: skip
+
+
+def whole(trunk, **changes):
+    """A model in eval mode, its biases and gains moved from where they begin."""
+    head = C.Vocabulary(tied=False)
+    made = regard.build(C.Transformer(embed=C.Embed(vocab=V), trunk=trunk, head=head, **changes)).eval()
+    randomise(made)
+    return made
+
+
+def stack(name, mask="causal", **changes):
+    return C.Recurrent(**{"dim": D, "depth": 2, "dropout": 0.0, "mask": mask, **STACKS[name], **changes})
+
+
+def blocks(name, mask="causal", **changes):
+    attention, mlp = C.Attention(heads=3), C.MLP(hidden=17)
+    settings = {"dim": D, "depth": 2, "mask": mask, "attention": attention, "mlp": mlp, "dropout": C.NO_DROPOUT}
+    return C.Trunk(mixer=MIXERS[name], position=C.Nowhere(), **{**settings, **changes})
+
+
+def every(mask="causal"):
+    """All of them by name; even windows have no middle to look both ways from."""
+    found = {f"stack {name}": (stack, name) for name in STACKS} | {f"mixer {name}": (blocks, name) for name in MIXERS}
+    return {name: made for name, made in found.items() if mask == "causal" or "dilated" not in name}
+
+
+def model(name, mask="causal", **changes):
+    make, kind = every(mask)[name]
+    return whole(make(kind, mask, **changes))
+
+
+def pair(cell="gru", cross="additive", depth=2, **changes):
+    """An encoder-decoder; one that is told a fixed vector reads its source from left to right."""
+    reads = "causal" if cross == "fixed" else "everything"
+    encoder = C.Encoder(trunk=C.Recurrent(cell=cell, dim=D, depth=1, mask=reads, dropout=0.0))
+    trunk = C.Recurrent(cell=cell, dim=D, depth=depth, cross=cross, dropout=0.0)
+    return whole(trunk, encoder=encoder, **changes)

@@ -1,0 +1,179 @@
+"""Recipes of pictures and texts: trained, saved, resumed bit for bit, shared by ranks, and opened again."""
+
+import os
+
+import pytest
+import torch
+from torch.testing import assert_close
+from train.crew import Crew
+from train.made import advanced, lines
+
+import regard
+from regard import config
+from regard.data.emoji import pictures
+from regard.train.evaluate import evaluate
+from regard.zoo import read_recipe
+
+DATA = """
+[data]
+source = "emoji:validation"
+validation = "emoji:test"
+[text]
+kind = "bpe"
+vocab = 400
+[train]
+steps = 6
+batch = 7
+context = {context}
+compile = false
+device = "cpu"
+eval_every = 3
+save_every = "none"
+[train.schedule]
+kind = "constant"
+warmup = 2
+[task]
+kind = "{task}"
+"""
+SMALL = "dim = 12\ndepth = 1\nheads = 3\nhidden = 20\n"
+SHAPES = {
+    "contrast": DATA.format(task="contrast", context=40) + f"""
+label = "label"
+[model]
+kind = "towers"
+[model.image]
+embed = {{kind = "patches", size = 16, image = 32}}
+{SMALL}
+[model.text]
+{SMALL}
+""",
+    "caption": DATA.format(task="caption", context=40) + f"""
+[model]
+{SMALL}
+trunk = {{cross = "last", mask = "causal"}}
+[model.encoder]
+embed = {{kind = "patches", size = 16, image = 32}}
+""",
+    "prefix": DATA.format(task="caption", context=40) + f"""
+[model]
+{SMALL}
+mask = "prefix(4)"
+position = {{kind = "learned"}}
+[model.embed]
+kind = "mixed"
+seen = {{kind = "patches", size = 16, image = 32, cls = false}}
+""",
+    "draw": DATA.format(task="draw", context=60) + f"""
+pixels = {{palette = 9, grid = [4, 4]}}
+[model]
+{SMALL}
+position = {{kind = "learned"}}
+""",
+}  # fmt: skip
+every = pytest.mark.parametrize("shape", SHAPES)
+
+
+@pytest.fixture
+def recipe(desk):
+    for name, text in SHAPES.items():
+        (desk / f"{name}.toml").write_text(text)
+    return lambda shape, *changes: read_recipe(f"{shape}.toml", changes)
+
+
+@every
+def test_a_run_goes_on_bit_for_bit(recipe, desk, shape):
+    whole = regard.Run.from_recipe(recipe(shape))
+    want = advanced(whole)
+    half = regard.Run.from_recipe(recipe(shape))
+    first = advanced(half, 3)
+    half.save(desk / "half")
+    rest = regard.Run.from_recipe(recipe(shape))
+    rest.load(desk / "half")
+
+    assert first + advanced(rest) == want
+    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), rest.model.parameters(), strict=True))
+
+
+@every
+def test_a_model_that_is_saved_and_opened_says_the_same(recipe, desk, shape):
+    run = regard.Run.from_recipe(recipe(shape, "train.steps=2"))
+    advanced(run)
+    run.save(desk / "kept")
+    model, batch = regard.load(desk / "kept", device="cpu"), run.validation.batches()
+
+    assert model.task == run.recipe.task and model.c == run.recipe.model
+    assert model.tokenizer.text() == run.tokenizer.text()
+    given = list(batch)
+    assert evaluate(model, given, run.task, scores=True) == evaluate(run.model, given, run.task, scores=True)
+    images, texts = list(pictures()[:2]), ["red heart", "dog"]
+    said = {"contrast": lambda: model.match(images, texts), "caption": lambda: model.caption(images, new=3),
+            "prefix": lambda: model.caption(images, new=3), "draw": lambda: model.paint(texts, seed=0)}  # fmt: skip
+    assert len(said[shape]()) == 2
+
+
+@every
+def test_workers_make_the_same_batches(recipe, shape):
+    plain, ahead = (regard.Run.from_recipe(recipe(shape, f"train.workers={count}")) for count in (0, 1))
+    for step in range(3):
+        assert_close(ahead.data.batch(step), plain.data.batch(step), rtol=0, atol=0)
+
+
+def test_evaluation_scores_what_a_run_kept_back_or_other_data(recipe, desk):
+    regard.train.fit(recipe("contrast", "train.steps=2"), "run")
+    own, other = regard.evaluate("run"), regard.evaluate("run", "emoji:validation")
+
+    assert (own.data, other.data) == ("emoji:test", "emoji:validation")
+    assert {"image to text R@1", "text to image R@5", "zero-shot"} <= set(own.scores)
+    assert own.loss != other.loss
+
+
+@pytest.mark.parametrize("shape, change, sentence", [
+    ("contrast", "train.accumulate=2", "train.accumulate: 2, and task 'contrast' tells each pair from all others"),
+    ("contrast", "train.parallel=fsdp", "train.parallel: fsdp cuts every weight in parts"),
+    ("contrast", "train.chunk=8", "train.chunk: task 'contrast' answers in no vocabulary"),
+    ("contrast", "train.pack=true", "train.pack: task 'contrast' asks of each pair by itself"),
+    ("contrast", "train.augment.mixup=0.2", "train.augment: mixup and cutmix mix the answers too"),
+    ("contrast", "model.text.vocab=30", r"model.towers\[1\].embed.vocab: 30, and there are"),
+    ("contrast", "task.text=caption", "no column 'caption'"),
+    ("caption", "train.context=4", "has [0-9]+ tokens, and there is room for 3; make train.context larger"),
+    ("caption", "model.encoder.trunk.position={kind='learned', length=3}", "length: 3, and the front end makes 5"),
+    ("prefix", "model.position.length=20", "train.context: 44 is longer than model.trunk.position.length 20"),
+    ("draw", "task.pixels.palette=4000000", "palette"),
+    ("draw", "train.context=17", "train.context: 17 tokens, and a picture has 16"),
+])  # fmt: skip
+def test_a_mistake_in_a_recipe_is_one_sentence(recipe, shape, change, sentence):
+    with pytest.raises((config.ConfigError, config.DataError), match=sentence):
+        regard.Run.from_recipe(recipe(shape, change))
+
+
+# ---------------------------------------------------------------- many ranks
+
+
+@pytest.fixture(scope="module")
+def crew(tmp_path_factory):
+    if not hasattr(os, "pidfd_open"):
+        pytest.skip("processes are watched as only Linux can")
+    place = tmp_path_factory.mktemp("crew")
+    for name, text in SHAPES.items():
+        (place / f"{name}.toml").write_text(text)
+    made = Crew(place)
+    yield made
+    made.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pairs", [7, 1, 2])
+def test_two_ranks_tell_apart_what_one_process_does(crew, pairs):
+    plain = ("model.image.dropout=0", "model.text.dropout=0", "train.optimizer.lr=1e-4", f"train.batch={pairs}")
+    runs = []
+    for size in (1, 2):
+        out = f"{pairs} on {size}"
+        end = crew.run("train", "contrast.toml", *plain, "--out", out, size=size)
+        assert end.codes == [0] * size, end
+        runs.append([line for line in lines(crew.place / out / "log.jsonl") if "health" not in line])
+    for mine, line in zip(*runs, strict=True):
+        for key in ("loss", "eval_loss", "image to text R@5", "zero-shot"):
+            if key in line:
+                assert abs(mine[key] - line[key]) <= 1e-6, (mine, line)
+        if "norm" in line:  # Adam's first steps divide gradients by themselves, and what is rounded grows
+            assert mine["norm"] == pytest.approx(line["norm"], rel=1e-5)
