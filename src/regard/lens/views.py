@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import config
+from regard.config.names import called
 from regard.core.kernels import KERNELS
 from regard.core.layers import Attention
 from regard.core.model import Trunk
@@ -92,7 +93,8 @@ def refusal(model: Any) -> str:
         return "a recurrent stack has no heads, and those beside it are not looked at alone"
     for where, trunk in trunks(model).items():
         kernel = trunk.c.attention.kernel
-        if kernel != "auto" and not KERNELS[kernel].exact:
+        name, _ = called(kernel)
+        if name != "auto" and not KERNELS[name].exact:
             return f"{where}.attention.kernel: {kernel!r} has no table of who looks at whom; set it to auto"
     return ""
 

@@ -46,8 +46,9 @@ class Ghost:
     """A model of fake tensors, and the mode in which it can be called."""
 
     def __init__(self, c: Config, device: str = "cpu") -> None:
-        self.mode, self.device = FakeTensorMode(), torch.device(device)
         self.model: Any = outline(c)
+        recurrent = any(isinstance(part, nn.RNNBase) for part in self.model.modules())  # the GPU's have no ghosts
+        self.mode, self.device = FakeTensorMode(), torch.device("cpu" if recurrent else device)
         known: dict[int, nn.Parameter] = {}  # tied weights stay one
         for module in self.model.modules():
             for name, weight in module.named_parameters(recurse=False):

@@ -24,7 +24,7 @@ def samples(run: Run, whole: bool, until: Until, say: Callable[[str], object]) -
                 yield from texts(run, whole, until)
             elif isinstance(run.task, Translate) and run.validation is not None:
                 yield from translations(run, until)
-        except config.RunError as problem:  # a model that has diverged says nothing, and its report says that
+        except (config.RunError, config.ConfigError) as problem:  # it has diverged, or cannot write step by step
             say(f"no sample: {problem}")
 
 

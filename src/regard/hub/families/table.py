@@ -13,7 +13,7 @@ from typing import Any
 
 from regard import config
 from regard.config import DataError
-from regard.config.names import did_you_mean
+from regard.config.names import called, did_you_mean
 from regard.core.kernels import KERNELS
 from regard.core.masks import mask
 from regard.hub.families.theirs import PRECISIONS, Theirs
@@ -138,7 +138,8 @@ def settled_attention(trunk: config.Trunk) -> config.Attention:
     c, width = trunk.attention, trunk.head_width
     heads = trunk.heads[0] if len(set(trunk.heads)) == 1 else trunk.heads
     usual = 1 / math.sqrt(width)
-    exact = c.kernel in KERNELS and KERNELS[c.kernel].exact
+    name, _ = called(c.kernel)
+    exact = name in KERNELS and KERNELS[name].exact
     return replace(
         c,
         heads=heads,
