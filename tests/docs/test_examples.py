@@ -143,6 +143,7 @@ SHORTER = {  # what makes a run of minutes one of seconds; the rest of a command
     **dict.fromkeys(("regard train lstm", "regard train gru", "regard train bahdanau", "regard train fixed-vector"),
                     "train.steps=2 train.batch=2 report.new=5 model.dim=16 data.validation=0.002"),
     "regard train bilstm": "train.epochs=none train.steps=2 train.context=16 model.dim=16",
+    "regard train pixels": "train.steps=2 train.batch=2 model.dim=16 model.depth=1 model.heads=2",
     "regard train emoji-clip": "train.steps=2 train.batch=4 model.image.depth=1 model.text.depth=1 "
                                "model.image.embed.size=8",
     "regard train emoji-caption": "train.steps=2 train.batch=4 train.best=false model.dim=16 model.depth=1 "

@@ -138,7 +138,7 @@ def before(step: int, rank: int, what) -> None:
     ask = advance.ask
 
     def asked(self, batch, place, last):
-        answer = what(self, batch, last) if rank == 1 and self.run.step + 1 == step else None
+        answer = what(self, batch, place, last) if rank == 1 and self.run.step + 1 == step else None
         return ask(self, batch, place, last) if answer is None else answer
 
     advance.ask = asked

@@ -219,7 +219,7 @@ def given(batch: Any, model: nn.Module) -> dict[str, Tensor]:
     """What of a batch the model reads: the ids, and what its front end takes by name."""
     if isinstance(batch, Tensor):
         return {"ids": batch[:, :-1]}
-    takes = signature(unwrapped(model).embed.forward).parameters
+    takes = signature(unwrapped(model).embed.forward).parameters.keys() - {"start"}  # of a cache, not of an answer
     return {name: table for name, table in batch.items() if name in ("ids", *INPUTS) or name in takes}
 
 
