@@ -24,7 +24,7 @@ from regard.train.compare.study import axes, shortened, split
 from regard.train.fitting import Fitting
 
 KEY = "model.kernel=reference,fused"
-LENGTHS = (1024, 2048, 4096)
+LENGTHS = (2048, 4096, 8192)
 
 
 def asked(*keys, seeds=1, recipe="recipe.toml"):
@@ -348,7 +348,7 @@ def test_the_exponent_is_the_power_that_time_grows_with(desk, recipe, monkeypatc
 
     monkeypatch.setattr(dense, "clock", lambda device: now[0])
     try:
-        found = dense.exponent(lambda length: recipe("model.kernel=paced", f"train.context={length}"), 4096)
+        found = dense.exponent(lambda length: recipe("model.kernel=paced", f"train.context={length}"), LENGTHS[-1])
     finally:
         del KERNELS["paced"]
         config.trunk.KERNELS.remove("paced")

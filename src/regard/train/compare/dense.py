@@ -22,10 +22,10 @@ from regard.train.compare.probes import first
 from regard.train.evaluate import moved
 from regard.train.run import Run
 
-SHORTEST, LONGEST, LONG, LAST = 1024, 32_768, 0.05, 3  # tokens; seconds that end it; lengths that are fitted
+SHORTEST, LONGEST, LONG, LAST = 2048, 131_072, 0.04, 3  # tokens; seconds that end it; lengths that are fitted
 CPU = torch.device("cpu")
 WORDS = 256  # of a vocabulary that nobody reads
-AGAIN = 3  # times that each length is measured; the quickest counts, for nothing is quicker than it can be
+AGAIN = 5  # times that each length is measured; the quickest counts, for nothing is quicker than it can be
 
 Watched = Callable[[Kernel, Tensor, Tensor, Tensor, Plan, How], Tensor]
 
@@ -83,7 +83,8 @@ def exponent(
 
     `read` gives the recipe for texts of a length, which doubles until a pass takes long enough to be sure of; the
     longest few are fitted. Timed is what stands between the maps of one layer: the kernel of attention, or the mixer
-    in its place; forward, one text. On a CPU it is the processor's time, which others on the machine take no part of.
+    in its place; forward, one text. On a CPU it is the processor's time of one thread: others on the machine, and
+    threads that wait for each other, would hide the law.
     """
     lengths, times, name, longest = list[int](), list[float](), "", longest or LONGEST
     while not times or (times[-1] < LONG or len(times) < LAST) and 2 * lengths[-1] <= longest:
@@ -109,10 +110,21 @@ def mixing(c: config.Transformer, length: int, device: torch.device = CPU) -> tu
             spent[0] += clock(device) - start
             return made
 
-        with watching(timed) if attends(c) else clocked(model.trunk, spent, device), torch.inference_mode():
+        with watching(timed) if attends(c) else clocked(model.trunk, spent, device), torch.inference_mode(), alone():
             model(ids)
         best = min(best, spent[0])
     return best, names[-1]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """One thread for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def thin(c: config.Transformer | config.Towers) -> config.Transformer:
