@@ -9,8 +9,9 @@ meaning than softmax: a model is trained with it, not converted to it. A scale o
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core.kernels import How, Plan, kernel
+from regard.core.kernels import How, Plan, kernel, shared
 from regard.core.layers import Attention
+from regard.efficient import swift
 from regard.efficient.pairs import numbers
 from regard.efficient.scan import State, refuses, weighed
 
@@ -23,6 +24,8 @@ def entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> Stat
 @kernel("linear", exact=False, refuses=refuses, entry=entry)
 def linear(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
     numbers("linear", plan.given)
+    if how.past is None and swift.fits(q, v, plan.ask):
+        return swift.linear(q, shared(k, q), shared(v, q))
     return weighed(positive(q), positive(k), v, plan.ask, how.past)
 
 
