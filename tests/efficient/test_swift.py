@@ -32,7 +32,7 @@ print(swift.segments(q)[0], "segments")
 @pytest.mark.slow
 @pytest.mark.spec("S115")
 def test_the_loops_are_the_table_with_its_upper_half_left_out():
-    if not swift.at_hand():
+    if not swift.AT_HAND:
         pytest.skip("Triton is not installed (it comes with torch for CUDA)")
 
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)

@@ -11,7 +11,7 @@ from regard.core.tokens import line
 from regard.efficient import scan, swift
 from regard.efficient.linear import positive
 
-NEAR = 2e-2
+NEAR = 3e-2  # of the largest; 16-bit products, 25 seeds: values 6e-3, queries 2.4e-2, keys and values 6e-3
 
 
 def given(batch, heads, count, widths, dtype):
@@ -41,9 +41,9 @@ def by_sums(qkv, ask):
     return both(scan.weighed(positive(q), positive(k), v, ask, None), (q, k, v))
 
 
-@cases(size=[(2, 3, 64), (3, 2, 1), (1, 5, 777), (2, 2, 4100)], widths=[(64, 64), (128, 32)])
+@cases(size=[(2, 3, 64), (3, 2, 1), (1, 5, 777), (2, 2, 4100)], widths=[(64, 64), (32, 32), (128, 128)])
 def test_the_loops_are_the_sums(size, widths):
-    if not swift.at_hand():
+    if not swift.AT_HAND:
         raise SkipTest("Triton is not installed")
     qkv = given(*size, widths, torch.bfloat16)
     ask = asked(qkv[0])
@@ -73,4 +73,5 @@ def test_what_they_cannot_do_goes_the_other_way(dtype):
     qkv = given(1, 2, 40, (64, 64), dtype)
 
     assert not swift.fits(qkv[0], qkv[2], asked(qkv[0]))
+    assert not swift.fits(*(x.bfloat16() for x in (qkv[0], qkv[2][..., :32])), asked(qkv[0]))
     assert plan("linear", asked(qkv[0])).run(*qkv, How(0.125)).isfinite().all()
