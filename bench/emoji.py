@@ -3,9 +3,10 @@
     python bench/emoji.py                         three seeds of towers, captions and drawings
     python bench/emoji.py --tasks clip --seeds 1
     python bench/emoji.py --quick                 a few steps of each, to see that all runs
+    python bench/emoji.py --part validation train.steps=500      another length, scored on what may be chosen by
 
 A JSON line for each result, and a table of all at the end. Nothing but the package is needed. The test part is only
-scored. Pictures that were drawn are written to --out.
+scored. Pictures that were drawn are written to --out, a sheet for each seed.
 """
 
 import argparse
@@ -13,6 +14,8 @@ import json
 import math
 import tempfile
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +25,21 @@ from torch import Tensor
 
 import regard
 from regard.data import Record, Tally, chance, tables
+from regard.data.emoji import THINGS
+from regard.generate.pictures import sheet
 from regard.inputs import palette
 from regard.inputs.senses import sense
 from regard.report.pictures import png
 from regard.tasks import Rows, build
 from regard.tasks.contrast import recall
 from regard.tasks.metrics import accuracy, exact, overlap
-from regard.train import evaluate, fit
+from regard.train import evaluate, fit, train
 from regard.zoo import read_recipe
 
 QUICK = ["train.steps=4", "train.schedule.warmup=2", "train.batch=32", "train.eval_every=none", "train.best=false"]
-SMALL = {"clip": ["model.image.depth=1", "model.text.depth=1", "model.image.embed.size=8"],
-         "caption": ["model.depth=1", "model.encoder.embed.size=8"],
-         "prefix": ["model.depth=1", "model.embed.seen.size=8", "model.mask=prefix(16)"],
+SMALL = {"clip": ["model.image.embed.widths=[8,8,16]", "train.workers=0"],
+         "caption": ["model.depth=1", "model.encoder.embed.widths=[8,8,16]"],
+         "prefix": ["model.depth=1", "model.embed.seen.widths=[8,8,16]"],
          "draw": ["model.depth=1", "task.pixels.grid=[4,4]", "task.pixels.palette=8", "train.context=56"]}  # fmt: skip
 Row = dict[str, object]
 
@@ -43,9 +48,25 @@ def read(part: str) -> list[Record]:
     return [record for table in tables([part]) for record in table.records(Tally())]
 
 
-def trained(task: str, seed: int, quick: bool) -> tuple[Any, Row]:
+@dataclass(frozen=True)
+class Asked:
+    """What is scored, the changes to a recipe, and where pictures go."""
+
+    part: str
+    changes: list[str]
+    quick: bool
+    out: Path
+    eyes: bool = False
+
+    @property
+    def held(self) -> list[Record]:
+        return read(f"emoji:{self.part}")
+
+
+def trained(task: str, seed: int, asked: Asked, *more: str) -> tuple[Any, Row]:
     """The model of a recipe: the best by its validation loss, where the recipe keeps that, or the last."""
-    recipe = read_recipe(f"emoji-{task}", [f"train.seed={seed}", *(QUICK + SMALL[task] if quick else [])])
+    changes = [*(QUICK + SMALL[task] if asked.quick else []), *asked.changes, *more]
+    recipe = read_recipe(f"emoji-{task}", [f"train.seed={seed}", *changes])
     with tempfile.TemporaryDirectory() as place:
         end = fit(recipe, Path(place) / "run", quiet=True)
         best = end.out / "best"
@@ -56,21 +77,32 @@ def trained(task: str, seed: int, quick: bool) -> tuple[Any, Row]:
     return model, facts
 
 
+def on_each(measure: Callable[[list[Record]], dict[str, Any]], asked: Asked) -> Row:
+    """What is measured on the part that is asked for; and on the one to choose settings by, beside it."""
+    more = measure(read("emoji:validation")) if asked.part == "test" else {}
+    return measure(asked.held) | {f"validation: {name}": value for name, value in more.items()}
+
+
 # ---------------------------------------------------------------- towers
 
+EYES: dict[int, Any] = {}  # towers by their seed
 
-def towers(seed: int, quick: bool) -> Row:
-    model, facts = trained("clip", seed, quick)
-    test, known = read("emoji:test"), read("emoji")
+
+def towers(seed: int, asked: Asked) -> Row:
+    EYES[seed], facts = trained("clip", seed, asked)
+    return facts | on_each(lambda records: found_by(EYES[seed], records), asked)
+
+
+def found_by(model: Any, test: list[Record]) -> dict[str, float]:
     images, told = model.see([record["image"] for record in test]), model.read([record["both"] for record in test])
     plain = model.read([record["text"] for record in test])
     found = scores(images, told) | {f"caption alone, {name}": value for name, value in scores(images, plain).items()}
-    classes = sorted({record["label"] for record in known})
-    meant = [classes.index(record["label"]) for record in test]
-    for name, texts in (("name", names(classes)), ("groups", groups(classes, known))):
-        vectors = torch.stack([F.normalize(model.read(each).mean(0), dim=-1) for each in texts])
-        found[f"zero-shot by {name}"] = accuracy((images @ vectors.mT).argmax(-1).tolist(), meant)
-    return facts | found
+    for name, classes in CLASSES.items():
+        column, texts = classes()
+        vectors = torch.stack([F.normalize(model.read(each).mean(0), dim=-1) for each in texts.values()])
+        said = [list(texts)[place] for place in (images @ vectors.mT).argmax(-1).tolist()]
+        found |= sorts(name, said, [record[column] for record in test])
+    return found
 
 
 def scores(images: Tensor, texts: Tensor) -> dict[str, float]:
@@ -78,14 +110,25 @@ def scores(images: Tensor, texts: Tensor) -> dict[str, float]:
     return {f"{name} R@{k}": recall(*pair, k) for name, pair in sides.items() for k in (1, 5)}
 
 
-def names(classes: list[str]) -> list[list[str]]:
-    return [[name.replace(" & ", ", ")] for name in classes]
+def sorts(name: str, said: list[str], meant: list[str]) -> dict[str, float]:
+    """How many are right, of all and as the mean over classes."""
+    right = {each: [a == b for a, b in zip(said, meant, strict=True) if b == each] for each in set(meant)}
+    return {f"zero-shot, {name}": accuracy(said, meant),
+            f"zero-shot, {name}, mean over classes": sum(sum(each) / len(each) for each in right.values()) / len(right)}
 
 
-def groups(classes: list[str], known: list[Record]) -> list[list[str]]:
-    """Of each class the names that Unicode gives to its groups, such as animal-bird: their mean stands for it."""
-    found = {name: sorted({record["group"] for record in known if record["label"] == name}) for name in classes}
-    return [[group.replace("-", ", ") for group in found[name]] for name in classes]
+def things() -> tuple[str, dict[str, list[str]]]:
+    return "thing", {word: [word] for word in THINGS}
+
+
+def categories() -> tuple[str, dict[str, list[str]]]:
+    """Of each category the words for what is in it: their mean stands for it, as its name says little."""
+    known = read("emoji")
+    names = sorted({record["label"] for record in known})
+    return "label", {each: sorted({record["thing"] for record in known if record["label"] == each}) for each in names}
+
+
+CLASSES = {"58 things": things, "10 categories": categories}
 
 
 def nearest(test: list[Record], known: list[Record]) -> list[Record]:
@@ -95,24 +138,26 @@ def nearest(test: list[Record], known: list[Record]) -> list[Record]:
     return [known[place] for place in torch.cdist(mine, theirs).argmin(-1).tolist()]
 
 
-def without_towers() -> list[Row]:
-    """Chance; and who finds the most similar picture to train on, and compares words with its text."""
-    test, known = read("emoji:test"), read("emoji")
-    count, labels = len(test), Counter(record["label"] for record in known)
-    often = labels.most_common(1)[0][0]
+def without_towers(asked: Asked) -> list[Row]:
+    """Chance; and who finds the most similar picture to train on, and compares words with its text or has its class."""
+    test, known = asked.held, read("emoji")
+    count = len(test)
     guess: Row = {f"{name} R@{k}": k / count for name in ("image to text", "text to image") for k in (1, 5)}
     guess |= {f"caption alone, {name}": value for name, value in list(guess.items())}
-    guess |= {"zero-shot by name": 1 / len(labels), "zero-shot by groups": 1 / len(labels)}
     like, bags = nearest(test, known), [words(record["both"]) for record in test]
     near = torch.tensor([[shared(words(each["both"]), bag) for bag in bags] for each in like])
     near = near + 1e-6 * torch.rand(near.shape, generator=torch.Generator().manual_seed(0))  # equals in any order
     pixels: Row = {f"image to text R@{k}": hits(near, k) for k in (1, 5)}
     pixels |= {f"text to image R@{k}": hits(near.mT, k) for k in (1, 5)}
-    right = accuracy([each["label"] for each in like], [each["label"] for each in test])
-    usual = accuracy([often] * count, [each["label"] for each in test])
-    return [{"model": "chance", **guess}, {"model": "nearest pixels, shared words", **pixels},
-            {"model": "nearest pixels, its label (trained on labels)", "zero-shot by name": right},
-            {"model": f"always {often}", "zero-shot by name": usual}]  # fmt: skip
+    usual: Row = {}
+    for name, classes in CLASSES.items():
+        column, texts = classes()
+        meant, often = [each[column] for each in test], Counter(each[column] for each in known).most_common(1)[0][0]
+        guess |= {each: 1 / len(texts) for each in sorts(name, meant, meant)}
+        pixels |= sorts(name, [each[column] for each in like], meant)
+        usual |= sorts(name, [often] * count, meant)
+    return [{"model": "chance", **guess}, {"model": "always the most frequent class", **usual},
+            {"model": "nearest pixels: shared words, and the class it is told", **pixels}]  # fmt: skip
 
 
 def words(text: str) -> set[str]:
@@ -131,53 +176,100 @@ def hits(near: Tensor, best: int) -> float:
 # ---------------------------------------------------------------- captions
 
 
-def captions(task: str, seed: int, quick: bool) -> Row:
-    model, facts = trained(task, seed, quick)
-    test = read("emoji:test")
-    said = model.caption([record["image"] for record in test], **({"new": 4, "beams": 1} if quick else {}))
-    return facts | judged(said, test) | {"some": dict(zip([each["text"] for each in test[:6]], said[:6], strict=True))}
+def taught(task: str, seed: int, asked: Asked) -> tuple[Any, Row]:
+    """A model that writes captions, and begins with the eyes of towers that were trained before it."""
+    image = (EYES.get(seed) or trained("clip", seed, asked)[0]).towers[0]
+    changes = [*(QUICK + SMALL[task] if asked.quick else []), *asked.changes, f"train.seed={seed}"]
+    run = regard.Run.from_recipe(read_recipe(f"emoji-{task}", changes))
+    model: Any = run.model
+    (model.encoder_embed or model.embed.seen).load_state_dict(image.embed.state_dict())
+    if model.encoder is not None:
+        model.encoder.load_state_dict(image.trunk.state_dict())
+    for _ in train(run):
+        pass
+    with tempfile.TemporaryDirectory() as place:
+        model = regard.load(run.save(Path(place) / "end"))
+    return model, {"parameters": sum(weight.numel() for weight in model.parameters()), "seconds": round(run.seconds, 1)}
+
+
+def captions(task: str, seed: int, asked: Asked) -> Row:
+    model, facts = (taught if asked.eyes else trained)(task, seed, asked)
+    most = {"new": 4, "beams": 1} if asked.quick else {"new": model.context - 1}
+
+    def written(test: list[Record]) -> dict[str, Any]:
+        said = model.caption([record["image"] for record in test], **most)
+        some = dict(zip([record["text"] for record in test], said, strict=True))
+        return judged(said, test) | {"some": {name: some[name] for name in list(some)[::12]}}
+
+    return facts | on_each(written, asked)
 
 
 def judged(said: list[str], test: list[Record]) -> dict[str, float]:
+    """How many captions are right to the word, and F1 between their words."""
     pairs = list(zip(said, [record["text"] for record in test], strict=True))
     return {"exact": sum(exact(a, [b]) for a, b in pairs) / len(pairs),
             "word F1": sum(overlap(a, [b]) for a, b in pairs) / len(pairs)}  # fmt: skip
 
 
-def without_captions() -> list[Row]:
-    test, known = read("emoji:test"), read("emoji")
-    often = Counter(word for record in known for word in record["text"].split()).most_common(1)[0][0]
+def without_captions(asked: Asked) -> list[Row]:
+    test, known = asked.held, read("emoji")
     order = torch.randperm(len(known), generator=torch.Generator().manual_seed(0)).tolist()
     guess = [known[order[place]]["text"] for place in range(len(test))]
+    near = [each["text"] for each in nearest(test, known)]
     return [{"model": "caption of another picture", **judged(guess, test)},
-            {"model": f"always '{often}'", **judged([often] * len(test), test)},
-            {"model": "caption of the nearest pixels", **judged([each["text"] for each in nearest(test, known)], test)}]
+            {"model": "always 'flag'", **judged(["flag"] * len(test), test)},
+            {"model": "caption of the nearest pixels", **judged(near, test)}]  # fmt: skip
 
 
 # ---------------------------------------------------------------- drawings
 
 
-def drawings(seed: int, quick: bool, out: Path) -> list[Row]:
-    """Bits a pixel with the right text, with another's, and of pixels drawn one by one by how often colours are."""
-    model, facts = trained("draw", seed, quick)
-    c, test = model.task.pixels, read("emoji:test")
-    task = build(model.task, model.tokenizer, model.c, rows=Rows(model.context), sense=sense(c))
-    examples = [task.example(record, model.tokenizer) for record in test]
+def drawings(seed: int, asked: Asked) -> list[Row]:
+    """Bits a pixel with the right text, with another's, without any, and of colours by how often they are."""
+    model, facts = trained("draw", seed, asked)
+    task = build(model.task, model.tokenizer, model.c, rows=Rows(model.context), sense=sense(model.task.pixels))
+    examples = [task.example(record, model.tokenizer) for record in asked.held]
     others = [*examples[7:], *examples[:7]]
     wrong = [mine | {"words": other["words"]} for mine, other in zip(examples, others, strict=True)]
-    found = {name: bits(model, task, each) for name, each in (("bits a pixel", examples), ("with another text", wrong))}
+    found = {"bits a pixel": bits(model, task, examples), "with another text": bits(model, task, wrong)}
+    told = list(dict.fromkeys(record[model.task.text] for record in asked.held[::7]))[:12]
+    asked.out.mkdir(parents=True, exist_ok=True)
+    images = model.paint([text for text in told for _ in range(6)], seed=seed, temperature=0.9).cpu()
+    large = images.repeat_interleave(4, -1).repeat_interleave(4, -2)
+    (asked.out / f"drawn-{seed}.png").write_bytes(png(sheet(large, 6)))
+    return [{"model": "emoji-draw", **facts, **found, "rows of the sheet": told},
+            {"model": "the same, told nothing", **untold(seed, asked)},
+            {"model": "colours by how often they are", "bits a pixel": alone(model, examples)}]  # fmt: skip
+
+
+SAME = {"text": "picture", "thing": "picture", "both": "picture, picture"}
+
+
+def untold(seed: int, asked: Asked) -> Row:
+    """The same recipe, where every text is the same."""
+    with tempfile.TemporaryDirectory() as place:
+        names = {part: f"{place}/{part}.jsonl" for part in ("train", "validation", asked.part)}
+        for part, name in names.items():
+            Path(place, part).mkdir()
+            for number, record in enumerate(read(f"emoji:{part}")):
+                Path(place, part, f"{number}.png").write_bytes(png(record["image"]))
+            same = [SAME | {"image": f"{part}/{number}.png"} for number in range(len(read(f"emoji:{part}")))]
+            Path(name).write_text("".join(json.dumps(each) + "\n" for each in same))
+        model, facts = trained("draw", seed, asked, f"data.source={names['train']}",
+                               f"data.validation={names['validation']}")  # fmt: skip
+        task = build(model.task, model.tokenizer, model.c, rows=Rows(model.context), sense=sense(model.task.pixels))
+        told = [Record({**record, **SAME}, record.where) for record in asked.held]
+        examples = [task.example(record, model.tokenizer) for record in told]
+    return facts | {"bits a pixel": bits(model, task, examples)}
+
+
+def alone(model: Any, examples: list[dict[str, Tensor]]) -> float:
+    """Bits of pixels that know nothing of each other, only how often their colour is."""
+    c = model.task.pixels
     known = palette.ids(torch.stack([sense(c).example(each, "image")["image"] for each in read("emoji")]), c)
     often = torch.bincount(known.flatten(), minlength=c.palette).double() + 1
     here = palette.ids(torch.stack([example["image"] for example in examples]), c).flatten()
-    alone = float(-(often / often.sum()).log2()[here].mean())
-    out.mkdir(parents=True, exist_ok=True)
-    for place, record in enumerate(test[:: max(1, len(test) // 8)][:8]):
-        images = model.paint([record["text"]] * 2, seed=seed, temperature=0.9).cpu()
-        large = images.repeat_interleave(8, -1).repeat_interleave(8, -2)
-        (out / f"{seed}-{place}-{record['text'].replace(' ', '-').replace('/', '-')}.png").write_bytes(
-            png(torch.cat(list(large), -1)))  # fmt: skip
-    return [{"model": "emoji-draw", **facts, **found},
-            {"model": "colours by how often they are", "bits a pixel": alone}]  # fmt: skip
+    return float(-(often / often.sum()).log2()[here].mean())
 
 
 def bits(model: Any, task: Any, examples: list[dict[str, Tensor]]) -> float:
@@ -204,31 +296,40 @@ def table(rows: list[Row], about: str) -> None:
                 print(f"    {column:<32} {sum(values) / len(values):8.4g}{spread}")
 
 
+BASELINES: dict[str, Any] = {"clip": without_towers, "caption": without_captions, "draw": lambda asked: []}
+
+
+def results(task: str, seed: int, asked: Asked) -> list[Row]:
+    if task == "draw":
+        return drawings(seed, asked)
+    return [{"model": f"emoji-{task}", **(towers(seed, asked) if task == "clip" else captions(task, seed, asked))}]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default="clip,caption,prefix,draw")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs/emoji-drawn"))
     parser.add_argument("--quick", action="store_true")
-    asked = parser.parse_args()
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--eyes", action="store_true", help="captions begin with the eyes of towers")
+    parser.add_argument("--part", default="test", choices=("test", "validation"), help="what is scored")
+    parser.add_argument("changes", nargs="*", help="settings of the recipes")
+    given = parser.parse_intermixed_args()  # options and settings in any order
+    asked = Asked(given.part, given.changes, given.quick, given.out, given.eyes)
     tables: dict[str, list[Row]] = {}
-    for task in asked.tasks.split(","):
+    for task in given.tasks.split(","):
         kind = "caption" if task == "prefix" else task
         if kind not in tables:
-            tables[kind] = {"clip": without_towers, "caption": without_captions, "draw": list}[kind]()
+            tables[kind] = BASELINES[kind](asked)
             for row in tables[kind]:
                 print(json.dumps(row), flush=True)
-        for seed in range(1 if asked.quick else asked.seeds):
-            if kind == "draw":
-                made = drawings(seed, asked.quick, asked.out)
-            else:
-                found = towers(seed, asked.quick) if kind == "clip" else captions(task, seed, asked.quick)
-                made = [{"model": f"emoji-{task}", **found}]
-            for row in made:
+        for seed in range(given.first, given.first + (1 if asked.quick else given.seeds)):
+            for row in results(task, seed, asked):
                 print(json.dumps({"seed": seed, **row}), flush=True)
-            tables[kind] += made
+                tables[kind].append(row)
     for kind, rows in tables.items():
-        table(rows, f"{kind}, {len(read('emoji:test'))} pictures held out")
+        table(rows, f"{kind}, {len(asked.held)} pictures held out")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import torch
 
 from regard.config import DataError
 from regard.data import Tally, tables
+from regard.data.emoji import THING, THINGS
 
 PARTS = {"emoji": 1523, "emoji:validation": 208, "emoji:test": 180}
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared/data/emoji-captions"
@@ -26,6 +27,15 @@ def test_a_part_has_its_records_with_a_picture_each(name, count):
     assert all(row["image"].dtype == torch.uint8 and row["image"].shape == (3, 32, 32) for row in rows)
     assert all(row["text"] and row["label"] and row["text_fr"] and row["text_de"] for row in rows)
     assert len({row["label"] for row in rows}) >= 9
+
+
+def test_every_picture_has_a_plain_word_that_texts_to_train_on_use():
+    rows = [row for name in PARTS for row in records(name)]
+    said = {word for row in records("emoji") for word in row["both"].lower().replace(",", " ").split()}
+
+    assert {row["thing"] for row in rows} == {*THINGS} and {*THINGS} <= said
+    assert {row["group"] for row in rows} == {*THING}, "no group is named that is not there"
+    assert {row["thing"] for row in rows if row["label"] == "Flags"} == {"flag"}
 
 
 def test_no_caption_is_in_two_parts():

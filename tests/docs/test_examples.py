@@ -145,9 +145,9 @@ SHORTER = {  # what makes a run of minutes one of seconds; the rest of a command
     "regard train bilstm": "train.epochs=none train.steps=2 train.context=16 model.dim=16",
     "regard train pixels": "train.steps=2 train.batch=2 model.dim=16 model.depth=1 model.heads=2",
     "regard train emoji-clip": "train.steps=2 train.batch=4 model.image.depth=1 model.text.depth=1 "
-                               "model.image.embed.size=8",
-    "regard train emoji-caption": "train.steps=2 train.batch=4 train.best=false model.dim=16 model.depth=1 "
-                                  "model.encoder.trunk.depth=1 model.encoder.embed.size=8",
+                               "model.image.embed.widths=[8,8,16]",
+    "regard train emoji-caption": "train.steps=2 train.batch=4 train.best=false model.dim=24 model.depth=1 "
+                                  "model.encoder.trunk.depth=1 model.encoder.embed.widths=[8,8,16]",
     "regard train emoji-draw": "train.steps=2 train.batch=4 train.best=false model.dim=24 model.depth=1 "
                                "task.pixels.grid=[4,4] train.context=56",
     "regard draw runs/emoji-draw": "--count 2",

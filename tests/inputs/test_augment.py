@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from regard import config as C
 from regard.data import Record
-from regard.inputs.augment import CHANGES, augmented, beta, cropped, levelled, mixed, moved, turning
+from regard.inputs.augment import CHANGES, augmented, beta, border, cropped, levelled, mixed, moved, turning
 from regard.inputs.senses import sense
 
 FRONT = C.Patches(size=3, image=9)
@@ -57,6 +57,27 @@ def test_a_quarter_turn_is_a_quarter_turn():
 
     assert_close(moved(images, turning(torch.tensor([90.0, 0.0]))),
                  torch.stack([images[0].rot90(1, (-2, -1)), images[1]]), atol=1e-3, rtol=0)  # fmt: skip
+
+
+@pytest.mark.parametrize("ground", [0, 90, 255])
+def test_what_comes_in_from_outside_has_the_colour_of_the_border(ground):
+    image = torch.full((1, 3, 9, 11), float(ground))
+    image[..., 4, 5] = 30.0
+    for change in ("slant across", "slant down", "shift across", "shift down", "turn"):
+        out = CHANGES[change](image, torch.tensor([0.9]))
+        away = (out - ground).abs() > 0.01
+
+        assert 3 <= away.sum() <= 3 * 9  # the one pixel, mixed into its neighbours, and nothing else
+
+
+def test_a_border_of_many_colours_gives_their_mean():
+    image = pictures(2).float()
+    ring = torch.ones(9, 11, dtype=torch.bool)
+    ring[1:-1, 1:-1] = False
+    corners = image[..., [0, 0, -1, -1], [0, -1, 0, -1]].sum(-1)  # each stands in two sides
+    want = (image[..., ring].sum(-1) + corners) / (ring.sum() + 4)
+
+    assert_close(border(image)[..., 0, 0], want)
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES.keys() - {"stretch", "level"}))  # which are made, or not

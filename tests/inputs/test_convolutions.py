@@ -74,3 +74,15 @@ def test_what_convolutions_cannot_do_is_one_sentence():
                       trunk=C.Trunk(dim=4, depth=1, mask="causal", **ALONE))  # fmt: skip
     with pytest.raises(ValueError, match="whole images"):
         Transformer(c)(torch.zeros(1, 6, dtype=torch.long))
+
+
+def test_masked_convolutions_drop_in_training_alone():
+    embed = C.MaskedPixels(palette=11, grid=(5, 7), channels=1, values="levels", width=8, blocks=2, dropout=0.5)
+    trunk = C.Trunk(dim=12, depth=1, mask="causal", **ALONE)
+    model = Transformer(C.Transformer(embed=embed, trunk=trunk, head=C.Vocabulary(tied=False, size=11)))
+    ids = torch.randint(11, (3, 5, 7))
+
+    assert not torch.equal(model(ids), model(ids))
+    assert torch.equal(model.eval()(ids), model(ids))
+    with pytest.raises(ValueError, match="dropout: 1.5 is not between 0 and 1"):
+        C.MaskedPixels(palette=11, grid=(5, 7), channels=1, values="levels", dropout=1.5)

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse import csgraph
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 import regard
 from regard import config as C
+from regard.core.model import FRONTS
 from regard.data import Record
 from regard.data.arrays import marked
 from regard.inputs import structure
@@ -73,6 +75,65 @@ def test_distances_are_scipys_shortest_paths_up_to_the_radius():
         assert torch.equal(structure.distances(joined, radius), expected)
 
 
+def kipf(joined):
+    """D^-1/2 (A + I) D^-1/2 by numpy, in float64."""
+    a = joined.double().numpy() + np.eye(joined.shape[-1])
+    root = np.diag(a.sum(1) ** -0.5)
+    return root @ a @ root
+
+
+def few(count):
+    """A graph large enough, and with few enough edges, to be gone along one by one; its last node is joined to none."""
+    joined = graphs(1, count, rate=4 / count)
+    joined[:, -1], joined[..., -1] = False, False
+    return joined
+
+
+@pytest.mark.parametrize("hops", [1, 2, 7])
+def test_hops_are_the_mean_of_a_power_series(hops):
+    joined, x = graphs(B, N), torch.randn(B, N, D)
+    powers = [np.mean([np.linalg.matrix_power(kipf(each), power) for power in range(hops + 1)], 0) for each in joined]
+
+    expected = torch.tensor(np.stack(powers)) @ x.double()
+
+    assert_close(structure.spread(x, joined, hops), expected.float(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows, tables", [(1, 1), (3, 3), (3, 1)])
+def test_along_the_few_edges_of_large_graphs_comes_what_the_whole_table_gives(rows, tables, monkeypatch):
+    count = structure.WORTH + 1
+    joined = torch.cat([few(count) for _ in range(tables)])
+    x, other = torch.randn(rows, count, 3), torch.randn(rows, count, 3)
+    answers = []
+    for worth in (structure.WORTH, count + 1):  # along edges, and by the table
+        monkeypatch.setattr(structure, "WORTH", worth)
+        leaf = x.clone().requires_grad_()
+        for step in (structure.sharing(joined, x.dtype), structure.passing(joined, x.dtype)):
+            (step(step(leaf)) * other).sum().backward()
+            answers += [step(leaf).detach(), leaf.grad.clone()]
+
+    for along, dense in zip(answers[:4], answers[4:], strict=True):
+        assert_close(along, dense, atol=1e-5, rtol=1e-5)
+
+
+def test_only_a_large_graph_with_few_edges_is_gone_along_one_by_one():
+    kinds = [structure.passing(joined, torch.float32).__name__ for joined in (
+        graphs(1, N), graphs(1, structure.WORTH + 1, rate=0.5), few(structure.WORTH + 1))]  # fmt: skip
+
+    assert kinds == ["<lambda>", "<lambda>", "step"]
+
+
+@pytest.mark.parametrize("joined", [graphs(1, N, rate=0.5), few(structure.WORTH + 44)], ids=["table", "along edges"])
+def test_what_passes_is_dropped_at_its_rate_and_keeps_its_mean(joined):
+    rate, x = 0.4, torch.eye(joined.shape[-1])[None]
+
+    drawn = torch.stack([structure.passing(joined, x.dtype, rate)(x) for _ in range(50)])
+
+    kept = drawn[:, joined]  # what came along each edge
+    assert set(kept.unique().tolist()) == {0.0, float(torch.tensor(1 / (1 - rate)))}
+    assert (drawn[:, ~joined] == 0).all() and abs(float((kept > 0).float().mean()) - (1 - rate)) < 0.03
+
+
 # ---------------------------------------------------------------- who is seen
 
 
@@ -97,6 +158,8 @@ STRUCTURES = {
     "distances": (C.Graph(features=F), {"mask": "everything", "position": C.Spatial(radius=3)}),
     "all of it": (C.Graph(features=F, waves=3, walks=4, degrees=3), {"position": C.Spatial(radius=3, tables="layer")}),
     "a graph convolution": (C.Graph(features=F, walks=2), {"mixer": C.Neighbours()}),
+    "sums": (C.Graph(tags=7), {"mixer": C.Neighbours(sums=True)}),
+    "hops": (C.Graph(features=F, hops=3), {"mask": "everything"}),
     "no structure": (C.Graph(tags=7), {"mask": "everything"}),
 }
 
@@ -209,7 +272,65 @@ def test_a_mean_over_neighbours_has_a_quarter_of_attentions_weights():
     assert sizes == [D * D + D, 4 * (D * D + D)]
 
 
+def test_with_sums_a_node_can_count_its_neighbours():
+    star = torch.zeros(2, 7, 7, dtype=torch.bool)
+    star[0, 0, 1:4] = star[0, 1:4, 0] = True  # three around the first
+    star[1, 0, 1:7] = star[1, 1:7, 0] = True  # six
+    mean, sums = (model(C.Graph(tags=1), head=C.Each(out=3), depth=1, mixer=mixer, mask="edges(0)")
+                  for mixer in (C.Attend(), C.Neighbours(sums=True)))  # fmt: skip
+    nodes = torch.zeros(2, 7, dtype=torch.long)
+
+    assert_close(mean(nodes, edges=star)[0, 0], mean(nodes, edges=star)[1, 0], atol=1e-5, rtol=0)
+    assert not torch.allclose(sums(nodes, edges=star)[0, 0], sums(nodes, edges=star)[1, 0], atol=1e-2)
+
+
+def test_sums_are_the_adjacency_times_what_each_gives():
+    made = model(C.Graph(features=F), head=C.Bare(), depth=1, mixer=C.Neighbours(sums=True))
+    edges, mixer = graphs(1, N), made.trunk.blocks[0].attn
+
+    with regard.looking(made, "trunk.embed", "trunk.0.attn.out") as seen:
+        made(torch.randn(1, N, F), edges=edges)
+
+    given = mixer.map(made.trunk.blocks[0].attn_norm(seen["trunk.embed"])[0]).double()
+    expected = (edges[0].double() + torch.eye(N).double()) @ given
+    assert_close(seen["trunk.0.attn.out"][0], expected.float(), atol=1e-5, rtol=1e-5)
+
+
 # ---------------------------------------------------------------- in training
+
+
+def test_hidden_nodes_carry_nothing_and_the_others_as_much_more():
+    front = FRONTS["graph"](C.Graph(features=F, hide=0.4), D)
+    nodes = torch.randn(B, 400, F)
+    plain = front.eval()(nodes).x
+
+    drawn = front.train()(nodes).x
+
+    hidden = (drawn == 0).all(-1)
+    assert 0.33 < float(hidden.float().mean()) < 0.47
+    assert_close(drawn[~hidden], plain[~hidden] / 0.6)
+
+
+def test_a_hidden_node_is_told_of_by_its_neighbours():
+    front = FRONTS["graph"](C.Graph(features=F, hops=1, hide=0.5), D)
+    pair = torch.tensor([[[False, True], [True, False]]])  # each is half of what both get
+
+    drawn = [front.train()(torch.ones(1, 2, F), edges=pair).x[0] for _ in range(40)]
+    plain = front.eval()(torch.ones(1, 2, F), edges=pair).x[0, 0]
+
+    shares = {round((each[0] / plain).mean().item(), 4) for each in drawn}
+    assert shares == {0.0, 0.5, 1.5, 2.0}  # nobody, the other (a quarter of it times two), itself alone, both
+
+
+def test_hops_in_training_draw_by_torchs_seed():
+    made = model(C.Graph(features=F, hops=2, hide=0.5)).train()
+    nodes, edges = torch.randn(B, N, F), graphs(B, N)
+    answers = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        answers.append(made(nodes, edges=edges))
+
+    assert torch.equal(answers[0], answers[1]) and not torch.equal(answers[0], answers[2])
 
 
 def test_signs_of_waves_are_drawn_in_training_alone_and_by_the_given_chance():
@@ -227,12 +348,23 @@ def test_signs_of_waves_are_drawn_in_training_alone_and_by_the_given_chance():
         assert_close(signs.abs(), torch.ones(2, 3))
 
 
-def test_a_compiled_graph_transformer_says_the_same():
-    front, trunk = STRUCTURES["all of it"]
+@pytest.mark.parametrize("name", ["all of it", "hops", "sums", "a graph convolution"])
+def test_a_compiled_graph_transformer_says_the_same(name):
+    front, trunk = STRUCTURES[name]
     nodes, rest = given(front, graphs(B, N))
     made = model(front, **trunk)
 
     assert_close(torch.compile(made, fullgraph=True, backend="aot_eager")(nodes, **rest), made(nodes, **rest))
+
+
+@pytest.mark.parametrize("mixer", [C.Neighbours(), C.Neighbours(sums=True), C.Attend()])
+def test_an_estimate_of_a_large_graph_needs_shapes_alone(mixer):
+    made = model(C.Graph(features=F, hops=2, nodes=structure.WORTH + 1), mixer=mixer)
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        said = made(torch.randn(1, structure.WORTH + 1, F), edges=few(structure.WORTH + 1))
+
+    assert said.shape == (1, 4)
 
 
 TWO = [[0, 1], [1, 2], [0, 2], [3, 4], [4, 5], [3, 5]]  # two triangles
@@ -286,6 +418,8 @@ def test_without_structure_two_triangles_and_a_ring_are_the_same(tags, front, tr
     (C.Graph(features=F), (B, N, F), {}, "the mask reads 'edges'"),
     (C.Graph(features=F, walks=3), (B, N, F), {"edges": (B, N, N)}, "embed.walks is 3, and 0 were given"),
     (C.Graph(features=F), (B, N, F), {"edges": (B, N, N), "waves": (B, N, 2)}, "embed.waves is 0, and 2 were given"),
+    (C.Graph(features=F, hops=2), (B, N, F), {}, "embed.hops goes along edges, and none were given; give edges="),
+    (C.Graph(features=F, degrees=2), (B, N, F), {}, "embed.degrees goes along edges, and none were given"),
 ])  # fmt: skip
 def test_a_front_end_that_is_given_the_wrong_thing_says_what_it_takes(front, nodes, rest, message):
     tables = {name: torch.zeros(shape, dtype=torch.bool) for name, shape in rest.items()}
@@ -303,3 +437,14 @@ def test_positions_that_count_places_are_refused(position):
 def test_the_mixer_refuses_positions_on_scores_that_it_does_not_have():
     with pytest.raises(ValueError, match="trunk.position: 'spatial' is added to scores"):
         model(C.Graph(tags=7), position=C.Spatial(), mixer=C.Neighbours())
+
+
+@pytest.mark.parametrize("settings, message", [
+    ({"hops": -1}, "hops"),
+    ({"hide": 1.0}, "hide: 1.0 is not a rate between 0 and 1"),
+    ({"hide": -0.1}, "hide: -0.1 is not a rate"),
+    ({"tags": 3, "dropout": 0.1}, "dropout: it is for features, and nodes carry tags"),
+])  # fmt: skip
+def test_a_setting_that_means_nothing_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        C.Graph(**settings)

@@ -9,12 +9,15 @@ from torch.testing import assert_close
 
 import regard
 from regard import config as C
+from regard.config import ConfigError
 from regard.core.model import Transformer
 from regard.core.positions import sinusoid
 from regard.core.tokens import raster
 from regard.core.watch import looking
 from regard.inputs.image import Patches, patches, seen, unpatch
 from regard.inputs.resolution import resize
+from regard.train import Run
+from regard.zoo import read_recipe
 
 
 @pytest.mark.spec("S079")
@@ -78,6 +81,64 @@ def test_a_larger_image_stretches_the_places_as_transformers_does():
     assert_close(ours(images), want, atol=1e-5, rtol=0)
     assert ours.c.embed.image == 42 and ours.c.trunk.position.length == 50
     assert Transformer(ours.c)(images).shape == want.shape  # the config says the same
+
+
+@pytest.mark.spec("S033")
+def test_extending_a_vit_stretches_its_places_as_transformers_does():
+    theirs, ours, _ = pair("vit")
+    model, images = regard.build(ours.c).eval(), torch.randn(2, 3, 42, 42)
+    model.load_state_dict(ours.state_dict())
+    want = theirs(pixel_values=images, interpolate_pos_encoding=True).logits
+    first = model.trunk.position.tables[0][0].clone()
+    model.extend(50)  # a token, and 7 x 7 patches
+
+    assert_close(model(images), want, atol=1e-5, rtol=0)
+    assert torch.equal(model.trunk.position.tables[0][0], first)
+    assert model.c.embed.image == 42
+
+
+@pytest.mark.parametrize(("length", "near"), [(40, "37 or 50"), (1, "2 or 5"), (49, "37 or 50")])
+def test_a_vit_is_extended_to_a_square_of_patches(length, near):
+    model = regard.build(pair("vit")[1].c)
+    with pytest.raises(ValueError, match=f"extend: {length} places are no square of patches .* such as {near}"):
+        model.extend(length)
+
+
+@pytest.mark.parametrize(("front", "length"), [
+    ('{kind="patches", size=2, image=8, channels=1, cls=false}', (4, 4)),
+    ('{kind="patches", size=2, image=8, channels=1}', 17),
+    ('{kind="convolutions", image=8, channels=1, widths=[8, 12]}', (4, 4)),
+    ('{kind="film", frames=6, image=8, channels=1, tube=2, size=4}', (3, 2, 2)),
+])  # fmt: skip
+def test_learned_places_have_an_axis_for_each_of_the_grid(front, length):
+    recipe = read_recipe("digits", [f"model.embed={front}"])
+
+    assert recipe.model.trunk.position.length == length
+
+
+def test_patches_on_a_grid_learn_with_the_places_that_they_are_given():
+    head = 'model.head={kind="pooled", place="mean", out=10}'
+    model = Transformer(read_recipe("digits", ["model.embed.cls=false", head]).model)
+
+    assert model(torch.randint(256, (3, 1, 8, 8), dtype=torch.uint8)).shape == (3, 10)
+
+
+def test_places_in_a_line_are_refused_for_patches_on_a_grid():
+    line = 'model.trunk.position={kind="learned", length=16}'
+    with pytest.raises(ConfigError, match=r"model.trunk.position.length: 16, and .* on a grid; set it to \[4, 4\]"):
+        Run.from_recipe(read_recipe("digits", ["model.embed.cls=false", line]))
+
+
+def test_presets_see_images_as_they_were_published():
+    """The means and spreads of the published processors, in transformers' own words."""
+    from transformers import image_utils as theirs
+
+    swin, clip = regard.preset("swin-tiny").embed.patches, regard.preset("clip-vit-b32").towers[0].embed
+    assert (list(swin.mean), list(swin.std)) == (theirs.IMAGENET_DEFAULT_MEAN, theirs.IMAGENET_DEFAULT_STD)
+    assert (list(clip.mean), list(clip.std)) == (theirs.OPENAI_CLIP_MEAN, theirs.OPENAI_CLIP_STD)
+    for name in ("vit-b16", "vit-l16", "vit-h14"):
+        c = regard.preset(name).embed
+        assert c.mean * 3 == tuple(theirs.IMAGENET_STANDARD_MEAN) and c.std * 3 == tuple(theirs.IMAGENET_STANDARD_STD)
 
 
 @pytest.mark.spec("S033")

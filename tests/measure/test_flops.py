@@ -14,8 +14,8 @@ from regard import config as C
 from regard import measure
 from regard.efficient.recompute import recompute
 from regard.measure.activations import everywhere
-from regard.measure.flops import pairs
 from regard.measure.lengths import longest
+from regard.measure.looking import field, pairs
 
 LARGE = ("gpt3-175b", "swin-tiny", "clip-vit-b32", "t5-v1.1-base", "vit-h14", "imagegpt-large", "qwen3-0.6b")
 
@@ -41,10 +41,33 @@ def on_ghost(c) -> tuple[float, float]:
 def test_arithmetic_is_what_torch_counts(shape):
     made = build(SHAPES[shape])
     forward, both = counted(lambda: run(made))
-    found = measure.flops(made.c, N if longest(made.c) != 35 else 35)
+    found = measure.flops(made.c, longest(made.c) if longest(made.c) == getattr(made.c.embed, "count", 0) else N)
 
     assert B * found.sequence == pytest.approx(forward, rel=0.02)
     assert B * found.training_sequence == pytest.approx(both, rel=0.02)
+
+
+KERNELS = {
+    "linear": "causal", "linear, both ways": "everything", "performer(26)": "causal",
+    "performer(26), both ways": "everything", "linformer(7, 131)": "everything", "lsh(16, 3)": "causal",
+    "additive(5)": "causal", "topk(9)": "causal", "local": "causal & window(17)", "local, two ways": "window(17)",
+    "local, dilated": "window(34) & strided(2)", "local, landmarks": "causal & (window(17) | landmarks(3))",
+}  # fmt: skip
+MV = {torch.ops.aten.mv: lambda table, vector, *_, **__: 2 * table[0] * table[1]}  # which torch leaves out
+
+
+@pytest.mark.spec("S146")
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_costs_what_torch_counts_of_it(name):
+    """Forward alone: some make their scores again in backward."""
+    own = {"maps": ("q", "v", "out")} if name.startswith("lsh") else {"groups": 1}
+    said = C.Attention(heads=3, kernel=name.partition(", ")[0] if "(" not in name else name.rpartition(")")[0] + ")",
+                       **own)  # fmt: skip
+    made = build(config(mask=KERNELS[name], attention=said, depth=3))
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=MV) as counter:
+        run(made, 1, 131)
+
+    assert measure.flops(made.c, 131).sequence == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
 @pytest.mark.parametrize("last", [True, False], ids=["to the end", "but for the last product"])
@@ -104,9 +127,11 @@ def test_windows_of_an_image_cost_their_cells():
     """Swin's first stage has 56 x 56 tokens: without windows each would look at 64 times as many."""
     first = regard.preset("swin-tiny").embed.trunks[0]
 
-    assert pairs(first, 0, 56 * 56, (56, 56)) == 56 * 56 * 49
-    assert 64 * pairs(first, 0, 56 * 56, (56, 56)) == pairs(replace(first, mask="everything"), 0, 56 * 56, (56, 56))
-    assert pairs(first, 1, 56 * 56, (56, 56)) == 9 * 9 * 49 * 49  # shifted, nine windows a side hang over the edges
+    grid, dense = (56, 56), replace(first, mask="everything")
+
+    assert pairs(field(first, 0, 56 * 56, grid), "auto") == 56 * 56 * 49
+    assert 64 * pairs(field(first, 0, 56 * 56, grid), "auto") == pairs(field(dense, 0, 56 * 56, grid), "auto")
+    assert pairs(field(first, 1, 56 * 56, grid), "auto") == 9 * 9 * 49 * 49  # nine windows a side hang over the edges
 
 
 def test_an_image_and_a_pair_are_counted_whole_and_text_by_the_token():

@@ -20,6 +20,8 @@ def trunks(c: C.Transformer | C.Towers) -> Iterator[C.Trunk]:
         yield c.encoder.trunk
     if isinstance(c.embed, C.Stages):
         yield from c.embed.trunks
+    if isinstance(c.embed, C.Chunks):
+        yield c.embed.trunk
 
 
 def layers(trunk: C.Trunk) -> range:

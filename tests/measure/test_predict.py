@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -442,29 +443,40 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("how", DAMAGED)
-def test_a_damaged_machine_is_said_and_ignored(cache, how):
+def test_a_damaged_machine_is_not_measured_and_nobody_complains(cache, how):
     put({"cpu": DAMAGED[how]})
-    said = []
 
-    assert measure.machine(notice=said.append) is None
-    assert len(said) == 1 and "damaged" in said[0] and "--calibrate" in said[0]
+    assert measure.machine(notice=pytest.fail) is None
+    keep(made_up())
+    assert measure.machine(notice=pytest.fail) == made_up()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", "\x00\xff"])
-def test_a_file_that_is_no_table_is_said_and_ignored(cache, text):
+def test_a_file_that_is_no_table_is_written_anew(cache, text):
     cache.mkdir()
     place().write_text(text, encoding="latin1")
-    said = []
 
-    assert measure.machine(notice=said.append) is None
-    assert len(said) == 1 and "damaged" in said[0]
+    assert measure.machine(notice=pytest.fail) is None
+    keep(made_up())
+    assert measure.machine(notice=pytest.fail) == made_up()
 
 
-def test_a_prediction_tells_why_a_kept_machine_was_not_used(cache, monkeypatch):
+def test_whoever_reads_while_others_write_finds_one_of_them_whole(cache):
+    rates = [float(rate) for rate in range(1, 9)]
+    keep(made_up(call=rates[0]))
+    with ThreadPoolExecutor(4) as pool:
+        written = [pool.submit(keep, made_up(call=rate)) for rate in rates * 3]
+        seen = [measure.machine(notice=pytest.fail) for _ in range(40)]
+        assert all(each.result() is None for each in written)
+
+    assert all(each in [made_up(call=rate) for rate in rates] for each in seen)
+
+
+def test_a_prediction_without_a_machine_says_how_to_measure_it(cache, monkeypatch):
     monkeypatch.setattr(floor, "multiplying", lambda *sizes: 1e6)
     put({"cpu": DAMAGED["a number"]})
 
-    assert "damaged" in measure.predict(config(), batch=3, context=17).note
+    assert "not calibrated" in measure.predict(config(), batch=3, context=17).note
 
 
 def test_parsing_what_was_written_is_the_identity():

@@ -1,5 +1,6 @@
 """Recipes of pictures and texts: trained, saved, resumed bit for bit, shared by ranks, and opened again."""
 
+import json
 import os
 
 import pytest
@@ -109,6 +110,19 @@ def test_a_model_that_is_saved_and_opened_says_the_same(recipe, desk, shape):
     said = {"contrast": lambda: model.match(images, texts), "caption": lambda: model.caption(images, new=3),
             "prefix": lambda: model.caption(images, new=3), "draw": lambda: model.paint(texts, seed=0)}  # fmt: skip
     assert len(said[shape]()) == 2
+
+
+def test_words_are_learned_as_they_are_read_where_texts_are_lists(recipe, desk):
+    (desk / "pairs.jsonl").write_text("".join(
+        json.dumps({"image": [[[shade] * 32] * 32] * 3, "text": text, "label": text[:3]}) + "\n"
+        for shade, text in enumerate(["dog, pet", "cat, pet", "bird, wild"] * 3)))  # fmt: skip
+    words = ("text.kind=word", "text.vocab=10", "text.fallback=false", "data.source=pairs.jsonl",
+             "data.validation=pairs.jsonl", "task.phrases=true")  # fmt: skip
+    run = regard.Run.from_recipe(recipe("contrast", *words))
+    said = {run.tokenizer.decode(row) for step in range(4) for row in run.data.batch(step)["ids"].tolist()}
+
+    assert {" dog", " cat, pet", " wild, bird"} <= said
+    assert not any("<unk>" in text for text in said)
 
 
 @every

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from regard.config import ConfigError, DataError
 from regard.train import Run, evaluate, fit, resume
 from regard.train.reading import sizes
 
+CITESEER = Path(__file__).parents[3] / "shared/data/citation-graphs/citeseer.npz"
 N = 30
 RECIPE = """
 [data]
@@ -154,6 +157,37 @@ def test_cora_is_trained_by_its_recipe(desk):
 
     assert len(advanced(run)) == 2
     assert evaluate(run.model, run.validation.batches(), run.objective).count == 500
+
+
+def test_citeseer_is_cora_with_papers_of_your_own(desk):
+    """Nothing was chosen on its papers: the recipes differ in what they read alone."""
+    cora, citeseer = (zoo.read_recipe(name, ["report.new=1"]) for name in ("cora", "citeseer"))
+
+    assert citeseer.data.source == "citeseer.npz" and replace(citeseer, data=cora.data) == cora
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CITESEER.is_file(), reason=f"no copy of the papers in {CITESEER.parent}")
+def test_citeseer_is_trained_by_its_recipe(desk):
+    run = Run.from_recipe("citeseer", [f"data.source={CITESEER}", "train.steps=2", "train.device=cpu"])
+
+    assert len(advanced(run)) == 2 and run.recipe.model.head.out == 6
+    assert evaluate(run.model, run.validation.batches(), run.objective).count == 500
+
+
+def test_a_penalty_makes_features_that_no_labelled_node_has_fade(desk):
+    """Feature 3 is nothing but at one node, which is far from all that are asked; decay alone moves its weights."""
+    nodes = [[float(node < N // 2), 1.0, 0.5, float(node == 22)] for node in range(N)]
+    write(ring(nodes=nodes, parts=["train" if node < 10 else "validation" if node == 22 else "" for node in range(N)]))
+    left = {}
+    for decoupled in ("true", "false"):
+        run = Run.from_recipe(read("train.steps=30", "train.optimizer.weight_decay=0.1", "train.schedule.warmup=0",
+                                   f"train.optimizer.decoupled={decoupled}"))  # fmt: skip
+        before = run.model.embed.nodes.weight[:, 3].norm().item()
+        advanced(run)
+        left[decoupled] = run.model.embed.nodes.weight[:, 3].norm().item() / before
+
+    assert left["true"] > 0.95 and left["false"] < 0.5
 
 
 # ---------------------------------------------------------------- mistakes

@@ -1,6 +1,7 @@
 """Who is updated by what: against torch's own optimizers, step by step, and the formula by hand."""
 
 import copy
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -14,9 +15,10 @@ from regard.train.muon import Muon, orthogonal
 from regard.train.optim import Optimizer
 
 ADAM = config.AdamW(lr=0.03, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.2)
+PENALTY = replace(ADAM, decoupled=False)
 MUON = config.Muon(lr=0.05, adam_lr=0.01, weight_decay=0.3)
 FACTOR = config.Adafactor(lr=0.04, weight_decay=0.1)
-SETTINGS = {"adamw": ADAM, "muon": MUON, "adafactor": FACTOR}
+SETTINGS = {"adamw": ADAM, "penalty": PENALTY, "muon": MUON, "adafactor": FACTOR}
 
 
 def near(ours, theirs, within=1e-6):
@@ -59,14 +61,15 @@ def test_the_first_step_is_the_formula_by_hand():
         near(weight.detach(), before[name] * (1 - 0.03 * decay) - 0.03 * step)
 
 
-def test_several_steps_are_torch_s_plain_adamw():
+@pytest.mark.parametrize("c, kind", [(ADAM, torch.optim.AdamW), (PENALTY, torch.optim.Adam)])
+def test_several_steps_are_torch_s_own(c, kind):
     ours = model()
     theirs = copy.deepcopy(ours)
-    optimizer = Optimizer(ours, ADAM)
+    optimizer = Optimizer(ours, c)
     tables = [weight for weight in theirs.parameters() if weight.dim() > 1]
     others = [weight for weight in theirs.parameters() if weight.dim() < 2]
-    plain = torch.optim.AdamW([{"params": tables}, {"params": others, "weight_decay": 0.0}], lr=0.03,
-                              betas=(0.9, 0.95), eps=1e-8, weight_decay=0.2, foreach=False)  # fmt: skip
+    plain = kind([{"params": tables}, {"params": others, "weight_decay": 0.0}], lr=0.03, betas=(0.9, 0.95), eps=1e-8,
+                 weight_decay=0.2, foreach=False)  # fmt: skip
     for step in range(5):
         factor = 1 / (1 + step)
         optimizer.rate(factor)
@@ -79,6 +82,22 @@ def test_several_steps_are_torch_s_plain_adamw():
 
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         near(mine, other)
+
+
+def test_a_penalty_is_the_gradient_of_half_the_squares():
+    """(g + decay · w) in place of g, and nothing beside it."""
+    made, other = model(), model()
+    other.load_state_dict(made.state_dict())
+    optimizers = [Optimizer(made, PENALTY), Optimizer(other, replace(ADAM, weight_decay=0.0))]
+    for step in range(3):
+        gradients(made, step)
+        for weight, theirs in zip(made.parameters(), other.parameters(), strict=True):
+            theirs.grad = weight.grad + 0.2 * weight.detach() * (weight.dim() > 1)
+        for optimizer in optimizers:
+            optimizer.step(clip=None)
+
+    for mine, theirs in zip(made.parameters(), other.parameters(), strict=True):
+        near(mine, theirs)
 
 
 def test_frozen_weights_stay_where_they_are():
@@ -431,7 +450,9 @@ def test_a_state_that_is_loaded_goes_on_as_the_one_that_was_saved(kind, half):
     assert_same(copied(other.state()), copied(mine.state()))
 
 
-@pytest.mark.parametrize("kind, plain", [("adamw", torch.optim.AdamW), ("adafactor", torch.optim.Adafactor)])
+@pytest.mark.parametrize("kind, plain", [
+    ("adamw", torch.optim.AdamW), ("penalty", torch.optim.Adam), ("adafactor", torch.optim.Adafactor),
+])  # fmt: skip
 def test_the_state_that_is_begun_is_what_torch_makes_in_its_first_step(kind, plain):
     made = model()
     theirs = plain(made.parameters())
@@ -506,7 +527,7 @@ def test_a_state_of_another_model_is_refused_by_name():
         small.load(copied(big.state()))
 
 
-@pytest.mark.parametrize("kinds", list(permutations(SETTINGS, 2)), ids=" to ".join)
+@pytest.mark.parametrize("kinds", list(permutations(("adamw", "muon", "adafactor"), 2)), ids=" to ".join)
 def test_a_state_of_another_optimizer_is_refused(kinds):
     made = model()
     first, second = (Optimizer(made, SETTINGS[kind]) for kind in kinds)

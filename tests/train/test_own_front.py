@@ -67,12 +67,11 @@ def test_a_front_end_of_your_own_trains_from_a_recipe_and_goes_on_bit_for_bit(ho
     assert whole.recipe.model.embed == page["Points"]() and whole.recipe.task.text == "points"
 
 
-def test_it_takes_some_forty_lines():
+def test_it_takes_thirty_lines_beside_the_imports():
     code = re.search(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf8"), re.MULTILINE | re.DOTALL)[1]
-    lines = [line for line in code.splitlines() if line.strip() and not line.startswith(("from ", "import "))
-             and '"""' not in line]  # fmt: skip
+    lines = [line for line in code.splitlines() if line.strip() and not line.startswith(("from ", "import "))]
 
-    assert len(lines) <= 40
+    assert len(lines) <= 30
 
 
 def test_other_clouds_in_the_padding_change_nothing(page):

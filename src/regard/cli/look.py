@@ -9,6 +9,7 @@ import typer
 
 from regard import config, zoo
 from regard.cli.heads import heads as explain_heads
+from regard.cli.mistakes import talk
 from regard.cli.output import Json, Overrides, as_json
 from regard.zoo.recipes import UNKNOWN
 
@@ -69,9 +70,11 @@ def found(thing: str, overrides: list[str]) -> Subject:
 
         read = folder.read(path)
         return Subject(read.config, read.config, read.context, 1, None, device("auto"))
-    recipe = with_vocabulary(zoo.read_recipe(thing, overrides))
-    train = recipe.train
-    return Subject(recipe.model, recipe, train.context, train.rows, train.optimizer, device(train.device))
+    recipe = settled(zoo.read_recipe(thing, overrides))
+    train, reads = recipe.train, isinstance(recipe.model.embed, config.Embed | config.Mixed)
+    context = train.context if reads else None  # of what is no text the front end says how many tokens there are
+    rows = 1 if recipe.task.kind == "nodes" else train.rows  # one graph is a step
+    return Subject(recipe.model, recipe, context, rows, train.optimizer, device(train.device))
 
 
 def device(name: str) -> str:
@@ -80,20 +83,50 @@ def device(name: str) -> str:
     return place(name).type
 
 
-def with_vocabulary(recipe: config.Recipe) -> config.Recipe:
-    """A recipe leaves the size of the vocabulary to its tokenizer, which may have to be trained first."""
-    embed = recipe.model.embed
-    if not isinstance(embed, config.Embed) or embed.vocab != UNKNOWN:
-        return recipe
-    setting = recipe.text
-    if isinstance(setting, config.Words | config.Pieces):
-        size = setting.vocab  # what is asked for; a short text may have fewer
-    else:
-        from regard import data, text
+def settled(recipe: config.Recipe) -> config.Recipe:
+    """A recipe leaves some sizes to its data: the words of a vocabulary, the features of nodes, the columns of rows."""
+    front = recipe.model.embed
+    if isinstance(front, config.Graph) and not front.features + front.tags:
+        return as_read(recipe, "nodes")
+    if isinstance(front, config.Series) and not front.channels:
+        return as_read(recipe, "forecast")
+    return with_vocabulary(recipe)
 
-        read = data.read_texts(recipe.data.sources, recipe.data)
-        size = len(text.train(setting, (document.text for document in read)))
-    return replace(recipe, model=sized(recipe.model, size))
+
+def as_read(recipe: config.Recipe, kind: str) -> config.Recipe:
+    """The recipe as training would find it, of the kinds of data that are one table or one graph."""
+    from regard.train.reading import Voice, read
+
+    if recipe.task.kind != kind:
+        name = "features or model.embed.tags" if kind == "nodes" else "channels"
+        raise config.ConfigError(f"model.embed: how wide it is, is left to the data; set model.embed.{name}")
+    return read(recipe, None, Voice(talk)).recipe
+
+
+def with_vocabulary(recipe: config.Recipe) -> config.Recipe:
+    """The size of a vocabulary is that of its tokenizer, which may have to be trained first."""
+    embed = words_of(recipe.model)
+    if embed is None or embed.vocab != UNKNOWN:
+        return recipe
+    size = recipe.text.vocab if isinstance(recipe.text, config.Words | config.Pieces) else spelt(recipe)
+    painted = recipe.task.pixels.palette if isinstance(recipe.task, config.Draw) else 0  # colours are words too
+    return replace(recipe, model=sized(recipe.model, size + painted))
+
+
+def spelt(recipe: config.Recipe) -> int:
+    """How many characters the texts of a recipe have; a number of words is what is asked for, whatever there are."""
+    from regard import data, tasks, text
+
+    if not isinstance(recipe.task, config.NextToken):
+        return len(tasks.equip(recipe.task, data.learned(recipe.data, recipe.text, tasks.spoken(recipe.task))))
+    read = data.read_texts(recipe.data.sources, recipe.data)
+    return len(text.train(recipe.text, (document.text for document in read)))
+
+
+def words_of(model: config.Model) -> config.Embed | None:
+    """The front end that reads a text, if there is one."""
+    front = model.embed.text if isinstance(model.embed, config.Mixed) else model.embed
+    return front if isinstance(front, config.Embed) else None
 
 
 def sized(model: config.Model, size: int) -> config.Model:
@@ -104,6 +137,8 @@ def sized(model: config.Model, size: int) -> config.Model:
 
 
 def worded(model: config.Transformer, size: int) -> config.Transformer:
+    if isinstance(model.embed, config.Mixed):
+        return replace(model, embed=replace(model.embed, text=replace(model.embed.text, vocab=size)))
     return replace(model, embed=replace(model.embed, vocab=size)) if isinstance(model.embed, config.Embed) else model
 
 

@@ -16,6 +16,7 @@ from regard.config.images import Convolutions, MaskedPixels
 from regard.config.mixed import Mixed
 from regard.config.mixers import Attend, Connect, Convolve, Mixer, Nothing, Recur, Space
 from regard.config.models import INITS, Encoder, Transformer
+from regard.config.near import Near
 from regard.config.positions import (
     Alibi,
     Buckets,
@@ -83,6 +84,6 @@ __all__ = [
     "Graph", "Neighbours", "Nodes", "Spatial",
     "Connect", "Convolve", "Nothing", "Recur", "Recurrent", "Space",
     "Caption", "Chunks", "Contrast", "Draw", "Mixed", "Model",
-    "Augment", "Convolutions", "MaskedPixels", "NextPixel",
+    "Augment", "Convolutions", "MaskedPixels", "Near", "NextPixel",
     "enter", "make", "read", "schema", "text", "tree",
 ]  # fmt: skip

@@ -15,9 +15,11 @@ class Graph(Seen):
     positions. What a node is told of its place beside that, none by default: the first `waves` eigenvectors of the
     Laplacian, whose signs mean nothing and are drawn anew in training (Dwivedi and Bresson 2021); how likely a random
     walk is back after 1, 2, ... `walks` steps (Dwivedi et al. 2022); and a trained vector for each number of
-    neighbours up to `degrees` (Ying et al. 2021).
+    neighbours up to `degrees` (Ying et al. 2021). With `hops` a node is also told what others carry: its vector is the
+    mean of those that 0, 1, ... so many steps of D^-1/2 (A + I) D^-1/2 bring there (Feng et al. 2020).
 
-    With `normal` the features of a node are divided by their sum; `dropout` is that of the features themselves.
+    With `normal` the features of a node are divided by their sum; `dropout` is that of the features themselves, and
+    `hide` is the part of nodes that carry nothing in a step of training, so that others must speak for them.
     A graph has at most so many `nodes`: each may look at each, so their square counts.
     """
 
@@ -27,17 +29,21 @@ class Graph(Seen):
     waves: int = 0
     walks: int = 0
     degrees: int = 0
+    hops: int = 0
     nodes: int = 512
     normal: bool = False
     dropout: float = 0.0
+    hide: float = 0.0
 
     def __post_init__(self) -> None:
         at_least(0, features=self.features, tags=self.tags, waves=self.waves, walks=self.walks, degrees=self.degrees)
+        at_least(0, hops=self.hops)
         at_least(1, nodes=self.nodes)
         if self.features and self.tags:
             raise ValueError(f"tags: {self.tags}, and features {self.features}; a node carries one of the two")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout: {self.dropout} is not a rate between 0 and 1")
+        for name in ("dropout", "hide"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} is not a rate between 0 and 1")
         if self.tags and (self.normal or self.dropout):
             raise ValueError(f"{'normal' if self.normal else 'dropout'}: it is for features, and nodes carry tags; "
                              "leave it out")  # fmt: skip
@@ -67,8 +73,10 @@ class Spatial:
 class Neighbours:
     """In place of attention, a mean over those that a node may see: D^-1/2 A D^-1/2 x W (Kipf and Welling 2017).
 
-    A is the trunk's mask: "edges" for a graph convolution with each node among its neighbours, A + I.
+    A is the trunk's mask: "edges" for a graph convolution with each node among its neighbours, A + I. With `sums` all
+    of them count whole, A x W, so that a node can tell how many there are (GIN: Xu et al. 2019).
     """
 
     kind: Literal["graph"] = "graph"
     bias: bool = True
+    sums: bool = False

@@ -7,7 +7,7 @@ checkpoint knows how its images were seen. `white` is the largest number that ar
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.config.checks import at_least
+from regard.config.checks import at_least, fraction
 from regard.config.seen import Seen
 from regard.config.trunk import Trunk
 
@@ -65,6 +65,11 @@ class Patches(Seen):
         """The tokens that an image becomes."""
         return self.side * self.side + self.cls
 
+    @property
+    def raster(self) -> tuple[int, int] | None:
+        """Rows and columns of the tokens; None where they stand in a line behind a learned one."""
+        return None if self.cls else (self.side, self.side)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stages(Seen):
@@ -90,10 +95,20 @@ class Stages(Seen):
                 raise ValueError(f"trunks[{place}].cross: a stage has nobody to look across to")
 
     @property
+    def side(self) -> int:
+        """Tokens in a row of the last grid."""
+        side: int = self.patches.side // 2 ** len(self.trunks)
+        return side
+
+    @property
     def count(self) -> int:
         """The tokens that come out for the last trunk."""
-        side: int = self.patches.side // 2 ** len(self.trunks)
-        return side * side
+        return self.side * self.side
+
+    @property
+    def raster(self) -> tuple[int, int]:
+        """Rows and columns of the tokens."""
+        return self.side, self.side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +147,11 @@ class Convolutions(Seen):
     def count(self) -> int:
         """The tokens that an image becomes."""
         return self.side * self.side
+
+    @property
+    def raster(self) -> tuple[int, int]:
+        """Rows and columns of the tokens."""
+        return self.side, self.side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,15 +208,18 @@ def check_palette(colours: tuple[str, ...], palette: int, channels: int) -> None
 class MaskedPixels(Pixels):
     """Pixels through convolutions that see what is above them and before them (PixelCNN: van den Oord et al. 2016).
 
-    One layer of 7 x 7 that does not see its own pixel, then `blocks` residual ones of 3 x 3 that do, `width` wide.
+    One layer of 7 x 7 that does not see its own pixel, then `blocks` residual ones of 3 x 3 that do, `width` wide, with
+    `dropout` inside (Salimans et al. 2017).
     """
 
     kind: Literal["masked_pixels"] = "masked_pixels"  # type: ignore[assignment]
     blocks: int = 5
     width: int = 64
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, blocks=self.blocks, width=self.width)
+        fraction(dropout=self.dropout)
         if self.numbers > 1:
             raise ValueError("values: a masked convolution has one token a pixel; take colours, or one channel")

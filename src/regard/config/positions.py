@@ -5,6 +5,7 @@ from typing import Literal
 
 from regard.config.checks import at_least, beside
 from regard.config.graphs import Spatial
+from regard.config.near import Near
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,4 +144,4 @@ class Relative:
         at_least(1, axes=self.axes)
 
 
-Position = Nowhere | Sinusoidal | Learned | OneHot | Rotary | Alibi | Buckets | Shaw | Relative | Spatial
+Position = Nowhere | Sinusoidal | Learned | OneHot | Rotary | Alibi | Buckets | Shaw | Relative | Spatial | Near

@@ -17,6 +17,9 @@ from regard.config.images import Pixels
 class Contrast:
     """Which picture goes with which text: each is told from all others of its batch (CLIP: Radford et al. 2021).
 
+    With `phrases` a text is a list with commas between, of which a training batch reads some, in any order and drawn
+    anew each time: so few pairs teach more, and a single word is a text like others.
+
     With a `label` an evaluation also sorts pictures into classes without having been trained to (zero-shot): the text
     of a class is its name in the `prompt`. Without `classes` they are found in the training data.
     """
@@ -24,6 +27,7 @@ class Contrast:
     kind: Literal["contrast"] = "contrast"
     image: str = "image"
     text: str = "text"
+    phrases: bool = False
     label: str | None = None
     classes: tuple[str, ...] = ()
     prompt: str = "{}"
@@ -58,11 +62,12 @@ class Draw:
     """The picture that goes with a text: one sequence of words, then of colours (DALL-E: Ramesh et al. 2021).
 
     `pixels` say how a picture becomes ids: its grid, and its palette, whose colours are learned from the training data
-    where none are said. The words themselves are asked too, and weigh `words` of the whole.
+    where none are said. The words themselves are asked too, and weigh `words` of the whole. `phrases` as in contrast.
     """
 
     kind: Literal["draw"] = "draw"
     text: str = "text"
+    phrases: bool = False
     image: str = "image"
     pixels: Pixels = Pixels(palette=64, grid=(16, 16))
     words: float = 0.125

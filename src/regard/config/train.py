@@ -9,13 +9,18 @@ from regard.config.checks import at_least, fraction
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW:
-    """Adam with decoupled weight decay, on matrices and tables alone (Loshchilov and Hutter 2019)."""
+    """Adam with decoupled weight decay, on matrices and tables alone (Loshchilov and Hutter 2019).
+
+    Not `decoupled`, it is a penalty of decay/2 times their squares on the loss (Kingma and Ba 2015): a weight that
+    learns nothing then vanishes at the full learning rate, which helps where few examples have most words only once.
+    """
 
     kind: Literal["adamw"] = "adamw"
     lr: float = 1e-4
     betas: tuple[float, ...] = (0.9, 0.98)
     eps: float = 1e-9
     weight_decay: float = 0.1
+    decoupled: bool = True
 
     def __post_init__(self) -> None:
         check_adam(self.betas)

@@ -1,6 +1,5 @@
 """How a model begins: named initialisations, each a rule from a weight's role to its spread.
-Roles are the names of the parts: q, k, v, out, up, gate, down; token, place, head, other.
-"""
+Roles are the names of the parts: q, k, v, out, up, gate, down; token, place, head, other."""
 
 import math
 from collections.abc import Callable, Iterator

@@ -11,12 +11,10 @@ what does not fit is made again. A mark is the hash of a row's first tensor: wha
 
 import ctypes
 import hashlib
-import json
 import math
 import warnings
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,15 +23,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.config import DataError
 from regard.data import store
-from regard.data.examples import Bad
+from regard.data.keeping import Bad, Job, Made, Rows, Sizes, kept_rows
 from regard.data.records import Tally
-from regard.data.shards import Notice, Progress, opened, quiet, unkept
+from regard.data.shards import Notice, Progress, quiet
 
 Row = dict[str, Tensor]
 Length = Callable[[Row], int]
-Made = Callable[[Tally], Iterable[Row]]  # makes all rows, and tallies the records it cannot use
 
 FORMAT = 1
 CHUNK = 1 << 22  # bytes that are gathered before they are written
@@ -50,39 +46,8 @@ class Column(NamedTuple):
     axes: int
 
 
-class Arrays(Sequence[Row]):
-    """Rows by their number; `which` of all that are kept are meant (none: all, in order).
-
-    `told` is worth a line to whoever trains on them. `digest` tells what they were made from.
-    """
-
-    def __init__(
-        self, kept: "Kept", name: str, which: Tensor | None = None, told: tuple[str, ...] = (), digest: str = ""
-    ) -> None:
-        self.kept, self.name, self.which, self.told, self.digest = kept, name, which, told, digest
-
-    def __len__(self) -> int:
-        return self.kept.count if self.which is None else len(self.which)
-
-    def __getitem__(self, row: Any) -> Any:
-        if isinstance(row, slice):
-            return [self[each] for each in range(*row.indices(len(self)))]
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"{self.name}: row {row} of {len(self):,}")
-        row = row % len(self)
-        return self.kept.row(row if self.which is None else int(self.which[row]))
-
-    def lengths(self) -> Tensor:
-        """(rows,) how many tokens each will be."""
-        return self.kept.lengths if self.which is None else self.kept.lengths[self.which]
-
-    def marks(self) -> Tensor:
-        """(rows,) the hash of what each asks."""
-        return self.kept.marks if self.which is None else self.kept.marks[self.which]
-
-    def part(self, which: Tensor, name: str) -> "Arrays":
-        """Some of the rows; nothing is copied."""
-        return Arrays(self.kept, name, which if self.which is None else self.which[which], self.told, self.digest)
+class Arrays(Rows):
+    """Rows of tensors by their number."""
 
     @property
     def alike(self) -> bool:
@@ -99,7 +64,7 @@ class Kept:
     count: int
     bytes: Tensor
     sizes: Tensor
-    lengths: Tensor
+    tokens: Tensor
     marks: Tensor
 
     @cached_property
@@ -128,6 +93,9 @@ class Kept:
             found[column.name] = self.bytes[start:stop].view(kind).view(size).clone()  # nobody writes into the file
         return found
 
+    def lengths(self) -> Tensor:  # (rows,)
+        return self.tokens
+
     @property
     def whole(self) -> bool:
         """Whether there are as many bytes as the shapes say."""
@@ -140,6 +108,8 @@ def rounded(size: Any) -> Any:
 
 class Gathered:
     """Rows on their way to the files: `parts` are those that are not written yet."""
+
+    files = FILES
 
     def __init__(self, length: Length) -> None:
         self.length, self.rows = length, 0
@@ -162,6 +132,21 @@ class Gathered:
             self.parts["shapes"].extend(tensor.shape)
         self.parts["lengths"].append(self.length(row))
         self.rows += 1
+
+    @property
+    def full(self) -> bool:
+        return len(self.parts["bytes"]) >= CHUNK
+
+    def known(self, sizes: Sizes, tally: Tally) -> dict[str, Any]:
+        return {"sizes": sizes, "told": [tally.told] * bool(tally.count), "columns": self.columns or ()}
+
+    def sizes(self, known: dict[str, Any]) -> Sizes:
+        return {name: int(known["sizes"][name]) for name in FILES}
+
+    def built(self, known: dict[str, Any], files: dict[str, Tensor]) -> Kept | None:
+        columns = tuple(Column(str(name), str(kind), int(axes)) for name, kind, axes in known["columns"])
+        kept = Kept(columns, int(known["count"]), *(files[name] for name in FILES))
+        return kept if kept.whole else None
 
 
 def kind(tensor: Tensor) -> str:
@@ -189,74 +174,11 @@ def marked(row: Row) -> int:
     return mark(content(first), first)
 
 
-def gathering(rows: Iterable[Row], into: Gathered, progress: Progress) -> Iterator[dict[str, Any]]:
-    """The files' next parts, again and again until all rows are in them."""
-    for row in rows:
-        into.add(row)
-        if len(into.parts["bytes"]) >= CHUNK:
-            yield into.parts
-            into.clear()
-            progress(into.rows)
-    yield into.parts
-    progress(into.rows)
-
-
 def kept_arrays(
     made: Made, about: dict[str, Any], folder: Path, name: str, bad: Bad = "stop", notice: Notice = warnings.warn,
     progress: Progress = quiet, length: Length = lambda row: 1,
 ) -> Arrays:  # fmt: skip
     """The rows that `about` stands for: from the cache, or made now and kept there."""
     about = {"arrays": FORMAT, "bad": bad, **about}
-    path = folder / store.key(about)
-    found = mapped(path, about)
-    if found is None:
-        try:
-            keep(path, about, made, Gathered(length), Tally(bad), progress)
-            found = mapped(path, about)
-        except OSError as problem:
-            notice(unkept(folder, problem))
-    files, told = found or in_memory(made, Gathered(length), Tally(bad), progress)
-    if not files.count:
-        raise DataError(f"{name}: no records to learn from; name a source that has some")
-    for line in told:
-        notice(f"{name}: {line}")
-    return Arrays(files, name, told=told, digest=path.name)
-
-
-def keep(path: Path, about: dict[str, Any], made: Made, rows: Gathered, tally: Tally, progress: Progress) -> None:
-    """Writes the files side by side, then what they are."""
-    path.with_suffix(".json").unlink(missing_ok=True)
-    with ExitStack() as stack:
-        files = {name: stack.enter_context(store.writing(path.with_suffix(f".{name}"))) for name in FILES}
-        for parts in gathering(made(tally), rows, progress):
-            for name, file in files.items():
-                file.write(parts[name])
-        sizes = {name: file.tell() // FILES[name].itemsize for name, file in files.items()}
-    known = {**about, "count": rows.rows, "sizes": sizes, "told": [tally.told] * bool(tally.count),
-             "columns": rows.columns or ()}  # fmt: skip
-    store.put(path.with_suffix(".json"), [json.dumps(known, indent=1).encode()])
-
-
-def mapped(path: Path, about: dict[str, Any]) -> tuple[Kept, tuple[str, ...]] | None:
-    """The kept files, without reading them; None where they are not there, or not as they should be."""
-    known = store.get(path.with_suffix(".json"))
-    if not isinstance(known, dict) or {name: known.get(name) for name in about} != json.loads(json.dumps(about)):
-        return None
-    try:
-        columns = tuple(Column(str(name), str(kind), int(axes)) for name, kind, axes in known["columns"])
-        found = [opened(path.with_suffix(f".{name}"), int(known["sizes"][name]), kind) for name, kind in FILES.items()]
-        files = [file for file in found if file is not None]
-        kept = Kept(columns, int(known["count"]), *files) if len(files) == len(FILES) else None
-        return None if kept is None or not kept.whole else (kept, tuple(map(str, known["told"])))
-    except (KeyError, TypeError, ValueError, RuntimeError):  # RuntimeError: sizes that are no table
-        return None
-
-
-def in_memory(made: Made, rows: Gathered, tally: Tally, progress: Progress) -> tuple[Kept, tuple[str, ...]]:
-    whole = Gathered(rows.length).parts
-    for parts in gathering(made(tally), rows, progress):
-        for name, part in parts.items():
-            whole[name].extend(part)
-    files = [torch.frombuffer(whole[name], dtype=kind) if whole[name] else torch.empty(0, dtype=kind)
-             for name, kind in FILES.items()]  # fmt: skip
-    return Kept(rows.columns or (), rows.rows, *files), (tally.told,) * bool(tally.count)
+    kept, told = kept_rows(Job(made, lambda: Gathered(length), bad, progress), about, folder, name, notice)
+    return Arrays(kept, name, told=told, digest=store.key(about))

@@ -3,8 +3,11 @@
     emoji, emoji:validation, emoji:test      1,523, 208 and 180 records, parted by a hash
 
     {"image": uint8 (3, 32, 32), "text": "grinning face", "tags": "cheerful, happy, ...", "label": "Smileys & Emotion",
-     "both": "grinning face, cheerful, happy, ...", "group": "face-smiling", "text_fr": "visage rieur",
-     "text_de": "grinsendes Gesicht", "code": "1F600"}
+     "both": "grinning face, cheerful, happy, ...", "group": "face-smiling", "thing": "face",
+     "text_fr": "visage rieur", "text_de": "grinsendes Gesicht", "code": "1F600"}
+
+Unicode sorts them into 10 categories (label) and 100 groups, whose names are not words that anybody would say; `thing`
+is a plain word for one or several groups.
 
 The pictures are Twemoji (CC BY 4.0), the captions Unicode's (see NOTICE). No two captions are the same.
 """
@@ -29,6 +32,29 @@ EMOJI = "emoji"
 PARTS = {"train": "train", "validation": "val", "test": "test"}  # and what the file calls them
 COLUMNS = {"label_en": "text", "tags_en": "tags", "category": "label", "subcategory": "group", "label_fr": "text_fr",
            "label_de": "text_de", "codepoints": "code"}  # fmt: skip
+THINGS = {  # a word, and the groups that it stands for
+    "face": "face-affection face-concerned face-costume face-glasses face-hand face-hat face-negative "
+            "face-neutral-skeptical face-sleepy face-smiling face-tongue face-unwell",
+    "heart": "heart", "comic": "emotion", "skin": "skin-tone",
+    "hand": "hand-fingers-closed hand-fingers-open hand-fingers-partial hand-prop hand-single-finger hands",
+    "body": "body-parts", "family": "family person-symbol",
+    "person": "person person-activity person-fantasy person-gesture person-resting person-role person-sport",
+    "animal": "animal-mammal animal-reptile animal-amphibian cat-face monkey-face", "bird": "animal-bird",
+    "insect": "animal-bug", "fish": "animal-marine", "flower": "plant-flower", "plant": "plant-other",
+    "fruit": "food-fruit", "vegetable": "food-vegetable", "dessert": "food-sweet", "drink": "drink",
+    "food": "food-asian food-prepared dishware", "building": "place-building place-religious hotel",
+    "mountain": "place-geographic", "globe": "place-map", "city": "place-other", "vehicle": "transport-ground",
+    "airplane": "transport-air", "boat": "transport-water", "clock": "time", "weather": "sky_&_weather",
+    "celebration": "event", "medal": "award-medal", "ball": "sport", "game": "game", "art": "arts_&_crafts",
+    "clothing": "clothing", "music": "music musical-instrument", "speaker": "sound", "phone": "phone",
+    "computer": "computer", "camera": "light_&_video", "book": "book-paper", "money": "money currency", "mail": "mail",
+    "pen": "writing", "office": "office", "lock": "lock", "tool": "tool", "science": "science", "medicine": "medical",
+    "home": "household other-object", "sign": "transport-sign other-symbol punctuation math gender",
+    "forbidden": "warning", "arrow": "arrow", "religion": "religion", "zodiac": "zodiac",
+    "button": "av-symbol alphanum", "geometric": "geometric", "keycap": "keycap",
+    "flag": "country-flag flag subdivision-flag",
+}  # fmt: skip
+THING = {group.replace("_", " "): word for word, groups in THINGS.items() for group in groups.split()}
 PICTURES, CAPTIONS = HERE / "emoji.rgb.xz", HERE / "emoji.tsv.xz"
 SIDE = 32
 
@@ -56,6 +82,7 @@ class Emoji:
             if said["split"] == PARTS[self.part]:
                 columns = {ours: said[theirs] for theirs, ours in COLUMNS.items()}
                 columns["both"] = f"{columns['text']}, {columns['tags']}"
+                columns["thing"] = THING[columns["group"]]
                 yield Record({"image": images[number], **columns}, f"{self.name}:{number + 1}")
 
 

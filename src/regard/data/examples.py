@@ -10,25 +10,21 @@ again. A mark is the hash of a row's first list: what is asked. It parts rows fo
 """
 
 import hashlib
-import json
 import warnings
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.config import DataError
 from regard.data import store
+from regard.data.keeping import Bad, Job, Made, Rows, Sizes, kept_rows
 from regard.data.records import Tally
-from regard.data.shards import Notice, Progress, opened, quiet, unkept
+from regard.data.shards import Notice, Progress, quiet
 
 Example = dict[str, Any]  # column -> list[int] | int | float
-Bad = Literal["stop", "skip"]
 
 FORMAT = 1
 CHUNK = 1 << 18  # ids that are gathered before they are written
@@ -36,41 +32,8 @@ FILES = {"ids": ("i", torch.int32), "ends": ("q", torch.int64), "numbers": ("d",
          "marks": ("q", torch.int64)}  # fmt: skip
 
 
-class Examples(Sequence[Example]):
-    """Rows by their number; `which` of all that are kept are meant (none: all, in order).
-
-    `told` is worth a line to whoever trains on them: what was cut and what was passed over. `digest` tells what they
-    were made from.
-    """
-
-    def __init__(
-        self, kept: "Kept", name: str, which: Tensor | None = None, told: tuple[str, ...] = (), digest: str = ""
-    ) -> None:
-        self.kept, self.name, self.which, self.told, self.digest = kept, name, which, told, digest
-
-    def __len__(self) -> int:
-        return self.kept.count if self.which is None else len(self.which)
-
-    def __getitem__(self, row: Any) -> Any:
-        if isinstance(row, slice):
-            return [self[each] for each in range(*row.indices(len(self)))]
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"{self.name}: row {row} of {len(self):,}")
-        row = row % len(self)
-        return self.kept.row(row if self.which is None else int(self.which[row]))
-
-    def lengths(self) -> Tensor:
-        """(rows,) the longest list of each."""
-        lengths = self.kept.lengths()
-        return lengths if self.which is None else lengths[self.which]
-
-    def marks(self) -> Tensor:
-        """(rows,) the hash of what each asks."""
-        return self.kept.marks if self.which is None else self.kept.marks[self.which]
-
-    def part(self, which: Tensor, name: str) -> "Examples":
-        """Some of the rows; nothing is copied."""
-        return Examples(self.kept, name, which if self.which is None else self.which[which], self.told, self.digest)
+class Examples(Rows):
+    """Rows of lists and numbers by their number."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +97,8 @@ class Kept:
 class Gathered:
     """Rows on their way to the files: `parts` are those that are not written yet."""
 
+    files = {name: kind for name, (_, kind) in FILES.items()}
+
     def __init__(self) -> None:
         self.columns: Columns | None = None
         self.rows = self.total = self.cut = self.shortened = 0
@@ -161,24 +126,30 @@ class Gathered:
         cut = f"{self.shortened:,} of {self.rows:,} rows were too long, and {self.cut:,} of their tokens are cut off"
         return (*([cut] if self.cut else []), *([tally.told] if tally.count else []))  #: S028
 
+    @property
+    def full(self) -> bool:
+        return len(self.parts["ids"]) + len(self.parts["ends"]) >= CHUNK
+
+    def known(self, sizes: Sizes, tally: Tally) -> dict[str, Any]:
+        return {"total": self.total, "told": self.told(tally), "columns": asdict(self.columns) if self.columns else {}}
+
+    def sizes(self, known: dict[str, Any]) -> Sizes:
+        count, columns = int(known["count"]), columns_in(known)
+        return {"ids": int(known["total"]), "ends": count * len(columns.lists),
+                "numbers": count * len(columns.numbers), "marks": count}  # fmt: skip
+
+    def built(self, known: dict[str, Any], files: dict[str, Tensor]) -> Kept:
+        return Kept(columns_in(known), int(known["count"]), **files)
+
+
+def columns_in(known: dict[str, Any]) -> Columns:
+    """The columns that the JSON names; none where there are no rows."""
+    said = {name: tuple(each) for name, each in known["columns"].items()}
+    return Columns(**said) if said else Columns((), (), ())
+
 
 def mark(ids: "array[int]") -> int:
     return int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest(), "little", signed=True)
-
-
-def gathering(examples: Iterable[Example], into: Gathered, progress: Progress) -> "Iterator[dict[str, array[Any]]]":
-    """The files' next parts, again and again until all examples are in them."""
-    for example in examples:
-        into.add(example)
-        if len(into.parts["ids"]) + len(into.parts["ends"]) >= CHUNK:
-            yield into.parts
-            into.clear()
-            progress(into.rows)
-    yield into.parts
-    progress(into.rows)
-
-
-Made = Callable[[Tally], Iterable[Example]]  # makes all examples, and tallies the records it cannot use
 
 
 def kept(
@@ -187,58 +158,5 @@ def kept(
 ) -> Examples:  # fmt: skip
     """The examples that `about` stands for: from the cache, or made now and kept there."""
     about = {"examples": FORMAT, "bad": bad, **about}
-    path = folder / store.key(about)
-    found = mapped(path, about)
-    if found is None:
-        try:
-            keep(path, about, made, bad, progress)
-            found = mapped(path, about)
-        except OSError as problem:
-            notice(unkept(folder, problem))
-    files, told = found or in_memory(made, bad, progress)
-    if not files.count:
-        raise DataError(f"{name}: no records to learn from; name a source that has some")
-    for line in told:
-        notice(f"{name}: {line}")
-    return Examples(files, name, told=told, digest=path.name)
-
-
-def keep(path: Path, about: dict[str, Any], made: Made, bad: Bad, progress: Progress) -> None:
-    """Writes the files side by side, then what they are."""
-    path.with_suffix(".json").unlink(missing_ok=True)
-    rows, tally = Gathered(), Tally(bad)
-    with ExitStack() as stack:
-        files = {name: stack.enter_context(store.writing(path.with_suffix(f".{name}"))) for name in FILES}
-        for parts in gathering(made(tally), rows, progress):
-            for name, file in files.items():
-                file.write(parts[name])
-    known = {**about, "count": rows.rows, "total": rows.total, "told": rows.told(tally),
-             "columns": asdict(rows.columns) if rows.columns else {}}  # fmt: skip
-    store.put(path.with_suffix(".json"), [json.dumps(known, indent=1).encode()])
-
-
-def mapped(path: Path, about: dict[str, Any]) -> tuple[Kept, tuple[str, ...]] | None:
-    """The kept files, without reading them; None where they are not there, or not as they should be."""
-    known = store.get(path.with_suffix(".json"))
-    if not isinstance(known, dict) or {name: known.get(name) for name in about} != json.loads(json.dumps(about)):
-        return None
-    try:
-        count, columns = int(known["count"]), Columns(**{name: tuple(each) for name, each in known["columns"].items()})
-        sizes = {"ids": int(known["total"]), "ends": count * len(columns.lists),
-                 "numbers": count * len(columns.numbers), "marks": count}  # fmt: skip
-        found = {name: opened(path.with_suffix(f".{name}"), sizes[name], dtype) for name, (_, dtype) in FILES.items()}
-        told = tuple(map(str, known["told"]))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
-    files = {name: file for name, file in found.items() if file is not None}
-    return (Kept(columns, count, **files), told) if len(files) == len(FILES) else None
-
-
-def in_memory(made: Made, bad: Bad, progress: Progress) -> tuple[Kept, tuple[str, ...]]:
-    rows, tally, whole = Gathered(), Tally(bad), Gathered().parts
-    for parts in gathering(made(tally), rows, progress):
-        for name, part in parts.items():
-            whole[name].extend(part)
-    files = {name: torch.frombuffer(whole[name], dtype=dtype) if whole[name] else torch.empty(0, dtype=dtype)
-             for name, (_, dtype) in FILES.items()}  # fmt: skip
-    return Kept(rows.columns or Columns((), (), ()), rows.rows, **files), rows.told(tally)
+    kept, told = kept_rows(Job(made, Gathered, bad, progress), about, folder, name, notice)
+    return Examples(kept, name, told=told, digest=store.key(about))

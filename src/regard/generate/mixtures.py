@@ -97,7 +97,7 @@ def caption(model: "Transformer", pictures: Sequence[Any], **settings: Any) -> l
     settings = {"new": min(NEW, model.context or NEW)} | settings
     if "temperature" in settings:
         return drawn(model, begin, given, settings, tokenizer)
-    c = searching({"beams": BEAMS} | settings)
+    c = searching({"beams": BEAMS, "length_penalty": 0.0} | settings)  # whole probabilities: long ones are no better
     if model.encoder is not None:
         found = search(model, begin, c, limits, source=given["source"], source_real=given.get("source_real"))
     else:
@@ -133,8 +133,9 @@ def paint(model: "Transformer", texts: Sequence[str], **settings: Any) -> Tensor
         raise ConfigError("this model draws no pictures for a text; one of task 'draw' does")
     task = build(c, tokenizer, model.c, rows=Rows(model.context or 1), sense=sense(c.pixels))
     assert isinstance(task, Draw)
-    session = Session(model, task.heard([ids(tokenizer, text, task.room - task.around) for text in texts]).tolist(),
-                      sampling({**settings, "new": c.pixels.count}), Limits())  # fmt: skip
+    most = task.room - task.around
+    told = task.heard([ids(tokenizer, task.read(text), most) for text in texts]).tolist()
+    session = Session(model, told, sampling({**settings, "new": c.pixels.count}), Limits())
     session.barred |= torch.arange(len(session.barred), device=session.barred.device) < task.first  # colours alone
     session.barred[task.first + c.pixels.palette :] = True
     said = model.listened(session)

@@ -20,6 +20,7 @@ from regard.generate.limits import Limits
 from regard.generate.session import Session
 from regard.generate.speech import Completion, Speech, ranked
 from regard.generate.towers import Towers
+from regard.inputs.resolution import image_of, resize
 from regard.zoo.models import packaged
 
 if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that needs them
@@ -41,6 +42,13 @@ class Transformer(core.Transformer):
         self.begin: int | None = None
         self.context: int | None = None
         self.task: config.Task | None = None  # what it was trained to be asked
+
+    def extend(self, *lengths: int) -> None:
+        """Stretch learned places to other lengths; those of patches behind a first token are a picture, not a line."""
+        embed, learned = self.c.embed, isinstance(self.c.trunk.position, config.Learned)
+        if learned and len(lengths) == 1 and isinstance(embed, config.Patches) and embed.cls:
+            return resize(self, image_of(embed, lengths[0]))
+        return super().extend(*lengths)
 
     @overload
     def generate(self, prompt: str, **settings: Any) -> str: ...

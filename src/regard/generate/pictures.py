@@ -32,7 +32,7 @@ def draw(model: Transformer, count: int = 16, begin: Tensor | None = None, rows:
     if begin is not None:
         known = beginning(begin, rows, c)
     asked = sampling({**settings, "new": c.count - len(known)})
-    session = Session(model, [[c.palette, *known]] * count, asked, Limits(known=c.palette))
+    session = Session(model, [[c.palette, *known]] * count, asked, Limits(known=c.palette, context=c.count))
     new = torch.tensor([list(ids) for ids in zip(*session, strict=True)], dtype=torch.long).view(count, -1)
     return palette.shown(torch.cat([torch.tensor([known] * count, dtype=torch.long).view(count, -1), new], 1), c)
 

@@ -46,6 +46,7 @@ class Towers(heads.Towers):
 
     def read(self, texts: Sequence[str]) -> Tensor:  # (B, D)
         """The vector of each text, of length 1."""
+        from regard.tasks.phrases import listed
         from regard.tasks.rows import Rows
         from regard.tasks.specials import Specials
 
@@ -53,7 +54,8 @@ class Towers(heads.Towers):
             raise DataError("this model has no tokenizer to read a text with; put a tokenizer.json beside it")
         around = Specials.of(self.tokenizer).single
         most = None if self.context is None else self.context - len(around)
-        rows = [around(self.ids(text, most)) for text in texts]
+        phrases = isinstance(self.task, config.Contrast) and self.task.phrases
+        rows = [around(self.ids(listed(text) if phrases else text, most)) for text in texts]
         wide = Rows(max(4, *map(len, rows)))
         given = {"ids": wide.padded(rows, Specials.of(self.tokenizer).fill), "real": wide.there(rows)}
         with still(list(self.modules())):

@@ -8,6 +8,7 @@ from regard.inputs import (
     image,
     image_sense,
     mixed,
+    near,
     senses,
     series,
     series_sense,
@@ -21,7 +22,7 @@ from regard.inputs import (
 )
 
 __all__ = [
-    "chunks", "convolutions", "film", "graph", "image", "image_sense", "mixed", "senses", "series", "series_sense",
-    "shaw", "sound", "sound_sense", "stages", "stretched", "structure", "text",
+    "chunks", "convolutions", "film", "graph", "image", "image_sense", "mixed", "near", "senses", "series",
+    "series_sense", "shaw", "sound", "sound_sense", "stages", "stretched", "structure", "text",
 ]  # fmt: skip
 

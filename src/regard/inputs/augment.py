@@ -54,10 +54,20 @@ def turning(degrees: Tensor) -> Tensor:  # (B,) -> (B, 2, 2)
 
 
 def moved(x: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Tensor:
-    """Each image through a map of its places about its centre; `shift` (B, 2) is in parts of the image."""
+    """Each image through a map of its places about its centre; `shift` (B, 2) is in parts of the image.
+
+    What comes in from outside has the mean colour of the image's border: digits stay on black, drawings on white.
+    """
     across = torch.zeros(len(x), 2) if shift is None else 2 * shift
     grid = F.affine_grid(torch.cat([matrix, across[..., None]], -1), list(x.shape), align_corners=False)
-    return F.grid_sample(x, grid, padding_mode="zeros", align_corners=False)
+    outside = border(x)
+    return outside + F.grid_sample(x - outside, grid, padding_mode="zeros", align_corners=False)
+
+
+def border(x: Tensor) -> Tensor:  # (B, C, 1, 1)
+    """The mean colour of the outermost pixels."""
+    sides = [x[..., :1, :], x[..., -1:, :], x[..., :, :1].mT, x[..., :, -1:].mT]
+    return torch.cat(sides, -1).mean(-1, keepdim=True)
 
 
 # ---------------------------------------------------------------- the set of changes

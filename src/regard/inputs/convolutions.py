@@ -80,13 +80,15 @@ class Before(nn.Module):
 class Bottleneck(nn.Module):
     """x + f(x): half as wide, what is above and before, as wide again."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = dropout
         self.into, self.out = nn.Conv2d(width, width // 2, 1), nn.Conv2d(width // 2, width, 1)
         self.before = Before(width // 2, width // 2, 1, own=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.out(F.relu(self.before(F.relu(self.into(F.relu(x))))))  # type: ignore[no-any-return]
+        inner = F.relu(self.before(F.relu(self.into(F.relu(x)))))
+        return x + self.out(F.dropout(inner, self.dropout, self.training))  # type: ignore[no-any-return]
 
 
 class MaskedPixels(Pixels):
@@ -98,7 +100,7 @@ class MaskedPixels(Pixels):
     def __init__(self, c: config.MaskedPixels, width: int) -> None:
         super().__init__(c, c.width)
         self.first = Before(c.width, c.width, 3, own=False)
-        self.blocks = nn.Sequential(*(Bottleneck(c.width) for _ in range(c.blocks)))
+        self.blocks = nn.Sequential(*(Bottleneck(c.width, c.dropout) for _ in range(c.blocks)))
         self.map = nn.Conv2d(c.width, width, 1)
 
     def forward(self, ids: Tensor, **given: Tensor) -> Tokens:  # type: ignore[override]

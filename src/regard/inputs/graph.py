@@ -33,7 +33,7 @@ class Graph(nn.Module):
         if not c.features and not c.tags:
             raise ValueError("embed: say how many features a node has, or of how many tags it has one")
         self.c = c
-        self.nodes = nn.Embedding(c.tags, width) if c.tags else nn.Linear(c.features, width)
+        self.nodes = nn.Embedding(c.tags, width) if c.tags else nn.Linear(c.features, width, bias=False)
         self.places = nn.Linear(c.waves + c.walks, width) if c.waves + c.walks else None
         self.degrees = nn.Embedding(c.degrees + 1, width) if c.degrees else None
 
@@ -43,13 +43,15 @@ class Graph(nn.Module):
     ) -> Tokens:  # fmt: skip
         """edges (B, N, N), True where two are joined; real (B, N); waves and walks (B, N, k) by `encodings`."""
         x = self.carried(nodes)
+        if self.c.hide and self.training:
+            x = x * F.dropout(x.new_ones(*x.shape[:2], 1), self.c.hide)
+        if self.c.hops:
+            x = structure.spread(x, needed(edges, "hops"), self.c.hops)
         said = self.said(waves=waves, walks=walks)
         if self.places is not None:
             x = x + self.places(torch.cat(said, -1).to(x.dtype))
         if self.degrees is not None:
-            if edges is None:
-                raise ValueError("embed.degrees counts edges, and none were given; give edges=")
-            x = x + self.degrees(edges.sum(-1).clamp(max=self.c.degrees))
+            x = x + self.degrees(needed(edges, "degrees").sum(-1).clamp(max=self.c.degrees))
         order = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
         nowhere = order.new_empty(*order.shape, 0)
         return Tokens(x=x, order=order, at=nowhere, real=real, edges=edges, plain=real is None)
@@ -77,6 +79,12 @@ class Graph(nn.Module):
             if asked != got:
                 raise ValueError(f"embed.{name} is {asked}, and {got} were given; encodings(embed, edges) makes them")
         return [table for table in given.values() if table is not None]
+
+
+def needed(edges: Tensor | None, name: str) -> Tensor:
+    if edges is None:
+        raise ValueError(f"embed.{name} goes along edges, and none were given; give edges=")
+    return edges
 
 
 def encodings(c: config.Graph, joined: Tensor) -> dict[str, Tensor]:

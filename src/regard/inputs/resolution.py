@@ -7,6 +7,7 @@ class token's stays. Places that are offsets or waves need nothing.
     resize(model, 384)                                      # 1 + 24 x 24
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,16 @@ def resize(model: Transformer, image: int) -> None:
     if isinstance(new, config.Stages):
         model.embed.patches.c = new.patches
     model.embed.c, model.c = new, replace(model.c, embed=new)
+
+
+def image_of(c: config.Patches, length: int) -> int:
+    """The pixels a side of images whose patches, and the token before them, are so many."""
+    side = math.isqrt(max(0, length - 1))
+    if side < 1 or side * side + 1 != length:
+        near = max(1, side)
+        raise ValueError(f"extend: {length} places are no square of patches and a token before them, such as "
+                         f"{near * near + 1} or {(near + 1) ** 2 + 1}")  # fmt: skip
+    return side * c.size
 
 
 def sized(embed: Any, image: int) -> Any:

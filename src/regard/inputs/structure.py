@@ -3,7 +3,10 @@
     waves       eigenvectors of the Laplacian I - D^-1/2 A D^-1/2: smooth over the graph, as sines are over a line
     walks       diag(A D^-1), diag((A D^-1)^2), ...: how likely a random walk is back after so many steps
     distances   how many edges lie between two nodes
+    sharing     D^-1/2 A D^-1/2: what a node gets of what its neighbours have
 """
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +17,8 @@ from regard.core.kernels import Ask, table_of
 from regard.core.layers import MIXERS, Fused, Scope
 from regard.core.positions import POSITIONS, Offsets, Place, Table
 from regard.core.tokens import Places
+
+WORTH, FEW = 256, 0.05  # nodes and a part of all pairs: from where on, and below which, edges are gone along one by one
 
 # ---------------------------------------------------------------- what an adjacency says
 
@@ -40,6 +45,41 @@ def walks(joined: Tensor, steps: int) -> Tensor:
         back.append(found.diagonal())
         found = found @ step
     return torch.stack(back, -1).float()
+
+
+def spread(x: Tensor, joined: Tensor, hops: int) -> Tensor:
+    """(B, N, D) the mean of what 0, 1, ... so many steps bring to a node, each node among its own neighbours."""
+    itself = torch.eye(joined.shape[-1], dtype=torch.bool, device=joined.device)
+    step, total = sharing(joined | itself, x.dtype), x
+    for _ in range(hops):
+        x = step(x)
+        total = total + x
+    return total / (hops + 1)
+
+
+def sharing(seen: Tensor, dtype: torch.dtype, dropout: float = 0.0) -> Callable[[Tensor], Tensor]:
+    """x -> D^-1/2 A D^-1/2 x: what passes from one to another, divided by the root of both degrees."""
+    a, step = seen.float(), passing(seen, dtype, dropout)
+    gets, gives = (a.sum(axis).clamp(min=1).rsqrt().to(dtype)[..., None] for axis in (-1, -2))
+    return lambda x: gets * step(gives * x)
+
+
+def passing(seen: Tensor, dtype: torch.dtype, dropout: float = 0.0) -> Callable[[Tensor], Tensor]:
+    """x -> A x, some of A dropped; on a CPU along the few edges of a large graph alone, many times faster."""
+    there = type(seen) is Tensor and not torch.compiler.is_compiling()  # an estimate has shapes alone
+    large = there and seen.device.type == "cpu" and seen.shape[-1] >= WORTH
+    if not large or float(seen.count_nonzero()) > FEW * seen.numel():
+        a = F.dropout(seen.to(dtype), dropout)
+        return lambda x: a @ x
+    b, i, j = seen.nonzero(as_tuple=True)
+    row, column = (b * seen.shape[-1] + place for place in (i, j))  # all graphs side by side are one
+    ones = F.dropout(torch.ones(len(row), 1, dtype=dtype), dropout)
+
+    def step(x: Tensor) -> Tensor:
+        flat = x.reshape(-1, seen.shape[0] * seen.shape[-1], x.shape[-1])
+        return torch.zeros_like(flat).index_add(1, row, ones * flat.index_select(1, column)).view(x.shape)
+
+    return step
 
 
 def distances(joined: Tensor, radius: int) -> Tensor:
@@ -75,7 +115,8 @@ class Spatial(Offsets):
 
 
 class Neighbours(nn.Module):
-    """What those give that a node may see, each divided by the root of both degrees: D^-1/2 A D^-1/2 x W + b."""
+    """What those give that a node may see, each divided by the root of both degrees: D^-1/2 A D^-1/2 x W + b; or their
+    sum, A x W + b."""
 
     sees = ("out",)
 
@@ -85,23 +126,24 @@ class Neighbours(nn.Module):
         if trunk.position.kind == "spatial":
             raise ValueError("trunk.position: 'spatial' is added to scores, and the mixer 'graph' has none; set it to "
                              "none")  # fmt: skip
-        self.dropout: float = trunk.dropout.attention
+        self.dropout, self.sums = trunk.dropout.attention, trunk.mixer.sums
         self.map: Fused = Fused(trunk.dim, {"v": trunk.dim}, ("v",) if trunk.mixer.bias else ())
 
     def forward(self, x: Tensor, scope: Scope, past: object = None) -> Tensor:
-        weights = F.dropout(shares(scope.plan.ask).to(x.dtype), self.dropout, self.training)
-        return scope.see("attn.out", weights @ self.map(x))
+        dropout, make = self.dropout if self.training else 0.0, passing if self.sums else sharing
+        step = make(seen(scope.plan.ask), x.dtype, dropout)
+        return scope.see("attn.out", step(self.map(x)))
 
     def entry(self, batch: int, capacity: int, like: Tensor) -> object:
         raise ValueError("trunk.mixer 'graph': the nodes of a graph see each other all at once; there is no cache")
 
 
-def shares(ask: Ask) -> Tensor:
-    """(B, N, N) D^-1/2 A D^-1/2, where A is 1 for those that the mask lets a token see."""
+def seen(ask: Ask) -> Tensor:
+    """(B, N, N) True for those that the mask lets a token see."""
     rows = torch.arange(ask.q.count, device=ask.q.order.device)
-    seen = table_of(ask, rows[:1], rows, None, torch.float32)
-    a = torch.ones(1, ask.q.count, ask.k.count, device=rows.device) if seen is None else seen[:, 0].float()
-    return a * a.sum(-1, keepdim=True).clamp(min=1).rsqrt() * a.sum(-2, keepdim=True).clamp(min=1).rsqrt()
+    table = table_of(ask, rows[:1], rows, None, torch.float32)
+    everybody = rows.new_ones(1, ask.q.count, ask.k.count, dtype=torch.bool)
+    return everybody if table is None else table[:, 0]
 
 
 POSITIONS[config.Spatial] = lambda c, dim, heads, width: Spatial(c, heads)

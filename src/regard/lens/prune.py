@@ -91,9 +91,9 @@ def check_trunk(where: str, trunk: Trunk, gone: Mapping[str, set[int]]) -> None:
         layers = [gone.get(f"{where}.{layer}.{side}", set()) for layer in range(trunk.c.depth)]
         if trunk.c.shared and any(layer != layers[0] for layer in layers):
             raise config.ConfigError(f"{where}: its layers share one block; name them all at once, '{where}.*.{side}'")
-        if side == "attn" and any(layers) and trunk.c.position.kind == "alibi":
-            raise config.ConfigError(f"{where}.position: 'alibi' gives each head a slope by their number, which would "
-                                     "change for those that stay; no head can go")  # fmt: skip
+        if side == "attn" and any(layers) and (kind := trunk.c.position.kind) in ("alibi", "near"):
+            raise config.ConfigError(f"{where}.position: {kind!r} gives each head a slope or a place by its number, "
+                                     "which would change for those that stay; no head can go")  # fmt: skip
 
 
 # ---------------------------------------------------------------- what the config says then

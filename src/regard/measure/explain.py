@@ -10,10 +10,12 @@ from regard.core.kernels import Plan
 from regard.core.layers import Attention, Block
 from regard.core.model import Transformer, Trunk
 from regard.heads import Towers
-from regard.inputs.image import Patches
+from regard.inputs.chunks import Chunks
+from regard.inputs.mixed import Mixed
 from regard.inputs.stages import Stages
 from regard.measure.activations import shortened
 from regard.measure.cost import Estimate, estimate
+from regard.measure.fronts import words
 from regard.measure.ghost import Config, Model, ghost, outline
 from regard.measure.lengths import longest
 from regard.measure.older import stack_rows
@@ -56,17 +58,23 @@ def rows(model: Model) -> Iterator[Row]:
 
 
 def front_rows(name: str, front: Any) -> Iterator[Row]:
+    """A front end in a row, and each part that is a model of its own in others."""
     if isinstance(front, Stages):
         yield from front_rows(name, front.patches)
         for i, trunk in enumerate(front.trunks):
             yield from trunk_rows(f"{name}.{i}", trunk)
             merge: Any = front.merges[i]
             yield f"{name}.{i}.merge", f"4 x {trunk.c.dim} -> {merge.map.out_features}", count(merge)
-    elif isinstance(front, Patches):
-        pixels = f"{front.c.size} x {front.c.size} x {front.c.channels}"
-        yield name, f"{front.c.side} x {front.c.side} patches, {pixels} -> {front.map.weight.shape[0]}", count(front)
+    elif isinstance(front, Mixed):
+        yield from front_rows(f"{name}.seen", front.seen)
+        yield from front_rows(f"{name}.text", front.text)
+        yield f"{name}.kinds", "what is seen, and the text", count(front.kinds)
+    elif isinstance(front, Chunks):
+        yield from front_rows(f"{name}.text", front.text)
+        yield from trunk_rows(f"{name}.trunk", front.trunk)
+        yield f"{name}.map", f"chunks of {front.c.size} tokens -> {front.map.out_features}", count(front.map)
     else:
-        yield name, f"{front.tokens.num_embeddings:,} x {front.tokens.embedding_dim}", count(front)
+        yield name, words(front), count(front)
 
 
 def trunk_rows(name: str, trunk: Trunk | Recurrent) -> Iterator[Row]:
@@ -140,6 +148,8 @@ def asked(c: config.Head, model: Transformer) -> str:
         return f"one vector from {c.place}" + (f", {model.c.trunk.dim} -> {c.out:,}" if c.out else "")
     if isinstance(c, config.Each):
         return f"every vector, {model.c.trunk.dim} -> {c.out:,}"
+    if isinstance(c, config.Horizon):
+        return f"all tokens of a channel, -> {c.horizon} rows" + (", and a line" if c.line else "")
     return "none"
 
 
@@ -194,8 +204,8 @@ def cost(bill: Estimate) -> str:
     memory = bill.memory
     held = {name: getattr(memory, name) for name in ("weights", "gradients", "optimizer", "activations")}
     lines = [
-        f"forward      {big(bill.flops.forward)}FLOP a token; {shares(bill.flops.parts)}",
-        f"training     {big(bill.flops.training)}FLOP a token, {big(bill.step_flops)}FLOP a step",
+        f"forward      {big(bill.flops.forward)}FLOP a {bill.unit}; {shares(bill.flops.parts)}",
+        f"training     {big(bill.flops.training)}FLOP a {bill.unit}, {big(bill.step_flops)}FLOP a step",
         f"memory       {size(memory.total)}: {', '.join(f'{name} {size(held[name])}' for name in held)}",
     ]
     return "\n".join([f"cost of {bill.batch} x {bill.context} tokens", *indented(lines)])

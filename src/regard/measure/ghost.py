@@ -21,7 +21,8 @@ from regard.inputs.senses import SENSES, sense
 
 Config = config.Transformer | config.Towers
 Model = Transformer | Towers
-PLAIN = (config.Embed, config.Patches, config.Stages, config.Pixels)  # front ends that are given ids or images
+# front ends that are given ids or images
+PLAIN = (config.Embed, config.Patches, config.Stages, config.Pixels, config.Convolutions)
 
 
 def outline(model: Model | Config) -> Model:
@@ -62,8 +63,8 @@ class Ghost:
         with self.mode:
             return torch.empty(shape, dtype=dtype, device=self.device)
 
-    def ids(self, batch: int, count: int) -> Tensor:
-        return self.empty(batch, count, dtype=torch.long)
+    def ids(self, batch: int, *counts: int) -> Tensor:
+        return self.empty(batch, *counts, dtype=torch.long)
 
     def reads(self, front: Any, batch: int, context: int) -> dict[str, Tensor]:
         """What a front end is given, by name: ids, images, or whatever its sense makes of nothing at all."""
@@ -73,8 +74,10 @@ class Ghost:
             seen = self.reads(front.seen, batch, context)
             return {"ids": self.ids(batch, context), "seen": seen.pop("ids"),
                     **{f"seen_{name}": table for name, table in seen.items()}}  # fmt: skip
-        if isinstance(front, config.Patches):
+        if isinstance(front, config.Patches | config.Convolutions):
             return {"ids": self.empty(batch, front.channels, front.image, front.image)}
+        if isinstance(front, config.MaskedPixels):
+            return {"ids": self.ids(batch, front.grid[0], front.grid[1])}
         if isinstance(front, config.Embed | config.Pixels):
             return {"ids": self.ids(batch, front.count if isinstance(front, config.Pixels) else context)}
         return {name: self.empty(batch, *table.shape[1:], dtype=table.dtype)

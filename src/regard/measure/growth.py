@@ -7,8 +7,10 @@ costs 4·n·d (scores and mixing, over n keys). So it is n/(6d + n) of the block
 from dataclasses import dataclass
 
 from regard import config
-from regard.measure.flops import Flops, pairs
+from regard.config.names import called
+from regard.measure.flops import Flops
 from regard.measure.ghost import Config
+from regard.measure.looking import COSTS, field, pairs
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 NUMBER = 4  # bytes of one weight of attention, in fp32
@@ -57,7 +59,9 @@ def plain(c: config.Transformer, tokens: int) -> bool:
         (heads * width, groups, attention.value_width or width) == (trunk.dim, heads, width)
         for heads, groups, width in (attention.counts(layer, trunk.dim) for layer in range(trunk.depth))
     )
-    dense = all(pairs(trunk, layer, tokens) == tokens * tokens for layer in range(len(trunk.masks)))
+    fields = [field(trunk, layer, tokens) for layer in range(len(trunk.masks))]
+    dense = called(attention.kernel)[0] not in COSTS
+    dense = dense and all(pairs(seen, attention.kernel) == tokens * tokens for seen in fields)
     thinking = (trunk.mlp.hidden or 4 * trunk.dim) == 4 * trunk.dim and not trunk.mlp.gated
     alone = c.encoder is None and not isinstance(c.embed, config.Stages) and trunk.position.kind != "shaw"
     return squares and dense and thinking and alone and len(attention.maps) == 4

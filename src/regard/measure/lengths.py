@@ -3,7 +3,8 @@
 from regard import config
 from regard.measure.ghost import Config
 
-SIZED = (config.Patches, config.Stages, config.Pixels)  # front ends that make as many tokens of every image
+# front ends that make as many tokens of every image
+SIZED = (config.Patches, config.Stages, config.Pixels, config.Convolutions)
 USUAL = 512  # tokens, where a model knows no longest
 
 
@@ -46,7 +47,7 @@ def unit(c: Config) -> str:
     """What the arithmetic is counted by: a token of text, a whole image, or a pair for towers."""
     if isinstance(c, config.Towers):
         return "pair"
-    return "image" if isinstance(c.embed, config.Patches | config.Stages) else "token"
+    return "image" if isinstance(c.embed, config.Patches | config.Stages | config.Convolutions) else "token"
 
 
 def checked(c: Config, context: int | None) -> int:

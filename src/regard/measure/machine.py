@@ -141,14 +141,14 @@ def keep(made: Machine) -> None:
 
 
 def machine(device: str = "cpu", notice: Callable[[str], object] = warnings.warn) -> Machine | None:
-    """The calibration that was kept for this machine, if there is one; what cannot be used is said and ignored."""
+    """The calibration that was kept for this machine, if there is one; one of another machine is said and ignored.
+
+    A file that is damaged, or that an older version wrote, is none: whoever asks will say that nothing was measured.
+    """
     path, now = place(), surroundings(device)
-    if not path.exists():
-        return None
     try:
         found = parsed(store.get(path), device)
     except (TypeError, ValueError, KeyError, AttributeError):
-        notice(f"{path}: damaged, so this machine counts as not measured; {AGAIN}")
         return None
     then = now if found is None else found.about
     for what in (name for name in now if then.get(name) != now[name]):
@@ -159,7 +159,7 @@ def machine(device: str = "cpu", notice: Callable[[str], object] = warnings.warn
 
 def parsed(table: Any, device: str) -> Machine | None:
     """What a file says of a device, if anything; raises where it is damaged."""
-    mine = table.get(device)
+    mine = None if table is None else table.get(device)
     if mine is None:
         return None
     if mine["format"] != FORMAT:

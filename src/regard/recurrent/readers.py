@@ -55,6 +55,8 @@ class Cell(nn.Module):
             return self.made(*self.rnn(x, begun))
         rows = Together(real)
         lengths = rows.counts.clamp(min=1).cpu()  # of a row without tokens one is read, and forgotten below
+        if int(lengths.min()) == x.shape[1] > 1:  # nothing to skip; packed rows take n² for their gradient on a CPU
+            return self.made(*self.rnn(x, begun))
         packed = pack_padded_sequence(rows.gather(x), lengths, batch_first=True, enforce_sorted=False)
         out, last = self.rnn(packed, begun)
         there, _ = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])

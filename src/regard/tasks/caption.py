@@ -21,7 +21,7 @@ from regard.heads import Hidden, hidden
 from regard.inputs.senses import Example
 from regard.tasks.chunks import NOTHING
 from regard.tasks.losses import surprise
-from regard.tasks.pictured import Pictured, words
+from regard.tasks.pictured import Pictured
 from regard.tasks.rows import Batch
 from regard.tasks.specials import Specials
 from regard.tasks.task import Answers, Telling, enter, told
@@ -61,7 +61,7 @@ class Caption(Pictured, Telling):
                                   f"has {always(model)} tokens for sure; write {suited(model)!r}")  # fmt: skip
 
     def made(self, examples: Sequence[Example], chance: torch.Generator | None) -> Batch:
-        texts, end = words(examples), self.specials["end"]
+        texts, end = self.words(examples, chance), self.specials["end"]
         batch = self.given(self.sense.batch(examples, chance)) | self.counted(examples)
         return batch | self.heard(texts) | {"labels": self.rows.padded([[*text, end] for text in texts], NOTHING)}
 

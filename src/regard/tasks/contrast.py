@@ -27,7 +27,7 @@ from regard.tasks import records
 from regard.tasks.discover import stop
 from regard.tasks.metrics import accuracy
 from regard.tasks.objective import Part, Shared
-from regard.tasks.pictured import Pictured, named, words
+from regard.tasks.pictured import Pictured, named
 from regard.tasks.records import Record
 from regard.tasks.rows import Batch
 from regard.tasks.task import Answers, enter
@@ -51,7 +51,7 @@ class Contrast(Pictured):
         made = super().of(c, tokenizer, **how)
         if tokenizer is None or c.label is None:
             return made
-        texts = [c.prompt.replace("{}", name) for name in c.classes]
+        texts = [made.read(c.prompt.replace("{}", name)) for name in c.classes]
         prompts = tuple(tuple(tokenizer.encode(text)) for text in texts)
         if long := [text for text, ids in zip(texts, prompts, strict=True) if not 0 < len(ids) <= made.room]:
             raise ConfigError(f"task.prompt: {long[0]!r:.60} is no text of 1 to {made.room} tokens; make it shorter, "
@@ -89,7 +89,7 @@ class Contrast(Pictured):
 
     def made(self, examples: Sequence[Example], chance: torch.Generator | None) -> Batch:
         seen, count = self.sense.batch(examples, chance), len(examples)
-        batch = named(seen, "seen", SEEN) | self.texts(words(examples)) | self.counted(examples)
+        batch = named(seen, "seen", SEEN) | self.texts(self.words(examples, chance)) | self.counted(examples)
         batch["match"] = torch.eye(count, dtype=torch.bool)  # (B, B) row i stays the i-th, also on another rank
         if CLASS in examples[0]:
             batch[CLASS] = torch.stack([example[CLASS] for example in examples])

@@ -19,7 +19,7 @@ from regard.inputs.senses import Example
 from regard.tasks.chunks import NOTHING
 from regard.tasks.losses import asked, surprise
 from regard.tasks.objective import Part
-from regard.tasks.pictured import Pictured, words
+from regard.tasks.pictured import Pictured
 from regard.tasks.rows import Batch
 from regard.tasks.specials import Specials
 from regard.tasks.task import Answers, Telling, enter, told
@@ -68,7 +68,7 @@ class Draw(Pictured, Telling):
 
     def made(self, examples: Sequence[Example], chance: torch.Generator | None) -> Batch:
         pixels = self.sense.batch(examples, chance)["ids"].flatten(1) + self.first  # (B, K)
-        heard = self.heard(words(examples))
+        heard = self.heard(self.words(examples, chance))
         told = torch.cat([heard[:, 1:], torch.full_like(heard[:, :1], self.specials["pad"])], 1)
         labels = told.where(told != self.specials["pad"], NOTHING)
         ids = torch.cat([heard, pixels], 1)[:, :-1]  #: S063

@@ -42,6 +42,10 @@ class NextPixel(Task):
         if not isinstance(model.embed, config.Pixels):
             raise ConfigError(f"model.embed.kind: {model.embed.kind!r} has no values to be told one by one; set it to "
                               "pixels")  # fmt: skip
+        position, wanted = model.trunk.position, [model.embed.grid[0], model.embed.grid[1] * model.embed.numbers]
+        if isinstance(position, config.Near) and list(position.grid) != wanted:
+            raise ConfigError(f"model.trunk.position.grid: {list(position.grid)}, and model.embed tells {wanted[0]} "
+                              f"rows of {wanted[1]} values; set it to {wanted}")  # fmt: skip
         head = model.head
         if isinstance(head, config.Vocabulary) and not head.tied and head.size not in (None, model.embed.palette):
             raise ConfigError(f"model.head.size: {head.size}, and the palette has {model.embed.palette}; set it to "

@@ -58,6 +58,10 @@ def check_places(model: config.Transformer) -> None:
     """A table of learned places has one for every token that the front end makes."""
     count, position = getattr(model.embed, "count", None), model.trunk.position
     length = getattr(position, "length", None) if position.kind in ("learned", "onehot") else None
+    grid = getattr(model.embed, "raster", None)
+    if grid is not None and position.kind == "learned" and not isinstance(length, tuple):
+        raise config.ConfigError(f"model.trunk.position.length: {length}, and the front end's tokens stand on a grid; "
+                                 f"set it to {list(grid)}")  # fmt: skip
     there = math.prod(length) if isinstance(length, tuple) else length
     if count is not None and there is not None and there < count:
         raise config.ConfigError(f"model.trunk.position.length: {there:,}, and the front end makes {count:,} tokens; "

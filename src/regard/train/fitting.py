@@ -20,6 +20,7 @@ from regard.train.health import Health
 from regard.train.introduction import introduction
 from regard.train.log import Log, Unheard, line_of, plain
 from regard.train.loop import Step, train
+from regard.train.nouns import counted
 from regard.train.refusals import Refusals
 from regard.train.run import Run
 from regard.train.samples import samples
@@ -218,7 +219,7 @@ class Fitting:
         marked = {name: plain(value) for name, value in score.scores.items()}
         line = {"step": run.step, "eval_loss": plain(score.loss), "eval_tokens": score.count, **marked}
         self.write({**line, **({"whole": True} if whole else {}), "seconds": run.seconds})
-        unit = "examples" if "pooled" in run.task.heads else "tokens"
+        unit = "tokens" if run.recipe is None else counted(run.recipe.task, run.recipe.model)
         part = f"all {score.count:,} {unit}" if whole else f"{score.count:,} {unit}"
         if whole and isinstance(run.task, NextToken):
             part = "the whole validation text"

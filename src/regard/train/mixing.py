@@ -6,6 +6,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -13,11 +14,15 @@ from torch import Tensor
 from regard import config, data, tasks
 from regard.config import ConfigError
 from regard.data import store
+from regard.data.columns import Column, Document
+from regard.data.prepared import trained
 from regard.inputs import palette
 from regard.inputs.senses import Sense, sense
 from regard.tasks import Rows, Task
 from regard.tasks.caption import front_of
 from regard.tasks.contrast import classes, whole_batches
+from regard.tasks.phrases import listed
+from regard.tasks.pictured import phrased
 from regard.text import Tokenizer
 from regard.train.fitted import check_length
 from regard.train.reading import MIXTURES, ROUND, Reading, Voice, batches, checked, records
@@ -32,7 +37,7 @@ def read_mixture(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voic
     agreed(recipe)
     recipe = replace(recipe, task=discovered(recipe))
     reader = sense(front(recipe), c.augment)
-    tokenizer = tokenizer or data.learned(recipe.data, recipe.text, tasks.spoken(recipe.task))
+    tokenizer = tokenizer or learned(recipe)
     tokenizer = tasks.equip(recipe.task, tokenizer)
     recipe = replace(recipe, model=worded(recipe, tokenizer))
     rows = Rows(c.context, c.padding, 1 if c.tokens is None else ROUND)
@@ -43,6 +48,27 @@ def read_mixture(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voic
                                    about(recipe, reader, task, tokenizer), task.length, notice=voice.notice,
                                    progress=voice.progress)  # fmt: skip
     return Reading(recipe, tokenizer, task, batches(train, task, c), checked(validation, task, c), train.digest)
+
+
+class Listed(Column):
+    """The lists in one column, each as it is read."""
+
+    @cached_property
+    def digest(self) -> str:
+        return store.key([super().digest, "listed"])
+
+    def documents(self, tally: data.Tally) -> Iterator[Document]:
+        for document in super().documents(tally):
+            yield replace(document, text=listed(document.text))
+
+
+def learned(recipe: config.Recipe) -> Tokenizer:
+    """The tokenizer of a recipe, from texts as they will be read."""
+    if not phrased(recipe.task):
+        return data.learned(recipe.data, recipe.text, tasks.spoken(recipe.task))
+    tables = data.tables(recipe.data.sources, recipe.data)
+    lists = [Listed(table, column, recipe.data.bad) for table in tables for column in tasks.spoken(recipe.task)]
+    return trained(recipe.text, lists, store.place(None))
 
 
 def agreed(recipe: config.Recipe) -> None:

@@ -123,9 +123,10 @@ def groups(weights: dict[str, nn.Parameter], lr: float, decay: float) -> list[di
     ]  # fmt: skip
 
 
-def adamw(groups: list[dict[str, Any]], c: config.AdamW | config.Muon) -> torch.optim.AdamW:
-    cuda = any(group["lr"].is_cuda for group in groups)
-    return torch.optim.AdamW(groups, betas=(c.betas[0], c.betas[1]), eps=c.eps, fused=True, capturable=cuda)
+def adamw(groups: list[dict[str, Any]], c: config.AdamW | config.Muon) -> torch.optim.Optimizer:
+    cuda, coupled = any(group["lr"].is_cuda for group in groups), isinstance(c, config.AdamW) and not c.decoupled
+    kind = torch.optim.Adam if coupled else torch.optim.AdamW
+    return kind(groups, betas=(c.betas[0], c.betas[1]), eps=c.eps, fused=True, capturable=cuda)
 
 
 def fresh(part: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:

@@ -153,6 +153,8 @@ def watched(recipe: config.Recipe) -> config.Recipe:
 def agreed(recipe: config.Recipe) -> config.Recipe:
     """The recipe, where its settings go together."""
     c = watched(recipe).train
+    if c.augment is not None:
+        raise config.ConfigError("train.augment: it changes images, and model.embed.kind is 'text'; leave it out")
     if c.chunk is not None and recipe.task.kind in UNCHUNKED:
         raise config.ConfigError(f"train.chunk: task {recipe.task.kind!r} answers in no vocabulary; leave it out")
     data, task = one_column(recipe.data, recipe.task)

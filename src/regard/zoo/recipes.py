@@ -145,12 +145,21 @@ def tokens(embed: dict[str, Any]) -> int | None:
     return count if isinstance(count, int) else None
 
 
+def places(embed: dict[str, Any]) -> int | list[int] | None:
+    """How many tokens a front end makes, on each axis where they stand on a grid."""
+    front = front_of(embed)
+    grid = front.grid if isinstance(front, config.Film) else getattr(front, "raster", None)
+    return tokens(embed) if grid is None else list(grid)
+
+
 def longest_of(model: dict[str, Any], side: str, context: Any) -> Any:
-    """How many tokens a trunk must know places for: those of a text, of what an encoder sees, or of both together."""
+    """What a trunk must know places for: the tokens of a text, of what an encoder sees, or of both together; the rows
+    and columns of tokens that stand on a grid.
+    """
     if side == "encoder":
-        return tokens(inside(model, "encoder", "embed")) or context
+        return places(inside(model, "encoder", "embed")) or context
     if kind_of(model) not in ("text", "mixed"):
-        return tokens(inside(model, "embed")) or context
+        return places(inside(model, "embed")) or context
     seen = tokens(inside(model, "embed", "seen")) if inside(model, "embed").get("kind") == "mixed" else None
     return context + seen if seen and isinstance(context, int) else context
 

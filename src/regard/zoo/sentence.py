@@ -208,6 +208,8 @@ def positions(c: config.Position) -> str:
             return f"a vector for each distance up to {c.radius}"
         case config.Spatial():
             return f"a number for each length of the shortest path up to {c.radius}"
+        case config.Near():
+            return f"rows and columns ({c.grid[0]:,} x {c.grid[1]:,}), and a neighbour to look at for each head"
     return f"a number for each offset up to {c.radius}" + (f" on {c.axes} axes" if c.axes > 1 else "")
 
 

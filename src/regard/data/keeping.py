@@ -1,0 +1,190 @@
+"""Rows in files: made once for a content and a setting, mapped into memory, and made again where they do not fit.
+
+    <cache>/<key>.ids, .ends, ...      what a Layout writes, one row after the other
+    <cache>/<key>.json                 what they are made from, and how many: written last, so that half is nothing
+
+`examples` lays out lists of ids and `arrays` tensors of any shape; what is the same for both is here.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from regard.config import DataError
+from regard.data import store
+from regard.data.records import Tally
+from regard.data.shards import Notice, Progress, opened, unkept
+
+Bad = Literal["stop", "skip"]
+Made = Callable[[Tally], Iterable[Any]]  # makes all rows, and tallies the records it cannot use
+Sizes = dict[str, int]  # numbers in each file
+
+
+class Kept(Protocol):
+    """Rows that can be read by their number."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def marks(self) -> Tensor: ...
+
+    def row(self, row: int) -> Any: ...
+
+    def lengths(self) -> Tensor: ...
+
+
+class Rows(Sequence[Any]):
+    """Rows by their number; `which` of all that are kept are meant (none: all, in order).
+
+    `told` is worth a line to whoever trains on them: what was cut and what was passed over. `digest` tells what they
+    were made from.
+    """
+
+    kept: Any
+
+    def __init__(
+        self, kept: Kept, name: str, which: Tensor | None = None, told: tuple[str, ...] = (), digest: str = ""
+    ) -> None:
+        self.kept, self.name, self.which, self.told, self.digest = kept, name, which, told, digest
+
+    def __len__(self) -> int:
+        return int(self.kept.count) if self.which is None else len(self.which)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[each] for each in range(*row.indices(len(self)))]
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"{self.name}: row {row} of {len(self):,}")
+        row = row % len(self)
+        return self.kept.row(row if self.which is None else int(self.which[row]))
+
+    def lengths(self) -> Tensor:
+        """(rows,) how many tokens each will be: of lists the longest."""
+        lengths: Tensor = self.kept.lengths()
+        return lengths if self.which is None else lengths[self.which]
+
+    def marks(self) -> Tensor:
+        """(rows,) the hash of what each asks."""
+        marks: Tensor = self.kept.marks
+        return marks if self.which is None else marks[self.which]
+
+    def part(self, which: Tensor, name: str) -> Self:
+        """Some of the rows; nothing is copied."""
+        return type(self)(self.kept, name, which if self.which is None else self.which[which], self.told, self.digest)
+
+
+class Layout(Protocol):
+    """How rows become files: `add` puts one into `parts`, which are written and cleared when they are `full`."""
+
+    files: dict[str, torch.dtype]
+    rows: int
+
+    @property
+    def parts(self) -> dict[str, Any]: ...
+
+    @property
+    def full(self) -> bool: ...
+
+    def add(self, row: Any) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def known(self, sizes: Sizes, tally: Tally) -> dict[str, Any]:
+        """What the JSON says beside what the rows are made from: columns, and "told"."""
+        ...
+
+    def sizes(self, known: dict[str, Any]) -> Sizes:
+        """How large files are of which the JSON says this."""
+        ...
+
+    def built(self, known: dict[str, Any], files: dict[str, Tensor]) -> Kept | None:
+        """The rows; None where the files do not fit together."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """Rows to be made: how, laid out how, and who hears of the progress."""
+
+    made: Made
+    layout: Callable[[], Layout]
+    bad: Bad
+    progress: Progress
+
+    def gathering(self, layout: Layout, tally: Tally) -> Iterator[dict[str, Any]]:
+        """The files' next parts, again and again until all rows are in them."""
+        for row in self.made(tally):
+            layout.add(row)
+            if layout.full:
+                yield layout.parts
+                layout.clear()
+                self.progress(layout.rows)
+        yield layout.parts
+        self.progress(layout.rows)
+
+
+def kept_rows(job: Job, about: dict[str, Any], folder: Path, name: str, notice: Notice) -> tuple[Kept, tuple[str, ...]]:
+    """The rows that `about` stands for, from the cache or made now and kept there; and what is told of them."""
+    path = folder / store.key(about)
+    found = mapped(path, about, job.layout())
+    if found is None:
+        try:
+            keep(path, about, job)
+            found = mapped(path, about, job.layout())
+        except OSError as problem:
+            notice(unkept(folder, problem))
+    kept, told = found or in_memory(job)
+    if not kept.count:
+        raise DataError(f"{name}: no records to learn from; name a source that has some")
+    for line in told:
+        notice(f"{name}: {line}")
+    return kept, told
+
+
+def keep(path: Path, about: dict[str, Any], job: Job) -> None:
+    """Writes the files side by side, then what they are."""
+    path.with_suffix(".json").unlink(missing_ok=True)
+    layout, tally = job.layout(), Tally(job.bad)
+    with ExitStack() as stack:
+        files = {name: stack.enter_context(store.writing(path.with_suffix(f".{name}"))) for name in layout.files}
+        for parts in job.gathering(layout, tally):
+            for name, file in files.items():
+                file.write(parts[name])
+        sizes = {name: file.tell() // layout.files[name].itemsize for name, file in files.items()}
+    known = {**about, "count": layout.rows, **layout.known(sizes, tally)}
+    store.put(path.with_suffix(".json"), [json.dumps(known, indent=1).encode()])
+
+
+def mapped(path: Path, about: dict[str, Any], layout: Layout) -> tuple[Kept, tuple[str, ...]] | None:
+    """The kept files, without reading them; None where they are not there, or not as they should be."""
+    known = store.get(path.with_suffix(".json"))
+    if not isinstance(known, dict) or {name: known.get(name) for name in about} != json.loads(json.dumps(about)):
+        return None
+    try:
+        sizes = layout.sizes(known)
+        found = {name: opened(path.with_suffix(f".{name}"), sizes[name], kind) for name, kind in layout.files.items()}
+        files = {name: file for name, file in found.items() if file is not None}
+        kept = layout.built(known, files) if len(files) == len(layout.files) else None
+        return None if kept is None else (kept, tuple(map(str, known["told"])))
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):  # RuntimeError: sizes that are no table
+        return None
+
+
+def in_memory(job: Job) -> tuple[Kept, tuple[str, ...]]:
+    layout, tally, whole = job.layout(), Tally(job.bad), job.layout().parts
+    for parts in job.gathering(layout, tally):
+        for name, part in parts.items():
+            whole[name].extend(part)
+    files = {name: torch.frombuffer(whole[name], dtype=kind) if whole[name] else torch.empty(0, dtype=kind)
+             for name, kind in layout.files.items()}  # fmt: skip
+    known = {"count": layout.rows, **layout.known({name: len(file) for name, file in files.items()}, tally)}
+    kept = layout.built(known, files)
+    assert kept is not None
+    return kept, tuple(known["told"])
