@@ -68,19 +68,20 @@ def beside(path: Path) -> IO[bytes]:
 def sweep(folder: Path) -> None:
     """Removes what a killed run left half-written."""
     for path in folder.glob("*.part"):
-        with suppress(OSError):
-            if orphaned(path) or time.time() - path.stat().st_mtime > STALE:
+        with suppress(OSError), path.open("rb") as file:
+            dead = unlocked(file) and path.name.startswith(".")  # `beside` made it, and who asked for it is dead
+            # removed with the lock in hand: whoever is about to lock it waits, and then sees that it is gone
+            if dead or time.time() - path.stat().st_mtime > STALE:
                 path.unlink()
 
 
-def orphaned(path: Path) -> bool:
-    """Whether `beside` made this file, and who asked for it is dead."""
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-    return path.name.startswith(".")
+def unlocked(file: IO[bytes]) -> bool:
+    """Whether nobody has the file locked; then we do."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def get(path: Path) -> Any:
