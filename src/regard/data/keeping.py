@@ -24,6 +24,7 @@ from regard.data.shards import Notice, Progress, opened, unkept
 Bad = Literal["stop", "skip"]
 Made = Callable[[Tally], Iterable[Any]]  # makes all rows, and tallies the records it cannot use
 Sizes = dict[str, int]  # numbers in each file
+STRANGE = (KeyError, TypeError, ValueError, AttributeError)  # what comes of JSON that we did not write
 
 
 class Kept(Protocol):
@@ -168,13 +169,16 @@ def mapped(path: Path, about: dict[str, Any], layout: Layout) -> tuple[Kept, tup
     if not isinstance(known, dict) or {name: known.get(name) for name in about} != json.loads(json.dumps(about)):
         return None
     try:
-        sizes = layout.sizes(known)
+        sizes, told = layout.sizes(known), tuple(map(str, known["told"]))
         found = {name: opened(path.with_suffix(f".{name}"), sizes[name], kind) for name, kind in layout.files.items()}
-        files = {name: file for name, file in found.items() if file is not None}
-        kept = layout.built(known, files) if len(files) == len(layout.files) else None
-        return None if kept is None else (kept, tuple(map(str, known["told"])))
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):  # RuntimeError: sizes that are no table
+    except STRANGE:  # no room to map them is another matter, and is heard
         return None
+    files = {name: file for name, file in found.items() if file is not None}
+    try:
+        kept = layout.built(known, files) if len(files) == len(layout.files) else None
+    except (*STRANGE, RuntimeError):  # sizes that are no table
+        return None
+    return None if kept is None else (kept, told)
 
 
 def in_memory(job: Job) -> tuple[Kept, tuple[str, ...]]:
