@@ -65,7 +65,7 @@ def test_the_page_holds_all_it_shows_and_runs_nothing(desk, say, small):
     (["recipe.toml", "model.kernell=a,b"], "model.kernell: no such setting; did you mean 'kernel'?"),
     (["recipe.toml", KEY, "--seeds", "0"], "--seeds 0: is less than 1"),
     (["recipe.toml", KEY, "--quick"], "--quick: is for the ready-made studies"),
-    (["attentoin", "--out", "x"], "attentoin: no such recipe"),
+    (["attentoin", "--out", "x"], "attentoin: no such recipe or study; did you mean 'attention'?"),
     (["recipe.toml", "model.kernel"], "expected key=value or key=a,b,c"),
 ])  # fmt: skip
 def test_a_slip_is_one_sentence_and_leaves_nothing_behind(desk, say, words, said):

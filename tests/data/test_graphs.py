@@ -14,7 +14,7 @@ from regard.config import Data, DataError
 from regard.data import Record, Tally, npz, tables
 from regard.data.graphs import graph_in
 
-SHARED = Path("/work/shared/data")
+SHARED = Path(__file__).resolve().parents[3] / "shared/data"
 LISTS = "2\n3 1\n6 1 1\n6 2 0 2\n8 1 1\n\n2 -1\n0 1 1 0.5\n1 1 0 2\n"
 
 

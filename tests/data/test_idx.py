@@ -11,7 +11,7 @@ import torch
 from regard.config import DataError
 from regard.data import Tally, tables
 
-MNIST = Path("/work/shared/data/mnist")
+MNIST = Path(__file__).resolve().parents[3] / "shared/data/mnist"
 
 
 def idx(table, kind=8):

@@ -12,10 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 import regard
 from regard import config as C
 from regard import measure
+from regard.core.positions import POSITIONS
 from regard.efficient.recompute import recompute
 from regard.measure.activations import everywhere
 from regard.measure.lengths import longest
-from regard.measure.looking import field, pairs
+from regard.measure.looking import BIASES, field, pairs
 
 LARGE = ("gpt3-175b", "swin-tiny", "clip-vit-b32", "t5-v1.1-base", "vit-h14", "imagegpt-large", "qwen3-0.6b")
 
@@ -154,3 +155,10 @@ def test_the_rule_of_thumb_is_near_the_count_where_the_model_is_large_and_the_co
     weights = sum(parts.values()) - parts["positions"] - (0 if c.head.tied else parts["embedding"])
 
     assert measure.rule(weights, 1) == pytest.approx(measure.flops(c, 64).training, rel=0.01)
+
+
+def test_the_positions_that_are_said_to_add_to_scores_are_those_that_do():
+    here = replace(regard.line(torch.zeros(1, 5, 24)), edges=torch.eye(5, dtype=torch.bool)[None])
+    made = {kind().kind: build(kind(), 24, 3, 8).prepare(here, here) for kind, build in POSITIONS.items()}
+
+    assert {name for name, place in made.items() if place.biased} == set(BIASES)

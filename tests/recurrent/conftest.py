@@ -1,7 +1,7 @@
 """A desk with a text and a recipe for a small recurrent model on it."""
 
 import pytest
-from train.made import TEXT
+from train.made import laid
 
 from regard import zoo
 
@@ -35,13 +35,7 @@ new = 5
 
 @pytest.fixture
 def desk(tmp_path, monkeypatch):
-    """A folder to work in, with a cache of its own; the machine's speed is known without half a second of measuring."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("regard.measure.floor.multiplying", lambda *sizes: 1e9)
-    (tmp_path / "text.txt").write_text(TEXT)
-    (tmp_path / "recipe.toml").write_text(RECIPE)
-    return tmp_path
+    return laid(tmp_path, monkeypatch, RECIPE)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from regard.tasks import Forecast
 from regard.train import Run, evaluate, fit, resume, train
 from regard.zoo import read_recipe
 
-ETT = Path("/work/shared/data/ett/ETTh1.csv.xz")
+ETT = Path(__file__).resolve().parents[3] / "shared/data/ett/ETTh1.csv.xz"
 
 
 def table(path, rows=400):

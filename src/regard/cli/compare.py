@@ -11,6 +11,8 @@ import typer
 from regard import config
 from regard.cli.mistakes import talk
 from regard.cli.output import Json, as_json, with_torch
+from regard.config.names import did_you_mean
+from regard.zoo import recipes
 
 READY = ("attention", "complexity", "in-context", "landscape", "positions", "transformer-vs-rnn", "vit-vs-cnn")
 
@@ -40,6 +42,10 @@ def compare(
         raise config.ConfigError(f"--seeds {seeds}: is less than 1")
     if quick and (thing not in READY or tune):
         raise config.ConfigError(f"--quick: is for the ready-made studies ({', '.join(READY)}); set train.steps")
+    known = (*READY, *recipes())
+    if thing not in known and not Path(thing).exists():
+        raise config.ConfigError(f"{thing}: no such recipe or study{did_you_mean(thing, known)} there are "
+                                 f"{', '.join(known)}")  # fmt: skip
     more = tuple(keys or ())
     if minutes is not None:
         more = (*more, f"train.minutes={minutes}", "train.steps=none", "train.epochs=none")

@@ -31,6 +31,25 @@ def check_grid(grid: tuple[int, ...]) -> None:
     at_least(1, rows=grid[0], columns=grid[1])
 
 
+class Square(Seen):
+    """Tokens on a grid with as many rows as columns."""
+
+    @property
+    def side(self) -> int:
+        """Tokens in a row of the last grid."""
+        raise NotImplementedError
+
+    @property
+    def count(self) -> int:
+        """The tokens that an image becomes."""
+        return self.side * self.side
+
+    @property
+    def raster(self) -> tuple[int, int]:
+        """Rows and columns of the tokens."""
+        return self.side, self.side
+
+
 @dataclass(frozen=True, kw_only=True)
 class Patches(Seen):
     """Square patches of `size` pixels, each one token (Dosovitskiy et al. 2021); `cls` puts a learned token first.
@@ -72,7 +91,7 @@ class Patches(Seen):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stages(Seen):
+class Stages(Square):
     """Patches, then trunks that each end by merging every 2 x 2 tokens into one (Swin: Liu et al. 2021).
 
     What comes out is for the model's own trunk, which is the last stage.
@@ -96,23 +115,12 @@ class Stages(Seen):
 
     @property
     def side(self) -> int:
-        """Tokens in a row of the last grid."""
         side: int = self.patches.side // 2 ** len(self.trunks)
         return side
 
-    @property
-    def count(self) -> int:
-        """The tokens that come out for the last trunk."""
-        return self.side * self.side
-
-    @property
-    def raster(self) -> tuple[int, int]:
-        """Rows and columns of the tokens."""
-        return self.side, self.side
-
 
 @dataclass(frozen=True, kw_only=True)
-class Convolutions(Seen):
+class Convolutions(Square):
     """Residual convolutions of 3 x 3 pixels in stages, each of half the side of the one before (He et al. 2016).
 
     `widths` are the channels of the stages, `blocks` the residual blocks in each. The tokens stand on the last grid.
@@ -139,19 +147,8 @@ class Convolutions(Seen):
 
     @property
     def side(self) -> int:
-        """Tokens in a row of the last grid."""
         side: int = self.image // 2 ** (len(self.widths) - 1)
         return side
-
-    @property
-    def count(self) -> int:
-        """The tokens that an image becomes."""
-        return self.side * self.side
-
-    @property
-    def raster(self) -> tuple[int, int]:
-        """Rows and columns of the tokens."""
-        return self.side, self.side
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -229,7 +229,8 @@ def inside(folder: Path, how: Data, kind: tuple[str, ...]) -> list[Source | Tabl
     first = records or texts if kind == RECORDS else texts or records
     if not records and (kind == RECORDS or not texts) and (whole := [path for path in paths if column_of(path)]):
         return [files(folder, whole)]
-    return those(str(folder), first, how, kind, f"no .txt or .md files in this folder, nor {', '.join(RECORDS)}")
+    return those(str(folder), first, how, kind, f"no .txt or .md files in this folder, nor {', '.join(RECORDS)}, nor "
+                 "pictures or sounds")  # fmt: skip
 
 
 def those(name: str, paths: Sequence[Path], how: Data, kind: tuple[str, ...], none: str) -> list[Source | Table]:
