@@ -92,13 +92,23 @@ def test_rows_stand_under_their_sections_and_empty_sections_are_left_out(root):
     assert titles == ["## A. Attention", "## B. Masks", "## Q. Worked examples"]
 
 
-def test_the_page_is_stale_until_written_and_after_the_code_moves(root):
+def test_the_page_is_stale_until_written_and_when_an_anchor_comes_or_goes(root):
     assert idea_map.main(["--check"], root) == 1
     assert idea_map.main([], root) == 0
     assert idea_map.main(["--check"], root) == 0
 
-    plant(root, "examples/demo.py", "\nprint(1)  #: S020\n")
+    plant(root, "examples/new.py", "print(1)  #: S020\n")
     assert idea_map.main(["--check"], root) == 1
+
+
+def test_code_that_only_moves_does_not_make_the_page_stale_and_the_next_writing_follows_it(root):
+    assert idea_map.main([], root) == 0
+
+    plant(root, "examples/demo.py", "\nprint(1)  #: S020\n")
+    assert idea_map.main(["--check"], root) == 0
+    assert "examples/demo.py#L2" not in (root / idea_map.PAGE).read_text()
+    assert idea_map.main([], root) == 0
+    assert "examples/demo.py#L2" in (root / idea_map.PAGE).read_text()
 
 
 @pytest.mark.parametrize("name, text", [
