@@ -99,7 +99,7 @@ MISTAKES = {
     ),
     "no family": (
         lambda at: edit(at / "gpt2/config.json", lambda c: c.pop("model_type")) or at / "gpt2",
-        ["model_type", "missing", "gpt2, llama and regard"],
+        ["model_type", "missing", "gpt2", "llama", "and regard"],
     ),
     "a newer format": (
         lambda at: edit(at / "own/config.json", lambda c: c["regard"].update(format=2)) or at / "own",
@@ -143,7 +143,7 @@ MISTAKES = {
     ),
     "many missing tensors": (
         lambda at: retensor(at / "gpt2/model.safetensors", lambda t: t.clear()) or at / "gpt2",
-        ["nothing for trunk.positions.0.tables.0, trunk.blocks.0", "…"],
+        ["nothing for trunk.positions.0.tables.0, trunk.blocks.0", "more;"],
     ),
     "another shape": (
         lambda at: retensor(at / "gpt2/model.safetensors", lambda t: t.update({"transformer.ln_f.bias": torch.ones(7)}))

@@ -13,11 +13,17 @@ from transformers.activations import ACT2FN
 import regard
 from regard import config as C
 from regard.core.layers import ACTIVATIONS
-from regard.hub.families import FAMILIES, family_of, heard, reasons, settled
+from regard.hub.families import FAMILIES, family_of, heard, kin, reasons, settled
 from regard.hub.families.theirs import ACTIVATIONS as WORDS
 from regard.hub.families.theirs import Theirs
 
-CONFIGS = {"gpt2": hf.GPT2Config, "llama": hf.LlamaConfig}
+CONFIGS = {
+    "gpt2": hf.GPT2Config, "llama": hf.LlamaConfig, "gpt_neo": hf.GPTNeoConfig, "openai-gpt": hf.OpenAIGPTConfig,
+    "mistral": hf.MistralConfig, "qwen2": hf.Qwen2Config, "qwen3": hf.Qwen3Config,
+    "bert": hf.BertConfig, "roberta": hf.RobertaConfig, "distilbert": hf.DistilBertConfig, "albert": hf.AlbertConfig,
+    "electra": hf.ElectraConfig, "t5": hf.T5Config, "bart": hf.BartConfig, "mbart": hf.MBartConfig,
+    "marian": hf.MarianConfig, "whisper": hf.WhisperConfig,
+}  # fmt: skip
 PAIRS = ["gpt2", "llama", "llama tied"]
 
 
@@ -36,7 +42,7 @@ def changed(c, path, value):
 def test_a_config_of_transformers_is_heard_as_the_sentence_that_equals_it(name):
     theirs, ours = MODELS[name]()
 
-    c, family, longest = heard(theirs.config.to_dict(), "config.json")
+    c, family, _, longest = heard(theirs.config.to_dict(), "config.json")
 
     assert settled(c) == settled(ours) and family.name == name.split()[0]
     assert longest == theirs.config.max_position_embeddings
@@ -47,12 +53,10 @@ def test_a_sentence_is_recognised_as_its_family(name):
     assert name_of(MODELS[name]()[1]) == name.split()[0]
 
 
-@pytest.mark.parametrize("name", ["bert", "t5", "marian"])
-def test_a_family_that_is_not_entered_is_not_claimed(name):
-    assert name_of(MODELS[name]()[1]) is None
+PRESETS = [("gpt2", "gpt2"), ("llama", "llama-7b"), ("llama", "llama3-8b"), ("llama", "smollm2-135m")]
 
 
-@pytest.mark.parametrize("name, preset", [("gpt2", "gpt2"), ("llama", "llama-7b")])
+@pytest.mark.parametrize("name, preset", [*PRESETS, ("qwen3", "qwen3-0.6b")])
 def test_presets_are_of_their_families(name, preset):
     assert name_of(regard.preset(preset)) == name
 
@@ -65,11 +69,24 @@ def test_presets_say_what_transformers_takes_for_granted(name, preset):
     assert {key: defaults[key] for key in said} == said | ({"n_inner": None} if name == "gpt2" else {})
 
 
-@pytest.mark.parametrize("c", [gpt2(), llama()], ids=["gpt2", "llama"])
-def test_every_word_that_is_said_is_one_that_transformers_knows(c):
-    family = family_of(c)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_word_that_is_said_is_one_that_transformers_knows(name):
+    c = heard(CONFIGS[name]().to_dict(), "config.json").config
+    unwritten = {"head_dim"} if name == "qwen2" else set()  # which its class reads, and has no default for
 
-    assert FAMILIES[family.name].say(c, 17).keys() <= CONFIGS[family.name]().to_dict().keys()
+    assert FAMILIES[name].say(c, 17).keys() <= CONFIGS[name]().to_dict().keys() | unwritten
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_transformers_takes_for_granted_is_heard_and_said_again(name):
+    usual = CONFIGS[name]().to_dict()
+    c, family, _, longest = heard(usual, "config.json")
+    said = family.say(c, longest)
+    same = {"n_inner", "intermediate_size", "attention_types", "head_dim", "max_window_layers"}  # said in other words
+
+    assert {key: value for key, value in usual.items() if key in said.keys() - same} == {
+        key: value for key, value in said.items() if key not in same
+    }
 
 
 def test_dropout_is_carried_over_where_the_family_has_a_word():
@@ -77,7 +94,7 @@ def test_dropout_is_carried_over_where_the_family_has_a_word():
 
     said = FAMILIES["gpt2"].say(gpt2(dropout=rates), None)
     assert (said["embd_pdrop"], said["attn_pdrop"], said["resid_pdrop"]) == (0.11, 0.12, 0.13)
-    assert FAMILIES["gpt2"].hear(Theirs(said)).trunk.dropout == rates
+    assert FAMILIES["gpt2"].hear(Theirs(said), C.Bare()).trunk.dropout == rates
     assert FAMILIES["llama"].say(llama(dropout=rates), None)["attention_dropout"] == 0.12
 
 
@@ -191,9 +208,15 @@ def test_an_activation_is_the_one_that_transformers_means(word):
     assert_near(ACTIVATIONS[WORDS[word]](x), ACT2FN[word](x), NORM)
 
 
+SMALL = dict(num_hidden_layers=5, hidden_size=36, num_attention_heads=6, num_key_value_heads=3)
 SAID = {
     "gpt2": FAMILIES["gpt2"].say(gpt2(), None) | {"model_type": "gpt2"},
     "llama": FAMILIES["llama"].say(llama(), None) | {"model_type": "llama"},
+    "gpt_neo": hf.GPTNeoConfig(num_layers=4, attention_types=[[["global", "local"], 2]]).to_dict(),
+    "openai-gpt": hf.OpenAIGPTConfig().to_dict(),
+    "mistral": hf.MistralConfig(**SMALL).to_dict(),
+    "qwen2": hf.Qwen2Config(**SMALL).to_dict(),
+    "qwen3": hf.Qwen3Config(**SMALL).to_dict(),
 }
 ROPE = {"rope_theta": 50.0, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
@@ -256,6 +279,21 @@ REFUSED = [
     ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}, ("truncate", "false")),
     ("llama", {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}},
      ("long_factor", "short_factor")),
+    ("gpt_neo", {"attention_types": [[["global", "near"], 2]]}, ("attention_types", "near", "global or local")),
+    ("gpt_neo", {"attention_types": [[["global"], 3]]}, ("attention_types", "global or local", "4")),
+    ("gpt_neo", {"attention_types": [[["global"], 2**40]]}, ("attention_types", "global", "4")),
+    ("gpt_neo", {"attention_types": [["global", 4]]}, ("attention_types", "global", "4")),
+    ("gpt_neo", {"attention_types": 7}, ("attention_types", "7")),
+    ("gpt_neo", {"num_layers": 10**9}, ("num_layers", "1000000000", "4,096")),
+    ("gpt_neo", {"window_size": 0}, ("window_size", "0", "whole number")),
+    ("openai-gpt", {"afn": "gelu_new"}, ("afn", "gelu_new", "gelu", "silu")),
+    ("mistral", {"sliding_window": 0.5}, ("sliding_window", "0.5", "whole number")),
+    ("mistral", {"layer_types": ["sliding_attention"] * 5}, ("layer_types", "sliding_attention", "null")),
+    ("qwen2", {"layer_types": ["full_attention"] * 4}, ("layer_types", "5 layers")),
+    ("qwen2", {"layer_types": ["full_attention"] * 4 + ["linear_attention"]}, ("linear_attention", "sliding")),
+    ("qwen2", {"layer_types": ["sliding_attention"] * 5}, ("use_sliding_window", "false", "sliding_attention")),
+    ("qwen3", {"num_hidden_layers": 10**9, "layer_types": None}, ("num_hidden_layers", "1000000000", "4,096")),
+    ("qwen3", {"architectures": ["Qwen3ForQuestionAnswering"]}, ("architectures", "Qwen3ForTokenClassification")),
     ("llama", {"model_type": "lama"}, ("model_type", "lama", "did you mean 'llama'", "gpt2")),
     ("llama", {"model_type": ["llama"]}, ("model_type", "gpt2")),
     ("llama", {"model_type": None}, ("model_type", "missing", "gpt2", "regard")),
@@ -274,3 +312,73 @@ def test_what_we_cannot_say_is_refused_by_the_name_of_its_key(name, said, words)
 
 def test_hidden_is_four_times_the_width_unless_said():
     assert heard(SAID["gpt2"] | {"n_inner": None}, "")[0].trunk.mlp.hidden == 4 * D != F
+
+
+# ---------------------------------------------------------------- how far back layers look
+
+FAR, NEAR = "full_attention", "sliding_attention"
+SEEN = [
+    ("mistral", {}, "causal & window(4095)"),
+    ("mistral", {"sliding_window": None}, "causal"),
+    ("mistral", {"sliding_window": 7}, "causal & window(6)"),
+    ("qwen2", {"sliding_window": 7}, "causal"),  # asked for by another word
+    ("qwen2", {"layer_types": None, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 3},
+     ("causal",) * 3 + ("causal & window(6)",) * 2),
+    ("qwen2", {"layer_types": [NEAR, FAR, NEAR, FAR, NEAR], "use_sliding_window": True, "sliding_window": 7},
+     ("causal & window(6)", "causal")),
+    ("qwen3", {"layer_types": [NEAR] * 5, "use_sliding_window": True, "sliding_window": 7}, "causal & window(6)"),
+    ("gpt_neo", {"window_size": 7}, ("causal", "causal & window(6)")),
+    ("gpt_neo", {"window_size": 7, "attention_types": [[["global"], 3], [["local"], 1]]},
+     ("causal",) * 3 + ("causal & window(6)",)),
+    ("gpt_neo", {"attention_types": [[["global"], 4]]}, "causal"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, said, mask", SEEN, ids=lambda one: one if isinstance(one, str) else "")
+def test_what_layers_see_is_heard_as_the_shortest_tile_and_said_again(name, said, mask):
+    said = {key: value for key, value in (SAID[name] | said).items() if value is not None or key == "sliding_window"}
+    c, family, _, longest = heard(said, "config.json")
+
+    assert c.trunk.mask == mask
+    assert family.hear(Theirs(family.say(c, longest)), c.head).trunk.mask == mask
+
+
+def test_a_window_that_is_not_said_is_the_usual_one():
+    said = {key: value for key, value in SAID["mistral"].items() if key != "sliding_window"}
+
+    assert heard(said, "config.json").config.trunk.mask == "causal & window(4095)"
+
+
+@pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3", "gpt_neo"])
+@pytest.mark.parametrize("mask", ["everything", "causal & strided(3)", ("causal & window(3)", "causal & window(5)")])
+def test_a_mask_that_is_no_window_is_a_reason_against_it(name, mask):
+    c = heard(SAID[name], "config.json").config
+
+    assert "trunk.mask" in reasons(changed(c, "trunk.mask", mask))[name]
+
+
+def test_relatives_of_llama_are_told_apart_by_what_differs():
+    told = {name: heard(SAID[name], "config.json").config for name in ("llama", "mistral", "qwen2", "qwen3")}
+
+    assert {name: name_of(c) for name, c in told.items()} == {name: name for name in told}
+    assert "trunk.mask" in reasons(told["mistral"])["llama"]
+    assert "trunk.attention.bias" in reasons(told["qwen2"])["llama"]
+    assert "trunk.attention.qk_norm" in reasons(told["qwen3"])["llama"]
+
+
+def test_a_model_that_two_families_can_say_stays_what_it_was():
+    c = heard(SAID["mistral"] | {"sliding_window": None}, "config.json").config
+
+    assert kin(c).family.name == "llama"
+    assert kin(c, "MistralForCausalLM") == (FAMILIES["mistral"], "MistralForCausalLM")
+    assert kin(replace(c, head=C.Bare()), "MistralModel") == (FAMILIES["mistral"], "MistralModel")
+
+
+@pytest.mark.parametrize("pad, known", [(0, 0), (5, 5), (None, None), (-1, None), (10**9, None), ("0", None)])
+def test_a_head_for_the_last_token_knows_padding_where_there_is_such_a_word(pad, known):
+    for name in ("gpt2", "llama", "gpt_neo", "openai-gpt"):
+        label = next(each for each in FAMILIES[name].heads if each.endswith("ForSequenceClassification"))
+        said = SAID[name] | {"pad_token_id": pad}
+
+        assert heard(said | {"architectures": [label]}, "config.json").config.embed.pad == known
+        assert heard(said, "config.json").config.embed.pad is None

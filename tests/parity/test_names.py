@@ -13,7 +13,7 @@ from regard.hub import names
 def test_every_row_reads_the_same_in_both_directions(name):
     for row in names.table(name):
         if row.how not in ("tied", "unused"):
-            theirs = row.theirs.replace("{i}", "17").replace("{w}", "bias")
+            theirs = row.theirs.replace("{i}", "17").replace("{j}", "2").replace("{w}", "bias")
 
             assert row.translate(row.translate(theirs), back=True) == theirs
 
@@ -70,7 +70,9 @@ def test_a_tied_head_may_be_stored_twice():
     names.load(ours, state, "llama")
 
 
-@pytest.mark.parametrize("line", ["a unused flip", "b c unused", "a.{j} b.{j}", "a.{i} b", "a", "a b flip row"])
+@pytest.mark.parametrize(
+    "line", ["a unused flip", "b c unused", "a.{k} b.{k}", "[A", "[]", "a.{i} b", "a", "a b flip row"]
+)
 def test_a_line_that_is_no_row_is_refused_by_its_number(line):
     with pytest.raises(ValueError, match="line 2 of a name table"):
         list(names.rows(f"# a table\n{line}\n"))

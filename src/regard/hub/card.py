@@ -1,13 +1,14 @@
 """README.md of a folder: what the model is, in words, and how to open it."""
 
 from regard import config
-from regard.hub.families import Family, reasons
+from regard.hub.families import Kin
+from regard.hub.families.near import nearest
 from regard.zoo.sentence import sentence, shape
 
 
-def card(c: config.Model, family: Family | None, parameters: int, context: int | None, speaks: bool) -> str:
+def card(c: config.Model, known: Kin | None, parameters: int, context: int | None, speaks: bool) -> str:
     """The model card; `speaks` says whether a tokenizer lies beside it."""
-    library = "transformers" if family else "regard"
+    library = "transformers" if known else "regard"
     task = "pipeline_tag: text-generation\n" if verb(c, speaks).startswith("generate") else ""
     length = f" It was trained on texts of {context:,} tokens." if context else ""
     return f"""---
@@ -15,14 +16,14 @@ library_name: {library}
 {task}tags:
 - regard
 ---
-# {title(c, family)}
+# {title(c, known)}
 
 {sentence(c)} It has {parameters:,} parameters.{length}
 
 ## Open it
 
 {opening(c, speaks)}
-{theirs(c, family, speaks)}
+{theirs(c, known, speaks)}
 ## All of its settings
 
 ```toml
@@ -31,10 +32,10 @@ library_name: {library}
 """
 
 
-def title(c: config.Model, family: Family | None) -> str:
+def title(c: config.Model, known: Kin | None) -> str:
     if (kind := shape(c)) == "towers":
         return "Towers side by side"
-    return f"{'An' if kind[0] == 'e' else 'A'} {kind}" + (f" of the {family.title} family" if family else "")
+    return f"{'An' if kind[0] == 'e' else 'A'} {kind}" + (f" of the {known.family.title} family" if known else "")
 
 
 def verb(c: config.Model, speaks: bool) -> str:
@@ -60,17 +61,18 @@ model = regard.load(".")  # the path of this folder
 """
 
 
-def theirs(c: config.Model, family: Family | None, speaks: bool) -> str:
-    if family is None:
-        why = "".join(f"- {reason}\n" for reason in reasons(c).values())
+def theirs(c: config.Model, known: Kin | None, speaks: bool) -> str:
+    if known is None:
+        why = "".join(f"- {reason}\n" for reason in nearest(c).values())
         return f"`transformers` has no class for this model:\n\n{why}"
-    words = ("AutoModelForCausalLM, AutoTokenizer", '\ntokenizer = AutoTokenizer.from_pretrained(".")')
-    imports, tokenizer = words if speaks else ("AutoModelForCausalLM", "")
+    name = known.architecture
+    words = (f"AutoTokenizer, {name}", '\ntokenizer = AutoTokenizer.from_pretrained(".")')
+    imports, tokenizer = words if speaks else (name, "")
     return f"""or with `transformers`, with equal logits:
 
 ```python
 from transformers import {imports}
 
-model = AutoModelForCausalLM.from_pretrained("."){tokenizer}
+model = {name}.from_pretrained("."){tokenizer}
 ```
 """

@@ -4,51 +4,70 @@ A model of a family (GPT-2, Llama) is stored in that family's words, with our wh
 `transformers` opens it; others are stored in our own. A run holds such folders under checkpoints/step-NNNNNN.
 """
 
-import os
-import re
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from regard import config
 from regard.config import DataError, Task
 from regard.config.errors import unwritable
-from regard.config.names import did_you_mean
 from regard.core.model import Transformer
 from regard.heads import Towers
-from regard.hub import names
+from regard.hub import bodies, names, pictures
+from regard.hub.beside import LARGEST, carry, unchanged
 from regard.hub.card import card
-from regard.hub.families import Family, family_of, heard, settled
+from regard.hub.families import FAMILIES, Kin, heard, kin, settled
 from regard.hub.families.theirs import table_in
+from regard.hub.fetch import located
+from regard.hub.finding import STEP, found, newest, steps, weights
 from regard.hub.manifest import NAME, seal, strangers, verify, write_json
-from regard.hub.weights import MANY, ONE, few, pour, shards, tensors_from, tensors_to, their_type
-from regard.hub.whole import mend, remove, sweep, whole
+from regard.hub.places import own, shortly
+from regard.hub.plausible import bounded, plausible
+from regard.hub.pooling import Pooling, pooling
+from regard.hub.weights import ONE, as_stored, few, listed, pour, tensors_from, tensors_to, their_type
+from regard.hub.whole import remove, sweep, whole
 from regard.text import Tokenizer
+from regard.text.files import EARLIER, kind_in
+from regard.text.pieces import files_of
 
 __all__ = ["Folder", "fill", "newest", "read", "remove", "steps", "sweep", "tensors_from", "tensors_to", "verify",
            "words", "write"]  # fmt: skip
 
 FORMAT = 1
-STEP = re.compile(r"step-(\d+)")
 BEGIN = "decoder_start_token_id"
 ROLES = {"bos_token_id": "start", "eos_token_id": "end", "pad_token_id": "pad"}
+ALIKE = ("dtype", *ROLES, BEGIN, "id2label", "label2id")  # what config.json says in the same words for every model
+ANSWERS = {"answer": "ForQuestionAnswering", "tag": "ForTokenClassification"}  # two classes with one kind of head
 
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder says before any tensor is read; `family` is None where the names of the tensors are our own."""
+    """What a folder says before any tensor is read; `family` is None where the names of the tensors are our own.
+
+    `said` is its config.json as it stands: what is saved again unchanged keeps every word of it.
+    """
 
     path: Path
     config: config.Model
     family: str | None = None
+    architecture: str | None = None
     context: int | None = None
     tokenizer_path: Path | None = None
     target_path: Path | None = None  # the target's own tokenizer
     begin: int | None = None  # the id that a target begins with
     task: Task | None = None  # what the model was trained to be asked
+    said: Mapping[str, Any] = field(default_factory=dict)
+    types: Mapping[str, torch.dtype] = field(default_factory=dict)  # what its tensors are stored in
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """How one vector for a text is made, where a folder of sentence-transformers says it; read when asked for."""
+        return pooling(self.path)
 
 
 # ---------------------------------------------------------------- writing
@@ -57,10 +76,24 @@ class Folder:
 def write(
     path: str | Path, model: Transformer | Towers, tokenizer: Tokenizer | None = None, context: int | None = None,
     more: Callable[[Path], object] | None = None, target: Tokenizer | None = None, begin: int | None = None,
-    task: config.Task | None = None,
+    task: config.Task | None = None, origin: Folder | None = None,
 ) -> Path:  # fmt: skip
-    """Save a model; `more` may add files before the folder is sealed. What stood there stays until all is written."""
-    path = Path(path)
+    """Save a model; `more` may add files before the folder is sealed. What stood there stays until all is written.
+
+    A model that is still as its `origin` says it keeps what stood there beside the weights.
+    """
+    with sealed(Path(path), model, tokenizer, target) as folder:
+        write_files(folder, model, tokenizer, context, target, begin, task, origin)
+        if more is not None:
+            more(folder)
+    return Path(path)
+
+
+@contextmanager
+def sealed(
+    path: Path, model: Transformer | Towers, tokenizer: Tokenizer | None, target: Tokenizer | None
+) -> Iterator[Path]:
+    """A folder to write such a model into; when the block ends it is whole, and stands at `path`."""
     own = model.c.encoder.embed if model.c.encoder is not None and target is not None else None
     for side, embed, name in ((tokenizer, own or model.c.embed, "encoder.embed" if own else "embed"),
                               (target, model.c.embed, "embed")):  # fmt: skip
@@ -69,13 +102,10 @@ def write(
     try:
         check_place(path)
         with whole(path) as folder:
-            write_files(folder, model, tokenizer, context, target, begin, task)
-            if more is not None:
-                more(folder)
+            yield folder
             seal(folder)
     except OSError as problem:
         raise unwritable(path, problem) from problem
-    return path
 
 
 def check_place(path: Path) -> None:
@@ -90,35 +120,69 @@ def check_place(path: Path) -> None:
 def write_files(
     folder: Path, model: Transformer | Towers, tokenizer: Tokenizer | None, context: int | None,
     target: Tokenizer | None = None, begin: int | None = None, task: config.Task | None = None,
+    origin: Folder | None = None, ours: bool = False,
 ) -> None:  # fmt: skip
-    family, c, speaks = family_of(model.c), model.c, tokenizer if target is None else target
+    """All but the seal; in words of `ours`, if it is said, also where a family has a class for the model."""
+    c, speaks = model.c, tokenizer if target is None else target
+    known = kin(c, wanted(task, origin))
+    spoken = None if ours else known
     roles = speaks.roles if speaks is not None else {}
     ids = {key: roles.get(role, c.embed.pad if role == "pad" else None) for key, role in ROLES.items()}
     ids |= {} if begin is None else {BEGIN: begin}
-    facts = {"dtype": their_type(model), **ids, **labels(task)}
-    write_json(folder / "config.json", settings(c, family, context, facts, task))
+    tensors = names.save(model, spoken.family.rows(spoken.architecture, c) if spoken else None)
+    tensors = tensors if origin is None else as_stored(tensors, origin.types)
+    facts = {"dtype": their_type(tensors), **ids}
+    said = settings(c, known, context, facts, task)
+    same = origin is not None and unchanged(origin.said, c, known)
+    if same and origin is not None:
+        old = "torch_dtype" in origin.said and "dtype" not in origin.said
+        said = {**origin.said, "torch_dtype" if old else "dtype": facts["dtype"], "regard": said["regard"]}
+    if ours:
+        said = {"model_type": "regard", **{name: said[name] for name in (*ALIKE, "regard") if name in said}}
+    write_json(folder / "config.json", bodies.unsaid(said))
     write_json(folder / "generation_config.json", {key: ident for key, ident in ids.items() if ident is not None})
-    tensors_to(folder / ONE, names.save(model, family.name if family else None))
-    if tokenizer is not None:
-        tokenizer.save(folder)
-    if target is not None:
-        target.save(folder, "target_")
+    tensors_to(folder / ONE, tensors)
+    write_words(folder, tokenizer, target, origin if same else None)
+    pictures.write(c, folder, known)
     count = sum(parameter.numel() for parameter in model.parameters())
-    text = card(c, family, count, context, tokenizer is not None)
+    text = card(c, spoken, count, context, tokenizer is not None)
     (folder / "README.md").write_text(text, encoding="utf8")
 
 
+def wanted(task: config.Task | None, origin: Folder | None) -> str | None:
+    """What a class should be called where several have the same head: as it was, or by what it was trained to do."""
+    if origin is not None and origin.architecture is not None:
+        return origin.architecture
+    return ANSWERS.get(task.kind) if task is not None else None
+
+
+def write_words(folder: Path, tokenizer: Tokenizer | None, target: Tokenizer | None, origin: Folder | None) -> None:
+    """Tokenizers, in their old files if they came out of such, and what else an origin has beside its weights."""
+    same = origin is not None and (tokenizer is None or tokenizer.text() == text_of(origin))
+    path = origin.tokenizer_path if same and origin is not None else None
+    if path is None or path.name not in EARLIER:
+        for each, side in ((tokenizer, ""), (target, "target_")):
+            if each is not None:
+                each.save(folder, side)
+    if origin is not None:
+        carry(origin.path, folder, words=same)
+
+
+def text_of(origin: Folder) -> str | None:
+    return None if origin.tokenizer_path is None else Tokenizer.load(origin.tokenizer_path).text()
+
+
 def settings(
-    c: config.Model, family: Family | None, context: int | None, facts: dict[str, Any],
+    c: config.Model, known: Kin | None, context: int | None, facts: dict[str, Any],
     task: config.Task | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """config.json: the family's settings if there is one, and always all of ours."""
     ours = {"format": FORMAT, "config": config.tree(c), "context": context}
     ours |= {} if task is None else {"task": config.tree(task)}
-    if family is None or isinstance(c, config.Towers):
-        return {"model_type": "regard", **facts, "regard": ours}
-    kind = {"architectures": [family.architecture], "model_type": family.name}
-    return {**kind, **facts, **family.say(c, context), "regard": ours}
+    if known is None:
+        return {"model_type": "regard", **facts, **labels(task), "regard": ours}
+    kind = {"architectures": [known.architecture], "model_type": known.family.name}
+    return {**kind, **facts, **known.family.say(c, context), **labels(task), "regard": ours}
 
 
 def labels(task: config.Task | None) -> dict[str, Any]:
@@ -131,26 +195,58 @@ def labels(task: config.Task | None) -> dict[str, Any]:
 # ---------------------------------------------------------------- reading
 
 
+@shortly()
 def read(path: str | Path) -> Folder:
-    """What a folder says: a run (its newest whole checkpoint), a checkpoint, or a Hugging Face folder."""
+    """What a folder says: a run (its newest whole checkpoint), a checkpoint, a Hugging Face folder or id; or a GGUF
+    file."""
+    if Path(path).suffix == ".gguf":
+        from regard.hub import gguf
+
+        return gguf.read(Path(path))
     try:
-        folder = found(Path(path))
+        path = located(path)
+        folder = found(path)
         needed = {*weights(folder), "config.json", "tokenizer.json", "target_tokenizer.json"}
-        if folder == Path(path) and (folder / NAME).is_file() and (wrong := verify(folder, needed)):
+        if folder == path and (folder / NAME).is_file() and (wrong := verify(folder, needed)):
             raise DataError(f"{wrong}; use another checkpoint, or remove {NAME} to trust the folder as it is")
-        said = table_in(folder / "config.json")
-        c, family, context = understood(said, str(folder / "config.json"))
-        names = ("tokenizer.json", "target_tokenizer.json")
-        mine, target = (folder / name if (folder / name).is_file() else None for name in names)
+        where, stored = str(folder / "config.json"), listed(folder)
+        said = bodies.completed(table_in(own(folder, "config.json")), stored)
+        bounded(said, where)
+        c, known, context = understood(said, where)
+        plausible(c, stored, where)
+        c = pictures.read(c, folder, known)
+        mine, target = speaking(folder)
         begin = said.get(BEGIN) if isinstance(said.get(BEGIN), int) else None
-        return Folder(folder, c, family, context, mine, target, begin, asked(said, str(folder / "config.json")))
+        family, architecture = (known.family.name, known.architecture) if known else (None, None)
+        task = asked(said, where) or pictures.task(c, said)
+        types = {name: each.dtype for name, each in stored.items() if each.dtype.is_floating_point}
+        return Folder(folder, c, family, architecture, context, mine, target, begin, task, said, types)
     except OSError as problem:
         raise DataError(f"{path}: {(problem.strerror or str(problem)).lower()}; name a folder to read") from None
+
+
+def speaking(folder: Path) -> tuple[Path | None, Path | None]:
+    """The files of the tokenizers of what a model reads and of what it says, if that is another."""
+    names = [name for name in ("tokenizer.json", "target_tokenizer.json") if (folder / name).is_file()]
+    if "tokenizer.json" not in names and (kind := kind_in(folder)) is not None:  # as people wrote them before
+        names = list(files_of(kind))
+    paths = {name: own(folder, name, LARGEST) for name in names}
+    first = paths.get("tokenizer.json") or next(iter(paths.values()), None)
+    return first, paths.get("target_tokenizer.json") or paths.get("target.spm")
 
 
 def words(folder: Path) -> Tokenizer | None:
     """The tokenizer of a checkpoint; a model that reads no text has none."""
     return Tokenizer.load(folder) if (folder / "tokenizer.json").is_file() else None
+
+
+def tokenizer_of(found: Folder) -> Tokenizer | None:
+    """The tokenizer of a model that was read, if it has one."""
+    if found.path.suffix == ".gguf":
+        from regard.hub import gguf
+
+        return gguf.words(found.path)
+    return None if found.tokenizer_path is None else Tokenizer.load(found.tokenizer_path)
 
 
 def asked(said: dict[str, Any], where: str) -> config.Task | None:
@@ -165,55 +261,37 @@ def asked(said: dict[str, Any], where: str) -> config.Task | None:
         raise DataError(f"{where}: regard.{problem}") from None
 
 
-def fill(model: Transformer | Towers, folder: Folder) -> None:
-    """The folder's weights into a model of its config, in the types that the model has."""
-    pour(model, folder.path, folder.family)
+@shortly()
+def fill(model: Transformer | Towers, folder: Folder, device: torch.device | None = None) -> None:
+    """The folder's weights into a model of its config, in the types that the model has.
+
+    One that was built without numbers, on torch's meta device, gets room for them on the device.
+    """
+    if folder.path.suffix == ".gguf":
+        from regard.hub import gguf
+
+        return gguf.pour(model, folder, device)
+    if folder.family is None or folder.architecture is None:
+        return pour(model, folder.path, None, device=device)
+    family = FAMILIES[folder.family]
+    return pour(model, folder.path, family.rows(folder.architecture, folder.config), family, device)
 
 
-def found(path: Path) -> Path:
-    """The folder with the files: a run stands for its newest checkpoint."""
-    with suppress(OSError):
-        mend(Path(os.path.abspath(path)))
-    if path.is_file():
-        raise DataError(f"{path}: a file; name the folder it is in")
-    if not path.is_dir():
-        near = did_you_mean(path.name, (each.name for each in path.parent.glob("*") if each.is_dir()))
-        raise DataError(f"{path}: no such folder{near} name a run, a checkpoint or a Hugging Face folder")
-    if (path / "config.json").is_file():
-        return path
-    if (path / "checkpoints").is_dir() or (path / "config.toml").is_file():
-        return newest(path)
-    there = few([each.name for each in path.iterdir()]) or "nothing"
-    raise DataError(f"{path}: holds {there}; expected config.json and {ONE}, or a run with checkpoints")
-
-
-def weights(folder: Path) -> set[str]:
-    """The files that hold the weights."""
-    if (folder / ONE).is_file():
-        return {ONE}
-    if (folder / MANY).is_file():
-        return {MANY, *shards(folder)}
-    pickles = [each.name for each in folder.iterdir() if each.suffix in (".bin", ".pt", ".pth", ".ckpt")]
-    if pickles:
-        raise DataError(
-            f"{folder}: {few(pickles)} may run code when it is opened, so it is not; if you trust it, convert it with "
-            f"transformers: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(another) writes {ONE}"
-        )
-    raise DataError(f"{folder}: there is no {ONE}; fetch or write the folder again")
-
-
-def understood(said: dict[str, Any], path: str) -> tuple[config.Model, str | None, int | None]:
-    """The config, the family of the tensors' names, and the length."""
+def understood(said: dict[str, Any], path: str) -> tuple[config.Model, Kin | None, int | None]:
+    """The config, the family of the tensors' names and its class, and the length."""
     if said.get("model_type") == "regard":
         c, context = ours_in(said, path)
         return c, None, context
-    c, family, longest = heard(said, path)
+    try:
+        c, family, architecture, longest = heard(said, path)
+    except ArithmeticError as problem:  # exp of a billion, a part of nothing
+        raise DataError(f"{path}: a number in it is out of all proportion ({problem}); fetch it again") from None
     if "regard" in said:
         mine, context = ours_in(said, path)
-        if isinstance(mine, config.Transformer) and settled(mine) == settled(c):
-            return mine, family.name, context or longest
+        if type(mine) is type(c) and settled(mine) == settled(c):
+            return mine, Kin(family, architecture), context or longest
         warnings.warn(f"{path}: was changed after it was written here; 'regard' in it is left aside", stacklevel=4)
-    return c, family.name, longest
+    return c, Kin(family, architecture), longest
 
 
 def ours_in(said: dict[str, Any], path: str) -> tuple[config.Model, int | None]:
@@ -229,26 +307,3 @@ def ours_in(said: dict[str, Any], path: str) -> tuple[config.Model, int | None]:
             raise DataError(f"{path}: format {number}; this version reads up to {FORMAT}; install a newer one")
         case _:
             raise DataError(f"{path}: expected 'regard' with a format, a config and a context; write the folder again")
-
-
-# ---------------------------------------------------------------- runs
-
-
-def steps(run: str | Path) -> list[Path]:
-    """The checkpoints of a run, oldest first, whole or not."""
-    folders = [each for each in (Path(run) / "checkpoints").glob("step-*") if STEP.fullmatch(each.name)]
-    return sorted(folders, key=lambda each: int(each.name.removeprefix("step-")))
-
-
-def newest(run: str | Path) -> Path:
-    """The newest whole checkpoint of a run; a damaged one is reported and passed over."""
-    damaged: list[str] = []
-    for folder in reversed(steps(run)):
-        if wrong := verify(folder):
-            damaged.append(wrong)
-            continue
-        if damaged:
-            warnings.warn(f"{damaged[0]}; {folder.name} is used in its place", stacklevel=2)
-        return folder
-    reason = f"no checkpoint is whole: {damaged[0]}" if damaged else "there is no checkpoint yet"
-    raise DataError(f"{Path(run) / 'checkpoints'}: {reason}; train it again in another folder, or name another run")

@@ -3,16 +3,25 @@
     transformer.h.{i}.ln_1.{w}             trunk.blocks.{i}.attn_norm.{w}
     transformer.h.{i}.attn.c_attn.weight   trunk.blocks.{i}.attn.qkv.weight     flip
 
-Theirs, ours, and how the numbers differ. {i} is a layer, {w} is weight or bias; `qkv/q` is one part of a fused map.
-A word in the third place: `flip` transposes, `row` is stored as a table of one row, `tied` may be stored but says
-what another row says already, `unused` is of no use to us. A name without a row is an error, on both sides.
-Without a table (None) the names are our own.
+Theirs, ours, and how the numbers differ. {i} is a layer, {j} a stage of layers and {last} the number of the last one,
+{w} is weight or bias (gamma or beta in old files); `qkv/q` is one part of a fused map. A word in the third place:
+`flip` transposes, `row` is stored as a table of one row, `flat` is such a row stored as a vector, `reverse` begins at
+the other end; `tied` may be stored but says what another row says already, `old` is what another row was called
+before, `unused` is of no use to us.
+
+    [BertForMaskedLM]
+    cls.predictions.bias                   head.bias
+
+What stands under the names of classes in brackets is theirs alone: heads differ, the rest does not. A name without a
+row is an error, on both sides. Without a table (None) the names are our own.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +29,9 @@ from torch import Tensor, nn
 from regard.config.names import did_you_mean
 from regard.core.layers import Fused
 
-HOLES = {"{i}": r"(?P<i>\d+)", "{w}": r"(?P<w>weight|bias)"}
+HOLES = {"{i}": r"(?P<i>\d+)", "{j}": r"(?P<j>\d+)", "{w}": r"(?P<w>weight|bias|gamma|beta)"}
+OLD = {"gamma": "weight", "beta": "bias"}
+READ = ("tied", "old", "unused")  # rows that are read and never written
 
 
 @dataclass(frozen=True)
@@ -36,17 +47,18 @@ class Row:
         if found is None:
             return None
         for hole, text in found.groupdict().items():
-            target = target.replace(f"{{{hole}}}", text)
+            target = target.replace(f"{{{hole}}}", OLD.get(text, text))
         return target
 
     def convert(self, x: Tensor, back: bool = False) -> Tensor:
         if self.how == "flip":
             return x.mT
-        if self.how == "row":
-            return x[None] if back else x[0]
-        return x
+        if self.how in ("row", "flat"):
+            return x[None] if back == (self.how == "row") else x[0]
+        return x.flip(0) if self.how == "reverse" else x
 
 
+@cache
 def pattern(name: str) -> str:
     text = re.escape(name)
     for hole, regex in HOLES.items():
@@ -59,34 +71,63 @@ def families() -> list[str]:
     return sorted(name.removesuffix(".txt") for name in names if name.endswith(".txt"))
 
 
-def table(family: str) -> list[Row]:
-    """The rows of a family's table."""
+def table(family: str, architecture: str | None = None, last: int = 3) -> list[Row]:
+    """The rows of a family's table for one of its classes; for the first of them unless said."""
+    parts = sections(text_of(family, last))
+    if architecture is None:
+        architecture = next((names[0] for names, _ in parts if names), None)
+    return [row for names, each in parts if not names or architecture in names for row in each]
+
+
+def every(family: str, last: int = 3) -> list[Row]:
+    """The rows of all classes of a family."""
+    return list(rows(text_of(family, last)))
+
+
+def text_of(family: str, last: int) -> str:
     if family not in families():
         known = families()
         raise ValueError(f"no name table {family!r}{did_you_mean(family, known)} there are {', '.join(known)}")
     text = files(__package__).joinpath("maps", f"{family}.txt").read_text(encoding="utf8")
-    return list(rows(text))
+    return text.replace("{last}", str(last))
+
+
+def sections(text: str) -> list[tuple[tuple[str, ...], list[Row]]]:
+    """The rows of a table, by the classes that they are for; none: for all."""
+    names: tuple[str, ...] = ()
+    found: list[tuple[tuple[str, ...], list[Row]]] = [((), [])]
+    for number, line in enumerate(text.splitlines(), 1):
+        said = line.split("#")[0].strip()
+        if said.startswith("["):
+            names = tuple(said.strip("[]").split())
+            if not said.endswith("]") or not names:
+                raise ValueError(f"line {number} of a name table: {said!r} is not '[Class Class ...]'")
+            found.append((names, []))
+        elif said:
+            found[-1][1].append(read(number, said))
+    return found
 
 
 def rows(text: str) -> Iterator[Row]:
-    for number, line in enumerate(text.splitlines(), 1):
-        match line.split("#")[0].split():
-            case []:
-                continue
-            case [theirs, "unused"]:
-                row = Row(theirs, "", "unused")
-            case [theirs, ours]:
-                row = Row(theirs, ours)
-            case [theirs, ours, "flip" | "row" | "tied" as how] if ours != "unused":
-                row = Row(theirs, ours, how)
-            case _:
-                raise ValueError(
-                    f"line {number} of a name table: {line.strip()!r} is not 'theirs ours [flip|row|tied]'"
-                )
-        holes = [set(re.findall(r"{.*?}", side)) for side in (row.theirs, row.ours)]
-        if not holes[0] <= set(HOLES) or (row.ours and holes[0] != holes[1]):
-            raise ValueError(f"line {number} of a name table: both names have the same holes out of {', '.join(HOLES)}")
-        yield row
+    for _, each in sections(text):
+        yield from each
+
+
+def read(number: int, line: str) -> Row:
+    match line.split():
+        case [theirs, "unused"]:
+            row = Row(theirs, "", "unused")
+        case [theirs, ours]:
+            row = Row(theirs, ours)
+        case [theirs, ours, "flip" | "row" | "flat" | "reverse" | "tied" | "old" as how] if ours != "unused":
+            row = Row(theirs, ours, how)
+        case _:
+            hows = "flip|row|flat|reverse|tied|old"
+            raise ValueError(f"line {number} of a name table: {line!r} is not 'theirs ours [{hows}]'")
+    holes = [set(re.findall(r"{.*?}", side)) for side in (row.theirs, row.ours)]
+    if not holes[0] <= set(HOLES) or (row.ours and holes[0] != holes[1]):
+        raise ValueError(f"line {number} of a name table: both names have the same holes out of {', '.join(HOLES)}")
+    return row
 
 
 def tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -118,38 +159,81 @@ def parts(mine: Mapping[str, Tensor]) -> dict[str, set[str]]:
     return found
 
 
-@torch.no_grad()
-def load(model: nn.Module, state: Mapping[str, Tensor], family: str | list[Row] | None) -> None:
-    """Copy a checkpoint's tensors into the model. Every name on both sides is accounted for, or nothing is copied."""
+class Move(NamedTuple):
+    """Where a tensor of theirs goes; `again` is another of theirs that goes there too, and is the same."""
+
+    theirs: str
+    row: Row
+    ours: str
+    again: str | None = None
+
+
+def moves(model: nn.Module, state: Mapping[str, Tensor], family: str | list[Row] | None) -> list[Move]:
+    """Where each tensor of a checkpoint goes, by shapes and kinds alone: neither side needs numbers.
+
+    Every name on both sides is accounted for, or it is an error.
+    """
     table_rows = table(family) if isinstance(family, str) else family
-    mine, given = tensors(model), dict[str, Tensor]()
+    mine, given = tensors(model), dict[str, Move]()
     first = {id(tensor): name for name, tensor in once(model).items()}
+    found = {name: known for name in state if (known := find(table_rows, name)) is not None}
+    if strange := [name for name in state if name not in found]:
+        raise ValueError(f"{ten(strange)}: the checkpoint has it, and the name table has no row for it")
+    out = []
     for name, tensor in state.items():
-        row, ours = find(table_rows, name)
+        row, ours = found[name]
         if row.how == "unused":
             continue
-        tensor = fitting(name, row.convert(tensor), ours, mine)
+        fitting(name, row, tensor, ours, mine)
         ours = first.get(id(mine[ours]), ours)
-        before = given.setdefault(ours, tensor)
-        if before is not tensor and not torch.equal(before, tensor):
-            raise ValueError(f"{name}: the model ties it to {ours}, and the checkpoint has two different tensors")
+        out.append(Move(name, row, ours, given[ours].theirs if ours in given else None))
+        given.setdefault(ours, out[-1])
     covered = set(given) | {name for name, apart in parts(mine).items() if apart <= set(given)}
     missing = [name for name in first.values() if name not in covered]
     if missing:
-        raise ValueError(f"the checkpoint has nothing for {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''}")
-    for name, tensor in given.items():
-        mine[name].copy_(tensor)
+        raise ValueError(f"the checkpoint has nothing for {ten(missing)}")
+    return out
 
 
-def fitting(name: str, tensor: Tensor, ours: str, mine: Mapping[str, Tensor]) -> Tensor:
-    """The tensor, if there is a place for it and it is of the shape and the kind of that place."""
+@torch.no_grad()
+def load(model: nn.Module, state: Mapping[str, Tensor], family: str | list[Row] | None) -> None:
+    """Copy a checkpoint's tensors into the model. Every name on both sides is accounted for, or nothing is copied."""
+    known = moves(model, state, family)
+    check_ties(known, state.__getitem__)
+    mine = tensors(model)
+    for move in known:
+        if move.again is None:
+            mine[move.ours].copy_(move.row.convert(state[move.theirs]))
+
+
+def check_ties(known: list[Move], read: Callable[[str], Tensor]) -> None:
+    """What the model ties, a checkpoint may have twice, if both are the same."""
+    rows = {move.theirs: move.row for move in known}
+    for move in known:
+        if move.again is not None:
+            one, other = (rows[name].convert(read(name)) for name in (move.again, move.theirs))
+            if not torch.equal(one, other):
+                raise ValueError(f"{move.theirs}: the model ties it to {move.ours}, and the checkpoint has two "
+                                 "different tensors")  # fmt: skip
+
+
+def ten(found: list[str]) -> str:
+    """The first ten of many names."""
+    return ", ".join(name[:99] for name in found[:10]) + (f" and {len(found) - 10:,} more" if len(found) > 10 else "")
+
+
+def fitting(name: str, row: Row, tensor: Tensor, ours: str, mine: Mapping[str, Tensor]) -> None:
+    """Whether there is a place for the tensor, and it is of the shape and the kind of that place."""
     if ours not in mine:
         raise ValueError(f"{name}: the checkpoint has it, and this model has no {ours}; the config differs")
-    if tensor.shape != mine[ours].shape:
-        raise ValueError(f"{name}: {tuple(tensor.shape)} in the checkpoint, {tuple(mine[ours].shape)} in {ours}")
+    try:
+        shape = row.convert(tensor).shape
+    except (RuntimeError, IndexError):  # there is nothing to flip in a vector
+        shape = tensor.shape
+    if shape != mine[ours].shape:
+        raise ValueError(f"{name}: {tuple(shape)} in the checkpoint, {tuple(mine[ours].shape)} in {ours}")
     if tensor.is_floating_point() != mine[ours].is_floating_point():
         raise ValueError(f"{name}: {tensor.dtype} in the checkpoint, as if quantised, {mine[ours].dtype} in {ours}")
-    return tensor
 
 
 @torch.no_grad()
@@ -170,20 +254,21 @@ def save(model: nn.Module, family: str | list[Row] | None) -> dict[str, Tensor]:
     return out
 
 
-def find(table_rows: list[Row] | None, name: str) -> tuple[Row, str]:
+def find(table_rows: list[Row] | None, name: str) -> tuple[Row, str] | None:
+    """The row that speaks of one of their names, and our name for it."""
     if table_rows is None:
         return Row(name, name), name
     for row in table_rows:
         ours = row.translate(name)
         if ours is not None:
             return row, ours
-    raise ValueError(f"{name}: the checkpoint has it, and the name table has no row for it")
+    return None
 
 
 def theirs(table_rows: list[Row] | None, name: str) -> tuple[Row, str] | None:
     if table_rows is None:
         return Row(name, name), name
     for row in table_rows:
-        if row.how not in ("tied", "unused") and (their := row.translate(name, back=True)) is not None:
+        if row.how not in READ and (their := row.translate(name, back=True)) is not None:
             return row, their
     return None

@@ -14,6 +14,7 @@ from regard.inputs import (
     series_sense,
     shaw,
     sound,
+    sound_convolved,
     sound_sense,
     stages,
     stretched,
@@ -23,6 +24,6 @@ from regard.inputs import (
 
 __all__ = [
     "chunks", "convolutions", "film", "graph", "image", "image_sense", "mixed", "near", "senses", "series",
-    "series_sense", "shaw", "sound", "sound_sense", "stages", "stretched", "structure", "text",
+    "series_sense", "shaw", "sound", "sound_convolved", "sound_sense", "stages", "stretched", "structure", "text",
 ]  # fmt: skip
 

@@ -22,6 +22,7 @@ class Patches(nn.Module):
         self.map = nn.Conv2d(c.channels, width, c.size, stride=c.size, bias=c.bias)
         self.norm = Norm(config.Norm(), width) if c.norm else None
         self.cls = nn.Embedding(1, width) if c.cls else None
+        self.others = nn.Embedding(c.cls - 1, width) if c.cls > 1 else None  # learned tokens beside the first
 
     def forward(self, images: Tensor, **given: Tensor) -> Tokens:
         check(self.c, images, given)
@@ -29,7 +30,8 @@ class Patches(nn.Module):
         x = x if self.norm is None else self.norm(x)
         if self.cls is None:
             return raster(x, (self.c.side, self.c.side))
-        return line(torch.cat([self.cls.weight.to(x.dtype).expand(len(x), 1, -1), x], 1))
+        learned = [self.cls.weight] if self.others is None else [self.cls.weight, self.others.weight]
+        return line(torch.cat([*(each.to(x.dtype).expand(len(x), -1, -1) for each in learned), x], 1))
 
 
 def check(c: config.Patches | config.Convolutions, images: Tensor, given: dict[str, Tensor]) -> None:

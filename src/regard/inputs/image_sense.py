@@ -2,8 +2,9 @@
 
     {"image": "cats/1.jpg", "label": "cat"}  ──►  {"image": uint8 (3, 32, 32)}  ──►  {"ids": uint8 (B, 3, 32, 32)}
 
-An image of other proportions is cut at its middle to those that the model sees, then made as large. Pixel models get
-ids of their palette: (B, 32, 32), or (B, 32, 32, 3) where every number is told.
+An image of other proportions is cut at its middle to those that the model sees, then made as large, unless the `frame`
+of the model says otherwise. Pixel models get ids of their palette: (B, 32, 32), or (B, 32, 32, 3) where every number is
+told.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ from regard.inputs import palette
 from regard.inputs.augment import augmented, mixed
 from regard.inputs.senses import SENSES, Example
 
+CUT = config.Frame()
+STRIP = 8  # times as long as it is high: nobody sees more of an image than its middle
+
 
 class Images:
     """Pictures, arrays or lists of numbers as bytes of one size."""
@@ -33,18 +37,21 @@ class Images:
         self.front, self.augment = front, augment
         self.look: Any = front.patches if isinstance(front, config.Stages) else front
         self.size = front.grid if isinstance(front, config.Pixels) else (self.look.image, self.look.image)
+        self.frame: config.Frame = getattr(self.look, "frame", CUT)
 
     @property
     def about(self) -> dict[str, Any]:
         """What examples depend on; how they are normed or cut into patches comes later."""
-        return {"images": 1, "size": list(self.size), "channels": self.look.channels, "white": self.look.white}
+        other = {} if self.frame == CUT else {"frame": config.tree(self.frame)}
+        return {"images": 1, "size": list(self.size), "channels": self.look.channels, "white": self.look.white, **other}
 
     def example(self, record: Record, name: str) -> Example:
         found = record[name]
         if isinstance(found, str | Path):
             found = file_in(record, name)
         made = picture(found, self.look.channels, f"{record.where}: column {name!r}", self.look.white)
-        return {"image": framed(made, *self.size)}
+        rows, columns = self.size
+        return {"image": framed(made, rows, columns, self.frame)}
 
     def length(self, example: Example) -> int:
         return int(self.front.count)
@@ -58,17 +65,32 @@ class Images:
         return {"ids": images, **more}
 
 
-def framed(image: Tensor, rows: int, columns: int) -> Tensor:
-    """The middle of an image (C, H, W), of the proportions of rows and columns, and as large."""
+def framed(image: Tensor, rows: int, columns: int, frame: config.Frame = CUT) -> Tensor:
+    """An image (C, H, W) as one of so many rows and columns, in the way that the frame says."""
     high, wide = image.shape[1:]
-    if (high, wide) == (rows, columns):
+    if (high, wide) == (rows, columns) and frame.whole is None:
         return image
-    scale = min(high / rows, wide / columns)
-    tall, broad = max(1, round(rows * scale)), max(1, round(columns * scale))
-    top, left = (high - tall) // 2, (wide - broad) // 2
-    middle = image[None, :, top : top + tall, left : left + broad].float()
-    resized = F.interpolate(middle, (rows, columns), mode="bilinear", antialias=True, align_corners=False)
-    return resized[0].round().clamp(0, 255).to(torch.uint8)
+    if frame.fit == "cut":
+        scale = min(high / rows, wide / columns)
+        image = middle(image, max(1, round(rows * scale)), max(1, round(columns * scale)))
+        resized = sized(image.float(), rows, columns, frame.resample)
+        return resized.round().clamp(0, 255).to(torch.uint8)
+    tall, broad = frame.whole or rows, frame.whole or columns
+    if frame.fit == "shorter":
+        short = min(high, wide)
+        image = middle(image, min(high, STRIP * short), min(wide, STRIP * short))
+        tall, broad = (tall * side // short for side in image.shape[1:])
+    return middle(sized(image, tall, broad, frame.resample), rows, columns)  # in bytes, as the others' libraries do
+
+
+def middle(image: Tensor, rows: int, columns: int) -> Tensor:
+    top, left = (image.shape[1] - rows) // 2, (image.shape[2] - columns) // 2
+    return image[:, top : top + rows, left : left + columns]
+
+
+def sized(image: Tensor, rows: int, columns: int, resample: str) -> Tensor:
+    """The whole image, larger or smaller, in the numbers that it has."""
+    return F.interpolate(image[None], (rows, columns), mode=resample, antialias=True, align_corners=False)[0]
 
 
 class Painted(Images):

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 
 from regard import config
 from regard.config import ConfigError, DataError
+from regard.config.images import numbers
 
 SAMPLE = 1 << 18  # pixels that colours are learned from
 ROUNDS = 30
@@ -33,7 +34,7 @@ def shown(ids: Tensor, c: config.Pixels) -> Tensor:
     if c.values == "levels":
         values = (ids.view(len(ids), *c.grid, c.channels) * 255 + (c.palette - 1) // 2) // (c.palette - 1)
     else:
-        values = table(c).to(ids.device)[ids.view(len(ids), *c.grid)]
+        values = table(c).round().to(ids.device)[ids.view(len(ids), *c.grid)]
     return values.to(torch.uint8).movedim(-1, 1)
 
 
@@ -42,11 +43,11 @@ def table(c: config.Pixels) -> Tensor:  # (K, C)
     if not c.colours:
         raise ConfigError(f"model.embed.colours: which {c.palette} colours there are is not known; they are learned in "
                           "training, or said here")  # fmt: skip
-    return torch.tensor([list(bytes.fromhex(colour)) for colour in c.colours], dtype=torch.float32)
+    return torch.tensor([numbers(colour, c.channels) for colour in c.colours], dtype=torch.float32)
 
 
 def nearest(pixels: Tensor, colours: Tensor) -> Tensor:  # (P, C), (K, C) -> (P,)
-    """The number of the colour that is nearest to each; of two that are as near, the first. Exact: all is whole."""
+    """The number of the colour that is nearest to each; of two as near, the first. Exact where all is whole."""
     ends = colours.square().sum(-1) / 2
     step = max(1, AT_ONCE // len(colours))
     return torch.cat([(ends - some.float() @ colours.mT).argmin(-1) for some in pixels.split(step)])

@@ -34,19 +34,22 @@ def resize(model: Transformer, image: int) -> None:
 
 
 def image_of(c: config.Patches, length: int) -> int:
-    """The pixels a side of images whose patches, and the token before them, are so many."""
-    side = math.isqrt(max(0, length - 1))
-    if side < 1 or side * side + 1 != length:
-        near = max(1, side)
-        raise ValueError(f"extend: {length} places are no square of patches and a token before them, such as "
-                         f"{near * near + 1} or {(near + 1) ** 2 + 1}")  # fmt: skip
+    """The pixels a side of images whose patches, and the learned tokens before them, are so many."""
+    side = math.isqrt(max(0, length - c.cls))
+    if side < 1 or side * side + c.cls != length:
+        near, before = max(1, side), "a token" if c.cls == 1 else f"{c.cls} tokens"
+        raise ValueError(f"extend: {length} places are no square of patches and {before} before them, such as "
+                         f"{near * near + c.cls} or {(near + 1) ** 2 + c.cls}")  # fmt: skip
     return side * c.size
 
 
 def sized(embed: Any, image: int) -> Any:
-    """The front end's setting for images of another size."""
+    """The front end's setting for images of another size; where the middle is seen, of as much more."""
     if isinstance(embed, config.Stages):
-        return replace(embed, patches=replace(embed.patches, image=image))
+        return replace(embed, patches=sized(embed.patches, image))
+    if isinstance(embed, config.Patches) and embed.frame.whole is not None:
+        frame = replace(embed.frame, whole=embed.frame.whole * image // embed.image)
+        return replace(embed, image=image, frame=frame)
     return replace(embed, image=image)
 
 
@@ -57,9 +60,9 @@ def stretch(model: Transformer, old: Any, new: Any) -> None:
         return model.extend(side, side)
     if not getattr(new, "cls", False) or table.lengths != (old.count,):
         raise ValueError(f"resize: {table.lengths[0]} places in a line do not say which is above which; one more than "
-                         f"the grid of {old.count - bool(getattr(old, 'cls', False))} has does")  # fmt: skip
+                         f"the grid of {old.count - int(getattr(old, 'cls', False))} has does")  # fmt: skip
     places = table.tables[0]
-    table.tables[0] = nn.Parameter(larger(places.detach(), table.c.offset + 1, side))
+    table.tables[0] = nn.Parameter(larger(places.detach(), table.c.offset + new.cls, side))
     table.c = replace(table.c, length=new.count)
     model.trunk.c = replace(model.trunk.c, position=table.c)
     model.c = replace(model.c, trunk=model.trunk.c)

@@ -1,10 +1,11 @@
 """Sound to Tokens: the loudness of frequency bands over time, or the samples themselves, at one rate or at several.
 
-    mel      samples ── windows ── |FFT|^2 ── bands ── log ──►  (windows, mels), a few of them a token
-    frames   samples ── stretches ──►  tokens
-    rates    every 100th ── stretches ──┐
-             every 10th  ── stretches ──┼──►  tokens, coarse ones first, each at the time where it begins
-             all         ── stretches ──┘
+    mel         samples ── windows ── |FFT|^2 ── bands ── log ──►  (windows, mels), a few of them a token
+    convolved   the same ── convolution ── convolution ──►  tokens: regard.inputs.sound_convolved
+    frames      samples ── stretches ──►  tokens
+    rates       every 100th ── stretches ──┐
+                every 10th  ── stretches ──┼──►  tokens, coarse ones first, each at the time where it begins
+                all         ── stretches ──┘
 
 T samples, W windows, M mel bands. Windows begin at the first sample and silence follows the last one, so a sound means
 the same alone and beside longer ones.
@@ -23,6 +24,7 @@ from regard.core.tokens import Tokens, line, raster
 
 FLOOR = 1e-10  # of the power whose logarithm is taken
 EPS = 1e-5
+DEPTH = 8.0  # powers of ten below the loudest band of a sound
 
 
 class Mel(nn.Module):
@@ -38,9 +40,8 @@ class Mel(nn.Module):
         """`hide` (B, pieces, 4) names parts of the spectrogram that are not heard: first window and band, how many."""
         way, steps = self.way, self.way.steps(samples.shape[1])
         table = logmel(samples, way, self.c.rate, steps * way.frames)  # (B, W, M)
-        if self.c.normal:
-            keep = None if real is None else real.unflatten(1, (steps, way.rows))[..., 0]
-            table = standard(table, None if keep is None else keep.repeat_interleave(way.frames, 1))
+        keep = None if real is None else real.unflatten(1, (steps, way.rows))[..., 0].repeat_interleave(way.frames, 1)
+        table = levels(table, self.c.normal, keep)
         if hide is not None:
             table = table.masked_fill(hidden(hide, *table.shape[1:]), 0.0)
         # (B, steps, frames, rows, bands) -> a token for each step and row
@@ -53,11 +54,14 @@ def logmel(samples: Tensor, c: config.Mel, rate: int, count: int) -> Tensor:  # 
     """The logarithm of the power in each band, for `count` windows of a Hann shape."""
     with torch.autocast(samples.device.type, enabled=False):  # fewer bits would be heard
         longer = (count - 1) * c.hop + c.window - samples.shape[1]
-        frames = F.pad(samples.float(), (0, max(0, longer))).unfold(1, c.window, c.hop)[:, :count]
-        spectrum = torch.fft.rfft(frames * torch.hann_window(c.window, device=samples.device))
-        power = spectrum.real.square() + spectrum.imag.square()
-        loud: Tensor = power @ bank(c, rate, samples.device)
-        return loud.clamp(min=FLOOR).log()
+        return bands(F.pad(samples.float(), (0, max(0, longer))).unfold(1, c.window, c.hop)[:, :count], c, rate)
+
+
+def bands(frames: Tensor, c: config.Mel, rate: int) -> Tensor:  # (B, W, window) -> (B, W, M)
+    spectrum = torch.fft.rfft(frames * torch.hann_window(c.window, device=frames.device))
+    power = spectrum.real.square() + spectrum.imag.square()
+    loud: Tensor = power @ bank(c, rate, frames.device)
+    return loud.clamp(min=FLOOR).log()
 
 
 def bank(c: config.Mel, rate: int, device: torch.device | None = None) -> Tensor:  # (window//2 + 1, M)
@@ -87,6 +91,14 @@ def to_hertz(mel: Tensor, scale: str) -> Tensor:
     if scale == "htk":
         return 700 * (10 ** (mel / 2595) - 1)
     return torch.where(mel < 15, 200 * mel / 3, 1000 * torch.exp((mel - 15) * math.log(6.4) / 27))
+
+
+def levels(table: Tensor, normal: bool | str, keep: Tensor | None = None) -> Tensor:  # (B, W, M), (B, W)
+    """Logarithms as a model is to hear them: by their own mean and deviation, by the loudest, or as they are."""
+    if normal == "peak":
+        table = table / math.log(10)
+        return (torch.maximum(table, table.amax((1, 2), keepdim=True) - DEPTH) + 4) / 4
+    return standard(table, keep) if normal else table
 
 
 def standard(table: Tensor, keep: Tensor | None) -> Tensor:  # (B, W, M), (B, W)
@@ -167,18 +179,30 @@ class Sound(nn.Module):
         self.way = WAYS[c.way.kind](c, width)
 
     def forward(self, samples: Tensor, *, real: Tensor | None = None, **given: Tensor) -> Tokens:
-        if samples.dim() != 2 or not 0 < samples.shape[1] <= self.c.limit:
-            raise ValueError(f"samples must be (batch, 1 to {self.c.limit:,}) by embed.rate and embed.seconds, got a "
-                             f"tensor of shape {tuple(samples.shape)}")  # fmt: skip
-        if given.keys() - {"hide"} or ("hide" in given and not isinstance(self.way, Mel)):
+        count = self.count(samples)
+        spectral = isinstance(self.c.way, config.Mel | config.Convolved)
+        if given.keys() - {"hide"} or ("hide" in given and not spectral):
             raise ValueError(f"{', '.join(given)}: sounds carry none; leave it out")
-        count = self.c.way.tokens(samples.shape[1])
         if real is not None and tuple(real.shape) != (len(samples), count):
             raise ValueError(f"real must be {(len(samples), count)}, a claim for each token; got {tuple(real.shape)}")
         tokens: Tokens = self.way(samples, real, **given)
         if real is not None:
             tokens.real, tokens.plain, tokens.grid = real, False, None
         return tokens
+
+    def count(self, x: Tensor) -> int:
+        """How many tokens each sound becomes; refuses what is no sound."""
+        c, way = self.c, self.c.way
+        if x.dim() == 2 and 0 < x.shape[1] <= c.limit:
+            return c.tokens(x.shape[1])
+        other = ""
+        if isinstance(way, config.Convolved):
+            most = way.windows(c.limit)
+            if x.dim() == 3 and x.shape[1] == way.mels and 0 < x.shape[2] <= most:
+                return -(-x.shape[2] // 2)
+            other = f", or a spectrogram (batch, {way.mels}, 1 to {most:,})"
+        raise ValueError(f"samples must be (batch, 1 to {c.limit:,}) by embed.rate and embed.seconds{other}, got a "
+                         f"tensor of shape {tuple(x.shape)}")  # fmt: skip
 
 
 FRONTS["sound"] = Sound

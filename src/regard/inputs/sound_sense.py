@@ -50,7 +50,7 @@ class Sounds:
         return {"sound": torch.zeros(self.front.limit)}
 
     def length(self, example: Example) -> int:
-        return self.front.way.tokens(len(example["sound"]))
+        return self.front.tokens(len(example["sound"]))
 
     def batch(self, examples: Sequence[Example], chance: Generator | None) -> dict[str, Tensor]:
         sounds = [example["sound"] for example in examples]
@@ -69,8 +69,8 @@ class Sounds:
     def step(self) -> int:
         """Samples in a few tokens."""
         way = self.front.way
-        if isinstance(way, config.Mel):
-            return ROUND * way.frames * way.hop
+        if isinstance(way, config.Mel | config.Convolved):
+            return ROUND * way.hop * (way.frames if isinstance(way, config.Mel) else 2)
         return ROUND * way.size * (way.steps[-1] if isinstance(way, config.Rates) else 1)
 
     def real(self, samples: int, width: int) -> Tensor:  # (N,)
@@ -79,12 +79,12 @@ class Sounds:
         if isinstance(way, config.Rates):
             each = zip(way.each(samples), way.each(width), strict=True)
             return torch.cat([torch.arange(wide) < count for count, wide in each])
-        return torch.arange(way.tokens(width)) < way.tokens(samples)
+        return torch.arange(self.front.tokens(width)) < self.front.tokens(samples)
 
     def hide(self, samples: int, vary: config.Vary, chance: Generator) -> Tensor:  # (pieces, 4)
         """Stretches of time and of frequency that will not be heard."""
         way = self.front.way
-        assert isinstance(way, config.Mel)
+        assert isinstance(way, config.Mel | config.Convolved)
         windows = way.windows(samples)
         times = [(*stretch(windows, vary.hidden, chance), 0, way.mels) for _ in range(vary.times)]
         bands = [(0, windows, *stretch(way.mels, vary.hidden, chance)) for _ in range(vary.bands)]

@@ -34,7 +34,7 @@ class Embed(nn.Module):
             raise ValueError("segment: this model knows no segments; set embed.segments")
         return Tokens(
             x=x, order=places(ids, real, document, start), real=real, document=document, segment=segment, pieces=pieces,
-            end=None if self.c.end is None else (ids == self.c.end).int().argmax(-1),
+            end=None if self.c.end is None else (ids if self.c.highest else (ids == self.c.end).int()).argmax(-1),
             plain=real is None and document is None and start is None,
         )  # fmt: skip
 

@@ -21,6 +21,7 @@ from regard.core.layers import Attention, Fused
 from regard.core.model import Trunk
 from regard.core.positions import Offsets
 from regard.lens.views import attentions, trunks, unwrapped
+from regard.lora import merged
 
 Kept = dict[str, list[int]]  # the heads that stay, by the address of their attention
 
@@ -37,8 +38,9 @@ def prune(model: Any, heads: Mapping[str, Sequence[int]]) -> Any:  #: S103
         c = put(c, where.split("."), slimmer(where, trunk, kept))
     with torch.random.fork_rng(devices=[]):  # the beginnings are thrown away, and nobody else's luck is used up
         new = type(model)(c)
-    state = remaining(model, new, kept)
-    new.load_state_dict(state)
+    with merged(model):  # adapters become part of what is left
+        state = remaining(model, new, kept)
+        new.load_state_dict(state)
     for name, weight in new.named_parameters():
         weight.data = weight.data.to(state[name])
     for name in ("tokenizer", "context"):

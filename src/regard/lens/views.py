@@ -177,15 +177,15 @@ class Note:
         real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.real is None else tokens.real
         at = tokens.coordinates.expand(*tokens.order.shape, -1).float()
         if isinstance(given, config.Patches) and given.cls:
-            at = beside_nowhere(given.side).expand(tokens.batch, -1, -1)
+            at = beside_nowhere(given.side, int(given.cls)).expand(tokens.batch, -1, -1)
         image = tokens.grid is not None or isinstance(given, config.Patches)
         return Read(tokens.order.cpu(), real.cpu(), at.cpu(), ids, image)
 
 
-def beside_nowhere(side: int) -> Tensor:  # (1 + side·side, 2)
-    """Rows and columns of square patches, after a token that has none."""
+def beside_nowhere(side: int, learned: int = 1) -> Tensor:  # (learned + side·side, 2)
+    """Rows and columns of square patches, after learned tokens that have none."""
     grid = torch.cartesian_prod(torch.arange(float(side)), torch.arange(float(side)))
-    return torch.cat([torch.full((1, 2), torch.nan), grid])
+    return torch.cat([torch.full((learned, 2), torch.nan), grid])
 
 
 @contextmanager

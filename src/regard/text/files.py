@@ -1,4 +1,4 @@
-"""Files: tokenizer.json read and written, and the one place where faults inside `tokenizers` become errors of ours.
+"""Files: tokenizer.json and those before it, and the one place where faults inside `tokenizers` become errors of ours.
 
 A tokenizer.json may come from anywhere, and the library believes what it reads: a crafted file can make it panic (which
 is no Exception), fill the memory with padding, or drop tokens at random. Nothing of that may leave this file.
@@ -16,26 +16,50 @@ from typing import Any
 import tokenizers
 
 from regard.config import DataError
+from regard.text.pieces import FILES, files_of, kind_of, made
 
 LARGEST = 256 << 20  # bytes; the largest that people publish have 40 MB
 TRIAL = "Is it a tokenizer? 1, 22, 333: é, 日本, \U0001f642.\r\n\t  " + "a" * 40 + "!"
 REMEDY = "name a tokenizer.json or a folder with one"
+EARLIER = {name for names in FILES.values() for name in names}
 
 
 def read(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
     """The tokenizer in a file or folder, and the roles that the files beside it give to its special tokens."""
     file = path / "tokenizer.json" if path.is_dir() else path
+    side = "target_" if file.name.startswith("target_") else ""  # two vocabularies in one folder
+    card = card_in(file.parent, side)
+    kind = kind_in(file.parent) if file.name in EARLIER or (path.is_dir() and not file.exists()) else None
+    if kind is not None:
+        with silence(), calm(f"{file.parent}: {', '.join(files_of(kind))} make no tokenizer that can be used"):
+            inner, card = made(kind, lambda name: contents(file.parent / name), card, file.stem)
+            return usable(inner), card
     source = contents(file)
     with silence(), calm(f"{file}: not a tokenizer.json that can be used"):
-        inner = plain(tokenizers.Tokenizer.from_buffer(source))
-        counted(inner.get_vocab())
-        tried(inner)
+        return usable(tokenizers.Tokenizer.from_buffer(source)), card
+
+
+def card_in(folder: Path, side: str = "") -> dict[str, Any]:
+    """What the files beside a tokenizer say of it."""
     card: dict[str, Any] = {}
-    side = "target_" if file.name.startswith("target_") else ""  # two vocabularies in one folder
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        card |= table(file.parent / f"{side}{name}")
+        card |= table(folder / f"{side}{name}")
     card.pop("auto_map", None)  # names code to run
-    return inner, card
+    return card
+
+
+def usable(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The tokenizer, after a first try."""
+    inner = plain(inner)
+    counted(inner.get_vocab())
+    tried(inner)
+    return inner
+
+
+def kind_in(folder: Path) -> str | None:
+    """Which tokenizer the files make that came before tokenizer.json, where all of them are there."""
+    kind = kind_of(card_in(folder), table(folder / "config.json"))
+    return kind if kind is not None and all((folder / name).is_file() for name in files_of(kind)) else None
 
 
 def contents(file: Path) -> bytes:
@@ -88,9 +112,12 @@ def counted(vocabulary: dict[str, int]) -> int:
 
 
 def tried(inner: tokenizers.Tokenizer) -> None:
-    """Says a sentence and reads it back, so that what makes the library panic does so here."""
-    with suppress(Exception):  # a vocabulary need not have these characters
-        inner.decode(inner.encode_batch_fast([TRIAL], add_special_tokens=False)[0].ids)
+    """Says a sentence and reads it back, alone and framed, so that what makes the library panic does so here."""
+    trials = ((TRIAL, None, False), (" ", None, False), (TRIAL, None, True), (TRIAL, "a", True), ("", None, True))
+    for text, other, framed in trials:
+        with suppress(Exception):  # a vocabulary need not have these characters
+            if ids := inner.encode(text, other, add_special_tokens=framed).ids:
+                inner.decode(ids, skip_special_tokens=not framed)
 
 
 @contextmanager
@@ -107,7 +134,8 @@ def fault(what: str | Path, problem: BaseException) -> BaseException:
     theirs = isinstance(problem, Exception) or type(problem).__name__ == "PanicException"
     if isinstance(problem, DataError) or not theirs:
         return problem
-    return DataError(f"{what}: {(str(problem) or type(problem).__name__).splitlines()[0]}")
+    said = (str(problem) or type(problem).__name__).splitlines()[0]
+    return DataError(f"{what}: {said if len(said) < 300 else said[:300] + '…'}")
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from contextlib import contextmanager
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import tokenizers
 from regard.config import DataError
 from regard.text import files
 from regard.text.borders import borders_of, cut
+from regard.text.framing import Framed, framed
 from regard.text.roles import card_of, roles_of
 from regard.text.spelling import alphabet_of, direct_of, shown, spelling_of
 from regard.text.streams import Rolling, Stream, Utf8
@@ -79,25 +81,46 @@ class Tokenizer:
                 return self.direct(text)
             except (KeyError, UnicodeEncodeError):
                 pass  # a character that is spelt in bytes, or one that cannot be said at all
-        if self.alphabet is not None and not self.alphabet.issuperset(text):
-            self.check(text)
-        try:
+        with self.saying(text):
             if len(text) <= CHUNK:
                 return self.inner.encode(text, add_special_tokens=False).ids
             parts = list(self.cut(text[start : start + CHUNK] for start in range(0, len(text), CHUNK)))
             found = self.inner.encode_batch_fast(parts, add_special_tokens=False)
             return list(chain.from_iterable(part.ids for part in found))
-        except BaseException as problem:
-            fault = files.fault("the text cannot be encoded", problem)
-            if isinstance(fault, DataError):
-                self.check(text)  # a character may be to blame
-            raise fault from None
+
+    def frame(self, text: str, other: str | None = None, longest: int | None = None) -> Framed:
+        """A text, or two, with the special tokens around them that the tokenizer.json says, and where each id is from.
+
+        [CLS] text [SEP] other [SEP] of at most `longest` tokens: what is too long is cut, of the longer text first.
+        """
+        with self.saying(text, other or ""):
+            return self.checked(framed(self.inner, text, other, longest))
+
+    @property
+    def before(self) -> list[int]:
+        """The special tokens that every text begins with: the <s> of Llama, the [CLS] of BERT, nothing of GPT-2."""
+        with files.calm("the tokenizer cannot be used"):
+            found = self.checked(framed(self.inner, files.TRIAL))
+        first = list(takewhile(lambda place: found.owners[place] is None, range(len(found))))
+        return [] if len(first) == len(found) else [found.ids[place] for place in first]
+
+    def seeing(self, role: str) -> Tokenizer:
+        """The same tokenizer, but for one token that is seen where it is written: the [MASK] of a text to be filled."""
+        if role not in self.roles:
+            raise DataError(f"the tokenizer has no {role} token; it has {', '.join(self.roles) or 'none'}")
+        spec = json.loads(self.inner.to_str())
+        for token in spec["added_tokens"]:
+            token["special"] = token["special"] and token["id"] != self.roles[role]
+        with files.calm("the tokenizer cannot be used"):
+            return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(spec)), self.card)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special tokens are left out, and bytes that are no UTF-8 become U+FFFD."""
         ids = self.known(ids)
         if self.spelling is not None:
             return b"".join(map(self.spelling.__getitem__, ids)).decode("utf-8", "replace")
+        if self.specials.issuperset(ids):
+            return ""  # some decoders of the library panic where nothing is left
         with files.calm("the ids cannot be decoded"):
             return self.inner.decode(ids, skip_special_tokens=True)
 
@@ -125,11 +148,30 @@ class Tokenizer:
         assert self.spelling is not None
         return self.spelling[self.known([id])[0]]
 
+    def checked(self, found: Framed) -> Framed:
+        """A file may put ids around a text that the vocabulary does not have."""
+        self.known(found.ids)
+        return found
+
     def known(self, ids: Iterable[int]) -> list[int]:
         ids = list(map(int, ids))
         if ids and not 0 <= (wrong := min(ids)) <= (wrong := max(ids)) < self.size:
             raise DataError(f"token {wrong} is outside this vocabulary of {self.size:,}; was it made with another one?")
         return ids
+
+    @contextmanager
+    def saying(self, *texts: str) -> Iterator[None]:
+        """What goes wrong while texts are encoded, told by the character that is to blame."""
+        for text in texts:
+            if self.alphabet is not None and not self.alphabet.issuperset(text):
+                self.check(text)
+        try:
+            yield
+        except BaseException as problem:
+            fault = files.fault("the text cannot be encoded", problem)
+            for text in texts if isinstance(fault, DataError) else ():
+                self.check(text)  # a character may be to blame
+            raise fault from None
 
     def check(self, text: str) -> None:
         """Raises at the first character that cannot be said."""

@@ -67,7 +67,7 @@ def front(c: Any) -> str:
     if isinstance(c, config.Stages):
         return f"{front(c.patches)}; every 2 x 2 of them merge into one after a stage"
     if isinstance(c, config.Patches):
-        more = " and a learned one" if c.cls else ""
+        more = f" and {'a learned one' if c.cls == 1 else f'{c.cls} learned ones'}" if c.cls else ""
         return f"Reads images of {c.image} x {c.image} in patches of {c.size} x {c.size}: {c.side**2:,} tokens{more}"
     if isinstance(c, config.Pixels):
         rows, columns = c.grid
@@ -91,10 +91,12 @@ def head(c: config.Head, vocab: int) -> str:
         scale = "" if c.scale == 1 else f", times {c.scale:.3g}"
         return f"logits over {c.size or vocab:,}{tied}{before}{', with a bias' if c.bias else ''}{scale}"
     if isinstance(c, config.Pooled):
-        dense, out = ", a dense tanh layer" if c.dense else "", f", mapped to {c.out:,}" if c.out else ""
-        return f"{PLACES[c.place]}{dense}{out}"
+        dense, out = f", a dense {c.activation} layer" if c.dense else "", f", mapped to {c.out:,}" if c.out else ""
+        several = f"; the mean of {c.voices} first tokens, each by a map of its own" if c.voices > 1 else ""
+        return f"{PLACES[c.place]}{dense}{out}{several}"
     if isinstance(c, config.Each):
-        return f"every token's vector, mapped to {c.out:,}"
+        dense = f", a dense {c.activation} layer" if c.dense else ""
+        return f"every token's vector{dense}, mapped to {c.out:,}"
     return "none, the trunk's own vectors"
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard import config
 from regard.config import DataError
 from regard.config.names import did_you_mean
 
@@ -44,6 +45,10 @@ class Theirs:
     def get(self, key: str, default: Any = None) -> Any:
         value = self.said.get(key)
         return default if value is None else value
+
+    def usually(self, **defaults: Any) -> "Theirs":
+        """The same, with what goes without saying in a family."""
+        return Theirs(defaults | {key: value for key, value in self.said.items() if value is not None}, self.path)
 
     def wrong(self, key: str, expected: str) -> DataError:
         found = "is missing" if self.get(key) is None else f"is {json.dumps(self.get(key))[:80]}"
@@ -92,6 +97,28 @@ class Theirs:
         """What we cannot say in another way must be as we say it; the first is what it is unless said."""
         if self.get(key, allowed[0]) not in allowed:
             raise self.wrong(key, f"models here can only have {json.dumps(allowed[0])}")
+
+
+# ---------------------------------------------------------------- heads that every family has
+
+
+def bare(theirs: Theirs) -> config.Head:
+    """The body alone, as classes called Model have it."""
+    return config.Bare()
+
+
+def count(theirs: Theirs) -> int:
+    """How many classes their labels name; two unless said."""
+    return len(theirs.inside("id2label").said) or theirs.whole("num_labels", 2)
+
+
+def say_labels(c: config.Head) -> dict[str, Any]:
+    """As many labels as a head has answers."""
+    many = getattr(c, "out", None)
+    if many is None or not isinstance(c, config.Pooled | config.Each):
+        return {}
+    told = [f"LABEL_{number}" for number in range(many)]
+    return {"id2label": dict(enumerate(told)), "label2id": {name: number for number, name in enumerate(told)}}
 
 
 def table_in(path: Path) -> dict[str, Any]:

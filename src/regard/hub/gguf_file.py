@@ -1,0 +1,176 @@
+"""GGUF files: a table of facts, a list of tensors, and their numbers in blocks of few bits.
+
+    "GGUF", version, how many tensors, how many facts
+    facts      name, type, value
+    tensors    name, shape (the last axis first), type, place
+    numbers    each tensor at its place, counted from here
+
+A file may come from anywhere: every count is compared with what is left of the file before anything is read or made.
+What the blocks mean is known to the package `gguf`.
+"""
+
+import math
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.config import DataError
+
+MAGIC, VERSIONS = b"GGUF", (2, 3)
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+STRING, LIST = 8, 9
+AXES = 4
+PIECE = 1 << 22  # numbers that are made at once
+
+
+class Held(NamedTuple):
+    """A tensor in a file: its shape, the type of its blocks by number, and the place of its bytes."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    place: int
+
+
+@dataclass(frozen=True)
+class File:
+    path: Path
+    facts: dict[str, Any]
+    tensors: dict[str, Held]
+
+    def pieces(self, held: Held) -> Iterator[tuple[slice, Tensor]]:
+        """The numbers of a tensor in fp32, some rows after others, and which they are."""
+        gguf, kind = package(), block(self.path, held)
+        import numpy as np  # which comes with it
+
+        table = held.shape if len(held.shape) > 1 else (1, *held.shape)
+        raw = np.memmap(self.path, np.uint8, "r", held.place, (table[0], size(self.path, held) // table[0]))
+        step = max(1, PIECE // math.prod(table[1:]))
+        for start in range(0, table[0], step):
+            made = torch.from_numpy(gguf.dequantize(np.array(raw[start : start + step]), kind).astype(np.float32))
+            if table is held.shape:
+                yield slice(start, start + len(made)), made
+            else:
+                yield slice(0, held.shape[0]), made[0]
+
+
+def package() -> Any:
+    try:
+        import gguf
+    except ImportError:
+        raise DataError("a GGUF file needs the package gguf: pip install 'regard[gguf]'") from None
+    return gguf
+
+
+def opened(path: Path) -> File:
+    """What a file holds, before any number is read."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+            return Cursor(path, raw).file()
+    except (OSError, ValueError) as problem:
+        if isinstance(problem, DataError):
+            raise
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise DataError(f"{path}: {reason.lower()}; name a GGUF file") from None
+
+
+class Cursor:
+    """Reads a file from its beginning, and never beyond its end."""
+
+    def __init__(self, path: Path, raw: mmap.mmap) -> None:
+        self.path, self.raw, self.end, self.at = path, raw, len(raw), 0
+
+    def wrong(self, why: str) -> DataError:
+        return DataError(f"{self.path}: not a whole GGUF file ({why}); fetch it again")
+
+    def take(self, form: str) -> tuple[Any, ...]:
+        length = struct.calcsize(form)
+        if length > self.end - self.at:
+            raise self.wrong(f"it ends at {self.end:,} bytes, within what it promises")
+        self.at += length
+        return struct.unpack_from(form, self.raw, self.at - length)
+
+    def many(self, count: int, least: int) -> int:
+        """A count of things that take so many bytes each at least."""
+        if count * least > self.end - self.at:
+            raise self.wrong(f"it promises {count:,} things, and has {self.end - self.at:,} bytes left")
+        return count
+
+    def text(self) -> str:
+        length = self.many(self.take("<Q")[0], 1)
+        self.at += length
+        try:
+            return bytes(self.raw[self.at - length : self.at]).decode()
+        except UnicodeDecodeError:
+            raise self.wrong(f"the text that ends at byte {self.at:,} is no UTF-8") from None
+
+    def value(self, kind: int) -> Any:
+        if kind in SCALARS:
+            return self.take(f"<{SCALARS[kind]}")[0]
+        if kind == STRING:
+            return self.text()
+        if kind != LIST:
+            raise self.wrong(f"facts have no type {kind}")
+        inner, count = self.take("<IQ")
+        if inner in SCALARS:
+            return list(self.take(f"<{self.many(count, struct.calcsize(SCALARS[inner]))}{SCALARS[inner]}"))
+        if inner != STRING:
+            raise self.wrong(f"lists have no type {inner}")
+        return [self.text() for _ in range(self.many(count, 8))]
+
+    def held(self) -> Held:
+        name, axes = self.text(), self.take("<I")[0]
+        if not 1 <= axes <= AXES:
+            raise self.wrong(f"{name[:80]} has {axes} axes")
+        shape = self.take(f"<{axes}Q")
+        kind, place = self.take("<IQ")
+        return Held(name, tuple(reversed(shape)), kind, place)
+
+    def file(self) -> File:
+        if bytes(self.raw[:4]) != MAGIC:
+            raise self.wrong("it does not begin with the letters GGUF")
+        self.at = 4
+        version, count, facts = self.take("<IQQ")
+        if version not in VERSIONS:
+            raise self.wrong(f"its version is {version}, and known are {' and '.join(map(str, VERSIONS))}")
+        told = {self.text(): self.value(self.take("<I")[0]) for _ in range(self.many(facts, 12))}
+        found = [self.held() for _ in range(self.many(count, 24))]
+        step = told.get("general.alignment", 32)
+        if type(step) is not int or step < 1 or step & (step - 1):
+            raise self.wrong(f"general.alignment is {str(step)[:40]}")
+        begin = -(-self.at // step) * step
+        return File(self.path, told, {each.name: self.placed(each, begin) for each in found})
+
+    def placed(self, held: Held, begin: int) -> Held:
+        """The tensor with its place counted from the beginning of the file, if all of it is in there."""
+        at = held._replace(place=begin + held.place)
+        if not math.prod(at.shape) or at.place + size(self.path, at) > self.end:
+            raise self.wrong(f"{at.name[:80]} {at.shape} is not in it")
+        return at
+
+
+def block(path: Path, held: Held) -> Any:
+    """The type of a tensor's blocks."""
+    try:
+        return package().GGMLQuantizationType(held.kind)
+    except ValueError:
+        raise DataError(f"{path}: {held.name} is packed in a way ({held.kind}) that the package gguf does not know; "
+                        "install a newer one") from None  # fmt: skip
+
+
+def row_bytes(path: Path, held: Held) -> int:
+    count, length = package().GGML_QUANT_SIZES[block(path, held)]
+    if held.shape[-1] % count:
+        raise DataError(f"{path}: {held.name} has rows of {held.shape[-1]:,} numbers, and blocks of {count}; fetch it "
+                        "again")  # fmt: skip
+    return int(held.shape[-1] // count * length)
+
+
+def size(path: Path, held: Held) -> int:
+    return row_bytes(path, held) * math.prod(held.shape[:-1])

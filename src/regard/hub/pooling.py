@@ -1,0 +1,113 @@
+"""One vector for a whole text, as a sentence-transformers folder says it is made from the vectors of its tokens.
+
+    modules.json          [Transformer, Pooling, Normalize]: what is done one after the other
+    1_Pooling/config.json the mean of all vectors, the first one, the last one, or the largest of each channel
+    sentence_*_config.json   how many tokens of a text are read
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from regard.config import DataError
+from regard.hub.families.theirs import Theirs, table_in
+from regard.hub.manifest import plain
+
+Place = Literal["mean", "cls", "max", "last"]
+
+# Their words for where the vector comes from; the last three are ways that are not known here.
+MODES = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+NEWER = {"lasttoken": "last"}  # one word, as later versions write it
+LENGTHS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """Which vector stands for a text; whether it is divided by its length; how many tokens are read, the rest is cut.
+
+    `prompt` is put before every text unless another is asked for.
+    """
+
+    place: Place
+    normal: bool = False
+    length: int | None = None
+    prompt: str = ""
+
+
+def pooling(folder: Path) -> Pooling | None:
+    """What a folder says of one vector for a text; None where it says nothing."""
+    if not (folder / "modules.json").is_file():
+        return None
+    steps = modules(folder / "modules.json")
+    kinds = [kind for kind, _ in steps]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise DataError(f"{folder / 'modules.json'}: {', '.join(kinds) or 'nothing'} one after the other; known is "
+                        "Transformer, Pooling, and Normalize or not")  # fmt: skip
+    path = folder / steps[1][1] / "config.json"
+    said = Theirs(table_in(path), str(path))
+    prompt = first_words(folder)
+    if prompt:
+        said.only("include_prompt", True)
+    return Pooling(place(said), "Normalize" in kinds, longest(folder), prompt)
+
+
+def modules(path: Path) -> list[tuple[str, str]]:
+    """The kind of each step and the folder it is in, in their order."""
+    try:
+        listed = json.loads(path.read_bytes())
+        steps = [(str(step["type"]).rpartition(".")[2], str(step["path"])) for step in listed]
+    except OSError as problem:
+        raise DataError(f"{path}: {(problem.strerror or str(problem)).lower()}") from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise DataError(f"{path}: expected a list of steps, each with a type and a path; fetch it again") from None
+    if strange := [where for _, where in steps if not plain(where)]:
+        raise DataError(f"{path}: {strange[0]!r} is not inside this folder; fetch the folder again")
+    return steps
+
+
+def place(said: Theirs) -> Place:
+    """The one place that a vector is taken from."""
+    word = said.get("pooling_mode")
+    asked = [mode for key, mode in MODES.items() if said.flag(key, False)]
+    if word is not None:
+        asked = [NEWER.get(str(each), str(each)) for each in (word if isinstance(word, list) else [word])]
+    if len(asked) != 1:
+        many = f"{' and '.join(asked)} set side by side" if asked else "no way is named"
+        raise DataError(f"{said.path}: {many}; expected one of {', '.join(get_args(Place))}")
+    match asked[0]:
+        case "mean" | "cls" | "max" | "last" as known:
+            return known
+        case other:
+            raise DataError(f"{said.path}: a vector by {other!r}; known are {', '.join(get_args(Place))}")
+
+
+def longest(folder: Path) -> int | None:
+    """How many tokens are read of a text, where the folder says it."""
+    for name in LENGTHS:
+        path = folder / f"sentence_{name}_config.json"
+        if path.is_file():
+            said = Theirs(table_in(path), str(path))
+            said.only("do_lower_case", False)
+            return None if said.get("max_seq_length") is None else said.whole("max_seq_length")
+    return None
+
+
+def first_words(folder: Path) -> str:
+    """The prompt that texts are given by default."""
+    path = folder / "config_sentence_transformers.json"
+    said: dict[str, Any] = table_in(path) if path.is_file() else {}
+    theirs = Theirs(said, str(path))
+    name, known = theirs.get("default_prompt_name"), theirs.inside("prompts")
+    if name is None:
+        return ""
+    if not isinstance(text := known.said.get(str(name)), str):
+        raise theirs.wrong("default_prompt_name", f"there are prompts for {', '.join(known.said) or 'nothing'}")
+    return text

@@ -1,0 +1,149 @@
+"""Chats: messages of several speakers as the one text that a model was trained on.
+
+    [{"role": "user", "content": "Hi!"}]  ── template ──►  "<|im_start|>user\\nHi!<|im_end|>\\n<|im_start|>assistant\\n"
+
+How a model wants it is a Jinja template in its tokenizer_config.json or chat_template.jinja. It may come from anywhere,
+so it is rendered in a sandbox (`regard.text.sandbox`), and what goes wrong there is one sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.config import DataError
+from regard.text import files
+from regard.text.roles import ROLES, content
+
+if TYPE_CHECKING:
+    from regard.text.tokenizer import Tokenizer
+
+LONGEST = 1 << 16  # letters of a template; the longest that people publish have thirty thousand
+DEEPEST = 32  # tables in tables in a message
+NAME = "chat_template.jinja"
+SHIELD = "\ue000"  # stands in what somebody wrote wherever it looks like a special token; no text has it
+Template = str | Mapping[str, str]
+
+
+class Chat:
+    """A template, or several by name, of which "tool_use" is for chats with tools; `specials` are the tokens by the
+    names that templates have for them: bos_token, eos_token, ..."""
+
+    def __init__(self, template: Template, specials: Mapping[str, str] | None = None) -> None:
+        from regard.text.purse import purse
+        from regard.text.sandbox import Sandbox  # only who has a template needs Jinja
+
+        self.specials = dict(specials or {})
+        self.templates = {"default": template} if isinstance(template, str) else dict(template)
+        if not self.templates or not all(isinstance(each, str) for each in self.templates.values()):
+            raise DataError("chat template: expected a text, or a table of texts by name")
+        if max(map(len, self.templates.values())) > LONGEST:
+            raise DataError(f"chat template: more than {LONGEST:,} letters are no template")
+        room = Sandbox()
+        with sentence(), purse():
+            self.made = {name: room.from_string(each) for name, each in self.templates.items()}
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Chat | None:
+        """The template of a model's folder, if it has one."""
+        folder = Path(folder)
+        card = files.table(folder / "special_tokens_map.json") | files.table(folder / "tokenizer_config.json")
+        if (folder / NAME).is_file():
+            with files.calm(f"{folder / NAME}: not a text that can be read"):
+                card["chat_template"] = files.contents(folder / NAME).decode()
+        try:
+            return cls.of(card)
+        except DataError as problem:
+            raise DataError(f"{folder}: {problem}") from None
+
+    @classmethod
+    def of(cls, card: Mapping[str, Any]) -> Chat | None:
+        """The template in a tokenizer_config.json: a text, or a list of some with names."""
+        specials = {key: content(card[key]) for key, _ in ROLES.values() if card.get(key)}
+        match card.get("chat_template"):
+            case None:
+                return None
+            case str(template):
+                return cls(template, specials)
+            case [*rows] if all(isinstance(row, dict) and {"name", "template"} <= row.keys() for row in rows):
+                return cls({str(row["name"]): row["template"] for row in rows}, specials)
+        raise DataError("chat_template: expected a text, or a list of tables with a name and a template")
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None, **more: Any,
+    ) -> str:  # fmt: skip
+        """The text of a chat, up to where the assistant begins to speak. What `more` is said, the template may read."""
+        from regard.text.purse import purse
+
+        checked(messages)
+        known = {"messages": plain(messages, "messages"), "tools": None if tools is None else plain(tools, "tools")}
+        known |= {name: plain(value, name) for name, value in more.items()}
+        name = "tool_use" if tools is not None and "tool_use" in self.made else "default"
+        if name not in self.made:
+            raise DataError(f"chat template: there is none called default; it has {', '.join(self.made)}")
+        with sentence(), purse():
+            return self.made[name].render(
+                **self.specials, **known, documents=None, add_generation_prompt=add_generation_prompt
+            )
+
+    def encode(self, tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], **settings: Any) -> list[int]:
+        """The ids of a chat. Special tokens are those of the template: what somebody wrote in a message is only text,
+        even if it reads "<|im_end|>"."""
+        tokens = {token: id for id in tokenizer.specials if (token := tokenizer.token(id))}
+        settings = {name: shielded(value, tokens) for name, value in settings.items()}
+        text = self.render(shielded(messages, tokens), **settings)
+        ids: list[int] = []
+        for part in re.split(among(tokens), text) if tokens else [text]:
+            ids += [tokens[part]] if part in tokens else tokenizer.encode(part.replace(SHIELD, "")) if part else []
+        return ids
+
+
+def among(tokens: Mapping[str, int]) -> str:
+    """A pattern that finds each of them, the longest first."""
+    return f"({'|'.join(re.escape(token) for token in sorted(tokens, key=len, reverse=True))})"
+
+
+def shielded(value: Any, tokens: Mapping[str, int]) -> Any:
+    """The same with special tokens in it broken up."""
+    if isinstance(value, str) and tokens:
+        return re.sub(among(tokens), lambda found: found[0][0] + SHIELD + found[0][1:], value.replace(SHIELD, ""))
+    if isinstance(value, Mapping):
+        return {name: shielded(each, tokens) for name, each in value.items()}
+    return [shielded(each, tokens) for each in value] if isinstance(value, list | tuple) else value
+
+
+def checked(messages: Sequence[Mapping[str, Any]]) -> None:
+    if not isinstance(messages, list | tuple):
+        raise DataError(f"messages: expected a list of them, got {type(messages).__name__}")
+    for place, each in enumerate(messages):
+        if not isinstance(each, Mapping) or not isinstance(each.get("role"), str):
+            raise DataError(f"messages: number {place} is {str(each)[:40]!r}; expected a table with a role and content")
+
+
+def plain(value: Any, path: str, deep: int = 0) -> Any:
+    """Tables, lists, texts and numbers as they are; anything else has methods that a template might find."""
+    if deep > DEEPEST:
+        raise DataError(f"{path}: tables and lists stand in each other more than {DEEPEST} deep")
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): plain(each, f"{path}.{name}", deep + 1) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each, f"{path}[{place}]", deep + 1) for place, each in enumerate(value)]
+    raise DataError(f"{path}: a {type(value).__name__}; expected a text, a number, a list or a table")
+
+
+@contextmanager
+def sentence() -> Iterator[None]:
+    """Whatever a template does wrong, in a sentence."""
+    try:
+        yield
+    except (Exception, RecursionError) as problem:
+        if isinstance(problem, DataError):
+            raise
+        told = "it calls itself too often" if isinstance(problem, RecursionError) else str(problem) or repr(problem)
+        raise DataError(f"chat template: {' '.join(told.split())[:400]}") from None

@@ -1,0 +1,133 @@
+"""A tokenizer that is told in lists: tokens in the order of their ids, and how they join. GGUF files have it so.
+
+gpt2     merges in the order in which they were learned, over GPT-2's letters for bytes; `split` names how words
+         are found before that
+llama    a score for each piece, as SentencePiece has it: of all neighbours those join first that make the likeliest
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+from regard.config import DataError
+from regard.config.names import did_you_mean
+from regard.text.files import calm, silence
+from regard.text.tokenizer import Tokenizer
+
+# Types of tokens: a piece of text; the unknown; never part of a text; written by somebody, and found there as a whole.
+PLAIN, UNKNOWN, CONTROL, OWN = 1, 2, 3, 4
+LONGEST = 256  # letters: no longer piece is put together from two
+BLANK = "▁"  # a space, where pieces have one
+# How words are found, one regex after the other.
+GPT2 = (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",)
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+",
+)
+QWEN2 = (LLAMA3[0].replace(r"\p{N}{1,3}", r"\p{N}"),)
+SPLITS = {
+    "gpt-2": GPT2, "smollm": (r"\p{N}", *GPT2), "llama-bpe": LLAMA3, "llama3": LLAMA3, "llama-v3": LLAMA3,
+    "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2,
+}  # fmt: skip
+WHOLE = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is never put together
+COMPOSED = ("qwen2", "deepseek-r1-qwen")  # letters with accents are one
+
+
+@dataclass(frozen=True)
+class Lists:
+    """`types` says of each token what it is for; `start` is the id before every text, if there is one; `blank`, whether
+    a text begins as if after a space."""
+
+    kind: str
+    tokens: Sequence[str]
+    merges: Sequence[str] = ()
+    scores: Sequence[float] = ()
+    types: Sequence[int] = ()
+    split: str = "gpt-2"
+    start: int | None = None
+    blank: bool = True
+
+
+def told(lists: Lists, card: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that lists describe; `card` is its tokenizer_config.json."""
+    if lists.kind not in KINDS:
+        raise DataError(f"tokenizer: no kind {lists.kind!r}{did_you_mean(lists.kind, KINDS)} known are "
+                        f"{', '.join(KINDS)}")  # fmt: skip
+    for name, each in (("types", lists.types), ("scores", lists.scores)):
+        if each and len(each) != len(lists.tokens):
+            raise DataError(f"tokenizer: {len(lists.tokens):,} tokens and {len(each):,} {name}; expected one for each")
+    with silence(), calm("tokenizer: its lists make none"):
+        inner = KINDS[lists.kind](lists)
+        inner.add_special_tokens(marked(lists, CONTROL))
+        inner.add_tokens(marked(lists, OWN))
+        if lists.start is not None:
+            first = lists.tokens[lists.start]
+            around = dict(single=f"{first} $A", pair=f"{first} $A {first}:1 $B:1")
+            inner.post_processor = processors.TemplateProcessing(**around, special_tokens=[(first, lists.start)])
+        return Tokenizer(inner, card)
+
+
+def marked(lists: Lists, kind: int) -> list[AddedToken]:
+    found = [token for token, each in zip(lists.tokens, lists.types, strict=False) if each == kind]
+    return [AddedToken(token, normalized=False, special=kind == CONTROL) for token in found]
+
+
+def numbered(lists: Lists) -> dict[str, int]:
+    return {token: id for id, token in enumerate(lists.tokens)}
+
+
+def letters(lists: Lists) -> tokenizers.Tokenizer:
+    """GPT-2's."""
+    if lists.split not in SPLITS:
+        raise DataError(f"tokenizer: no way of finding words {lists.split!r}{did_you_mean(lists.split, SPLITS)} known "
+                        f"are {', '.join(SPLITS)}")  # fmt: skip
+    ids = numbered(lists)
+    pairs = [pair_of(merge, ids) for merge in lists.merges]
+    inner = tokenizers.Tokenizer(models.BPE(ids, pairs, ignore_merges=lists.split in WHOLE))
+    if lists.split in COMPOSED:
+        inner.normalizer = normalizers.NFC()
+    words = [pre_tokenizers.Split(Regex(each), "isolated") for each in SPLITS[lists.split]]
+    spelt = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.Sequence([*words, spelt]), decoders.ByteLevel()
+    return inner
+
+
+def pair_of(merge: str, ids: dict[str, int]) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    if left not in ids or right not in ids or left + right not in ids:
+        raise DataError(f"tokenizer: the merge {merge[:40]!r} is not of two tokens, which together are a third")
+    return left, right
+
+
+def pieces(lists: Lists) -> tokenizers.Tokenizer:
+    """SentencePiece's."""
+    model = models.BPE(numbered(lists), joined(lists), byte_fallback=True, fuse_unk=True, unk_token=unknown(lists))
+    inner = tokenizers.Tokenizer(model)
+    first = [normalizers.Prepend(BLANK)] if lists.blank else []
+    inner.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", BLANK)])
+    after = [decoders.Strip(" ", 1, 0)] if lists.blank else []
+    inner.decoder = decoders.Sequence([decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse(), *after])
+    return inner
+
+
+def unknown(lists: Lists) -> str | None:
+    """What stands for a character that has neither a piece nor bytes."""
+    return next((token for token, each in zip(lists.tokens, lists.types, strict=False) if each == UNKNOWN), None)
+
+
+def joined(lists: Lists) -> list[tuple[str, str]]:
+    """The two pieces that each piece may be put together from, the likeliest first."""
+    ids, found = numbered(lists), list[tuple[float, int, int, str, str]]()
+    types = lists.types or [PLAIN] * len(lists.tokens)
+    for piece, score, kind in zip(lists.tokens, lists.scores, types, strict=True):
+        for cut in range(1, len(piece) if kind == PLAIN and len(piece) <= LONGEST else 0):
+            left, right = piece[:cut], piece[cut:]
+            if left in ids and right in ids:
+                found.append((-score, ids[left], ids[right], left, right))
+    return [(left, right) for *_, left, right in sorted(found)]
+
+
+KINDS: dict[str, Callable[[Lists], tokenizers.Tokenizer]] = {"gpt2": letters, "llama": pieces}

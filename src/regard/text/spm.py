@@ -1,0 +1,130 @@
+"""SentencePiece's files (spiece.model, tokenizer.model, source.spm): a list of pieces with scores, and how to use them.
+
+Such a file is a protocol buffer: fields, each a number, a kind and a value, and some of the values are fields again.
+
+    1 pieces      1 piece "▁the"   2 score -3.1   3 type (1 normal, 2 unknown, 3 control, 4 user's, 5 unused, 6 byte)
+    2 trainer     3 model type (1 unigram, 2 bpe)   35 bytes for what is unknown   40 id of the unknown
+    3 normalizer  2 a compiled table of characters
+
+Of two hundred settings these few decide how a text is cut; the rest tells how the pieces were found.
+"""
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+NORMAL, UNKNOWN, CONTROL, USERS, UNUSED, BYTE = range(1, 7)
+LONGEST = 1024  # bytes of a piece; SentencePiece itself makes none longer than 16 characters unless told to
+MOST = 1 << 21  # pieces
+
+Value = int | bytes
+
+
+class Piece(NamedTuple):
+    text: str
+    score: float = 0.0
+    kind: int = NORMAL
+
+
+@dataclass
+class Pieces:
+    """What a file says; `bpe` where pairs are merged, else the likeliest pieces are searched for."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    bpe: bool = False
+    unknown: int = 0
+    fallback: bool = False
+    charsmap: bytes = b""
+
+    @property
+    def scores(self) -> list[tuple[str, float]]:
+        return [(piece.text, piece.score) for piece in self.pieces]
+
+
+def parsed(data: bytes) -> Pieces:
+    """The pieces in a file; ValueError where it is none."""
+    found = Pieces()
+    for number, value in fields(data):
+        if number == 1:
+            found.pieces.append(piece(inside(value)))
+            if len(found.pieces) > MOST:
+                raise ValueError(f"more than {MOST:,} pieces")
+        elif number == 2:
+            trainer = dict(fields(inside(value)))
+            if (kind := whole(trainer.get(3, 1))) not in (1, 2):
+                raise ValueError(f"pieces of type {kind}; known are 1 (unigram) and 2 (bpe)")
+            found.bpe, found.fallback = kind == 2, bool(trainer.get(35, 0))
+            found.unknown = whole(trainer.get(40, 0))
+        elif number == 3:
+            found.charsmap = inside(dict(fields(inside(value))).get(2, b""))
+    if not 0 <= found.unknown < len(found.pieces):
+        raise ValueError(f"{len(found.pieces)} pieces, of which {found.unknown} is the unknown one")
+    return found
+
+
+def piece(data: bytes) -> Piece:
+    told = dict(fields(data))
+    text, score = inside(told.get(1, b"")), struct.unpack("<f", inside(told.get(2, bytes(4))))[0]
+    if len(text) > LONGEST or not math.isfinite(score):
+        raise ValueError(f"a piece of {len(text)} bytes with the score {score}")
+    return Piece(text.decode(), score, whole(told.get(3, NORMAL)))
+
+
+def fields(data: bytes) -> Iterator[tuple[int, Value]]:
+    """The number and the value of each field; every length is held against what is left."""
+    at = 0
+    while at < len(data):
+        key, at = varint(data, at)
+        if key & 7 == 0:
+            value, at = varint(data, at)
+            yield key >> 3, value
+            continue
+        if key & 7 == 2:
+            size, at = varint(data, at)
+        elif key & 7 in (1, 5):
+            size = 8 if key & 7 == 1 else 4
+        else:
+            raise ValueError(f"a field of an unknown kind at byte {at}")
+        if size > len(data) - at:
+            raise ValueError(f"a field of {size} bytes at byte {at}, and {len(data) - at} are left")
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of any length, seven bits a byte, and where it ends."""
+    value = 0
+    for place in range(10):
+        if at + place >= len(data):
+            break
+        byte = data[at + place]
+        value |= (byte & 127) << 7 * place
+        if byte < 128:
+            return value, at + place + 1
+    raise ValueError(f"no number at byte {at}")
+
+
+def inside(value: Value) -> bytes:
+    if not isinstance(value, bytes):
+        raise ValueError("a number where a text or a table stands")
+    return value
+
+
+def whole(value: Value) -> int:
+    if not isinstance(value, int):
+        raise ValueError("a text or a table where a number stands")
+    return value
+
+
+def merges(vocabulary: dict[str, int]) -> list[tuple[str, str]]:
+    """The pairs that make each piece, in the order of the pieces: SentencePiece keeps a rank where BPE wants pairs."""
+    found: list[tuple[int, int, int, int, int, tuple[str, str]]] = []
+    for text, id in vocabulary.items():
+        for cut in range(1, len(text)):
+            left, right = text[:cut], text[cut:]
+            if left in vocabulary and right in vocabulary:
+                order = (id, len(left), len(right), vocabulary[left], vocabulary[right])
+                found.append((*order, (left, right)))
+    return [pair for *_, pair in sorted(found)]
