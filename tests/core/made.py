@@ -137,7 +137,7 @@ def biased(c: C.Position, heads: int, width: int = D) -> Position:
     return made
 
 
-PARTIAL = ("flex", "varlen", "cells", "local")  # for some masks or devices alone: laws of their own
+PARTIAL = ("flex", "varlen", "cells", "local", "steps")  # for some masks or devices alone: laws of their own
 CPU_KERNELS = [name for name, kernel in KERNELS.items() if kernel.exact and name not in PARTIAL]
 DROPPING = [name for name in CPU_KERNELS if name != "tiled"]  # who drops attention weights
 

@@ -45,7 +45,7 @@ class Across:
 class Cache:
     """Entries for all layers, and the places of the tokens they remember.
 
-    length (B,) slots written, padding included; next (B,) the order of the next token.
+    length (B,) tokens written, padding included; next (B,) the order of the next token. A ring writes over older ones.
     """
 
     def __init__(self, entries: list[Any], batch: int, capacity: int, cross: bool, like: Tensor) -> None:
@@ -59,9 +59,8 @@ class Cache:
         self.layers: list[Tensor] | None = None  # the encoder's layers, when cross-attention is layer by layer
         self.order, self.real = table(batch, capacity), table(batch, capacity, dtype=torch.bool)
         self.length, self.next = table(batch), table(batch)
-        self.capacity, self.fresh = capacity, True
-        self.used = 0  # slots written at most: counted only outside compiled code
-        self.first = 0  # tokens that must come in the first piece
+        self.capacity, self.fresh, self.used = capacity, True, 0  # used: counted only outside compiled code
+        self.first, self.reach = 0, 0  # tokens that come in the first piece; that are seen at most, in a ring
 
     def begin(self, tokens: Places) -> tuple[Tensor, Places]:
         """Make room for new tokens: the slots they take, and the places of all keys they may look at."""
@@ -74,10 +73,11 @@ class Cache:
         if self.fresh and count < self.first:
             raise ValueError(f"the first {self.first} tokens see each other (prefix): give them in one piece")
         if not torch.compiler.is_compiling():
-            if self.used + tokens.count > self.capacity:
+            if tokens.count > self.capacity - (min(self.used, self.reach - 1) if self.reach else self.used):
                 raise ValueError(f"the cache holds {self.capacity} tokens and more were given; make it larger")
             self.used += tokens.count
         slots = self.length[:, None] + torch.arange(tokens.count, device=self.length.device)
+        slots = slots % self.capacity if self.reach else slots
         real = torch.ones_like(slots, dtype=torch.bool) if tokens.real is None else tokens.real
         self.order.scatter_(1, slots, tokens.order)
         self.real.scatter_(1, slots, real)
@@ -103,8 +103,8 @@ class Cache:
 
     def rewind(self, length: Tensor | int) -> None:
         """Forget every slot from `length` on: one number, or one for each row (B,)."""
-        if not all(isinstance(entry, Entry) for entry in self.entries):
-            raise ValueError("rewind: a state that sums up all tokens before cannot forget the last ones; begin anew")
+        if self.used > self.capacity or not all(isinstance(entry, Entry) for entry in self.entries):
+            raise ValueError("rewind: a state that sums up tokens cannot forget, nor a ring find the older; begin anew")
         back = torch.as_tensor(length, device=self.length.device).expand_as(self.length)
         if bool(((back < 0) | (back > self.length)).any()):
             raise ValueError(f"rewind: {length} is not between 0 and what was written, {self.length.tolist()}")

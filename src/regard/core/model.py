@@ -56,7 +56,7 @@ class Trunk(nn.Module):
         x = self.stem(tokens)
         places: list[Place] = [each.prepare(tokens, keys) for each in self.positions]  # type: ignore[operator]
         plans = [self.plan(x, masks, tokens, keys, places[0]) for masks in self.masks]
-        across = None if memory is None else self.plan(x, self.across, tokens, memory, Place())
+        across = None if memory is None else self.plan(x, self.across, tokens, memory, None)
         x, steps = x if watch is None else watch.see("embed", x), []
         for i in range(self.c.depth):
             scope = Scope(
@@ -91,16 +91,16 @@ class Trunk(nn.Module):
         x = F.dropout(x, self.c.dropout.embed, self.training)
         return x if self.project is None else self.project(x)
 
-    def plan(self, x: Tensor, masks: dict[tuple[bool, bool], Mask], q: Places, k: Places, place: Place) -> Plan:
-        """Padding and documents forbid looking wherever the tokens carry them, whatever the mask."""
+    def plan(self, x: Tensor, masks: dict[tuple[bool, bool], Mask], q: Places, k: Places, place: Place | None) -> Plan:
+        """Padding and documents forbid looking wherever the tokens carry them, whatever the mask; across: no place."""
         if (q.document is None) != (k.document is None):
             raise ValueError("document: a packed target reads a packed source; give both their documents (Tokens)")
         ask = Ask(
-            mask=masks[k.real is not None, k.document is not None], q=q, k=k, bias=place.biased,
+            mask=masks[k.real is not None, k.document is not None], q=q, k=k, bias=place is not None and place.biased,
             dropout=self.training and self.c.dropout.attention > 0, grad=torch.is_grad_enabled(),
             cached=k is not q and not isinstance(k, Tokens), dtype=working(x), device=x.device.type,
         )  # fmt: skip
-        if masks is self.across:
+        if place is None:
             return plan((self.c.across or self.c.attention).kernel, ask)
         if self.c.mixer.kind != "attention":
             return Plan(KERNELS["reference"], "there is no attention", ask)

@@ -1,0 +1,117 @@
+"""Held: a weight that is kept in fewer bits, or in another order, and that nobody else can tell from a plain one.
+
+    F.linear(x, held)       few rows: read once from memory, in C       many rows: one product, in the order it likes
+    F.embedding(ids, held)  those rows alone, in fp32
+    anything else           the plain fp32 tensor that it stands for
+
+Tied weights stay tied, since both ends hold the same one. It is for asking: training needs the numbers themselves.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from regard.native import products
+from regard.native.build import library
+
+KINDS = ("fp32", "bf16", "int8")
+
+
+class Held(Tensor):
+    """A weight (N, K) as `kept` numbers: fp32, bf16, or bytes with a `scale` for each row. They may be `packed` in
+    the order that oneDNN likes for products of many rows."""
+
+    kept: Tensor
+    scale: Tensor | None
+
+    @staticmethod
+    def __new__(cls, kept: Tensor, scale: Tensor | None = None) -> "Held":
+        place = torch.device("cpu")
+        made: Held = Tensor._make_wrapper_subclass(cls, kept.shape, dtype=torch.float32, device=place)
+        made.kept, made.scale = kept, scale
+        return made
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        how = f"{str(self.kept.dtype).removeprefix('torch.')}{', packed' if self.packed else ''}"
+        return f"Held({tuple(self.shape)}, {how})"
+
+    @property
+    def packed(self) -> bool:
+        return self.kept.is_mkldnn
+
+    def plain(self) -> Tensor:
+        """The fp32 numbers that it stands for."""
+        numbers = (self.kept.to_dense() if self.packed else self.kept).float()
+        return numbers if self.scale is None else numbers * self.scale[:, None]
+
+    @classmethod
+    def __torch_function__(cls, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function is F.linear and isinstance(args[1], Held) and not kwargs:
+            return multiplied(*args)
+        if function is F.embedding and isinstance(args[1], Held):
+            return looked_up(*args[:2])
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        if function in SAME:
+            return args[0]
+        if function is torch.ops.aten.new_empty.default:  # of its kind, not of its numbers
+            return torch.empty(args[1], **{"dtype": torch.float32, "device": "cpu", **(kwargs or {})})
+        args, kwargs = tree_map(lambda each: each.plain() if isinstance(each, Held) else each, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+
+SAME = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
+
+
+def multiplied(x: Tensor, weight: Held, bias: Tensor | None = None) -> Tensor:
+    """x (..., K) by a held weight (N, K), and a bias."""
+    if torch.is_grad_enabled() and (x.requires_grad or bias is not None and bias.requires_grad):
+        return F.linear(x, weight.plain(), bias)
+    if weight.packed:
+        return packed(x, weight.kept, bias)
+    if products.few(x) and library() is not None:
+        return products.mapped(x, weight.kept, weight.scale, bias)
+    if weight.kept.dtype == torch.float32:
+        return F.linear(x, weight.kept, bias)
+    said = F.linear(x.bfloat16(), weight.kept.bfloat16()).float()  # a byte is exact in bf16
+    said = said if weight.scale is None else said.mul_(weight.scale)
+    return said if bias is None else said.add_(bias)
+
+
+def packed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """By oneDNN, which has the weight in its own order."""
+    bias = bias if bias is None else bias.to(weight.dtype)
+    said = torch.ops.mkldnn._linear_pointwise(x.to(weight.dtype), weight, bias, "none", [], "")
+    return said.to(x.dtype)  # type: ignore[no-any-return]
+
+
+def looked_up(ids: Tensor, weight: Held) -> Tensor:
+    """Some rows of a table."""
+    rows = F.embedding(ids, weight.kept).float()
+    return rows if weight.scale is None else rows * F.embedding(ids, weight.scale[:, None])
+
+
+# ---------------------------------------------------------------- from plain to held
+
+
+def hold(weight: Tensor, kind: str, pack: bool = False) -> Held:
+    """A plain fp32 weight in this kind; `pack` it where many rows are multiplied at a time."""
+    if kind == "int8":
+        return Held(*rounded(weight))
+    kept = weight.detach().to(torch.bfloat16 if kind == "bf16" else torch.float32).contiguous()
+    return Held(torch.ops.mkldnn._reorder_linear_weight(kept) if pack else kept)
+
+
+def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Bytes, and how much a step of each row is worth: the largest number of a row becomes 127."""
+    weight = weight.detach().float()
+    scale = weight.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / 127
+    return (weight / scale[:, None]).round_().to(torch.int8), scale

@@ -1,0 +1,137 @@
+"""A weight held otherwise answers as the plain one would, wherever it stands."""
+
+import copy
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import regard
+from regard import config
+from regard.core.kernels import KERNELS
+from regard.generate.quick import held, quicken, worth
+from regard.native import build
+from regard.native.held import Held, hold
+
+NEAR = {"fp32": 2e-5, "bf16": 0.03, "int8": 0.05}
+
+
+def writer(**changes):
+    torch.manual_seed(3)
+    model = regard.build(regard.preset("gpt2", depth=3, dim=80, heads=5, vocab=203, **changes)).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3 if weight.dim() > 1 else 0.6)
+    return model
+
+
+@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
+def test_it_multiplies_few_rows_and_many_and_looks_up(kind, pack):
+    weight, bias = torch.randn(45, 37), torch.randn(45)
+    one = hold(weight, kind, pack)
+
+    assert one.shape == weight.shape and one.dtype == torch.float32 and one.packed == (pack and kind != "int8")
+    assert torch.allclose(one.plain(), weight, atol=NEAR[kind])
+    with torch.no_grad():
+        for rows in (1, 3, 40):
+            x = torch.randn(2, rows, 37)
+            right = F.linear(x, one.plain(), bias)
+            assert torch.allclose(F.linear(x, one, bias), right, atol=1e-4 if kind == "fp32" else 0.2)
+        if not one.packed:
+            ids = torch.tensor([[3, 44], [0, 3]])
+            assert torch.equal(F.embedding(ids, one), F.embedding(ids, one.plain()))
+    assert torch.equal(one[3:5] + 1, one.plain()[3:5] + 1)  # whatever else is asked of it
+
+
+def test_gradients_flow_through_to_who_asks():
+    one, x = hold(torch.randn(5, 7), "int8"), torch.randn(2, 7, requires_grad=True)
+    F.linear(x, one).sum().backward()
+
+    assert torch.allclose(x.grad, one.plain().sum(0).expand(2, 7), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
+def test_a_model_that_writes_says_the_same(kind):
+    plain, quick = writer(), writer()
+    ids = torch.randint(0, 203, (1, 23))
+    quicken(quick, kind)
+    with torch.no_grad():
+        far = (plain(ids) - quick(ids)).std() / plain(ids).std()
+
+    assert far < NEAR[kind] and held(quick) == kind and held(plain) is None
+    assert quick.head.weight is quick.embed.tokens.weight  # still tied
+    if kind == "fp32":
+        for rows in (1, 3):
+            prompt = torch.randint(0, 203, (rows, 9))
+            said = [model.generate(prompt, new=40, temperature=0) for model in (quick, plain)]
+            assert torch.equal(*said)
+
+
+def test_a_row_is_told_the_same_bits_alone_and_beside_others():
+    model = writer()
+    quicken(model, "bf16")
+    ids = torch.randint(0, 203, (5, 1))
+    with torch.no_grad():
+        together, alone = model(ids), torch.cat([model(row[None]) for row in ids])
+
+    assert torch.equal(together, alone)
+
+
+@pytest.mark.parametrize("kind", ["fp32", "bf16"])
+def test_a_model_that_reads_whole_texts_has_its_weights_packed(kind):
+    torch.manual_seed(1)
+    plain = regard.build(regard.preset("bert-base", depth=2, dim=48, heads=3, vocab=101)).eval()
+    quick = copy.deepcopy(plain)
+    quicken(quick, kind)
+    ids = torch.randint(1, 101, (3, 31))
+    with torch.no_grad():
+        gap = (plain(ids) - quick(ids)).abs().max()
+
+    assert gap < NEAR[kind] and all(each.packed for each in quick.parameters() if isinstance(each, Held))
+
+
+def test_what_is_held_is_not_saved_nor_held_twice(tmp_path):
+    model = writer()
+    quicken(model, "int8")
+    with pytest.raises(config.ConfigError, match="held"):
+        model.save(tmp_path / "x")
+    with pytest.raises(config.ConfigError, match="held already"):
+        quicken(model, "bf16")
+    with pytest.raises(config.ConfigError, match="there are fp32, bf16, int8"):
+        quicken(writer(), "int4")
+    with pytest.raises(config.ConfigError, match="float64 on cpu"):
+        quicken(writer().double())
+
+
+def test_laying_out_pays_for_large_models_alone():
+    assert not worth(writer())
+    with torch.device("meta"):
+        assert not worth(regard.build(regard.preset("gpt2")))  # not on the CPU
+    assert worth(torch.nn.Linear(4000, 2001))
+
+
+def test_without_a_compiler_torch_does_the_work(monkeypatch):
+    plain, quick = writer(), writer()
+    monkeypatch.setenv("REGARD_NATIVE", "0")
+    build.FOUND.clear()
+    quicken(quick, "int8")
+    ids = torch.randint(0, 203, (1, 9))
+    with torch.no_grad():
+        far = (plain(ids) - quick(ids)).std() / plain(ids).std()
+
+    assert build.library() is None and far < NEAR["int8"]
+    assert KERNELS["steps"].refuses is not None
+
+
+def test_the_library_is_built_once_and_only_where_nobody_else_writes(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    compiler = build.shutil.which("gcc") or build.shutil.which("clang")
+    path = build.built(compiler)
+    before = path.stat().st_mtime_ns
+
+    assert build.built(compiler) == path and path.stat().st_mtime_ns == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    os.chmod(path.parent, 0o777)
+    with pytest.raises(PermissionError, match="others may write"):
+        build.built(compiler)
