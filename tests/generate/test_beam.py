@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from regard import config as C
 from regard.config.search import Search
 from regard.generate import beam as room
-from regard.generate.beam import Found, search
+from regard.generate.beam import Found, largest, search
 from regard.generate.limits import Limits
 
 LENGTHS = (5, 11, 2)  # three prompts, padded on the left to eleven
@@ -302,3 +302,12 @@ SETTINGS = {
 def test_settings_that_make_no_sense_are_told_by_name(settings, message):
     with pytest.raises(C.ConfigError, match=message):
         C.make(Search, settings)
+
+
+@pytest.mark.parametrize("size, count", [(130, 3), (4097, 8), (9000, 1), (64 * 40, 20)])
+def test_the_largest_of_a_long_row_are_found_by_columns(size, count):
+    table = torch.randn(5, size).masked_fill(torch.rand(5, size) > 0.9, -torch.inf)
+    best, places = largest(table, count)
+    right = table.topk(count).values
+
+    assert torch.equal(best, right) and torch.equal(table.gather(1, places), right)

@@ -46,9 +46,11 @@ def question(name: str) -> tuple[dict, list[list[int]], dict]:
 class Asked:
     """One question to both models: `compare` holds every text and every score of ours to theirs."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, padded: bool = True) -> None:
         self.theirs, self.ours = turned(name)
         self.asked, self.texts, self.sources = question(name)
+        if not padded and name == "gpt2":  # their processors take padding for words that were said
+            self.texts, self.asked = self.asked["inputs"].tolist(), dict(inputs=self.asked["inputs"])
 
     def found(self, c: Search, ends: tuple[int, ...], known: int | None) -> list[list[Found]]:
         return search(self.ours, self.texts, c, Limits(ends=frozenset(ends), known=known), **self.sources)
@@ -64,6 +66,8 @@ class Asked:
             length_penalty=c.length_penalty, early_stopping=c.early_stopping, eos_token_id=list(ends) or None,
             suppress_tokens=None if known is None else list(range(known, V)), pad_token_id=0,
             decoder_start_token_id=START, do_sample=False, return_dict_in_generate=True, output_scores=True,
+            repetition_penalty=c.repetition, no_repeat_ngram_size=c.no_repeat or 0,
+            sequence_bias=[[[each.id], each.add] for each in c.bias] or None,
         )  # fmt: skip
         said, found = self.theirs.generate(**self.asked), self.found(c, ends, known)
         lengths = (said.beam_indices >= 0).sum(1).tolist()
@@ -121,3 +125,23 @@ def test_tokens_that_are_never_said_leave_the_scores_of_the_others_as_they_are(n
     found = one.compare(Search(new=NEW, beams=3, best=3), one.ends(), known=29)
 
     assert max(max(each.ids) for row in found for each in row) < 29
+
+
+PRICES = {  # and what is the same without
+    "no run of two twice": (dict(no_repeat=2, repetition=0.5), dict(repetition=0.5)),
+    "no token twice": (dict(no_repeat=1), {}),
+    "repetition": (dict(repetition=1.6), {}),
+    "encouraged": (dict(repetition=0.7), {}),
+    "bias": (dict(bias={3: 3.0, 11: -4.0, 20: 1.5}), {}),
+    "all of them": (dict(no_repeat=3, repetition=1.2, bias={3: 3.0, 11: -4.0}), {}),
+}
+
+
+@pytest.mark.spec("S108")
+@EVERY
+@pytest.mark.parametrize("price, free", PRICES.values(), ids=PRICES)
+def test_prices_and_bans_within_the_search_are_theirs(name, price, free):
+    one, c = Asked(name, padded=False), dict(new=NEW, beams=4, best=4, shortest=8)
+    found = one.compare(Search(**c, **price), one.ends()[:1])
+
+    assert found != one.found(Search(**c, **free), one.ends()[:1], None)  # it makes a difference

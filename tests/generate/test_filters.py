@@ -10,14 +10,35 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import (
     MinPLogitsWarper,
+    NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
+    TypicalLogitsWarper,
 )
 
 from regard import config as C
-from regard.generate.filters import choose, filtered, min_p, repetition, streams, temperature, top_k, top_p
+from regard.generate.choosing import Chooser
+from regard.generate.filters import (
+    NOTHING,
+    Memory,
+    choose,
+    filtered,
+    filters,
+    frequency,
+    mentioned,
+    min_p,
+    presence,
+    repeated,
+    repetition,
+    streams,
+    temperature,
+    top_k,
+    top_p,
+    typical,
+)
 
 B, V = 3, 17
 THROWS = 4000
@@ -140,14 +161,71 @@ def test_filters_together_always_leave_the_likeliest_token_and_sum_to_one(number
 
 def test_settings_that_ask_for_nothing_change_nothing():
     logits = torch.randn(B, V, dtype=torch.float64)
+    c, there = C.Sampling(top_p=1.0, min_p=0.0, top_k=V), Memory(seen=torch.ones(B, V).bool())
 
-    assert torch.equal(filtered(logits, C.Sampling(top_p=1.0, min_p=0.0, top_k=V), torch.ones(B, V).bool()), logits)
+    assert torch.equal(filtered(logits, c, there), logits)
 
 
 def test_repetition_makes_what_was_said_less_likely_whatever_its_sign():
     logits, seen = row([2.0, -2.0, 0.5, -0.5]), torch.tensor([[True, True, False, False]])
 
     assert repetition(logits, 4.0, seen).tolist() == [[0.5, -8.0, 0.5, -0.5]]
+
+
+@given(st.lists(st.integers(0, 3), max_size=12), st.integers(1, 4))
+def test_no_token_may_end_a_run_that_was_said_before(text, size):
+    runs = {tuple(text[place : place + size]) for place in range(len(text) - size + 1)}
+    last = tuple(text[len(text) - size + 1 :]) if len(text) >= size - 1 else None
+    want = [last is not None and (*last, id) in runs for id in range(V)]
+
+    assert repeated(torch.tensor([text], dtype=torch.long), size, V)[0].tolist() == want
+    padded = torch.tensor([[-1, -1, -1, -1, *text]])
+    assert repeated(padded, size, V)[0].tolist() == want
+    assert mentioned(padded, V)[0].nonzero()[:, 0].tolist() == sorted(set(text))
+
+
+def test_frequency_is_paid_each_time_and_presence_once():
+    logits, counts = row([1.0, 1.0, 1.0]), torch.tensor([[0.0, 1.0, 3.0]])
+
+    assert frequency(logits, 0.5, counts).tolist() == [[1.0, 0.5, -0.5]]
+    assert presence(logits, 0.5, counts).tolist() == [[1.0, 0.5, 0.5]]
+    assert frequency(logits, -0.5, counts).tolist() == [[1.0, 1.5, 2.5]]
+
+
+@given(scores, st.floats(0.01, 0.99))
+def test_typical_leaves_the_tokens_nearest_to_the_expected_surprise(numbers, mass):
+    logits = row(numbers)
+    left, logs = kept(typical(logits, mass))[0], logits.log_softmax(-1)[0]
+    far = (-logs - torch.special.entr(logs.exp()).sum()).abs()
+
+    assert left.any() and logs.exp()[left].sum() >= mass - 1e-12
+    assert far[left].max() <= far[~left].min() + 1e-12 if (~left).any() else True
+
+
+def test_typical_may_leave_out_the_likeliest_token_and_greedy_choosing_does_not_ask_it():
+    logits = torch.tensor([[0.4, *[0.6 / 16] * 16]], dtype=torch.float64).log()
+
+    assert typical(logits, 0.3)[0, 0] == -torch.inf
+    assert choose(logits, C.Sampling(temperature=0.0, typical=0.3), streams(0, 1)).tolist() == [0]
+
+
+def test_where_all_tokens_are_forbidden_nothing_is_chosen():
+    logits, none = torch.randn(B, V), torch.tensor([[False], [True], [False]]).expand(B, V)
+
+    for c in (greedy(), C.Sampling(), C.Sampling(top_k=3, top_p=0.9, typical=0.5, temperature=0.7)):
+        ids = choose(logits, c, streams(0, B), Memory(forbidden={"no_repeat": none})).tolist()
+        assert [id == NOTHING for id in ids] == [False, True, False]
+
+
+def test_filters_stand_in_the_order_of_the_page():
+    every = C.Sampling(temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, typical=0.9, repetition=1.3, frequency=0.2,
+                       presence=0.1)  # fmt: skip
+    there = Memory(seen=torch.ones(B, V).bool(), counts=torch.ones(B, V), added=torch.zeros(V),
+                   forbidden={"no_repeat": torch.zeros(B, V).bool()})  # fmt: skip
+    names = [name for name, _ in filters(torch.randn(B, V), every, there)]
+
+    assert names == ["bias", "repetition", "frequency", "presence", "no_repeat", "temperature", "top_k", "top_p",
+                     "min_p", "typical"]  # fmt: skip
 
 
 def test_a_row_without_finite_logits_is_told_apart():
@@ -172,26 +250,35 @@ THEIRS = {
     "min-p": (MinPLogitsWarper(0.1), C.Sampling(min_p=0.1)),
     "repetition": (RepetitionPenaltyLogitsProcessor(1.7), C.Sampling(repetition=1.7)),
     "encouraged": (RepetitionPenaltyLogitsProcessor(0.6), C.Sampling(repetition=0.6)),
+    "typical": (TypicalLogitsWarper(0.7), C.Sampling(typical=0.7)),
+    "typical tiny": (TypicalLogitsWarper(1e-4), C.Sampling(typical=1e-4)),
+    "no run of two": (NoRepeatNGramLogitsProcessor(2), C.Sampling(no_repeat=2)),
+    "no run of one": (NoRepeatNGramLogitsProcessor(1), C.Sampling(no_repeat=1)),
+    "bias": (SequenceBiasLogitsProcessor([[[3], 2.5], [[0], -7.0]]), C.Sampling(bias={3: 2.5, 0: -7.0})),
 }
+
+
+def remembered(c: C.Sampling, ids: Tensor) -> Memory:
+    """What a chooser remembers of some texts."""
+    return Chooser(c, ids.tolist(), torch.zeros(V, dtype=torch.bool), seed=0).memory()
 
 
 @pytest.mark.parametrize("theirs, ours", THEIRS.values(), ids=THEIRS)
 def test_each_filter_leaves_the_chances_that_transformers_leaves(theirs, ours):
-    logits, ids = 3 * torch.randn(29, V, dtype=torch.float64), torch.randint(V, (29, 5))
-    seen = torch.zeros(29, V, dtype=torch.bool).scatter(1, ids, True)
+    logits, ids = 3 * torch.randn(29, V, dtype=torch.float64), torch.randint(V, (29, 11))
 
-    assert_close(filtered(logits, ours, seen).softmax(-1), theirs(ids, logits).softmax(-1))
+    assert_close(filtered(logits, ours, remembered(ours, ids)).softmax(-1), theirs(ids, logits).softmax(-1))
 
 
 def test_all_filters_in_a_row_leave_the_chances_that_transformers_leaves():
-    logits, ids = 3 * torch.randn(29, V, dtype=torch.float64), torch.randint(V, (29, 5))
-    seen = torch.zeros(29, V, dtype=torch.bool).scatter(1, ids, True)
+    logits, ids = 3 * torch.randn(29, V, dtype=torch.float64), torch.randint(V, (29, 11))
     want = logits
-    for one in ("repetition", "temperature", "top-k", "top-p", "min-p"):
+    for one in ("bias", "repetition", "no run of two", "temperature", "top-k", "top-p", "min-p", "typical"):
         want = THEIRS[one][0](ids, want)
-    ours = C.Sampling(repetition=1.7, temperature=0.7, top_k=5, top_p=0.8, min_p=0.1)
+    ours = C.Sampling(repetition=1.7, temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, typical=0.7, no_repeat=2,
+                      bias={3: 2.5, 0: -7.0})  # fmt: skip
 
-    assert_close(filtered(logits, ours, seen).softmax(-1), want.softmax(-1))
+    assert_close(filtered(logits, ours, remembered(ours, ids)).softmax(-1), want.softmax(-1))
 
 
 # ---------------------------------------------------------------- frequencies

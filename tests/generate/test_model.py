@@ -13,8 +13,9 @@ from tokenizers import decoders, models, pre_tokenizers
 
 import regard
 from regard import config as C
-from regard.generate import model as room
-from regard.generate.model import Transformer, load
+from regard.generate import opening as room
+from regard.generate.model import Transformer
+from regard.generate.opening import load
 from regard.text import Tokenizer, train
 
 TEXT = "Der Jubel hallt über die Äcker: „ahoi!“ 日本 ☂ — naïve café, the the the cat sat on the mat.\n" * 3

@@ -52,6 +52,26 @@ def test_sixty_four_ids_with_a_price_on_repetition_are_equal(name):
     assert said.tolist() == generated(theirs, prompt, repetition_penalty=1.3)
 
 
+CHANGED = {
+    "no run twice": (dict(no_repeat=3), dict(no_repeat_ngram_size=3)),
+    "bias": (dict(bias={3: 2.0, 7: -3.0}), dict(sequence_bias=[[[3], 2.0], [[7], -3.0]])),
+    "together": (dict(no_repeat=2, repetition=1.2, bias={3: 2.0}),
+                 dict(no_repeat_ngram_size=2, repetition_penalty=1.2, sequence_bias=[[[3], 2.0]])),
+}  # fmt: skip
+
+
+@pytest.mark.spec("S104")
+@WRITING
+@pytest.mark.parametrize("ours_, theirs_", CHANGED.values(), ids=CHANGED)
+def test_sixty_four_greedy_ids_are_equal_whatever_is_forbidden_or_nudged(name, ours_, theirs_):
+    theirs, ours = turned(name)
+    prompt = ids(N)
+    said = ours.generate(prompt, new=NEW, temperature=0, **ours_)
+
+    assert said.tolist() == generated(theirs, prompt, **theirs_)
+    assert said.tolist() != ours.generate(prompt, new=NEW, temperature=0).tolist()
+
+
 @pytest.mark.spec("S110")
 @WRITING
 def test_the_same_token_ends_the_text(name):

@@ -11,9 +11,8 @@ beams. What is found for a text does not depend on the others in the batch. W is
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,10 +21,14 @@ from regard import config
 from regard.config.search import Search
 from regard.core.cache import Cache, Entry
 from regard.core.model import Transformer
-from regard.core.tokens import Tokens
+from regard.generate.caches import shared_out
+from regard.generate.choosing import SILENT, before, nudged
+from regard.generate.filters import mentioned, repeated, repetition
 from regard.generate.limits import NO_LIMITS, Limits, barred, check_room, check_source, check_texts, window
 from regard.generate.session import DAMAGED, heard, still
+from regard.heads import last
 
+BLOCK = 64  # numbers of a column, where the largest of a long row are looked for
 ROOM = 64  # slots of a cache come in such steps: few sizes, so few graphs
 
 
@@ -37,13 +40,31 @@ class Found:
     score: float
 
 
+@dataclass(frozen=True)
+class Grown:
+    """One step of a search: candidates (B, C), the likeliest first, and which W of them go on.
+
+    `logs` their log p, `rows` the beams that they grew from, `ids` their new tokens, `over` those that end here.
+    """
+
+    logs: Tensor
+    rows: Tensor
+    ids: Tensor
+    over: Tensor
+    chosen: Tensor
+
+
+Look = Callable[[Grown], None]
+
+
 def search(
     model: Transformer, texts: list[list[int]], c: Search, limits: Limits = NO_LIMITS, *,
     new: Sequence[int] | None = None, source: Tensor | None = None, source_real: Tensor | None = None,
+    look: Look | None = None,
 ) -> list[list[Found]]:  # fmt: skip
     """The `c.best` best continuations of each text, the best first; fewer where fewer can be said.
 
-    `new` is the most tokens for each text, where they differ.
+    `new` is the most tokens for each text, where they differ. Who wants to `look` is shown the candidates of each step.
     """
     most = new or [c.new] * len(texts)
     check_texts(model, texts)
@@ -58,13 +79,13 @@ def search(
         logits = heard(model, texts, cache, given)
         rows = torch.arange(len(texts), device=device).repeat_interleave(c.beams)
         cache = shared_out(model, cache, rows, capacity(longest + max(most) - 1, window(model, limits)))
-        beams = Beams(c, torch.tensor(most, device=device), barred(model, limits).to(device), limits.ends)
-        while beams.step(logits):
+        beams = Beams(c, torch.tensor(most, device=device), barred(model, limits).to(device), limits, texts)
+        while beams.step(logits, look):
             move(cache, beams.rows, longest)
-            logits = model(beams.last, cache=cache)[:, -1]
+            logits = last(model, beams.last, cache=cache)
     found = beams.found()
     if not all(found):
-        raise config.ConfigError("no text can be said: all tokens are forbidden; use the tokenizer of the training")
+        raise config.ConfigError(SILENT)
     return found
 
 
@@ -74,9 +95,13 @@ class Beams:
     A score of -inf means that there is none: at first each text has one beginning, and nothing has ended.
     """
 
-    def __init__(self, c: Search, most: Tensor, barred: Tensor, ends: frozenset[int]) -> None:
-        self.c, self.most, self.barred = c, most, barred  # most (B,), barred (V,)
-        said = sorted(id for id in ends if id < len(barred))
+    def __init__(self, c: Search, most: Tensor, barred: Tensor, limits: Limits, texts: list[list[int]]) -> None:
+        self.c, self.most, self.limits = c, most, limits  # most (B,)
+        self.shut, self.lasts = barred.nonzero()[:, 0], set(most.tolist())  # ids from barred (V,)
+        self.prompts = before(texts, most.device)  # (B, P)
+        self.added = nudged(c.bias, len(barred)).to(most.device) if c.bias else None  # (V,)
+        self.unfit = torch.tensor(sorted(limits.begin), dtype=torch.long, device=most.device)  # not the first token
+        said = sorted(id for id in limits.ends if id < len(barred))
         self.ends = torch.tensor(said, dtype=torch.long, device=most.device)
         shape, kind = (len(most), c.beams), torch.float32 if most.device.type == "mps" else torch.float64
         self.logs = torch.full(shape, -torch.inf, dtype=kind, device=most.device)  # (B, W) log p of the beginnings
@@ -85,10 +110,11 @@ class Beams:
         self.scores, self.ended = torch.full_like(self.logs, -torch.inf), torch.zeros_like(self.said)
         self.lengths = torch.zeros_like(self.logs, dtype=torch.long)  # (B, W) tokens of the ended
         self.open = torch.ones_like(most, dtype=torch.bool)  # (B,) may something better still end?
+        self.sound = torch.ones((), dtype=torch.bool, device=most.device)  # are the logits numbers?
         self.made = 0
         self.rows, self.last = torch.empty(0), torch.empty(0)  # (B·W,) where each beam grew from; (B·W, 1) its new id
 
-    def step(self, logits: Tensor) -> bool:  # (B·W, V), or (B, V) after the prompts
+    def step(self, logits: Tensor, look: Look | None = None) -> bool:  # (B·W, V), or (B, V) after the prompts
         """Every beginning grows by its likeliest tokens; False when all searches are over."""
         logs, rows, ids = self.candidates(logits)
         said = pick(self.said, rows)
@@ -97,11 +123,13 @@ class Beams:
         over = torch.isin(ids, self.ends) | (self.made >= self.most)[:, None]  # (B, C)  #: S110
         self.keep(logs, said, over)
         self.logs, chosen = logs.masked_fill(over, -torch.inf).topk(self.c.beams)
+        if look is not None:
+            look(Grown(logs, rows, ids, over, chosen))
         self.said, rows = pick(said, chosen), rows.gather(1, chosen)
         first = torch.arange(len(rows), device=rows.device)[:, None] * self.c.beams
         self.rows, self.last = (first + rows).flatten(), ids.gather(1, chosen).flatten()[:, None]
         self.open &= self.hopeful()
-        going, sound = torch.stack([self.open.any(), logits.amax(-1).isfinite().all()]).tolist()  # the one wait a step
+        going, sound = torch.stack([self.open.any(), self.sound]).tolist()  # the one wait a step
         if not sound:
             raise config.RunError(DAMAGED)
         return bool(going)
@@ -109,15 +137,54 @@ class Beams:
     def candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The likeliest longer beginnings: log p, the beam each grew from and its new id, (B, C) each, best first.
 
-        There are so many that enough can go on even if every beam could end with each of the end tokens.
+        There are so many that enough can go on even if every beam could end with each of the end tokens. None of them
+        is worse than the C likeliest of its own beam, so only those are compared.
         """
-        logs = logits.to(self.logs.dtype).log_softmax(-1).masked_fill(self.barred, -torch.inf)
+        texts, count = len(self.most), max(2, 1 + len(self.ends)) * self.c.beams
+        logits, total = self.sayable(logits)
+        best, ids = largest(logits, min(count, logits.shape[1]))  # (B·W, C), or (B, C) after the prompts
+        logs = (best.to(self.logs.dtype) - total).unflatten(0, (texts, -1))
+        if self.c.no_repeat is not None and self.made:  # a beginning that nothing may follow has ended as it is
+            self.keep(self.logs, self.said, logs[..., 0] == -torch.inf)
+        every = self.logs[..., None] + logs  # (B, W, C)  #: S108
+        ids = ids.unflatten(0, (texts, -1)).expand_as(every).flatten(1)
+        logs, places = every.flatten(1).topk(min(count, ids.shape[1]))
+        return logs, places // every.shape[2], ids.gather(1, places)
+
+    def sayable(self, logits: Tensor) -> tuple[Tensor, Tensor]:  # (B·W, V), or (B, V) after the prompts
+        """What may be said, and what log p is less than that: a table of a large vocabulary is not written twice."""
+        total = logits.logsumexp(-1, keepdim=True)
+        self.sound &= total.isfinite().all()
+        if self.c.repetition != 1 or self.c.no_repeat is not None or self.added is not None:
+            logits, total = self.priced(logits - total), torch.zeros_like(total)
+        logits.index_fill_(1, self.shut, -torch.inf)
+        if self.made == 0:
+            logits.index_fill_(1, self.unfit, -torch.inf)
         if self.made < self.c.shortest:
-            logs[:, self.ends] = -torch.inf
-        vocab = logs.shape[-1]
-        every = (self.logs[..., None] + logs.unflatten(0, (len(self.most), -1))).flatten(1)  # (B, W·V)  #: S108
-        logs, places = every.topk(min(max(2, 1 + len(self.ends)) * self.c.beams, every.shape[1]))
-        return logs, places // vocab, places % vocab
+            logits.index_fill_(1, self.ends, -torch.inf)
+        return self.forced(logits, total.to(self.logs.dtype))
+
+    def priced(self, logs: Tensor) -> Tensor:  # (B·W, V), or (B, V) after the prompts
+        """What is likelier or dearer by the settings: log p changes, not the logits, as `transformers` has it."""
+        logs = logs if self.added is None else logs + self.added
+        alive = len(logs) // len(self.most)
+        prompts = self.prompts[:, None].expand(-1, alive, -1)
+        texts = torch.cat([prompts, self.said[:, :alive, : self.made]], 2).flatten(0, 1)  # (B·W, P + made)
+        if self.c.repetition != 1:
+            logs = repetition(logs, self.c.repetition, mentioned(texts, logs.shape[1]))
+        if self.c.no_repeat is not None:
+            logs = logs.masked_fill(repeated(texts, self.c.no_repeat, logs.shape[1]), -torch.inf)
+        return logs
+
+    def forced(self, logits: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """A text that must begin with a certain token does, and one that is cut short ends with a certain one."""
+        first, last = self.limits.first, self.limits.last
+        if first is not None and self.made == 0:
+            return only(logits, first), torch.zeros_like(total)
+        if last is None or self.made + 1 not in self.lasts:
+            return logits, total
+        full = (self.most == self.made + 1).repeat_interleave(len(logits) // len(self.most))[:, None]
+        return torch.where(full, only(logits, last), logits), total.masked_fill(full, 0)
 
     def keep(self, logs: Tensor, said: Tensor, over: Tensor) -> None:
         """Candidates that end here and are among the W likeliest join the ended; the W best by score stay."""
@@ -145,6 +212,27 @@ class Beams:
         return [[one for one in row if one.score > -math.inf][: self.c.best] for row in every]
 
 
+def largest(table: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest numbers of each row, (R, count), and their places: those of the few columns that reach highest.
+
+    A row is laid out as BLOCK rows of columns; whoever is among the largest is in one of the highest columns.
+    """
+    columns = table.shape[1] // BLOCK
+    if table.device.type != "cpu" or columns < 2 * count:
+        return table.topk(count)
+    heights = table[:, : columns * BLOCK].unflatten(1, (BLOCK, columns)).amax(1)
+    highest, steps = heights.topk(count).indices, torch.arange(BLOCK)[:, None] * columns
+    rest = torch.arange(columns * BLOCK, table.shape[1]).expand(len(table), -1)
+    places = torch.cat([(highest[:, None] + steps).flatten(1), rest], 1)
+    best, found = table.gather(1, places).topk(count)
+    return best, places.gather(1, found)
+
+
+def only(logs: Tensor, id: int) -> Tensor:
+    """One token and no other, for certain: as `transformers` has it, it costs nothing."""
+    return torch.full_like(logs, -torch.inf).index_fill(1, torch.tensor([id], device=logs.device), 0.0)
+
+
 def pick(table: Tensor, rows: Tensor) -> Tensor:
     """Some beams of each text, in this order: (B, W, L) and (B, C) -> (B, C, L)."""
     return table.take_along_dim(rows[..., None], 1)
@@ -156,29 +244,6 @@ def pick(table: Tensor, rows: Tensor) -> Tensor:
 def capacity(need: int, most: int | None) -> int:
     room = -(-need // ROOM) * ROOM
     return room if most is None else max(need, min(room, most))
-
-
-def shared_out(model: Transformer, cache: Cache, rows: Tensor, capacity: int) -> Cache:
-    """A larger cache whose row i remembers what row rows[i] of this one does, the source included."""
-    wide = model.cache(len(rows), capacity)
-    for entry, narrow in zip(wide.entries, cache.entries, strict=True):
-        for table, held in zip(entry.tables(), narrow.tables(), strict=True):
-            (table[:, :, : cache.capacity] if isinstance(entry, Entry) else table).copy_(held[rows])
-    wide.order[:, : cache.capacity], wide.real[:, : cache.capacity] = cache.order[rows], cache.real[rows]
-    wide.length, wide.next, wide.used, wide.fresh = cache.length[rows], cache.next[rows], cache.used, cache.fresh
-    if cache.memory is not None:
-        wide.remember(chosen(cache.memory, rows), cache.layers and [layer[rows] for layer in cache.layers])
-        for across, source in zip(wide.across, cache.across, strict=True):
-            if source.k is not None and source.v is not None:
-                across.k, across.v = source.k[rows], source.v[rows]
-    return wide
-
-
-def chosen(tokens: Tokens, rows: Tensor) -> Tokens:
-    """Some rows of Tokens, of every table that they carry."""
-    every = {field.name: getattr(tokens, field.name) for field in fields(tokens)}
-    tables: dict[str, Any] = {name: table[rows] for name, table in every.items() if isinstance(table, Tensor)}
-    return replace(tokens, **tables)
 
 
 def move(cache: Cache, rows: Tensor, start: int) -> None:

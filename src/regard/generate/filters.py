@@ -1,12 +1,18 @@
 """Which token comes next: filters change logits (B, V), then each row draws one of the tokens they leave.
 
-    logits ─ repetition ─ temperature ─ top_k ─ top_p ─ min_p ─► softmax ─ draw ─► one id a row
+    logits ─ bias ─ repetition ─ frequency ─ presence ─ what is forbidden ─┐
+      ┌────────────────────────────────────────────────────────────────────┘
+      └─ temperature ─ top_k ─ top_p ─ min_p ─ typical ─► softmax ─ draw ─► one id a row
 
-The order is that of `transformers`. A forbidden token has logit -inf; no filter forbids the likeliest one.
+The order is that of `transformers`, which has no frequency and presence (those are OpenAI's). A forbidden token has
+logit -inf. The first row asks what was said before; the second is for chance alone, and greedy choosing skips it.
 """
 
 import hashlib
 import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +21,22 @@ from torch import Generator, Tensor
 from regard import config
 
 HOTTEST = 1e30  # from here on all allowed tokens are equally likely; at infinity -inf/inf would be no number
+Filter = Callable[[Tensor], Tensor]
+BROKEN, NOTHING = -1, -2  # instead of an id: the logits are no numbers; no token may be said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What filters ask of the past: tokens `seen` (B, V) at all, `counts` (B, V) of those said after the prompt, what
+    is `added` (V,), and what is `forbidden` (B, V) or (V,), by the setting that forbids it."""
+
+    seen: Tensor | None = None
+    counts: Tensor | None = None
+    added: Tensor | None = None
+    forbidden: dict[str, Tensor] = field(default_factory=dict)
+
+
+NO_MEMORY = Memory()
 
 
 def repetition(logits: Tensor, penalty: float, seen: Tensor) -> Tensor:
@@ -22,9 +44,42 @@ def repetition(logits: Tensor, penalty: float, seen: Tensor) -> Tensor:
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
+def frequency(logits: Tensor, penalty: float, counts: Tensor) -> Tensor:
+    """Every time that a token was said costs it `penalty` (OpenAI)."""
+    return logits - penalty * counts
+
+
+def presence(logits: Tensor, penalty: float, counts: Tensor) -> Tensor:
+    """Having been said costs a token `penalty`, once (OpenAI)."""
+    return logits - penalty * (counts > 0)
+
+
+def repeated(texts: Tensor, size: int, vocab: int) -> Tensor:
+    """(R, V) True for tokens that would end a run of `size` that stands in the text (R, N) already.
+
+        size 3    a b c d a b ?    the last two, a b, were followed by c: it is not said again
+
+    Before its beginning a text has -1.
+    """
+    forbidden = torch.zeros(len(texts), vocab + 1, dtype=torch.bool, device=texts.device)
+    if texts.shape[1] < size:
+        return forbidden[:, :vocab]
+    runs, last = texts.unfold(1, size, 1), texts[:, texts.shape[1] + 1 - size :]  # (R, M, size), (R, size - 1)
+    again = (runs[..., :-1] == last[:, None]).all(-1) & (runs >= 0).all(-1)
+    new = torch.where(again, runs[..., -1], vocab).clamp(max=vocab)  # all others go to a spare column
+    return forbidden.scatter_(1, new, True)[:, :vocab]
+
+
+def mentioned(texts: Tensor, vocab: int) -> Tensor:
+    """(R, V) True for the tokens of each text (R, N), which has -1 before its beginning."""
+    marks = torch.zeros(len(texts), vocab + 1, dtype=torch.bool, device=texts.device)
+    return marks.scatter_(1, texts.masked_fill(texts < 0, vocab).clamp(max=vocab), True)[:, :vocab]
+
+
 def temperature(logits: Tensor, warmth: float) -> Tensor:
     """softmax(z/T): below 1 bolder, above 1 more even. The largest z becomes 0, so that no small T overflows."""
-    return (logits - logits.amax(-1, keepdim=True)) / min(warmth, HOTTEST)  #: S105
+    largest = logits.amax(-1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)  # -inf less itself is no number
+    return (logits - largest) / min(warmth, HOTTEST)  #: S105
 
 
 def top_k(logits: Tensor, count: int) -> Tensor:
@@ -49,25 +104,71 @@ def min_p(logits: Tensor, part: float) -> Tensor:
     return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + border, -torch.inf)
 
 
-def filtered(logits: Tensor, c: config.Sampling, seen: Tensor | None = None) -> Tensor:
-    """The logits that a setting samples from, in double precision where the device has it."""
-    logits = logits.to(torch.float32 if logits.device.type == "mps" else torch.float64)
-    if seen is not None and c.repetition != 1:
-        logits = repetition(logits, c.repetition, seen)
-    if c.temperature not in (0, 1):
-        logits = temperature(logits, c.temperature)
+def typical(logits: Tensor, mass: float) -> Tensor:
+    """Only the tokens whose surprise -log p is nearest to the expected one (the entropy), the smallest set with
+    probability `mass` or more (Meister et al. 2023). It may leave out the likeliest token."""
+    logs = logits.log_softmax(-1)
+    entropy = -(logs * logs.exp()).nansum(-1, keepdim=True)
+    order = (-logs - entropy).abs().sort(stable=True, dim=-1).indices
+    reached = logits.gather(-1, order).softmax(-1).cumsum(-1) >= mass
+    drop = F.pad(reached[..., :-1], (1, 0), value=False)
+    return logits.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
+
+
+def filters(logits: Tensor, c: config.Sampling, memory: Memory = NO_MEMORY) -> Iterator[tuple[str, Tensor]]:
+    """The logits after each filter that a setting asks for, under its name; in double precision where there is one."""
+    logits = precise(logits)
+    for name, changed in (*past(c, memory), *(chance(c) if c.temperature != 0 else ())):
+        logits = changed(logits)
+        yield name, logits
+
+
+def past(c: config.Sampling, memory: Memory) -> Iterator[tuple[str, Filter]]:
+    """What depends on the tokens before."""
+    if memory.added is not None:
+        yield "bias", partial(Tensor.add, other=memory.added)
+    if memory.seen is not None and c.repetition != 1:
+        yield "repetition", partial(repetition, penalty=c.repetition, seen=memory.seen)
+    if memory.counts is not None and c.frequency:
+        yield "frequency", partial(frequency, penalty=c.frequency, counts=memory.counts)
+    if memory.counts is not None and c.presence:
+        yield "presence", partial(presence, penalty=c.presence, counts=memory.counts)
+    for name, barred in memory.forbidden.items():
+        yield name, partial(Tensor.masked_fill, mask=barred, value=-torch.inf)
+
+
+def chance(c: config.Sampling) -> Iterator[tuple[str, Filter]]:
+    """What makes a draw bolder or more careful."""
+    if c.temperature != 1:
+        yield "temperature", partial(temperature, warmth=c.temperature)
     if c.top_k is not None:
-        logits = top_k(logits, c.top_k)
+        yield "top_k", partial(top_k, count=c.top_k)
     if c.top_p is not None and c.top_p < 1:
-        logits = top_p(logits, c.top_p)
-    return logits if c.min_p is None else min_p(logits, c.min_p)
+        yield "top_p", partial(top_p, mass=c.top_p)
+    if c.min_p is not None:
+        yield "min_p", partial(min_p, part=c.min_p)
+    if c.typical is not None and c.typical < 1:
+        yield "typical", partial(typical, mass=c.typical)
 
 
-def choose(logits: Tensor, c: config.Sampling, streams: list[Generator], seen: Tensor | None = None) -> Tensor:
-    """(B, V) to one id a row; -1 where the logits are no numbers, which a caller can tell without another look."""
-    left = filtered(logits, c, seen)
+def filtered(logits: Tensor, c: config.Sampling, memory: Memory = NO_MEMORY) -> Tensor:
+    """The logits that a setting samples from."""
+    left = precise(logits)
+    for _, after in filters(logits, c, memory):
+        left = after
+    return left
+
+
+def precise(logits: Tensor) -> Tensor:
+    return logits.to(torch.float32 if logits.device.type == "mps" else torch.float64)
+
+
+def choose(logits: Tensor, c: config.Sampling, streams: list[Generator], memory: Memory = NO_MEMORY) -> Tensor:
+    """(B, V) to one id a row; a number below 0 where there is none, which a caller can tell without another look."""
+    left = filtered(logits, c, memory)
     ids = left.argmax(-1) if c.temperature == 0 else draw(left.softmax(-1), streams)  #: S104
-    return ids.masked_fill(~logits.amax(-1).isfinite(), -1)
+    ids = ids.masked_fill(left.amax(-1) == -torch.inf, NOTHING)
+    return ids.masked_fill(~logits.amax(-1).isfinite(), BROKEN)
 
 
 def draw(chances: Tensor, streams: list[Generator]) -> Tensor:

@@ -7,16 +7,30 @@ import torch
 from torch import Tensor
 
 from regard import config
+from regard.core.cache import Entry
+from regard.core.masks import CAUSAL, And, Mask, Window, mask
 from regard.core.model import Transformer
+
+# Positions that are told by distances, and those that have a place for every number.
+FAR = (config.Nowhere, config.Rotary, config.Alibi, config.Buckets, config.Shaw, config.Relative)
+FREE = (config.Sinusoidal,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """`context` tokens are read at once, ids below `known` are said, and a row is over after one of the `ends`."""
+    """`context` tokens are read at once, ids below `known` are said, and a row is over after one of the `ends`.
+
+    Some ids are `never` said, and some not as the first token (`begin`). What a search finds begins with the id `first`
+    and, cut short, ends with `last`.
+    """
 
     context: int | None = None
     known: int | None = None
     ends: frozenset[int] = frozenset()
+    never: frozenset[int] = frozenset()
+    begin: frozenset[int] = frozenset()
+    first: int | None = None
+    last: int | None = None
 
 
 NO_LIMITS = Limits()
@@ -37,10 +51,37 @@ def reach(trunk: config.Trunk | config.Recurrent, limits: Limits) -> int | None:
     return min(lengths, default=None)
 
 
+def ring(model: Transformer, limits: Limits) -> int:
+    """How many tokens a token sees at most, itself included, where a text may go on for ever in a ring of slots; or 0.
+
+    Every layer must have a window behind it, and places beyond those of the training must mean something: distances
+    do. A layer that sums up all before it in a state needs no slots at all.
+    """
+    trunk, states = model.c.trunk, [not isinstance(entry, Entry) for entry in model.cache(1, 1).entries]
+    if isinstance(trunk, config.Recurrent):
+        return 1
+    if not isinstance(model, Transformer):  # one that has seen something before the text
+        return 0
+    if not isinstance(trunk.position, FAR) and (limits.context is not None or not isinstance(trunk.position, FREE)):
+        return 0
+    if all(states):
+        return 1 if limits.context is None else 0
+    seen = [behind(mask(text)) for text in trunk.masks]
+    return 0 if any(states) or not all(seen) else max(seen)
+
+
+def behind(mask: Mask) -> int:
+    """How many tokens it lets a token see at most, itself included; 0 where there is no limit."""
+    terms = mask.terms if isinstance(mask, And) else ()
+    windows = [term.radius + 1 for term in terms if isinstance(term, Window)]
+    return min(windows) if windows and CAUSAL in terms else 0
+
+
 def barred(model: Transformer, limits: Limits) -> Tensor:
     """(V,) ids that are never said: those without a piece in the tokenizer, and padding, which is not there."""
     ids: Tensor = torch.arange(int(model.head.out_features))  # type: ignore[arg-type]
     known = ids < (len(ids) if limits.known is None else limits.known)
+    known[[id for id in limits.never if id < len(ids)]] = False
     return ~known if model.c.embed.pad is None else ~known | (ids == model.c.embed.pad)
 
 

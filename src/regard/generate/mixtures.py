@@ -17,7 +17,7 @@ from regard import config
 from regard.config import ConfigError, DataError
 from regard.core.cache import Cache
 from regard.data import Record
-from regard.generate.asked import is_search, sampling, searching
+from regard.generate.asked import is_search, sampling, searching, whole_picture
 from regard.generate.beam import search
 from regard.generate.limits import Limits
 from regard.generate.session import Session
@@ -97,7 +97,8 @@ def caption(model: "Transformer", pictures: Sequence[Any], **settings: Any) -> l
     settings = {"new": min(NEW, model.context or NEW)} | settings
     if "temperature" in settings:
         return drawn(model, begin, given, settings, tokenizer)
-    c = searching({"beams": BEAMS, "length_penalty": 0.0} | settings)  # whole probabilities: long ones are no better
+    whole = {"beams": BEAMS, "length_penalty": 0.0}  # whole probabilities: long ones are no better
+    c = searching(whole | settings, tokenizer)
     if model.encoder is not None:
         found = search(model, begin, c, limits, source=given["source"], source_real=given.get("source_real"))
     else:
@@ -111,10 +112,13 @@ def drawn(
 ) -> list[str]:  # fmt: skip
     if is_search(settings):
         raise ConfigError("beams: a caption is searched for or drawn; leave out beams, or temperature")
+    c = sampling(settings, tokenizer)
+    rules = model.rules(c, len(begin))
     if model.encoder is not None:
-        session = Session(model, begin, sampling(settings), model.limits, **given)
+        session = Session(model, begin, c, model.limits, source=given["source"], source_real=given.get("source_real"),
+                          rules=rules)  # fmt: skip
     else:
-        session = Session(cast("Transformer", Shown(model, given)), begin, sampling(settings), model.limits)
+        session = Session(cast("Transformer", Shown(model, given)), begin, c, model.limits, rules=rules)
     said = model.listened(session)
     return [tokenizer.decode([id for id in row if id not in model.limits.ends]) for row in said]
 
@@ -125,9 +129,7 @@ def drawn(
 def paint(model: "Transformer", texts: Sequence[str], **settings: Any) -> Tensor:
     """A picture for each text, bytes (B, C, rows, columns). The settings are those of `config.Sampling`, but for new
     and stop."""
-    for name in ("new", "stop"):
-        if name in settings:
-            raise ConfigError(f"{name}: a picture ends with its last pixel; leave it out")
+    whole_picture(settings)
     tokenizer, c = words(model), model.task
     if not isinstance(c, config.Draw):
         raise ConfigError("this model draws no pictures for a text; one of task 'draw' does")
@@ -135,10 +137,8 @@ def paint(model: "Transformer", texts: Sequence[str], **settings: Any) -> Tensor
     assert isinstance(task, Draw)
     most = task.room - task.around
     told = task.heard([ids(tokenizer, task.read(text), most) for text in texts]).tolist()
-    session = Session(model, told, sampling({**settings, "new": c.pixels.count}), Limits())
-    session.barred |= torch.arange(len(session.barred), device=session.barred.device) < task.first  # colours alone
-    session.barred[task.first + c.pixels.palette :] = True
-    said = model.listened(session)
+    colours = Limits(known=task.first + c.pixels.palette, never=frozenset(range(task.first)))
+    said = model.listened(Session(model, told, sampling({**settings, "new": c.pixels.count}), colours))
     return palette.shown(torch.tensor(said) - task.first, c.pixels)
 
 

@@ -1,9 +1,9 @@
-"""The core's Transformer with the verbs that need other rooms: load, build, generate, stream, translate, save."""
+"""The core's Transformer with the verbs that need other rooms: generate, stream, translate, save, and many more."""
 
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import torch
 from torch import Tensor
@@ -11,24 +11,34 @@ from torch import Tensor
 import regard.efficient  # kernels, front ends and heads enter themselves in the core's tables
 import regard.heads
 import regard.inputs
+import regard.native.steps
 import regard.recurrent  # noqa: F401
-from regard import config
+from regard import config, lora
 from regard.core import model as core
 from regard.generate.asked import is_search, one_text, sampling, searching
 from regard.generate.beam import Found, search
-from regard.generate.limits import Limits
+from regard.generate.choosing import Rule
+from regard.generate.limits import Limits, barred
+from regard.generate.manner import PLAIN, Manner
 from regard.generate.session import Session
+from regard.generate.speculate import AHEAD, Speculation, ahead
 from regard.generate.speech import Completion, Speech, ranked
+from regard.generate.spelling import Spelt
 from regard.generate.towers import Towers
 from regard.inputs.resolution import image_of, resize
-from regard.zoo.models import packaged
 
 if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that needs them
     from regard.generate.align import Alignment
+    from regard.generate.explain import Drawn, Searched
+    from regard.generate.fill import Guess
+    from regard.generate.likelihood import Likelihood
+    from regard.generate.spans import Span
+    from regard.generate.tags import Tagged
+    from regard.hub.folder import Folder
     from regard.text import Tokenizer
 
 
-class Transformer(core.Transformer):
+class Transformer(Spelt, core.Transformer):
     """A model that can be asked: with its tokenizer, if it has one, and the length it was trained on.
 
     An encoder-decoder may say its target in other tokens than it reads, those of `target_tokenizer`; a target begins
@@ -42,6 +52,8 @@ class Transformer(core.Transformer):
         self.begin: int | None = None
         self.context: int | None = None
         self.task: config.Task | None = None  # what it was trained to be asked
+        self.origin: Folder | None = None  # where it was read
+        self.manner: Manner = PLAIN  # how it wants to speak, unless it is asked otherwise
 
     def extend(self, *lengths: int) -> None:
         """Stretch learned places to other lengths; those of patches behind a first token are a picture, not a line."""
@@ -60,9 +72,10 @@ class Transformer(core.Transformer):
     def generate(self, prompt: str | list[str] | Tensor, **settings: Any) -> str | list[str] | Tensor:
         """What comes after the prompt. Strings in, strings out; ids in, ids out: (N,) or (B, N) to (new,) or (B, new).
 
-        The settings are those of `config.Sampling`: new, temperature, top_k, top_p, min_p, repetition, stop, seed.
-        With `beams` the likeliest text is searched for, and they are those of `config.Search`: new, shortest, beams,
-        best, length_penalty, early_stopping. An encoder-decoder also takes `source` ids (B, S) and `source_real`.
+        The settings are those of `config.Sampling`: new, temperature, top_k, stop, seed, ...; a `bias` is {id or text:
+        number}. With `beams` the likeliest text is searched for, and they are those of `config.Search`: new, beams,
+        best, length_penalty, ... An encoder-decoder also takes `source` ids (B, S) and `source_real`.
+        With a `draft` model, or with `lookup` in the text so far, `guess` tokens are guessed ahead: the same, sooner.
         Rows of ids that end early are filled up with the token that ended them.
         """
         one_text(settings, "generate", "complete")
@@ -119,6 +132,50 @@ class Transformer(core.Transformer):
 
         return Translator(self)(texts, settings, new)
 
+    def embeddings(self, things: Sequence[Any], *, raw: bool = False) -> Tensor:  # (B, D)
+        """One vector for each text, or for each picture where the model sees; in length 1 unless the folder says
+        otherwise or they are wanted `raw`."""
+        from regard.generate.embed import embeddings
+
+        return embeddings(self, things, raw=raw)
+
+    def fill(self, text: str, best: int = 5) -> "list[list[Guess]]":
+        """The likeliest words for each [MASK] in a text, with their probabilities."""
+        from regard.generate.fill import fill
+
+        return fill(self, [text], best)[0]
+
+    def answer(self, question: str, context: str) -> "Span":
+        """The part of the context that answers a question; empty where there is none."""
+        from regard.generate.spans import answers
+
+        return answers(self, [(question, context)])[0]
+
+    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Any]:
+        """For each text, or pair, the probability of every class by name, the likeliest first; or a number."""
+        from regard.generate.classes import judgements
+
+        return judgements(self, texts, pairs)
+
+    def likelihoods(self, texts: Sequence[str]) -> "list[Likelihood]":
+        """How likely each text is: the log-probability of every token after those before it, their sum, perplexity."""
+        from regard.generate.likelihood import likelihoods
+
+        return likelihoods(self, texts)
+
+    def choose_label(self, prompt: str, labels: Sequence[str], **settings: Any) -> dict[str, float]:
+        """The probability of each label to come next among them, the likeliest first; compared `per` label, token or
+        character, and weighed against a `neutral` prompt if there is one."""
+        from regard.generate.likelihood import labelled
+
+        return labelled(self, [prompt], labels, **settings)[0]
+
+    def tag(self, text: str) -> "list[Tagged]":
+        """Every word of a text with its label."""
+        from regard.generate.tags import tags
+
+        return tags(self, [text])[0]
+
     def caption(self, pictures: Sequence[Any], **settings: Any) -> list[str]:
         """The text that goes with each picture, by beam search; or drawn, where there is a temperature."""
         from regard.generate.mixtures import caption
@@ -142,11 +199,45 @@ class Transformer(core.Transformer):
         return align(self, source, target, layer)
 
     def save(self, path: str | Path) -> None:
-        """Weights, config and tokenizer as a folder, in the form of `transformers` where the family has one."""
+        """Weights, config and tokenizer as a folder, in the form of `transformers` where the family has one.
+
+        Adapters that the model wears are merged there, and stay what they are here.
+        """
+        from regard.generate.quick import refuse_held
         from regard.hub import folder
 
-        folder.write(Path(path), self, self.tokenizer, self.context, target=self.target_tokenizer, begin=self.begin,
-                     task=self.task)  # fmt: skip
+        refuse_held(self, "saved")
+        with lora.merged(self):
+            folder.write(Path(path), self, self.tokenizer, self.context, target=self.target_tokenizer, begin=self.begin,
+                         task=self.task, origin=self.origin)  # fmt: skip
+
+    def adapt(self, adapter: str | Path | config.LoRA) -> Self:
+        """Put low-rank adapters on: those in a folder (`peft`'s, or a run's), or fresh ones. They alone learn then."""
+        from regard.hub import adapting
+
+        if isinstance(adapter, config.LoRA):
+            lora.adapt(self, adapter)
+        else:
+            adapting.wear(self, adapting.read(adapter))
+        return self
+
+    def merge(self) -> Self:
+        """Make the adapters part of the weights: the same answers, and an ordinary model."""
+        lora.merge(self)
+        return self
+
+    def save_adapter(self, path: str | Path) -> None:
+        """The adapters alone, and what learned whole beside them, as a folder that `peft` reads."""
+        from regard.hub import adapters
+
+        adapters.write(path, adapters.gathered(self, None if self.origin is None else str(self.origin.path)))
+
+    def explain_generation(self, prompt: str, **settings: Any) -> "Drawn | Searched":
+        """The text that `generate` makes of the same settings, with how it came about: the candidates of each step and
+        what the filters did to them, or with `beams` the tree of all beginnings."""
+        from regard.generate.explain import explain
+
+        return explain(self, prompt, **settings)
 
     # ---------------------------------------------------------------- from prompts to sessions
 
@@ -167,7 +258,8 @@ class Transformer(core.Transformer):
         if (tokenizer := self.speaks) is None:
             raise config.DataError("prompt: this model has no tokenizer; set model.tokenizer, or give a tensor of ids")
         try:
-            return tokenizer, [self.begun(tokenizer.encode(prompt)) for prompt in prompts]
+            before = tokenizer.before if self.task is None else []  # who was trained here was told no start
+            return tokenizer, [self.begun([*before, *tokenizer.encode(prompt)]) for prompt in prompts]
         except config.DataError as problem:
             where = "" if str(problem).startswith("prompt") else "prompt: "
             raise config.DataError(f"{where}{problem}") from None
@@ -180,7 +272,7 @@ class Transformer(core.Transformer):
         if is_search(settings):
             new = [list(found[0].ids) for found in self.search(texts, **settings)]
         else:
-            new = self.listened(self.session(texts, **settings))
+            new = self.listened(self.session(texts, **{"stop": ()} | settings))
         longest = max(map(len, new))
         full = [row + row[-1:] * (longest - len(row)) for row in new]
         made = torch.tensor(full, dtype=torch.long, device=prompt.device)
@@ -200,18 +292,56 @@ class Transformer(core.Transformer):
         """The best continuations of each text in ids, by beam search, with their scores."""
         sources = {name: settings.pop(name) for name in ("source", "source_real") if name in settings}
         texts = [[id for id in text if id != self.c.embed.pad] for text in texts]
-        return search(self, texts, searching(settings), self.limits, **sources)
+        c = searching(self.usual(texts, self.manner.found, settings.get("new")) | settings, self.speaks)
+        return search(self, texts, c, self.limits, **sources)
 
     def session(self, texts: list[list[int]], **settings: Any) -> Session:
         """A session in ids: for those who want to see or to change every step."""
-        sources = {name: settings.pop(name) for name in ("source", "source_real") if name in settings}
-        return Session(self, texts, sampling(settings), self.limits, **sources)
+        given = {name: settings.pop(name) for name in ("source", "source_real", *AHEAD) if name in settings}
+        c = sampling(self.usual(texts) | settings, self.speaks)
+        kind = Speculation if ahead(given) else Session
+        return kind(self, texts, c, self.limits, **given, rules=self.rules(c, len(texts)))
+
+    def resume(self, path: str | Path) -> Session:
+        """A session that was saved, to go on with the same ids."""
+        from regard.generate.keeping import load
+
+        return load(self, path)
+
+    def rules(self, c: config.Sampling, rows: int) -> list[Rule | None]:
+        """What each row may say, where the settings ask for a form."""
+        if c.regex is None and c.schema is None:
+            return []
+        from regard.generate.rules import rule_of
+
+        if self.speaks is None:
+            raise config.ConfigError("regex: this model has no tokenizer to say what its tokens spell; set "
+                                     "model.tokenizer")  # fmt: skip
+        never = barred(self, self.limits)
+        ends = frozenset(id for id in self.limits.ends if id < len(never) and not never[id])
+        rule = rule_of(c, self.speaks, len(never), ends)
+        return [None if rule is None else rule.copy() for _ in range(rows)]
+
+    def usual(
+        self, texts: list[list[int]], told: dict[str, Any] | None = None, new: int | None = None
+    ) -> dict[str, Any]:  # fmt: skip
+        """How the next token is chosen, or a text searched for, unless said: as the folder has it.
+
+        Who asks for fewer `new` tokens than the folder's shortest text gets a short one.
+        """
+        self.manner.warn()
+        longest = max(map(len, texts), default=0)
+        most, least = new or self.manner.new(longest), self.manner.shortest(longest)
+        least = least if most is None else min(least, most - 1)
+        told = self.manner.drawn if told is None else told
+        return {**told, **({} if most is None else {"new": most}), **({"shortest": least} if least else {})}
 
     @property
     def limits(self) -> Limits:
-        ends = frozenset(id for id in (self.role("end"), self.c.embed.end) if id is not None)
-        known = None if self.speaks is None else len(self.speaks)
-        return Limits(context=self.context, known=known, ends=ends)
+        ends = frozenset(id for id in (self.role("end"), self.c.embed.end) if id is not None) | self.manner.ends
+        known, manner = None if self.speaks is None else len(self.speaks), self.manner
+        return Limits(context=self.context, known=known, ends=ends, never=manner.never, begin=manner.unfit,
+                      first=manner.first, last=manner.last)  # fmt: skip
 
     def begun(self, ids: list[int]) -> list[int]:
         """Nothing at all begins as texts do: after the start token, or after the end of another text."""
@@ -243,33 +373,3 @@ def build(c: config.Transformer | config.Towers) -> Transformer | Towers:
     if not isinstance(c, config.Transformer):
         raise TypeError(f"build takes a config, got {c!r}; regard.preset('gpt2') is one")
     return Transformer(c)
-
-
-def load(path: str | Path, device: str = "auto") -> Any:
-    """The model in a run, a checkpoint or a Hugging Face folder, with its tokenizer, ready to be asked.
-
-    Models that come with the package have names: "en-fr" translates.
-    """
-    from regard.hub import folder
-    from regard.text import Tokenizer
-
-    where, found = place(device), folder.read(packaged(path) or Path(path))
-    model = build(found.config)
-    folder.fill(model, found)
-    model.context, model.begin, model.task = found.context, found.begin, found.task
-    model.tokenizer = None if found.tokenizer_path is None else Tokenizer.load(found.tokenizer_path)
-    model.target_tokenizer = None if found.target_path is None else Tokenizer.load(found.target_path)
-    return model.to(where).eval()
-
-
-def place(device: str) -> torch.device:
-    """The device that a name means; "auto" is the fastest there is."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if device == "auto":
-        device = next(name for name, is_there in there.items() if is_there)
-    kind = device.partition(":")[0]
-    if kind not in there:
-        raise config.ConfigError(f"device: no {device!r}; there are auto, {', '.join(there)}")
-    if not there[kind]:
-        raise config.ConfigError(f"device: {device!r} is not available here; choose auto or cpu")
-    return torch.device(device)

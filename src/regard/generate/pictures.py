@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard import config
 from regard.config import ConfigError
-from regard.generate.asked import sampling
+from regard.generate.asked import sampling, whole_picture
 from regard.generate.limits import Limits
 from regard.generate.model import Transformer
 from regard.generate.session import Session
@@ -26,9 +26,7 @@ def draw(model: Transformer, count: int = 16, begin: Tensor | None = None, rows:
     `begin`, bytes (C, H, W) as large as the model's own, gives the first so many `rows`.
     """
     c, known = pixels(model), list[int]()
-    for name in ("new", "stop"):
-        if name in settings:
-            raise ConfigError(f"{name}: a picture ends with its last pixel; leave it out")
+    whole_picture(settings)
     if begin is not None:
         known = beginning(begin, rows, c)
     asked = sampling({**settings, "new": c.count - len(known)})

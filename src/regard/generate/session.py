@@ -5,14 +5,19 @@
                │         └──── feed it ◄────────┤  while the cache has room
                └── read all again ◄─────────────┘  into a larger cache, or only the newest half of the window
 
+Where every layer looks back no farther than a window, the cache is a ring: nothing is ever read again.
+
 Rows are padded on the left, so that they all go on together. Each says what it would say alone: it has random numbers
 of its own and slides when it is full itself. Rows that have ended are carried along, and nobody listens.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
 from secrets import randbits
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +25,11 @@ from torch import Tensor, nn
 from regard import config
 from regard.core.cache import Cache
 from regard.core.model import Transformer
-from regard.generate.filters import choose, streams
-from regard.generate.limits import NO_LIMITS, Limits, barred, check_source, check_texts, least, window
+from regard.generate.caches import shared_out
+from regard.generate.choosing import Chooser, Rule
+from regard.generate.filters import BROKEN
+from regard.generate.limits import NO_LIMITS, Limits, barred, check_source, check_texts, least, ring, window
+from regard.heads import last
 
 SMALLEST, GROWTH = 256, 4  # slots of a cache: 256, 1024, 4096, ...; few sizes, so few graphs
 DAMAGED = "the model's logits are not finite; its weights are damaged or its training diverged"
@@ -31,9 +39,11 @@ PIECE = 512  # tokens read at a time: the logits of a long prompt over a large v
 class Session:
     """Iterate it: each step gives one id for each row, and None for rows that have ended."""
 
+    rings = True  # may its cache write over what nobody sees any more?
+
     def __init__(
         self, model: Transformer, texts: Sequence[Sequence[int]], c: config.Sampling, limits: Limits = NO_LIMITS,
-        *, source: Tensor | None = None, source_real: Tensor | None = None,
+        *, source: Tensor | None = None, source_real: Tensor | None = None, rules: Sequence[Rule | None] = (),
     ) -> None:  # fmt: skip
         self.model, self.c, self.ends = model, c, limits.ends
         self.texts = [[id for id in text if id != model.c.embed.pad] for text in texts]
@@ -42,19 +52,44 @@ class Session:
         self.source: dict[str, Tensor | None] = {} if source is None else {"source": source, "source_real": source_real}
         self.live = [True] * len(texts)
         self.seed = randbits(32) if c.seed is None else c.seed
-        self.streams = streams(self.seed, len(texts))
-        self.window, self.least = window(model, limits), least(model)
+        self.least, self.reach = least(model), ring(model, limits) if self.rings else 0
+        self.window = None if self.reach else window(model, limits)
         self.modules, self.device = list(model.modules()), next(model.parameters()).device
-        self.barred = barred(model, limits).to(self.device)
-        self.seen = None if c.repetition == 1 else written(self.texts, len(self.barred)).to(self.device)
+        self.chooser = Chooser(c, self.texts, barred(model, limits).to(self.device), ends=limits.ends, seed=self.seed,
+                               rules=rules, begin=limits.begin)  # fmt: skip
         self.cache: Cache | None = None
-        self.used, self.last, self.warned = 0, torch.empty(0), False
+        self.used, self.made, self.last, self.warned = 0, 0, torch.empty(0), False
+        self.look: Callable[[Tensor], None] | None = None  # is shown the logits (B, V) before one is chosen
 
     def __iter__(self) -> Iterator[list[int | None]]:
-        for _ in range(self.c.new):
-            if not any(self.live):
-                return
+        while self.made < self.c.new and any(self.live):
+            self.made += 1
             yield self.step()
+
+    def copy(self) -> Self:
+        """Another session in the same place: it says what this one would."""
+        return self.branch(range(len(self.texts)))
+
+    def branch(self, rows: Sequence[int]) -> Self:
+        """Another session whose row i goes on from where row rows[i] of this one is; one row may branch many times.
+
+        Each says what that row would; `chooser.reseed` gives them random numbers of their own.
+        """
+        other, index = copy(self), torch.tensor(list(rows), dtype=torch.long, device=self.device)
+        other.texts, other.live = [list(self.texts[row]) for row in rows], [self.live[row] for row in rows]
+        other.source = {name: None if table is None else table[index] for name, table in self.source.items()}
+        other.chooser = self.chooser.branch(rows)
+        if self.cache is not None:
+            with torch.inference_mode():
+                other.cache = shared_out(self.model, self.cache, index, self.cache.capacity)
+                other.last = self.last[index]
+        return other
+
+    def save(self, path: str | Path) -> None:
+        """Write all of it to a file; `model.resume` goes on from there with the same ids."""
+        from regard.generate.keeping import save
+
+        save(self, path)
 
     def end(self, row: int) -> None:
         """Listen no more to this row."""
@@ -62,22 +97,27 @@ class Session:
 
     def step(self) -> list[int | None]:
         with still(self.modules):
-            logits = self.read() if self.cache is None or self.used == self.cache.capacity else self.feed(self.cache)
-            chosen = choose(logits.masked_fill(self.barred, -torch.inf), self.c, self.streams, self.seen)
+            logits = self.read() if self.cache is None or self.full(self.cache) else self.feed(self.cache)
+            if self.look is not None:
+                self.look(logits)
+            chosen = self.chooser.choose(logits)
             self.last = chosen[:, None].clamp(min=0)
-            if self.seen is not None:
-                self.seen.scatter_(1, self.last, True)
-        said = [id if live else None for id, live in zip(chosen.tolist(), self.live, strict=True)]
-        for row, id in enumerate(said):
-            if id is not None:
-                self.append(row, id)
+        said = [self.said(row, id) if self.live[row] else None for row, id in enumerate(chosen.tolist())]
+        self.chooser.tell(said)
         return said
 
-    def append(self, row: int, id: int) -> None:
-        if id < 0:
+    def said(self, row: int, id: int) -> int | None:
+        """What a row says: an id, or nothing if nothing may be said, and then it has ended."""
+        if id == BROKEN:
             raise config.RunError(DAMAGED)
+        self.live[row] = id >= 0 and id not in self.ends  #: S110
+        if id < 0:
+            return None
         self.texts[row].append(id)
-        self.live[row] = id not in self.ends  #: S110
+        return id
+
+    def full(self, cache: Cache) -> bool:
+        return not cache.reach and self.used >= cache.capacity
 
     def feed(self, cache: Cache) -> Tensor:  # (B, V)
         self.used += 1
@@ -88,14 +128,21 @@ class Session:
         """The logits after all texts, through a new cache with room for more."""
         self.forget()
         longest = max(map(len, self.texts))
-        room = bucket(longest) if self.window is None else min(bucket(longest), self.window)
-        cache, given = self.model.cache(len(self.texts), room), self.source
+        cache, given = self.room(longest), self.source
         if self.cache is not None and self.cache.memory is not None:
             cache.remember(self.cache.memory, self.cache.layers)  # the encoder has read it before
             given = {}
         logits = heard(self.model, self.texts, cache, given)
         self.cache, self.used = cache, longest
         return logits
+
+    def room(self, longest: int) -> Cache:
+        """A new cache with room for more than so many tokens; or a ring, once that is smaller."""
+        size, around = bucket(longest), self.reach - 1 + min(PIECE, max(self.reach, SMALLEST))
+        size = size if self.window is None else min(size, self.window)
+        cache = self.model.cache(len(self.texts), min(size, around) if self.reach else size)
+        cache.reach = self.reach if size >= around else 0
+        return cache
 
     def forget(self) -> None:
         """Beyond the window, a prompt keeps its end; a text that has grown keeps the newest half of the window."""
@@ -126,20 +173,17 @@ def heard(
     ids, real = padded(texts, cache.length.device)
     if real is None and model.c.embed.pad is not None:
         real = torch.ones_like(ids, dtype=torch.bool)  # a target may begin with the pad token
-    size = ids.shape[1] if cache.first else PIECE  # a prefix comes in one piece
-    for part in (slice(start, start + size) for start in range(0, ids.shape[1], size)):
-        there = None if real is None else real[:, part]
-        logits: Tensor = model(ids[:, part], real=there, cache=cache, **source)
+    for part in pieces(cache, ids.shape[1]):
+        logits = last(model, ids[:, part], real=None if real is None else real[:, part], cache=cache, **source)
         source = {}
-    return logits[:, -1]
+    return logits
 
 
-def written(texts: list[list[int]], vocab: int) -> Tensor:
-    """(B, V) True for the tokens of each text."""
-    seen = torch.zeros(len(texts), vocab, dtype=torch.bool)
-    for row, text in enumerate(texts):
-        seen[row, text] = True
-    return seen
+def pieces(cache: Cache, count: int) -> Iterator[slice]:
+    """How so many tokens are read into a cache: a prefix in one piece, and what is still seen stays in a ring."""
+    size = max(count, 1) if cache.first else PIECE
+    size = min(size, cache.capacity - cache.reach + 1) if cache.reach else size
+    return (slice(start, start + size) for start in range(0, count, size))
 
 
 def bucket(length: int) -> int:

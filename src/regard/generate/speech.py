@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from regard.generate.session import Session
+from regard.generate.speculate import Speculation
 
 if TYPE_CHECKING:
     from regard.generate.beam import Found
@@ -25,7 +26,8 @@ class Completion:
 
     `ids` are all tokens chosen, that which ended it included; `text` leaves out the end token and the stop string.
     `seconds` pass from the first look at the prompt to the last token; `seed` gives the same prompts the same texts.
-    Beam search has no seed but a `score`, and the `others` that it found, the best first.
+    Beam search has no seed but a `score`, and the `others` that it found, the best first. Of tokens that were `guessed`
+    ahead, so many were `kept`.
     """
 
     prompt: str
@@ -36,6 +38,13 @@ class Completion:
     seconds: float
     score: float | None = None
     others: tuple["Completion", ...] = ()
+    guessed: int = 0
+    kept: int = 0
+
+    @property
+    def acceptance(self) -> float | None:
+        """The part of the guesses that stayed; None where nothing was guessed."""
+        return self.kept / self.guessed if self.guessed else None
 
     @property
     def speed(self) -> float:
@@ -72,7 +81,8 @@ class Speech:
                 if id is not None and (text := self.hear(row, id)):
                     yield row, text
         for row, voice in enumerate(self.voices):
-            if voice.reason is None and (text := voice.close("length", self.passed)):
+            why: Reason = "length" if self.session.live[row] else "end"  # where nothing more could be said
+            if voice.reason is None and (text := voice.close(why, self.passed)):
                 yield row, text
 
     def hear(self, row: int, id: int) -> str:
@@ -92,13 +102,19 @@ class Speech:
         return time.perf_counter() - self.began
 
     @property
+    def guesses(self) -> tuple[list[int], list[int]]:
+        """How many tokens of each row were guessed, and how many of them stayed."""
+        none = [0] * len(self.prompts)
+        return (self.session.guessed, self.session.kept) if isinstance(self.session, Speculation) else (none, none)
+
+    @property
     def completions(self) -> list[Completion]:
         return [
             Completion(
                 prompt=prompt, text=voice.text, ids=tuple(voice.ids), reason=voice.reason or "length",
-                seed=self.session.seed, seconds=voice.seconds,
+                seed=self.session.seed, seconds=voice.seconds, guessed=guessed, kept=kept,
             )
-            for prompt, voice in zip(self.prompts, self.voices, strict=True)
+            for prompt, voice, guessed, kept in zip(self.prompts, self.voices, *self.guesses, strict=True)
         ]  # fmt: skip
 
 

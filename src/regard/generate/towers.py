@@ -14,14 +14,16 @@ from torch import Tensor
 from regard import config, heads
 from regard.config import ConfigError, DataError
 from regard.generate.session import still
+from regard.generate.spelling import Spelt
 
 if TYPE_CHECKING:  # tokenizers are loaded with the first model that needs them
+    from regard.hub.folder import Folder
     from regard.text import Tokenizer
 
 WRITING = ("generate", "stream", "complete", "translate", "translations", "align", "caption", "paint", "session")
 
 
-class Towers(heads.Towers):
+class Towers(Spelt, heads.Towers):
     """Two towers, of which the first sees and the second reads, with the tokenizer of the second."""
 
     def __init__(self, c: config.Towers) -> None:
@@ -31,11 +33,18 @@ class Towers(heads.Towers):
         self.begin: int | None = None
         self.context: int | None = None
         self.task: config.Task | None = None  # what it was trained to be asked
+        self.origin: Folder | None = None  # where it was read
 
     def match(self, pictures: Sequence[Any], texts: Sequence[str]) -> Tensor:  # (B, C)
         """How likely each text is the one that goes with a picture, among these texts."""
         with still(list(self.modules())):
             return (self.factor * self.see(pictures) @ self.read(texts).mT).softmax(-1)
+
+    def embeddings(self, things: Sequence[Any], *, raw: bool = False) -> Tensor:  # (B, D)
+        """One vector for each text and each picture, which is named by its file; of length 1 unless `raw`."""
+        from regard.generate.embed import embeddings
+
+        return embeddings(self, things, raw=raw)
 
     def see(self, pictures: Sequence[Any]) -> Tensor:  # (B, D)
         """The vector of each picture, of length 1: files by name, bytes (C, H, W), or whatever else the sense takes."""
@@ -81,7 +90,7 @@ class Towers(heads.Towers):
         """Weights, config and tokenizer as a folder."""
         from regard.hub import folder
 
-        folder.write(Path(path), self, self.tokenizer, self.context, task=self.task)
+        folder.write(Path(path), self, self.tokenizer, self.context, task=self.task, origin=self.origin)
 
     def __getattr__(self, name: str) -> Any:
         if name in WRITING:

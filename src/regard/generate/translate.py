@@ -49,7 +49,7 @@ class Translator:
         self, texts: Sequence[str], settings: dict[str, Any], new: int | None = None, names: Sequence[str] | None = None
     ) -> list[Completion]:
         """The best translation of each text, the others in it. `names` are what errors call the texts."""
-        c = searching({"beams": BEAMS} | settings | ({} if new is None else {"new": new}))
+        c = searching(self.usual(settings, new) | settings | ({} if new is None else {"new": new}), self.speaks)
         names = names or (["text"] if len(texts) == 1 else [f"text {place}" for place in range(1, len(texts) + 1)])
         sources = [self.source(text, name) for text, name in zip(texts, names, strict=True)]
         told: dict[int, Completion] = {}
@@ -57,6 +57,17 @@ class Translator:
             made = self.batch([texts[row] for row in rows], [sources[row] for row in rows], c, new)
             told |= zip(rows, made, strict=True)
         return [told[row] for row in range(len(texts))]
+
+    def usual(self, settings: dict[str, Any], new: int | None) -> dict[str, Any]:
+        """What is searched for unless said: as the folder has it."""
+        manner = self.model.manner
+        manner.warn()
+        usual = {"beams": BEAMS} | manner.found
+        if (least := manner.shortest(1)) and "shortest" not in settings:
+            usual["shortest"] = least if new is None else min(least, new - 1)
+        if settings.get("best", 1) > usual["beams"]:
+            usual["beams"] = settings["best"]
+        return usual
 
     def source(self, text: str, name: str = "text") -> list[int]:
         """A text in ids, with what stands around a source."""
@@ -83,7 +94,8 @@ class Translator:
     @property
     def begin(self) -> int:
         """The id that a target begins with."""
-        begin = self.task.target.begin() if self.model.begin is None else self.model.begin
+        known = (self.model.begin, self.model.manner.begin, self.task.target.begin())
+        begin = next(id for id in known if id is not None)
         if begin < 0:
             raise config.DataError("target_tokenizer: it has no start, pad or end token for a target to begin with; "
                                    "use the tokenizer of the model's training")  # fmt: skip
@@ -91,7 +103,8 @@ class Translator:
 
     def most(self, length: int, c: Search) -> int:
         """Tokens that the translation of a source of this length may have."""
-        wanted, room = max(TIMES * length + MORE, c.shortest + 1), window(self.model, self.model.limits)
+        usual = self.model.manner.new(1) or TIMES * length + MORE
+        wanted, room = max(usual, c.shortest + 1), window(self.model, self.model.limits)
         return wanted if room is None else min(wanted, room)
 
     def batch(self, texts: list[str], sources: list[list[int]], c: Search, new: int | None) -> list[Completion]:

@@ -1,0 +1,110 @@
+"""Words for the blanks in a text: what a model that reads both ways puts where a mask stands.
+
+    Paris is the [MASK] of France.  ──►  capital 0.99, heart 0.001, ...
+
+Each mask is told by itself, with the others still hidden: p(word | the text with all its masks).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor
+
+from regard import config
+from regard.config import ConfigError, DataError
+from regard.core.masks import mask
+from regard.generate.frames import Reader, named
+from regard.generate.session import still
+from regard.tasks.losses import asked
+from regard.text import Framed, Tokenizer
+
+if TYPE_CHECKING:
+    from regard.generate.model import Transformer
+
+MASK = "[MASK]"  # what may be written for the mask token of any model
+
+
+class Guess(NamedTuple):
+    """A word that may stand in a blank, and how likely it is."""
+
+    word: str
+    probability: float
+    id: int
+
+
+def fill(
+    model: "Transformer", texts: Sequence[str], best: int = 5, *, names: Sequence[str] | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> list[list[list[Guess]]]:  # fmt: skip
+    """For each text and each mask in it the likeliest words, the best first."""
+    check(model, best)
+    reader, names = Reader.of(model), names or named(len(texts))
+    if (hidden := reader.tokenizer.roles.get("mask")) is None:
+        raise DataError("the tokenizer has no mask token, so this model was not trained on hidden words; name one that "
+                        "was")  # fmt: skip
+    seeing = reader if reader.trained else reader.seeing("mask")
+    frames = [whole(seeing, text, hidden, name) for text, name in zip(texts, names, strict=True)]
+    blanks = [[place for place, id in enumerate(frame.ids) if id == hidden] for frame in frames]
+    told: dict[int, list[list[Guess]]] = {}
+    for places, given in reader.batches(frames):
+        with still(list(model.modules())):
+            said = asked(model, given)
+        said = said[0] if isinstance(said, tuple) else said
+        for row, place in enumerate(places):
+            told[place] = [guesses(said[row, at], best, reader.tokenizer) for at in blanks[place]]
+        if progress is not None:
+            progress(len(told))
+    return [told[place] for place in range(len(texts))]
+
+
+def check(model: "Transformer", best: int) -> None:
+    """Refuses who cannot look at what stands behind a blank, and who says no words."""
+    c = model.c
+    if best < 1:
+        raise ConfigError(f"best: {best} leaves nothing to tell; choose one or more")
+    if c.encoder is not None:
+        raise ConfigError("this model reads one text and writes another, and fills no blanks; ask it to translate")
+    words = c.head.vocabulary if isinstance(c.head, config.Both) else c.head
+    if not isinstance(words, config.Vocabulary):
+        raise ConfigError(f"head.kind: {c.head.kind!r} says no words; blanks are filled by a model that was trained on "
+                          "hidden words (ForMaskedLM)")  # fmt: skip
+    if not any(mask(text).ahead for text in c.trunk.masks):
+        raise ConfigError("this model reads from left to right and sees nothing behind a blank; ask it to generate")
+
+
+def whole(reader: Reader, text: str, hidden: int, name: str) -> Framed:
+    """A text in ids with its blanks, all of it: none must be cut off."""
+    mark = reader.tokenizer.token(hidden)
+    text = text.replace(MASK, mark)
+    if text.strip() and mark not in text:
+        raise DataError(f"{name}: there is no mask in it; write {MASK} where the word is missing")
+    found = parted(reader, text.split(mark), hidden, name) if reader.trained else reader.frame(text, name=name)
+    if reader.longest is not None and len(found) > reader.longest:
+        raise DataError(f"{name}: {len(found)} tokens are more than the {reader.longest} that this model reads at "
+                        "once; give less of the text around the blank")  # fmt: skip
+    return found
+
+
+def parted(reader: Reader, parts: Sequence[str], hidden: int, name: str) -> Framed:
+    """The parts of a text around its blanks, as training hides tokens: with the space that they begin with, if so."""
+    tokenizer, ids = reader.tokenizer, list[int]()
+    spaced = any(len(piece) > 1 and piece.startswith(b" ") for piece in tokenizer.spelling or [])
+    if len(parts) == 1:
+        return reader.frame(parts[0], name=name)
+    for part in parts[:-1]:
+        ids += [*tokenizer.encode(part.rstrip(" ") if spaced else part), hidden]
+    made = reader.specials.single([*ids, *tokenizer.encode(parts[-1])])
+    return Framed(made, [0] * len(made), [0] * len(made), [(0, 0)] * len(made))
+
+
+def guesses(logits: Tensor, best: int, tokenizer: Tokenizer) -> list[Guess]:  # (V,)
+    """Of the words that the tokenizer knows; a table of vectors may have more rows."""
+    shares = logits.float().softmax(-1)[: len(tokenizer)]
+    found = zip(*(each.tolist() for each in shares.topk(min(best, len(shares)))), strict=True)
+    return [Guess(word(id, tokenizer), share, id) for share, id in found]
+
+
+def word(id: int, tokenizer: Tokenizer) -> str:
+    """A token as text; half a character, a line break or a special token by its name."""
+    said = tokenizer.decode([id]).strip()
+    return said if said and said.isprintable() and "\ufffd" not in said else tokenizer.piece(id)

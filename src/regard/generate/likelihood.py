@@ -1,0 +1,197 @@
+"""How likely a text is: the logarithm of the probability of each token after those before it.
+
+    text      the     cat     sat
+    log p      ·     -2.1    -1.4        nothing stands before the first; their sum is that of the whole (chain rule)
+
+A label is chosen in the same way: the one that is likeliest after the prompt. Labels that are likely anywhere can be
+weighed against a `neutral` prompt that says nothing (Zhao et al. 2021), and long ones `per` token or character.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.config import ConfigError, DataError, RunError
+from regard.generate.limits import check_texts, least, window
+from regard.generate.reread import alike
+from regard.generate.session import DAMAGED, still
+
+ENTRIES = 2**26  # of a table of logits at a time: 256 MiB
+Per = Literal["label", "token", "character"]
+Logs = list[float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likelihood:
+    """The tokens of a text and the natural logarithms of their probabilities; None for what has nothing before it."""
+
+    text: str
+    ids: tuple[int, ...]
+    logs: tuple[float | None, ...]
+
+    @property
+    def scored(self) -> list[float]:
+        return [log for log in self.logs if log is not None]
+
+    @property
+    def total(self) -> float:
+        """That of the whole text: the sum (the chain rule)."""
+        return math.fsum(self.scored)  #: S084
+
+    @property
+    def perplexity(self) -> float:
+        """Among how many equally likely tokens the model had to choose, on average."""
+        return math.exp(min(-self.total / len(self.scored), 700.0))
+
+
+def likelihoods(
+    model: Any, texts: Sequence[str], progress: Callable[[int], object] | None = None
+) -> list[Likelihood]:  # fmt: skip
+    """How likely each text is, token by token, as the model's plain forward says."""
+    check(model)
+    before, told = begins(model), list[Likelihood]()
+    rows = [[*before, *encoded(model, text, f"text {place}: " if len(texts) > 1 else "text: ")]
+            for place, text in enumerate(texts, 1)]  # fmt: skip
+    for text, row in zip(texts, rows, strict=True):
+        if len(row) < max(least(model), 1) + 1:
+            raise DataError(f"text: {text!r} is too short: nothing stands before its only token, so none has a "
+                            "probability; give more of it")  # fmt: skip
+    for text, row, logs in zip(texts, rows, logs_of(model, rows, progress), strict=True):
+        told.append(Likelihood(text=text, ids=tuple(row[len(before) :]), logs=tuple(logs[len(before) :])))
+    return told
+
+
+def logs_of(
+    model: Any, rows: Sequence[Sequence[int]], progress: Callable[[int], object] | None = None
+) -> list[Logs]:  # fmt: skip
+    """Of each row of ids, the log-probability of each id after those before it.
+
+    The last id of a row is not read, so rows that differ in it alone are read once.
+    """
+    readers: dict[tuple[int, ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        readers.setdefault(tuple(row[:-1]), []).append(place)
+    check_length(model, max(map(len, readers), default=0))
+    check_texts(model, rows)
+    found, few = dict[int, Logs](), max(least(model), 1)
+    for batch in batches(sorted(readers, key=len), ENTRIES // int(model.head.out_features)):
+        for read, table in zip(batch, tables(model, batch), strict=True):
+            for place in readers[read]:
+                said = torch.tensor(rows[place][1:], device=table.device)
+                logs: list[float] = table.gather(1, said[:, None])[:, 0].tolist()
+                found[place] = [*[None] * few, *logs[few - 1 :]]
+        if progress is not None:
+            progress(len(found))
+    return [found[place] for place in range(len(rows))]
+
+
+def tables(model: Any, batch: list[tuple[int, ...]]) -> Iterator[Tensor]:  # (N, V) each
+    """The log-probabilities after each token of some texts."""
+    device, longest = next(model.parameters()).device, max(map(len, batch))
+    ids = torch.tensor([[*text, *[0] * (longest - len(text))] for text in batch], device=device)
+    lengths = torch.tensor([len(text) for text in batch], device=device)
+    real = torch.arange(longest, device=device) < lengths[:, None]
+    with still(list(model.modules())):
+        logits: Tensor = model(ids, real=None if bool(real.all()) else real)
+    for text, row in zip(batch, logits, strict=True):
+        row = row[: len(text)]
+        if not bool(row.isfinite().all()):
+            raise RunError(DAMAGED)
+        yield F.log_softmax(row if row.dtype == torch.float64 else row.float(), -1)
+
+
+def batches(texts: list[tuple[int, ...]], tokens: int) -> Iterator[list[tuple[int, ...]]]:
+    """Texts by length, as many at a time as fit; one that is too long by itself comes alone."""
+    batch: list[tuple[int, ...]] = []
+    for text in texts:
+        if batch and (len(batch) + 1) * len(text) > tokens:
+            yield batch
+            batch = []
+        batch.append(text)
+    if batch:
+        yield batch
+
+
+# ---------------------------------------------------------------- labels
+
+
+def labelled(
+    model: Any, prompts: Sequence[str], labels: Sequence[str], *, per: Per = "label", neutral: str | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> list[dict[str, float]]:  # fmt: skip
+    """For each prompt the probability of every label among them, the likeliest first."""
+    check(model)
+    check_labels(labels, per)
+    asked = [*prompts, *([] if neutral is None else [neutral])]
+    rows = [continued(model, prompt, labels) for prompt in asked]
+    logs = iter(logs_of(model, [row for _, each in rows for row in each], progress))
+    scores = torch.tensor([[score(next(logs)[start:], label, per) for label in labels] for start, _ in rows]).double()
+    scores = scores if neutral is None else scores[:-1] - scores[-1]
+    return [{labels[place]: float(share[place]) for place in share.argsort(descending=True, stable=True).tolist()}
+            for share in scores.softmax(-1)]  # fmt: skip  #: S113
+
+
+def score(logs: Logs, label: str, per: str) -> float:
+    total = math.fsum(log for log in logs if log is not None)
+    return total / {"label": 1, "token": len(logs), "character": len(label)}[per]
+
+
+def continued(model: Any, prompt: str, labels: Sequence[str]) -> tuple[int, list[list[int]]]:
+    """A prompt with each label behind it in ids, and where they begin to differ from the prompt alone.
+
+    Tokens may reach across the border: after "It is " comes "good" as " good", so the last space is the label's.
+    """
+    before, alone = begins(model), encoded(model, prompt, "prompt: ") if prompt else []
+    wholes = [encoded(model, prompt + label, "label: ") for label in labels]
+    start = min(min(alike(alone, whole), len(whole) - 1) for whole in wholes)
+    if not start and alone:  # a border in the middle of the first token
+        wholes, start = [[*alone, *encoded(model, label, "label: ")] for label in labels], len(alone)
+    first = before if start or before else model.begun([])
+    return len(first) + start, [[*first, *whole] for whole in wholes]
+
+
+def check_labels(labels: Sequence[str], per: str) -> None:
+    if isinstance(labels, str) or len(labels) < 2 or "" in labels or len(set(labels)) < len(labels):
+        raise ConfigError(f"labels: {labels!r}; give a list of two or more, none of them empty or twice")
+    if per not in get_args(Per):
+        raise ConfigError(f"per: no {per!r}; there are {', '.join(get_args(Per))}")
+
+
+# ---------------------------------------------------------------- what can be asked
+
+
+def check(model: Any) -> None:
+    if model.encoder is not None:
+        raise ConfigError("this model reads one text and writes another, and says nothing about one text alone; name a "
+                          "model that goes on from a text")  # fmt: skip
+    least(model)
+    if model.speaks is None:
+        raise DataError("this model has no tokenizer; set model.tokenizer")
+
+
+def check_length(model: Any, longest: int) -> None:
+    most = window(model, model.limits)
+    if most is not None and longest > most:
+        raise DataError(f"text: {longest:,} tokens are more than the {most:,} that this model reads at once; give less "
+                        "of it, or `regard evaluate` a long text piece by piece")  # fmt: skip
+
+
+def begins(model: Any) -> list[int]:
+    """The special tokens before every text; who was trained here was told none."""
+    before: list[int] = model.speaks.before if model.task is None else []
+    return before
+
+
+def encoded(model: Any, text: str, name: str) -> list[int]:
+    try:
+        ids: list[int] = model.speaks.encode(text)
+    except DataError as problem:
+        raise DataError(f"{name}{problem}") from None
+    if not ids:
+        raise DataError(f"{name}{text!r} has no tokens; give it some words")
+    return ids

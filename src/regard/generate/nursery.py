@@ -1,0 +1,104 @@
+"""The nursery: one row in which prompts are read, a piece at a time, before they move into a slot.
+
+    kept pieces ── copy ──┐
+                          ▼
+    prompt ── piece ──► nursery ── copy ──► its slot, and the kept pieces
+                          ▲                   │
+                          └─── copied back ◄──┘   when it is this prompt's turn again
+
+All prompts are read in the same place and in the same pieces, the last one as short as it is: what is computed of a
+prompt depends on nothing but the prompt. One piece a step, or as many short prompts as
+make one: a long prompt makes nobody wait who is speaking, and several take turns.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from regard.core.model import Transformer
+from regard.generate.prefixes import Prefixes
+from regard.generate.queueing import Ticket
+from regard.generate.slots import Slots, parts, states, wipe
+
+
+@dataclass(eq=False)
+class Reading:
+    """A prompt of which `read` tokens are in the slot of its row; its states wait here while others have their turn."""
+
+    ticket: Ticket
+    row: int
+    read: int = 0
+    states: list[Tensor] = field(default_factory=list)
+
+    @property
+    def next(self) -> int:
+        """Tokens that are left: more than a piece may wait for the next step."""
+        return len(self.ticket.ids) - self.read
+
+
+class Nursery:
+    def __init__(self, model: Transformer, slots: Slots, chunk: int, kept: Prefixes) -> None:
+        self.slots, self.chunk, self.kept = slots, chunk, kept
+        self.cache = model.cache(1, slots.capacity)
+        self.blank = [state.clone() for state in states(self.cache, 0)]
+        self.holds: Reading | None = None
+        self.tokens = 0  # read, not copied
+
+    def read(self, one: Reading) -> Tensor | None:  # (1, V)
+        """One piece more, and the logits after the last."""
+        self.hold(one)
+        self.skip(one)
+        ids = one.ticket.ids
+        start, end = one.read, min(one.read + self.chunk, len(ids))
+        given = torch.tensor([ids[start:end]], device=self.cache.length.device)
+        logits = self.slots.forward(given, self.cache)
+        self.tokens += end - start
+        if end - start == self.chunk:
+            self.kept.keep(ids[:end], parts(self.cache, 0, start, end))
+        self.moved(one, start, end)
+        return logits if end == len(ids) else None
+
+    def hold(self, one: Reading) -> None:
+        """Make the nursery remember what was read of this prompt."""
+        if self.holds is one:
+            return
+        if self.holds is not None:
+            self.holds.states = [state.clone() for state in states(self.cache, 0)]
+            wipe(self.cache, 0, self.holds.read)
+        self.holds, there = one, parts(self.slots.cache, one.row, 0, one.read)
+        for mine, slot in zip(parts(self.cache, 0, 0, one.read), there, strict=True):
+            mine.copy_(slot)
+        for mine, state in zip(states(self.cache, 0), one.states or self.blank, strict=True):
+            mine.copy_(state)
+        self.stand(one.read)
+
+    def skip(self, one: Reading) -> None:
+        """Copy the pieces that were read before; at least one token is left, for what comes after it."""
+        ids, start = one.ticket.ids, one.read
+        while (end := one.read + self.chunk) < len(ids) and (found := self.kept.find(ids[:end])) is not None:
+            for mine, part in zip(parts(self.cache, 0, one.read, end), found, strict=True):
+                mine.copy_(part)
+            self.moved(one, one.read, end)
+        if one.read > start:
+            one.ticket.cached += one.read - start
+            self.stand(one.read)
+
+    def moved(self, one: Reading, start: int, end: int) -> None:
+        self.slots.copy(one.row, self.cache, start, end)
+        one.read = end
+
+    def stand(self, read: int) -> None:
+        """The places of so many tokens, one after the other."""
+        cache = self.cache
+        cache.order[0, :read] = torch.arange(read, device=cache.order.device)
+        cache.real[0, :read], cache.real[0, read:] = True, False
+        cache.length.fill_(read)
+        cache.next.fill_(read)
+        cache.used, cache.fresh = read, read == 0
+
+    def forget(self, one: Reading) -> None:
+        """This prompt is read, or given up, maybe in the middle of a piece."""
+        if self.holds is one:
+            wipe(self.cache, 0, min(one.read + self.chunk, self.cache.capacity))
+            self.holds = None

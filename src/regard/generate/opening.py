@@ -1,0 +1,97 @@
+"""From a folder, an id or a file to a model that can be asked: built without numbers, then filled where it stays."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard import config, lora
+from regard.generate.manner import read as manner_in
+from regard.generate.model import Transformer, build
+from regard.generate.towers import Towers
+from regard.zoo.models import packaged
+
+if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that needs them
+    from regard.hub.folder import Folder
+
+TYPES = ("auto", "fp32", "bf16", "fp16")
+
+
+def load(
+    path: str | Path, device: str = "auto", dtype: str = "auto", adapter: str | Path | None = None,
+    *, weights: str | None = None,
+) -> Any:  # fmt: skip
+    """The model in a run, a checkpoint, a Hugging Face folder or id, with its tokenizer, ready to be asked.
+
+    Models that come with the package have names: "en-fr" translates. `dtype` is what its numbers are held in: fp32,
+    bf16, fp16, or auto, as they are stored; half precision (fp16) is read into fp32 unless it is asked for.
+    It wears the `adapter` in a folder, if one is named; a folder that holds an adapter alone stands for the model that
+    it was trained on, wearing it.
+    Who will only be asked, and on the CPU, may have its `weights` laid out for speed: fp32, bf16 or int8, or auto,
+    which is fp32 where a model is large enough for it to matter (`regard.generate.quick`).
+    """
+    from regard.hub import adapting, folder
+    from regard.text import Tokenizer
+
+    if adapter is None and (base := adapting.base_of(path)) is not None:
+        path, adapter = base, path
+    worn = None if adapter is None else adapting.read(adapter)
+    where, found = place(device), held(folder.read(packaged(path) or path), dtype)
+    model = hollow(found)
+    folder.fill(model.half() if dtype == "fp16" else model, found, where)
+    model.context, model.begin, model.task, model.origin = found.context, found.begin, found.task, found
+    model.tokenizer = folder.tokenizer_of(found)
+    model.target_tokenizer = None if found.target_path is None else Tokenizer.load(found.target_path)
+    model.manner = manner_in(found.path, found.said)
+    model.to(where).eval()
+    model = model if worn is None else adapting.wear(model, worn)
+    return model if weights is None else laid_out(model, weights)
+
+
+def laid_out(model: Any, weights: str) -> Any:
+    from regard.generate.quick import quicken, worth
+
+    if weights != "auto" or worth(model):
+        lora.merge(model)
+        quicken(model, "fp32" if weights == "auto" else weights)
+    return model
+
+
+def held(found: "Folder", dtype: str) -> "Folder":
+    """The folder, with its model in another precision; what is asked for is also what is saved."""
+    from regard.hub.families.table import precise
+
+    if dtype not in TYPES:
+        raise config.ConfigError(f"dtype: no {dtype!r}; there are {', '.join(TYPES)}")
+    if dtype == "auto":
+        return found
+    return replace(found, config=precise(found.config, "bf16" if dtype == "bf16" else "fp32"), types={})
+
+
+def hollow(found: "Folder") -> Transformer | Towers:
+    """The folder's model without numbers: whatever it begins with would be replaced."""
+    from regard.measure.ghost import Undrawn
+
+    try:
+        with torch.device("meta"), Undrawn():
+            model = build(found.config)
+    except (RuntimeError, ValueError, OverflowError) as problem:
+        told = str(problem).splitlines()[0]
+        raise config.DataError(f"{found.path / 'config.json'}: no model can be built so: {told}") from None
+    stored = model.state_dict().keys()
+    apart = [name for name, _ in model.named_buffers() if name not in stored]
+    return build(found.config) if apart else model  # tables that no file holds are made with the model
+
+
+def place(device: str) -> torch.device:
+    """The device that a name means; "auto" is the fastest there is."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if device == "auto":
+        device = next(name for name, is_there in there.items() if is_there)
+    kind = device.partition(":")[0]
+    if kind not in there:
+        raise config.ConfigError(f"device: no {device!r}; there are auto, {', '.join(there)}")
+    if not there[kind]:
+        raise config.ConfigError(f"device: {device!r} is not available here; choose auto or cpu")
+    return torch.device(device)

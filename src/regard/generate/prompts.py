@@ -1,0 +1,158 @@
+"""Few-shot prompts: some examples as they should be said, and then the question, which ends where its answer begins.
+
+    form       Review: {text}        Review: A joy.          an example
+               Mood: {label}         Mood: good
+                                                             `between`
+                                     Review: Far too long.   the question
+                                     Mood:
+
+The last field of a form is the answer. What is rendered can be parsed back: an example that could not be told apart
+from its neighbours is refused. A prompt that is too long loses its first examples, whole ones.
+"""
+
+import re
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from string import Formatter
+from typing import Any, Literal
+
+from regard.config import ConfigError, DataError
+
+BETWEEN = "\n\n"
+
+
+@dataclass(frozen=True)
+class Template:
+    """How an example is said: a `form` with fields in braces, the answer last, and what stands `between` examples."""
+
+    form: str
+    between: str = BETWEEN
+    parts: tuple[tuple[str, str | None], ...] = field(init=False, repr=False)  # a text, and the field behind it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", parts_of(self.form))
+        if not self.between:
+            raise ConfigError("between: nothing parts the examples; give a line break, or a mark")
+        if any(self.between in literal for literal, _ in self.parts):
+            raise ConfigError(f"between: {self.between!r} stands in the form {self.form!r} too; choose another mark")
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(name for _, name in self.parts if name is not None)
+
+    @property
+    def answer(self) -> str:
+        return self.fields[-1]
+
+    def render(self, record: Mapping[str, Any], where: str = "example") -> str:
+        """One example, which `parse` makes the same fields of."""
+        values = {name: value_of(record, name, where) for name in self.fields}
+        text = "".join(literal + ("" if name is None else values[name]) for literal, name in self.parts)
+        if self.parse(text) != [values]:
+            raise DataError(f"{where}: its fields cannot be told apart from {self.form!r} and {self.between!r} around "
+                            "them; choose another form, or other marks between")  # fmt: skip
+        return text
+
+    def ask(self, record: Mapping[str, Any], where: str = "question") -> str:
+        """A question: everything before the answer."""
+        *given, (last, _) = [part for part in self.parts if part[1] is not None]
+        return "".join(literal + value_of(record, str(name), where) for literal, name in given) + last
+
+    def parse(self, text: str) -> list[dict[str, str]] | None:
+        """The fields of each example in a text; None where one does not have this form."""
+        held = ((re.escape(literal), "" if name is None else f"(?P<{name}>.*?)") for literal, name in self.parts)
+        pattern = "".join(literal + value for literal, value in held)
+        found = [re.fullmatch(pattern, part, re.DOTALL) for part in text.split(self.between)]
+        return None if None in found else [match.groupdict() for match in found if match is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """What a model is asked, with so many examples; so many more were `dropped`, since they were too long together."""
+
+    text: str
+    examples: int
+    dropped: int = 0
+
+
+def prompt(
+    template: Template, examples: Sequence[Mapping[str, Any]], question: Mapping[str, Any], *, intro: str = "",
+    fits: Callable[[str], bool] | None = None,
+) -> Prompt:  # fmt: skip
+    """Examples and a question; where that does not fit, the first examples are dropped, and a warning says so."""
+    said = [template.render(each, getattr(each, "where", f"example {place}")) for place, each in enumerate(examples, 1)]
+    where = getattr(question, "where", "question")
+    last = template.ask(question, where)
+
+    def text(dropped: int) -> str:
+        return template.between.join([*([intro] if intro else []), *said[dropped:], last])  #: S111
+
+    few = 0 if fits is None else bisect_left(range(len(said) + 1), True, key=lambda dropped: fits(text(dropped)))
+    if few > len(said):
+        raise DataError(f"{where}: it is longer than what the model reads at once, with no example at all; shorten it")
+    if few:
+        warnings.warn(f"examples: the first {few} of {len(said)} are left out, so that the prompt fits into what the "
+                      "model reads at once", stacklevel=2)  # fmt: skip
+    return Prompt(text=text(few), examples=len(said) - few, dropped=few)
+
+
+def fitting(model: Any, room: int) -> Callable[[str], bool]:
+    """Whether a model can read a prompt at once, with room for so many tokens more."""
+    from regard.generate.limits import window
+
+    most = window(model, model.limits)
+    return lambda text: most is None or len(model.encoded([text])[1][0]) + room <= most
+
+
+def chosen(
+    examples: Sequence[Any], shots: int | None = None, seed: int | None = None,
+    order: Literal["given", "drawn"] = "drawn",
+) -> list[Any]:  # fmt: skip
+    """So many of the examples: the first ones, or with a seed some at random, in the order drawn or as given."""
+    if shots is not None and not 0 <= shots <= len(examples):
+        raise ConfigError(f"shots: {shots} of {len(examples)} examples; choose a number from 0 to {len(examples)}")
+    count = len(examples) if shots is None else shots
+    places = list(range(count)) if seed is None else Random(seed).sample(range(len(examples)), count)
+    return [examples[place] for place in (sorted(places) if order == "given" else places)]
+
+
+def parts_of(form: str) -> tuple[tuple[str, str | None], ...]:
+    """A form in texts and the fields behind them; nothing but plain names stands in braces."""
+    try:
+        found = list(Formatter().parse(form))
+    except ValueError as problem:
+        raise ConfigError(f"form: {form!r} cannot be read: {problem}; write {{{{ for a brace that is meant") from None
+    names = [name for _, name, _, _ in found if name is not None]
+    if any(not name.isidentifier() or spec or how for _, name, spec, how in found if name is not None):
+        raise ConfigError(f"form: {form!r} has more than a name in braces; write {{text}} and {{label}}")
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise ConfigError(f"form: {form!r} has the fields {', '.join(names) or 'none'}; name what is given and what is "
+                          "asked for, each once, as in 'Review: {text} Mood: {label}'")  # fmt: skip
+    joined = merged([(literal, name) for literal, name, _, _ in found])
+    if any(not literal for literal, name in joined[1:] if name is not None):
+        raise ConfigError(f"form: two fields of {form!r} touch each other; put something between them")
+    return tuple(joined)
+
+
+def merged(parts: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
+    """Texts that an escaped brace has cut are one again."""
+    joined: list[tuple[str, str | None]] = []
+    for literal, name in parts:
+        if joined and joined[-1][1] is None:
+            literal = joined.pop()[0] + literal
+        joined.append((literal, name))
+    return joined
+
+
+def value_of(record: Mapping[str, Any], name: str, where: str) -> str:
+    try:
+        value = record[name]
+    except (KeyError, DataError):
+        there = ", ".join(record) or "nothing"
+        raise DataError(f"{where}: no {name!r}, which the form asks for; it has {there}") from None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise DataError(f"{where}: its {name} is {value!r}, and no text")
+    return str(value)

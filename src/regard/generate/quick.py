@@ -1,0 +1,76 @@
+"""Quick: a model's weights laid out for the CPU that asks it.
+
+    model.quicken()          fp32   the same answers to rounding, the same memory
+    model.quicken("bf16")    half the memory, half the time of a token
+    model.quicken("int8")    a quarter; each row of a weight has a scale of its own
+
+Who writes token by token multiplies a few rows by all the weights: that waits for memory, and is done in C
+(`regard.native`). Who reads whole texts, or searches with many beams, multiplies many rows: there oneDNN has the
+weights in its own order.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard import config
+from regard.core.model import Transformer
+from regard.native.build import library
+from regard.native.held import KINDS, Held, hold
+
+LARGE = 8_000_000  # weights
+
+
+def quicken(model: nn.Module, weights: str = "fp32") -> None:
+    """Hold the weights of every map so, in place; a model is asked then, and neither trained nor saved."""
+    if weights not in KINDS:
+        raise config.ConfigError(f"weights: no {weights!r}; there are {', '.join(KINDS)}")
+    check(model)
+    library()
+    many, done = not writes(model), dict[int, nn.Parameter]()
+    for part in model.modules():
+        if isinstance(part, nn.Linear) or isinstance(part, nn.Embedding) and not many:  # packed: no rows to look up
+            name = id(part.weight)  # tied weights stay tied
+            if name not in done:
+                kept = hold(part.weight, weights, pack=many and weights != "int8")
+                done[name] = nn.Parameter(kept, requires_grad=False)
+            part.weight = done[name]
+
+
+def worth(model: nn.Module) -> bool:
+    """Whether laying out pays: fp32 on the CPU, and more weights than its caches hold."""
+    every = list(model.parameters())
+    plain = all(each.device.type == "cpu" and each.dtype == torch.float32 for each in every)
+    return plain and sum(each.numel() for each in every) >= LARGE
+
+
+def check(model: nn.Module) -> None:
+    kinds = {(each.device.type, each.dtype) for each in model.parameters()}
+    if any(isinstance(each, Held) for each in model.parameters()):
+        raise config.ConfigError("weights: they are held already; load the model again to hold them otherwise")
+    if kinds != {("cpu", torch.float32)}:
+        said = ", ".join(sorted(f"{str(kind).removeprefix('torch.')} on {device}" for device, kind in kinds))
+        raise config.ConfigError(f"weights: only fp32 on the CPU can be held otherwise, and these are {said}; load the "
+                                 "model with device='cpu', dtype='fp32'")  # fmt: skip
+
+
+def refuse_held(model: nn.Module, verb: str) -> None:
+    if (kind := held(model)) is not None:
+        raise config.ConfigError(f"weights: they are held as {kind} to be asked, and cannot be {verb} so; load the "
+                                 "model again without weights")  # fmt: skip
+
+
+def held(model: nn.Module) -> str | None:
+    """How the weights are held that were laid out, if any were."""
+    found: Any = next((each for each in model.parameters() if isinstance(each, Held)), None)
+    if found is None:
+        return None
+    return {torch.bfloat16: "bf16", torch.int8: "int8"}.get(found.kept.dtype, "fp32")
+
+
+def writes(model: nn.Module) -> bool:
+    """Whether a model goes on token by token: few rows at a time."""
+    if not isinstance(model, Transformer) or model.encoder is not None or model.c.head.kind != "vocabulary":
+        return False
+    return all(not each[False, False].ahead for each in getattr(model.trunk, "masks", []))

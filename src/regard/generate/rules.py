@@ -1,0 +1,189 @@
+"""Rules: what may be said next, so that the whole matches a regular expression or is JSON of a schema.
+
+    regex  [0-9]{2}:[0-9]{2}      said so far  1 7          may come next   :  and every token that begins with it
+                                               1 7 : 0 5                    the end, and nothing else
+
+`llguidance` (extra `constrain`) walks the expression or the schema byte by byte, and all tokens of the vocabulary along
+with it. Every token whose bytes fit may be said, however a text is usually cut into tokens. An end token may come where
+the text may end; where there is none, the text is over when nothing more fits.
+"""
+
+import json
+import re
+import warnings
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from regard import config
+from regard.config import ConfigError, RunError
+from regard.generate.choosing import Rule
+from regard.text.inside import bytes_inside
+
+if TYPE_CHECKING:
+    from regard.text import Tokenizer
+
+LONGEST, LARGEST = 10_000, 200_000  # characters of a regex, and of a schema
+# JSON as json.dumps writes it: free spaces would let a model write nothing else for ever.
+LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+HEADER = '%llguidance {"no_forcing": true}\nstart: '  # all that fits may be said, not only its usual tokens
+NO_BYTES = ("this tokenizer joins its tokens by rules of its own, so that none has bytes that a constraint could be "
+            "compared with; use a model with byte-level BPE, SentencePiece, characters or bytes")  # fmt: skip
+
+__all__ = ["Rule", "rule_of"]
+
+
+def rule_of(c: config.Sampling, tokenizer: "Tokenizer", vocab: int, ends: frozenset[int]) -> Rule | None:
+    """The rule that settings ask for, at its beginning: for one row, as `copy` makes it for others. None if none."""
+    if c.regex is None and c.schema is None:
+        return None
+    words = vocabulary(tokenizer, vocab, ends)
+    rule = Matched(words, *(expression(c.regex, words) if c.regex is not None else shape(c.schema or "")), ends)
+    rule.allowed()  # what can never be said is refused here
+    return rule
+
+
+class Matched:
+    """One row's place in a grammar. What it is told later than an end token, it does not hear."""
+
+    def __init__(self, words: "Words", setting: str, grammar: str, ends: frozenset[int]) -> None:
+        guide, self.setting, self.words, self.ends, self.over = library(), setting, words, ends, False
+        limits = guide.LLParserLimits(verbose_errors=False)
+        self.matcher = guide.LLMatcher(
+            words.inner, guide.LLMatcher.grammar_from_lark(HEADER + grammar), log_level=0, limits=limits
+        )
+        if self.matcher.is_error():
+            raise ConfigError(f"{setting}: {plainly(self.matcher.get_error())}")
+
+    def allowed(self) -> Tensor:
+        """(V,) which ids may come next; none when the text is over."""
+        none = torch.zeros(self.words.count, dtype=torch.bool)
+        if self.over:
+            return none
+        fits = torch.frombuffer(bytearray(self.matcher.compute_logit_bias()), dtype=torch.uint8) > 0
+        if self.matcher.is_error():
+            raise self.fault()
+        found, whole = fits[: self.words.count], bool(fits[self.words.count])
+        found[list(self.ends)] = whole
+        self.over = whole and not bool(found.any())
+        return found
+
+    def tell(self, id: int) -> None:
+        if self.over or id in self.ends:
+            self.over = True
+        elif not self.matcher.consume_token(id):
+            raise RunError(f"{self.setting}: token {id} does not fit what was said before")
+
+    def copy(self) -> "Matched":
+        other = object.__new__(Matched)
+        other.__dict__ |= self.__dict__ | {"matcher": self.matcher.deep_copy()}
+        return other
+
+    def fault(self) -> ConfigError:
+        why = plainly(self.matcher.get_error())
+        if "NoExtension" in why:
+            return ConfigError(f"{self.setting}: nothing that this model can say fits it; its vocabulary lacks what "
+                               "comes next, or no text fits at all")  # fmt: skip
+        return ConfigError(f"{self.setting}: it is too much to keep to: {why}; make it simpler")
+
+
+# ---------------------------------------------------------------- from settings to grammars
+
+
+def expression(regex: str, words: "Words") -> tuple[str, str]:
+    """A regular expression, as Python and the library both understand it; \\d, \\w and \\s are of ASCII."""
+    if len(regex) > LONGEST:
+        raise ConfigError(f"regex: {len(regex):,} characters are more than {LONGEST:,}; make it shorter")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # "possible nested set": what the library has, and Python may have one day
+            re.compile(regex)
+    except (re.error, Warning, RecursionError, OverflowError) as problem:
+        raise ConfigError(f"regex: {shown(regex)} cannot be read: {problem}") from None
+    text = library().regex_to_lark(regex, "dws")
+    if words.alphabet is None:
+        return "regex", f"/{text}/"
+    return "regex", f"TEXT\nTEXT: RULE & WORDS\nRULE: /{text}/\nWORDS: /{words.alphabet}/"
+
+
+def shape(schema: str) -> tuple[str, str]:
+    """A JSON schema; what the library does not know of it is refused, not passed over."""
+    if len(schema) > LARGEST:
+        raise ConfigError(f"schema: {len(schema):,} characters are more than {LARGEST:,}; make it shorter")
+    try:
+        told = json.loads(schema)
+    except (ValueError, RecursionError) as problem:
+        raise ConfigError(f"schema: {shown(schema)} is no JSON: {problem}") from None
+    if not isinstance(told, dict):
+        raise ConfigError(f"schema: expected an object such as {{\"type\": \"string\"}}, got {shown(schema)}")
+    return "schema", f"%json {json.dumps(told | {'x-guidance': LAYOUT})}"
+
+
+def shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:59]}…")
+
+
+def plainly(problem: str) -> str:
+    """The library's words without the grammar that it was given, in one line."""
+    told = [line.strip() for line in problem.splitlines() if line.strip() and not re.match(r"\s*(\d+ \||\^)", line)]
+    reason = next((line for line in told if line.startswith("error: ")), told[0] if told else "")
+    around = r"^error: |^at \d+\(\d+\): (failed to compile JSON schema: )?|\(in \w+\): ?|<non-verbose/>$"
+    return re.sub(around, "", reason)
+
+
+# ---------------------------------------------------------------- vocabularies
+
+
+class Words:
+    """A vocabulary as the library walks it: the bytes of `count` ids, and one more that stands for the end.
+
+    `alphabet` is the expression of all that can be said, where that is not every text.
+    """
+
+    def __init__(self, spelt: list[bytes], count: int) -> None:
+        self.count, self.tokens = count, [*spelt[:count], *[b""] * (count - len(spelt)), b""]
+        self.eos_token_id, self.bos_token_id, self.is_tokenizer_wrapper = count, None, True
+        self.special_token_ids = [id for id, spelling in enumerate(self.tokens) if not spelling]
+        self.inner = library().LLTokenizer(self, n_vocab=count + 1, eos_token=count, slices=[])
+        self.alphabet = alphabet(set(self.tokens) - {b""})
+
+    def __call__(self, text: str) -> list[int]:
+        raise NotImplementedError("how a text is usually cut into tokens makes no difference here")
+
+
+KNOWN: "WeakKeyDictionary[Tokenizer, dict[tuple[int, frozenset[int]], Words]]" = WeakKeyDictionary()
+
+
+def vocabulary(tokenizer: "Tokenizer", vocab: int, ends: frozenset[int]) -> Words:
+    """Made once for a tokenizer. An end token is not part of the text, whatever it is called."""
+    known = KNOWN.setdefault(tokenizer, {})
+    if (vocab, ends) not in known:
+        if (spelt := bytes_inside(tokenizer)) is None:
+            raise config.DataError(NO_BYTES)
+        known[vocab, ends] = Words([b"" if id in ends else each for id, each in enumerate(spelt)], vocab)
+    return known[vocab, ends]
+
+
+def alphabet(tokens: set[bytes]) -> str | None:
+    """All texts of these tokens, for those who cannot say every byte: a rule must not lead where no token goes on."""
+    if len({token for token in tokens if len(token) == 1}) == 256:
+        return None
+    try:
+        texts = sorted(token.decode() for token in tokens)
+    except UnicodeDecodeError:
+        return None  # parts of characters, but not all of them: where they end is found when it is met
+    said: str = library().regex_to_lark(f"({'|'.join(map(re.escape, texts))})*", "")
+    return said
+
+
+@cache
+def library() -> Any:
+    try:
+        return import_module("llguidance")
+    except ImportError:
+        raise ConfigError("regex and schema: texts are kept to them by llguidance, which is not here; pip install "
+                          "'regard[constrain]'") from None  # fmt: skip

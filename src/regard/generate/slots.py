@@ -1,0 +1,149 @@
+"""Slots: texts of different lengths side by side in one cache, each in a row that knows nothing of the others.
+
+    row 0   T h e   c a t   s a t ▮          running: its next token goes to ▮
+    row 1   O n c e   u p ░                  its prompt is being read: what the step writes at ░ is written over
+    row 2   ░                                free: so is this
+            └────────── capacity ──────────┘
+
+A step always computes all rows, free ones included, with one token each. So its shapes never change, and neither does
+what a row computes: its bits do not depend on who its neighbours are.
+
+That they do not depend on the row either is not for granted. A product of matrices works on several rows at a time, and
+the few left at the end may be rounded in another way: with MKL, of 5, 6 or 7 rows some differ, of 4 or 8 none. And
+torch's fused attention gives each thread a desk of its own; by where that lies in memory, MKL adds up in another order,
+so the rows of the second thread differ from those of the first. Our own kernel (`regard.native`) has one order. So a
+step is tried at the start, and has as many rows as it takes for all to say the same.
+"""
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from regard.core.cache import Cache, Entry
+from regard.core.model import Transformer
+from regard.generate.session import still
+from regard.native.build import library
+
+Forward = Callable[[Tensor, Cache], Tensor]  # ids (B, N) -> logits (B, V) after the last
+TILES = (4, 8, 16)  # rows that products take at a time
+
+
+class Slots:
+    """The rows of one cache. `filled` counts what each holds; those that are `running` say a token a step."""
+
+    def __init__(self, model: Transformer, forward: Forward, count: int, capacity: int) -> None:
+        self.forward, self.count, self.capacity = forward, count, capacity
+        self.cache = even(model, forward, count, capacity)
+        self.rows, device = len(self.cache.length), self.cache.length.device
+        self.filled, self.free, self.running = [0] * count, list(range(count)), set[int]()
+        self.live = torch.zeros(self.rows, dtype=torch.bool, device=device)  # True for those that are running
+        self.rest = torch.zeros(self.rows, dtype=torch.long, device=device)  # where rows that are not live write
+        self.logits = torch.empty(0)  # (rows, V) after the newest token of each; whoever joins brings its own
+
+    def take(self) -> int:
+        """A free row, the first one: rows of the same place do the same work."""
+        self.free.sort()
+        return self.free.pop(0)
+
+    def copy(self, row: int, nursery: Cache, start: int, end: int) -> None:
+        """A piece of a prompt that was read elsewhere."""
+        for mine, read in zip(parts(self.cache, row, start, end), parts(nursery, 0, start, end), strict=True):
+            mine.copy_(read)
+        self.filled[row] = end
+        self.rest[row] = end
+
+    def join(self, row: int, nursery: Cache, logits: Tensor) -> None:
+        """The whole prompt was copied: from now on the row takes part. `logits` (1, V) are those after its end."""
+        cache = self.cache
+        for mine, read in ((cache.order, nursery.order), (cache.real, nursery.real), (cache.length, nursery.length)):
+            mine[row].copy_(read[0])
+        if not len(self.logits):
+            self.logits = logits.new_zeros(self.rows, logits.shape[-1])
+        self.logits[row].copy_(logits[0])
+        self.live[row] = True
+        self.running.add(row)
+
+    def feed(self, ids: Tensor) -> None:  # (rows,)
+        """One more token in every live row; the others are fed as well, and forget it."""
+        cache = self.cache
+        cache.length.copy_(torch.where(self.live, cache.length, self.rest))
+        cache.next.copy_(cache.length)  # no row has padding
+        cache.used, cache.fresh = max(self.filled), False
+        self.logits = self.forward(torch.where(self.live, ids, 0)[:, None], cache)
+        for row in self.running:
+            self.filled[row] += 1
+
+    def leave(self, row: int) -> None:
+        """Free again, and clean: not even a weight of zero would make a NaN harmless to the next one."""
+        wipe(self.cache, row, min(self.filled[row] + 1, self.capacity))
+        self.live[row], self.rest[row], self.filled[row] = False, 0, 0
+        self.running.discard(row)
+        self.free.append(row)
+
+
+def parts(cache: Cache, row: int, start: int, end: int) -> list[Tensor]:
+    """Views of what a row remembers of its tokens from `start` to `end`; a state is whole, it sums up all before."""
+    return [
+        table[row, :, start:end] if isinstance(entry, Entry) else table[row]
+        for entry in cache.entries
+        for table in entry.tables()
+    ]
+
+
+def states(cache: Cache, row: int) -> list[Tensor]:
+    """Views of a row's states alone: what cannot be found again among keys and values."""
+    return [table[row] for entry in cache.entries if not isinstance(entry, Entry) for table in entry.tables()]
+
+
+def wipe(cache: Cache, row: int, end: int) -> None:
+    """No keys and values up to `end`, and no token is there."""
+    for table in (table for entry in cache.entries if isinstance(entry, Entry) for table in entry.tables()):
+        table[row, :, :end].zero_()
+    cache.real[row].zero_()
+    cache.order[row].zero_()
+
+
+def size(cache: Cache) -> int:
+    """Bytes."""
+    return sum(table.nbytes for table in cache.tables())
+
+
+# ---------------------------------------------------------------- how many rows
+
+
+def even(model: Transformer, forward: Forward, count: int, capacity: int) -> Cache:
+    """An empty cache of `count` rows or a few more, so that a token gives the same bits in every one of them."""
+    library()  # attention whose sums do not depend on the thread; asked for now, it stays what it is while texts run
+    for rows in dict.fromkeys([count, *(-(-count // tile) * tile for tile in TILES)]):
+        cache = model.cache(rows, capacity)
+        with still(list(model.modules())):
+            same = alike(forward, cache, model.c.embed.vocab)
+        if same:
+            for row in range(rows):
+                wipe(cache, row, capacity)
+            return cache
+    warnings.warn(f"slots: with {count} rows this model's numbers differ by their row in the last bits, and with more "
+                  "as well; a text may depend on the slot it gets. One thread (OMP_NUM_THREADS=1) may help, or "
+                  "MKL_CBWR=AUTO where MKL computes", stacklevel=4)  # fmt: skip
+    return model.cache(count, capacity)
+
+
+def alike(forward: Forward, cache: Cache, vocab: int) -> bool:
+    """Whether all rows answer the same to the same token, behind the same past of several lengths."""
+    dice, every = torch.Generator().manual_seed(0), torch.arange(cache.capacity, device=cache.order.device)
+    for table in (table for entry in cache.entries if isinstance(entry, Entry) for table in entry.tables()):
+        table.copy_(torch.randn(table.shape[1:], generator=dice))
+    cache.order.copy_(every)
+    cache.fresh = False
+    for length in {cache.capacity - 1, cache.capacity // 2, cache.capacity // 3}:
+        cache.real.copy_(every < length)
+        cache.length.fill_(length)
+        cache.next.fill_(length)
+        cache.used = length
+        logits = forward(torch.full_like(cache.length, length % vocab)[:, None], cache)
+        logits = logits.nan_to_num()  # who says NaN says it in all rows
+        if not torch.equal(logits, logits[:1].expand_as(logits)):
+            return False
+    return True

@@ -1,0 +1,114 @@
+"""The spellings of `transformers`: from_pretrained and save_pretrained, with the keywords that people pass.
+
+    model = regard.Transformer.from_pretrained("gpt2", torch_dtype="bfloat16", device_map="cuda")
+    model.save_pretrained("mine")
+
+They are `load` and `save`. A keyword is honoured, or refused in a sentence that says why: none is read and ignored.
+"""
+
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from regard.config import ConfigError, DataError
+from regard.config.names import did_you_mean
+from regard.zoo.models import packaged
+
+TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+WORDS = {"auto": "auto"} | {str(kind).removeprefix("torch."): word for kind, word in TYPES.items()}
+WORDS |= {word: word for word in TYPES.values()}
+
+# Keywords with the one value that changes nothing here, and why there is no other.
+SETTLED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "trust_remote_code": ((False, None), "code that comes with weights is never run here; what it says must be said as "
+                          "a config"),
+    "use_safetensors": ((True, None), "other files may run code when they are opened; convert them first"),
+    "low_cpu_mem_usage": ((True, None), "weights always go straight to their place"),
+    "safe_serialization": ((True, None), "weights are written as safetensors and as nothing else"),
+    "push_to_hub": ((False, None), "nothing is sent anywhere; `hf upload` sends a folder"),
+    "token": ((True, None), "`hf auth login` keeps one, or HF_TOKEN says it; in a program everybody would read it"),
+}  # fmt: skip
+READ = ("dtype", "torch_dtype", "device_map", "revision", "token", "local_files_only", "trust_remote_code",
+        "use_safetensors", "low_cpu_mem_usage")  # fmt: skip
+WRITTEN = ("safe_serialization", "push_to_hub")
+
+
+class Spelt:
+    """A model that is also opened and saved as `transformers` spells it."""
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, **given: Any) -> Self:
+        """`regard.load`, and the model must be of this class."""
+        model = from_pretrained(name, **given)
+        if not isinstance(model, cls):
+            found = type(model).__name__
+            raise DataError(f"{name}: holds {found} and not {cls.__name__}; use regard.{found}.from_pretrained, or "
+                            "regard.load, which opens both")  # fmt: skip
+        return model
+
+    def save_pretrained(self, path: str | Path, **given: Any) -> None:
+        """The same as `save`."""
+        settled(given, WRITTEN, "save_pretrained")
+        self.save(path)  # type: ignore[attr-defined]
+
+
+def from_pretrained(name: str | Path, **given: Any) -> Any:
+    """`regard.load` with the keywords of `transformers`: dtype or torch_dtype, device_map, revision, ...
+
+    Without a device_map the model stays on the CPU, as it does there; and "gpt2" is an id unless it is a folder here.
+    """
+    from regard.generate.opening import load
+
+    settled(given, READ, "from_pretrained")
+    if "dtype" in given and "torch_dtype" in given:
+        raise ConfigError("torch_dtype: dtype is given as well; keep one of the two")
+    key = "torch_dtype" if "torch_dtype" in given else "dtype"
+    where = place(name, given.get("revision"), given.get("local_files_only"))
+    return load(where, device=device(given.get("device_map")), dtype=dtype(key, given.get(key)))
+
+
+def place(name: str | Path, revision: str | None, local: bool | None) -> str | Path:
+    """What `load` calls it: a folder, a packaged model, or an id with its revision."""
+    if Path(name).exists() or packaged(name) is not None:
+        if revision is not None:
+            raise ConfigError(f"revision: {name} is a folder here, which has none; leave it out")
+        return name
+    if local:
+        raise ConfigError(f"local_files_only: {name} is no folder here; with HF_HUB_OFFLINE=1 in the environment "
+                          "models come from the cache alone")  # fmt: skip
+    text = str(name)
+    text = f"hf:{text}" if "/" not in text and not text.startswith("hf:") else text
+    return text if revision is None else f"{text.partition('@')[0]}@{revision}"
+
+
+def settled(given: dict[str, Any], known: tuple[str, ...], verb: str) -> None:
+    """Refuse what is not known, and what cannot be otherwise."""
+    for word, value in given.items():
+        if word not in known:
+            raise ConfigError(f"{verb}: no keyword {word!r}{did_you_mean(word, known)} there are {', '.join(known)}")
+        if word in SETTLED and not any(value is one for one in SETTLED[word][0]):
+            said = word if word == "token" else f"{word}={value!r}"  # a secret stays one
+            raise ConfigError(f"{verb}: {said} is refused: {SETTLED[word][1]}")
+
+
+def dtype(key: str, said: Any) -> str:
+    """Our word for a type; as the weights are stored unless said."""
+    word = TYPES.get(said) if isinstance(said, torch.dtype) else WORDS.get("auto" if said is None else str(said))
+    if word is None:
+        raise ConfigError(f"{key}: no {said!r}; there are {', '.join(WORDS)}, and the same of torch")
+    return word
+
+
+def device(said: Any) -> str:
+    """One device for the whole model: a model is not spread over several here."""
+    if isinstance(said, dict):
+        places = set(said.values())
+        said = places.pop() if set(said) == {""} else said
+    if said is None:
+        return "cpu"
+    if isinstance(said, int) and not isinstance(said, bool):
+        return f"cuda:{said}"
+    if isinstance(said, str | torch.device):
+        return str(said)
+    raise ConfigError(f"device_map: {said!r}; a model stays whole here, so name one device: auto, cpu, cuda or cuda:1")

@@ -1,0 +1,120 @@
+"""Requests for an engine, and what was told of each: for tests."""
+
+import random
+from dataclasses import dataclass, field
+
+from generate.made import POSITIONS, V, lively, model
+
+from regard import config as C
+from regard.generate.engine import Asked, Busy, Engine, Ticket, Told
+from regard.generate.manner import Manner
+from regard.generate.model import Transformer
+
+HOT = dict(temperature=1.3)
+WAYS = [{}, HOT, HOT | {"top_p": 0.9, "repetition": 1.2}, {"frequency": 0.5}, HOT | {"no_repeat": 2}]
+
+
+def mixed(mixer: C.Mixer) -> Transformer:
+    return model(POSITIONS["none"], mixer=mixer)
+
+
+def stacked(cell: str) -> Transformer:
+    c = C.Transformer(embed=C.Embed(vocab=V), trunk=C.Recurrent(dim=12, depth=2, cell=cell, mask="causal", dropout=0.0),
+                      head=C.Vocabulary(tied=False))  # fmt: skip
+    return lively(c)
+
+
+MODELS = {
+    "learned": lambda: model(POSITIONS["learned"]),
+    "grouped": lambda: model(attention=C.Attention(heads=4, groups=2, width=6)),
+    "alibi": lambda: model(POSITIONS["alibi"]),
+    "window": lambda: model(mask="causal & window(5)"),
+    "prefix": lambda: model(mask="prefix(4)"),
+    "linear": lambda: model(POSITIONS["sinusoidal"], attention=C.Attention(heads=3, width=4, kernel="linear")),
+    "space": lambda: mixed(C.Space()),
+    "lstm": lambda: stacked("lstm"),
+    "cnn": lambda: stacked("cnn"),
+}
+
+
+def small(name: str, double: bool = False) -> Transformer:
+    """One of the models in float32, with an end token that does come."""
+    one = MODELS[name]()
+    one.manner = Manner(ends=frozenset({3}))
+    return one if double else one.float()
+
+
+@dataclass(eq=False)
+class Client:
+    """Asks, and keeps all that it hears."""
+
+    asked: Asked
+    told: list[Told] = field(default_factory=list)
+    ticket: Ticket | None = None
+
+    def hear(self, told: Told) -> None:
+        self.told.append(told)
+
+    @property
+    def ids(self) -> list[int]:
+        return [each.id for each in self.told if each.id is not None]
+
+    @property
+    def bits(self) -> list[tuple]:
+        """Everything but how it was come by."""
+        return [(each.id, each.logprob, each.others, each.reason) for each in self.told]
+
+    @property
+    def reason(self) -> str | None:
+        return self.told[-1].reason if self.told else None
+
+
+def client(ids, *, logprobs: int = 0, rule=None, **settings) -> Client:
+    return Client(Asked(ids=tuple(ids), c=C.Sampling(**dict(temperature=0.0, new=9) | settings), rule=rule,
+                        logprobs=logprobs))  # fmt: skip
+
+
+def ask(engine: Engine, *clients: Client) -> None:
+    for one in clients:
+        one.ticket = engine.submit(one.asked, one.hear)
+
+
+def run(engine: Engine, *clients: Client) -> None:
+    """All of them, until nothing is left."""
+    ask(engine, *clients)
+    while engine.step():
+        pass
+
+
+def alone(one: Client, engine: Engine) -> list[tuple]:
+    """What the same request is told when nobody else is there."""
+    again = Client(one.asked)
+    run(engine, again)
+    return again.bits
+
+
+def some(dice: random.Random, count: int, longest: int) -> list[Client]:
+    """Requests of all kinds; half of them begin alike."""
+    shared, made = [dice.randrange(V) for _ in range(longest)], []
+    for seed in range(count):
+        ids = [dice.randrange(V) for _ in range(dice.randint(4, longest))]
+        ids = shared[: dice.randint(0, longest - 1)] + ids[:4] if dice.random() < 0.5 else ids
+        how = dice.choice(WAYS)
+        made.append(client(ids[:longest], new=dice.randint(1, 12), seed=seed, logprobs=dice.choice([0, 0, 3]), **how))
+    return made
+
+
+def play(engine: Engine, clients: list[Client], dice: random.Random) -> list[Client]:
+    """They come when they like, and some leave in the middle; those who stayed to the end."""
+    coming, here = list(clients), []
+    while coming or engine.busy:
+        for _ in range(min(len(coming), dice.choice([0, 0, 1, 1, 4]))):
+            try:
+                ask(engine, coming[0])
+                here.append(coming.pop(0))
+            except Busy:
+                break
+        if here and dice.random() < 0.1:
+            dice.choice(here).ticket.cancel()
+        engine.step()
+    return [one for one in clients if one.reason != "cancelled"]

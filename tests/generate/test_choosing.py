@@ -1,0 +1,209 @@
+"""A chooser remembers what it must, forbids what it should, and branches with its memory and its random numbers."""
+
+import math
+
+import pytest
+import torch
+from generate.made import V, model, prompts, session, written
+from torch import Tensor
+
+from regard import config as C
+from regard import text
+from regard.generate.asked import sampling
+from regard.generate.choosing import Chooser
+from regard.generate.limits import Limits
+
+NONE = torch.zeros(V, dtype=torch.bool)
+WRONG = {
+    "new": -1, "shortest": -1, "temperature": math.nan, "top_k": 0, "top_p": math.nan, "min_p": -0.1, "typical": 0.0,
+    "repetition": math.inf, "frequency": math.nan, "presence": -math.inf, "no_repeat": 0, "bias": {3: math.nan},
+    "seed": -1, "stop": ("",),
+}  # fmt: skip
+
+
+class Only:
+    """A rule: these ids, one after the other, then the end."""
+
+    def __init__(self, ids: list[int], end: int | None = None) -> None:
+        self.ids, self.end, self.heard = ids, end, list[int]()
+
+    def allowed(self) -> Tensor:
+        left = self.ids[len(self.heard) :]
+        may = left[:1] or ([] if self.end is None else [self.end])
+        return torch.isin(torch.arange(V), torch.tensor(may, dtype=torch.long))
+
+    def tell(self, id: int) -> None:
+        self.heard.append(id)
+
+    def copy(self) -> "Only":
+        other = Only(self.ids, self.end)
+        other.heard = list(self.heard)
+        return other
+
+
+def ruled(rules: list, **settings) -> list[list[int]]:
+    from regard.generate.session import Session
+
+    limits = Limits(ends=settings.pop("ends", frozenset()))
+    one = Session(model(), prompts(*[4] * len(rules)), C.Sampling(**settings), limits, rules=rules)
+    rows: list[list[int]] = [[] for _ in rules]
+    for ids in one:
+        for row, id in zip(rows, ids, strict=True):
+            row += [] if id is None else [id]
+    return rows
+
+
+@pytest.mark.parametrize("warmth", [0.0, 1.3])
+def test_a_rule_is_kept_by_its_row_alone(warmth):
+    free, bound = ruled([None, Only([5, 3, 5, 9], 2)], new=9, temperature=warmth, seed=1, ends=frozenset({2}))
+
+    assert bound == [5, 3, 5, 9, 2] and len(free) <= 9
+
+
+def test_a_row_that_may_say_nothing_more_has_ended_without_an_end_token():
+    assert ruled([Only([5, 3])], new=9) == [[5, 3]]
+
+
+@pytest.mark.parametrize("warmth", [0.0, 1.3])
+def test_no_token_comes_twice_and_when_all_are_said_the_text_is_over(warmth):
+    texts = prompts(2)
+    (said,) = written(model(), texts, new=99, no_repeat=1, temperature=warmth, seed=1)
+
+    assert sorted({*said, *texts[0]}) == list(range(V)) and len(said) == V - len(set(texts[0]))
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_search_that_may_say_nothing_more_has_found_what_it_has(beams):
+    one, texts = model(), prompts(2, 5)
+    for text_, found in zip(texts, one.search(texts, new=99, beams=beams, best=beams, no_repeat=1), strict=True):
+        assert len(found) == beams
+        assert all(sorted({*text_, *each.ids}) == list(range(V)) for each in found)
+        assert all(len(each.ids) == V - len(set(text_)) for each in found)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_no_run_comes_twice(size):
+    texts = prompts(5, 9)
+    for text_, said in zip(texts, written(model(), texts, new=80, no_repeat=size), strict=True):
+        whole = [*text_, *said]
+        runs = [tuple(whole[place : place + size]) for place in range(len(whole) - size + 1)]
+        assert len(set(runs[len(text_) - size + 1 :])) == len(runs) - (len(text_) - size + 1)
+
+
+def test_frequency_and_presence_are_paid_for_what_was_said_and_not_for_the_prompt():
+    chooser = Chooser(C.Sampling(frequency=0.5, presence=0.25), [[3, 3], [4]], NONE, seed=0)
+    assert torch.equal(chooser.left(torch.zeros(2, V)), torch.zeros(2, V, dtype=torch.float64))
+    for ids in ([5, 6], [5, None], [7, None]):
+        chooser.tell(ids)
+    left = chooser.left(torch.zeros(2, V))
+
+    assert left[0, [3, 5, 6, 7]].tolist() == [0, -1.25, 0, -0.75]
+    assert left[1, [4, 5, 6]].tolist() == [0, 0, -0.75]
+
+
+def test_a_high_price_on_frequency_makes_a_text_more_varied():
+    texts = prompts(5, 9)
+    plain, dear = (written(model(), texts, new=40, frequency=price) for price in (0.0, 5.0))
+
+    assert sum(len(set(row)) for row in dear) > sum(len(set(row)) for row in plain)
+
+
+def test_an_end_waits_for_the_shortest_text():
+    free = written(model(), prompts(5), new=30)[0]
+    end = free[2]
+    one, texts = model(), prompts(5)
+    soon = written(one, texts, new=30, ends=frozenset(range(V)))[0]
+    late = written(one, texts, new=30, ends=frozenset({end, *range(V // 2)}), shortest=12)[0]
+
+    assert len(soon) == 1 and len(late) > 12
+
+
+def test_a_bias_moves_one_token_and_minus_infinity_forbids_it():
+    one, texts = model(), prompts(5)
+    free = written(one, texts, new=20)[0]
+
+    assert free[0] not in written(one, texts, new=20, bias={free[0]: -math.inf})[0]
+    assert set(written(one, texts, new=20, bias={7: 1e6})[0]) == {7}
+
+
+def test_ids_that_may_not_begin_come_later():
+    chooser = Chooser(C.Sampling(temperature=0.0), [[1]], NONE, seed=0, begin=frozenset({4}))
+    logits = torch.zeros(1, V).index_fill(1, torch.tensor([4]), 3.0)
+    first = int(chooser.choose(logits))
+    chooser.tell([first])
+
+    assert first != 4 and int(chooser.choose(logits)) == 4
+
+
+def test_plain_choosing_is_greedy_with_nothing_to_remember():
+    greedy = dict(temperature=0.0)
+
+    assert Chooser(C.Sampling(**greedy), [[1]], NONE, seed=0).plain
+    assert Chooser(C.Sampling(**greedy, top_k=3, typical=0.5), [[1]], NONE, seed=0).plain
+    for other in (dict(no_repeat=2), dict(repetition=1.1), dict(presence=0.1), dict(bias={1: 1.0})):
+        assert not Chooser(C.Sampling(**greedy, **other), [[1]], NONE, seed=0).plain
+    assert not Chooser(C.Sampling(**greedy), [[1]], NONE, seed=0, rules=[Only([1])]).plain
+
+
+def test_plain_choosing_is_choosing():
+    logits, barred = torch.randn(5, V), torch.arange(V) % 3 == 0
+    logits[2, 4] = torch.nan
+    plain = Chooser(C.Sampling(temperature=0.0), [[1]] * 5, barred, seed=0)
+    other = Chooser(C.Sampling(temperature=0.0, no_repeat=9), [[1]] * 5, barred, seed=0)
+
+    assert plain.choose(logits).tolist() == other.choose(logits).tolist()
+    assert plain.choose(logits)[2] == -1
+
+
+def test_a_branch_remembers_and_neither_hears_the_other():
+    c = C.Sampling(frequency=1.0, repetition=1.2, no_repeat=2)
+    one = Chooser(c, [[1, 2], [3]], NONE, seed=4, rules=[None, Only([5, 6, 7])])
+    one.tell([4, 5])
+    other = one.copy()
+    logits = torch.randn(2, V, dtype=torch.float64)
+
+    assert torch.equal(one.left(logits), other.left(logits))
+    assert [one.choose(logits).tolist() for _ in range(9)] == [other.choose(logits).tolist() for _ in range(9)]
+    one.tell([9, 6])
+    assert not torch.equal(one.left(logits), other.left(logits))
+
+
+@pytest.mark.parametrize("name, value", WRONG.items(), ids=WRONG)
+def test_a_setting_that_means_nothing_is_refused_by_its_name(name, value):
+    with pytest.raises(ValueError, match=rf"^({name}|add): "):
+        C.Sampling(**{name: value})
+    with pytest.raises(C.ConfigError, match=rf"^{name}"):
+        sampling({name: value})
+
+
+def test_a_bias_is_given_in_many_ways_and_means_the_same():
+    spoken = text.train(C.Characters(), ["abc"])
+    [id] = spoken.encode("b")
+    want = (C.Nudge(id=id, add=-2.0),)
+
+    for bias in ({id: -2}, {"b": -2.0}, [f"{id}=-2"], ["b=-2"], want, [{"id": id, "add": -2}]):
+        assert sampling({"bias": bias}, spoken).bias == want
+
+
+ODD = {
+    "twice": ([{"id": 3, "add": 1}, {"id": 3, "add": 2}], "^bias: token 3 is given twice"),
+    "no number": (["3=x"], "^bias: '3=x' is not a token and a number"),
+    "text without a tokenizer": ({"b": 1}, "^bias: 'b' is a text, and this model has no tokenizer"),
+    "an id below zero": ({-1: 2}, r"^bias\[0\].id: -1 is less than 0"),
+}
+
+
+@pytest.mark.parametrize("bias, message", ODD.values(), ids=ODD)
+def test_a_bias_that_means_nothing_is_told_in_a_sentence(bias, message):
+    with pytest.raises(C.ConfigError, match=message):
+        sampling({"bias": bias})
+
+
+def test_a_bias_beyond_the_vocabulary_is_refused():
+    with pytest.raises(C.ConfigError, match=f"^bias: token {V} is outside the model's vocabulary of {V}"):
+        session(model(), prompts(3), bias={V: 1.0})
+
+
+def test_a_model_that_may_say_nothing_is_refused():
+    with pytest.raises(C.ConfigError, match="^no text can be said: all tokens are forbidden"):
+        session(model(), prompts(3), known=0)

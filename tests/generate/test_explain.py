@@ -1,0 +1,152 @@
+"""An explanation is of the text that is made without it, its numbers add up, and the spoiler spoils only the greedy."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+from generate.made import POSITIONS, V, model
+
+from regard import config as C
+from regard import text
+from regard.generate.explain import Drawn, Searched
+from regard.generate.filters import choose, streams
+from regard.generate.model import Transformer
+from regard.generate.spoiler import GROUPS, WORDS, logits, shares
+from regard.generate.telling import told
+
+LETTERS = "abcdefghijklmnop .,"
+HOW = {
+    "greedy": dict(temperature=0),
+    "plain": dict(seed=3),
+    "cut": dict(temperature=0.7, top_k=7, top_p=0.8, min_p=0.02, seed=3),
+    "dear": dict(repetition=1.4, frequency=0.3, presence=0.2, no_repeat=1, bias={"a": 3.0, "b": -math.inf}, seed=3),
+    "typical": dict(typical=0.4, seed=3),
+}
+EVERY = pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+
+
+@pytest.fixture
+def one() -> Transformer:
+    made = model(POSITIONS["rotary"])
+    made.tokenizer = text.train(C.Characters(fallback=False), [LETTERS * 3])
+    assert len(made.tokenizer) <= V
+    return made
+
+
+@EVERY
+def test_the_text_is_the_one_that_is_made_without_an_explanation(one, how):
+    made = one.explain_generation("abc", new=6, **how)
+
+    assert isinstance(made, Drawn) and made.made.text == one.generate("abc", new=6, **how)
+    assert [choice.chosen.id for choice in made.choices] == list(made.made.ids)
+
+
+@EVERY
+def test_what_is_kept_and_what_is_removed_is_all_there_was(one, how):
+    made = one.explain_generation("abc", new=6, **how)
+    with torch.no_grad():  # the first step's chances by the model itself, without a cache
+        first = one(torch.tensor([one.tokenizer.encode("abc")]))[0, -1].softmax(-1)
+    choice = made.choices[0]
+
+    for candidate in choice.candidates:
+        assert candidate.before == pytest.approx(float(first[candidate.id]))
+        assert candidate.token == one.tokenizer.piece(candidate.id)
+    assert choice.kept + sum(cut.removed for cut in choice.cuts) == V
+    assert 0 < choice.mass <= 1 + 1e-9 and choice.chosen.after > 0
+    if not any(cut.removed for cut in choice.cuts):
+        assert choice.mass == pytest.approx(1)
+
+
+def test_each_filter_is_named_in_turn_with_what_it_removed(one):
+    made = one.explain_generation("abc", new=3, temperature=0.5, top_k=4, bias={"b": -math.inf}, seed=1)
+    names = [cut.name for cut in made.choices[0].cuts if cut.name != "never"]
+    bias, _, top_k = made.choices[0].cuts[-3:]
+
+    assert names == ["bias", "temperature", "top_k"]
+    assert (bias.removed, bias.tokens) == (1, ("b",)) and top_k.removed == V - 1 - 4 - never(made)
+    assert made.choices[0].kept == 4
+
+
+def never(made: Drawn) -> int:
+    return sum(cut.removed for cut in made.choices[0].cuts if cut.name == "never")
+
+
+def test_where_nothing_is_left_to_say_the_last_choice_is_none(one):
+    known = len(one.tokenizer)
+    made = one.explain_generation("abc", new=40, no_repeat=1, seed=1)
+
+    assert len(made.choices) == known - 3 + 1 and made.choices[-1].chosen is None and made.choices[-1].kept == 0
+    assert made.made.reason == "end" and "nothing may be said" in told(made)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_tree_holds_every_text_that_was_found_and_its_probability(one, beams):
+    made = one.explain_generation("abc", new=5, beams=beams, best=beams)
+    assert isinstance(made, Searched)
+    for found in (made.made, *made.made.others):
+        [end] = [place for place, last in enumerate(made.steps[-1]) if last.fate == "ended" and last.score ==
+                 pytest.approx(found.score)]  # fmt: skip
+        ids, place = [], end
+        for step in reversed(made.steps):
+            ids.insert(0, step[place].id)
+            place = step[place].parent
+        assert tuple(ids) == found.ids and place is None
+    with torch.no_grad():
+        logs = one(torch.tensor([[*one.tokenizer.encode("abc"), *made.made.ids]])).log_softmax(-1)[0, 2:-1]
+    best = float(logs.gather(1, torch.tensor(made.made.ids)[:, None]).sum())
+
+    assert made.made.text == one.generate("abc", new=5, beams=beams)
+    assert max(last.log_p for last in made.steps[-1] if last.fate == "ended") == pytest.approx(best)
+
+
+def test_as_many_live_as_there_are_beams_and_only_they_have_children(one):
+    made = one.explain_generation("abc", new=5, beams=3)
+    for step, after in zip(made.steps, made.steps[1:], strict=False):
+        assert sum(each.fate == "lives" for each in step) == 3
+        assert {each.parent for each in after} <= {place for place, each in enumerate(step) if each.fate == "lives"}
+
+
+def test_a_tree_is_drawn_with_the_best_text_marked_once(one):
+    made = one.explain_generation("abc", new=4, beams=3)
+    drawing = told(made)
+
+    assert drawing.startswith("'abc'\n") and drawing.count("◄ best") == 1
+    lived = sum(each.fate != "died" for step in made.steps for each in step)
+    assert sum("†" not in line for line in drawing.splitlines()) == 1 + lived
+
+
+@pytest.mark.parametrize("how", [dict(top_k=3, seed=1), dict(beams=2)], ids=["drawn", "searched"])
+def test_an_explanation_is_plain_data(one, how):
+    made = dataclasses.asdict(one.explain_generation("abc", new=4, **how))
+
+    assert json.loads(json.dumps(made))["made"]["text"] == one.generate("abc", new=4, **how)
+
+
+def test_guesses_ahead_have_no_explanation(one):
+    with pytest.raises(C.ConfigError, match="^lookup: guesses ahead change how soon"):
+        one.explain_generation("abc", new=4, lookup=2)
+
+
+# ---------------------------------------------------------------- the spoiler effect
+
+
+@pytest.mark.spec("S109")
+def test_the_likeliest_word_speaks_for_the_minority_and_the_few_likeliest_for_the_majority():
+    assert sum(WORDS.values()) == pytest.approx(1) and sum(GROUPS["bad"].values()) < 0.5 < sum(GROUPS["good"].values())
+    [greedy] = choose(logits(), C.Sampling(temperature=0.0), streams(0, 1)).tolist()
+
+    assert list(WORDS)[greedy] in GROUPS["bad"]
+    assert shares(temperature=0) == {"bad": 1.0, "good": 0.0}
+    for k in range(3, len(WORDS) + 1):
+        assert shares(top_k=k)["good"] > 0.5
+
+
+@pytest.mark.spec("S109")
+def test_words_drawn_among_the_five_likeliest_are_mostly_good():
+    dice, c, words = streams(4, 400), C.Sampling(top_k=5), list(WORDS)
+    said = [words[id] for id in choose(logits().expand(400, -1), c, dice).tolist()]
+    good = sum(word in GROUPS["good"] for word in said) / len(said)
+
+    assert good == pytest.approx(shares(top_k=5)["good"], abs=0.07)
