@@ -1,0 +1,77 @@
+"""What is known without asking a model: who is there, how it goes, and how texts become ids."""
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from regard import config
+from regard.serve.house import House, Resident
+from regard.serve.prompts import check_ids
+from regard.serve.reading import Strict
+from regard.serve.refusals import Refusal, said
+from regard.serve.wire import Detokenizing, Tokenizing
+from regard.text import Tokenizer
+
+router = APIRouter(route_class=Strict)
+
+
+@router.get("/health")
+async def health(request: Request) -> Response:
+    """Whether requests are taken; 503 while the server closes, or when an engine has failed."""
+    house: House = request.app.state.house
+    return said({"status": house.status}, 200 if house.status == "ok" else 503)
+
+
+@router.get("/version")
+async def version() -> Response:
+    return said({"version": config.VERSION})
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    """The counters, as Prometheus reads them."""
+    house: House = request.app.state.house
+    return Response(house.figures.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> Response:
+    house: House = request.app.state.house
+    return said({"object": "list", "data": [shown(each) for each in house.residents.values()]})
+
+
+@router.get("/v1/models/{name:path}")
+async def model(request: Request, name: str) -> Response:
+    house: House = request.app.state.house
+    return said(shown(house.find(name)))
+
+
+def shown(resident: Resident) -> dict[str, str | int]:
+    return {"id": resident.name, "object": "model", "created": resident.made, "owned_by": "regard"}
+
+
+@router.post("/tokenize")
+async def tokenize(request: Request, asked: Tokenizing) -> Response:
+    """The ids of a text, and the pieces that they stand for; no special tokens are added."""
+    tokenizer = words_of(request, asked.model)
+    ids = await asyncio.to_thread(tokenizer.encode, asked.text)
+    return said({"ids": ids, "pieces": [tokenizer.piece(id) for id in ids]})
+
+
+@router.post("/detokenize")
+async def detokenize(request: Request, asked: Detokenizing) -> Response:
+    """The text that ids stand for."""
+    tokenizer = words_of(request, asked.model)
+    check_ids(asked.ids, len(tokenizer), "ids")
+    return said({"text": await asyncio.to_thread(tokenizer.decode, asked.ids)})
+
+
+def words_of(request: Request, name: str | None) -> Tokenizer:
+    house: House = request.app.state.house
+    resident = house.find(name)
+    if resident.model.tokenizer is None:
+        raise Refusal(400, f"model: {resident.name} has no tokenizer", param="model")
+    found: Tokenizer = resident.model.tokenizer
+    return found

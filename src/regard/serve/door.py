@@ -1,0 +1,155 @@
+"""The door: everything passes it before any route is looked for, so a route that somebody forgets is closed as well.
+
+    sizes of headers ──► Host ──► key ──► closing? ──► size of the body ──► routes
+         431             403      401       503          413, 408
+
+It also says on every answer that nothing in it is to be run or guessed, and tells the log and the counters of it.
+"""
+
+import asyncio
+import hmac
+import time
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from regard.serve import log
+from regard.serve.house import House
+from regard.serve.lines import Gone
+from regard.serve.refusals import Refusal, answered
+from regard.serve.settings import Settings, loopback
+
+OPEN = "/health"  # the one route that needs no key
+SAFE = {
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Door:
+    """Stands in front of an application; a house that is closing lets nobody in."""
+
+    def __init__(self, app: ASGIApp, house: House) -> None:
+        self.app, self.house, self.settings = app, house, house.settings
+        self.keys = tuple(key.encode() for key in self.settings.keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        if scope["type"] != "http":
+            return await send({"type": "websocket.close", "code": 1008})
+        visit = Visit(scope, receive, send, self.settings)
+        self.house.inside += 1
+        try:
+            self.check(scope, visit)
+            await self.app(scope, visit.receive, visit.send)
+        except Refusal as refusal:
+            await visit.refuse(refusal)
+        except Gone:
+            visit.status = 499  # as nginx says it; nobody is there to hear
+        except Exception as problem:  # a bug: told to the log, and to the client that there is one
+            log.told(**log.where(problem))
+            await visit.refuse(Refusal(500, "this is a bug in regard; the log of the server says where",
+                                       code="internal_error"))  # fmt: skip
+        finally:
+            self.tell(visit)
+            self.house.inside -= 1
+
+    def check(self, scope: Scope, visit: "Visit") -> None:
+        """Raises unless this request may come in."""
+        headers, limits = visit.headers, self.settings
+        size = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["query_string"])
+        if size + len(scope["path"]) > limits.header:
+            raise Refusal(431, f"the headers have more than {limits.header:,} bytes; send less", code="too_large")
+        if limits.near and not ours(headers.get("host", "")):
+            raise Refusal(403, "the Host of the request is not this machine; use the address that the server told, as "
+                          "with http://127.0.0.1", code="wrong_host")  # fmt: skip
+        if scope["path"] == OPEN:
+            return
+        if self.keys and not self.known(headers.get("authorization", "")):
+            what = "is wrong" if "authorization" in headers else "is missing"
+            raise Refusal(401, f"the key {what}; send it as Authorization: Bearer KEY",
+                          headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
+        if self.house.closing:
+            raise Refusal(503, "the server is closing; come again when it is back", code="closing",
+                          headers={"Retry-After": "10", "Connection": "close"})  # fmt: skip
+        if (length := headers.get("content-length", "0")).isdigit() and int(length) > limits.body:
+            raise visit.too_large()
+
+    def known(self, said: str) -> bool:
+        """Whether this is one of the keys, found out in the same time whichever it is and however near it comes."""
+        scheme, _, key = said.partition(" ")
+        given = key.strip().encode("latin-1", "replace")
+        found = [hmac.compare_digest(given, each) for each in self.keys]
+        return scheme.lower() == "bearer" and any(found)
+
+    def tell(self, visit: "Visit") -> None:
+        seconds, route = time.perf_counter() - visit.began, visit.route
+        self.house.figures.requests.labels(route, str(visit.status)).inc()
+        self.house.figures.seconds.labels(route).observe(seconds)
+        log.told(method=visit.method, route=route, status=visit.status, **visit.notes, seconds=round(seconds, 4))
+
+
+class Visit:
+    """One request on its way in and its answer on the way out."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Settings) -> None:
+        self.scope, self.incoming, self.outgoing, self.limits = scope, receive, send, limits
+        self.headers, self.began = Headers(scope=scope), time.perf_counter()
+        self.status, self.size, self.whole = 0, 0, False
+        self.notes: dict[str, Any] = {}
+        scope.setdefault("state", {})["notes"] = self.notes  # what routes want to be told of them
+
+    async def receive(self) -> Message:
+        """The next part of the body, in time and not too much of it; after the last one, only that somebody left."""
+        if self.whole:
+            return await self.incoming()
+        left = self.began + self.limits.patience - time.perf_counter()
+        try:
+            message = await asyncio.wait_for(self.incoming(), left)
+        except TimeoutError:
+            raise Refusal(408, f"the body did not come within {self.limits.patience:g} s", code="timeout",
+                          headers={"Connection": "close"}) from None  # fmt: skip
+        self.size += len(message.get("body", b""))
+        self.whole = not message.get("more_body", False)
+        if self.size > self.limits.body:
+            raise self.too_large()
+        return message
+
+    def too_large(self) -> Refusal:
+        return Refusal(413, f"the body has more than {self.limits.body:,} bytes; send less at a time")
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            for name, value in SAFE.items():
+                headers[name] = value
+        await self.outgoing(message)
+
+    async def refuse(self, refusal: Refusal) -> None:
+        """Answer with the refusal, unless the answer has begun."""
+        if not self.status:
+            await answered(refusal)(self.scope, self.receive, self.send)
+
+    @property
+    def method(self) -> str:
+        known = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH")
+        return self.scope["method"] if self.scope["method"] in known else "other"
+
+    @property
+    def route(self) -> str:
+        """The route as it is written down, not as it was asked for: clients must not invent labels."""
+        return getattr(self.scope.get("route"), "path", "none")
+
+
+def ours(host: str) -> bool:
+    """Whether a Host header names this machine: pages of other sites can have their name point here."""
+    name, colon, port = host.rpartition(":")
+    if not colon or not port.isdigit():  # there is no port: ] ends an address
+        name = host
+    return loopback(name.lower())

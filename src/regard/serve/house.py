@@ -1,0 +1,149 @@
+"""The models that are served, by name, each with the one thread that may touch it.
+
+    decoder             an Engine: many texts at a time, and other work between its steps
+    any other model     a worker: one piece of work after the other
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from regard import config
+from regard.config.names import did_you_mean
+from regard.generate.engine import Engine
+from regard.generate.forms import Template, template_of
+from regard.generate.limits import least, window
+from regard.generate.many import Answers
+from regard.generate.queueing import Busy
+from regard.serve.figures import Figures
+from regard.serve.refusals import Refusal
+from regard.serve.settings import Settings
+
+T = TypeVar("T")
+LONGEST = 64  # letters of a name that are repeated to who asked for it
+
+
+class Resident:
+    """One model under its name. What it cannot do is a sentence: `silent` for writing, `mute` for chats."""
+
+    def __init__(self, name: str, model: Any, settings: Settings) -> None:
+        self.name, self.model, self.most, self.made = name, model, settings.waiting, int(time.time())
+        self.silent, self.mute, self.form = silence(model), "", None
+        self.pending = 0
+        if not self.silent:
+            self.form, self.mute = chat_of(model)
+            if self.form is not None:  # an answer is over where the template ends it
+                model.manner = replace(model.manner, ends=model.manner.ends | self.form.ends)
+        self.engine: Engine | None = None
+        self.worker: ThreadPoolExecutor | None = None
+        if self.silent:
+            self.worker = ThreadPoolExecutor(1, thread_name_prefix=f"regard {name}")
+        else:
+            self.engine = Engine(model, slots=settings.slots, capacity=settings.capacity, waiting=settings.waiting)
+            self.answers = Answers(self.engine, model)
+
+    @property
+    def room(self) -> int | None:
+        """How many tokens a text may have, its prompt among them."""
+        return window(self.model, self.model.limits) if self.engine is None else self.engine.capacity
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """Something done by the thread that owns the model, after what came before it."""
+        if self.pending >= self.most:
+            raise Busy(self.most, 1.0)
+        self.pending += 1
+        try:
+            return await asyncio.wrap_future(self.submitted(work))
+        finally:
+            self.pending -= 1
+
+    def submitted(self, work: Callable[[], T]) -> Future[T]:
+        if self.engine is not None:
+            return self.engine.do(work)
+        assert self.worker is not None
+        return self.worker.submit(work)
+
+    def start(self) -> None:
+        if self.engine is not None:
+            self.engine.start()
+
+    def stop(self) -> None:
+        if self.engine is not None:
+            self.engine.stop(0.0)
+        if self.worker is not None:
+            self.worker.shutdown(wait=True, cancel_futures=True)
+
+
+def silence(model: Any) -> str:
+    """Why a model goes on from no text; nothing if it does."""
+    if isinstance(model.c, config.Towers):
+        return "gives vectors and writes no text; ask it at /v1/embeddings"
+    if model.c.encoder is not None:
+        return "reads one text and writes another, and goes on from none; ask it at /v1/translate"
+    if model.tokenizer is None:
+        return "has no tokenizer, and a prompt is text; put its tokenizer.json beside it"
+    try:
+        least(model)
+    except config.ConfigError:
+        return "reads texts and goes on from none; ask it at /v1/embeddings, /v1/classify or /v1/fill"
+    return ""
+
+
+def chat_of(model: Any) -> tuple[Template | None, str]:
+    """How a chat is written for a model, or why it cannot be."""
+    try:
+        chat = template_of(model)
+        if chat is None:
+            return None, "has no chat template; ask it at /v1/completions"
+        return Template(model, chat), ""
+    except config.DataError as problem:
+        return None, f"has a chat template that cannot be used ({problem}); ask it at /v1/completions"
+
+
+class House:
+    """All of them, with what they have in common."""
+
+    def __init__(self, models: Mapping[str, Any], settings: Settings) -> None:
+        if not models:
+            raise config.ConfigError("models: there is none to serve; name one")
+        self.settings, self.figures = settings, Figures()
+        self.residents = {name: Resident(name, model, settings) for name, model in models.items()}
+        self.lines: set[Any] = set()  # texts that are on their way
+        self.closing, self.inside = False, 0  # nobody comes in any more; requests that are being answered
+        for name, each in self.residents.items():
+            if (engine := each.engine) is not None:
+                self.figures.watch(name, engine, settings.slots)
+
+    def find(self, name: str | None) -> Resident:
+        """A model by its name; the only one there is needs none."""
+        known = ", ".join(self.residents)
+        if name is None:
+            if len(self.residents) > 1:
+                raise Refusal(400, f"model: it is missing, and there are several; name one of {known}", param="model")
+            return next(iter(self.residents.values()))
+        if name not in self.residents:
+            meant = did_you_mean(name, self.residents) if len(name) <= LONGEST else ";"
+            raise Refusal(404, f"model: there is no {name[:LONGEST]!r}{meant} there are {known}", param="model",
+                          code="model_not_found")  # fmt: skip
+        return self.residents[name]
+
+    @property
+    def status(self) -> str:
+        failed = any(each.engine is not None and each.engine.problem is not None for each in self.residents.values())
+        return "closing" if self.closing else "failed" if failed else "ok"
+
+    def start(self) -> None:
+        for each in self.residents.values():
+            each.start()
+
+    def hang_up(self) -> None:
+        """End all texts that are on their way, and tell those who wait for them."""
+        for line in list(self.lines):
+            line.hang_up()
+
+    def stop(self) -> None:
+        for each in self.residents.values():
+            each.stop()

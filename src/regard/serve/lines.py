@@ -1,0 +1,172 @@
+"""A line: texts on their way from the thread that writes them to the client who waits, piece by piece.
+
+    engine's thread ── hear ──► [piece, piece, ...] ── async for ──► client
+                                 at most AHEAD
+
+The engine never waits for a client: who does not read is cut off when so many pieces wait for him. When the client
+leaves, the line is closed, and the slots of its texts are free at the engine's next step.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+from regard.generate.many import Piece
+from regard.serve import log
+from regard.serve.house import House, Resident
+from regard.serve.refusals import Refusal, refusal_of
+
+T = TypeVar("T")
+AHEAD = 4096  # pieces of a request that may wait to be read
+CLOSING = Refusal(503, "the server is closing, and the text ends here", code="closing")
+SLOW = Refusal(408, f"{AHEAD:,} pieces wait to be read; read faster, or ask for less", code="slow_reader")
+CUT = Refusal(500, "the text was cut off", code="cancelled")
+
+
+class Gone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Post:
+    """From the threads of models to the loop of the server: it is woken once for all that has come, since waking it
+    costs a thread more than saying a token."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop, self.rung = loop, False
+        self.bag: deque[tuple[Line, int, Piece]] = deque()
+
+    def send(self, line: "Line", place: int, piece: Piece) -> None:
+        self.bag.append((line, place, piece))
+        if not self.rung:
+            self.rung = True
+            with suppress(RuntimeError):  # the loop is closed: nobody is there
+                self.loop.call_soon_threadsafe(self.deliver)
+
+    def deliver(self) -> None:
+        self.rung = False  # what comes from here on rings again
+        while self.bag:
+            line, place, piece = self.bag.popleft()
+            line.put(place, piece)
+
+
+class Line:
+    """`count` texts of one model for one client."""
+
+    def __init__(self, house: House, resident: Resident, count: int, post: Post) -> None:
+        self.house, self.resident, self.count, self.post = house, resident, count, post
+        self.ready = asyncio.Event()
+        self.pieces: deque[tuple[int, Piece]] = deque()
+        self.tickets: list[Any] = []
+        self.ended, self.closed, self.problem = 0, False, Refusal(500, "")
+        self.began = time.perf_counter()
+        house.lines.add(self)
+
+    # ---------------------------------------------------------------- where texts are written
+
+    def ask(self, prompts: list[list[int]], settings: list[dict[str, Any]]) -> None:
+        """Ask for each text. Not to be called where others wait: a prompt is read, a schema is compiled."""
+        try:
+            for place, (prompt, each) in enumerate(zip(prompts, settings, strict=True)):
+                self.tickets.append(self.resident.answers.ask(prompt, self.hearer(place), **each))
+                if self.closed:
+                    break
+        except BaseException:
+            self.closed = True
+            raise
+        finally:
+            if self.closed:  # the client has left, or one of the texts was refused
+                self.cancel()
+
+    def hearer(self, place: int) -> Callable[[Piece], None]:
+        """What the engine tells of one text. Called in its thread."""
+        last, name, figures = self.began, self.resident.name, self.house.figures
+        waits = figures.first.labels(name)
+
+        def heard(piece: Piece) -> None:
+            nonlocal last, waits
+            now = time.perf_counter()
+            waits.observe(now - last)
+            last, waits = now, figures.gap.labels(name)
+            self.post.send(self, place, piece)
+
+        return heard
+
+    # ---------------------------------------------------------------- where they are read
+
+    def put(self, place: int, piece: Piece) -> None:
+        if len(self.pieces) >= AHEAD:
+            return self.fail(SLOW)
+        self.pieces.append((place, piece))
+        self.ready.set()
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Piece]]:
+        """Which text, and its next piece, until all have ended."""
+        while self.ended < self.count:
+            while not self.pieces:
+                if self.closed:
+                    raise self.problem
+                self.ready.clear()
+                await self.ready.wait()
+            place, piece = self.pieces.popleft()
+            if piece.reason == "error":
+                raise self.blame(place)
+            if piece.reason == "cancelled":
+                raise self.problem if self.closed else CUT
+            self.ended += piece.reason is not None
+            yield place, piece
+
+    def blame(self, place: int) -> Refusal:
+        """Whose mistake it was: a request's, or nobody's."""
+        problem = self.tickets[place].problem
+        try:
+            return refusal_of(problem)
+        except Exception as bug:
+            log.told(model=self.resident.name, **log.where(bug))
+            return Refusal(500, "this is a bug in regard; the log of the server says where", code="internal_error")
+
+    def fail(self, problem: Refusal) -> None:
+        """Whoever reads is told after what is there already."""
+        self.problem, self.closed = problem, True
+        self.cancel()
+        self.ready.set()
+
+    def hang_up(self) -> None:
+        self.fail(CLOSING)
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        self.house.lines.discard(self)
+        self.closed = True
+        if self.ended < self.count:
+            self.cancel()
+            self.house.figures.cancelled.labels(self.resident.name).inc(len(self.tickets) - self.ended)
+
+    def cancel(self) -> None:
+        for ticket in self.tickets:
+            ticket.cancel()
+
+
+# ---------------------------------------------------------------- clients that leave
+
+
+async def while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of some work, which ends as soon as nobody waits for it."""
+    task, left = asyncio.ensure_future(work), asyncio.ensure_future(leaving(receive))
+    try:
+        await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Gone
+        return task.result()
+    finally:
+        task.cancel()
+        left.cancel()
+
+
+async def leaving(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

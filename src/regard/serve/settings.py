@@ -1,0 +1,60 @@
+"""How a house of models is served: where, to whom, and how much of everything."""
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from regard import config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Where to listen, the keys that open the door, and the limits; the sizes are in bytes, the times in seconds.
+
+    Of each model `slots` texts are written at a time, each with room for `capacity` tokens, while `waiting` others
+    wait. One request asks about at most `texts` texts, an answer has at most `most` tokens. Who sends a request or
+    reads an answer so slowly that nothing moves for `patience` is left alone; `drain` is the time that texts are given
+    to end when the server stops.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    slots: int = 8
+    capacity: int | None = None
+    waiting: int = 64
+    body: int = 4 << 20
+    header: int = 16 << 10
+    texts: int = 128
+    most: int = 4096
+    patience: float = 30.0
+    drain: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 1 << 16:
+            raise config.ConfigError(f"port: {self.port} is not between 0 and 65535; 0 picks a free one")
+        for name in ("slots", "waiting", "body", "header", "texts", "most"):
+            if (value := getattr(self, name)) < 1:
+                raise config.ConfigError(f"{name}: {value} is less than 1")
+        if self.capacity is not None and self.capacity < 1:
+            raise config.ConfigError(f"capacity: {self.capacity} is less than 1")
+        if not all(key.isascii() and key.isprintable() and key and " " not in key for key in self.keys):
+            raise config.ConfigError("keys: one of them cannot stand in a header; use letters, digits and marks of "
+                                     "ASCII, without spaces")  # fmt: skip
+        if not self.keys and not self.near:
+            raise config.ConfigError(f"host: {self.host} can be reached from other machines, and there is no key; give "
+                                     "one (REGARD_API_KEY or --key-file), or stay at 127.0.0.1")  # fmt: skip
+
+    @property
+    def near(self) -> bool:
+        """Whether only this machine can reach us."""
+        return loopback(self.host)
+
+
+def loopback(host: str) -> bool:
+    """A name or an address of this machine itself, as a socket or a URL has it: localhost, 127.0.0.1, [::1]."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False

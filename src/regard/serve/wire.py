@@ -1,0 +1,203 @@
+"""What may be asked, field by field, by OpenAI's names; what OpenAI has no name for is called as the library calls it.
+
+Every field changes the answer or is refused; only `user` and its like, which are about the one who asks, change
+nothing. Nothing is converted: "0.5" is a text and no number.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from regard.config.names import did_you_mean
+
+LONGEST = 64  # letters of a name that may be a mistyped one
+Id = Annotated[int, Field(ge=0, lt=1 << 31)]
+Count = Annotated[int, Field(ge=0, le=1 << 20)]
+Texts = str | Annotated[list[str], Field(min_length=1)]
+Word = Annotated[str, Field(min_length=1, max_length=512)]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Asked(BaseModel):
+    """A table with the fields that it has, and no others."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def no_others(cls, value: Any) -> Any:
+        for name in value if isinstance(value, dict) else ():
+            if name not in cls.model_fields:
+                meant = did_you_mean(name, cls.model_fields) if len(name) <= LONGEST else ";"
+                said = f"there is no {name[:LONGEST]!r} here{meant} there are {', '.join(cls.model_fields)}"
+                raise PydanticCustomError("unknown", "{said}", {"said": said})
+        return value
+
+
+class Named(Asked):
+    """About one model; it need not be named where there is only one."""
+
+    model: Annotated[str, Field(max_length=512)] | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None
+
+
+# ---------------------------------------------------------------- writing
+
+
+class Schema(Asked):
+    name: Annotated[str, Field(max_length=64)] | None = None
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def no_others(cls, value: Any) -> Any:
+        return value  # pydantic's own refusal will do: a field is called otherwise than it is spelt
+
+
+class Format(Asked):
+    """What is written: any text, a JSON object, or JSON that keeps to a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+    @model_validator(mode="after")
+    def complete(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise PydanticCustomError("schema", "json_schema goes with the type json_schema, and with no other")
+        return self
+
+
+class Options(Asked):
+    include_usage: bool | None = None
+
+
+class Writing(Named):
+    """What all routes that write have in common."""
+
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Share | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    stream: bool | None = None
+    stream_options: Options | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]] | None = None
+    response_format: Format | None = None
+    top_k: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    min_p: Share | None = None
+    typical: Share | None = None
+    repetition: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
+    no_repeat: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    shortest: Count | None = None
+    regex: Annotated[str, Field(max_length=1 << 14)] | None = None
+
+    @model_validator(mode="after")
+    def streamed(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError("stream", "stream_options are for streams; set stream, or leave them out")
+        return self
+
+
+class Completing(Writing):
+    """POST /v1/completions"""
+
+    prompt: str | list[str] | list[Id] | list[list[Id]]
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=128)] | None = None
+    suffix: None = None
+
+
+class Part(Asked):
+    type: Literal["text"]
+    text: str
+
+
+class Message(Asked):
+    """One turn of a chat. What an assistant said may be empty."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Part] | None = None
+    name: Annotated[str, Field(max_length=64)] | None = None
+
+    @model_validator(mode="after")
+    def spoken(self) -> Self:
+        if self.content is None and self.role != "assistant":
+            raise PydanticCustomError("content", "there is no content; only an assistant may have said nothing")
+        return self
+
+
+class Chatting(Writing):
+    """POST /v1/chat/completions"""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=2048)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    tool_choice: Literal["none"] | None = None
+    store: Literal[False] | None = None
+    metadata: dict[str, str] | None = None
+
+    @model_validator(mode="after")
+    def agreed(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise PydanticCustomError("logprobs", "top_logprobs: they go with logprobs; set logprobs as well")
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise PydanticCustomError("both", "max_tokens: max_completion_tokens is given as well; keep one of the two")
+        return self
+
+
+# ---------------------------------------------------------------- reading
+
+
+class Embedding(Named):
+    """POST /v1/embeddings"""
+
+    input: Texts
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+
+
+class Classing(Named):
+    """POST /v1/classify"""
+
+    input: Texts
+    pair: Texts | None = None
+    top: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+
+
+class Filling(Named):
+    """POST /v1/fill"""
+
+    input: Texts
+    best: Annotated[int, Field(ge=1, le=100)] | None = None
+
+
+class Translating(Named):
+    """POST /v1/translate"""
+
+    input: Texts
+    beams: Annotated[int, Field(ge=1, le=32)] | None = None
+    length_penalty: Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)] | None = None
+    best: Annotated[int, Field(ge=1, le=32)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+
+
+class Tokenizing(Named):
+    """POST /tokenize"""
+
+    text: str
+
+
+class Detokenizing(Named):
+    """POST /detokenize"""
+
+    ids: Annotated[list[Id], Field(max_length=1 << 20)]

@@ -1,0 +1,155 @@
+"""Thousands of wrong requests: each is refused in a sentence, none shakes the server, and the next one is answered."""
+
+import asyncio
+import json
+import re
+import socket
+import time
+from collections import Counter
+
+import pytest
+import schemathesis
+from faults import odd_words
+from faults.clients import Heard, ask, metrics
+from faults.made import count
+from faults.serving import ON_LINUX, Served
+from faults.wrong_requests import posted, written, wrong
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from serve.made import judge, masked, talker, writer
+
+PATIENCE = 60.0  # seconds until an answer must have come, on a machine that others may use
+RIGHT = {"model": "talker", "prompt": "the cat", "max_tokens": 12, "seed": 3}
+MODELS = {"/v1/completions": "talker", "/v1/chat/completions": "talker", "/v1/embeddings": "masked",
+          "/v1/classify": "judge", "/v1/fill": "masked", "/v1/translate": "en-fr", "/tokenize": "talker",
+          "/detokenize": "talker"}  # fmt: skip
+pytestmark = [pytest.mark.slow, ON_LINUX]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    place = tmp_path_factory.mktemp("shelf")
+    writer().save(place / "writer")
+    for make in (talker, masked, judge):
+        make(place / make.__name__)
+    names = ("writer", "talker", "masked", "judge")
+    server = Served(place / "lines", *(place / name for name in names), "en-fr").ready()
+    try:
+        yield server
+    finally:
+        code, said, _ = server.end()
+    assert (code, said, server.bugs()) == (143, "", [])
+
+
+def told(place, sent, answered=True):
+    """All that comes back until the server hangs up. Who need not be answered is done with talking."""
+    heard = Heard()
+    with socket.create_connection(place, PATIENCE) as link:
+        try:
+            link.sendall(sent)
+            if not answered:
+                link.shutdown(socket.SHUT_WR)
+            while some := link.recv(1 << 16):
+                heard.hear(some)
+        except TimeoutError:
+            raise
+        except OSError:  # it hung up while we were talking
+            heard.ended = time.perf_counter()
+    return heard
+
+
+def assert_still_right(served, text=None):
+    told_now = told(served.place, posted("/v1/completions", written(RIGHT))).text
+    assert text in (None, told_now)
+    return told_now
+
+
+def assert_refused_well(place, number):
+    """The statuses of the answers to this request, of which none is the server's fault, and how long they took."""
+    how, sent, answered = wrong(number)
+    heard = told(place, sent, answered)
+    statuses = [int(word) for word in re.findall(rb"^HTTP/1\.1 (\d{3}) ", heard.raw, re.MULTILINE)]
+    assert statuses or not answered, (number, how, sent[:300])
+    assert all(status < 500 for status in statuses), (number, how, sent[:300], heard.raw[-500:])
+    assert b"Traceback" not in heard.raw
+    if how in ("values", "bytes") and statuses not in ([200], []):
+        error = json.loads(heard.body)["error"]
+        assert error["message"] and "\n" not in error["message"], (number, error)
+    return statuses, (heard.ended - heard.began, f"{number}, {how}")
+
+
+def test_a_wrong_request_is_refused_and_the_next_is_answered(served, figures):
+    many, text, came, slowest = count(9_000, 800), assert_still_right(served), Counter(), (0.0, "")
+    memory = list[int]()
+    for number in (*range(many), *range(many // 2)):  # what is asked again must not need more memory again
+        statuses, took = assert_refused_well(served.place, number)
+        came.update(statuses or ["nothing"])
+        slowest = max(slowest, took)
+        if number % 100 == 99:
+            assert_still_right(served, text)
+            memory.append(served.memory)
+    grown = memory[-1] / max(memory[: many // 100]) - 1
+
+    assert served.bugs() == []
+    assert came[200] > many / 20 and came[400] > many / 5, came
+    assert grown < 0.03, memory
+    figures(requests=many + many // 2, slowest=f"{slowest[0]:.2f} s, {slowest[1]},",
+            memory=f"{grown:+.1%}", **{str(status): many for status, many in came.items()})  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", schemathesis.GenerationMode)
+def test_what_the_schema_allows_or_forbids_is_never_the_servers_fault(served, mode, figures):
+    schema, came = schemathesis.openapi.from_url(f"{served.url}/openapi.json"), Counter()
+    text = assert_still_right(served)
+
+    @seed(1)
+    @settings(max_examples=count(500, 100), deadline=None, database=None, phases=[Phase.generate],
+              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(case=schema.as_strategy(generation_mode=mode))
+    def ask(case):
+        if isinstance(case.body, dict) and (mode.is_positive or "model" in case.body):
+            case.body["model"] = MODELS[case.operation.path]  # or else it hardly ever names one that is there
+        answer = case.call(timeout=PATIENCE)
+        came[answer.status_code] += 1
+        assert answer.status_code < 500, (case.as_curl_command(), answer.text)
+
+    ask()
+    assert served.bugs() == []
+    assert_still_right(served, text)
+    figures(**{f"{mode.value}_requests": sum(came.values())}, **{str(status): many for status, many in came.items()})
+
+
+def test_what_several_models_are_asked_at_once_adds_up(served, figures):
+    many = count(10_000, 300)
+    kinds = [(path, {name: value for name, value in body.items() if not name.startswith("stream")})
+             for path, body in odd_words.RIGHT]  # fmt: skip
+    alone = [shown(told(served.place, posted(path, written(body)))) for path, body in kinds]
+    left, wanted = iter(range(many)), Counter()
+
+    async def client():
+        for number in left:
+            path, body = kinds[number % len(kinds)]
+            heard = await ask(served.place, path, body)
+            assert shown(heard) == alone[number % len(kinds)], body
+            usage = json.loads(heard.body).get("usage", {})
+            wanted.update({
+                f'regard_requests_total{{route="{path}",status="200"}}': 1,
+                f'regard_request_seconds_count{{route="{path}"}}': 1,
+                f'regard_tokens_total{{kind="read",model="{body["model"]}"}}': usage.get("prompt_tokens", 0),
+                f'regard_tokens_total{{kind="written",model="{body["model"]}"}}': usage.get("completion_tokens", 0),
+            })  # fmt: skip
+
+    async def everybody():
+        before = await metrics(served.place)
+        await asyncio.gather(*(client() for _ in range(16)))
+        return before, await metrics(served.place)
+
+    before, after = asyncio.run(everybody())
+    assert {name: after[name] - before.get(name, 0) for name in wanted} == wanted
+    assert not any(value for name, value in after.items() if name.startswith(("regard_running", "regard_waiting")))
+    figures(requests=many, models=5, tokens=sum(value for name, value in wanted.items() if "tokens" in name))
+
+
+def shown(heard):
+    """An answer without what differs each time."""
+    assert heard.status == 200, heard.raw
+    return {name: value for name, value in json.loads(heard.body).items() if name not in ("id", "created")}

@@ -1,0 +1,46 @@
+"""One server for all tests that leave it as it was."""
+
+import openai
+import pytest
+from serve.made import Plain, judge, masked, served, talker, writer
+
+from regard.generate.opening import load
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    return {"writer": writer(), "talker": talker(folder / "talker"), "masked": masked(folder / "masked"),
+            "judge": judge(folder / "judge"), "en-fr": load("en-fr", device="cpu")}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def server(models):
+    with served(models, slots=3, waiting=40) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def plain(server):
+    return Plain(server.url)
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def small():
+    """Servers of a writer of one's own, to be closed, filled or left; with a gate before its engine."""
+    opened = []
+
+    def small(**settings):
+        server = served({"writer": writer()}, **{"slots": 2, "waiting": 1} | settings)
+        opened.append(server.__enter__())
+        return server
+
+    yield small
+    for server in opened:
+        server.__exit__(None, None, None)
