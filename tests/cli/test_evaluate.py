@@ -10,7 +10,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from regard import config, tasks, text
-from regard.generate.model import build, load
+from regard.generate.model import build
+from regard.generate.opening import load
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "why", "not", "good", "bad"]
 

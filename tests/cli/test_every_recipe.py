@@ -6,7 +6,9 @@ from regard import zoo
 
 # whose data nobody ships, and whose sizes only these data say
 ABSENT = {"citeseer": "citeseer.npz", "finetune-answer": "questions.jsonl", "finetune-regress": "scored.jsonl",
-          "finetune-tag": "tagged.jsonl"}  # fmt: skip
+          "finetune-tag": "tagged.jsonl", "glue-cola": "glue_data/CoLA/train.tsv",
+          "glue-mrpc": "glue_data/MRPC/train.tsv", "glue-rte": "glue_data/RTE/train.tsv",
+          "glue-sst2": "glue_data/SST-2/train.tsv", "glue-stsb": "glue_data/STS-B/train.tsv"}  # fmt: skip
 SENSED = ["spoken-digits", "etth1", "cora", "mutag", "digits", "emoji-clip", "emoji-prefix", "emoji-draw"]
 SLOW = [pytest.param(name, marks=() if name in (*SENSED, *ABSENT) else pytest.mark.slow) for name in zoo.recipes()]
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from regard.cli import main
-from regard.generate.model import load
+from regard.generate.opening import load
 
 
 def test_stdout_is_exactly_what_the_model_generates(say, checkpoint):

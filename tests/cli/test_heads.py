@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 from regard import config, lens, text
 from regard.core.kernels import KERNELS
 from regard.data import Windows, prepare
-from regard.generate.model import build, load
+from regard.generate.model import build
+from regard.generate.opening import load
 
 
 def asked(say, *words):

@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from regard import config
-from regard.generate.model import load
+from regard.generate.opening import load
 
 
 def counted(model):

@@ -20,10 +20,18 @@ SURFACE = {
     "train": "recipe overrides --out --init-from --dry-run --quiet --json",
     "resume": "run overrides --quiet --json",
     "evaluate": "checkpoint files --limit --out --beams --length-penalty --tokenise --lower --group --json",
-    "generate": "checkpoint prompt --file --count --json "
-                "--new --temperature --top-k --top-p --min-p --repetition --stop --seed",
-    "translate": "words --model --beams --length-penalty --n-best --align --file --json",
-    "classify": "checkpoint things --top --json",
+    "generate": "checkpoint prompt --file --count --interactive --explain --weights --json "
+                "--new --shortest --temperature --top-k --top-p --min-p --typical --repetition --frequency --presence "
+                "--no-repeat --bias --regex --schema --stop --seed --beams --best --length-penalty "
+                "--draft --lookup --guess",
+    "translate": "words --model --beams --length-penalty --new --n-best --prefix --align --file --weights --json",
+    "classify": "checkpoint things --file --pair --top --json "
+                "--labels --form --between --examples --shots --seed --order --per --neutral",
+    "likelihood": "model words --file --tokens --json",
+    "tag": "checkpoint words --words --file --json",
+    "embed": "checkpoint things --file --raw --out --weights --json",
+    "fill": "checkpoint words --best --file --json",
+    "answer": "checkpoint question --context --file --json",
     "caption": "checkpoint pictures --beams --new --json",
     "match": "checkpoint pictures --text --json",
     "explain": "thing overrides --heads --text --json",
@@ -32,8 +40,13 @@ SURFACE = {
                 "--utilisation --price --ratio",
     "draw": "checkpoint --out --text --count --temperature --top-k --top-p --seed --begin --rows --json",
     "forecast": "checkpoint table overrides --out --json",
+    "serve": "checkpoints --host --port --key --key-file --slots --capacity --waiting --weights --dtype --device",
+    "chat": "checkpoint --system --template --weights --json --new --shortest --temperature --top-k --top-p --min-p "
+            "--typical --repetition --frequency --presence --no-repeat --bias --regex --schema --stop --seed",
     "compare": "thing keys --seeds --minutes --out --tune --quick --json",
     "scale": "recipe overrides --sizes --family --seeds --out --json",
+    "check": "thing --dtype --tokens --layers --device --quick --json",
+    "convert": "source target --dtype --as --json",
     "check-kernel": "thing --longest --exponent --json",
     "report": "run",
     "models": "name --json",

@@ -10,7 +10,8 @@ import torch
 from regard import config as C
 from regard import text
 from regard.cli import main
-from regard.generate.model import build, load
+from regard.generate.model import build
+from regard.generate.opening import load
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "le", "chat", "dort", "sur", "un", "tapis"]
 

@@ -13,20 +13,29 @@ from typer.main import get_command
 
 from regard import config
 from regard.cli import (
+    answer,
     ask,
+    chat,
     check,
+    check_model,
     classify,
     compare,
+    convert,
     doctor,
     draw,
+    embed,
     estimate,
+    fill,
     forecast,
+    likelihood,
     look,
     mixtures,
     models,
     runs,
     scale,
     score,
+    serve,
+    tag,
     translate,
     words,
 )
@@ -65,9 +74,11 @@ app = typer.Typer(**PLAIN)
 tokens = typer.Typer(add_completion=False, help="Train a tokenizer, and see what it does.", **PLAIN)
 
 VERBS: dict[typer.Typer, list[Callable[..., Any]]] = {
-    app: [runs.train, runs.resume, score.evaluate, ask.generate, translate.translate, classify.classify,
-          mixtures.caption, mixtures.match, draw.draw, forecast.forecast, look.explain, doctor.doctor,
-          estimate.estimate, compare.compare, scale.scale, check.check_kernel, runs.report, models.models, look.schema],
+    app: [runs.train, runs.resume, score.evaluate, ask.generate, chat.chat, translate.translate, classify.classify,
+          tag.tag, embed.embed, fill.fill, answer.answer, likelihood.likelihood, mixtures.caption, mixtures.match,
+          draw.draw, forecast.forecast, serve.serve, look.explain, doctor.doctor,
+          estimate.estimate, compare.compare, scale.scale, check_model.check, convert.convert, check.check_kernel,
+          runs.report, models.models, look.schema],
     tokens: [words.train, words.encode, words.decode],
 }
 for group, verbs in VERBS.items():

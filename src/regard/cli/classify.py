@@ -1,5 +1,7 @@
 """regard classify: what is this picture, this sound, this text? The likeliest classes, or the number it is given."""
 
+import errno
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,38 +9,66 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
-from regard.cli.output import Checkpoint, Json, as_json, with_torch
+from regard.cli import labels
+from regard.cli.given import loaded
+from regard.cli.output import Checkpoint, Json, as_json, with_options_of, with_torch
 
 
+@with_options_of(labels.Labels, labels.ABOUT)
 def classify(
     checkpoint: Checkpoint,
     things: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE|TEXT", help="Files as the model reads them (pictures, sounds, records), or texts; "
-                       "- or nothing reads texts from standard input, a line each."),
+        typer.Argument(metavar="FILE|TEXT", help="Files as the model reads them (pictures, sounds, records), or texts, "
+                       "two that belong together with a tab between; - or nothing reads texts from standard input, a "
+                       "line each."),
     ] = None,
     *,
-    top: Annotated[int, typer.Option(help="How many classes to tell of each, the likeliest first.")] = 1,
+    file: Annotated[str | None, typer.Option(metavar="FILE", help="One file more; - is standard input.")] = None,
+    pair: Annotated[str | None, typer.Option(metavar="TEXT", help="A second text, to go with each text.")] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(help="How many classes to tell of each, the likeliest first: one unless said; where several may "
+                     "be right, all from 0.5 on."),
+    ] = None,
     json: Json = False,
+    **settings: Any,
 ) -> None:  # fmt: skip
-    """Tell what each file or text is, and how sure that is."""
-    if top < 1:
+    """Tell what each file or text is, and how sure that is; with --labels or --examples, of a language model."""
+    if top is not None and top < 1:
         raise config.ConfigError(f"--top: {top} leaves nothing to tell; choose one or more")
+    if file not in (None, "-") and not os.path.exists(file):
+        raise FileNotFoundError(errno.ENOENT, "", file)
+    if (asked := labels.given(settings)) is not None:
+        return by_labels(checkpoint, asked, things, file, pair, top, json)
     with_torch()
-    from regard.generate.model import load
+    from regard.generate.opening import load
     from regard.train.judging import Judge
 
     judge = Judge(load(checkpoint), checkpoint)
-    given = list(things or ["-"])
+    given = [*(things or []), *([] if file is None else [file])] or ["-"]
     if "-" in given:
         if not judge.textual:
             raise config.ConfigError(f"-: {checkpoint} reads no text; name files, such as {judge.example}")
         lines = [line for line in sys.stdin.read().splitlines() if line.strip()]
         given = [each for thing in given for each in (lines if thing == "-" else [thing])]
-    found = list(judge(given, top))
+    found = list(judge(given if pair is None else [f"{thing}\t{pair}" for thing in given], top))
     if json:
-        return as_json({"task": judge.task.c.kind, "answers": found})
+        return as_json({"task": judge.kind, "answers": found})
     show(found)
+
+
+def by_labels(
+    checkpoint: str, asked: labels.Labels, things: list[str] | None, file: str | None, pair: str | None,
+    top: int | None, json: bool,
+) -> None:  # fmt: skip
+    """Which label a language model would say next."""
+    if pair is not None:
+        raise config.ConfigError("--pair: a language model reads one text; put the other into --form")
+    with_torch()
+    with loaded(checkpoint) as model:
+        found = list(labels.Asker(model, asked)(things or ([] if file else ["-"]), file, top))
+    as_json({"task": "labels", "answers": found}) if json else show(found)
 
 
 def show(found: list[dict[str, Any]]) -> None:

@@ -35,7 +35,7 @@ def draw(
     with_torch()
     from regard.data.pictures import picture, save
     from regard.generate import pictures
-    from regard.generate.model import load
+    from regard.generate.opening import load
     from regard.inputs.image_sense import framed
 
     model = load(checkpoint)
@@ -48,7 +48,7 @@ def draw(
         return as_json({"out": out, "count": len(asked), "seed": seed}) if json else print(out)
     c = pictures.pixels(model)
     if begin is not None:
-        image = framed(picture(begin, c.channels, begin, c.white), *c.grid)
+        image = framed(picture(begin, c.channels, begin, c.white), c.grid[0], c.grid[1], c.frame)
         settings |= {"begin": image, "rows": c.grid[0] // 2 if rows is None else rows}
     save(pictures.sheet(pictures.draw(model, count, **settings).cpu()), out)
     as_json({"out": out, "count": count, "seed": seed}) if json else print(out)

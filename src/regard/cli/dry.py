@@ -33,13 +33,16 @@ def dry(recipe: config.Recipe, json: bool) -> int:
 
 def facts(run: Any) -> dict[str, Any]:
     """All that is known before the first step."""
-    from regard import measure
+    from regard import lora, measure
     from regard.train.facts import described
 
     batch, known = run.data.batch(0), described(run)
-    parts = {part: count for part, count in measure.parameters(run.recipe.model).items() if count}
+    counts = measure.parameters(run.recipe.model)
+    counts["adapters"] = sum(weight.numel() for weight in lora.learned(run.model).values())
+    parts = {part: count for part, count in counts.items() if count}
     return {
-        "parameters": known["parameters"], "parts": parts, "precision": known["precision"], "device": run.device.type,
+        "parameters": known["parameters"], "trained": known["trained"], "parts": parts,
+        "precision": known["precision"], "device": run.device.type,
         "predicted": known["predicted"], "run": length(run, batch, known["predicted"].get("step_seconds")),
         "batch": {"tensors": tensors(batch), "rows": [row(run, named(batch), place) for place in range(rows(batch))]},
         "config": config.tree(run.recipe),
@@ -142,7 +145,8 @@ def sections(told: dict[str, Any]) -> Iterator[str]:
     from regard.measure.told import lasting, section, si
 
     run, cost, batch = told["run"], told["predicted"], told["batch"]
-    yield f"{told['parameters']:,} parameters, {told['precision']}, {told['device']}; nothing is trained"
+    part = "" if told["trained"] == told["parameters"] else f", of which {told['trained']:,} learn"
+    yield f"{told['parameters']:,} parameters{part}, {told['precision']}, {told['device']}; nothing is trained"
     yield section("parameters", [
         *((part, f"{count:,}", f"{100 * count / told['parameters']:.1f}%") for part, count in told["parts"].items()),
     ])  # fmt: skip

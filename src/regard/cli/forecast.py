@@ -26,7 +26,7 @@ def forecast(
     changes = settings(overrides or [])
     with_torch()
     from regard.generate.forecast import forecast
-    from regard.generate.model import load
+    from regard.generate.opening import load
 
     model = load(checkpoint)
     try:

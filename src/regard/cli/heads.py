@@ -22,7 +22,7 @@ def heads(thing: str, files: Sequence[str], json: bool) -> None:
         raise config.ConfigError(f"{thing}: --heads reads a trained model; name a run, a checkpoint or a Hugging Face "
                                  "folder")  # fmt: skip
     with_torch()
-    from regard.generate.model import load
+    from regard.generate.opening import load
 
     model = load(thing)
     check(model, thing)

@@ -78,7 +78,7 @@ def found(thing: str, overrides: list[str]) -> Subject:
 
 
 def device(name: str) -> str:
-    from regard.generate.model import place
+    from regard.generate.opening import place
 
     return place(name).type
 
@@ -144,9 +144,10 @@ def worded(model: config.Transformer, size: int) -> config.Transformer:
 
 def family(c: config.Model) -> dict[str, Any]:
     from regard.hub import families
+    from regard.hub.families.near import nearest
 
-    known = families.family_of(c)
-    return {"class": known.architecture if known else None, "reasons": families.reasons(c)}
+    known = families.kin(c)
+    return {"class": known.architecture if known else None, "reasons": {} if known else nearest(c)}
 
 
 def family_line(c: config.Model) -> str:

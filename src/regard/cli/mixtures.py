@@ -22,7 +22,7 @@ def caption(
     settings: dict[str, Any] = {"beams": beams} | ({} if new is None else {"new": new})
     in_options(config.Search, settings)
     with_torch()
-    from regard.generate.model import load
+    from regard.generate.opening import load
 
     told = load(checkpoint).caption(pictures, **settings)
     if json:
@@ -41,7 +41,7 @@ def match(
     """Tell which of some texts goes with each picture, and how sure that is among these."""
     texts = [spoken(each, "--text") for each in text]
     with_torch()
-    from regard.generate.model import load
+    from regard.generate.opening import load
     from regard.generate.towers import Towers
 
     model = load(checkpoint)

@@ -20,6 +20,9 @@ Checkpoint = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A run, a 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that differ, such as train.steps=500.")
 ]
+Weights = Annotated[
+    str, typer.Option(metavar="KIND", help="How a CPU holds the weights: fp32, bf16, int8; auto: fp32, where it pays.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, for scripts.")]
 
 
@@ -76,14 +79,23 @@ def faint(text: str) -> str:
 
 
 def text_in(place: str) -> str:
-    """The text of a file, or of standard input ("-"), exactly as it stands there."""
+    """The text of a file, or of standard input ("-"), exactly as it stands there, less a byte-order mark."""
     name = "standard input" if place == "-" else place
+    if not place:
+        raise config.ConfigError("--file: it is empty; name a file, or - for standard input")
     try:
-        return (sys.stdin.buffer.read() if place == "-" else Path(place).read_bytes()).decode("utf8")
+        return (standard_input().read() if place == "-" else Path(place).read_bytes()).decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         line = problem.object.count(b"\n", 0, problem.start) + 1
         remedy = "convert it, as with iconv -f latin1 -t utf8"
         raise config.DataError(f"{name}: line {line} is not UTF-8; {remedy}") from None
+
+
+def standard_input() -> Any:
+    """Its bytes; a shell may have closed it."""
+    if sys.stdin is None:
+        raise config.DataError("standard input: it is closed; pipe something into it, or name a file")
+    return sys.stdin.buffer
 
 
 def spoken(text: str, name: str) -> str:

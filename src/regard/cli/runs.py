@@ -135,7 +135,7 @@ def number(value: float | None) -> str:
 
 def write_report(run: Path) -> Path:
     with_torch()
-    from regard.generate.model import load
+    from regard.generate.opening import load
     from regard.report import write
 
     model = load(run)

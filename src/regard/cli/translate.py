@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
-from regard.cli.output import Json, as_json, in_options, spoken, text_in, with_torch
+from regard.cli.output import Json, Weights, as_json, in_options, spoken, standard_input, text_in, with_torch
 from regard.config.search import Search
 from regard.zoo.models import TRANSLATOR
 
@@ -23,30 +23,43 @@ def translate(
     words: Annotated[str | None, typer.Argument(metavar="TEXT", help="The text; - reads standard input.")] = None,
     *,
     model: Annotated[str, typer.Option(metavar="PATH", help="A run or a folder with a translator.")] = TRANSLATOR,
-    beams: Annotated[int, typer.Option(help="How many beginnings are followed at a time.")] = Search.beams,
+    beams: Annotated[
+        int | None, typer.Option(help="How many beginnings are followed at a time: as the folder says, or 4.")
+    ] = None,
     length_penalty: Annotated[
-        float, typer.Option(help="score = log p / length^penalty: above 1 longer, below 1 shorter texts.")
-    ] = Search.length_penalty,
+        float | None,
+        typer.Option(help="score = log p / length^penalty: above 1 longer, below 1 shorter texts; as the folder says, "
+                     "or 1."),
+    ] = None,
+    new: Annotated[
+        int | None, typer.Option(help="Tokens of a translation, at most: as the folder says, or by the text's length.")
+    ] = None,
     n_best: Annotated[int, typer.Option(help="How many translations of each text, with their scores.")] = Search.best,
+    prefix: Annotated[
+        str, typer.Option(metavar="TEXT", help='Put before each text, such as "translate English to German: " of T5.')
+    ] = "",
     align: Annotated[bool, typer.Option("--align", help="Show where each word of the translation comes from.")] = False,
     file: Annotated[str | None, typer.Option(metavar="FILE", help="Translate the lines of a file.")] = None,
+    weights: Weights = "auto",
     json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Translate a text, or the lines of a file; from English to French unless another model is named."""
-    given = {"beams": beams, "length_penalty": length_penalty, "best": n_best}
+    said = {"beams": beams, "length_penalty": length_penalty, "best": n_best, "new": new}
+    given = {name: value for name, value in said.items() if value is not None}
     in_options(Search, given, words={"best": "--n-best"})
+    given.pop("new", None)
     lines = asked(words, file)
     with_torch()
-    from regard.generate.model import load
+    from regard.generate.opening import load
     from regard.generate.translate import Translator
 
-    translator, first = loaded(model, load, Translator), True
+    translator, first = loaded(model, lambda path: load(path, weights=weights), Translator), True
     for some in portions(lines, 1 if "-" in (words, file) else AT_ONCE):
         full = [(name, text) for name, text in some if text.strip()]
-        told = iter(translator([text for _, text in full], given, names=[name for name, _ in full]))
+        told = iter(translator([prefix + text for _, text in full], given, new, [name for name, _ in full]))
         for _, text in some:
             one = next(told) if text.strip() else None
-            seen = translator.model.align(text, one.ids) if align and one is not None else None
+            seen = translator.model.align(prefix + text, one.ids) if align and one is not None else None
             as_json(record(text, one, seen)) if json else show(one, seen, n_best > 1, first)
             first = False
         sys.stdout.flush()
@@ -86,7 +99,7 @@ def numbered(name: str, text: str) -> Iterator[Line]:
 
 def incoming() -> Iterator[Line]:
     """Lines of standard input, each as soon as it is there."""
-    for place, line in enumerate(sys.stdin.buffer, 1):
+    for place, line in enumerate(standard_input(), 1):
         try:
             yield f"standard input: line {place}", line.decode("utf8").rstrip("\r\n")
         except UnicodeDecodeError:

@@ -1,0 +1,103 @@
+"""regard serve: models over HTTP, for OpenAI's clients and others."""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard import config
+from regard.cli.mistakes import talk
+from regard.cli.output import Weights, in_options, with_torch
+
+KEY = "REGARD_API_KEY"
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+
+
+def serve(
+    checkpoints: Annotated[
+        list[str],
+        typer.Argument(metavar="CHECKPOINT", help="Runs, checkpoints, Hugging Face folders or ids; each is called by "
+                       "its folder, or as NAME=CHECKPOINT says."),
+    ],
+    *,
+    host: Annotated[str, typer.Option(help="Where to listen; others than this machine need a key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 picks a free one.")] = 8000,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help=f"What clients must know; better in {KEY} or a file, where nobody sees it."),
+    ] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file with a key, or several, a line each.")
+    ] = None,
+    slots: Annotated[int, typer.Option(help="Texts that each model writes at a time.")] = 8,
+    capacity: Annotated[
+        int | None, typer.Option(help="Tokens of a text with its prompt: what the model reads, 1,024 at most.")
+    ] = None,
+    waiting: Annotated[int, typer.Option(help="Requests that may wait for each model.")] = 64,
+    weights: Weights = "auto",
+    dtype: Annotated[str, typer.Option(help="fp32, bf16, fp16, or auto: as the weights are stored.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps, or auto: the fastest there is.")] = "auto",
+) -> int:  # fmt: skip
+    """Serve models over HTTP: OpenAI's routes and some of ours. Each request is a line of JSON on stdout."""
+    named = names(checkpoints)
+    check_extra()
+    with_torch()
+    from regard.generate.opening import load
+    from regard.serve import log
+    from regard.serve.app import application
+    from regard.serve.server import address, listening
+    from regard.serve.server import serve as listen
+    from regard.serve.settings import Settings
+
+    said = {"host": host, "port": port, "keys": keys(key, key_file), "slots": slots, "waiting": waiting}
+    settings = in_options(Settings, said | ({} if capacity is None else {"capacity": capacity}), {"keys": "--key"})
+    with listening(settings) as found:
+        models = {name: load(path, device=device, dtype=dtype, weights=weights) for name, path in named.items()}
+        app = application(models, settings)
+        talk(f"{', '.join(named)} at {address(found)}/v1{' with a key' if settings.keys else ''}; Ctrl-C ends it")
+        with log.to(sys.stdout):
+            return 128 + listen(app, found)
+
+
+def names(checkpoints: list[str]) -> dict[str, str]:
+    """What each model is called, and where it is."""
+    found: dict[str, str] = {}
+    for word in checkpoints:
+        name, equals, path = word.partition("=")
+        if not equals or Path(word).exists():
+            name, path = called(word), word
+        if not name or not path:
+            raise config.ConfigError(f"CHECKPOINT {word!r}: expected a folder, or NAME=FOLDER")
+        if name in found:
+            raise config.ConfigError(f"CHECKPOINT {word}: {found[name]} is called {name} too; give one of them another "
+                                     f"name, as in other={path}")  # fmt: skip
+        found[name] = path
+    return found
+
+
+def called(path: str) -> str:
+    """The folder's own name, or the id of what is fetched."""
+    return Path(path).resolve().name if Path(path).exists() else path.removeprefix("hf:").partition("@")[0]
+
+
+def keys(key: str | None, file: Path | None) -> list[str]:
+    """What is said is taken; or else what the environment says."""
+    if key is not None and file is not None:
+        raise config.ConfigError(f"--key-file {file}: there is a --key as well; keep one of the two")
+    if file is not None:
+        lines = [line.strip() for line in file.read_text(encoding="utf8", errors="replace").splitlines()]
+        if not (found := [line for line in lines if line]):
+            raise config.DataError(f"--key-file {file}: holds no key; write one into it, a line each")
+        return found
+    said = os.environ.get(KEY) if key is None else key
+    if said == "":
+        raise config.ConfigError(f"{KEY if key is None else '--key'}: it is empty; give a key, or leave it out")
+    return [] if said is None else [said]
+
+
+def check_extra() -> None:
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise config.ConfigError(f"serve needs {' and '.join(missing)}, which is not here; pip install 'regard[serve]'")

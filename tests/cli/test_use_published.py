@@ -1,0 +1,207 @@
+"""The verbs on folders as `transformers` writes them: texts from the command line, files and pipes; lines and JSON."""
+
+import json
+
+import numpy
+import pytest
+import torch
+from cli.use import CONTEXT, stocked
+from generate.folders import TEXTS
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+import regard
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    return stocked(tmp_path_factory.mktemp("shelf"))
+
+
+@pytest.fixture
+def there(shelf, monkeypatch):
+    monkeypatch.chdir(shelf)
+    return shelf
+
+
+def told(said):
+    """The objects on stdout, a line each."""
+    assert said.code == 0, said.err
+    return [json.loads(line) for line in said.out.splitlines()]
+
+
+# ---------------------------------------------------------------- embed
+
+
+def test_embed_gives_a_line_of_json_for_each_text_in_order(say, there):
+    want = regard.load("body", device="cpu").embeddings(TEXTS)
+    lines = told(say("embed", "body", *TEXTS, "--json"))
+
+    assert [line["text"] for line in lines] == TEXTS
+    assert_close(torch.tensor([line["vector"] for line in lines]), want, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("words", "stdin"), [
+    (["--file", "texts.txt"], b""), (["--file", "texts.jsonl"], b""), (["--file", "-"], "\n".join(TEXTS).encode()),
+    (["-"], "\n".join(TEXTS).encode() + b"\n"),
+])  # fmt: skip
+def test_texts_come_from_files_of_lines_and_of_records_and_from_a_pipe(say, there, words, stdin):
+    assert told(say("embed", "body", *words, "--json", stdin=stdin)) == told(say("embed", "body", *TEXTS, "--json"))
+
+
+def test_vectors_go_into_files_that_others_read(say, there, tmp_path):
+    want = regard.load("body", device="cpu").embeddings(TEXTS, raw=True)
+    for name in ("v.npy", "v.safetensors"):
+        said = say("embed", "body", "--file", "texts.txt", "--raw", "--out", tmp_path / name)
+        assert said.code == 0 and said.out.split()[1::2] == [str(tmp_path / name), str(len(TEXTS)), "36"]
+    found = numpy.load(tmp_path / "v.npy", allow_pickle=False)
+
+    assert found.dtype == numpy.float32 and found.shape == (len(TEXTS), 36)
+    assert_close(torch.from_numpy(found), want, rtol=0, atol=1e-6)
+    assert_close(load_file(tmp_path / "v.safetensors")["vectors"], want, rtol=0, atol=1e-6)
+
+
+def test_a_few_texts_on_a_terminal_are_shown_by_their_cosines(say, there, monkeypatch, capsys):
+    import sys
+
+    vectors = regard.load("body", device="cpu").embeddings(TEXTS[:3])
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True, raising=False)
+    rows = say("embed", "body", *TEXTS[:3]).out.splitlines()
+
+    assert rows[0].split() == ["1", "2", "3"] and rows[1].startswith("1  The cat sat.")
+    assert float(rows[2].split()[-3]) == pytest.approx(float(vectors[0] @ vectors[1]), abs=1e-3)
+    assert rows[3].split()[-1] == "1.000"
+
+
+def test_in_a_pipe_a_vector_is_a_line_of_numbers(say, there):
+    said = say("embed", "body", *TEXTS[:2])
+    rows = [[float(word) for word in line.split()] for line in said.out.splitlines()]
+
+    assert_close(torch.tensor(rows), regard.load("body", device="cpu").embeddings(TEXTS[:2]), rtol=0, atol=1e-5)
+
+
+def test_clip_gives_vectors_for_a_picture_and_a_text_side_by_side(say, there):
+    lines = told(say("embed", "clip", "picture.png", "a cat", "--json"))
+    model = regard.load("clip", device="cpu")
+
+    assert_close(torch.tensor(lines[0]["vector"])[None], model.see(["picture.png"]), rtol=0, atol=1e-5)
+    assert_close(torch.tensor(lines[1]["vector"])[None], model.read(["a cat"]), rtol=0, atol=1e-5)
+
+
+def test_what_is_cut_is_counted_once(say, there):
+    said = say("embed", "body", "the cat sat. " * 30, "a cat", "a dog " * 50, "--json")
+
+    assert said.code == 0 and said.err.count("\n") == 1 and "2 texts have more than the 37 tokens" in said.err
+
+
+# ---------------------------------------------------------------- fill, answer, tag, classify
+
+
+def test_fill_tells_words_with_their_probabilities(say, there):
+    [blank] = regard.load("words", device="cpu").fill("Paris is the [MASK] of France.", best=3)
+    said = say("fill", "words", "Paris is the [MASK] of France.", "--best", 3)
+
+    assert said.out.splitlines() == [f"{g.word:<{max(len(g.word) for g in blank)}}  {g.probability:.4f}" for g in blank]
+    [line] = told(say("fill", "words", "Paris is the [MASK] of France.", "--best", 3, "--json"))
+    assert [g["word"] for g in line["blanks"][0]] == [g.word for g in blank]
+    assert [g["probability"] for g in line["blanks"][0]] == pytest.approx([g.probability for g in blank], abs=1e-6)
+
+
+def test_fill_numbers_several_blanks_and_takes_files(say, there):
+    said = say("fill", "words", "the [MASK] sat on a [MASK]", "--best", 2).out
+    lines = told(say("fill", "words", "--file", "blanks.txt", "--json"))
+
+    assert [line for line in said.splitlines() if line.startswith("blank")] == ["blank 1", "blank 2"]
+    assert len(lines) == len(TEXTS) and all(len(line["blanks"]) == 1 for line in lines)
+
+
+def test_answer_tells_the_span_its_score_and_its_place(say, there):
+    want = regard.load("spans", device="cpu").answer("who sat on a mat?", CONTEXT)
+    [line] = told(say("answer", "spans", "who sat on a mat?", "--context", "context.txt", "--json"))
+
+    assert (line["answer"] or "", line["start"], line["stop"]) == want[:3]
+    assert line["score"] == pytest.approx(want.score, abs=1e-6)
+    assert [line] == told(say("answer", "spans", "who sat on a mat?", "--context", CONTEXT, "--json"))
+    piped = say("answer", "spans", "who sat on a mat?", "--context", "-", "--json", stdin=CONTEXT.encode())
+    assert [line] == told(piped)
+    out = say("answer", "spans", "who sat on a mat?", "--context", "context.txt").out
+    assert f"{want.score:.4f}" in out and (f"characters {want.start} to {want.stop}" in out or "(no answer)" in out)
+
+
+def test_answer_takes_records_and_questions_a_line_each(say, there):
+    lines = told(say("answer", "spans", "--file", "asked.jsonl", "--json"))
+    model = regard.load("spans", device="cpu")
+
+    assert [line["question"] for line in lines] == TEXTS
+    assert [(line["answer"] or "", line["start"]) for line in lines] == [
+        model.answer(each, CONTEXT[: 60 * (n + 1)])[:2] for n, each in enumerate(TEXTS)]  # fmt: skip
+    assert len(told(say("answer", "spans", "--file", "texts.txt", "--context", "context.txt", "--json"))) == len(TEXTS)
+
+
+def test_tag_tells_entities_or_every_word(say, there):
+    from regard.generate.tags import entities
+
+    model = regard.load("tags", device="cpu")
+    lines = told(say("tag", "tags", "--file", "texts.txt", "--json"))
+    every = told(say("tag", "tags", *TEXTS, "--words", "--json"))
+
+    for line, full, said in zip(lines, every, TEXTS, strict=True):
+        assert [(e["text"], e["label"]) for e in line["entities"]] == [
+            (e.text, e.label) for e in entities(said, model.tag(said))]  # fmt: skip
+        assert [w["text"] for w in full["words"]] == [w.text for w in model.tag(said)]
+    out = say("tag", "tags", TEXTS[1], "--words").out.splitlines()
+    assert len(out) == len(model.tag(TEXTS[1])) and "Lovelace" in out[1]
+
+
+def test_classify_names_the_classes_of_the_folder(say, there):
+    want = regard.load("classes", device="cpu").classify(TEXTS)
+    answers = json.loads(say("classify", "classes", "--file", "texts.txt", "--top", 3, "--json").out)["answers"]
+
+    assert [each["classes"] for each in answers] == [pytest.approx(each, abs=1e-6) for each in want]
+    label, share = say("classify", "classes", TEXTS[0]).out.split()
+    assert (label, float(share)) == (next(iter(want[0])), pytest.approx(max(want[0].values()), abs=1e-4))
+
+
+def test_classify_takes_pairs_with_a_tab_or_an_option(say, there):
+    [want] = regard.load("classes", device="cpu").classify(["a cat"], ["a dog"])
+    for words in (["a cat\ta dog"], ["a cat", "--pair", "a dog"]):
+        [found] = json.loads(say("classify", "classes", *words, "--top", 3, "--json").out)["answers"]
+        assert found["classes"] == pytest.approx(want, abs=1e-6)
+
+
+def test_where_several_classes_may_be_right_all_likely_ones_are_told(say, there):
+    want = regard.load("many", device="cpu").classify(TEXTS)
+    answers = json.loads(say("classify", "many", *TEXTS, "--json").out)["answers"]
+    for found, every in zip(answers, want, strict=True):
+        likely = {name: share for name, share in every.items() if share >= 0.5} or dict([next(iter(every.items()))])
+        assert found["classes"] == pytest.approx(likely, abs=1e-6)
+
+
+def test_one_number_is_told_as_a_number(say, there):
+    [want] = regard.load("number", device="cpu").classify([TEXTS[0]])
+
+    assert float(say("classify", "number", TEXTS[0]).out) == pytest.approx(want, rel=1e-3)
+    assert json.loads(say("classify", "number", TEXTS[0], "--json").out)["task"] == "regress"
+
+
+# ---------------------------------------------------------------- translate, generate
+
+
+def test_translate_follows_the_folder_and_puts_a_prefix_before_each_text(say, there):
+    model = regard.load("t5", device="cpu")
+    said = say("translate", "a cat", "--model", "t5", "--prefix", "say it: ", "--json")
+    [line] = told(said)
+
+    assert line["source"] == "a cat" and line["text"] == model.translate("say it: a cat")
+    [short] = told(say("translate", "a cat", "--model", "t5", "--new", 3, "--beams", 1, "--json"))
+    assert short["translations"][0]["tokens"] <= 3
+    assert short["text"] == model.translate("a cat", new=3, beams=1)
+
+
+def test_generate_follows_the_folder_and_options_go_before_it(say, there):
+    found = json.loads(say("generate", "gpt2", "a cat", "--seed", 3, "--json").out)
+    more = json.loads(say("generate", "gpt2", "a cat", "--seed", 3, "--new", 12, "--top-k", 5, "--json").out)
+
+    assert (found["sampling"]["new"], found["sampling"]["top_k"]) == (7, 3) and found["texts"][0]["tokens"] <= 7
+    assert (more["sampling"]["new"], more["sampling"]["top_k"]) == (12, 5)
+    assert say("generate", "gpt2", "a cat", "--seed", 3).out == found["text"]
