@@ -63,6 +63,7 @@ SHAPES: dict[str, C.Transformer | C.Towers] = {
     "series, channel by channel": replace(image(SERIES), head=C.Horizon(horizon=7, line=True)),
     "series, all channels": replace(image(replace(SERIES, mix="mixed")), head=C.Horizon(horizon=7, line=True)),
     "spectrograms": image(C.Sound(rate=800, seconds=0.5, way=C.Mel(window=50, hop=20, mels=6, frames=3))),
+    "convolved sound": image(C.Sound(rate=800, seconds=0.5, way=C.Convolved(window=50, hop=20, mels=6))),
     "raw sound": image(C.Sound(rate=800, seconds=0.25, way=C.Frames(size=9))),
     "sound at several rates": image(C.Sound(rate=800, seconds=0.25, way=C.Rates(size=9, steps=(5, 1)))),
     "film": image(C.Film(frames=4, image=9, size=3), depth=3),

@@ -10,7 +10,7 @@ from PIL import Image
 from report.made import data_in
 
 from regard import lens, report, zoo
-from regard.generate.model import load
+from regard.generate.opening import load
 from regard.report.pictures import named, picture, png, uri
 from regard.train import fit
 from regard.train.evaluate import moved

@@ -82,9 +82,9 @@ def test_run_json_tells_the_circumstances_and_what_was_measured(desk, recipe):
 
     assert {"format", "regard", "torch", "python", "platform", "processor", "device", "threads", "started", "precision",
             "seed", "kernels", "parameters", "predicted", "command", "seconds", "measured", "parallel",
-            "ranks"} == told.keys()  # fmt: skip
+            "ranks", "trained"} == told.keys()  # fmt: skip
     assert (told["torch"], told["threads"], told["command"]) == (torch.__version__, 1, "regard train recipe.toml")
-    assert told["parameters"] == sum(w.numel() for w in regard.load(desk / "run").parameters())
+    assert told["parameters"] == told["trained"] == sum(w.numel() for w in regard.load(desk / "run").parameters())
     assert told["measured"]["peak_memory"] > 1e6 and told["measured"]["seconds"] == told["seconds"] > 0
 
 

@@ -13,7 +13,7 @@ from regard import config as C
 from regard.cli.forecast import as_csv
 from regard.cli.forecast import forecast as verb
 from regard.generate.forecast import forecast
-from regard.generate.model import load
+from regard.generate.opening import load
 from regard.tasks import Forecast
 from regard.train import Run, evaluate, fit, resume, train
 from regard.zoo import read_recipe

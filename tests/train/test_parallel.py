@@ -296,7 +296,8 @@ def test_a_rank_that_falls_silent_is_noticed_by_the_others(crew):
     end = crew.run("train", "recipe.toml", *STEPS, "--out", "silent", freeze=4)
 
     assert end.codes == [1, 1], end
-    assert len(end.sentences) == 1 and "rank 1 has been silent" in end.sentences[0], end
+    told = ("rank 1 has been silent", "another process of this run is gone")  # whichever is noticed first
+    assert len(end.sentences) == 1 and any(words in end.sentences[0] for words in told), end
     assert crew.run("resume", "silent").codes == [0, 0]
 
 

@@ -14,6 +14,17 @@ from regard.measure.floor import multiplying
 from regard.train import fit, resume
 from regard.train.signals import Signals
 
+SLOW = """
+import sys, time
+from regard.cli import main
+from regard.train.log import Log
+write = Log.write
+def slowly(log, line):
+    time.sleep(0.05)  # the signal finds the run under way, however busy the machine
+    write(log, line)
+Log.write = slowly
+sys.exit(main())
+"""
 TENSORS = ("model.safetensors", "train/optim.safetensors", "train/rng.safetensors")
 
 
@@ -23,12 +34,13 @@ TENSORS = ("model.safetensors", "train/optim.safetensors", "train/rng.safetensor
 def test_a_process_that_is_told_to_stop_saves_and_its_run_ends_the_same(desk, recipe, kind, code, monkeypatch):
     monkeypatch.setattr("regard.measure.floor.multiplying", multiplying)  # as the process will
     changes = ["train.steps=400", "train.save_every=150"]
-    words = [sys.executable, "-m", "regard", "train", "recipe.toml", *changes, "--out", "run"]
+    words = [sys.executable, "-c", SLOW, "train", "recipe.toml", *changes, "--out", "run"]
     process = subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
     log = desk / "run/log.jsonl"
     end = time.monotonic() + 90
     while not (log.exists() and log.stat().st_size):
         assert time.monotonic() < end and process.poll() is None, "the first step never came"
+        time.sleep(0.01)
     process.send_signal(kind)
     _, err = process.communicate(timeout=90)
     reached = len(lines(log))

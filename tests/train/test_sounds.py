@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard import config as C
-from regard.generate.model import load
+from regard.generate.opening import load
 from regard.train import Run, fit, resume
 from regard.train.exam import evaluate
 from regard.zoo import read_recipe

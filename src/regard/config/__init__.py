@@ -12,7 +12,8 @@ from regard.config.films import Film
 from regard.config.fronts import Chunks, Embed, Front, Patches, Pixels, Stages
 from regard.config.graphs import Graph, Neighbours, Spatial
 from regard.config.heads import Bare, Both, Each, Head, Pooled, Vocabulary
-from regard.config.images import Convolutions, MaskedPixels
+from regard.config.images import Convolutions, Frame, MaskedPixels
+from regard.config.lora import LoRA
 from regard.config.mixed import Mixed
 from regard.config.mixers import Attend, Connect, Convolve, Mixer, Nothing, Recur, Space
 from regard.config.models import INITS, Encoder, Transformer
@@ -40,15 +41,15 @@ from regard.config.recipe import (
     Pieces,
     Recipe,
     Report,
-    Sampling,
     Saved,
     Text,
     Words,
 )
 from regard.config.recurrent import Recurrent
+from regard.config.sampling import Nudge, Sampling
 from regard.config.search import Search
 from regard.config.series import Horizon, Series
-from regard.config.sounds import Frames, Mel, Rates, Sound, Vary
+from regard.config.sounds import Convolved, Frames, Mel, Rates, Sound, Vary
 from regard.config.tasks import (
     Answer,
     Classify,
@@ -76,14 +77,14 @@ __all__ = [
     "Adafactor", "AdamW", "Alibi", "Answer", "Attend", "Attention", "Bare", "Both", "Buckets", "Bytes", "Characters",
     "Classify", "ConfigError", "Data", "DataError", "Dropout", "Each", "Embed", "Encoder", "Front", "Guard", "Head",
     "Infill", "Learned", "Masked", "Mixer", "Muon", "NextToken", "Noam", "Norm", "Nowhere", "OneHot", "Optimizer",
-    "Patches",
+    "Nudge", "Patches",
     "Pieces", "Pixels", "Pooled", "Position", "Prefix", "Recipe", "Regress", "Relative", "Report", "Rotary",
     "RunError", "Sampling", "Saved", "Schedule", "Search", "Shaw", "Sinusoidal", "Slope", "Spans", "Stages", "Tag",
     "Task", "Text", "Towers", "Train", "Transformer", "Translate", "Trapezoid", "Trunk", "Vocabulary", "Words",
-    "Film", "Forecast", "Frames", "Horizon", "Mel", "Rates", "Series", "Sound", "Vary",
+    "Convolved", "Film", "Forecast", "Frames", "Horizon", "Mel", "Rates", "Series", "Sound", "Vary",
     "Graph", "Neighbours", "Nodes", "Spatial",
     "Connect", "Convolve", "Nothing", "Recur", "Recurrent", "Space",
     "Caption", "Chunks", "Contrast", "Draw", "Mixed", "Model",
-    "Augment", "Convolutions", "MaskedPixels", "Near", "NextPixel",
+    "Augment", "Convolutions", "Frame", "LoRA", "MaskedPixels", "Near", "NextPixel",
     "enter", "make", "read", "schema", "text", "tree",
 ]  # fmt: skip

@@ -17,7 +17,10 @@ from regard.config.trunk import Trunk
 
 @dataclass(frozen=True, kw_only=True)
 class Embed:
-    """Ids to vectors. `pad` is the id that is not there (None: say `real` yourself), `end` the end-of-text id."""
+    """Ids to vectors. `pad` is the id that is not there (None: say `real` yourself), `end` the end-of-text id.
+
+    With `highest` a text ends where its highest id stands, as early models had it (CLIP: Radford et al. 2021).
+    """
 
     kind: Literal["text"] = "text"
     vocab: int = 37_000
@@ -25,6 +28,7 @@ class Embed:
     scale: float = 1.0
     pad: int | None = None
     end: int | None = None
+    highest: bool = False
 
     def __post_init__(self) -> None:
         at_least(1, vocab=self.vocab)
@@ -33,6 +37,8 @@ class Embed:
                 raise ValueError(f"{name}: {ident} is outside the vocabulary of {self.vocab}")
         if self.pad is not None and self.pad == self.end:
             raise ValueError(f"pad: {self.pad} is also the end-of-text id; leave pad out and say which tokens are real")
+        if self.highest and self.end is None:
+            raise ValueError("highest: where a text ends is asked for only if there is an end-of-text id; set end")
 
 
 @dataclass(frozen=True, kw_only=True)

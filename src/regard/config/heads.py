@@ -3,15 +3,24 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.config.checks import at_least
+from regard.config.checks import at_least, one_of
 from regard.config.series import Horizon
+from regard.config.trunk import ACTIVATIONS
+
+SHAPES = ("tanh", *ACTIVATIONS)
+
+
+def check_activation(name: str | None) -> None:
+    if name is not None:
+        one_of(name, SHAPES, "activation")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
     """Logits over the vocabulary; `transform` is BERT's extra dense layer, activation and norm before them.
 
-    `size` is their number where it is not the embedding's: an image never says the token that it starts with.
+    Its `activation` is that of the trunk's feed-forward unless said. `size` is the number of logits where it is not the
+    embedding's: an image never says the token that it starts with.
     """
 
     kind: Literal["vocabulary"] = "vocabulary"
@@ -19,47 +28,38 @@ class Vocabulary:
     bias: bool = False
     scale: float = 1.0
     transform: bool = False
+    activation: str | None = None
     size: int | None = None
 
     def __post_init__(self) -> None:
         at_least(1, size=self.size)
+        check_activation(self.activation)
         if self.tied and self.size is not None:
             raise ValueError("size: a tied head has the embedding's; leave it out, or set tied to false")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pooled:
-    """One vector for the whole sequence, from `place`; `dense` is BERT's tanh layer, `out` the width of a last map."""
+    """One vector for the whole sequence, from `place`; `out` is the width of a last map.
+
+    `dense` is a layer before it as BERT has it: a map, then the `activation`. With several `voices` so many tokens,
+    from the first on, have a last map each, and the answer is the mean of what they say (DeiT: Touvron et al. 2021).
+    """
 
     kind: Literal["pooled"] = "pooled"
     place: Literal["cls", "mean", "last", "end"] = "cls"
     dense: bool = False
+    activation: str = "tanh"
     out: int | None = None
     bias: bool = True
+    voices: int = 1
 
     def __post_init__(self) -> None:
-        at_least(1, out=self.out)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Both:
-    """Logits for every token and one vector for the whole, as BERT was trained: the model answers with the pair."""
-
-    kind: Literal["both"] = "both"
-    vocabulary: Vocabulary = Vocabulary(transform=True, bias=True)
-    pooled: Pooled = Pooled(dense=True, out=2)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Each:
-    """`out` numbers for every token: the classes of a tag, or how well an answer begins and ends there (2)."""
-
-    kind: Literal["each"] = "each"
-    out: int = 2
-    bias: bool = True
-
-    def __post_init__(self) -> None:
-        at_least(1, out=self.out)
+        at_least(1, out=self.out, voices=self.voices)
+        check_activation(self.activation)
+        if self.voices > 1 and (self.place != "cls" or self.dense or self.out is None):
+            raise ValueError(f"voices: {self.voices} tokens have a last map each, from the first on; set out, let "
+                             "place be cls, and leave out dense")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,36 @@ class Bare:
     """No head: the trunk's vectors themselves."""
 
     kind: Literal["none"] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Both:
+    """Logits for every token and one vector for the whole, as BERT was trained: the model answers with the pair.
+
+    With a `vocabulary` of kind "none" they are not logits but every token's own vector.
+    """
+
+    kind: Literal["both"] = "both"
+    vocabulary: Vocabulary | Bare = Vocabulary(transform=True, bias=True)
+    pooled: Pooled = Pooled(dense=True, out=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Each:
+    """`out` numbers for every token: the classes of a tag, or how well an answer begins and ends there (2).
+
+    `dense` is a layer before them: a map, then the `activation`.
+    """
+
+    kind: Literal["each"] = "each"
+    out: int = 2
+    bias: bool = True
+    dense: bool = False
+    activation: str = "gelu"
+
+    def __post_init__(self) -> None:
+        at_least(1, out=self.out)
+        check_activation(self.activation)
 
 
 Head = Vocabulary | Pooled | Both | Each | Bare | Horizon

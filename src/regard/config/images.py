@@ -31,6 +31,33 @@ def check_grid(grid: tuple[int, ...]) -> None:
     at_least(1, rows=grid[0], columns=grid[1])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """How an image of another size becomes one that the model sees.
+
+    `fit` is what happens to other proportions: with "cut" the middle that has the right ones is made as large; with
+    "squeeze" all of it, whatever it had; with "shorter" its shorter side fits, and what hangs over is cut off. Where
+    `whole` is said, the image is first made so many pixels a side, and its middle is what is seen (DeiT: 224 of 256).
+    """
+
+    fit: Literal["cut", "squeeze", "shorter"] = "cut"
+    whole: int | None = None
+    resample: Literal["bilinear", "bicubic"] = "bilinear"
+
+    def __post_init__(self) -> None:
+        at_least(1, whole=self.whole)
+        if self.whole is not None and self.fit == "cut":
+            raise ValueError("whole: an image that is cut first is made as large as it is seen; leave it out, or let "
+                             "fit be squeeze or shorter")  # fmt: skip
+
+
+def check_frame(frame: Frame, rows: int, columns: int) -> None:
+    if frame.whole is not None and frame.whole < max(rows, columns):
+        raise ValueError(f"frame.whole: {frame.whole} pixels a side, and {rows} x {columns} of them are to be seen")
+    if frame.fit == "shorter" and rows != columns:
+        raise ValueError(f"frame.fit: the shorter side of a square fits, and {rows} x {columns} is none; set it to cut")
+
+
 class Square(Seen):
     """Tokens on a grid with as many rows as columns."""
 
@@ -54,23 +81,29 @@ class Square(Seen):
 class Patches(Seen):
     """Square patches of `size` pixels, each one token (Dosovitskiy et al. 2021); `cls` puts a learned token first.
 
-    With `cls` the tokens stand in a line, the learned one at place 0; without it they stand on a grid.
+    With `cls` the tokens stand in a line, the learned one at place 0; without it they stand on a grid. A number puts
+    as many learned ones first (DeiT has 2: Touvron et al. 2021).
     """
 
     kind: Literal["patches"] = "patches"
     size: int = 16
     image: int = 224
     channels: int = 3
-    cls: bool = True
+    cls: bool | int = True
     bias: bool = True
     norm: bool = False
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     white: float = 255.0
+    frame: Frame = Frame()
 
     def __post_init__(self) -> None:
         at_least(1, size=self.size, image=self.image)
+        at_least(0, cls=self.cls)
+        if self.cls in (0, 1):
+            object.__setattr__(self, "cls", bool(self.cls))  # one spelling for each model
         check_colours(self.channels, self.white, mean=self.mean, std=self.std)
+        check_frame(self.frame, self.image, self.image)
         if self.image % self.size:
             raise ValueError(f"size: patches of {self.size} pixels do not fill an image of {self.image}")
 
@@ -157,8 +190,9 @@ class Pixels(Seen):
 
     The start token is the id after the last colour: the model reads it and all pixels but the last, and says them all.
     With `values` of "colours" a pixel is the nearest of them: `colours` in hexadecimal, such as "ff8000" or "c0" for a
-    grey, or as many as the palette has, learned from the training data where none are said. With "levels" every number
-    of a pixel is a token, the nearest of so many from black to white (Image Transformer: Parmar et al. 2018).
+    grey, or with four digits a channel where they lie between bytes; or as many as the palette has, learned from the
+    training data where none are said. With "levels" every number of a pixel is a token, the nearest of so many from
+    black to white (Image Transformer: Parmar et al. 2018).
     """
 
     kind: Literal["pixels"] = "pixels"
@@ -168,10 +202,12 @@ class Pixels(Seen):
     values: Literal["colours", "levels"] = "colours"
     colours: tuple[str, ...] = ()
     white: float = 255.0
+    frame: Frame = Frame()
 
     def __post_init__(self) -> None:
         at_least(1, palette=self.palette)
         check_grid(self.grid)
+        check_frame(self.frame, *self.grid)
         check_colours(self.channels, self.white)
         check_palette(self.colours, self.palette, self.channels)
         if self.values == "levels" and (self.colours or not 2 <= self.palette <= 256):
@@ -196,9 +232,15 @@ def check_palette(colours: tuple[str, ...], palette: int, channels: int) -> None
     if colours and len(colours) != palette:
         raise ValueError(f"colours: {len(colours)} are said, and the palette has {palette}")
     for colour in colours:
-        if len(colour) != 2 * channels or not set(colour.lower()) <= HEX:
+        if len(colour) not in (2 * channels, 4 * channels) or not set(colour.lower()) <= HEX:
             wanted = "ff8000" if channels == 3 else "c0" * channels
             raise ValueError(f"colours: {colour!r} is not {channels} bytes in hexadecimal, such as {wanted!r}")
+
+
+def numbers(colour: str, channels: int) -> list[float]:
+    """A colour as numbers from 0 to 255."""
+    digits = len(colour) // channels
+    return [int(colour[at : at + digits], 16) * 255 / (16**digits - 1) for at in range(0, len(colour), digits)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -179,8 +180,9 @@ def built(cls: Any, given: dict[str, Any], path: str, default: Any, parts: list[
         raise ConfigError(f"{path}.{problem}") if own else wrong(path, str(problem)) from problem
 
 
+@cache
 def settings(cls: Any) -> dict[str, Any]:
-    """The annotation of each field."""
+    """The annotation of each field; found out once, for it is asked of every part of every config."""
     hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in fields(cls)}
 
@@ -238,7 +240,8 @@ def words(kind: Any) -> list[str]:
 def tree(config: Any, path: str = "") -> dict[str, Any]:
     """The config as nested dicts of plain values, defaults included; refuses what would not read back the same."""
     written = {}
-    for name, kind in settings(type(config)).items():
+    cls: Any = type(config)
+    for name, kind in settings(cls).items():
         value, place = getattr(config, name), joined(path, name)
         written[name] = plain(value, place)
         if fitted(kind, written[name], place) != value:

@@ -9,7 +9,7 @@ Defaults are the lecture's: batches of 32, learning rate 1e-4 after 4,000 steps 
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.config.checks import at_least, fraction
+from regard.config.checks import at_least
 from regard.config.models import Transformer
 from regard.config.tasks import NextToken, Task
 from regard.config.towers import Model, Towers
@@ -121,30 +121,7 @@ class Saved:
 Text = Characters | Bytes | Words | Pieces | Saved
 
 
-# ---------------------------------------------------------------- generation and report
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """How the next token is chosen. Temperature 0 is greedy; `stop` strings end the text and are not part of it."""
-
-    new: int = 200
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition: float = 1.0
-    stop: tuple[str, ...] = ()
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        at_least(0, new=self.new, temperature=self.temperature, seed=self.seed)
-        at_least(1, top_k=self.top_k)
-        fraction(top_p=self.top_p, min_p=self.min_p)
-        if self.repetition <= 0:
-            raise ValueError(f"repetition: {self.repetition} must be more than zero; 1 changes nothing")
-        if "" in self.stop:
-            raise ValueError("stop: an empty string would stop at once; remove it")
+# ---------------------------------------------------------------- report
 
 
 @dataclass(frozen=True, kw_only=True)

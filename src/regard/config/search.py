@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
+from regard.config.sampling import Nudge, finite, nudges, positive
 
 STEEPEST = 10.0  # of length_penalty: beyond it the length alone decides, and soon no number holds the scores
 
@@ -14,7 +15,8 @@ class Search:
 
     A text's score is log p / length^length_penalty, its length the tokens made, the end token among them: 0 compares
     whole probabilities and favours short texts, 1 compares them a token, above 1 favours long texts.
-    At most `new` tokens are made, and the end token only after `shortest` others.
+    At most `new` tokens are made, and the end token only after `shortest` others. `repetition`, `no_repeat` and `bias`
+    mean what they do in Sampling; they change log p, as they do in `transformers`.
     `early_stopping` says when a search that has as many ended texts as beams is over: at once (true), as soon as the
     likeliest beginning is worse than all of them at its present length (false), or at any length (never). These rules
     and the score are those of `transformers`.
@@ -26,10 +28,16 @@ class Search:
     best: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
+    repetition: float = 1.0
+    no_repeat: int | None = None
+    bias: tuple[Nudge, ...] = ()
 
     def __post_init__(self) -> None:
         at_least(0, shortest=self.shortest)
-        at_least(1, new=self.new, beams=self.beams, best=self.best)
+        at_least(1, new=self.new, beams=self.beams, best=self.best, no_repeat=self.no_repeat)
+        finite(length_penalty=self.length_penalty)
+        object.__setattr__(self, "bias", nudges(self.bias))
+        positive(repetition=self.repetition)
         if self.best > self.beams:
             raise ValueError(f"best: {self.best} texts are more than the {self.beams} that the search keeps; "
                              f"set beams to {self.best} or more")  # fmt: skip

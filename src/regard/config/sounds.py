@@ -1,8 +1,9 @@
 """What can be said about sound as input: at which rate it is heard, and what one token of it is.
 
-    mel      the loudness of frequency bands, a window of samples at a time       tokens in time, or in time and pitch
-    frames   stretches of raw samples                                             tokens in time
-    rates    every 100th, every 10th and every single sample, side by side        tokens in time at three speeds
+    mel         the loudness of frequency bands, a window of samples at a time    tokens in time, or in time and pitch
+    convolved   the same, read by two convolutions                                tokens in time
+    frames      stretches of raw samples                                          tokens in time
+    rates       every 100th, every 10th and every single sample, side by side     tokens in time at three speeds
 """
 
 from dataclasses import dataclass
@@ -58,6 +59,33 @@ class Mel:
 
     def tokens(self, samples: int) -> int:
         return self.steps(samples) * self.rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolved:
+    """Log-mel spectrogram read by two convolutions over three windows each, the second at every other window.
+
+    Windows stand around every `hop`-th sample, and every sound is as long as can be: silence fills it, and both ends
+    are mirrored (Radford et al. 2022). A spectrogram (B, mels, windows) may be given in the place of samples.
+    """
+
+    kind: Literal["convolved"] = "convolved"
+    window: int = 400
+    hop: int = 160
+    mels: int = 80
+
+    def __post_init__(self) -> None:
+        self.spectrum  # noqa: B018  its settings are checked there
+
+    @property
+    def spectrum(self) -> Mel:
+        return Mel(window=self.window, hop=self.hop, mels=self.mels)
+
+    def windows(self, samples: int) -> int:
+        return max(1, -(-samples // self.hop))
+
+    def tokens(self, samples: int) -> int:
+        return -(-self.windows(samples) // 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,24 +156,32 @@ class Sound(Seen):
     """Sound of one channel, `rate` samples a second; files of another rate are resampled.
 
     A sound of more than `seconds` is refused, or cut there where `long` says so. With `normal` it does not matter how
-    loud it was recorded: samples have mean square 1, and the logs of mel bands mean 0 and deviation 1.
+    loud it was recorded: samples have mean square 1, and the logs of mel bands mean 0 and deviation 1. With "peak" no
+    band is more than 80 decibels below the loudest, and 20 decibels are half a unit: as Whisper hears.
     """
 
     kind: Literal["sound"] = "sound"
     rate: int = 16_000
     seconds: float = 10.0
     long: Literal["refuse", "cut"] = "refuse"
-    way: Mel | Frames | Rates = Mel()
-    normal: bool = True
+    way: Mel | Convolved | Frames | Rates = Mel()
+    normal: bool | Literal["peak"] = True
     vary: Vary | None = None
 
     def __post_init__(self) -> None:
         at_least(1, rate=self.rate)
         if not 0 < self.seconds <= LONGEST:
             raise ValueError(f"seconds: {self.seconds:g} is not more than 0 and at most {LONGEST:g}")
-        if self.vary is not None and self.vary.times + self.vary.bands and not isinstance(self.way, Mel):
+        spectral = isinstance(self.way, Mel | Convolved)
+        if self.vary is not None and self.vary.times + self.vary.bands and not spectral:
             raise ValueError("vary.times: stretches of a spectrogram are hidden, and there is none here; set times and "
                              "bands to 0, or way.kind to mel")  # fmt: skip
+        if self.normal == "peak" and not spectral:
+            raise ValueError("normal: 'peak' is about the bands of a spectrogram, and there is none here; set it to "
+                             "true or false, or way.kind to mel")  # fmt: skip
+        if isinstance(self.way, Convolved) and self.limit <= self.way.window // 2:
+            raise ValueError(f"seconds: {self.limit} samples are too few for windows of {self.way.window} that are "
+                             f"mirrored at the ends; {self.way.window // 2 + 1} are the least")  # fmt: skip
         high = self.way.high if isinstance(self.way, Mel) else None
         if high is not None and high > self.rate / 2:
             raise ValueError(f"way.high: {high:g} hertz cannot be heard at a rate of {self.rate:,}; at most half of it")
@@ -153,9 +189,13 @@ class Sound(Seen):
     @property
     def limit(self) -> int:
         """The most samples."""
-        return max(1, int(self.rate * self.seconds))
+        return max(1, int(self.rate * self.seconds + 1e-6))  # seconds may be a quotient of samples by the rate
 
     @property
     def count(self) -> int:
         """The most tokens that a sound becomes."""
-        return self.way.tokens(self.limit)
+        return self.tokens(self.limit)
+
+    def tokens(self, samples: int) -> int:
+        """Tokens that a sound of so many samples becomes."""
+        return self.way.tokens(self.limit if isinstance(self.way, Convolved) else samples)

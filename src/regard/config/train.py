@@ -5,6 +5,7 @@ from typing import Literal
 
 from regard.config.augment import Augment
 from regard.config.checks import at_least, fraction
+from regard.config.lora import LoRA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +151,10 @@ class Train:
     recurrent one, of attention the last `context` tokens, which is how far back gradients reach.
 
     `init_from` begins with the weights of another model; `vectors` with a file of words and their vectors; what
-    `freeze` names stays as it is. `recompute` keeps no activations inside of blocks; `average` also keeps a running
-    mean of the weights, and evaluates and saves that one. `augment` changes images on their way into a training batch.
-    On a CPU a run repeats its bits; on a GPU it does so with `deterministic`, more slowly.
+    `freeze` names stays as it is, with `lora` all of it, and adapters learn the change. `recompute` keeps no
+    activations inside of blocks; `average` also keeps a running mean of the weights, and evaluates and saves that one.
+    `augment` changes images on their way into a training batch. On a CPU a run repeats its bits; on a GPU it does
+    so with `deterministic`, more slowly.
 
     Evaluations come every `eval_every` steps or `eval_minutes`; on the way they read `eval_tokens` of the validation
     data (none: all of it), the last one all. `keep` newest checkpoints stay, with `best` also the best one; after
@@ -180,6 +182,7 @@ class Train:
     init_from: str | None = None
     vectors: str | None = None
     freeze: tuple[str, ...] = ()
+    lora: LoRA | None = None
     augment: Augment | None = None
     precision: Literal["fp32", "mixed", "bf16"] = "fp32"
     recompute: bool = False
@@ -220,5 +223,7 @@ class Train:
             raise ValueError("carry: rows of documents do not go on from step to step; leave out pack and tokens")
         if "" in self.freeze:
             raise ValueError("freeze: an empty name; name parts of the model, such as 'embed' or 'trunk.blocks.0'")
+        if self.lora is not None and self.init_from is None:
+            raise ValueError("lora: adapters change a model that has learned already; name it with train.init_from")
         if "" in (self.init_from, self.vectors):
             raise ValueError("init_from, vectors: an empty name; name a checkpoint or a file, or leave it out")

@@ -116,6 +116,10 @@ def heard(embed: Sound) -> Counter[str]:
     if isinstance(way, config.Rates):
         each = zip(embed.way.maps, way.each(c.limit), strict=True)
         return Counter({"input": sum(maps(one, many) for one, many in each)})
+    if isinstance(way, config.Convolved):
+        windows, (first, second) = way.windows(c.limit), (2 * each.weight.numel() for each in embed.way.children())
+        bands = 2 * windows * (way.window // 2 + 1) * way.mels
+        return Counter({"input": first * windows, "embedding": second * c.count, "prepared": bands})
     found = Counter({"input": maps(embed, c.count)})
     if isinstance(way, config.Mel):
         found["prepared"] = 2 * way.steps(c.limit) * way.frames * (way.window // 2 + 1) * way.mels

@@ -70,7 +70,7 @@ def model_from(asked: config.Transformer, folder: hub.Folder) -> config.Transfor
     """
     theirs, head = folder.config, asked.head
     assert isinstance(theirs, config.Transformer)  # towers were refused
-    own = theirs.head.vocabulary if isinstance(theirs.head, config.Both) else theirs.head
+    own: config.Head = theirs.head.vocabulary if isinstance(theirs.head, config.Both) else theirs.head
     if head == config.Vocabulary() and isinstance(own, config.Vocabulary):
         head = own
     if head == config.Pooled(place="mean") and isinstance(own, config.Pooled) and not theirs.embed.vocab:

@@ -5,6 +5,8 @@
     train/guard.safetensors   what the guard knows of losses and norms
     train/carry.safetensors   what a recurrent model remembers of the text before the next step
     train/average.safetensors the running mean in full and the weights themselves, where the folder holds the mean
+    train/lora.safetensors    adapters and the weights beneath them, where the folder holds them merged
+    adapter/                  what of such a run has learned, as `peft` reads it
     train/state.json          step, seconds, where log.jsonl stood, which text, and on what machine
 """
 
@@ -20,8 +22,11 @@ from torch import Tensor
 from regard import config
 from regard.generate.model import Transformer
 from regard.generate.towers import Towers
+from regard.hub import adapters
 from regard.hub import folder as hub
 from regard.hub.manifest import NAME
+from regard.lora import aside, merged
+from regard.train import lora
 from regard.train.run import Run
 
 FORMAT = 1
@@ -35,7 +40,7 @@ def save(run: Run, path: Path, more: dict[str, Any] | None = None) -> Path:
              **(more or {})}  # fmt: skip
 
     model = savable(run)
-    with whole(run, path) as (weights, tables):
+    with whole(run, path) as (weights, tables, adapter):
 
         def add(folder: Path) -> None:
             inner = folder / "train"
@@ -43,6 +48,8 @@ def save(run: Run, path: Path, more: dict[str, Any] | None = None) -> Path:
             for name, table in tables.items():
                 hub.tensors_to(inner / f"{name}.safetensors", table)
             (inner / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf8")
+            if adapter is not None:
+                adapters.write_files(folder / "adapter", adapter)
 
         if run.ranks.leads:
             hub.write(path, weights, run.tokenizer, run.settings.context, add, begin=model.begin, task=model.task)
@@ -51,23 +58,28 @@ def save(run: Run, path: Path, more: dict[str, Any] | None = None) -> Path:
 
 
 @contextmanager
-def whole(run: Run, path: Path) -> Iterator[tuple[Any, dict[str, dict[str, Tensor]]]]:
-    """The model that the folder will hold, which is the running mean if there is one, and what training needs."""
+def whole(run: Run, path: Path) -> Iterator[tuple[Any, dict[str, dict[str, Tensor]], adapters.Adapter | None]]:
+    """The model that the folder will hold, which is the running mean if there is one and has its adapters merged; what
+    training needs; and the adapters by themselves."""
     tables = {"optim": run.optimizer.state(), "rng": run.chance, "guard": run.guard.state()}
     if run.carry is not None:
         tables["carry"] = run.carry.state()
     with nullcontext() if run.average is None else run.average.worn():
         if run.average is not None:
             tables["average"] = run.average.state()
+        if run.settings.lora is not None:
+            tables["lora"] = lora.kept(run.model)
         if not run.ranks.sharded:
-            yield run.model, tables
+            adapter = adapters.gathered(savable(run), run.settings.init_from) if run.settings.lora else None
+            with merged(run.model):
+                yield run.model, tables, adapter
             return
         from regard.train.parallel import shards  # takes as long as half of torch
 
         weights = {name: weight.detach() for name, weight in run.model.named_parameters()}
         with shards.gathered(run.ranks, tables | {"weights": weights}, path) as made:
             weights = made.pop("weights")
-            yield shards.whole(run.model, weights) if weights else None, made
+            yield shards.whole(run.model, weights) if weights else None, made, None
 
 
 def load(run: Run, path: Path) -> dict[str, Any]:
@@ -91,8 +103,11 @@ def load(run: Run, path: Path) -> dict[str, Any]:
         from regard.train.parallel.shards import fill, parted
     else:
         fill, parted = hub.fill, lambda path, slots: hub.tensors_from(path)
-    fill(model, found)
+    with aside(model):
+        fill(model, found)
     inner = path / "train"
+    if run.settings.lora is not None:
+        lora.load(model, hub.tensors_from(inner / "lora.safetensors"))
     run.optimizer.load(parted(inner / "optim.safetensors", run.optimizer.state()))
     run.chance.update(hub.tensors_from(inner / "rng.safetensors"))
     run.guard.load(hub.tensors_from(inner / "guard.safetensors"))

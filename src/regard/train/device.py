@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from regard import config
-from regard.generate.model import place
+from regard.generate.opening import place
 
 
 def device_of(name: str) -> torch.device:

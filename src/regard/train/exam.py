@@ -18,7 +18,8 @@ from regard.config import ConfigError, DataError
 from regard.data import Notice, Progress, Record, Table, Tally, prepare, quiet, tables
 from regard.data.sources import few, heeded
 from regard.generate.limits import least
-from regard.generate.model import Transformer, load
+from regard.generate.model import Transformer
+from regard.generate.opening import load
 from regard.generate.score import Scoring, sacrebleu
 from regard.generate.towers import Towers
 from regard.tasks import Example

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from regard import measure
 from regard.config.errors import unwritable
 from regard.data import store
@@ -16,13 +18,18 @@ def described(run: Run) -> dict[str, Any]:
     assert run.recipe is not None
     c, model, device = run.recipe.train, run.recipe.model, run.device.type
     rows, parameters = c.rows, sum(weight.numel() for weight in run.model.parameters())
-    known = {"precision": c.precision, "seed": c.seed, "parameters": parameters}
+    known = {"precision": c.precision, "seed": c.seed, "parameters": parameters, "trained": trained(run.model)}
     if not measure.tellable(model):
         return {**known, "kernels": [], "predicted": {}}
     bill = measure.predict(model, batch=rows, context=c.context, optimizer=c.optimizer, accumulate=c.accumulate,
                            device=device, compiled=compiled(run), recompute=c.recompute)  # fmt: skip
     kernels = [f"{where} {plan}" for where, plan in measure.plans(model, c.context, batch=rows, device=device)]
     return {**known, "kernels": kernels, "predicted": predicted(bill, device, compiled(run))}
+
+
+def trained(model: nn.Module) -> int:
+    """How many weights learn."""
+    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
 
 
 def predicted(bill: measure.Prediction, device: str, compiled: bool) -> dict[str, Any]:

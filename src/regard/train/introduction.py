@@ -3,6 +3,7 @@
 from typing import Any
 
 from regard import config
+from regard.train.facts import trained
 from regard.train.run import Run
 
 
@@ -11,7 +12,9 @@ def introduction(run: Run, facts: dict[str, Any]) -> list[str]:
     assert run.recipe is not None
     count = sum(weight.numel() for weight in run.model.parameters())
     threads = "1 thread" if facts["threads"] == 1 else f"{facts['threads']} threads"
-    said = [f"{count:,} parameters, {reads(run.recipe)}, {epoch(run)}; {facts['device']}, {threads}{crowd(run)}"]
+    learn = trained(run.model)
+    part = "" if learn == count else f", of which {learn:,} learn"
+    said = [f"{count:,} parameters{part}, {reads(run.recipe)}, {epoch(run)}; {facts['device']}, {threads}{crowd(run)}"]
     steps, warmup = run.settings.steps, run.settings.schedule.warmup
     if steps is not None and warmup > steps:
         said.append(f"train.schedule.warmup: {warmup:,} steps are longer than the run of {steps:,}; its learning rate "

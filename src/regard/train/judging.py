@@ -3,33 +3,33 @@
     judge = Judge(regard.load("runs/digits"))
     [said] = judge(["three.png"], top=2)        {"of": "three.png", "classes": {"3": 0.98, "5": 0.01}}
 
-A text is given as it is; everything else as files: pictures and sounds themselves, or records (.jsonl, .csv, ...), all
-of which are asked.
+A text is given as it is, two that belong together with a tab between; everything else as files: pictures and sounds
+themselves, or records (.jsonl, .csv, ...), all of which are asked.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from regard import config, tasks
 from regard.config import ConfigError, DataError
 from regard.data import Record, Tally, chance, tables
 from regard.data.packing import format_of
 from regard.data.sources import RECORDS, TEXTS
+from regard.generate import classes
 from regard.generate.model import Transformer
 from regard.generate.session import still
 from regard.inputs.senses import sense
-from regard.tasks import Task
-from regard.tasks.losses import asked
+from regard.tasks import records
 from regard.tasks.sensed import answered
 from regard.train.asking import built, classed, reads_text
 from regard.train.evaluate import moved
 from regard.train.sensing import seen_in
 
-TOGETHER = 64  # rows
+TOGETHER, AT_ONCE = 64, 4096  # rows of what is seen, and texts, of which those of like length go together
+LIKELY = 0.5  # of several classes that may all be right, those from here on are told
+PAIR = "pair"  # the column of a second text, where a published model does not say
 
 
 def named(thing: str) -> bool:
@@ -42,59 +42,85 @@ class Judge:
 
     def __init__(self, model: Transformer, name: str = "the model") -> None:
         self.model, self.name, self.textual = model, name, reads_text(model)
-        task = model.task or config.Classify()
-        if not isinstance(task, config.Classify | config.Regress) or model.c.head.kind != "pooled":
-            kind = model.c.head.kind if model.task is None else model.task.kind
-            raise ConfigError(f"{name}: was trained for {kind!r} and tells no classes; name a model that was trained "
-                              "for classify or regress")  # fmt: skip
+        try:
+            classes.check(model)
+        except ConfigError as problem:
+            raise ConfigError(f"{name}: {problem}") from None
         if self.textual and model.tokenizer is None:
             raise DataError(f"{name}: no tokenizer.json to read a text with; put one beside the model")
-        task = classed(task, model.c)
-        self.task: Task = built(model, task if self.textual else seen_in(task, sense(model.c.embed)))
+        self.c = model.task or config.Classify(pair=PAIR if self.textual else None)
+        self.task = None if self.textual else built(model, seen_in(classed(self.c, model.c), sense(model.c.embed)))
+
+    @property
+    def kind(self) -> str:
+        return "regress" if classes.numbered(self.model) else "classify"
 
     @property
     def example(self) -> str:
         """What such a file may be called."""
         return "A.png" if isinstance(self.task, tasks.Sensed) and self.task.sense.column == "image" else "A.jsonl"
 
-    def __call__(self, things: Sequence[str], top: int = 1) -> Iterator[dict[str, Any]]:
-        """What the model says of each thing, in order."""
+    def __call__(self, things: Sequence[str], top: int | None = None) -> Iterator[dict[str, Any]]:
+        """What the model says of each thing, in order; `top` classes, or else the likeliest."""
         rows = (row for thing in things for row in self.rows(thing))
-        while some := list(islice(rows, TOGETHER)):
-            yield from self.answers(some, top)
+        while some := list(islice(rows, AT_ONCE if self.textual else TOGETHER)):
+            said = self.read(some) if self.textual else self.seen(some)
+            for (name, _), answer in zip(some, said, strict=True):
+                yield {"of": name, **self.told(answer, top)}
 
-    def rows(self, thing: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def rows(self, thing: str) -> Iterator[tuple[str, Record]]:
         """What a text or a file holds to be asked, by name."""
         for record in self.records(thing):
-            yield (thing if self.textual or record.where == thing else record.where), self.seen(record)
+            yield (thing if self.textual or record.where == thing else record.where), record
 
     def records(self, thing: str) -> Iterable[Record]:
-        column = self.task.c.text
-        if self.textual and not Path(thing).is_file() and not named(thing):
-            return [Record({column: thing}, repr(thing[:40]))]
+        column: str = (self.c if self.task is None else self.task.c).text  # type: ignore[union-attr]
+        if self.textual and not os.path.isfile(thing) and not named(thing):
+            return [self.spoken(thing, column)]
         found = tables((thing,), config.Data(column=column) if self.textual else None)
         return (record for table in found for record in table.records(Tally()))
 
-    def seen(self, record: Record) -> dict[str, Any]:
-        """An example without its label, which nobody knows."""
-        if isinstance(self.task, tasks.Sensed):
-            return self.task.seen(record)
-        unknown = self.task.c.classes[0] if isinstance(self.task.c, config.Classify) else 0.0
-        assert self.model.tokenizer is not None
-        return self.task.example(Record(record | {self.task.c.label: unknown}, record.where), self.model.tokenizer)
+    def spoken(self, text: str, column: str) -> Record:
+        """A text, or two with a tab between for a model that reads pairs."""
+        first, tab, second = text.partition("\t")
+        if not self.pair or (not tab and self.model.task is None):
+            return Record({column: text}, repr(text[:40]))
+        if not tab:
+            raise DataError(f"{text[:40]!r}: {self.name} was trained on pairs of texts; give both, with a tab between "
+                            "or the second by --pair")  # fmt: skip
+        return Record({column: first, self.pair: second}, repr(text[:40]))
 
-    def answers(self, rows: Sequence[tuple[str, dict[str, Any]]], top: int) -> Iterator[dict[str, Any]]:
-        device = next(self.model.parameters()).device
-        batch = moved(self.task.plain([example for _, example in rows], chance(0)), device)
+    @property
+    def pair(self) -> str | None:
+        return getattr(self.c, "pair", None)
+
+    def read(self, rows: Sequence[tuple[str, Record]]) -> list[Any]:
+        """Answers to texts: those with a second text, and those without."""
+        told: dict[int, Any] = {}
+        for paired in (True, False):
+            places = [place for place, (_, record) in enumerate(rows) if self.has_pair(record) == paired]
+            given = [rows[place][1] for place in places]
+            texts = [records.text(record, self.c.text) for record in given]  # type: ignore[union-attr]
+            others = [records.text(record, self.pair or PAIR) for record in given] if paired else None
+            said = classes.judgements(self.model, texts, others, names=[each.where for each in given])
+            told |= zip(places, said, strict=True)
+        return [told[place] for place in range(len(rows))]
+
+    def has_pair(self, record: Record) -> bool:
+        return self.pair is not None and (self.model.task is not None or self.pair in record)
+
+    def seen(self, rows: Sequence[tuple[str, Record]]) -> Iterator[Any]:
+        """Answers to what is no text."""
+        assert isinstance(self.task, tasks.Sensed)
+        examples = [self.task.seen(record) for _, record in rows]
+        batch = moved(self.task.plain(examples, chance(0)), next(self.model.parameters()).device)
         with still(list(self.model.modules())):
-            said = (asked if self.textual else answered)(self.model, batch).float().cpu()
-        for (name, _), row in zip(rows, said, strict=True):
-            yield {"of": name, **self.told(row, top)}
+            said = answered(self.model, batch).float().cpu()
+        return (classes.answer(self.model, row) for row in said)
 
-    def told(self, row: Tensor, top: int) -> dict[str, Any]:
+    def told(self, answer: Any, top: int | None) -> dict[str, Any]:
         """The likeliest classes with their probabilities, or the number."""
-        if isinstance(self.task.c, config.Regress):
-            return {"number": float(row[0])}
-        best = row.softmax(-1).topk(min(top, len(row)))
-        names = self.task.c.classes
-        return {"classes": {names[place]: share for share, place in zip(*(t.tolist() for t in best), strict=True)}}
+        if isinstance(answer, float):
+            return {"number": answer}
+        likely = sum(share >= LIKELY for share in answer.values()) if classes.several(self.model) else 1
+        return {"classes": dict(islice(answer.items(), max(1, likely) if top is None else top))}

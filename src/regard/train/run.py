@@ -16,7 +16,7 @@ from regard.generate.towers import Towers
 from regard.tasks import Objective, Task
 from regard.tasks.translate import Paired
 from regard.text import Tokenizer
-from regard.train import begin, vectors
+from regard.train import begin, lora, vectors
 from regard.train.average import Average
 from regard.train.carry import Carry
 from regard.train.chance import chances, restore, steadied
@@ -75,7 +75,9 @@ class Run:
         torch.manual_seed(recipe.train.seed)
         model = built(reading)
         if source is not None and isinstance(model, Transformer):
-            notice(begin.told(begin.take(model, source)))
+            taken = begin.take(model, source)
+            notice(begin.told(taken))
+            reading = lora.settled(reading, model, taken)
         if recipe.train.vectors is not None and fresh:
             assert reading.tokenizer is not None  # others have refused it
             notice(vectors.told(vectors.into(reader(model), reading.tokenizer, recipe.train.vectors)))
@@ -88,6 +90,7 @@ class Run:
     def of(cls, model: Transformer | Towers, reading: Reading, ranks: Ranks = ALONE) -> "Run":
         """A run of this model on these data."""
         recipe, c = reading.recipe, reading.recipe.train
+        lora.begin(model, c.lora, ranks)
         freeze(model, c.freeze)
         recompute(model, c.recompute)
         if ranks.sharded:

@@ -28,14 +28,17 @@ def layers(case: Case) -> Finding:
     if unmoved and course.sound:
         return wrong(f"{places(unmoved)} did not move in {steps} steps, though gradients reach them",
                      "make the optimizer after the model, with all of its weights")  # fmt: skip
-    kept = f"; {places(sorted(meant))} stay as train.freeze says" if meant else ""
+    said = "train.freeze" if case.settings.lora is None else "train.lora"
+    kept = f"; {places(sorted(meant))} stay as {said} says" if meant else ""
     return fine(f"gradients reach all {len(names)} weights, and every step moves them{kept}")
 
 
 def frozen(case: Case) -> set[str]:
-    """The weights that the settings freeze; a tied one under each of its names."""
+    """The weights that the settings freeze; a tied one under each of its names. Beside adapters nearly all are."""
     every = dict(case.model.named_parameters(remove_duplicate=False))
     chosen = {id(every[path]) for name in case.settings.freeze for path in matches(case.model, name)}
+    if case.settings.lora is not None:
+        chosen |= {id(weight) for weight in every.values() if not weight.requires_grad}
     return {path for path, weight in every.items() if id(weight) in chosen}
 
 

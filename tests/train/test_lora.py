@@ -1,0 +1,420 @@
+"""Adapters: nothing changes when they are put on, they alone learn, and what they learned is never lost."""
+
+import copy
+import json
+import signal
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+from train.crew import Crew
+from train.made import D, N, V, advanced, assert_same, bits, copied, laid, lines, model
+
+import regard
+from regard import config, lora, zoo
+from regard.hub import folder as hub
+from regard.lens import prune, without
+from regard.train import Run, fit, resume, train
+from regard.train.optim import Optimizer
+
+IDS = torch.randint(V, (3, N), generator=torch.Generator().manual_seed(0))
+EVERY = ("q", "k", "v", "out", "up", "down")
+MODELS = {
+    "gpt2": lambda: model("gpt2"),
+    "llama": lambda: model("llama-7b"),
+    "untied": lambda: model("gpt2", head={"tied": False}),
+    "lean": lambda: model("gpt2", position={"kind": "sinusoidal", "mode": "qk"}),
+    "cross": lambda: model("marian"),
+}
+WAYS = {"parts": EVERY, "shared": ("qkv", "out"), "one layer": ("trunk.blocks.1.attn.v", "blocks.1.mlp.*")}
+
+
+def ask(made, ids=IDS):
+    """An encoder-decoder reads the same backwards."""
+    return made(ids) if made.encoder is None else made(ids, source=ids.flip(1))
+
+
+def moved(made, spread=0.3):
+    """Adapters that have learned something."""
+    chance = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in lora.learned(made).values():
+            weight.copy_(spread * torch.randn(weight.shape, generator=chance))
+    return made
+
+
+# ---------------------------------------------------------------- putting them on
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("way", WAYS)
+def test_fresh_adapters_change_no_bit(name, way):
+    made = MODELS[name]().eval()
+    before = ask(made)
+    made.adapt(config.LoRA(targets=WAYS[way], dropout=0.5))
+
+    assert torch.equal(ask(made), before)
+    assert torch.equal(ask(made.train().eval()), before)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("way", ["parts", "shared"])
+def test_merging_keeps_the_answers_and_the_names_of_an_ordinary_model(name, way):
+    made = MODELS[name]().eval()
+    names, before = set(made.state_dict()), ask(made)
+    moved(made.adapt(config.LoRA(rank=3, targets=WAYS[way])))
+    worn = ask(made)
+    made.merge()
+
+    assert_close(ask(made), worn, atol=1e-5, rtol=0)
+    assert (worn - before).abs().max() > 0.1
+    assert set(made.state_dict()) == names and all(weight.requires_grad for weight in made.parameters())
+    assert type(made.trunk.blocks[0].attn.out) is regard.core.layers.Fused
+
+
+def test_a_map_and_its_adapter_are_one_map_of_the_weight_w_and_s_times_b_a():
+    made = moved(model().adapt(config.LoRA(rank=3, alpha=5, targets=("k", "v"))))
+    qkv, x = made.trunk.blocks[0].attn.qkv, torch.randn(2, 5, D)
+    weight, k, v = qkv.weight.clone(), qkv.lora["k"], qkv.lora["v"]
+    weight[D : 2 * D] += 5 / 3 * k.b @ k.a
+    weight[2 * D :] += 5 / 3 * v.b @ v.a
+    whole = F.linear(x, weight, qkv.bias)
+    split = qkv.split(x)
+
+    assert_close(qkv(x), whole)
+    assert_close(torch.cat([split[part] for part in "qkv"], -1), whole)
+    assert_close(qkv.only(x, "v", "q"), {"v": whole[..., 2 * D :], "q": whole[..., :D]})
+    assert torch.equal(split["q"], F.linear(x, *qkv.parts()["q"]))  # where there is no adapter, not a bit
+
+
+def test_gradients_are_those_of_the_weight_seen_through_a_and_b():
+    made = moved(model(head={"tied": False}).adapt(config.LoRA(rank=3, alpha=6, targets=("down",)))).double()
+    same = copy.deepcopy(made)
+    same.merge()
+    for each in (made, same):
+        each(IDS).square().mean().backward()
+    for ours, theirs in zip(made.trunk.blocks, same.trunk.blocks, strict=True):
+        low, slope = ours.mlp.down.lora["map"], theirs.mlp.down.weight.grad
+
+        assert_close(low.b.grad, 2 * slope @ low.a.T, atol=1e-6, rtol=1e-5)  # merged in fp32
+        assert_close(low.a.grad, 2 * low.b.T @ slope, atol=1e-6, rtol=1e-5)
+        assert ours.mlp.down.weight.grad is None
+
+
+def test_dropout_is_on_what_an_adapter_reads_and_only_while_it_learns():
+    made = moved(model().adapt(config.LoRA(dropout=0.5)))
+
+    assert not torch.equal(made.train()(IDS), made(IDS))
+    assert torch.equal(made.eval()(IDS), made(IDS))
+
+
+@pytest.mark.parametrize("target", ["head", "q"])
+def test_logits_that_are_held_back_are_the_same_logits(target):
+    made = moved(model(head={"tied": False}).adapt(config.LoRA(rank=3, targets=(target,))))
+    want = made(IDS)
+    with regard.heads.hidden(made):
+        held = made(IDS)
+
+    assert_close(F.linear(held.x, held.weight, held.bias), want)
+
+
+def test_a_cache_gives_the_answers_of_the_whole_text():
+    made = moved(model("llama-7b").adapt(config.LoRA(targets=EVERY))).eval()
+    cache = made.cache(len(IDS), N)
+    parts = [made(IDS[:, :9], cache=cache), *(made(IDS[:, i : i + 1], cache=cache) for i in range(9, N))]
+
+    assert_close(torch.cat(parts, 1), made(IDS), atol=1e-5, rtol=0)
+
+
+def test_looking_ablating_and_pruning_work_as_without():
+    made = moved(model().adapt(config.LoRA(targets=EVERY))).eval()
+    want = made(IDS)
+    with regard.looking(made, "trunk.*.attn.pattern", "trunk.1.mlp.out") as seen:
+        assert torch.equal(made(IDS), want)
+    with without(made, {"trunk.1.attn": [0]}):
+        poorer = made(IDS)
+
+    assert_close(seen["trunk.0.attn.pattern"].sum(-1), torch.ones(3, 3, N))
+    assert not torch.equal(poorer, want)
+    assert_close(prune(made, {"trunk.1.attn": [0]})(IDS), poorer, atol=1e-5, rtol=0)
+    assert torch.equal(made(IDS), want)
+
+
+@pytest.mark.slow
+def test_a_model_with_adapters_compiles_whole_with_the_same_answers():
+    made = moved(model("llama-7b").adapt(config.LoRA(targets=("q", "v", "gate", "out")))).eval()
+
+    assert_close(torch.compile(made, fullgraph=True)(IDS), made(IDS), atol=1e-5, rtol=0)
+
+
+def test_inside_merged_a_model_is_ordinary_and_afterwards_as_it_was():
+    made = moved(model().adapt(config.LoRA(targets=EVERY))).eval()
+    want, before, learn = made(IDS), copied(made.state_dict()), [w.requires_grad for w in made.parameters()]
+    with pytest.raises(RuntimeError, match="on the way"), lora.merged(made):
+        assert_close(made(IDS), want, atol=1e-5, rtol=0)
+        assert not lora.worn(made)
+        raise RuntimeError("on the way")
+
+    assert_same(copied(made.state_dict()), before)
+    assert [w.requires_grad for w in made.parameters()] == learn and torch.equal(made(IDS), want)
+
+
+def test_a_copy_wears_adapters_of_its_own():
+    made = moved(model().adapt(config.LoRA()))
+    other = copy.deepcopy(made)
+    other.merge()
+
+    assert lora.worn(made) and not lora.worn(other)
+    assert_close(other.eval()(IDS), made.eval()(IDS), atol=1e-5, rtol=0)
+
+
+def test_one_after_the_other_by_merging():
+    made = model().eval()
+    for targets in (("q",), ("v", "down")):
+        moved(made.adapt(config.LoRA(targets=targets)))
+        want = made(IDS)
+        made.merge()
+
+        assert_close(made(IDS), want, atol=1e-5, rtol=0)
+
+
+# ---------------------------------------------------------------- what learns
+
+
+@pytest.mark.parametrize("optimizer", [config.AdamW(lr=0.03), config.Muon(), config.Adafactor()], ids=lambda c: c.kind)
+def test_adapters_alone_learn_and_have_room_in_the_optimizer(optimizer):
+    made = model(head={"tied": False}).adapt(config.LoRA(targets=EVERY, whole=("head", "trunk.*norm")))
+    before, moves = copied(made.state_dict()), Optimizer(made, optimizer)
+    for _ in range(3):
+        made(IDS).square().mean().backward()
+        moves.step(1.0)
+        moves.zero_grad()
+    changed = {name for name, tensor in made.state_dict().items() if not torch.equal(tensor, before[name])}
+    learn = {"head.weight", "trunk.final_norm.weight", "trunk.final_norm.bias", *lora.learned(made)}
+
+    assert changed == learn
+    assert {name.rpartition("/")[0] for name in moves.state()} == learn
+
+
+@pytest.mark.parametrize("c, said", [
+    (config.LoRA(targets=("qq",)), "lora.targets: no map 'qq' in the model; did you mean 'q'? there are "),
+    (config.LoRA(targets=("q", "qkv")), "lora.targets: trunk.blocks.0.attn.q twice, by itself and with all of its map"),
+    (config.LoRA(targets=("head",)), "lora.targets: head shares its weight with another part of the model"),
+    (config.LoRA(whole=("hed",)), "lora.whole: no part 'hed' in the model; did you mean 'head'? its parts are "),
+    (config.LoRA(whole=("trunk",)), "lora.targets: q, v learn whole, and need no adapter"),
+], ids=lambda c: str(c)[:40])  # fmt: skip
+def test_what_cannot_be_adapted_is_told_and_nothing_is_changed(c, said):
+    made = model()
+    with pytest.raises(config.ConfigError) as told:
+        made.adapt(c)
+
+    assert str(told.value).startswith(said) and "\n" not in str(told.value)
+    assert not lora.worn(made) and all(weight.requires_grad for weight in made.parameters())
+
+
+def test_adapters_on_adapters_are_refused():
+    made = model().adapt(config.LoRA())
+    with pytest.raises(config.ConfigError, match="wears adapters already; merge them first"):
+        made.adapt(config.LoRA())
+
+
+@pytest.mark.parametrize("changes, said", [
+    (["train.lora.rank=0"], "train.lora.rank: 0 is less than 1"),
+    (["train.lora.rnk=4"], "train.lora.rnk: no such setting; did you mean 'rank'?"),
+    (["train.lora.alpha=0"], "train.lora.alpha: 0.0 would leave nothing"),
+    (["train.lora.dropout=1"], "train.lora.dropout: 1.0 is not from 0 up to 1"),
+    (["train.lora.targets=[]"], "train.lora.targets: an empty name"),
+    (["train.lora.rank=4"], "train.lora: adapters change a model that has learned already; name it with"),
+], ids=str)  # fmt: skip
+def test_settings_that_make_no_sense_are_told_by_their_path(recipe, changes, said):
+    with pytest.raises(config.ConfigError) as told:
+        recipe(*changes)
+
+    assert said in str(told.value)
+
+
+# ---------------------------------------------------------------- runs
+
+LORA = ["train.lora.rank=3", 'train.lora.targets=["q", "v", "down"]', "train.init_from=base",
+        'text={kind="file", path="base"}', "train.context=31"]  # fmt: skip
+KINDS = {
+    "adamw": [],
+    "dropped": ["train.lora.dropout=0.3"],
+    "muon": ["train.optimizer.kind=muon"],
+    "bf16": ["train.precision=bf16"],
+    "mixed and accumulated": ["train.precision=mixed", "train.accumulate=2"],
+    "averaged": ["train.average=0.9"],
+    "frozen and recomputed": ['train.freeze=["trunk.blocks.0"]', "train.recompute=true"],
+    "with the norms": ['train.lora.whole=["trunk.blocks.*.attn_norm"]'],
+}
+
+
+@pytest.fixture
+def base(desk, recipe):
+    """A model that has learned a little, in the folder `base`."""
+    run = Run.from_recipe(recipe("train.steps=3", "train.context=31"))
+    advanced(run)
+    run.save(desk / "base")
+    return run.model.eval()
+
+
+def told(made, ids):
+    with torch.no_grad():
+        return made.eval()(ids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_goes_on_bit_for_bit(desk, recipe, base, kind):
+    straight, parts = (Run.from_recipe(recipe(*LORA, *KINDS[kind]), notice=lambda line: None) for _ in range(2))
+    losses, first = advanced(straight), advanced(parts, 3)
+    parts.save(desk / "saved")
+    again = Run.from_recipe(parts.recipe, fresh=False)
+    again.load(desk / "saved")
+
+    assert first + advanced(again) == losses
+    assert_same(bits(again), bits(straight))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_is_an_ordinary_folder_and_holds_the_adapter_beside(desk, recipe, base, kind):
+    run = Run.from_recipe(recipe(*LORA, *KINDS[kind], "train.optimizer.lr=0.03"), notice=lambda line: None)
+    advanced(run)
+    run.save(desk / "saved")
+    ids = torch.arange(7)[None]
+    with run.average.worn() if run.average else torch.no_grad():
+        want = told(run.model, ids)
+    merged, worn = regard.load(desk / "saved", device="cpu"), regard.load("base", device="cpu", adapter=desk / "saved")
+    loose = 0.05 if run.settings.precision != "fp32" else 1e-5
+
+    assert not lora.worn(merged) and lora.worn(worn)
+    assert_close(told(merged, ids), want, atol=loose, rtol=0)
+    assert_close(told(worn, ids).to(want.dtype), want, atol=loose, rtol=0)
+    assert not torch.equal(want.float(), told(base, ids))
+
+
+def test_everything_but_the_adapters_stays_as_the_base_has_it(desk, recipe, base):
+    run = Run.from_recipe(recipe(*LORA), notice=lambda line: None)
+    advanced(run)
+
+    assert run.recipe.train.lora.whole == ()  # the head is the base's own
+    assert {name.rpartition("/")[0] for name in run.optimizer.state()} == lora.learned(run.model).keys()
+    with lora.aside(run.model):
+        assert_same(copied(run.model.state_dict()), copied(base.state_dict()))
+
+
+@pytest.mark.slow
+def test_a_run_can_be_killed_and_goes_on_as_if_nothing_had_happened(desk, recipe, base):
+    def interrupted(run, notice):
+        for step in train(run, notice):
+            if step.number == 4:
+                signal.raise_signal(signal.SIGINT)
+            yield step
+
+    settings = recipe(*LORA, "train.average=0.9")
+    fit(settings, desk / "straight", quiet=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["regard.train.fitting"], "train", interrupted)
+        fit(settings, desk / "stopped", quiet=True)
+    (desk / "base").rename(desk / "gone")  # who resumes needs the base no more
+    resume(desk / "stopped", quiet=True)
+
+    assert lines(desk / "stopped/log.jsonl") == lines(desk / "straight/log.jsonl")
+    ours, theirs = (hub.newest(desk / name) for name in ("stopped", "straight"))
+    files = sorted(path.relative_to(theirs) for path in theirs.rglob("*.safetensors"))
+    assert {"train/lora.safetensors", "adapter/adapter_model.safetensors"} <= {path.as_posix() for path in files}
+    for name in files:
+        assert (ours / name).read_bytes() == (theirs / name).read_bytes(), name
+
+
+WORDS = "".join(json.dumps({"text": f"{who} {what} the {whom}", "label": "no" if whom == "king" else "yes"}) + "\n"
+                for who in ("a cat", "my dog", "the owl") for what in ("saw", "met", "fed")
+                for whom in ("mouse", "king", "jug"))  # fmt: skip
+CLASSES = ["data.source=rows.jsonl", 'task={kind="classify"}', 'model.head={kind="pooled", place="mean"}',
+           "train.init_from=base", "train.lora.rank=3", "train.optimizer.lr=0.03"]  # fmt: skip
+
+
+@pytest.fixture
+def classes(desk, base):
+    (desk / "rows.jsonl").write_text(WORDS)
+    (desk / "classes.toml").write_text("[train]\nsteps = 4\nbatch = 5\ncontext = 31\ncompile = false\ndevice = 'cpu'\n"
+                                       "eval_every = 'none'\nschedule = {kind = 'constant', warmup = 0}\n")
+    return lambda *changes: zoo.read_recipe("classes.toml", [*CLASSES, *changes])
+
+
+@pytest.mark.slow
+def test_a_new_head_learns_whole_and_goes_where_the_adapter_goes(desk, classes):
+    run = Run.from_recipe(classes(), notice=lambda line: None)
+    began = copied(run.model.head.state_dict())
+    advanced(run)
+    run.save(desk / "saved")
+    ids, real = torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([[True, True, True, True, False]])
+    worn = regard.load("base", device="cpu", adapter=desk / "saved")
+    with torch.no_grad():
+        want, got = run.model.eval()(ids, real=real), worn(ids, real=real)
+
+    assert "head" in run.recipe.train.lora.whole
+    assert all(not torch.equal(began[name], weight) for name, weight in run.model.head.state_dict().items())
+    assert want.shape == (1, 2) and worn.task.classes == ("no", "yes")
+    assert_close(got, want, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_resuming_remembers_what_was_new(desk, classes):
+    straight, parts = (Run.from_recipe(classes(), notice=lambda line: None) for _ in range(2))
+    losses = advanced(straight)
+    advanced(parts, 2)
+    parts.save(desk / "saved")
+    again = Run.from_recipe(parts.recipe, fresh=False, tokenizer=parts.tokenizer)
+    again.load(desk / "saved")
+
+    assert advanced(again) == losses[2:]
+    assert_same(bits(again), bits(straight))
+
+
+@pytest.mark.slow
+def test_a_run_says_how_many_weights_learn(desk, recipe, base, capsys):
+    fit(recipe(*LORA, "train.steps=1"), desk / "run")
+    run = Run.from_recipe(recipe(*LORA), notice=lambda line: None)
+    count = sum(weight.numel() for weight in lora.learned(run.model).values())
+
+    assert f"of which {count:,} learn" in capsys.readouterr().err
+    assert json.loads((desk / "run/run.json").read_text())["trained"] == count
+
+
+@pytest.mark.parametrize("changes, said", [
+    (['train.lora.targets=["qq"]'], "train.lora.targets: no map 'qq'"),
+    (['train.lora.whole=["hed"]'], "train.lora.whole: no part 'hed'"),
+    (["train.lora.whole=['trunk.blocks.0.mlp.down.bias']"], "train.lora.whole: what it names holds"),
+], ids=str)  # fmt: skip
+def test_mistakes_are_told_before_anything_is_trained(recipe, base, changes, said):
+    with pytest.raises(config.ConfigError) as problem:
+        Run.from_recipe(recipe(*LORA, *changes), notice=lambda line: None)
+
+    assert str(problem.value).startswith(said)
+
+
+@pytest.mark.slow
+def test_replicas_learn_what_one_process_learns(tmp_path_factory, monkeypatch):
+    place = laid(tmp_path_factory.mktemp("crew"), monkeypatch)
+    crew = Crew(place)
+    try:
+        plain = ["recipe.toml", "model.dropout=0", "train.batch=6"]
+        assert crew.run("train", *plain, "train.steps=2", "--out", "base", size=1).codes == [0]
+        words = 'text={kind="file", path="base/checkpoints/step-000002"}'
+        more = [*plain, *LORA[:2], words, "--init-from", "base"]
+        end = crew.run("train", *more, "--out", "one", size=1)
+        assert end.codes == [0], end
+        assert crew.run("train", *more, "train.parallel=ddp", "--out", "two").codes == [0, 0]
+        refused = crew.run("train", *more, "train.parallel=fsdp", "--out", "parts")
+    finally:
+        crew.close()
+    ones, twos = (lines(place / name / "log.jsonl") for name in ("one", "two"))
+
+    assert [line["step"] for line in ones] == [line["step"] for line in twos]
+    for ours, theirs in zip(twos, ones, strict=True):
+        assert_close(ours.get("loss", 0.0), theirs.get("loss", 0.0), atol=1e-5, rtol=0)
+    assert refused.codes == [2, 2] and "choose ddp" in refused.sentences[0]
