@@ -31,15 +31,17 @@ setup: .venv/.ready  ## create .venv and install everything; again only when pyp
 	$(PIP) -e '.[dev]'
 	touch $@
 
-test: setup check  ## check, then all tests: quick ones first, slow ones after
+test: setup check  ## check, then all tests: quick ones first, slow ones after, those that are timed last
 	$(PYTEST) -n 2 -m "not slow"
-	$(PYTEST) -n 2 -m slow || [ $$? -eq 5 ]  # 5: there are no slow tests
+	$(PYTEST) -n 2 -m "slow and not alone"
+	$(PYTEST) -n 0 -m alone
 
-check: setup  ## ruff, mypy, which room imports which, and whether docs/map.md is fresh
+check: setup  ## ruff, mypy, which room imports which, and whether what is made in docs is fresh
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict src/regard
 	$(BIN)/python tests/rooms.py
 	$(BIN)/python tools/map.py --check
+	$(BIN)/python tools/families.py --check
 
 demo: setup  ## the main job: train on Shakespeare for three minutes, hear the model speak, see what it learned
 	$(BIN)/regard train shakespeare $(CHANGES) --out $(OUT)
@@ -57,7 +59,8 @@ gpu:  ## the tests that need CUDA, with GPU_PYTHON and its own torch; log in ben
 
 faults: setup  ## kill, stop, damage and starve runs, at full counts; log with the figures in bench/results
 	@mkdir -p $(RESULTS)
-	REGARD_FAULTS=full $(PYTEST) tests/faults -n 2 -vv --no-header --durations=6 2>&1 | tee $(RESULTS)/faults.log
+	REGARD_FAULTS=full $(PYTEST) tests/faults -n 2 -m "not alone" -vv --no-header --durations=6 2>&1 | tee $(RESULTS)/faults.log
+	REGARD_FAULTS=full $(PYTEST) tests/faults -n 0 -m alone -vv --no-header 2>&1 | tee -a $(RESULTS)/faults.log
 
 map: setup  ## write docs/map.md again: from formula to line to test
 	$(BIN)/python tools/map.py

@@ -1,6 +1,7 @@
 """The same weather for every test: one seed, one thread, no network."""
 
 import os
+import signal
 from importlib.util import find_spec
 
 os.environ["HF_HUB_OFFLINE"] = "1"      # before anything imports huggingface_hub, which reads it once
@@ -9,8 +10,12 @@ import pytest
 import torch
 
 import regard.generate.model  # noqa: F401  kernels, front ends and heads enter themselves
+from regard.native import build
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # behind a shell; whom tests start would too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)                # the number of threads changes the bits of a result
+build.library()                         # whoever asks for it first changes the kernel of all who come after
 collect_ignore = [] if torch.cuda.is_available() else ["gpu"]
 
 if find_spec("hypothesis"):             # a GPU machine may have torch and pytest and nothing else

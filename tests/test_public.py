@@ -10,8 +10,9 @@ import regard
 from regard import config as C
 
 NAMES = {
-    "KERNELS", "Run", "Tokens", "Towers", "Transformer", "__version__", "build", "config", "efficient", "estimate",
-    "evaluate", "explain", "inputs", "line", "load", "looking", "mask", "preset", "raster", "train",
+    "Answers", "Engine", "KERNELS", "Run", "Tokens", "Towers", "Transformer", "__version__", "build", "config",
+    "efficient", "estimate", "evaluate", "explain", "from_pretrained", "inputs", "line", "load", "looking", "mask",
+    "preset", "raster", "train",
 }  # fmt: skip
 SETTINGS = [
     "model.dim", "model.depth", "model.heads", "train.steps", "train.minutes", "train.seed", "train.save_every",

@@ -66,7 +66,7 @@ def test_what_a_room_may_import_passes(plant, name, line):
     ("lens/heads.py", "from matplotlib import pyplot", "lens imports matplotlib; only report may"),
     ("train/checkpoint.py", "import safetensors.torch", "train imports safetensors; only hub may"),
     ("generate/engine.py", "import pydantic", "generate imports pydantic; only serve may"),
-    ("hub/check.py", "import transformers", "hub imports transformers; only tests may"),
+    ("measure/check.py", "import transformers", "measure imports transformers; only hub may"),
     ("helpers.py", "x = 1", "there is no room 'helpers'"),
 ])
 def test_what_a_room_may_not_import_is_named(plant, name, line, wrong):

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from regard.core.masks import mask
     from regard.core.tokens import Tokens, line, raster
     from regard.core.watch import looking
-    from regard.generate.model import Transformer, build, load
+    from regard.generate.engine import Engine
+    from regard.generate.many import Answers
+    from regard.generate.model import Transformer, build
+    from regard.generate.opening import load
+    from regard.generate.spelling import from_pretrained
     from regard.generate.towers import Towers
     from regard.measure.cost import estimate
     from regard.measure.explain import explain
@@ -23,16 +27,19 @@ if TYPE_CHECKING:
     from regard.zoo import preset
 
 HOMES = {
+    "Answers": "generate.many", "Engine": "generate.engine",
     "KERNELS": "core.kernels", "Run": "train", "Tokens": "core.tokens", "Towers": "generate.towers",
     "Transformer": "generate.model", "build": "generate.model", "config": "", "efficient": "", "estimate": "measure",
-    "evaluate": "train.exam", "explain": "measure", "inputs": "", "line": "core.tokens", "load": "generate.model",
+    "evaluate": "train.exam", "explain": "measure", "from_pretrained": "generate.spelling", "inputs": "",
+    "line": "core.tokens", "load": "generate.opening",
     "looking": "core.watch", "mask": "core.masks", "preset": "zoo", "raster": "core.tokens", "train": "",
 }  # fmt: skip
 ROOMS = {"config", "zoo"}  # the homes that need no torch
 
 __all__ = [
-    "KERNELS", "Run", "Tokens", "Towers", "Transformer", "build", "config", "efficient", "estimate", "evaluate",
-    "explain", "inputs", "line", "load", "looking", "mask", "preset", "raster", "train", "__version__",
+    "Answers", "Engine", "KERNELS", "Run", "Tokens", "Towers", "Transformer", "build", "config", "efficient",
+    "estimate", "evaluate", "explain", "from_pretrained", "inputs", "line", "load", "looking", "mask", "preset",
+    "raster", "train", "__version__",
 ]  # fmt: skip
 
 

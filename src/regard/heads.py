@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,8 @@ from regard.core.model import HEADS, Transformer
 from regard.core.tokens import Tokens
 from regard.core.watch import Looker
 from regard.inputs.text import Embed
+
+SHAPES = ACTIVATIONS | {"tanh": torch.tanh}
 
 
 class Hidden(NamedTuple):
@@ -37,7 +39,7 @@ class Vocabulary(Fused):
         self.scale = c.scale
         self.dense = nn.Linear(trunk.dim, width) if c.transform else None
         self.norm = Norm(trunk.norm, width) if c.transform else None
-        self.activation = trunk.mlp.activation
+        self.activation = c.activation or trunk.mlp.activation
         if c.tied and self.dense is None and width != trunk.dim:
             raise ValueError(f"head.tied: the embedding is {width} wide and the trunk {trunk.dim}; set head.transform")
         if c.tied:
@@ -46,7 +48,7 @@ class Vocabulary(Fused):
     def forward(self, tokens: Tokens) -> Tensor | Hidden:  # type: ignore[override]
         x = tokens.x
         if self.dense is not None and self.norm is not None:
-            x = self.norm(ACTIVATIONS[self.activation](self.dense(x)))
+            x = self.norm(SHAPES[self.activation](self.dense(x)))
         x = x if self.scale == 1 else x * self.scale
         if self.speaks:
             return super().forward(x)  #: S047
@@ -69,12 +71,23 @@ def hidden(model: nn.Module) -> Iterator[None]:
             head.speaks = True
 
 
+def last(model: Transformer, ids: Tensor, **given: Any) -> Tensor:  # (B, V)
+    """The logits after the last token, to be written into: over a large vocabulary those of a whole prompt cost as much
+    as the model."""
+    with hidden(model.head) if isinstance(model.head, Vocabulary) and not model.lookers else nullcontext():
+        said: Any = model(ids, **given)
+    if isinstance(said, Hidden):
+        return F.linear(said.x[:, -1], said.weight, said.bias)
+    logits: Tensor = said[:, -1].clone()
+    return logits
+
+
 class Both(nn.Module):
     """Logits for every token, and a vector for the whole: a pair."""
 
     def __init__(self, c: config.Both, trunk: config.Trunk, embed: Embed) -> None:
         super().__init__()
-        self.vocabulary, self.pooled = Vocabulary(c.vocabulary, trunk, embed), Pooled(c.pooled, trunk, embed)
+        self.vocabulary, self.pooled = (HEADS[each.kind](each, trunk, embed) for each in (c.vocabulary, c.pooled))
 
     def forward(self, tokens: Tokens) -> tuple[Tensor | Hidden, Tensor]:
         return self.vocabulary(tokens), self.pooled(tokens)
@@ -85,10 +98,12 @@ class Each(nn.Module):
 
     def __init__(self, c: config.Each, trunk: config.Trunk, embed: Embed) -> None:
         super().__init__()
-        self.out = nn.Linear(trunk.dim, c.out, bias=c.bias)
+        self.dense = nn.Linear(trunk.dim, trunk.dim) if c.dense else None
+        self.out, self.activation = nn.Linear(trunk.dim, c.out, bias=c.bias), c.activation
 
     def forward(self, tokens: Tokens) -> Tensor:  # (B, N, D) -> (B, N, out)
-        return self.out(tokens.x)  # type: ignore[no-any-return]  #: S164
+        x = tokens.x if self.dense is None else SHAPES[self.activation](self.dense(tokens.x))
+        return self.out(x)  # type: ignore[no-any-return]  #: S164
 
 
 class Bare(nn.Module):
@@ -106,13 +121,19 @@ class Pooled(nn.Module):
         self.c = c
         self.dense = nn.Linear(trunk.dim, trunk.dim) if c.dense else None
         self.out = nn.Linear(trunk.dim, c.out, bias=c.bias) if c.out else None
+        self.others = nn.ModuleList(nn.Linear(trunk.dim, c.out or 0, bias=c.bias) for _ in range(1, c.voices))
 
     def forward(self, tokens: Tokens) -> Tensor:
         x = self.pick(tokens)
-        x = x if self.dense is None else self.dense(x).tanh()
-        return x if self.out is None else self.out(x)
+        x = x if self.dense is None else SHAPES[self.c.activation](self.dense(x))
+        said = x if self.out is None else self.out(x)
+        if not self.others:
+            return said
+        more = [each(self.pick(tokens, after)) for after, each in enumerate(self.others, 1)]
+        return torch.stack([said, *more]).mean(0)
 
-    def pick(self, tokens: Tokens) -> Tensor:  # (B, D)
+    def pick(self, tokens: Tokens, after: int = 0) -> Tensor:  # (B, D)
+        """The vector that stands for the sequence, or one that comes `after` the first."""
         x, real = tokens.x, tokens.real
         if self.c.place == "mean":
             keep = x.new_ones(x.shape[:2]) if real is None else real.to(x.dtype)
@@ -127,7 +148,7 @@ class Pooled(nn.Module):
             at = (index if real is None else index * real).amax(-1)
         elif real is not None:
             at = real.int().argmax(-1)  # the first real token, after padding on the left
-        return x.take_along_dim(at[:, None, None], 1)[:, 0]
+        return x.take_along_dim((at + after)[:, None, None], 1)[:, 0]
 
 
 HEADS.update(vocabulary=Vocabulary, pooled=Pooled, both=Both, each=Each, none=lambda c, trunk, embed: Bare())

@@ -159,6 +159,7 @@ SHORTER = {  # what makes a run of minutes one of seconds; the rest of a command
     "regard compare shakespeare": "train.steps=2 train.batch=2 train.context=16 data.validation=0.002 model.dim=32 "
                                   "model.depth=2 model.heads=2 train.schedule.warmup=1 --seeds 1",
     "regard compare": "--quick",
+    "regard check ": "--quick",
     "regard scale": "train.steps=2 train.batch=2 train.context=16 data.validation=0.002 model.depth=1 "
                     "--sizes 8,16,24,32",
 }
@@ -170,9 +171,30 @@ def verbs(text):
     return [line for line in lines if line.startswith("regard ")]
 
 
+WARM = ("regard.train", "regard.generate.opening", "regard.hub.folder", "regard.report.page", "regard.train.compare")
+
+
+@pytest.fixture(scope="session")
+def warm():
+    """A process that forks for each command, with everything imported."""
+    words = [sys.executable, Path(__file__).with_name("warm.py"), *WARM]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "warm\n", "the warm process did not begin"
+
+        def ask(words, folder, environment):
+            asked = {"words": words, "folder": str(folder), "environment": environment}
+            process.stdin.write(json.dumps(asked) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield ask
+        process.stdin.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if verbs(read(page))], ids=named)
-def test_the_commands_of_a_page_run_one_after_the_other(page, tmp_path):
+def test_the_commands_of_a_page_run_one_after_the_other(page, tmp_path, warm):
     text = "Is this a dagger which I see before me,\nThe handle toward my hand?\n" * 300
     for name in ("my.txt", "other.txt"):
         (tmp_path / name).write_text(text)
@@ -185,18 +207,16 @@ def test_the_commands_of_a_page_run_one_after_the_other(page, tmp_path):
     (tmp_path / "molecules.jsonl").write_text("\n".join(map(json.dumps, molecules)))
     (tmp_path / "three.png").write_bytes(png(torch.randint(0, 255, (1, 8, 8)).to(torch.uint8)))
     (tmp_path / "picture.png").write_bytes(png(torch.randint(0, 255, (3, 32, 32)).to(torch.uint8)))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "REGARD_CACHE": str(tmp_path / "cache")}
 
     for command in verbs(read(page)):
         more = next((words for verb, words in SHORTER.items() if command.startswith(verb)), "")
         if "--init-from" in command:  # the model is as it was trained
             more = " ".join(word for word in more.split() if not word.startswith("model."))
         words = [*shlex.split(command, comments=True)[1:], *shlex.split(more)]
-        done = subprocess.run([sys.executable, "-m", "regard", *words], cwd=tmp_path, env=environment,
-                              capture_output=True, encoding="utf8", timeout=300)
+        done = warm(words, tmp_path, {"REGARD_CACHE": str(tmp_path / "cache")})
 
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        assert done.stdout, command
+        assert done["code"] == 0, f"{command}: {done['err']}"
+        assert done["out"], command
 
 
 def test_what_make_demo_calls_is_on_the_page_of_the_lab():

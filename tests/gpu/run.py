@@ -53,7 +53,7 @@ def run_plain(folder: Path, tally: Tally) -> None:
         except Exception:
             tally.note("failed", path.name, 0.0, traceback.format_exc())
             continue
-        for name, test in vars(module).items():
+        for name, test in list(vars(module).items()):  # compiling adds names
             if name.startswith("test_") and callable(test):
                 for case in getattr(test, "cases", [{}]):
                     attempt(f"{path.name}::{name}" + (f"[{label(case.values())}]" if case else ""), test, case, tally)
