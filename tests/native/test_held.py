@@ -52,6 +52,19 @@ def test_gradients_flow_through_to_who_asks():
 
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
+def test_whoever_writes_never_needs_the_plain_numbers(kind, monkeypatch):
+    model = writer()
+    quicken(model, kind)
+
+    def plain(self):
+        raise AssertionError("a whole table was made")
+
+    monkeypatch.setattr(Held, "plain", plain)
+    model.generate(torch.randint(0, 203, (2, 30)), new=3)
+    model.search(torch.randint(0, 203, (2, 30)).tolist(), beams=2, new=3)
+
+
+@pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
 def test_a_model_that_writes_says_the_same(kind):
     plain, quick = writer(), writer()
     ids = torch.randint(0, 203, (1, 23))
