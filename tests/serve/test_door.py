@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from contextlib import suppress
 
 import openai
@@ -113,6 +114,30 @@ def test_a_body_that_does_not_say_its_length_has_the_same_end(locked):
     answer = connection.getresponse()
 
     assert answer.status == 413 and json.loads(answer.read())["error"]["code"] == "too_large"
+    connection.close()
+
+
+@pytest.mark.parametrize("key, status", [("first-key", 413), ("wrong", 401)])
+def test_who_sends_too_much_and_then_listens_hears_why(locked, key, status):
+    body = b"a" * 30_000
+    head = (f"POST /tokenize HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n")  # fmt: skip
+    connection = raw(locked, head.encode())
+    for start in range(0, len(body), 1000):
+        connection.sendall(body[start : start + 1000])
+        time.sleep(0.002)
+
+    assert b"".join(iter(lambda: connection.recv(1 << 16), b"")).startswith(f"HTTP/1.1 {status} ".encode())
+    connection.close()
+
+
+def test_who_never_stops_sending_is_cut_off(locked):
+    head = (b"POST /tokenize HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer first-key\r\n"
+            b"Content-Length: 1000000000\r\n\r\n")  # fmt: skip
+    connection, sent = raw(locked, head), 0
+    with pytest.raises(OSError):
+        while sent < 500 << 20:
+            sent += connection.send(b"a" * 65536)
     connection.close()
 
 

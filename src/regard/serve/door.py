@@ -9,6 +9,7 @@ It also says on every answer that nothing in it is to be run or guessed, and tel
 import asyncio
 import hmac
 import time
+from contextlib import suppress
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,6 +21,7 @@ from regard.serve.lines import Gone
 from regard.serve.refusals import Refusal, answered
 from regard.serve.settings import Settings, loopback
 
+LINGER, BODIES = 2.0, 8  # how long, and how many bodies of the largest size, are let by when they are refused
 OPEN = "/health"  # the one route that needs no key
 SAFE = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
@@ -134,7 +136,19 @@ class Visit:
     async def refuse(self, refusal: Refusal) -> None:
         """Answer with the refusal, unless the answer has begun."""
         if not self.status:
+            await self.let_by()
             await answered(refusal)(self.scope, self.receive, self.send)
+
+    async def let_by(self) -> None:
+        """What is still coming, for a while and not endlessly: who is cut off while sending never hears why."""
+        if "expect" in self.headers:  # asks before it sends
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER):
+                while not self.whole and self.size < BODIES * self.limits.body:
+                    message = await self.incoming()
+                    self.size += len(message.get("body", b""))
+                    self.whole = not message.get("more_body", False)
 
     @property
     def method(self) -> str:
