@@ -331,7 +331,7 @@ def test_pasted_lines_and_lines_after_a_backslash_are_one_message(place, desk):
 
 
 def test_what_would_command_the_terminal_is_shown_and_not_obeyed(monkeypatch):
-    from regard.cli.talking import visible
+    from regard.cli.output import visible
 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     assert visible("a\x1b[2Jb\n\t\x7f\x9b") == "a^[[2Jb\n\t^?\ufffd"

@@ -18,6 +18,7 @@ from regard.cli.output import (
     faint,
     spoken,
     text_in,
+    visible,
     with_options_of,
     with_torch,
 )
@@ -102,10 +103,12 @@ def stream(model: Any, begin: str, given: dict[str, Any]) -> None:
         print(faint(begin), end="", file=sys.stderr, flush=True)
     last = "\n"
     with warnings.catch_warnings(record=True) as notes:  # they wait, lest they stand in the middle of the text
-        for part in model.stream(begin, **given):
-            print(last := part, end="", flush=True)
-    if sys.stdout.isatty() and not last.endswith("\n"):
-        print()
+        try:
+            for part in model.stream(begin, **given):
+                print(visible(last := part), end="", flush=True)
+        finally:
+            if sys.stdout.isatty() and not last.endswith("\n"):
+                print()
     for note in notes:
         talk(f"note: {note.message}")
 

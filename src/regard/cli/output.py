@@ -67,9 +67,17 @@ def as_rows(rows: Iterable[tuple[str, str]]) -> None:
 
 def exactly(text: str) -> None:
     """The text and not a byte more, so that it can be piped; on a terminal the shell gets a line of its own."""
-    sys.stdout.write(text)
+    sys.stdout.write(visible(text))
     if sys.stdout.isatty() and not text.endswith("\n"):
         sys.stdout.write("\n")
+
+
+def visible(text: str) -> str:
+    """On a terminal, letters that would command it are shown as ^[ and the like: a model may say any."""
+    if not sys.stdout.isatty():
+        return text
+    return "".join(f"^{chr(ord(c) ^ 64)}" if (ord(c) < 32 and c not in "\n\t") or c == "\x7f" else
+                   "\ufffd" if 128 <= ord(c) < 160 else c for c in text)  # fmt: skip
 
 
 def faint(text: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from regard import config
 from regard.cli.mistakes import sentence, talk
-from regard.cli.output import as_json, faint, spoken
+from regard.cli.output import as_json, faint, spoken, visible
 from regard.cli.slash import Asked, Leave
 from regard.cli.translate import incoming
 
@@ -123,14 +123,6 @@ class Talk:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
-
-
-def visible(text: str) -> str:
-    """On a terminal, letters that would command it are shown as ^[ and the like: a model may say any."""
-    if not sys.stdout.isatty():
-        return text
-    return "".join(f"^{chr(ord(c) ^ 64)}" if (ord(c) < 32 and c not in "\n\t") or c == "\x7f" else
-                   "\ufffd" if 128 <= ord(c) < 160 else c for c in text)  # fmt: skip
 
 
 # ---------------------------------------------------------------- where messages come from
