@@ -15,6 +15,9 @@ RESULTS := bench/results
 OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 CHANGES ?=
 
+# Where this is set, every process that a test or a command starts compiles the library again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup test check demo bench gpu faults map clean
 
 help:  ## this list
