@@ -8,67 +8,97 @@ from regard import config
 from regard.core.kernels import KERNELS, Ask, How, plan
 from regard.core.masks import CAUSAL, EVERYTHING, PADDING
 from regard.core.tokens import Places
+from regard.native.build import library
 from regard.native.held import hold, rounded
-from regard.native.products import FEW, attended, few, mapped
+from regard.native.products import FEW, attended, mapped, ours, panels, rows_of, take_over, unpaneled, weighed
 
-SIZES = [(1, 1, 1), (1, 7, 15), (2, 33, 16), (3, 5, 129), (5, 130, 257), (16, 9, 1000), (4, 3, 3072)]
+SIZES = [(1, 1, 1), (1, 7, 15), (2, 33, 16), (3, 64, 129), (5, 130, 257), (16, 9, 1000), (4, 3, 3072), (17, 65, 31),
+         (40, 200, 96), (131, 64, 64)]  # fmt: skip
 KINDS = ["fp32", "bf16", "int8"]
 
 
 def kept(weight, kind):
     held = hold(weight, kind)
-    return held.kept, held.scale
+    return held.kept, len(weight), held.scale
+
+
+def meant(x, kind):
+    """What of these rows is multiplied: many are rounded to bf16, where the weights are."""
+    return x.bfloat16().double() if kind != "fp32" and len(x) > FEW and library().halves() else x.double()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("B, N, K", SIZES)
-def test_a_map_is_torchs_own(B, N, K, kind):
-    torch.manual_seed(B + N + K)
-    x, weight, bias = torch.randn(B, K), torch.randn(N, K), torch.randn(N)
-    numbers, scale = kept(weight, kind)
-    meant = numbers.double() if scale is None else numbers.double() * scale[:, None].double()
+@pytest.mark.parametrize("M, N, K", SIZES)
+def test_a_map_is_torchs_own(M, N, K, kind):
+    torch.manual_seed(M + N + K)
+    x, weight, bias = torch.randn(M, K), torch.randn(N, K), torch.randn(N)
+    plain = hold(weight, kind).plain().double()
 
     for given in (bias, None):
-        said = mapped(x, numbers, scale, given)
-        right = F.linear(x.double(), meant, None if given is None else given.double())
+        said = mapped(x, *kept(weight, kind), given)
+        right = F.linear(meant(x, kind), plain, None if given is None else given.double())
         assert torch.allclose(said.double(), right, rtol=1e-5, atol=1e-5 * K**0.5)
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("N, K", [(1, 1), (64, 8), (65, 7), (200, 33)])
+def test_panels_hold_the_same_numbers(N, K, kind):
+    weight = torch.randint(-127, 128, (N, K)).to(kind)
+    table, ids = panels(weight), torch.randint(0, N, (3, 4))
+
+    assert torch.equal(unpaneled(table, N, K), weight) and torch.equal(rows_of(table, ids, K), weight[ids])
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_has_the_same_bits_alone_and_beside_any_others(kind):
-    x, weight = torch.randn(FEW, 333), torch.randn(70, 333)
-    numbers, scale = kept(weight, kind)
-    together = mapped(x, numbers, scale, None)
-    alone = torch.cat([mapped(row[None], numbers, scale, None) for row in x])
-    shuffled = mapped(x.flip(0), numbers, scale, None).flip(0)
+@pytest.mark.parametrize("count", [FEW, 3 * FEW])
+def test_a_row_has_the_same_bits_alone_and_beside_any_others(kind, count):
+    x, weight = torch.randn(count, 333), torch.randn(70, 333)
+    given = kept(weight, kind)
+    together = mapped(x, *given, None)
+    shuffled = mapped(x.flip(0), *given, None).flip(0)
+    others = mapped(torch.cat([x[:1], torch.randn(count - 1, 333)]), *given, None)
 
-    assert torch.equal(together, alone) and torch.equal(together, shuffled)
+    assert torch.equal(together, shuffled) and torch.equal(together[:1], others[:1])
+    if kind == "fp32" or count == FEW:
+        assert torch.equal(together, torch.cat([mapped(row[None], *given, None) for row in x]))
 
 
-def test_threads_change_no_bits():
-    x, weight = torch.randn(3, 200), torch.randn(501, 200)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [3, 50])
+def test_threads_change_no_bits(kind, count):
+    x, given = torch.randn(count, 200), kept(torch.randn(501, 200), kind)
     before, found = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(mapped(x, weight, None, None))
+            found.append(mapped(x, *given, None))
     finally:
         torch.set_num_threads(before)
 
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [2, 40])
+def test_what_is_not_a_number_stays_with_its_row(kind, count):
+    x = torch.randn(count, 64)
+    x[1, 3] = torch.nan
+    said = mapped(x, *kept(torch.randn(70, 64), kind), None)
+
+    assert said[1].isnan().all() and said[0].isfinite().all()
+
+
 def test_rows_may_lie_apart_in_memory():
     x, weight = torch.randn(5, 2, 64).transpose(0, 1), torch.randn(9, 64)
 
-    assert torch.allclose(mapped(x, weight, None, None), F.linear(x, weight), atol=1e-5)
+    assert torch.allclose(mapped(x, *kept(weight, "fp32"), None), F.linear(x, weight), atol=1e-5)
 
 
-def test_few_rows_in_fp32_without_gradients_are_for_c():
-    assert few(torch.randn(FEW, 8)) and not few(torch.randn(FEW + 1, 8)) and not few(torch.randn(2, 8).double())
-    assert not few(torch.randn(2, 8, requires_grad=True)) and not few(torch.randn(0, 8))
+def test_rows_in_fp32_without_gradients_are_for_c():
+    assert ours(torch.randn(99, 8)) and not ours(torch.randn(2, 8).double()) and not ours(torch.randn(0, 8))
+    assert not ours(torch.randn(2, 8, requires_grad=True))
     with torch.no_grad():
-        assert few(torch.randn(2, 8, requires_grad=True))
+        assert ours(torch.randn(2, 8, requires_grad=True))
 
 
 def test_rounding_to_bytes_loses_at_most_half_a_step():
@@ -139,3 +169,48 @@ def test_it_claims_a_step_and_not_a_prompt():
     assert plan("auto", asked(CAUSAL, Q=30)).kernel is not KERNELS["steps"]
     with pytest.raises(ValueError, match="kernel"):
         config.Attention(heads=2, kernel="steps")
+
+
+@pytest.mark.parametrize("R, V", [(1, 1), (3, 15), (4, 16), (2, 1003)])
+def test_rows_weigh_what_torch_says(R, V):
+    library()
+    logits = torch.randn(R, V) * 20
+    logits[0, -1] = -torch.inf if V > 1 else 3.0
+
+    assert torch.allclose(weighed(logits).double(), logits.double().logsumexp(-1, keepdim=True), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
+def test_what_cannot_be_weighed_is_not_finite(odd):
+    library()
+    logits = torch.randn(2, 40)
+    logits[1, 7] = odd
+
+    assert weighed(logits).isfinite().flatten().tolist() == [True, False]
+    assert weighed(torch.full((1, 20), -torch.inf)).item() == -torch.inf
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [1, 1, 1, 4, 0], [2, 0, 0, 0, 3]])
+def test_beams_take_over_the_slots_of_those_they_grew_from(rows):
+    library()
+    table, rows = torch.randn(5, 3, 9, 4), torch.tensor(rows)
+    right = table.clone()
+    right[:, :, 2:7] = table[rows][:, :, 2:7]
+    take_over(table, rows, 2, 7)
+
+    assert torch.equal(table, right)
+    take_over(table, rows, 7, 7)
+    assert torch.equal(table, right)
+
+
+def test_keys_and_values_may_lie_apart_in_memory():
+    q, k, v = torch.randn(2, 4, 1, 8), *(torch.randn(2, 6, 4, 8).transpose(1, 2) for _ in range(2))
+
+    assert torch.allclose(attended(q, k, v, None, 0.3), F.scaled_dot_product_attention(q, k, v, scale=0.3), atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [3, 16, 64, 80, 130])
+def test_attention_over_few_and_far_scores_is_torchs_own(width):
+    q, k, v = torch.randn(1, 2, 1, 5) * 9, torch.randn(1, 2, 37, 5) * 9, torch.randn(1, 2, 37, width)
+
+    assert torch.allclose(attended(q, k, v, None, 1.0), F.scaled_dot_product_attention(q, k, v, scale=1.0), atol=1e-5)

@@ -30,8 +30,8 @@ class Entry:
 
 def write(table: Tensor, new: Tensor, slots: Tensor) -> None:
     """In place, and without its gradient: the past is not trained."""
-    index = slots[:, None, :, None].expand(-1, table.shape[1], -1, table.shape[3])
-    table.scatter_(2, index, new.detach().to(table.dtype))
+    rows = torch.arange(len(slots), device=slots.device)[:, None]
+    table.transpose(1, 2)[rows, slots] = new.detach().to(table.dtype).transpose(1, 2)
 
 
 class Across:

@@ -27,6 +27,7 @@ from regard.generate.filters import mentioned, repeated, repetition
 from regard.generate.limits import NO_LIMITS, Limits, barred, check_room, check_source, check_texts, window
 from regard.generate.session import DAMAGED, heard, still
 from regard.heads import last
+from regard.native.products import take_over, weighed
 
 BLOCK = 64  # numbers of a column, where the largest of a long row are looked for
 ROOM = 64  # slots of a cache come in such steps: few sizes, so few graphs
@@ -153,7 +154,7 @@ class Beams:
 
     def sayable(self, logits: Tensor) -> tuple[Tensor, Tensor]:  # (B·W, V), or (B, V) after the prompts
         """What may be said, and what log p is less than that: a table of a large vocabulary is not written twice."""
-        total = logits.logsumexp(-1, keepdim=True)
+        total = weighed(logits)
         self.sound &= total.isfinite().all()
         if self.c.repetition != 1 or self.c.no_repeat is not None or self.added is not None:
             logits, total = self.priced(logits - total), torch.zeros_like(total)
@@ -251,5 +252,7 @@ def move(cache: Cache, rows: Tensor, start: int) -> None:
     its whole state, where a layer has one."""
     for entry in cache.entries:
         for table in entry.tables():
-            part = table[:, :, start : cache.used] if isinstance(entry, Entry) else table
-            part.copy_(part[rows])
+            if isinstance(entry, Entry):
+                take_over(table, rows, start, cache.used)
+            else:
+                table.copy_(table[rows])

@@ -4,9 +4,8 @@
     model.quicken("bf16")    half the memory, half the time of a token
     model.quicken("int8")    a quarter; each row of a weight has a scale of its own
 
-Who writes token by token multiplies a few rows by all the weights: that waits for memory, and is done in C
-(`regard.native`). Who reads whole texts, or searches with many beams, multiplies many rows: there oneDNN has the
-weights in its own order.
+Who writes token by token multiplies a few rows by all the weights, and waits for memory; who reads a prompt or searches
+with many beams waits for the adder. Both are done in C (`regard.native`), by weights that lie in panels.
 """
 
 from typing import Any
@@ -15,8 +14,6 @@ import torch
 from torch import nn
 
 from regard import config
-from regard.core.model import Transformer
-from regard.native.build import library
 from regard.native.held import KINDS, Held, hold
 
 LARGE = 8_000_000  # weights
@@ -27,15 +24,12 @@ def quicken(model: nn.Module, weights: str = "fp32") -> None:
     if weights not in KINDS:
         raise config.ConfigError(f"weights: no {weights!r}; there are {', '.join(KINDS)}")
     check(model)
-    library()
-    many, done = not writes(model), dict[int, nn.Parameter]()
-    for part in model.modules():
-        if isinstance(part, nn.Linear) or isinstance(part, nn.Embedding) and not many:  # packed: no rows to look up
-            name = id(part.weight)  # tied weights stay tied
-            if name not in done:
-                kept = hold(part.weight, weights, pack=many and weights != "int8")
-                done[name] = nn.Parameter(kept, requires_grad=False)
-            part.weight = done[name]
+    parts = [part for part in model.modules() if isinstance(part, nn.Linear | nn.Embedding)]
+    asked, done = {id(part.weight) for part in parts if isinstance(part, nn.Linear)}, dict[int, nn.Parameter]()
+    for part in parts:
+        if (name := id(part.weight)) not in done:  # tied weights stay tied
+            done[name] = nn.Parameter(hold(part.weight, weights, paneled=name in asked), requires_grad=False)
+        part.weight = done[name]
 
 
 def worth(model: nn.Module) -> bool:
@@ -68,9 +62,3 @@ def held(model: nn.Module) -> str | None:
         return None
     return {torch.bfloat16: "bf16", torch.int8: "int8"}.get(found.kept.dtype, "fp32")
 
-
-def writes(model: nn.Module) -> bool:
-    """Whether a model goes on token by token: few rows at a time."""
-    if not isinstance(model, Transformer) or model.encoder is not None or model.c.head.kind != "vocabulary":
-        return False
-    return all(not each[False, False].ahead for each in getattr(model.trunk, "masks", []))

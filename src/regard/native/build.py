@@ -1,6 +1,6 @@
-"""few.c as a library: built by the machine's own compiler in a second, kept in the cache folder, loaded on demand.
+"""panels.c as a library: built by the machine's own compiler in a second, kept in the cache folder, loaded on demand.
 
-    few.c ── cc -O3 -march=native ──► $REGARD_CACHE/native/few-3f9a….so ──► map_f32, map_bf16, map_int8, attend
+    panels.c ── cc -O3 -march=native ──► $REGARD_CACHE/native/panels-3f9a….so ──► map_f32, ..., attend
 
 It shares torch's threads, so the two never wait for each other. Without a compiler, or with REGARD_NATIVE=0, there is
 no library, and torch does the work.
@@ -22,12 +22,15 @@ import torch  # noqa: F401  its OpenMP must be there first
 
 from regard.data.store import place
 
-SOURCE = Path(__file__).with_name("few.c")
+SOURCE = Path(__file__).with_name("panels.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared", "-nostartfiles")
 WIDE = ("-mprefer-vector-width=512",)  # x86 compilers shy away from the widest vectors unless told
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int
 SHAPES = {
-    **{f"map_{kind}": [POINTER] * 6 + [NUMBER] for kind in ("f32", "bf16", "int8")},
+    **{f"map_{kind}": [POINTER] * 7 + [NUMBER] for kind in ("f32", "bf16", "int8")},
+    "halves": [],
+    "weigh": [POINTER] * 3 + [NUMBER],
+    "take_over": [POINTER] * 4 + [NUMBER],
     "attend": [POINTER] * 9 + [ctypes.c_float, NUMBER],
 }
 
@@ -60,7 +63,7 @@ def loaded() -> Any:
         return None
     for name, kinds in SHAPES.items():
         function = getattr(made, name)
-        function.argtypes, function.restype = kinds, None
+        function.argtypes, function.restype = kinds, NUMBER if name == "halves" else None
     return made
 
 
@@ -83,10 +86,10 @@ def built(compiler: str) -> Path:
     flags = (*FLAGS, *(WIDE if platform.machine() == "x86_64" else ()))
     told = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=20).stdout
     key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), told, " ".join(flags).encode(), processor()])).hexdigest()
-    path = folder / f"few-{key[:16]}.so"
+    path = folder / f"panels-{key[:16]}.so"
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=folder) as desk:
-            fresh = Path(desk) / "few.so"
+            fresh = Path(desk) / "panels.so"
             words = [compiler, *flags, "-o", str(fresh), str(SOURCE), "-lm"]
             # -nodefaultlibs: OpenMP is torch's own, found when the library is loaded
             subprocess.run([*words, "-nodefaultlibs"], capture_output=True, check=True, timeout=120)

@@ -1,6 +1,6 @@
 """Held: a weight that is kept in fewer bits, or in another order, and that nobody else can tell from a plain one.
 
-    F.linear(x, held)       few rows: read once from memory, in C       many rows: one product, in the order it likes
+    F.linear(x, held)       by panels, in C; without a compiler as torch does it
     F.embedding(ids, held)  those rows alone, in fp32
     anything else           the plain fp32 tensor that it stands for
 
@@ -22,30 +22,30 @@ KINDS = ("fp32", "bf16", "int8")
 
 
 class Held(Tensor):
-    """A weight (N, K) as `kept` numbers: fp32, bf16, or bytes with a `scale` for each row. They may be `packed` in
-    the order that oneDNN likes for products of many rows."""
+    """A weight (N, K) as `kept` numbers: fp32, bf16, or bytes with a `scale` for each row. They lie in panels where
+    there is a library that multiplies them."""
 
     kept: Tensor
     scale: Tensor | None
 
     @staticmethod
-    def __new__(cls, kept: Tensor, scale: Tensor | None = None) -> "Held":
-        place = torch.device("cpu")
-        made: Held = Tensor._make_wrapper_subclass(cls, kept.shape, dtype=torch.float32, device=place)
+    def __new__(cls, kept: Tensor, scale: Tensor | None = None, shape: torch.Size | None = None) -> "Held":
+        place, shape = torch.device("cpu"), kept.shape if shape is None else shape
+        made: Held = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=place)
         made.kept, made.scale = kept, scale
         return made
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        how = f"{str(self.kept.dtype).removeprefix('torch.')}{', packed' if self.packed else ''}"
-        return f"Held({tuple(self.shape)}, {how})"
+        return f"Held({tuple(self.shape)}, {str(self.kept.dtype).removeprefix('torch.')})"
 
     @property
-    def packed(self) -> bool:
-        return self.kept.is_mkldnn
+    def paneled(self) -> bool:
+        return self.kept.dim() > 2
 
     def plain(self) -> Tensor:
         """The fp32 numbers that it stands for."""
-        numbers = (self.kept.to_dense() if self.packed else self.kept).float()
+        N, K = self.shape
+        numbers = (products.unpaneled(self.kept, N, K) if self.paneled else self.kept).float()
         return numbers if self.scale is None else numbers * self.scale[:, None]
 
     @classmethod
@@ -75,39 +75,33 @@ def multiplied(x: Tensor, weight: Held, bias: Tensor | None = None) -> Tensor:
     """x (..., K) by a held weight (N, K), and a bias."""
     if torch.is_grad_enabled() and (x.requires_grad or bias is not None and bias.requires_grad):
         return F.linear(x, weight.plain(), bias)
-    if weight.packed:
-        return packed(x, weight.kept, bias)
-    if products.few(x) and library() is not None:
-        return products.mapped(x, weight.kept, weight.scale, bias)
-    if weight.kept.dtype == torch.float32:
-        return F.linear(x, weight.kept, bias)
+    if weight.paneled and products.ours(x):
+        return products.mapped(x, weight.kept, len(weight), weight.scale, bias)
+    if weight.paneled or weight.kept.dtype == torch.float32:
+        return F.linear(x, weight.plain(), bias)
     said = F.linear(x.bfloat16(), weight.kept.bfloat16()).float()  # a byte is exact in bf16
     said = said if weight.scale is None else said.mul_(weight.scale)
     return said if bias is None else said.add_(bias)
 
 
-def packed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """By oneDNN, which has the weight in its own order."""
-    bias = bias if bias is None else bias.to(weight.dtype)
-    said = torch.ops.mkldnn._linear_pointwise(x.to(weight.dtype), weight, bias, "none", [], "")
-    return said.to(x.dtype)  # type: ignore[no-any-return]
-
-
 def looked_up(ids: Tensor, weight: Held) -> Tensor:
     """Some rows of a table."""
-    rows = F.embedding(ids, weight.kept).float()
+    kept = weight.kept
+    rows = (products.rows_of(kept, ids, weight.shape[1]) if weight.paneled else F.embedding(ids, kept)).float()
     return rows if weight.scale is None else rows * F.embedding(ids, weight.scale[:, None])
 
 
 # ---------------------------------------------------------------- from plain to held
 
 
-def hold(weight: Tensor, kind: str, pack: bool = False) -> Held:
-    """A plain fp32 weight in this kind; `pack` it where many rows are multiplied at a time."""
+def hold(weight: Tensor, kind: str, paneled: bool = True) -> Held:
+    """A plain fp32 weight in this kind; one that is only looked up needs no panels."""
+    scale: Tensor | None = None
     if kind == "int8":
-        return Held(*rounded(weight))
-    kept = weight.detach().to(torch.bfloat16 if kind == "bf16" else torch.float32).contiguous()
-    return Held(torch.ops.mkldnn._reorder_linear_weight(kept) if pack else kept)
+        kept, scale = rounded(weight)
+    else:
+        kept = weight.detach().to(torch.bfloat16 if kind == "bf16" else torch.float32).contiguous()
+    return Held(products.panels(kept) if paneled and library() is not None else kept, scale, weight.shape)
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,34 +1,56 @@
-"""The library's functions on tensors: a map of a few rows, and a few questions to the past."""
+"""The library's functions on tensors: weights in panels, a map by them, and a few questions to the past."""
 
 import ctypes
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from regard.native.build import library
+from regard.native.build import library, ready
 
 KINDS = {torch.float32: "map_f32", torch.bfloat16: "map_bf16", torch.int8: "map_int8"}
 FEW = 16  # rows up to which a product waits for memory, and not for the adder
+PANEL = 64  # rows of weights that lie side by side
 
 
-def few(x: Tensor) -> bool:
-    """Whether these are rows for `mapped`: on the CPU, few, in fp32, and nobody asks for gradients."""
+def ours(x: Tensor) -> bool:
+    """Whether these are rows for `mapped`: on the CPU, in fp32, and nobody asks for gradients."""
     return (
-        x.device.type == "cpu" and x.dtype == torch.float32 and 0 < x.numel() <= FEW * x.shape[-1]
+        x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0
         and not (torch.is_grad_enabled() and x.requires_grad)
     )  # fmt: skip
 
 
-def mapped(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x (..., K) by weight (N, K) in fp32, bf16 or int8 -> (..., N), each row as if it were alone."""
-    x, (N, K) = x.contiguous(), weight.shape
-    out = x.new_empty(*x.shape[:-1], N)
-    sizes = (ctypes.c_long * 3)(x.numel() // K, N, K)
-    scale, bias = (None if each is None else each.data_ptr() for each in (scale, bias))  # type: ignore[assignment]
-    getattr(library(), KINDS[weight.dtype])(
-        weight.data_ptr(), scale, bias, x.data_ptr(), out.data_ptr(), sizes, torch.get_num_threads()
-    )
+def panels(weight: Tensor) -> Tensor:
+    """A weight (N, K) in the order in which it is read: (N/64, K, 64, 1), in bf16 (N/64, K/2, 64, 2)."""
+    pair = 2 if weight.dtype == torch.bfloat16 else 1
+    weight = F.pad(weight, (0, weight.shape[1] % 2, 0, -len(weight) % PANEL))
+    return weight.view(-1, PANEL, weight.shape[1] // pair, pair).transpose(1, 2).contiguous()
+
+
+def unpaneled(table: Tensor, N: int, K: int) -> Tensor:
+    """The weight (N, K) that lies in panels."""
+    return table.transpose(1, 2).reshape(len(table) * PANEL, -1)[:N, :K]
+
+
+def rows_of(table: Tensor, ids: Tensor, K: int) -> Tensor:
+    """Some rows (..., K) of a weight that lies in panels."""
+    return table[ids // PANEL, :, ids % PANEL].flatten(-2)[..., :K]
+
+
+def mapped(x: Tensor, table: Tensor, N: int, scale: Tensor | None, bias: Tensor | None) -> Tensor:
+    """x (..., K) by the panels of a weight (N, K) -> (..., N), each row as if it were alone.
+
+    More than a few rows are rounded to bf16 where the weight is, or is bytes, and the processor can multiply so.
+    """
+    x = (F.pad(x, (0, 1)) if x.shape[-1] % 2 else x).contiguous()
+    out, K, threads = x.new_empty(*x.shape[:-1], N), x.shape[-1], torch.get_num_threads()
+    made, M = library(), x.numel() // K
+    half = table.dtype != torch.float32 and M > FEW and made.halves()
+    room = torch.empty((M + threads * PANEL) * K, dtype=torch.bfloat16) if half else None
+    places = (None if each is None else each.data_ptr() for each in (table, scale, bias, x, out, room))
+    getattr(made, KINDS[table.dtype])(*places, (ctypes.c_long * 3)(M, N, K), threads)
     return out
 
 
@@ -37,17 +59,41 @@ def attended(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, scale: float
 
     q (B, H, Q, d), k (B, G, K, d), v (B, G, K, e); the table broadcasts to (B, H, Q, K), True or what is added.
     """
-    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    q, k, v = q.contiguous(), *(each if each.stride(-1) == 1 else each.contiguous() for each in (k, v))
     (B, H, Q, d), (_, G, K, e) = q.shape, v.shape
-    steps: Any = (ctypes.c_long * 3)(0, 0, 0)
+    steps: Any = (ctypes.c_long * 9)(0, 0, 0, *k.stride()[:3], *v.stride()[:3])
     allowed = added = None
     if table is not None:
         table = (table if table.dtype == torch.bool else table.float()).expand(B, H, Q, K)
         table = table if table.stride(-1) == 1 else table.contiguous()
-        steps[:] = table.stride()[:3]
+        steps[:3] = table.stride()[:3]
         allowed, added = (table.data_ptr(), None) if table.dtype == torch.bool else (None, table.data_ptr())
     out, room = q.new_empty(B, H, Q, e), q.new_empty(B, H, Q, K)
     sizes = (ctypes.c_long * 7)(B, H, Q, G, K, d, e)
     library().attend(q.data_ptr(), k.data_ptr(), v.data_ptr(), allowed, added, steps, room.data_ptr(), out.data_ptr(),
                      sizes, scale, torch.get_num_threads())  # fmt: skip
     return out
+
+
+def weighed(logits: Tensor) -> Tensor:
+    """The logarithm of the sum of e^x over each row: (R, V) -> (R, 1)."""
+    made = library() if ready() else None
+    if made is None or logits.device.type != "cpu" or logits.dtype != torch.float32 or not logits.is_contiguous():
+        return logits.logsumexp(-1, keepdim=True)
+    out = logits.new_empty(len(logits), 1)
+    made.weigh(logits.data_ptr(), out.data_ptr(), (ctypes.c_long * 2)(*logits.shape), torch.get_num_threads())
+    return out
+
+
+def take_over(table: Tensor, rows: Tensor, start: int, end: int) -> None:
+    """In place, slots from `start` to `end` of each row of a table (B, H, S, d) become those of row rows[b]."""
+    made = library() if ready() else None
+    if start >= end:
+        return
+    if made is None or table.device.type != "cpu" or table.dtype != torch.float32 or not table.is_contiguous():
+        part = table[:, :, start:end]
+        part.copy_(part[rows])
+        return
+    (B, H, S, d), threads = table.shape, torch.get_num_threads()
+    room, sizes = table.new_empty(threads * B * (end - start) * d), (ctypes.c_long * 6)(B, H, S, d, start, end)
+    made.take_over(table.data_ptr(), rows.contiguous().data_ptr(), room.data_ptr(), sizes, threads)

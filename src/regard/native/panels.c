@@ -1,0 +1,313 @@
+/* Products of a CPU's own: what one new token asks of the weights and of the past, and what a whole prompt asks.
+ *
+ *     map       y[m, n] = scale[n] * (w[n, :] . x[m, :]) + bias[n]      w in fp32, bf16 or int8; x and y in fp32
+ *     attend    softmax(q K' * scale + table) V                         over the slots that the table allows alone
+ *     weigh     log of the sum of e^x                                   row by row
+ *
+ * Weights lie in panels: 64 of their rows side by side, (N/64, K, 64), and in bf16 two numbers of a row together,
+ * (N/64, K/2, 64, 2). A panel is read from end to end, as memory likes it, for six who ask at a time, as registers like
+ * it. An answer is the sum over k in its order: what is answered to one does not depend on who asks beside it, to the
+ * last bit. Only where so many ask that the adder is waited for, and not memory, x is rounded to bf16 if w is (or is
+ * bytes): that is twice as fast.
+ * Vectors are the compiler's own (gcc, clang); where AVX-512 is there, what compilers miss is spelt out.
+ */
+#include <math.h>
+#include <omp.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+#define LANES 16
+#define VECTORS 4 /* of a panel */
+#define PANEL (LANES * VECTORS)
+#define ROWS 6 /* who are answered at a time: 24 sums stay in registers */
+#define INLINE static inline __attribute__((always_inline))
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef uint32_t bits __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef lanes tile[ROWS][VECTORS];
+
+/* ---------------------------------------------------------------- sixteen numbers from memory, and back to one */
+
+INLINE lanes of_f32(const float *p) { return *(const lanes *)p; }
+
+INLINE lanes of_int8(const int8_t *p)
+{
+#ifdef __AVX512F__
+    return (lanes)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+#else
+    lanes v;
+    for (int i = 0; i < LANES; i++) v[i] = (float)p[i];
+    return v;
+#endif
+}
+
+/* Sixteen pairs of bf16: a bf16 is the upper half of a float, and the first of a pair is the lower half of its bits. */
+INLINE lanes firsts(const uint16_t *p) { return (lanes)(*(const bits *)p << 16); }
+INLINE lanes seconds(const uint16_t *p) { return (lanes)(*(const bits *)p & 0xffff0000u); }
+
+INLINE uint16_t to_bf16(float v) /* the nearest, halves to even; what is not a number stays so */
+{
+    uint32_t b;
+    memcpy(&b, &v, 4);
+    return v != v ? 0x7fc0 : (uint16_t)((b + 0x7fff + (b >> 16 & 1)) >> 16);
+}
+
+INLINE float sum(lanes v)
+{
+#ifdef __AVX512F__
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+    float a[LANES];
+    memcpy(a, &v, sizeof a);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) a[i] += a[i + half];
+    return a[0];
+#endif
+}
+
+INLINE float power(float x) /* e^x for x <= 0: 2^n e^r with n whole and |r| <= ln 2 / 2, e^r by its series */
+{
+    const float low = x < -87 ? -87 : x, n = (low * 1.44269504f + 12582912) - 12582912;
+    const float r = (low - n * 0.693145752f) - n * 1.42860677e-6f;
+    const float end = 1 / 24.f + r * (1 / 120.f + r * (1 / 720.f + r * (1 / 5040.f)));
+    const float y = 1 + r * (1 + r * (1 / 2.f + r * (1 / 6.f + r * end)));
+    const uint32_t b = (uint32_t)((int32_t)n + 127) << 23;
+    float two;
+    memcpy(&two, &b, 4);
+    return x < -87 ? 0 : y * two;
+}
+
+/* ---------------------------------------------------------------- a panel, and M who ask: acc += w x */
+
+#define EACH(i) _Pragma("GCC unroll 4") for (int i = 0; i < VECTORS; i++)
+#define EVERY(m) _Pragma("GCC unroll 6") for (int m = 0; m < M; m++)
+
+#define ASK(KIND, TYPE)                                                                                               \
+    INLINE void ask_##KIND(const TYPE *w, const float *x, long K, const int M, tile acc)                              \
+    {                                                                                                                 \
+        for (long k = 0; k < K; k++, w += PANEL) {                                                                    \
+            lanes v[VECTORS];                                                                                         \
+            EACH(i) v[i] = of_##KIND(w + i * LANES);                                                                  \
+            EVERY(m) EACH(i) acc[m][i] += v[i] * x[m * K + k];                                                        \
+        }                                                                                                             \
+    }
+ASK(f32, float)
+ASK(int8, int8_t)
+
+INLINE void ask_bf16(const uint16_t *w, const float *x, long K, const int M, tile acc)
+{
+    for (long k = 0; k < K; k += 2, w += 2 * PANEL)
+        EACH(i)
+        {
+            const lanes first = firsts(w + 2 * LANES * i), second = seconds(w + 2 * LANES * i);
+            EVERY(m) acc[m][i] += first * x[m * K + k];
+            EVERY(m) acc[m][i] += second * x[m * K + k + 1];
+        }
+}
+
+INLINE void ask_pairs(const uint16_t *w, const uint16_t *x, long K, const int M, tile acc) /* both in bf16 */
+{
+#ifdef __AVX512BF16__
+    for (long k = 0; k < K; k += 2, w += 2 * PANEL) {
+        __m512bh v[VECTORS];
+        EACH(i) v[i] = (__m512bh)_mm512_loadu_si512(w + 2 * LANES * i);
+        EVERY(m)
+        {
+            int two;
+            memcpy(&two, x + m * K + k, sizeof two);
+            EACH(i) acc[m][i] = (lanes)_mm512_dpbf16_ps((__m512)acc[m][i], v[i], (__m512bh)_mm512_set1_epi32(two));
+        }
+    }
+#else
+    (void)w, (void)x, (void)K, (void)M, (void)acc;
+#endif
+}
+
+/* A panel in bf16, two of a row together: as it is, or made on a desk. Bytes are exact in bf16. */
+INLINE const uint16_t *pairs_bf16(const uint16_t *w, uint16_t *desk, long K) { return (void)desk, (void)K, w; }
+
+#define PAIRS(KIND, TYPE)                                                                                             \
+    static const uint16_t *pairs_##KIND(const TYPE *w, uint16_t *desk, long K)                                        \
+    {                                                                                                                 \
+        for (long k = 0; k < K; k += 2, w += 2 * PANEL)                                                               \
+            for (long i = 0; i < PANEL; i++) {                                                                        \
+                const uint32_t two = to_bf16((float)w[i]) | (uint32_t)to_bf16((float)w[i + PANEL]) << 16;             \
+                memcpy(desk + k * PANEL + 2 * i, &two, sizeof two);                                                   \
+            }                                                                                                         \
+        return desk;                                                                                                  \
+    }
+PAIRS(f32, float)
+PAIRS(int8, int8_t)
+
+/* ---------------------------------------------------------------- the answers: tile by tile, panel by panel */
+
+/* How many ask is known to the compiler in each case, so that it keeps their sums in registers. */
+#define ANSWER(KIND, TYPE, ASKED)                                                                                     \
+    static void answer_##KIND(const TYPE *w, const ASKED *x, const float *scale, const float *bias, float *y, int M,  \
+                              long n, long N, long K)                                                                 \
+    {                                                                                                                 \
+        const long width = N - n < PANEL ? N - n : PANEL;                                                             \
+        tile acc = {{{0}}};                                                                                           \
+        switch (M) {                                                                                                  \
+        case 1: ask_##KIND(w, x, K, 1, acc); break;                                                                   \
+        case 2: ask_##KIND(w, x, K, 2, acc); break;                                                                   \
+        case 3: ask_##KIND(w, x, K, 3, acc); break;                                                                   \
+        case 4: ask_##KIND(w, x, K, 4, acc); break;                                                                   \
+        case 5: ask_##KIND(w, x, K, 5, acc); break;                                                                   \
+        default: ask_##KIND(w, x, K, 6, acc);                                                                         \
+        }                                                                                                             \
+        for (int m = 0; m < M; m++)                                                                                   \
+            for (long i = 0; i < width; i++)                                                                          \
+                y[m * N + n + i] = ((float *)acc[m])[i] * (scale ? scale[n + i] : 1) + (bias ? bias[n + i] : 0);      \
+    }
+ANSWER(f32, float, float)
+ANSWER(bf16, uint16_t, float)
+ANSWER(int8, int8_t, float)
+ANSWER(pairs, uint16_t, uint16_t)
+
+#define ALL_ROWS(KIND, W, X)                                                                                          \
+    for (long m = 0; m < M; m += ROWS)                                                                                \
+        answer_##KIND(W, (X) + m * K, scale, bias, y + m * N, M - m < ROWS ? (int)(M - m) : ROWS, p * PANEL, N, K)
+
+/* `room`, where there is one, is for x in bf16 and, for each thread, a panel: then all is multiplied in bf16. */
+#define MAP(KIND, TYPE)                                                                                               \
+    void map_##KIND(const TYPE *w, const float *scale, const float *bias, const float *x, float *y, uint16_t *room,   \
+                    const long *sizes, int threads)                                                                   \
+    {                                                                                                                 \
+        const long M = sizes[0], N = sizes[1], K = sizes[2], panels = (N + PANEL - 1) / PANEL;                        \
+        _Pragma("omp parallel num_threads(threads)")                                                                  \
+        {                                                                                                             \
+            if (room) {                                                                                               \
+                _Pragma("omp for schedule(static)") for (long i = 0; i < M * K; i++) room[i] = to_bf16(x[i]);         \
+            }                                                                                                         \
+            _Pragma("omp for schedule(static)") for (long p = 0; p < panels; p++)                                     \
+            {                                                                                                         \
+                const TYPE *panel = w + p * PANEL * K;                                                                \
+                if (room) {                                                                                           \
+                    const uint16_t *paired = pairs_##KIND(panel, room + M * K + omp_get_thread_num() * PANEL * K, K); \
+                    ALL_ROWS(pairs, paired, room);                                                                    \
+                } else {                                                                                              \
+                    ALL_ROWS(KIND, panel, x);                                                                         \
+                }                                                                                                     \
+            }                                                                                                         \
+        }                                                                                                             \
+    }
+MAP(f32, float)
+MAP(bf16, uint16_t)
+MAP(int8, int8_t)
+
+int halves(void) /* whether rooms are of use here */
+{
+#ifdef __AVX512BF16__
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+/* ---------------------------------------------------------------- attend: one query, the slots it may look at */
+
+INLINE float dot(const float *w, const float *x, long K)
+{
+    lanes acc[4] = {{0}};
+    float rest = 0;
+    long k = 0;
+    for (; k + 4 * LANES <= K; k += 4 * LANES) EACH(i) acc[i] += of_f32(w + k + i * LANES) * of_f32(x + k + i * LANES);
+    for (; k + LANES <= K; k += LANES) acc[0] += of_f32(w + k) * of_f32(x + k);
+    for (; k < K; k++) rest += w[k] * x[k];
+    return sum(acc[0] + acc[1] + (acc[2] + acc[3])) + rest;
+}
+
+INLINE float most_of(const float *x, long count)
+{
+    float high[LANES], most = -INFINITY;
+    for (int j = 0; j < LANES; j++) high[j] = -INFINITY;
+    long i = 0;
+    for (; i + LANES <= count; i += LANES)
+        for (int j = 0; j < LANES; j++) high[j] = x[i + j] > high[j] ? x[i + j] : high[j];
+    for (; i < count; i++) most = x[i] > most ? x[i] : most;
+    for (int j = 0; j < LANES; j++) most = high[j] > most ? high[j] : most;
+    return most;
+}
+
+/* The sum of e^(x - most); where `y` is not missing, each of them. */
+INLINE float powers(const float *x, float most, float *y, long count)
+{
+    lanes all = {0};
+    for (long i = 0; i < count; i += LANES) {
+        const int width = count - i < LANES ? (int)(count - i) : LANES;
+        float part[LANES] = {0};
+        if (width == LANES)
+            for (int j = 0; j < LANES; j++) part[j] = power(x[i + j] - most);
+        else
+            for (int j = 0; j < width; j++) part[j] = power(x[i + j] - most);
+        if (y) memcpy(y + i, part, width * sizeof *y);
+        all += of_f32(part);
+    }
+    return sum(all);
+}
+
+/* q (B, H, Q, d), k (B, G, K, d), v (B, G, K, e) -> out (B, H, Q, e). A slot is looked at where `allowed` (bytes) is
+ * not 0, or where `added` (floats) is not minus infinity; either may be missing. `steps` are how far apart things lie:
+ * rows of the table for b, h and q, then keys for b, g and slot, then values. `room` holds K floats for each of the
+ * B * H * Q questions. */
+void attend(const float *q, const float *k, const float *v, const uint8_t *allowed, const float *added,
+            const long *steps, float *room, float *out, const long *sizes, float scale, int threads)
+{
+    const long B = sizes[0], H = sizes[1], Q = sizes[2], G = sizes[3], K = sizes[4], d = sizes[5], e = sizes[6];
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (long ask = 0; ask < B * H * Q; ask++) {
+        const long b = ask / (H * Q), h = ask / Q % H, shift = b * steps[0] + h * steps[1] + ask % Q * steps[2];
+        const float *keys = k + b * steps[3] + h / (H / G) * steps[4];
+        const float *values = v + b * steps[6] + h / (H / G) * steps[7];
+        float *s = room + ask * K, *y = out + ask * e;
+        for (long j = 0; j < K; j++) {
+            const float more = added ? added[shift + j] : 0;
+            const int seen = allowed ? allowed[shift + j] : more > -INFINITY;
+            s[j] = seen ? dot(keys + j * steps[5], q + ask * d, d) * scale + more : -INFINITY;
+        }
+        const float most = most_of(s, K);
+        memset(y, 0, e * sizeof *y);
+        if (most == -INFINITY) continue; /* who may look at nobody gets zeros */
+        const float total = powers(s, most, s, K);
+        long i = 0;
+        for (; i + PANEL <= e; i += PANEL) {
+            lanes acc[VECTORS] = {{0}};
+            for (long j = 0; j < K; j++)
+                if (s[j] != 0) EACH(n) acc[n] += of_f32(values + j * steps[8] + i + n * LANES) * s[j];
+            EACH(n) *(lanes *)(y + i + n * LANES) = acc[n] / total;
+        }
+        for (long j = 0; j < K && i < e; j++)
+            if (s[j] != 0)
+                for (long n = i; n < e; n++) y[n] += s[j] * values[j * steps[8] + n] / total;
+    }
+}
+
+/* ---------------------------------------------------------------- a search: what beams weigh and what they take over */
+
+/* out[r] = log of the sum of e^x[r, c] over c */
+void weigh(const float *x, float *out, const long *sizes, int threads)
+{
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (long r = 0; r < sizes[0]; r++) {
+        const float *row = x + r * sizes[1], most = most_of(row, sizes[1]);
+        out[r] = isfinite(most) ? most + logf(powers(row, most, NULL, sizes[1])) : most;
+    }
+}
+
+/* In a table (B, H, S, d), slots from `from` to `to` of row b become those of rows[b]. `room` holds B * (to - from) * d
+ * floats for each thread. */
+void take_over(float *table, const long *rows, float *room, const long *sizes, int threads)
+{
+    const long B = sizes[0], H = sizes[1], S = sizes[2], d = sizes[3], from = sizes[4], size = (sizes[5] - from) * d;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (long h = 0; h < H; h++) {
+        float *desk = room + omp_get_thread_num() * B * size, *part = table + (h * S + from) * d;
+        for (long b = 0; b < B; b++)
+            if (rows[b] != b) memcpy(desk + b * size, part + rows[b] * H * S * d, size * sizeof *desk);
+        for (long b = 0; b < B; b++)
+            if (rows[b] != b) memcpy(part + b * H * S * d, desk + b * size, size * sizeof *desk);
+    }
+}
