@@ -168,9 +168,11 @@ m.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=1, pad_token_id=0)
 
 
 def start(folder: Path) -> tuple[Work, dict[str, object]]:
+    compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # as installed
+
     def run(script: str) -> Callable[[], object]:
         words = [sys.executable, "-W", "ignore", "-c", script, str(folder)]
-        return lambda: subprocess.run(words, check=True, capture_output=True)
+        return lambda: subprocess.run(words, check=True, capture_output=True, env=compiled)
 
     return {"transformers": run(THEIRS), "fp32": run(OURS), "torch and the file": run(FLOOR)}, {}
 
