@@ -159,7 +159,9 @@ def exported(model, ids: Tensor, mask: Tensor, folder: Path) -> Callable[[], Ten
 
 # ---------------------------------------------------------------- from nothing to the first token
 
-FLOOR = "import torch, safetensors.torch, sys; safetensors.torch.load_file(sys.argv[1] + '/model.safetensors')"
+FLOOR = """import torch, safetensors.torch, sys
+numbers = {name: each.clone() for name, each in safetensors.torch.load_file(sys.argv[1] + '/model.safetensors').items()}
+"""  # cloned: a file that is only mapped has not been read
 OURS = "import regard, torch, sys; m = regard.load(sys.argv[1]); m.generate(torch.tensor([[1, 2, 3]]), new=1)"
 THEIRS = """import torch, sys; from transformers import GPT2LMHeadModel
 m = GPT2LMHeadModel.from_pretrained(sys.argv[1])
@@ -168,11 +170,18 @@ m.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=1, pad_token_id=0)
 
 
 def start(folder: Path) -> tuple[Work, dict[str, object]]:
+    """Until it is there: how long a process takes to leave is not waited for."""
     compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # as installed
 
     def run(script: str) -> Callable[[], object]:
-        words = [sys.executable, "-W", "ignore", "-c", script, str(folder)]
-        return lambda: subprocess.run(words, check=True, capture_output=True, env=compiled)
+        words = [sys.executable, "-W", "ignore", "-c", script + "\nprint('there', flush=True)", str(folder)]
+
+        def there() -> None:
+            with subprocess.Popen(words, env=compiled, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+                assert process.stdout is not None and process.stdout.readline() == b"there\n"
+                process.kill()
+
+        return there
 
     return {"transformers": run(THEIRS), "fp32": run(OURS), "torch and the file": run(FLOOR)}, {}
 

@@ -30,7 +30,7 @@ from regard.heads import last
 from regard.native.products import take_over, weighed
 
 BLOCK = 64  # numbers of a column, where the largest of a long row are looked for
-ROOM = 64  # slots of a cache come in such steps: few sizes, so few graphs
+ROOM = 32  # slots of a cache come in such steps: few sizes, so few graphs
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from regard import config, lora
 from regard.generate.manner import read as manner_in
 from regard.generate.model import Transformer, build
 from regard.generate.towers import Towers
+from regard.undrawn import Undrawn
 from regard.zoo.models import packaged
 
 if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that needs them
@@ -71,8 +72,6 @@ def held(found: "Folder", dtype: str) -> "Folder":
 
 def hollow(found: "Folder") -> Transformer | Towers:
     """The folder's model without numbers: whatever it begins with would be replaced."""
-    from regard.measure.ghost import Undrawn
-
     try:
         with torch.device("meta"), Undrawn():
             model = build(found.config)

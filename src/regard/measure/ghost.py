@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
 
 import regard.efficient  # kernels, front ends and heads enter themselves in the core's tables
 import regard.inputs
@@ -18,6 +17,7 @@ from regard import config
 from regard.core.model import Transformer
 from regard.heads import Towers
 from regard.inputs.senses import SENSES, sense
+from regard.undrawn import Undrawn
 
 Config = config.Transformer | config.Towers
 Model = Transformer | Towers
@@ -31,16 +31,6 @@ def outline(model: Model | Config) -> Model:
         return model
     with torch.device("meta"), Undrawn():
         return Towers(model) if isinstance(model, config.Towers) else Transformer(model)
-
-
-class Undrawn(TorchFunctionMode):
-    """Weights without numbers need no beginning; drawing it on the meta device would import the whole compiler."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        if getattr(func, "__module__", "") == "torch.nn.init":
-            return args[0] if args else given["tensor"]
-        return func(*args, **given)
 
 
 class Ghost:

@@ -29,6 +29,7 @@ POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int
 SHAPES = {
     **{f"map_{kind}": [POINTER] * 7 + [NUMBER] for kind in ("f32", "bf16", "int8")},
     "halves": [],
+    "in_large_pages": [POINTER, ctypes.c_long],
     "weigh": [POINTER] * 3 + [NUMBER],
     "take_over": [POINTER] * 4 + [NUMBER],
     "attend": [POINTER] * 9 + [ctypes.c_float, NUMBER],

@@ -27,12 +27,13 @@ class Held(Tensor):
 
     kept: Tensor
     scale: Tensor | None
+    rows: int  # N, without asking torch
 
     @staticmethod
     def __new__(cls, kept: Tensor, scale: Tensor | None = None, shape: torch.Size | None = None) -> "Held":
         place, shape = torch.device("cpu"), kept.shape if shape is None else shape
         made: Held = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=place)
-        made.kept, made.scale = kept, scale
+        made.kept, made.scale, made.rows = kept, scale, shape[0]
         return made
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
@@ -76,7 +77,7 @@ def multiplied(x: Tensor, weight: Held, bias: Tensor | None = None) -> Tensor:
     if torch.is_grad_enabled() and (x.requires_grad or bias is not None and bias.requires_grad):
         return F.linear(x, weight.plain(), bias)
     if weight.paneled and products.ours(x):
-        return products.mapped(x, weight.kept, len(weight), weight.scale, bias)
+        return products.mapped(x, weight.kept, weight.rows, weight.scale, bias)
     if weight.paneled or weight.kept.dtype == torch.float32:
         return F.linear(x, weight.plain(), bias)
     said = F.linear(x.bfloat16(), weight.kept.bfloat16()).float()  # a byte is exact in bf16

@@ -15,6 +15,7 @@
 #include <omp.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #ifdef __AVX512F__
 #include <immintrin.h>
 #endif
@@ -197,6 +198,17 @@ ANSWER(pairs, uint16_t, uint16_t)
 MAP(f32, float)
 MAP(bf16, uint16_t)
 MAP(int8, int8_t)
+
+/* Memory that nobody has written to yet, in pages of 2 MB where the system has them: the processor finds its way quicker
+ * through half a gigabyte. */
+void in_large_pages(char *start, long size)
+{
+#if defined __linux__ && defined MADV_HUGEPAGE
+    const uintptr_t page = 2 << 20, from = ((uintptr_t)start + page - 1) / page * page;
+    const uintptr_t to = ((uintptr_t)start + (uintptr_t)size) / page * page;
+    if (to > from) madvise((void *)from, to - from, MADV_HUGEPAGE); /* advice: it may be turned down */
+#endif
+}
 
 int halves(void) /* whether rooms are of use here */
 {

@@ -26,7 +26,10 @@ def panels(weight: Tensor) -> Tensor:
     """A weight (N, K) in the order in which it is read: (N/64, K, 64, 1), in bf16 (N/64, K/2, 64, 2)."""
     pair = 2 if weight.dtype == torch.bfloat16 else 1
     weight = F.pad(weight, (0, weight.shape[1] % 2, 0, -len(weight) % PANEL))
-    return weight.view(-1, PANEL, weight.shape[1] // pair, pair).transpose(1, 2).contiguous()
+    table = weight.view(-1, PANEL, weight.shape[1] // pair, pair).transpose(1, 2)
+    out = torch.empty(table.shape, dtype=table.dtype)
+    library().in_large_pages(out.data_ptr(), out.nbytes)
+    return out.copy_(table)
 
 
 def unpaneled(table: Tensor, N: int, K: int) -> Tensor:
