@@ -242,7 +242,7 @@ def test_a_text_that_just_fits_its_window_is_searched_for(position):
         found(one, prompts(14), context=context)
 
 
-@pytest.mark.parametrize("need, most, size", [(3, None, 64), (64, None, 64), (65, None, 128), (3, 40, 40), (9, 9, 9)],
+@pytest.mark.parametrize("need, most, size", [(3, None, 32), (32, None, 32), (33, None, 64), (3, 20, 20), (9, 9, 9)],
                          ids=str)  # fmt: skip
 def test_a_cache_has_one_of_few_sizes_and_none_beyond_the_window(need, most, size):
     assert room.capacity(need, most) == size
