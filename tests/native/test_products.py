@@ -1,5 +1,7 @@
 """Products in C equal torch's own, whatever the sizes; and a row's bits do not depend on who asks beside it."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,6 +10,7 @@ from regard import config
 from regard.core.kernels import KERNELS, Ask, How, plan
 from regard.core.masks import CAUSAL, EVERYTHING, PADDING
 from regard.core.tokens import Places
+from regard.native import build
 from regard.native.build import library
 from regard.native.held import hold, rounded
 from regard.native.products import FEW, attended, mapped, ours, panels, rows_of, take_over, unpaneled, weighed
@@ -15,6 +18,12 @@ from regard.native.products import FEW, attended, mapped, ours, panels, rows_of,
 SIZES = [(1, 1, 1), (1, 7, 15), (2, 33, 16), (3, 64, 129), (5, 130, 257), (16, 9, 1000), (4, 3, 3072), (17, 65, 31),
          (40, 200, 96), (131, 64, 64)]  # fmt: skip
 KINDS = ["fp32", "bf16", "int8"]
+
+
+def told():
+    """What this processor says that it can do."""
+    about = Path("/proc/cpuinfo")
+    return about.read_text() if about.exists() else ""
 
 
 def kept(weight, kind):
@@ -38,6 +47,26 @@ def test_a_map_is_torchs_own(M, N, K, kind):
         said = mapped(x, *kept(weight, kind), given)
         right = F.linear(meant(x, kind), plain, None if given is None else given.double())
         assert torch.allclose(said.double(), right, rtol=1e-5, atol=1e-5 * K**0.5)
+
+
+@pytest.mark.skipif("avx2" not in told(), reason="what is built for older x86 processors runs on a newer one alone")
+@pytest.mark.parametrize("processor", ["x86-64", "x86-64-v3"])
+def test_builds_for_other_processors_answer_the_same(processor, monkeypatch):
+    others = tuple(f"-march={processor}" if flag == "-march=native" else flag for flag in build.FLAGS)
+    for name, value in {"FLAGS": others, "WIDE": (), "FOUND": []}.items():
+        monkeypatch.setattr(build, name, value)
+    assert library() is not None and library().side() == 16 and not library().halves()
+
+    for M, N, K in SIZES:
+        for kind in KINDS:
+            x, weight = torch.randn(M, K), torch.randn(N, K)
+            right = F.linear(x.double(), hold(weight, kind).plain().double())
+            said = mapped(x, *kept(weight, kind), None).double()
+            assert torch.allclose(said, right, rtol=1e-5, atol=1e-5 * K**0.5)
+    q, k, v = torch.randn(2, 4, 1, 40), torch.randn(2, 4, 21, 40), torch.randn(2, 4, 21, 40)
+    assert torch.allclose(attended(q, k, v, None, 0.3), F.scaled_dot_product_attention(q, k, v, scale=0.3), atol=1e-6)
+    logits = torch.randn(3, 1003) * 9
+    assert torch.allclose(weighed(logits), logits.logsumexp(-1, keepdim=True), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int8])

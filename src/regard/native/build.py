@@ -29,6 +29,7 @@ POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int
 SHAPES = {
     **{f"map_{kind}": [POINTER] * 7 + [NUMBER] for kind in ("f32", "bf16", "int8")},
     "halves": [],
+    "side": [],
     "in_large_pages": [POINTER, ctypes.c_long],
     "weigh": [POINTER] * 3 + [NUMBER],
     "take_over": [POINTER] * 4 + [NUMBER],
@@ -64,7 +65,7 @@ def loaded() -> Any:
         return None
     for name, kinds in SHAPES.items():
         function = getattr(made, name)
-        function.argtypes, function.restype = kinds, NUMBER if name == "halves" else None
+        function.argtypes, function.restype = kinds, NUMBER if name in ("halves", "side") else None
     return made
 
 

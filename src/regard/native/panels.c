@@ -4,11 +4,11 @@
  *     attend    softmax(q K' * scale + table) V                         over the slots that the table allows alone
  *     weigh     log of the sum of e^x                                   row by row
  *
- * Weights lie in panels: 64 of their rows side by side, (N/64, K, 64), and in bf16 two numbers of a row together,
- * (N/64, K/2, 64, 2). A panel is read from end to end, as memory likes it, for six who ask at a time, as registers like
+ * Weights lie in panels: P of their rows side by side, (N/P, K, P), and in bf16 two numbers of a row together,
+ * (N/P, K/2, P, 2). A panel is read from end to end, as memory likes it, for six who ask at a time, as registers like
  * it. An answer is the sum over k in its order: what is answered to one does not depend on who asks beside it, to the
  * last bit. Only where so many ask that the adder is waited for, and not memory, x is rounded to bf16 if w is (or is
- * bytes): that is twice as fast.
+ * bytes) and the processor multiplies bf16: that is twice as fast.
  * Vectors are the compiler's own (gcc, clang); where AVX-512 is there, what compilers miss is spelt out.
  */
 #include <math.h>
@@ -16,27 +16,34 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
-#ifdef __AVX512F__
+#if defined __AVX512F__ || defined __AVX2__
 #include <immintrin.h>
 #endif
 
-#define LANES 16
-#define VECTORS 4 /* of a panel */
+#ifdef __AVX512F__
+#define LANES 16 /* of a vector */
+#define VECTORS 4 /* of a panel: with six rows 24 sums, and there are 32 registers */
+#else
+#define LANES 8
+#define VECTORS 2 /* 12 sums, and 16 registers */
+#endif
 #define PANEL (LANES * VECTORS)
-#define ROWS 6 /* who are answered at a time: 24 sums stay in registers */
+#define ROWS 6 /* who are answered at a time */
 #define INLINE static inline __attribute__((always_inline))
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef uint32_t bits __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef lanes tile[ROWS][VECTORS];
 
-/* ---------------------------------------------------------------- sixteen numbers from memory, and back to one */
+/* ---------------------------------------------------------------- a vector from memory, and back to one number */
 
 INLINE lanes of_f32(const float *p) { return *(const lanes *)p; }
 
 INLINE lanes of_int8(const int8_t *p)
 {
-#ifdef __AVX512F__
+#if defined __AVX512F__
     return (lanes)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+#elif defined __AVX2__
+    return (lanes)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 #else
     lanes v;
     for (int i = 0; i < LANES; i++) v[i] = (float)p[i];
@@ -44,7 +51,7 @@ INLINE lanes of_int8(const int8_t *p)
 #endif
 }
 
-/* Sixteen pairs of bf16: a bf16 is the upper half of a float, and the first of a pair is the lower half of its bits. */
+/* Pairs of bf16: a bf16 is the upper half of a float, and the first of a pair is the lower half of its bits. */
 INLINE lanes firsts(const uint16_t *p) { return (lanes)(*(const bits *)p << 16); }
 INLINE lanes seconds(const uint16_t *p) { return (lanes)(*(const bits *)p & 0xffff0000u); }
 
@@ -108,9 +115,13 @@ INLINE void ask_bf16(const uint16_t *w, const float *x, long K, const int M, til
         }
 }
 
-INLINE void ask_pairs(const uint16_t *w, const uint16_t *x, long K, const int M, tile acc) /* both in bf16 */
-{
+/* Many who ask: a panel is made ready for all of them on a desk, and x with it, in what the processor multiplies
+ * fastest. That is bf16 in pairs, where it has such products (bytes are exact in it), and else fp32. */
 #ifdef __AVX512BF16__
+typedef uint16_t many;
+
+INLINE void ask_many(const many *w, const many *x, long K, const int M, tile acc)
+{
     for (long k = 0; k < K; k += 2, w += 2 * PANEL) {
         __m512bh v[VECTORS];
         EACH(i) v[i] = (__m512bh)_mm512_loadu_si512(w + 2 * LANES * i);
@@ -121,16 +132,19 @@ INLINE void ask_pairs(const uint16_t *w, const uint16_t *x, long K, const int M,
             EACH(i) acc[m][i] = (lanes)_mm512_dpbf16_ps((__m512)acc[m][i], v[i], (__m512bh)_mm512_set1_epi32(two));
         }
     }
-#else
-    (void)w, (void)x, (void)K, (void)M, (void)acc;
-#endif
 }
 
-/* A panel in bf16, two of a row together: as it is, or made on a desk. Bytes are exact in bf16. */
-INLINE const uint16_t *pairs_bf16(const uint16_t *w, uint16_t *desk, long K) { return (void)desk, (void)K, w; }
+static const many *ready(const float *x, many *room, long count) /* by all threads together */
+{
+#pragma omp for schedule(static)
+    for (long i = 0; i < count; i++) room[i] = to_bf16(x[i]);
+    return room;
+}
 
-#define PAIRS(KIND, TYPE)                                                                                             \
-    static const uint16_t *pairs_##KIND(const TYPE *w, uint16_t *desk, long K)                                        \
+INLINE const many *ready_bf16(const uint16_t *w, many *desk, long K) { return (void)desk, (void)K, w; }
+
+#define READY(KIND, TYPE)                                                                                             \
+    static const many *ready_##KIND(const TYPE *w, many *desk, long K)                                                \
     {                                                                                                                 \
         for (long k = 0; k < K; k += 2, w += 2 * PANEL)                                                               \
             for (long i = 0; i < PANEL; i++) {                                                                        \
@@ -139,8 +153,32 @@ INLINE const uint16_t *pairs_bf16(const uint16_t *w, uint16_t *desk, long K) { r
             }                                                                                                         \
         return desk;                                                                                                  \
     }
-PAIRS(f32, float)
-PAIRS(int8, int8_t)
+READY(f32, float)
+READY(int8, int8_t)
+#else
+typedef float many;
+#define ask_many ask_f32
+
+INLINE const many *ready(const float *x, many *room, long count) { return (void)room, (void)count, x; }
+INLINE const many *ready_f32(const float *w, many *desk, long K) { return (void)desk, (void)K, w; }
+
+static const many *ready_bf16(const uint16_t *w, many *desk, long K)
+{
+    for (long k = 0; k < K; k += 2)
+        EACH(i)
+        {
+            *(lanes *)(desk + k * PANEL + i * LANES) = firsts(w + k * PANEL + 2 * i * LANES);
+            *(lanes *)(desk + (k + 1) * PANEL + i * LANES) = seconds(w + k * PANEL + 2 * i * LANES);
+        }
+    return desk;
+}
+
+static const many *ready_int8(const int8_t *w, many *desk, long K)
+{
+    for (long i = 0; i < K * PANEL; i += LANES) *(lanes *)(desk + i) = of_int8(w + i);
+    return desk;
+}
+#endif
 
 /* ---------------------------------------------------------------- the answers: tile by tile, panel by panel */
 
@@ -166,29 +204,27 @@ PAIRS(int8, int8_t)
 ANSWER(f32, float, float)
 ANSWER(bf16, uint16_t, float)
 ANSWER(int8, int8_t, float)
-ANSWER(pairs, uint16_t, uint16_t)
+ANSWER(many, many, many)
 
 #define ALL_ROWS(KIND, W, X)                                                                                          \
     for (long m = 0; m < M; m += ROWS)                                                                                \
         answer_##KIND(W, (X) + m * K, scale, bias, y + m * N, M - m < ROWS ? (int)(M - m) : ROWS, p * PANEL, N, K)
 
-/* `room`, where there is one, is for x in bf16 and, for each thread, a panel: then all is multiplied in bf16. */
+/* Where many ask there is `room`, for x and, for each thread, a panel. */
 #define MAP(KIND, TYPE)                                                                                               \
-    void map_##KIND(const TYPE *w, const float *scale, const float *bias, const float *x, float *y, uint16_t *room,   \
+    void map_##KIND(const TYPE *w, const float *scale, const float *bias, const float *x, float *y, many *room,       \
                     const long *sizes, int threads)                                                                   \
     {                                                                                                                 \
         const long M = sizes[0], N = sizes[1], K = sizes[2], panels = (N + PANEL - 1) / PANEL;                        \
         _Pragma("omp parallel num_threads(threads)")                                                                  \
         {                                                                                                             \
-            if (room) {                                                                                               \
-                _Pragma("omp for schedule(static)") for (long i = 0; i < M * K; i++) room[i] = to_bf16(x[i]);         \
-            }                                                                                                         \
+            const many *asked = room ? ready(x, room, M * K) : NULL;                                                  \
             _Pragma("omp for schedule(static)") for (long p = 0; p < panels; p++)                                     \
             {                                                                                                         \
                 const TYPE *panel = w + p * PANEL * K;                                                                \
-                if (room) {                                                                                           \
-                    const uint16_t *paired = pairs_##KIND(panel, room + M * K + omp_get_thread_num() * PANEL * K, K); \
-                    ALL_ROWS(pairs, paired, room);                                                                    \
+                if (asked) {                                                                                          \
+                    const many *made = ready_##KIND(panel, room + (M + omp_get_thread_num() * PANEL) * K, K);         \
+                    ALL_ROWS(many, made, asked);                                                                      \
                 } else {                                                                                              \
                     ALL_ROWS(KIND, panel, x);                                                                         \
                 }                                                                                                     \
@@ -199,8 +235,8 @@ MAP(f32, float)
 MAP(bf16, uint16_t)
 MAP(int8, int8_t)
 
-/* Memory that nobody has written to yet, in pages of 2 MB where the system has them: the processor finds its way quicker
- * through half a gigabyte. */
+/* Memory that nobody has written to yet, in pages of 2 MB where the system has them: the processor finds its way
+ * quicker through half a gigabyte. */
 void in_large_pages(char *start, long size)
 {
 #if defined __linux__ && defined MADV_HUGEPAGE
@@ -210,7 +246,9 @@ void in_large_pages(char *start, long size)
 #endif
 }
 
-int halves(void) /* whether rooms are of use here */
+int side(void) { return PANEL; } /* how many rows lie side by side */
+
+int halves(void) /* whether many rows are multiplied in bf16 */
 {
 #ifdef __AVX512BF16__
     return 1;
@@ -223,13 +261,14 @@ int halves(void) /* whether rooms are of use here */
 
 INLINE float dot(const float *w, const float *x, long K)
 {
-    lanes acc[4] = {{0}};
+    lanes acc[VECTORS] = {{0}};
     float rest = 0;
     long k = 0;
-    for (; k + 4 * LANES <= K; k += 4 * LANES) EACH(i) acc[i] += of_f32(w + k + i * LANES) * of_f32(x + k + i * LANES);
+    for (; k + PANEL <= K; k += PANEL) EACH(i) acc[i] += of_f32(w + k + i * LANES) * of_f32(x + k + i * LANES);
     for (; k + LANES <= K; k += LANES) acc[0] += of_f32(w + k) * of_f32(x + k);
     for (; k < K; k++) rest += w[k] * x[k];
-    return sum(acc[0] + acc[1] + (acc[2] + acc[3])) + rest;
+    for (int i = 1; i < VECTORS; i++) acc[0] += acc[i];
+    return sum(acc[0]) + rest;
 }
 
 INLINE float most_of(const float *x, long count)
@@ -297,7 +336,7 @@ void attend(const float *q, const float *k, const float *v, const uint8_t *allow
     }
 }
 
-/* ---------------------------------------------------------------- a search: what beams weigh and what they take over */
+/* ---------------------------------------------------------------- a search: what beams weigh, and take over */
 
 /* out[r] = log of the sum of e^x[r, c] over c */
 void weigh(const float *x, float *out, const long *sizes, int threads)

@@ -11,7 +11,6 @@ from regard.native.build import library, ready
 
 KINDS = {torch.float32: "map_f32", torch.bfloat16: "map_bf16", torch.int8: "map_int8"}
 FEW = 16  # rows up to which a product waits for memory, and not for the adder
-PANEL = 64  # rows of weights that lie side by side
 
 
 def ours(x: Tensor) -> bool:
@@ -23,23 +22,23 @@ def ours(x: Tensor) -> bool:
 
 
 def panels(weight: Tensor) -> Tensor:
-    """A weight (N, K) in the order in which it is read: (N/64, K, 64, 1), in bf16 (N/64, K/2, 64, 2)."""
-    pair = 2 if weight.dtype == torch.bfloat16 else 1
-    weight = F.pad(weight, (0, weight.shape[1] % 2, 0, -len(weight) % PANEL))
-    table = weight.view(-1, PANEL, weight.shape[1] // pair, pair).transpose(1, 2)
+    """A weight (N, K) in the order in which it is read: (N/P, K, P, 1), in bf16 (N/P, K/2, P, 2)."""
+    made, pair = library(), 2 if weight.dtype == torch.bfloat16 else 1
+    weight = F.pad(weight, (0, weight.shape[1] % 2, 0, -len(weight) % made.side()))
+    table = weight.view(-1, made.side(), weight.shape[1] // pair, pair).transpose(1, 2)
     out = torch.empty(table.shape, dtype=table.dtype)
-    library().in_large_pages(out.data_ptr(), out.nbytes)
+    made.in_large_pages(out.data_ptr(), out.nbytes)
     return out.copy_(table)
 
 
 def unpaneled(table: Tensor, N: int, K: int) -> Tensor:
     """The weight (N, K) that lies in panels."""
-    return table.transpose(1, 2).reshape(len(table) * PANEL, -1)[:N, :K]
+    return table.transpose(1, 2).reshape(len(table) * table.shape[2], -1)[:N, :K]
 
 
 def rows_of(table: Tensor, ids: Tensor, K: int) -> Tensor:
     """Some rows (..., K) of a weight that lies in panels."""
-    return table[ids // PANEL, :, ids % PANEL].flatten(-2)[..., :K]
+    return table[ids // table.shape[2], :, ids % table.shape[2]].flatten(-2)[..., :K]
 
 
 def mapped(x: Tensor, table: Tensor, N: int, scale: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -50,8 +49,9 @@ def mapped(x: Tensor, table: Tensor, N: int, scale: Tensor | None, bias: Tensor 
     x = (F.pad(x, (0, 1)) if x.shape[-1] % 2 else x).contiguous()
     out, K, threads = x.new_empty(*x.shape[:-1], N), x.shape[-1], torch.get_num_threads()
     made, M = library(), x.numel() // K
-    half = table.dtype != torch.float32 and M > FEW and made.halves()
-    room = torch.empty((M + threads * PANEL) * K, dtype=torch.bfloat16) if half else None
+    kind = torch.bfloat16 if made.halves() else torch.float32
+    many = table.dtype != torch.float32 and M > FEW
+    room = torch.empty((M + threads * table.shape[2]) * K, dtype=kind) if many else None
     places = (None if each is None else each.data_ptr() for each in (table, scale, bias, x, out, room))
     getattr(made, KINDS[table.dtype])(*places, (ctypes.c_long * 3)(M, N, K), threads)
     return out
