@@ -122,23 +122,22 @@ def test_who_sends_too_much_and_then_listens_hears_why(locked, key, status):
     body = b"a" * 30_000
     head = (f"POST /tokenize HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n"
             f"Content-Length: {len(body)}\r\n\r\n")  # fmt: skip
-    connection = raw(locked, head.encode())
-    for start in range(0, len(body), 1000):
-        connection.sendall(body[start : start + 1000])
-        time.sleep(0.002)
+    with raw(locked, head.encode()) as connection:
+        for start in range(0, len(body), 1000):
+            connection.sendall(body[start : start + 1000])
+            time.sleep(0.002)
+        said = b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
-    assert b"".join(iter(lambda: connection.recv(1 << 16), b"")).startswith(f"HTTP/1.1 {status} ".encode())
-    connection.close()
+    assert said.startswith(f"HTTP/1.1 {status} ".encode())
 
 
 def test_who_never_stops_sending_is_cut_off(locked):
     head = (b"POST /tokenize HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer first-key\r\n"
             b"Content-Length: 1000000000\r\n\r\n")  # fmt: skip
-    connection, sent = raw(locked, head), 0
-    with pytest.raises(OSError):
+    sent = 0
+    with raw(locked, head) as connection, pytest.raises(OSError):
         while sent < 500 << 20:
             sent += connection.send(b"a" * 65536)
-    connection.close()
 
 
 def raw(server, text):

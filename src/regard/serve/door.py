@@ -137,7 +137,10 @@ class Visit:
         """Answer with the refusal, unless the answer has begun."""
         if not self.status:
             await self.let_by()
-            await answered(refusal)(self.scope, self.receive, self.send)
+            answer = answered(refusal)
+            if not self.whole:  # what is still coming is no next request
+                answer.headers["connection"] = "close"
+            await answer(self.scope, self.receive, self.send)
 
     async def let_by(self) -> None:
         """What is still coming, for a while and not endlessly: who is cut off while sending never hears why."""
