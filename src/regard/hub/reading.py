@@ -73,6 +73,7 @@ class Reader:
         for _ in range(min(THREADS, max(1, enough))):
             self.desks.put(torch.empty(largest, dtype=torch.uint8, device="cpu"))
         mode = torch.is_inference_mode_enabled()  # each thread has its own, and a model may be opened inside
+        torch.set_num_threads(torch.get_num_threads())  # forked, torch makes its pool anew: here, not in two threads
 
         def done(work: Callable[[], None]) -> None:
             with torch.inference_mode(mode):
