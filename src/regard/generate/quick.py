@@ -1,8 +1,8 @@
 """Quick: a model's weights laid out for the CPU that asks it.
 
-    model.quicken()          fp32   the same answers to rounding, the same memory
-    model.quicken("bf16")    half the memory, half the time of a token
-    model.quicken("int8")    a quarter; each row of a weight has a scale of its own
+    quicken(model)          fp32   the same answers to rounding, the same memory
+    quicken(model, "bf16")  half the memory, half the time of a token
+    quicken(model, "int8")  a quarter; each row of a weight has a scale of its own
 
 Who writes token by token multiplies a few rows by all the weights, and waits for memory; who reads a prompt or searches
 with many beams waits for the adder. Both are done in C (`regard.native`), by weights that lie in panels.
