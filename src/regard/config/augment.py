@@ -1,11 +1,11 @@
 """What can be said about changing images while a model trains: what they show stays the same."""
 
-from dataclasses import dataclass
 
 from regard.config.checks import at_least, fraction
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Augment:
     """Changes to the images of a training batch, drawn anew each time; nothing is changed in evaluation.
 

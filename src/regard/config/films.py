@@ -1,13 +1,13 @@
 """What can be said about films as input: frames in time, cut into blocks of a few frames and a square of pixels."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
 from regard.config.seen import Seen
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Film(Seen):
     """`frames` images of `image` pixels a side; a token is a block of `tube` frames and `size` pixels a side.
 

@@ -1,6 +1,5 @@
 """What can be said about front ends: how raw data becomes the tokens of a trunk."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
@@ -11,11 +10,12 @@ from regard.config.images import Patches as Patches
 from regard.config.images import Pixels as Pixels
 from regard.config.images import Stages as Stages
 from regard.config.series import Series
+from regard.config.setting import setting
 from regard.config.sounds import Sound
 from regard.config.trunk import Trunk
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Embed:
     """Ids to vectors. `pad` is the id that is not there (None: say `real` yourself), `end` the end-of-text id.
 
@@ -41,7 +41,7 @@ class Embed:
             raise ValueError("highest: where a text ends is asked for only if there is an end-of-text id; set end")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Chunks(Embed):
     """A long text in chunks of `size` tokens: each is read by a `trunk` of its own and becomes one vector by `pool`.
 

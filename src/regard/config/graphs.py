@@ -1,13 +1,13 @@
 """What can be said about graphs: what a node carries, what it is told of where it stands, and who is next to whom."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
 from regard.config.seen import Seen
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Graph(Seen):
     """The nodes of a graph in any order, a token each: `features` numbers at a node, or one of so many `tags`.
 
@@ -54,7 +54,7 @@ class Graph(Seen):
         return self.nodes
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Spatial:
     """A trained number for each head and length of the shortest path between two nodes (Graphormer: Ying et al. 2021).
 
@@ -69,7 +69,7 @@ class Spatial:
         at_least(1, radius=self.radius)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Neighbours:
     """In place of attention, a mean over those that a node may see: D^-1/2 A D^-1/2 x W (Kipf and Welling 2017).
 

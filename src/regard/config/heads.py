@@ -1,10 +1,10 @@
 """What can be said about heads: what is asked of a trunk's vectors."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least, one_of
 from regard.config.series import Horizon
+from regard.config.setting import setting
 from regard.config.trunk import ACTIVATIONS
 
 SHAPES = ("tanh", *ACTIVATIONS)
@@ -15,7 +15,7 @@ def check_activation(name: str | None) -> None:
         one_of(name, SHAPES, "activation")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Vocabulary:
     """Logits over the vocabulary; `transform` is BERT's extra dense layer, activation and norm before them.
 
@@ -38,7 +38,7 @@ class Vocabulary:
             raise ValueError("size: a tied head has the embedding's; leave it out, or set tied to false")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Pooled:
     """One vector for the whole sequence, from `place`; `out` is the width of a last map.
 
@@ -62,14 +62,14 @@ class Pooled:
                              "place be cls, and leave out dense")  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Bare:
     """No head: the trunk's vectors themselves."""
 
     kind: Literal["none"] = "none"
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Both:
     """Logits for every token and one vector for the whole, as BERT was trained: the model answers with the pair.
 
@@ -81,7 +81,7 @@ class Both:
     pooled: Pooled = Pooled(dense=True, out=2)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Each:
     """`out` numbers for every token: the classes of a tag, or how well an answer begins and ends there (2).
 

@@ -4,11 +4,11 @@ Images come as bytes; what a model learns from is (byte / 255 - `mean`) / `std`,
 checkpoint knows how its images were seen. `white` is the largest number that arrays and lists have for a byte's 255.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least, fraction
 from regard.config.seen import Seen
+from regard.config.setting import setting
 from regard.config.trunk import Trunk
 
 HEX = set("0123456789abcdef")
@@ -31,7 +31,7 @@ def check_grid(grid: tuple[int, ...]) -> None:
     at_least(1, rows=grid[0], columns=grid[1])
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Frame:
     """How an image of another size becomes one that the model sees.
 
@@ -77,7 +77,7 @@ class Square(Seen):
         return self.side, self.side
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Patches(Seen):
     """Square patches of `size` pixels, each one token (Dosovitskiy et al. 2021); `cls` puts a learned token first.
 
@@ -123,7 +123,7 @@ class Patches(Seen):
         return None if self.cls else (self.side, self.side)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Stages(Square):
     """Patches, then trunks that each end by merging every 2 x 2 tokens into one (Swin: Liu et al. 2021).
 
@@ -152,7 +152,7 @@ class Stages(Square):
         return side
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Convolutions(Square):
     """Residual convolutions of 3 x 3 pixels in stages, each of half the side of the one before (He et al. 2016).
 
@@ -184,7 +184,7 @@ class Convolutions(Square):
         return side
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Pixels(Seen):
     """Images as ids of a `palette`, row by row after a start token (ImageGPT: Chen et al. 2020).
 
@@ -243,7 +243,7 @@ def numbers(colour: str, channels: int) -> list[float]:
     return [int(colour[at : at + digits], 16) * 255 / (16**digits - 1) for at in range(0, len(colour), digits)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class MaskedPixels(Pixels):
     """Pixels through convolutions that see what is above them and before them (PixelCNN: van den Oord et al. 2016).
 

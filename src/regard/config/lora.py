@@ -1,11 +1,11 @@
 """What can be said about low-rank adapters: which maps learn a small change, and what else learns with them."""
 
-from dataclasses import dataclass
 
 from regard.config.checks import at_least
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class LoRA:
     """W + alpha/rank · B A in place of W, of which A and B alone learn, `rank` numbers thin (Hu et al. 2021).
 

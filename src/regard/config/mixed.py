@@ -1,12 +1,12 @@
 """What can be said about mixtures: front ends in one sequence, and models beside each other."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.fronts import Embed, Front, Patches
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Mixed:
     """What is `seen` and then a `text`, in one sequence: tokens of both look at each other as the mask allows.
 

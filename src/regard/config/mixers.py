@@ -9,21 +9,21 @@
     none        tokens never meet                                       none
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
 from regard.config.graphs import Neighbours
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Attend:
     """Attention, as the trunk's `attention` describes it."""
 
     kind: Literal["attention"] = "attention"
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Connect:
     """Every place fully connected to every place, for texts of at most `length` tokens."""
 
@@ -34,7 +34,7 @@ class Connect:
         at_least(1, length=self.length)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Convolve:
     """A window of `size` places, `dilation` apart: the last ones under a causal mask, else those around. 1 sees
     itself alone."""
@@ -47,7 +47,7 @@ class Convolve:
         at_least(1, size=self.size, dilation=self.dilation)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Recur:
     """A recurrent layer; without a causal mask one of half the width each way."""
 
@@ -55,7 +55,7 @@ class Recur:
     cell: Literal["rnn", "gru", "lstm"] = "gru"
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Space:
     """A diagonal linear state space with `states` numbers for each channel (S4D: Gu et al. 2022)."""
 
@@ -68,7 +68,7 @@ class Space:
             raise ValueError(f"states: {self.states} is odd, and they come in pairs")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Nothing:
     """Nothing: each token thinks alone."""
 

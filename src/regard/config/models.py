@@ -1,6 +1,5 @@
 """What can be said about whole models. A setting describes and never builds; `regard.core` builds."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import one_of
@@ -9,13 +8,14 @@ from regard.config.graphs import Graph
 from regard.config.heads import Both, Head, Pooled, Vocabulary
 from regard.config.mixed import Mixed
 from regard.config.recurrent import Recurrent
+from regard.config.setting import setting
 from regard.config.trunk import Trunk
 
 Stack = Trunk | Recurrent
 INITS = ("gpt2", "bert", "t5", "xavier", "vit", "quiet")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Encoder:
     """The reading side of an encoder-decoder; without an `embed` of its own it shares the decoder's."""
 
@@ -23,7 +23,7 @@ class Encoder:
     embed: Front | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Transformer:
     """A whole model: front end, trunk, head, and an encoder beside them if it translates."""
 

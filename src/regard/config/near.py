@@ -1,12 +1,12 @@
 """What can be said about places on a grid that is told row by row."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Near:
     """A vector for each row and each column, and heads that begin as a convolution (Cordonnier et al. 2020).
 

@@ -1,21 +1,21 @@
 """What can be said about places: where a token stands, and what that does to it."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least, beside
 from regard.config.graphs import Spatial
 from regard.config.near import Near
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Nowhere:
     """No positions: the model sees a set."""
 
     kind: Literal["none"] = "none"
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Sinusoidal:
     """Sines and cosines of the place, on one axis or several (channels shared out evenly)."""
 
@@ -32,7 +32,7 @@ class Sinusoidal:
         beside(self.mode, self.width)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Learned:
     """A trained vector for each place; one table for each axis when `length` names several."""
 
@@ -48,7 +48,7 @@ class Learned:
         beside(self.mode, self.width)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class OneHot:
     """A one beside the token's vector in the channel of its place: reversible, and the width grows by `length`."""
 
@@ -60,7 +60,7 @@ class OneHot:
         at_least(1, length=self.length)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Rotary:
     """q and k turned by an angle that grows with the place (Su et al. 2021).
 
@@ -92,14 +92,14 @@ class Rotary:
             raise ValueError("factors: longrope needs one factor for each pair of channels")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Alibi:
     """Each head subtracts its own slope times the distance (Press et al. 2022)."""
 
     kind: Literal["alibi"] = "alibi"
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Buckets:
     """A trained number for each head and bucket of distances, buckets growing logarithmically (Raffel et al. 2020)."""
 
@@ -117,7 +117,7 @@ class Buckets:
             raise ValueError(f"distance: {self.distance} is not beyond the {near} near distances with their own bucket")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Shaw:
     """A trained vector for each distance up to `radius`, added to the keys: q·(k + a) (Shaw et al. 2018)."""
 
@@ -129,7 +129,7 @@ class Shaw:
         at_least(0, radius=self.radius)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Relative:
     """A trained number r for each head and offset: (q·k + r)/sqrt(d), or outside the scale as in Swin."""
 

@@ -6,11 +6,11 @@
 Defaults are the lecture's: batches of 32, learning rate 1e-4 after 4,000 steps of warm-up.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
 from regard.config.models import Transformer
+from regard.config.setting import setting
 from regard.config.tasks import NextToken, Task
 from regard.config.towers import Model, Towers
 from regard.config.train import Train
@@ -31,7 +31,7 @@ PRESETS = (  # sentences that a recipe may begin from; `regard.zoo` holds them
 # ---------------------------------------------------------------- text and its tokens
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Data:
     """Where texts and records come from: packaged ones by name, files, folders, patterns, "-" (standard input), or
     "a.en + a.fr" (files whose lines belong together), "toy:sort(20)" (made), "hf:owner/name:split" (fetched).
@@ -70,7 +70,7 @@ class Data:
         return own if isinstance(own, tuple) else (own,) if isinstance(own, str) else ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Characters:
     """One token a character of the training text; others become bytes, or are refused without the `fallback`."""
 
@@ -78,14 +78,14 @@ class Characters:
     fallback: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Bytes:
     """One token a byte of UTF-8: 256, and no text that cannot be said."""
 
     kind: Literal["byte"] = "byte"
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Words:
     """The most frequent words and marks, spaces apart; others become bytes, or <unk> without the `fallback`."""
 
@@ -98,7 +98,7 @@ class Words:
         at_least(1, vocab=self.vocab)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Pieces:
     """Pieces of words: byte-level BPE (GPT-2), WordPiece (BERT), Unigram (T5); all fall back to bytes."""
 
@@ -110,7 +110,7 @@ class Pieces:
         at_least(300, vocab=self.vocab)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Saved:
     """A tokenizer.json, or a folder with one."""
 
@@ -124,7 +124,7 @@ Text = Characters | Bytes | Words | Pieces | Saved
 # ---------------------------------------------------------------- report
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Report:
     """What report.html shows: samples after `prompt` at each temperature, and the heads looking at `sentence`.
 
@@ -144,7 +144,7 @@ class Report:
             raise ValueError("prompt: a sample needs something to begin with, if only a line break")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Recipe:
     """One experiment: everything a run needs, in one file."""
 

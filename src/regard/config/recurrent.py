@@ -1,14 +1,14 @@
 """What can be said about the older stacks: tokens read one after the other, or through small windows."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
 from regard.config.positions import Nowhere
+from regard.config.setting import setting
 from regard.config.trunk import MLP, Norm
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Recurrent:
     """A stack of recurrent layers (rnn, gru, lstm) or of convolutions (cnn) where a transformer has blocks.
 

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from regard.config.checks import at_least, fraction
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Nudge:
     """One token made likelier or less likely: `add` is added to its logit; minus infinity forbids it."""
 
@@ -20,7 +20,7 @@ class Nudge:
             raise ValueError(f"add: {self.add} for token {self.id} is not a number; -inf forbids a token")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Sampling:
     """How the next token is chosen. Temperature 0 is greedy; `stop` strings end the text and are not part of it.
 

@@ -1,15 +1,15 @@
 """What can be said about beam search: how many beginnings go on together, and which ended text is the best."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
 from regard.config.sampling import Nudge, finite, nudges, positive
+from regard.config.setting import setting
 
 STEEPEST = 10.0  # of length_penalty: beyond it the length alone decides, and soon no number holds the scores
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Search:
     """The likeliest texts are looked for, `beams` beginnings at a time; the `best` of those that ended are given.
 

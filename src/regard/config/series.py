@@ -1,13 +1,13 @@
 """What can be said about series as input, and about the head that says how they go on."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
 from regard.config.seen import Seen
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Series(Seen):
     """The last `length` rows of a table of numbers, `patch` rows a token, `stride` rows apart (Nie et al. 2023).
 
@@ -57,7 +57,7 @@ class Series(Seen):
         return (self.length + self.padding - self.patch) // self.stride + 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Horizon:
     """The next `horizon` rows of every channel at once, from all tokens side by side; for embed.kind 'series'.
 

@@ -6,16 +6,16 @@
     rates       every 100th, every 10th and every single sample, side by side     tokens in time at three speeds
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least, fraction
 from regard.config.seen import Seen
+from regard.config.setting import setting
 
 LONGEST = 3600.0  # seconds: what is heard at once must fit in memory
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Mel:
     """Log-mel spectrogram: windows of `window` samples, `hop` apart, their spectrum gathered in `mels` bands.
 
@@ -61,7 +61,7 @@ class Mel:
         return self.steps(samples) * self.rows
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Convolved:
     """Log-mel spectrogram read by two convolutions over three windows each, the second at every other window.
 
@@ -88,7 +88,7 @@ class Convolved:
         return -(-self.windows(samples) // 2)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Frames:
     """Raw samples, `size` of them a token."""
 
@@ -102,7 +102,7 @@ class Frames:
         return -(-samples // self.size)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Rates:
     """Raw samples at several rates: of every `steps[i]`-th sample, `size` are a token; coarse ones come first.
 
@@ -128,7 +128,7 @@ class Rates:
         return sum(self.each(samples))
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Vary:
     """Changes to the sounds of a training batch, drawn anew each time; nothing is changed in evaluation.
 
@@ -151,7 +151,7 @@ class Vary:
             raise ValueError(f"speed: {self.speed} is not from 0 up to 1; 0.1 is up to a tenth faster or slower")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Sound(Seen):
     """Sound of one channel, `rate` samples a second; files of another rate are resampled.
 

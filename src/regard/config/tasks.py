@@ -14,10 +14,10 @@
     pixels     image                        the next value, everywhere                       causal, head vocabulary
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least, check_classes, check_smoothing, columns, share
+from regard.config.setting import setting
 from regard.config.tasks_forecast import Forecast
 from regard.config.tasks_mixtures import Caption, Contrast, Draw
 from regard.config.tasks_nodes import Nodes
@@ -29,7 +29,7 @@ Begin = Literal["auto", "start", "pad", "end"]  # the special token before a tar
 # ---------------------------------------------------------------- language
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class NextToken:
     """The next token at every place at once."""
 
@@ -40,7 +40,7 @@ class NextToken:
         columns(text=self.text)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Masked:
     """Some tokens hidden, to be told from both sides (BERT: Devlin et al. 2019).
 
@@ -69,7 +69,7 @@ class Masked:
 # ---------------------------------------------------------------- encoder-decoders
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Translate:
     """One text from another, word by word, each word told what stood before it (teacher forcing).
 
@@ -88,7 +88,7 @@ class Translate:
         check_smoothing(self.smoothing)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Spans:
     """Spans of about `mean` tokens cut out, a numbered sentinel for each; they are told one after the other (T5).
 
@@ -110,7 +110,7 @@ class Spans:
         at_least(2, sentinels=self.sentinels)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Infill:
     """Spans of Poisson(`mean`) tokens, one mask for each whatever its length, none included; all is told (BART)."""
 
@@ -126,7 +126,7 @@ class Infill:
         at_least(1, mean=self.mean)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Prefix:
     """A text cut at a random place: the encoder reads what is before, the decoder tells what is after."""
 
@@ -141,7 +141,7 @@ class Prefix:
 # ---------------------------------------------------------------- what a text is, and where
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Classify:
     """Which of the `classes` a text is, or a pair of texts; without classes they are found in the training data."""
 
@@ -156,7 +156,7 @@ class Classify:
         check_classes(self.classes)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Regress:
     """A number for a text, or for a pair of texts."""
 
@@ -169,7 +169,7 @@ class Regress:
         columns(text=self.text, pair=self.pair, label=self.label)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Tag:
     """A class for every word: two lists, or two strings with spaces between. A word's first piece carries its label."""
 
@@ -183,7 +183,7 @@ class Tag:
         check_classes(self.classes)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Answer:
     """Where in the context the answer to a question stands (SQuAD: Rajpurkar et al. 2016).
 

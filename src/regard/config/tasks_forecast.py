@@ -1,12 +1,12 @@
 """What can be asked of a series: how it goes on."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Forecast:
     """The rows that come next in a table of numbers, a row a moment.
 

@@ -6,14 +6,14 @@
     draw       text, image    the picture after the text, pixel by pixel           one causal trunk
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import check_classes, check_smoothing, columns
 from regard.config.images import Pixels
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Contrast:
     """Which picture goes with which text: each is told from all others of its batch (CLIP: Radford et al. 2021).
 
@@ -43,7 +43,7 @@ class Contrast:
                              "leave them out")  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Caption:
     """The text that goes with a picture, each word told what stood before it; `smoothing` as in translate."""
 
@@ -57,7 +57,7 @@ class Caption:
         check_smoothing(self.smoothing)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Draw:
     """The picture that goes with a text: one sequence of words, then of colours (DALL-E: Ramesh et al. 2021).
 

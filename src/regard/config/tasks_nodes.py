@@ -1,10 +1,11 @@
 """What can be said about nodes as an objective: one graph, some of whose nodes have a class that is known."""
 
-from dataclasses import dataclass
 from typing import Literal
 
+from regard.config.setting import setting
 
-@dataclass(frozen=True, kw_only=True)
+
+@setting
 class Nodes:
     """Which of the `classes` each node of one graph is; without classes they are found in the graph.
 

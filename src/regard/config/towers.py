@@ -1,6 +1,5 @@
 """What can be said about models beside each other."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.checks import at_least
@@ -8,9 +7,10 @@ from regard.config.fronts import Embed, Front
 from regard.config.heads import Head
 from regard.config.mixed import Mixed
 from regard.config.models import Encoder, Stack, Transformer
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Towers:
     """Several models side by side whose pooled vectors are compared (CLIP: Radford et al. 2021).
 

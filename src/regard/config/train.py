@@ -1,14 +1,14 @@
 """What can be said about training: how long, on what, with which optimizer, and what is kept."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from regard.config.augment import Augment
 from regard.config.checks import at_least, fraction
 from regard.config.lora import LoRA
+from regard.config.setting import setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class AdamW:
     """Adam with decoupled weight decay, on matrices and tables alone (Loshchilov and Hutter 2019).
 
@@ -28,7 +28,7 @@ class AdamW:
         at_least(0, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Muon:
     """Orthogonalised momentum for the blocks' matrices (Jordan 2024), AdamW at `adam_lr` for all else."""
 
@@ -48,7 +48,7 @@ class Muon:
         at_least(0, lr=self.lr, adam_lr=self.adam_lr, eps=self.eps, weight_decay=self.weight_decay)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Adafactor:
     """AdamW's second moments as one row and one column for each matrix: hardly any memory (Shazeer and Stern 2018).
 
@@ -76,7 +76,7 @@ def check_adam(betas: tuple[float, ...]) -> None:
         raise ValueError(f"betas: {list(betas)} is not two numbers from 0 up to 1, such as [0.9, 0.95]")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Noam:
     """dim^-0.5 · min(step^-0.5, step · warmup^-1.5), times lr: with lr = 1 the original's (Vaswani et al. 2017)."""
 
@@ -87,7 +87,7 @@ class Noam:
         at_least(1, warmup=self.warmup)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Slope:
     """Up to lr over `warmup` steps, then down to `final` times lr at the end: along a line, a cosine, or not at all."""
 
@@ -102,7 +102,7 @@ class Slope:
             raise ValueError("final: a constant schedule does not end lower; choose linear or cosine")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Trapezoid:
     """Warm-up, stable, decay (WSD): down to `final` times lr along a line over the last `decay` of the run."""
 
@@ -120,7 +120,7 @@ Optimizer = AdamW | Muon | Adafactor
 Schedule = Noam | Slope | Trapezoid
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Guard:
     """Which steps are not taken: loss or gradients that are no numbers, and spikes.
 
@@ -137,7 +137,7 @@ class Guard:
             raise ValueError(f"spike: {self.spike} standard deviations are nothing special; choose 5 or more, or none")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Train:
     """How long, on what, and with which optimizer.
 

@@ -3,7 +3,6 @@
 Defaults are the original Transformer's (Vaswani et al. 2017): 512 wide, 6 layers, 8 heads, dropout 0.1.
 """
 
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from regard.config.checks import at_least, one_of
@@ -11,6 +10,7 @@ from regard.config.expressions import check_mask
 from regard.config.mixers import Attend, Mixer, check_mixer
 from regard.config.names import called
 from regard.config.positions import Position, Rotary, Sinusoidal
+from regard.config.setting import setting
 
 # a kernel of your own enters itself
 KERNELS = [
@@ -22,7 +22,7 @@ T = TypeVar("T")
 MAPS = ("q", "k", "v", "out")
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Norm:
     """Zero mean and unit variance (layer), or unit mean square (rms); eps stands inside the root."""
 
@@ -36,7 +36,7 @@ class Norm:
         at_least(0, eps=self.eps)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Attention:
     """Heads and their maps. `groups` is the number of key/value heads; `maps` left out are the identity.
 
@@ -86,7 +86,7 @@ def listed(one: T | tuple[T, ...]) -> tuple[T, ...]:
     return one if isinstance(one, tuple) else (one,)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class MLP:
     """The feed-forward layer; `hidden` (d_ff) is four times dim unless said. `gated` multiplies by a second map."""
 
@@ -100,7 +100,7 @@ class MLP:
         at_least(1, hidden=self.hidden)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Dropout:
     """Rates: on the embedded tokens, on attention weights, inside the feed-forward, on what each sublayer adds."""
 
@@ -118,7 +118,7 @@ class Dropout:
 NO_DROPOUT = Dropout(embed=0.0, sublayer=0.0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@setting
 class Trunk:
     """A stack of blocks: what stands before it, in it and after it.
 
