@@ -57,6 +57,22 @@ def test_importing_the_model_brings_no_compiler():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def test_the_collector_rests_while_modules_are_imported_and_goes_on_as_it_was():
+    code = """
+import gc, sys
+full = []
+gc.callbacks.append(lambda phase, about: full.append(about["generation"] == 2))
+import regard
+regard.load
+went_on, rested = gc.isenabled() and not gc.get_freeze_count(), not any(full)
+gc.disable()
+regard.Engine
+sys.exit(not (went_on and rested and not gc.isenabled() and "torch" in sys.modules))
+"""
+
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 def test_the_surface_of_the_design_page(tmp_path, monkeypatch, recwarn):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     small = ["model.dim=32", "model.heads=2", "model.depth=2", "train.steps=2", "train.compile=false", "train.batch=2"]

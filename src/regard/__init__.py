@@ -3,6 +3,9 @@
 The names below are found when they are first used: `regard --help` and a mistake in a config never wait for torch.
 """
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +50,31 @@ def __getattr__(name: str) -> Any:
     if name not in HOMES:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
     home = HOMES[name]
-    if (home or name) not in ROOMS:
-        import_module("regard.generate.model")  # kernels, front ends and heads enter themselves in the core's tables
-    module = import_module(f"regard.{home or name}")
+    with undisturbed():
+        if (home or name) not in ROOMS:
+            import_module("regard.generate.model")  # kernels, front ends, heads enter themselves in the core's tables
+        module = import_module(f"regard.{home or name}")
     found = getattr(module, name) if home else module
     globals()[name] = found
     return found
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Modules are imported without the collector: it would walk over all of torch, three times, and find nothing.
+
+    What has come is old then: to freeze it and to let it go again at once moves it there without a walk.
+    """
+    collects, frozen = gc.isenabled(), gc.get_freeze_count()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects and not frozen:
+            gc.freeze()
+            gc.unfreeze()
+        if collects:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

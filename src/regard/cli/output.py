@@ -32,13 +32,15 @@ def with_torch() -> None:
     caught: list[int] = []
     main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number)) if main else None
+    gc.disable()  # what is imported stays; to walk over it takes the collector a tenth of a second each time
     try:
         import torch  # noqa: F401
 
         import regard.generate.model  # noqa: F401
 
-        gc.freeze()  # what is imported stays; to walk over it again takes the collector a tenth of a second each time
+        gc.freeze()
     finally:
+        gc.enable()
         if main:
             signal.signal(signal.SIGINT, before)
     if caught:
