@@ -8,6 +8,7 @@ import errno
 import os
 import sys
 import tempfile
+import time
 import traceback
 from contextlib import suppress
 from typing import Any
@@ -34,6 +35,7 @@ REFUSALS = {
     errno.EFBIG: ("no file may grow this large here", "raise the limit (ulimit -f) or choose another place", FAILED),
     errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n)", FAILED),
 }
+PATIENCE = 3.0  # seconds
 MEMORY = "out of memory; set a smaller train.batch, train.context or model.dim, or use a larger machine"
 BUILDERS = ("regard.config", "regard.core", "regard.efficient", "regard.inputs", "regard.heads",
             "regard.recurrent")
@@ -44,7 +46,7 @@ def talk(line: str) -> None:
 
     Of many processes on a machine (torchrun) the first one speaks: what goes wrong for one goes wrong for all.
     """
-    if os.environ.get("LOCAL_RANK", "0") != "0":
+    if not first():
         return
     with suppress(OSError, ValueError):
         sys.stdout.flush()
@@ -53,10 +55,19 @@ def talk(line: str) -> None:
 
 
 def told(problem: BaseException) -> int:
-    """Say on stderr what went wrong; the exit code."""
+    """Say on stderr what went wrong; the exit code.
+
+    Whoever ends first ends all processes (torchrun): the others wait a little, so that the first one can speak.
+    """
     line, code = sentence(problem)
     talk(line)
+    if not first() and not isinstance(problem, KeyboardInterrupt):
+        time.sleep(PATIENCE)
     return code
+
+
+def first() -> bool:
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def sentence(problem: BaseException) -> tuple[str, int]:
