@@ -70,13 +70,15 @@ def along(rows: list[dict[str, Any]], key: str, what: str, caption: str, log: bo
 
 
 def longer(rows: list[dict[str, Any]]) -> str:
+    """Who cannot read them at all has one point, and the colour that it has elsewhere."""
     series = []
-    for row in rows:
+    for row in (row for row in rows if row["context"]):
         there = {int(at): loss for at, loss in row["beyond"].items() if not isinstance(loss, str)}
-        if there and row["context"]:
-            points = [Point(row["context"], row["validation"]), *(Point(at, loss) for at, loss in there.items())]
-            series.append(Series(row["name"], tuple(points)))
-    return chart(series, "tokens of a text", "validation loss", log_x=True) if series else ""
+        points = [Point(row["context"], row["validation"]), *(Point(at, loss) for at, loss in there.items())]
+        series.append(Series(row["name"], tuple(points)))
+    if all(len(each.points) < 2 for each in series):
+        return ""
+    return chart(series, "tokens of a text", "validation loss", log_x=True)
 
 
 def grown(rows: list[dict[str, Any]]) -> str:

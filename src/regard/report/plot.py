@@ -5,12 +5,13 @@ Whoever draws has the numbers; a drawing only shows them.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 COLOURS = ("blue", "orange", "green", "purple", "olive", "soft")  # of page.css
 MARKS = ("circle", "square", "ring")  # after all colours the next one, so that eighteen lines can be told apart
 WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 640, 330, 58, 16, 14, 44
+MARKED = 8  # places along a logarithm that each have their own tick, if they are no more
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,14 @@ class Axis:
     start: float
     stop: float
     log: bool = False
+    marks: tuple[float, ...] = ()  # where ticks go, if not at round numbers
 
     def __call__(self, value: float) -> float:
         low, high, at = (math.log(each) if self.log else each for each in (self.low, self.high, value))
         return self.start + (at - low) / ((high - low) or 1) * (self.stop - self.start)
 
     def ticks(self) -> list[float]:
-        return powers(self.low, self.high) if self.log else rounds(self.low, self.high)
+        return list(self.marks) or (powers(self.low, self.high) if self.log else rounds(self.low, self.high))
 
 
 def axis(values: Sequence[float], start: float, stop: float, log: bool, margin: float = 0.06) -> Axis:
@@ -64,7 +66,9 @@ def axis(values: Sequence[float], start: float, stop: float, log: bool, margin: 
 def chart(series: Sequence[Series], x: str, y: str, log_x: bool = False, log_y: bool = False) -> str:
     """The drawing; its title stands beside it, as a question."""
     points = [point for each in series for point in each.points]
-    across = axis([point.x for point in points], LEFT, WIDE - RIGHT, log_x)
+    across, places = axis([point.x for point in points], LEFT, WIDE - RIGHT, log_x), {point.x for point in points}
+    if log_x and 2 <= len(places) <= MARKED:
+        across = replace(across, marks=tuple(sorted(places)))
     ends = [end for point in points for end in (point.y - point.spread, point.y + point.spread)]
     up = axis(ends if not log_y else [point.y for point in points], HIGH - BOTTOM, TOP, log_y)
     parts = [*grid(across, up), *captions(x, y)]

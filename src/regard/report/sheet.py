@@ -18,7 +18,7 @@ MORE = """
 .sheet .refused { text-align: left; white-space: normal; color: var(--soft); font-weight: 400; }
 .sheet .best { font-weight: 700; color: var(--blue); }
 .pictures { display: grid; gap: 16px; margin-top: 18px;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 560px)); }
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 420px), 1fr)); }
 """
 
 
