@@ -10,12 +10,14 @@ its process is killed (SIGBUS) when somebody cuts the file short or the disk goe
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from ctypes import c_char
+from ctypes import CDLL, c_char, c_size_t, c_void_p
 from functools import partial
 from math import prod
+from mmap import PAGESIZE
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
@@ -32,6 +34,8 @@ PIECE = 2 << 20  # bytes that are read at once
 THREADS = 4  # a disk is quicker when several ask, and so is new memory
 SHARE = 20  # all desks together are one part in so many of the weights, or one desk
 ALONE = 24 << 10  # numbers for which torch takes no threads of its own: they would wait for ours
+READY = 256 << 10  # bytes for which the system is asked to have memory ready
+SYSTEM, WRITTEN = CDLL(None), 23  # MADV_POPULATE_WRITE (Linux 5.14)
 TURNED = ("flip", "row", "flat", "reverse")
 
 
@@ -44,7 +48,12 @@ class Wanted(NamedTuple):
 
     @property
     def turned(self) -> bool:
-        return self.row.how in TURNED
+        return self.row.how in TURNED and not self.lying
+
+    @property
+    def lying(self) -> bool:
+        """Whether ours lies in memory as theirs does in the file, though its axes have other names."""
+        return self.row.how == "flip" and self.place.T.is_contiguous()
 
 
 class Reader:
@@ -86,12 +95,15 @@ class Reader:
         if each.turned:
             yield partial(self.turn, *each)
         else:
-            yield from (partial(self.bring, each.of, *part) for part in cut(each.of, each.place))
+            place = each.place.T if each.lying else each.place
+            yield from (partial(self.bring, each.of, *part) for part in cut(each.of, place))
 
     @torch.no_grad()
     def bring(self, of: Stored, place: Tensor, start: int = 0) -> None:
         """Some rows of a tensor, from `start` on, to their place."""
         straight = place.is_cpu and place.dtype == of.dtype and place.is_contiguous()
+        if straight:
+            ready(place)
         came = self.into(place if straight else torch.empty(place.shape, dtype=of.dtype, device="cpu"), of, start)
         if not finite(came, place.dtype):
             narrower = f" as {str(place.dtype).removeprefix('torch.')}" if place.dtype != of.dtype else ""
@@ -161,9 +173,18 @@ def raw(x: Tensor) -> memoryview:
     return memoryview((c_char * x.nbytes).from_address(x.data_ptr()) if x.nbytes else b"")
 
 
+def ready(place: Tensor) -> None:
+    """New memory, all pages of a place at once: one by one, when they are first written to, they take longer."""
+    first, end = -(-place.data_ptr() // PAGESIZE) * PAGESIZE, (place.data_ptr() + place.nbytes) // PAGESIZE * PAGESIZE
+    if end - first >= READY and sys.platform == "linux":
+        SYSTEM.madvise(c_void_p(first), c_size_t(end - first), WRITTEN)  # an older system says no, and nothing is lost
+
+
 def finite(x: Tensor, kind: torch.dtype | None = None) -> bool:
     """Whether all are numbers, and stay numbers as another kind: then the least and the largest are and do."""
     if not x.is_floating_point() or not x.numel():
         return True
+    if kind in (None, x.dtype) and bool(torch.stack([part.sum() for part in little(x)]).isfinite().all()):
+        return True  # what is not finite stays so in a sum; one that only grew too large is looked at again
     edges = torch.stack([edge for part in little(x) for edge in torch.aminmax(part)])
     return bool(edges.to(kind or x.dtype).isfinite().all())

@@ -8,7 +8,7 @@ import errno
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -127,7 +127,7 @@ def pour(
         moves = names.moves(model, {name: each.ghost for name, each in found.items()}, rows)
         with Reader(each.path for each in found.values()) as reader:
             names.check_ties(moves, lambda name: reader.tensor(found[name]))
-            settle(model, device)
+            settle(model, device, {move.ours for move in moves if move.row.how == "flip"})
             mine = names.tensors(model)
             reader.fill([Wanted(found[move.theirs], move.row, mine[move.ours].detach())
                          for move in moves if move.again is None])  # fmt: skip
@@ -138,13 +138,20 @@ def pour(
 
 
 @torch.no_grad()
-def settle(model: nn.Module, device: torch.device | None) -> None:
-    """Room for the numbers of a model that has none yet; what is tied stays tied."""
+def settle(model: nn.Module, device: torch.device | None, flipped: Container[str] = ()) -> None:
+    """Room for the numbers of a model that has none yet; what is tied stays tied.
+
+    On a CPU a matrix that is stored `flipped` lies as it is stored: to turn it would take as long as to read it, and
+    products with few rows are quicker by it so.
+    """
     made: dict[int, nn.Parameter] = {}
-    for module in model.modules():
+    here = device is None or device.type == "cpu"
+    for path, module in model.named_modules():
         for name, weight in module.named_parameters(recurse=False, remove_duplicate=False):
             if weight.is_meta and id(weight) not in made:
-                made[id(weight)] = nn.Parameter(room(weight, device), weight.requires_grad)
+                lies = here and f"{path}.{name}" in flipped
+                made[id(weight)] = nn.Parameter(room(weight.T, device).T if lies else room(weight, device),
+                                                weight.requires_grad)  # fmt: skip
             if weight.is_meta:
                 setattr(module, name, made[id(weight)])  # a recurrent layer keeps a list of its weights besides
         for name, buffer in module.named_buffers(recurse=False):
