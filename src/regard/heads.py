@@ -1,7 +1,7 @@
 """What is asked of a trunk's vectors: logits for every token, one vector for a sequence; and models compared by it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -71,13 +71,16 @@ def hidden(model: nn.Module) -> Iterator[None]:
             head.speaks = True
 
 
-def last(model: Transformer, ids: Tensor, **given: Any) -> Tensor:  # (B, V)
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of vectors, a weight and a bias
+
+
+def last(model: Transformer, ids: Tensor, product: Product = F.linear, /, **given: Any) -> Tensor:  # (B, V)
     """The logits after the last token, to be written into: over a large vocabulary those of a whole prompt cost as much
     as the model."""
     with hidden(model.head) if isinstance(model.head, Vocabulary) and not model.lookers else nullcontext():
         said: Any = model(ids, **given)
     if isinstance(said, Hidden):
-        return F.linear(said.x[:, -1], said.weight, said.bias)
+        return product(said.x[:, -1], said.weight, said.bias)
     logits: Tensor = said[:, -1].clone()
     return logits
 

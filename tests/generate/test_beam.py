@@ -1,6 +1,7 @@
 """Beam search finds what a patient person finds: everything, if it may keep everything, and else the same few."""
 
 import math
+from contextlib import nullcontext
 from itertools import product
 
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 
 from regard import config as C
 from regard.config.search import Search
+from regard.core.watch import looking
 from regard.generate import beam as room
 from regard.generate.beam import Found, largest, search
 from regard.generate.limits import Limits
+from regard.generate.quick import quicken
 
 LENGTHS = (5, 11, 2)  # three prompts, padded on the left to eleven
 NEW = 9
@@ -26,10 +29,10 @@ def found(one, texts, ends=(), context=None, known=None, new=None, source=None, 
     return search(one, texts, c, limits, new=new, source=source, source_real=source_real)
 
 
-def assert_same(ours: list[list[Found]], theirs: list[list[Found]]) -> None:
+def assert_same(ours: list[list[Found]], theirs: list[list[Found]], atol: float = 1e-10) -> None:
     assert [[one.ids for one in row] for row in ours] == [[one.ids for one in row] for row in theirs]
     scores = ([one.score for row in rows for one in row] for rows in (ours, theirs))
-    torch.testing.assert_close(*map(torch.tensor, scores), atol=1e-10, rtol=0)
+    torch.testing.assert_close(*map(torch.tensor, scores), atol=atol, rtol=0)
 
 
 @torch.no_grad()
@@ -198,6 +201,22 @@ def test_a_prompt_and_its_source_are_read_once_for_all_beams():
     assert [shape for shape in read if shape != (2, S)] == [(2, 5), (8, 1), (8, 1)]
 
 
+@pytest.mark.parametrize("held", ["plain", "fp32"])
+@pytest.mark.parametrize("watched", [False, True], ids=["alone", "watched"])
+def test_beams_that_share_a_source_find_what_those_apart_find(held, watched, monkeypatch):
+    one, texts, source = translator().float(), prompts(3, 1), torch.randint(V, (2, S))
+    asked = dict(ends=(2, 7), beams=3, best=2, source=source, source_real=torch.arange(S) < torch.tensor([[4], [S]]))
+    if held == "fp32":
+        quicken(one)
+    with looking(one, "trunk.1.cross.k", "trunk.1.cross.pattern") if watched else nullcontext() as seen:
+        together = found(one, texts, **asked)
+    if watched:
+        assert len(seen["trunk.1.cross.k"]) == 6  # whoever looks sees a row for each beam
+    monkeypatch.setattr(room, "ready", lambda: False)
+
+    assert_same(together, found(one, texts, **asked), 1e-5)
+
+
 # ---------------------------------------------------------------- beginning and ending
 
 
@@ -305,7 +324,10 @@ def test_settings_that_make_no_sense_are_told_by_name(settings, message):
 
 
 @pytest.mark.parametrize("size, count", [(130, 3), (4097, 8), (9000, 1), (64 * 40, 20)])
-def test_the_largest_of_a_long_row_are_found_by_columns(size, count):
+@pytest.mark.parametrize("native", [True, False])
+def test_the_largest_of_a_long_row_are_found_piece_by_piece(size, count, native, monkeypatch):
+    if not native:
+        monkeypatch.setattr(room, "at_hand", lambda table: False)
     table = torch.randn(5, size).masked_fill(torch.rand(5, size) > 0.9, -torch.inf)
     best, places = largest(table, count)
     right = table.topk(count).values

@@ -13,7 +13,7 @@ from regard.core.tokens import Places
 from regard.native import build
 from regard.native.build import library
 from regard.native.held import hold, rounded
-from regard.native.products import FEW, attended, mapped, ours, panels, rows_of, take_over, unpaneled, weighed
+from regard.native.products import FEW, attended, mapped, ours, panels, ranked, rows_of, take_over, unpaneled, weighed
 
 SIZES = [(1, 1, 1), (1, 7, 15), (2, 33, 16), (3, 64, 129), (5, 130, 257), (16, 9, 1000), (4, 3, 3072), (17, 65, 31),
          (40, 200, 96), (131, 64, 64)]  # fmt: skip
@@ -222,14 +222,60 @@ def test_what_cannot_be_weighed_is_not_finite(odd):
 @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [1, 1, 1, 4, 0], [2, 0, 0, 0, 3]])
 def test_beams_take_over_the_slots_of_those_they_grew_from(rows):
     library()
-    table, rows = torch.randn(5, 3, 9, 4), torch.tensor(rows)
+    table, rows, none = torch.randn(5, 3, 9, 4), torch.tensor(rows), torch.zeros(5, dtype=torch.long)
     right = table.clone()
     right[:, :, 2:7] = table[rows][:, :, 2:7]
-    take_over(table, rows, 2, 7)
+    take_over(table, rows, 2, 7, none)
 
     assert torch.equal(table, right)
-    take_over(table, rows, 7, 7)
+    take_over(table, rows, 7, 7, none)
     assert torch.equal(table, right)
+
+
+def test_slots_that_are_alike_already_are_left_where_they_are():
+    library()
+    table, rows, alike = torch.randn(4, 3, 9, 4), torch.tensor([1, 0, 3, 2]), torch.tensor([0, 2, 5, 4])
+    right = table.clone()
+    for row, (other, start) in enumerate(zip(rows.tolist(), (alike + 2).tolist(), strict=True)):
+        right[row, :, start:7] = table[other, :, start:7]
+    take_over(table, rows, 2, 7, alike)
+
+    assert torch.equal(table, right)
+
+
+@pytest.mark.parametrize("V, count", [(1, 1), (7, 7), (255, 3), (256, 64), (1003, 8)])
+def test_the_largest_of_a_row_are_in_order_and_of_equals_the_first(V, count):
+    library()
+    table = torch.randint(-40, 40, (5, V)).float().masked_fill(torch.rand(5, V) > 0.9, -torch.inf)
+    best, places = ranked(table, count)
+    right, order = table.sort(dim=1, descending=True, stable=True)
+
+    assert torch.equal(best, right[:, :count]) and torch.equal(places, order[:, :count])
+
+
+@pytest.mark.parametrize("table", [None, torch.rand(6, 1, 1, 9) > 0.4], ids=["free", "padded"])
+def test_beams_of_a_text_read_one_source(table):
+    q, k, v = torch.randn(6, 4, 1, 40), torch.randn(2, 2, 9, 40), torch.randn(2, 2, 9, 24)
+    right = attended(q, k.repeat_interleave(3, 0), v.repeat_interleave(3, 0), table, 0.3)
+
+    assert torch.equal(attended(q, k, v, table, 0.3), right)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("N, K", [(128, 32), (130, 31)])
+def test_panels_do_not_ask_how_a_weight_lies(N, K, kind):
+    weight = torch.randn(N, K)
+    turned = weight.T.contiguous().T
+
+    assert torch.equal(hold(turned, kind).kept, hold(weight, kind).kept)
+
+
+def test_an_answer_may_be_written_over_the_one_before():
+    x, weight = torch.randn(3, 20), torch.randn(70, 20)
+    room = torch.full((3, 70), torch.nan)
+    said = mapped(x, *kept(weight, "fp32"), None, room)
+
+    assert said is room and torch.equal(said, mapped(x, *kept(weight, "fp32"), None))
 
 
 def test_keys_and_values_may_lie_apart_in_memory():

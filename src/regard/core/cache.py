@@ -37,9 +37,8 @@ def write(table: Tensor, new: Tensor, slots: Tensor) -> None:
 class Across:
     """Cross-attention's keys and values: made once for a source."""
 
-    def __init__(self) -> None:
-        self.k: Tensor | None = None
-        self.v: Tensor | None = None
+    k: Tensor | None = None  # may have fewer rows than ask: beams of one text share its source
+    v: Tensor | None = None
 
 
 class Cache:
@@ -118,6 +117,5 @@ class Cache:
 
     def tables(self) -> list[Tensor]:
         made = [*(entry.tables() for entry in self.entries), *([across.k, across.v] for across in self.across)]
-        source = None if self.memory is None else self.memory.real
-        tables = [self.order, self.real, self.length, self.next, *(side for each in made for side in each), source]
-        return [table for table in tables if table is not None]
+        own, source = [self.order, self.real, self.length, self.next], self.memory and self.memory.real
+        return [table for table in (*own, *(side for each in made for side in each), source) if table is not None]

@@ -68,6 +68,7 @@ class Kernel:
     claims: Callable[[Ask], str] = lambda ask: ""  # why it is the one for this, or nothing
     tabled: Callable[[Ask], bool] = lambda ask: False  # whether it reads the plan's table
     exact: bool = True
+    shares: bool = False  # whether k and v may have fewer rows than q: each serves as many of q's, one after the other
     weights: Callable[[Any, config.Trunk, tuple[int, ...]], nn.Module] | None = None  # for an Attention, to learn
     entry: Callable[[Any, int, int, Tensor], Any] | None = None  # for so many rows and tokens, in a cache
 

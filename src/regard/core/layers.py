@@ -202,8 +202,7 @@ class Attention(nn.Module):
         return (F.normalize(q, dim=-1), F.normalize(k, dim=-1)) if self.cosine else (q, k)  #: S015
 
     def split(self, x: Tensor, heads: int) -> Tensor:  # (B, N, H·d) -> (B, H, N, d)
-        heads_first: Tensor = x.unflatten(-1, (heads, -1)).transpose(1, 2)  #: S007
-        return heads_first
+        return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-any-return]  #: S007
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, bias: Bias | None, scope: Scope, past: Any) -> Tensor:
         q, k, v = (x.to(working(v)) for x in (q, k, v))  # norms answer in fp32
@@ -229,6 +228,8 @@ class Cross(Attention):
     def forward(self, x: Tensor, scope: Scope, past: Across | None = None) -> Tensor:
         assert scope.across is not None
         q, (k, v) = self.split(x if self.q is None else self.q(x), self.heads), self.remember(scope, past)
+        if len(k) < len(q) and not (scope.across.kernel.shares and scope.watch is None):
+            k, v = (each.repeat_interleave(len(q) // len(each), 0) for each in (k, v))
         q, k = self.agree(q, k)
         q, k, v = (scope.see(f"cross.{name}", t, self.heads) for name, t in zip("qkv", (q, k, v), strict=True))
         return self.finish(self.attend(q, k, v, scope.across, None, scope, None), scope)

@@ -20,14 +20,16 @@ from torch import Tensor
 from regard import config
 from regard.config.search import Search
 from regard.core.cache import Cache, Entry
-from regard.core.model import Transformer
+from regard.core.model import Transformer, Trunk
 from regard.generate.caches import shared_out
 from regard.generate.choosing import SILENT, before, nudged
 from regard.generate.filters import mentioned, repeated, repetition
 from regard.generate.limits import NO_LIMITS, Limits, barred, check_room, check_source, check_texts, window
 from regard.generate.session import DAMAGED, heard, still
 from regard.heads import last
-from regard.native.products import take_over, weighed
+from regard.native.build import ready
+from regard.native.held import over
+from regard.native.products import at_hand, ranked, take_over, weighed
 
 BLOCK = 64  # numbers of a column, where the largest of a long row are looked for
 ROOM = 32  # slots of a cache come in such steps: few sizes, so few graphs
@@ -79,11 +81,13 @@ def search(
         cache = model.cache(len(texts), longest)
         logits = heard(model, texts, cache, given)
         rows = torch.arange(len(texts), device=device).repeat_interleave(c.beams)
-        cache = shared_out(model, cache, rows, capacity(longest + max(most) - 1, window(model, limits)))
+        room = capacity(longest + max(most) - 1, window(model, limits))
+        together = ready() and isinstance(model.trunk, Trunk) and device.type == "cpu" and logits.dtype == torch.float32
+        cache = shared_out(model, cache, rows, room, apart=not together)  # in C beams of a text read one source
         beams = Beams(c, torch.tensor(most, device=device), barred(model, limits).to(device), limits, texts)
         while beams.step(logits, look):
-            move(cache, beams.rows, longest)
-            logits = last(model, beams.last, cache=cache)
+            move(cache, beams.rows, longest, beams.alike)
+            logits = last(model, beams.last, over(logits), cache=cache)
     found = beams.found()
     if not all(found):
         raise config.ConfigError(SILENT)
@@ -114,6 +118,7 @@ class Beams:
         self.sound = torch.ones((), dtype=torch.bool, device=most.device)  # are the logits numbers?
         self.made = 0
         self.rows, self.last = torch.empty(0), torch.empty(0)  # (B·W,) where each beam grew from; (B·W, 1) its new id
+        self.alike = torch.empty(0)  # (B·W,) its first new tokens that are those of who was there before
 
     def step(self, logits: Tensor, look: Look | None = None) -> bool:  # (B·W, V), or (B, V) after the prompts
         """Every beginning grows by its likeliest tokens; False when all searches are over."""
@@ -126,7 +131,8 @@ class Beams:
         self.logs, chosen = logs.masked_fill(over, -torch.inf).topk(self.c.beams)
         if look is not None:
             look(Grown(logs, rows, ids, over, chosen))
-        self.said, rows = pick(said, chosen), rows.gather(1, chosen)
+        before, self.said, rows = self.said, pick(said, chosen), rows.gather(1, chosen)
+        self.alike = (before == self.said)[..., : self.made - 1].cumprod(-1).sum(-1).flatten()
         first = torch.arange(len(rows), device=rows.device)[:, None] * self.c.beams
         self.rows, self.last = (first + rows).flatten(), ids.gather(1, chosen).flatten()[:, None]
         self.open &= self.hopeful()
@@ -216,8 +222,11 @@ class Beams:
 def largest(table: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest numbers of each row, (R, count), and their places: those of the few columns that reach highest.
 
-    A row is laid out as BLOCK rows of columns; whoever is among the largest is in one of the highest columns.
+    A row is laid out as BLOCK rows of columns; whoever is among the largest is in one of the highest columns. In C a
+    row is read once, and the best so far are kept in order, if they are few.
     """
+    if at_hand(table) and count <= BLOCK:
+        return ranked(table, count)
     columns = table.shape[1] // BLOCK
     if table.device.type != "cpu" or columns < 2 * count:
         return table.topk(count)
@@ -247,12 +256,15 @@ def capacity(need: int, most: int | None) -> int:
     return room if most is None else max(need, min(room, most))
 
 
-def move(cache: Cache, rows: Tensor, start: int) -> None:
-    """Each beam takes over the keys and values of the one it grew from: from `start` on, since a prompt is shared; or
-    its whole state, where a layer has one."""
+def move(cache: Cache, rows: Tensor, start: int, alike: Tensor) -> None:
+    """Each beam takes over the keys and values of the one it grew from, or its whole state, where a layer has one.
+
+    From `start` on, since a prompt is shared, and behind the first tokens that both have `alike`: beams of a text grew
+    from one not long ago.
+    """
     for entry in cache.entries:
         for table in entry.tables():
             if isinstance(entry, Entry):
-                take_over(table, rows, start, cache.used)
+                take_over(table, rows, start, cache.used, alike)
             else:
                 table.copy_(table[rows])

@@ -10,8 +10,12 @@ from regard.core.model import Transformer
 from regard.core.tokens import Tokens
 
 
-def shared_out(model: Transformer, cache: Cache, rows: Tensor, capacity: int) -> Cache:
-    """A cache, as large or larger, whose row i remembers what row rows[i] of this one does, the source included."""
+def shared_out(model: Transformer, cache: Cache, rows: Tensor, capacity: int, apart: bool = True) -> Cache:
+    """A cache, as large or larger, whose row i remembers what row rows[i] of this one does, the source included.
+
+    Rows that are not `apart` are so many beams of each text, one after the other: what was made of a source is theirs
+    together, since they never part from it.
+    """
     wide = model.cache(len(rows), capacity)
     for entry, narrow in zip(wide.entries, cache.entries, strict=True):
         for table, held in zip(entry.tables(), narrow.tables(), strict=True):
@@ -23,7 +27,7 @@ def shared_out(model: Transformer, cache: Cache, rows: Tensor, capacity: int) ->
         wide.remember(chosen(cache.memory, rows), cache.layers and [layer[rows] for layer in cache.layers])
         for across, source in zip(wide.across, cache.across, strict=True):
             if source.k is not None and source.v is not None:
-                across.k, across.v = source.k[rows], source.v[rows]
+                across.k, across.v = (source.k[rows], source.v[rows]) if apart else (source.k, source.v)
     return wide
 
 
@@ -32,3 +36,8 @@ def chosen(tokens: Tokens, rows: Tensor) -> Tokens:
     every = {field.name: getattr(tokens, field.name) for field in fields(tokens)}
     tables: dict[str, Any] = {name: table[rows] for name, table in every.items() if isinstance(table, Tensor)}
     return replace(tokens, **tables)
+
+
+def size(cache: Cache) -> int:
+    """Bytes."""
+    return sum(table.nbytes for table in cache.tables())

@@ -32,7 +32,8 @@ SHAPES = {
     "side": [],
     "in_large_pages": [POINTER, ctypes.c_long],
     "weigh": [POINTER] * 3 + [NUMBER],
-    "take_over": [POINTER] * 4 + [NUMBER],
+    "ranked": [POINTER] * 4 + [NUMBER],
+    "take_over": [POINTER] * 5 + [NUMBER],
     "attend": [POINTER] * 9 + [ctypes.c_float, NUMBER],
 }
 

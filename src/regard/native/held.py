@@ -72,12 +72,22 @@ class Held(Tensor):
 SAME = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
 
 
-def multiplied(x: Tensor, weight: Held, bias: Tensor | None = None) -> Tensor:
-    """x (..., K) by a held weight (N, K), and a bias."""
+def over(table: Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+    """A product that is written over a table of its shape: new memory, page by page, costs as much as a layer."""
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        fits = isinstance(weight, Held) and table.shape == (len(x), len(weight))
+        return multiplied(x, weight, bias, table) if fits else F.linear(x, weight, bias)  # type: ignore[arg-type]
+
+    return product
+
+
+def multiplied(x: Tensor, weight: Held, bias: Tensor | None = None, into: Tensor | None = None) -> Tensor:
+    """x (..., K) by a held weight (N, K), and a bias; `into` a table that is there already, if it may be."""
     if torch.is_grad_enabled() and (x.requires_grad or bias is not None and bias.requires_grad):
         return F.linear(x, weight.plain(), bias)
     if weight.paneled and products.ours(x):
-        return products.mapped(x, weight.kept, weight.rows, weight.scale, bias)
+        return products.mapped(x, weight.kept, weight.rows, weight.scale, bias, into)
     if weight.paneled or weight.kept.dtype == torch.float32:
         return F.linear(x, weight.plain(), bias)
     said = F.linear(x.bfloat16(), weight.kept.bfloat16()).float()  # a byte is exact in bf16
@@ -101,8 +111,8 @@ def hold(weight: Tensor, kind: str, paneled: bool = True) -> Held:
     if kind == "int8":
         kept, scale = rounded(weight)
     else:
-        kept = weight.detach().to(torch.bfloat16 if kind == "bf16" else torch.float32).contiguous()
-    return Held(products.panels(kept) if paneled and library() is not None else kept, scale, weight.shape)
+        kept = weight.detach().to(torch.bfloat16 if kind == "bf16" else torch.float32)
+    return Held(products.panels(kept) if paneled and library() is not None else kept.contiguous(), scale, weight.shape)
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
  *
  *     map       y[m, n] = scale[n] * (w[n, :] . x[m, :]) + bias[n]      w in fp32, bf16 or int8; x and y in fp32
  *     attend    softmax(q K' * scale + table) V                         over the slots that the table allows alone
- *     weigh     log of the sum of e^x                                   row by row
+ *     weigh     log of the sum of e^x                                   row by row, and the largest of a row
  *
  * Weights lie in panels: P of their rows side by side, (N/P, K, P), and in bf16 two numbers of a row together,
  * (N/P, K/2, P, 2). A panel is read from end to end, as memory likes it, for six who ask at a time, as registers like
@@ -29,6 +29,7 @@
 #endif
 #define PANEL (LANES * VECTORS)
 #define ROWS 6 /* who are answered at a time */
+#define PIECE 256 /* of a long row, where the largest numbers are looked for */
 #define INLINE static inline __attribute__((always_inline))
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef uint32_t bits __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -300,7 +301,8 @@ INLINE float powers(const float *x, float most, float *y, long count)
     return sum(all);
 }
 
-/* q (B, H, Q, d), k (B, G, K, d), v (B, G, K, e) -> out (B, H, Q, e). A slot is looked at where `allowed` (bytes) is
+/* q (B, H, Q, d), k (B / W, G, K, d), v (B / W, G, K, e) -> out (B, H, Q, e): W rows of q, one after the other, look at
+ * one of k and v. A slot is looked at where `allowed` (bytes) is
  * not 0, or where `added` (floats) is not minus infinity; either may be missing. `steps` are how far apart things lie:
  * rows of the table for b, h and q, then keys for b, g and slot, then values. `room` holds K floats for each of the
  * B * H * Q questions. */
@@ -308,11 +310,12 @@ void attend(const float *q, const float *k, const float *v, const uint8_t *allow
             const long *steps, float *room, float *out, const long *sizes, float scale, int threads)
 {
     const long B = sizes[0], H = sizes[1], Q = sizes[2], G = sizes[3], K = sizes[4], d = sizes[5], e = sizes[6];
+    const long W = sizes[7];
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (long ask = 0; ask < B * H * Q; ask++) {
         const long b = ask / (H * Q), h = ask / Q % H, shift = b * steps[0] + h * steps[1] + ask % Q * steps[2];
-        const float *keys = k + b * steps[3] + h / (H / G) * steps[4];
-        const float *values = v + b * steps[6] + h / (H / G) * steps[7];
+        const float *keys = k + b / W * steps[3] + h / (H / G) * steps[4];
+        const float *values = v + b / W * steps[6] + h / (H / G) * steps[7];
         float *s = room + ask * K, *y = out + ask * e;
         for (long j = 0; j < K; j++) {
             const float more = added ? added[shift + j] : 0;
@@ -348,17 +351,43 @@ void weigh(const float *x, float *out, const long *sizes, int threads)
     }
 }
 
-/* In a table (B, H, S, d), slots from `from` to `to` of row b become those of rows[b]. `room` holds B * (to - from) * d
- * floats for each thread. */
-void take_over(float *table, const long *rows, float *room, const long *sizes, int threads)
+/* The `count` largest numbers of each row of x (R, V), the largest first, and their places; of equals the first. A piece
+ * of a row that does not reach as high as the last of them is passed over. */
+void ranked(const float *x, float *best, long *places, const long *sizes, int threads)
+{
+    const long R = sizes[0], V = sizes[1], count = sizes[2];
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (long r = 0; r < R; r++) {
+        const float *row = x + r * V;
+        float *top = best + r * count;
+        long *at = places + r * count, have = 0;
+        for (long from = 0, to; from < V; from = to) {
+            to = from + PIECE < V ? from + PIECE : V;
+            if (have == count && !(most_of(row + from, to - from) > top[count - 1])) continue;
+            for (long i = from; i < to; i++) {
+                if (have == count && !(row[i] > top[count - 1])) continue;
+                long n = have < count ? have++ : count - 1;
+                for (; n && row[i] > top[n - 1]; n--) top[n] = top[n - 1], at[n] = at[n - 1];
+                top[n] = row[i], at[n] = i;
+            }
+        }
+    }
+}
+
+/* In a table (B, H, S, d), slots from `from` to `to` of row b become those of rows[b], of which the first alike[b] are
+ * so already. `room` holds B * (to - from) * d floats for each thread. */
+void take_over(float *table, const long *rows, const long *alike, float *room, const long *sizes, int threads)
 {
     const long B = sizes[0], H = sizes[1], S = sizes[2], d = sizes[3], from = sizes[4], size = (sizes[5] - from) * d;
+    const long row = H * S * d;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (long h = 0; h < H; h++) {
         float *desk = room + omp_get_thread_num() * B * size, *part = table + (h * S + from) * d;
-        for (long b = 0; b < B; b++)
-            if (rows[b] != b) memcpy(desk + b * size, part + rows[b] * H * S * d, size * sizeof *desk);
-        for (long b = 0; b < B; b++)
-            if (rows[b] != b) memcpy(part + b * H * S * d, desk + b * size, size * sizeof *desk);
+        for (long b = 0, i; b < B; b++)
+            if (rows[b] != b && (i = alike[b] * d) < size)
+                memcpy(desk + b * size + i, part + rows[b] * row + i, (size - i) * sizeof *desk);
+        for (long b = 0, i; b < B; b++)
+            if (rows[b] != b && (i = alike[b] * d) < size)
+                memcpy(part + b * row + i, desk + b * size + i, (size - i) * sizeof *desk);
     }
 }

@@ -32,4 +32,4 @@ def steps(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
 
 
 # Nobody asks for it by name: it is there for "auto", where a text grows.
-KERNELS["steps"] = Kernel("steps", steps, refuses, claims, tabled=lambda ask: not ask.plain)
+KERNELS["steps"] = Kernel("steps", steps, refuses, claims, tabled=lambda ask: not ask.plain, shares=True)
