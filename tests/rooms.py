@@ -12,8 +12,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "regard"
 
-ROOMS = ("config", "core", "undrawn", "text", "data", "native", "efficient", "inputs", "heads", "lora", "recurrent",
-         "zoo", "hub", "measure", "lens", "tasks", "generate", "train", "report", "serve", "cli")
+ROOMS = ("config", "core", "undrawn", "text", "data", "native", "gpu", "efficient", "inputs", "heads", "lora",
+         "recurrent", "zoo", "hub", "measure", "lens", "tasks", "generate", "train", "report", "serve", "cli")
 DOORS = ("__init__", "__main__")             # regard itself: it names what the rooms offer, so it may reach them all
 
 # The rooms that are read in an hour need nothing else than this and the standard library.

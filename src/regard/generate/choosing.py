@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from regard import config
-from regard.generate.filters import BROKEN, Memory, choose, filtered, mentioned, repeated, streams
+from regard.generate.filters import Memory, choose, filtered, likeliest, mentioned, repeated, streams
 
 SILENT = "no text can be said: all tokens are forbidden; use the tokenizer of the training, or forbid less"
 
@@ -63,11 +63,9 @@ class Chooser:
 
         Waits for the device only if a rule has to be asked.
         """
-        logits = logits.masked_fill(self.barred, -torch.inf)
-        if not self.plain:
-            return choose(logits, self.c, self.streams, self.memory())
-        top, ids = logits.max(-1)
-        return ids.masked_fill(~top.isfinite(), BROKEN)
+        if self.plain:
+            return likeliest(logits, self.barred)
+        return choose(logits.masked_fill(self.barred, -torch.inf), self.c, self.streams, self.memory())
 
     def left(self, logits: Tensor) -> Tensor:  # (B, V)
         """The logits that are drawn from, after all filters: their softmax are the chances."""

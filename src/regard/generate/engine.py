@@ -23,6 +23,7 @@ from torch import Tensor
 
 from regard import config
 from regard.core.cache import Cache
+from regard.generate.caches import size
 from regard.generate.choosing import Chooser
 from regard.generate.limits import barred, check_texts, least, window
 from regard.generate.model import Transformer
@@ -30,7 +31,7 @@ from regard.generate.nursery import Nursery
 from regard.generate.prefixes import Prefixes
 from regard.generate.queueing import Asked, Busy, Hear, Line, Ticket, Told, sentence
 from regard.generate.session import still
-from regard.generate.slots import Slots, size
+from regard.generate.slots import Slots
 from regard.generate.steps import Steps
 from regard.heads import last
 

@@ -171,6 +171,13 @@ def choose(logits: Tensor, c: config.Sampling, streams: list[Generator], memory:
     return ids.masked_fill(~logits.amax(-1).isfinite(), BROKEN)
 
 
+def likeliest(logits: Tensor, barred: Tensor) -> Tensor:
+    """(B, V) and (V,) to the likeliest id of each row that is not barred, the first of equals; BROKEN where there is no
+    finite one."""
+    top, ids = logits.masked_fill(barred, -torch.inf).max(-1)
+    return ids.masked_fill(~top.isfinite(), BROKEN)
+
+
 def draw(chances: Tensor, streams: list[Generator]) -> Tensor:
     """Each row's id by one number from its own stream: the first id at which the summed chances exceed it."""
     thrown = torch.stack([torch.rand(1, generator=stream, dtype=chances.dtype) for stream in streams])  # (B, 1)

@@ -47,6 +47,7 @@ def save(session: Session, path: str | Path) -> None:
     tensors |= {f"chance.{row}": stream.get_state() for row, stream in enumerate(chooser.streams)}
     tensors |= {name: table for name, table in session.source.items() if table is not None}
     tensors |= {} if cache is None else dict(tables(cache))
+    tensors |= {} if session.ahead is None else {"ahead": session.ahead}
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         tensors_to(beside, tensors)
@@ -96,6 +97,7 @@ def again(model: "Transformer", said: dict[str, Any], tensors: dict[str, Tensor]
         with still(session.modules):
             session.cache = filled(model, said["cache"], tensors, sources)
             session.last = torch.tensor(said["last"], device=device)[:, None]
+            session.ahead = tensors["ahead"].to(device) if "ahead" in tensors else None
     return session
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.generate.filters import BROKEN
+from regard.generate.filters import likeliest
 from regard.generate.queueing import Ticket
 
 
@@ -45,9 +45,7 @@ def picks(logits: Tensor, speaking: Mapping[int, Ticket], barred: Tensor) -> tup
 
 def chosen(logits: Tensor, speaking: Mapping[int, Ticket], barred: Tensor) -> tuple[Tensor, dict[int, Exception]]:
     """The ids (rows,), and what went wrong in which row: nobody else hears of it."""
-    top, ids = logits.masked_fill(barred, -torch.inf).max(-1)
-    ids.masked_fill_(~top.isfinite(), BROKEN)
-    problems: dict[int, Exception] = {}
+    ids, problems = likeliest(logits, barred), dict[int, Exception]()
     for row, one in speaking.items():
         if one.chooser.plain:
             continue

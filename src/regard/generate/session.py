@@ -12,6 +12,7 @@ of its own and slides when it is full itself. Rows that have ended are carried a
 """
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -29,6 +30,7 @@ from regard.generate.caches import shared_out
 from regard.generate.choosing import Chooser, Rule
 from regard.generate.filters import BROKEN
 from regard.generate.limits import NO_LIMITS, Limits, barred, check_source, check_texts, least, ring, window
+from regard.generate.recorded import KINDS, WORTH, Recorded, borrowed, can_record, record, step_back
 from regard.heads import last
 
 SMALLEST, GROWTH = 256, 4  # slots of a cache: 256, 1024, 4096, ...; few sizes, so few graphs
@@ -60,6 +62,9 @@ class Session:
         self.cache: Cache | None = None
         self.used, self.made, self.last, self.warned = 0, 0, torch.empty(0), False
         self.look: Callable[[Tensor], None] | None = None  # is shown the logits (B, V) before one is chosen
+        self.ahead: Tensor | None = None  # (B, V) the logits after all that was said, where they are there already
+        self.recorded: Recorded | None = None  # a step over this cache that can be played
+        self.resting: Callable[[], object] = nothing
 
     def __iter__(self) -> Iterator[list[int | None]]:
         while self.made < self.c.new and any(self.live):
@@ -78,11 +83,12 @@ class Session:
         other, index = copy(self), torch.tensor(list(rows), dtype=torch.long, device=self.device)
         other.texts, other.live = [list(self.texts[row]) for row in rows], [self.live[row] for row in rows]
         other.source = {name: None if table is None else table[index] for name, table in self.source.items()}
-        other.chooser = self.chooser.branch(rows)
+        other.chooser, other.recorded, other.resting = self.chooser.branch(rows), None, nothing
         if self.cache is not None:
             with torch.inference_mode():
                 other.cache = shared_out(self.model, self.cache, index, self.cache.capacity)
-                other.last = self.last[index]
+                other.last = self.last[index.to(self.last.device)]
+                other.ahead = None if self.ahead is None else self.ahead[index]
         return other
 
     def save(self, path: str | Path) -> None:
@@ -97,14 +103,36 @@ class Session:
 
     def step(self) -> list[int | None]:
         with still(self.modules):
-            logits = self.read() if self.cache is None or self.full(self.cache) else self.feed(self.cache)
-            if self.look is not None:
-                self.look(logits)
-            chosen = self.chooser.choose(logits)
-            self.last = chosen[:, None].clamp(min=0)
-        said = [self.said(row, id) if self.live[row] else None for row, id in enumerate(chosen.tolist())]
+            ids = self.choose(self.logits())
+        said = [self.said(row, id) if self.live[row] else None for row, id in enumerate(ids)]
         self.chooser.tell(said)
         return said
+
+    def logits(self) -> Tensor:  # (B, V)
+        """The logits after all texts."""
+        if self.ahead is None or self.cache is None:
+            return self.read() if self.cache is None or self.full(self.cache) else self.feed(self.cache)
+        logits, self.ahead = self.ahead, None
+        if not self.model.lookers:
+            return logits
+        step_back(self.cache)  # whoever is looking wants to see it done
+        self.used, self.last = self.used - 1, self.last.to(self.device)
+        return self.feed(self.cache)
+
+    def choose(self, logits: Tensor) -> list[int]:
+        """One id a row. Where choosing needs the logits alone, a recorded step goes on before the ids are here."""
+        if self.look is not None:
+            self.look(logits)
+        one, plain = self.recorded, self.chooser.plain and self.look is None and not self.model.lookers
+        if one is None or not plain or self.made >= self.c.new or self.full(one.cache):
+            chosen = self.chooser.choose(logits)
+            self.last = chosen[:, None].clamp(min=0)
+            return chosen.tolist()
+        chosen = one.said if logits is one.logits else self.chooser.choose(logits)
+        self.used += 1
+        ids = one.overheard(chosen, None if chosen is one.said else chosen[:, None].clamp(min=0))
+        self.ahead, self.last = one.logits, torch.tensor(ids)[:, None].clamp(min=0)
+        return ids
 
     def said(self, row: int, id: int) -> int | None:
         """What a row says: an id, or nothing if nothing may be said, and then it has ended."""
@@ -121,8 +149,17 @@ class Session:
 
     def feed(self, cache: Cache) -> Tensor:  # (B, V)
         self.used += 1
+        if self.recorded is None and self.worth and can_record(self.model, cache):
+            self.adopt(record(self.model, cache))
+        if self.recorded is not None and not self.model.lookers:
+            return self.recorded.play(self.last)
         logits: Tensor = self.model(self.last, cache=cache)
         return logits[:, -1]  #: S086
+
+    @property
+    def worth(self) -> bool:
+        """Whether enough is to come for a step to be recorded, on a device that can."""
+        return self.device.type in KINDS and self.c.new - self.made >= WORTH
 
     def read(self) -> Tensor:  # (B, V)
         """The logits after all texts, through a new cache with room for more."""
@@ -138,11 +175,26 @@ class Session:
 
     def room(self, longest: int) -> Cache:
         """A new cache with room for more than so many tokens; or a ring, once that is smaller."""
-        size, around = bucket(longest), self.reach - 1 + min(PIECE, max(self.reach, SMALLEST))
+        worth, coming = self.worth and can_record(self.model), min(self.c.new - self.made, SMALLEST * GROWTH)
+        size, around = bucket(longest + coming * worth), self.reach - 1 + min(PIECE, max(self.reach, SMALLEST))
         size = size if self.window is None else min(size, self.window)
-        cache = self.model.cache(len(self.texts), min(size, around) if self.reach else size)
-        cache.reach = self.reach if size >= around else 0
+        reach, size = self.reach if size >= around else 0, min(size, around) if self.reach else size
+        self.adopt(None)
+        if worth and (one := borrowed(self.model, len(self.texts), size, reach)) is not None:
+            self.adopt(one)
+            return one.cache
+        cache = self.model.cache(len(self.texts), size)
+        cache.reach = reach
         return cache
+
+    def adopt(self, one: Recorded | None) -> None:
+        """Play this recording from now on; the one before is free, and so will this one be when the session is gone."""
+        self.resting()
+        self.recorded, self.resting = one, nothing
+        if one is not None:
+            one.barred.copy_(self.chooser.barred)
+            self.resting = weakref.finalize(self, one.rest)
+            self.resting.atexit = False
 
     def forget(self) -> None:
         """Beyond the window, a prompt keeps its end; a text that has grown keeps the newest half of the window."""
@@ -164,6 +216,10 @@ class Session:
         else:
             warnings.warn(f"new: the text has more tokens than {most}; it goes on from the newest {keep}, and does so "
                           "again whenever it is full", stacklevel=2)  # fmt: skip
+
+
+def nothing() -> None:
+    """Nobody has to be told."""
 
 
 def heard(
@@ -208,12 +264,12 @@ def padded(texts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor
 @contextmanager
 def still(modules: list[nn.Module]) -> Iterator[None]:
     """No dropout and no gradients, for one step: between steps the model may be trained, and is as it was."""
-    training = [module for module in modules if module.training]
-    for module in training:
-        module.training = False
+    training = [vars(module) for module in modules if module.training]
+    for each in training:  # set the plain way, nn.Module looks each time whether it may be a parameter
+        each["training"] = False
     try:
         with torch.inference_mode():
             yield
     finally:
-        for module in training:
-            module.training = True
+        for each in training:
+            each["training"] = True

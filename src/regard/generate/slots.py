@@ -23,6 +23,7 @@ from torch import Tensor
 
 from regard.core.cache import Cache, Entry
 from regard.core.model import Transformer
+from regard.generate.recorded import Recorded, can_record, record
 from regard.generate.session import still
 from regard.native.build import library
 
@@ -34,8 +35,8 @@ class Slots:
     """The rows of one cache. `filled` counts what each holds; those that are `running` say a token a step."""
 
     def __init__(self, model: Transformer, forward: Forward, count: int, capacity: int) -> None:
-        self.forward, self.count, self.capacity = forward, count, capacity
-        self.cache = even(model, forward, count, capacity)
+        self.model, self.forward, self.count, self.capacity = model, forward, count, capacity
+        self.cache, self.recorded = even(model, forward, count, capacity)
         self.rows, device = len(self.cache.length), self.cache.length.device
         self.filled, self.free, self.running = [0] * count, list(range(count)), set[int]()
         self.live = torch.zeros(self.rows, dtype=torch.bool, device=device)  # True for those that are running
@@ -71,7 +72,9 @@ class Slots:
         cache.length.copy_(torch.where(self.live, cache.length, self.rest))
         cache.next.copy_(cache.length)  # no row has padding
         cache.used, cache.fresh = max(self.filled), False
-        self.logits = self.forward(torch.where(self.live, ids, 0)[:, None], cache)
+        given = torch.where(self.live, ids, 0)[:, None]
+        step = None if self.model.lookers else self.recorded
+        self.logits = self.forward(given, cache) if step is None else step.play(given)
         for row in self.running:
             self.filled[row] += 1
 
@@ -105,44 +108,42 @@ def wipe(cache: Cache, row: int, end: int) -> None:
     cache.order[row].zero_()
 
 
-def size(cache: Cache) -> int:
-    """Bytes."""
-    return sum(table.nbytes for table in cache.tables())
-
-
 # ---------------------------------------------------------------- how many rows
 
 
-def even(model: Transformer, forward: Forward, count: int, capacity: int) -> Cache:
-    """An empty cache of `count` rows or a few more, so that a token gives the same bits in every one of them."""
+def even(model: Transformer, forward: Forward, count: int, capacity: int) -> tuple[Cache, Recorded | None]:
+    """An empty cache of `count` rows or a few more, so that a token gives the same bits in every one of them, and the
+    step over it where that can be recorded."""
     library()  # attention whose sums do not depend on the thread; asked for now, it stays what it is while texts run
     for rows in dict.fromkeys([count, *(-(-count // tile) * tile for tile in TILES)]):
         cache = model.cache(rows, capacity)
         with still(list(model.modules())):
-            same = alike(forward, cache, model.c.embed.vocab)
+            cache.fresh = False
+            step = record(model, cache) if can_record(model, cache) else None
+            same = alike(forward, cache, model.c.embed.vocab, step)
         if same:
             for row in range(rows):
                 wipe(cache, row, capacity)
-            return cache
+            return cache, step
     warnings.warn(f"slots: with {count} rows this model's numbers differ by their row in the last bits, and with more "
                   "as well; a text may depend on the slot it gets. One thread (OMP_NUM_THREADS=1) may help, or "
                   "MKL_CBWR=AUTO where MKL computes", stacklevel=4)  # fmt: skip
-    return model.cache(count, capacity)
+    return model.cache(count, capacity), None
 
 
-def alike(forward: Forward, cache: Cache, vocab: int) -> bool:
+def alike(forward: Forward, cache: Cache, vocab: int, step: Recorded | None = None) -> bool:
     """Whether all rows answer the same to the same token, behind the same past of several lengths."""
     dice, every = torch.Generator().manual_seed(0), torch.arange(cache.capacity, device=cache.order.device)
     for table in (table for entry in cache.entries if isinstance(entry, Entry) for table in entry.tables()):
         table.copy_(torch.randn(table.shape[1:], generator=dice))
     cache.order.copy_(every)
-    cache.fresh = False
     for length in {cache.capacity - 1, cache.capacity // 2, cache.capacity // 3}:
         cache.real.copy_(every < length)
         cache.length.fill_(length)
         cache.next.fill_(length)
         cache.used = length
-        logits = forward(torch.full_like(cache.length, length % vocab)[:, None], cache)
+        ids = torch.full_like(cache.length, length % vocab)[:, None]
+        logits = forward(ids, cache) if step is None else step.play(ids)
         logits = logits.nan_to_num()  # who says NaN says it in all rows
         if not torch.equal(logits, logits[:1].expand_as(logits)):
             return False

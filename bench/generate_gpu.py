@@ -1,0 +1,158 @@
+"""Writing on a GPU: greedy texts by a recorded step, by the plain loop and by `transformers`, in one run, in bf16.
+
+    python bench/generate_gpu.py                          # GPT-2 in three sizes, one text and 64; three minutes
+    python bench/generate_gpu.py 124M --batches 1 --alone # without transformers
+    python bench/generate_gpu.py tiny --batches 2         # whether it runs at all, on a CPU as well
+
+A prompt of 128 tokens and 256 new ones; tokens a second are of whole calls, the prompt included: ours the median of
+several, `transformers` one call after a short one, the plain loop a quarter of one. Logits come first: how far the
+recorded step and the plain one are each from fp32, over 16 steps, as a part of the largest logit. `first` is the time
+of a model's first call over that of later ones, when its loops were compiled before; `prompt_ms` and `step_us` are what
+a later call is made of.
+"""
+
+import argparse
+import copy
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from common import keep, show
+
+import regard
+from regard import config as C
+from regard.generate import recorded
+from regard.generate.recorded import Recorded
+from regard.hub import names
+
+SIZES = {"124M": (768, 12, 12), "355M": (1024, 24, 16), "1.5B": (1600, 48, 25), "tiny": (64, 2, 4)}
+# what GPT-2 with a static cache, compiled and in a CUDA graph, reached on such a machine when we began
+AIMS = {("124M", 1): 2333, ("124M", 64): 95228, ("355M", 1): 1139, ("355M", 64): 44258, ("1.5B", 1): 461,
+        ("1.5B", 64): 14857}  # fmt: skip
+PROMPT, NEW, VOCAB = 128, 256, 50257
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def made(size: str):
+    """transformers' GPT-2 and ours with the same random weights."""
+    import transformers as hf
+
+    torch.manual_seed(0)
+    dim, depth, heads = SIZES[size]
+    trunk = C.Trunk(
+        dim=dim, depth=depth, mask="causal", position=C.Learned(length=1024), attention=C.Attention(heads=heads),
+        mlp=C.MLP(activation="gelu_tanh"), dropout=C.NO_DROPOUT,
+    )  # fmt: skip
+    with torch.device(DEVICE):
+        c = hf.GPT2Config(n_embd=dim, n_layer=depth, n_head=heads, eos_token_id=None, bos_token_id=None)
+        theirs = hf.GPT2LMHeadModel(c)
+        ours = regard.Transformer(C.Transformer(embed=C.Embed(vocab=VOCAB), trunk=trunk))
+    names.load(ours, theirs.state_dict(), "gpt2")
+    return theirs.to(torch.bfloat16).eval(), ours.to(torch.bfloat16).eval()
+
+
+def far(model: regard.Transformer, ids: torch.Tensor) -> tuple[float, float]:
+    """The largest difference from fp32 logits over the largest of them: of the plain step, and of the recorded one."""
+    rows, worst = len(ids), [0.0, 0.0]
+    with torch.inference_mode():
+        exact = copy.deepcopy(model).float()
+        caches = [one.cache(rows, 1024) for one in (exact, model, model)]
+        for one, cache in zip((exact, model, model), caches, strict=True):
+            one(ids[:, :PROMPT], cache=cache)
+        step = Recorded(model, caches[2])
+        for place in range(PROMPT, PROMPT + 16):
+            new = ids[:, place : place + 1]
+            truth = exact(new, cache=caches[0])[:, -1]
+            for which, said in enumerate((model(new, cache=caches[1])[:, -1], step.play(new))):
+                worst[which] = max(worst[which], ((said.float() - truth).abs().max() / truth.abs().max()).item())
+    return worst[0], worst[1]
+
+
+def timed(work: Callable[[], object]) -> float:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    work()
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def parts(model: regard.Transformer, texts: list[list[int]]) -> tuple[float, float]:
+    """Milliseconds to the first tokens, and microseconds of each step after them."""
+    began = time.perf_counter()
+    steps = iter(model.session(texts, temperature=0, new=NEW))
+    next(steps)
+    first = time.perf_counter()
+    count = sum(1 for _ in steps)
+    return (first - began) * 1e3, (time.perf_counter() - first) / count * 1e6
+
+
+def measure(size: str, batch: int, hf, model: regard.Transformer, rounds: int, peers: bool) -> dict:
+    torch.manual_seed(1)
+    ids = torch.randint(VOCAB, (batch, PROMPT + 16), device=DEVICE)
+    plain_gap, gap = far(model, ids)
+    assert gap < 2 * plain_gap + 1e-3, f"the recorded step is {gap:.1e} from fp32, and the plain one {plain_gap:.1e}"
+    prompt = ids[:, :PROMPT]
+
+    def writing(new: int = NEW) -> None:
+        assert model.generate(prompt, temperature=0, new=new).shape == (batch, new)
+
+    def looping(new: int = NEW) -> None:
+        kinds, recorded.KINDS[:] = list(recorded.KINDS), []
+        try:
+            writing(new)
+        finally:
+            recorded.KINDS[:] = kinds
+
+    def generating(new: int = NEW) -> None:
+        hf.generate(prompt, max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0)
+
+    recorded.idle.clear()
+    gc.collect()
+    first, times = timed(writing), {"regard": statistics.median(timed(writing) for _ in range(rounds))}
+    prompt_ms, step_us = parts(model, prompt.tolist())
+    for name, work in {"loop": looping, "transformers": generating}.items():
+        if name == "loop" or peers:
+            work(new=4)
+            new = NEW if name == "transformers" else NEW // 4  # the plain loop is no rival, and slow
+            times[name] = timed(lambda work=work, new=new: work(new)) * NEW / new
+    speed = {name: batch * NEW / seconds for name, seconds in times.items()}
+    aim = AIMS.get((size, batch), 0)
+    row = {"size": size, "batch": batch, **{name: round(value) for name, value in speed.items()}, "aim": aim}
+    row |= {"x_aim": round(speed["regard"] / max(1, aim), 2), "first": round(first / times["regard"], 2)}
+    row |= {"prompt_ms": round(prompt_ms, 2), "step_us": round(step_us, 1)}
+    return row | {"gap_plain": f"{plain_gap:.1e}", "gap": f"{gap:.1e}"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", nargs="*", default=["124M", "355M", "1.5B"])
+    parser.add_argument("--batches", default="1,64")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--alone", action="store_true", help="without transformers")
+    parser.add_argument("--out", type=Path, help="a file for the rows, instead of the kept table")
+    asked = parser.parse_args()
+    rows = []
+    for size in asked.sizes:
+        hf, model = made(size)
+        for batch in map(int, asked.batches.split(",")):
+            rows.append(measure(size, batch, hf, model, asked.rounds, not asked.alone))
+            show(rows[-1:])
+            if asked.out is not None:
+                asked.out.write_text("\n".join(map(repr, rows)))
+        recorded.idle.clear()
+        del hf, model
+        gc.collect()
+        if DEVICE == "cuda":
+            torch.cuda.empty_cache()
+    show(rows)
+    if asked.out is None:
+        keep("generate-gpu", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""The loops of one step in Triton: a map with all that stands around it, and the likeliest of many logits.
+
+    x ── norm ──► W x + b ── activation, gate ── + x ──►       `single`: one row, and each program makes the norm again
+                                                               `evened`, `several`, `gather`: many, on tensor cores
+
+A Hopper may begin a loop before the last one has ended (`early`): then weights are on their way while it still adds up,
+and nothing that it makes is read before the wait.
+
+`walk.py` calls these, and those of `attention.py`. Letters: n outputs, k inputs of a map; rows are those of the batch.
+Sums are in one order that the shapes alone decide: a row's bits do not depend on the rows beside it.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+# ---------------------------------------------------------------- maps
+
+
+def active_(x: tl.tensor, act: tl.constexpr) -> tl.tensor:
+    """The activations of `regard.core.layers`, by their names."""
+    if act == "relu":
+        x = tl.maximum(x, 0.0)
+    elif act == "relu2":
+        x = tl.maximum(x, 0.0) * tl.maximum(x, 0.0)
+    elif act == "silu":
+        x = x * tl.sigmoid(x)
+    elif act == "quick_gelu":
+        x = x * tl.sigmoid(1.702 * x)
+    elif act == "gelu_tanh":
+        x = x * tl.sigmoid(1.5957691216057308 * x * (1 + 0.044715 * x * x))
+    elif act == "gelu":
+        x = 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
+    return x
+
+
+def normed_(
+    x: tl.tensor, mean: tl.tensor, by: tl.tensor, gain: tl.tensor, shift: tl.tensor, j: tl.tensor, k: tl.constexpr,
+    offset: tl.constexpr, gained: tl.constexpr, shifted: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    x = (x - mean) * by
+    if gained:
+        x *= tl.load(gain + j, mask=j < k, other=0.0).to(tl.float32) + offset
+    if shifted:
+        x += tl.load(shift + j, mask=j < k, other=0.0).to(tl.float32)
+    return x
+
+
+def spread_(every: tl.tensor, i: tl.tensor, k: tl.constexpr, eps: tl.constexpr, norm: tl.constexpr) -> tl.tensor:
+    """What is taken from all inputs of a row, and what they are multiplied by then."""
+    mean = tl.sum(every, 0) / k if norm == "layer" else 0.0
+    far = tl.where(i < k, every - mean, 0.0)
+    return mean, tl.rsqrt(tl.sum(far * far, 0) / k + eps)
+
+
+active, normed, spread = triton.jit(active_), triton.jit(normed_), triton.jit(spread_)
+
+
+def single_(
+    x: tl.tensor, w: tl.tensor, bias: tl.tensor, gain: tl.tensor, shift: tl.tensor, add: tl.tensor, out: tl.tensor,
+    n: tl.constexpr, k: tl.constexpr, eps: tl.constexpr, offset: tl.constexpr, norm: tl.constexpr, gained: tl.constexpr,
+    shifted: tl.constexpr, biased: tl.constexpr, act: tl.constexpr, gated: tl.constexpr, added: tl.constexpr,
+    whole: tl.constexpr, bn: tl.constexpr, bk: tl.constexpr, early: tl.constexpr,
+) -> None:  # fmt: skip
+    """bn outputs of one row; `whole` is the power of two that k fits in."""
+    row, cols = tl.program_id(1).to(tl.int64), tl.program_id(0) * bn + tl.arange(0, bn)
+    x += row * k
+    j = tl.arange(0, bk)
+    at = w + cols[:, None].to(tl.int64) * k + j[None, :]
+    there = (cols < n)[:, None] & (j < k)[None, :]
+    first = tl.load(at, mask=there, other=0.0)
+    two = tl.load(at + n * k, mask=there, other=0.0) if gated else first
+    if early:
+        gdc_launch_dependents()
+        gdc_wait()
+    mean, by = 0.0, 1.0
+    if norm != "none":
+        i = tl.arange(0, whole)
+        mean, by = spread(tl.load(x + i, mask=i < k, other=0.0).to(tl.float32), i, k, eps, norm)
+    sums, gates = tl.zeros((bn, bk), tl.float32), tl.zeros((bn, bk), tl.float32)
+    for start in tl.static_range(0, k, bk):
+        j = start + tl.arange(0, bk)
+        at = w + cols[:, None].to(tl.int64) * k + j[None, :]
+        there = (cols < n)[:, None] & (j < k)[None, :]
+        one = tl.load(at, mask=there, other=0.0) if start > 0 else first
+        given = tl.load(x + j, mask=j < k, other=0.0).to(tl.float32)
+        if norm != "none":
+            given = normed(given, mean, by, gain, shift, j, k, offset, gained, shifted)
+            given = given.to(x.dtype.element_ty).to(tl.float32)
+        if gated:
+            gates += one.to(tl.float32) * given[None, :]
+            one = tl.load(at + n * k, mask=there, other=0.0) if start > 0 else two
+        sums += one.to(tl.float32) * given[None, :]
+    made, gate = tl.sum(sums, 1), tl.sum(gates, 1)
+    if biased:
+        if gated:
+            gate += tl.load(bias + cols, mask=cols < n, other=0.0).to(tl.float32)
+            made += tl.load(bias + n + cols, mask=cols < n, other=0.0).to(tl.float32)
+        else:
+            made += tl.load(bias + cols, mask=cols < n, other=0.0).to(tl.float32)
+    made = active(gate, act) * made if gated else active(made, act)
+    if added:
+        made += tl.load(add + row * n + cols, mask=cols < n, other=0.0).to(tl.float32)
+    tl.store(out + row * n + cols, made.to(out.dtype.element_ty), mask=cols < n)
+
+
+def several_(
+    x: tl.tensor, w: tl.tensor, bias: tl.tensor, add: tl.tensor, out: tl.tensor, rows: tl.tensor, n: tl.constexpr,
+    k: tl.constexpr, biased: tl.constexpr, act: tl.constexpr, gated: tl.constexpr, added: tl.constexpr,
+    parts: tl.constexpr, bm: tl.constexpr, bn: tl.constexpr, bk: tl.constexpr, early: tl.constexpr,
+) -> None:  # fmt: skip
+    """bm rows by bn outputs, with tensor cores; where inputs come in `parts`, the sum over one of them and no more."""
+    if early:
+        gdc_launch_dependents()
+        gdc_wait()
+    row, cols = tl.program_id(1) * bm + tl.arange(0, bm), tl.program_id(0) * bn + tl.arange(0, bn)
+    here, there, from_ = row < rows, cols < n, x + row[:, None].to(tl.int64) * k
+    sums, gates = tl.zeros((bm, bn), tl.float32), tl.zeros((bm, bn), tl.float32)
+    per = (k + parts * bk - 1) // (parts * bk) * bk
+    for start in range(tl.program_id(2) * per, tl.minimum(k, (tl.program_id(2) + 1) * per), bk):
+        j = start + tl.arange(0, bk)
+        given = tl.load(from_ + j[None, :], mask=here[:, None] & (j < k)[None, :], other=0.0)
+        at = w + cols[None, :].to(tl.int64) * k + j[:, None]
+        inside = there[None, :] & (j < k)[:, None]
+        one = tl.load(at, mask=inside, other=0.0)
+        if gated:
+            gates = tl.dot(given, one, gates)
+            one = tl.load(at + n * k, mask=inside, other=0.0)
+        sums = tl.dot(given, one, sums)
+    to = row[:, None].to(tl.int64) * n + cols[None, :]
+    if parts > 1:
+        to += tl.program_id(2).to(tl.int64) * rows * n
+        tl.store(out + to, sums, mask=here[:, None] & there[None, :])
+        return
+    if biased:
+        if gated:
+            gates += tl.load(bias + cols, mask=there, other=0.0).to(tl.float32)[None, :]
+            sums += tl.load(bias + n + cols, mask=there, other=0.0).to(tl.float32)[None, :]
+        else:
+            sums += tl.load(bias + cols, mask=there, other=0.0).to(tl.float32)[None, :]
+    sums = active(gates, act) * sums if gated else active(sums, act)
+    if added:
+        sums += tl.load(add + to, mask=here[:, None] & there[None, :], other=0.0).to(tl.float32)
+    tl.store(out + to, sums.to(out.dtype.element_ty), mask=here[:, None] & there[None, :])
+
+
+def gather_(
+    sums: tl.tensor, bias: tl.tensor, add: tl.tensor, out: tl.tensor, rows: tl.tensor, n: tl.constexpr,
+    biased: tl.constexpr, added: tl.constexpr, parts: tl.constexpr, size: tl.constexpr, early: tl.constexpr,
+) -> None:  # fmt: skip
+    """The parts of `several` together, in order, with the bias and what is added."""
+    if early:
+        gdc_launch_dependents()
+        gdc_wait()
+    row, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * size + tl.arange(0, size)
+    made = tl.zeros((size,), tl.float32)
+    for part in tl.static_range(0, parts):
+        made += tl.load(sums + (part * rows + row) * n + j, mask=j < n, other=0.0)
+    if biased:
+        made += tl.load(bias + j, mask=j < n, other=0.0).to(tl.float32)
+    if added:
+        made += tl.load(add + row * n + j, mask=j < n, other=0.0).to(tl.float32)
+    tl.store(out + row * n + j, made.to(out.dtype.element_ty), mask=j < n)
+
+
+def evened_(
+    x: tl.tensor, gain: tl.tensor, shift: tl.tensor, out: tl.tensor, k: tl.constexpr, eps: tl.constexpr,
+    offset: tl.constexpr, norm: tl.constexpr, gained: tl.constexpr, shifted: tl.constexpr, whole: tl.constexpr,
+    early: tl.constexpr,
+) -> None:  # fmt: skip
+    """The norm of one row, by itself: many programs would each have to make it again for all rows."""
+    if early:
+        gdc_launch_dependents()
+        gdc_wait()
+    row, i = tl.program_id(0).to(tl.int64), tl.arange(0, whole)
+    every = tl.load(x + row * k + i, mask=i < k, other=0.0).to(tl.float32)
+    mean, by = spread(every, i, k, eps, norm)
+    made = normed(every, mean, by, gain, shift, i, k, offset, gained, shifted)
+    tl.store(out + row * k + i, made.to(out.dtype.element_ty), mask=i < k)
+
+
+# ---------------------------------------------------------------- the likeliest
+
+
+def top_(
+    logits: tl.tensor, barred: tl.tensor, tops: tl.tensor, places: tl.tensor, vocab: tl.constexpr, parts: tl.constexpr,
+    size: tl.constexpr,
+) -> None:  # fmt: skip
+    """The largest of one part of one row, the first of equals; no number at all counts as infinitely large."""
+    b, p = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    j = p * size + tl.arange(0, size)
+    x = tl.load(logits + b * vocab + j, mask=j < vocab, other=-float("inf")).to(tl.float32)
+    x = tl.where(tl.load(barred + j, mask=j < vocab, other=1) != 0, -float("inf"), x)
+    x = tl.where(x != x, float("inf"), x)
+    most = tl.max(x, 0)
+    tl.store(tops + b * parts + p, most)
+    tl.store(places + b * parts + p, tl.min(tl.where(x == most, j, vocab), 0))
+
+
+def say_(
+    tops: tl.tensor, places: tl.tensor, said: tl.tensor, ids: tl.tensor, broken: tl.constexpr, parts: tl.constexpr,
+    few: tl.constexpr,
+) -> None:  # fmt: skip
+    """The largest of all parts, as what is said and as what is read next; `broken` where it is not finite."""
+    b, p = tl.program_id(0).to(tl.int64), tl.arange(0, few)
+    x = tl.load(tops + b * parts + p, mask=p < parts, other=-float("inf"))
+    most = tl.max(x, 0)
+    there = (p < parts) & (x == most)
+    place = tl.min(tl.where(there, tl.load(places + b * parts + p, mask=there, other=0), 2147483647), 0)
+    sound = (most < float("inf")) & (most > -float("inf"))
+    tl.store(said + b, tl.where(sound, place, broken).to(tl.int64))
+    tl.store(ids + b, tl.where(sound, place, 0).to(tl.int64))
+
+
+every = (single_, several_, gather_, evened_, top_, say_)
+single, several, gather, evened, top, say = (triton.jit(one) for one in every)

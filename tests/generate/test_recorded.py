@@ -1,0 +1,163 @@
+"""Steps that are taken ahead: a session that has gone on before it was heard is the same session to everybody."""
+
+import gc
+
+import pytest
+import torch
+
+import regard
+from regard import config as C
+from regard.generate import recorded
+
+NEW = 60
+
+
+@pytest.fixture
+def devices():
+    """The devices that record, to be changed."""
+    kinds = list(recorded.KINDS)
+    yield recorded.KINDS
+    recorded.KINDS[:] = kinds
+
+
+@pytest.fixture
+def ahead(devices):
+    """Steps are played here as well, though a CPU gains nothing by it."""
+    devices[:] = ["cpu"]
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    trunk = C.Trunk(dim=32, depth=2, mask="causal", position=C.Rotary(), attention=C.Attention(heads=4))
+    model = regard.Transformer(C.Transformer(embed=C.Embed(vocab=50), trunk=trunk)).double()
+    for each in model.parameters():
+        each.data = torch.randn_like(each) * 0.4
+    return model
+
+
+def session(model, **settings):
+    return model.session([[1, 2, 3], [4, 5, 6, 7, 8]], **({"temperature": 0, "new": NEW} | settings))
+
+
+@pytest.fixture
+def plain(model):
+    return list(session(model))
+
+
+def begun(model, count=20, **settings):
+    one = session(model, **settings)
+    steps = iter(one)
+    return one, [next(steps) for _ in range(count)], steps
+
+
+def test_what_is_said_is_the_same(model, plain, ahead):
+    one = session(model)
+
+    assert list(one) == plain
+    assert one.recorded is not None
+
+
+def test_drawn_texts_are_the_same(model, devices):
+    told = list(session(model, temperature=1.0, seed=3))
+    devices[:] = ["cpu"]
+
+    assert list(session(model, temperature=1.0, seed=3)) == told
+
+
+def test_a_copy_goes_on_from_what_was_heard(model, plain, ahead):
+    one, first, rest = begun(model)
+    other = one.copy()
+
+    assert first + list(other) == plain
+    assert first + list(rest) == plain
+
+
+def test_a_saved_session_goes_on_from_what_was_heard(model, plain, ahead, tmp_path):
+    one, first, _ = begun(model)
+    one.save(tmp_path / "session")
+
+    assert first + list(model.resume(tmp_path / "session")) == plain
+
+
+def test_whoever_looks_sees_the_step_that_is_heard(model, plain, ahead):
+    one, first, rest = begun(model)
+    with regard.looking(model, "logits") as seen:
+        first.append(next(rest))
+
+    assert first + list(rest) == plain
+    assert seen["logits"][:, -1].argmax(-1).tolist() == plain[20]
+
+
+def test_a_window_that_is_full_begins_again_from_its_newest_half(model, devices):
+    model.context = 30
+    with pytest.warns(UserWarning, match="the text has more tokens"):
+        told = list(session(model))
+    devices[:] = ["cpu"]
+
+    with pytest.warns(UserWarning, match="the text has more tokens"):
+        assert list(session(model)) == told
+
+
+def test_a_recording_is_used_again_and_not_by_two_at_once(model, plain, ahead):
+    one, first, rest = begun(model)
+    two, second, _ = begun(model)
+    assert one.recorded is not two.recorded
+    assert first + list(rest) == plain
+    used = one.recorded
+    del one, rest
+    gc.collect()
+
+    three = session(model)
+    assert list(three) == plain
+    assert three.recorded is used
+
+
+def test_weights_that_moved_are_not_played(model, ahead):
+    list(session(model))
+    for each in model.parameters():
+        each.data = each.data * 1.1
+    gc.collect()
+    told = list(session(model))
+    recorded.KINDS.clear()
+
+    assert list(session(model)) == told
+
+
+def test_weights_that_lie_flipped_are_laid_out(model, plain, ahead):
+    weight = model.trunk.blocks[0].mlp.up.weight
+    weight.data = weight.data.T.contiguous().T
+
+    assert list(session(model)) == plain
+    assert weight.is_contiguous()
+
+
+def test_a_short_text_is_not_recorded(model, ahead):
+    one = session(model, new=recorded.WORTH - 1)
+    list(one)
+
+    assert one.recorded is None
+
+
+def test_logits_that_are_no_numbers_are_told(model, ahead):
+    _, _, rest = begun(model)
+    with torch.no_grad():
+        for each in model.parameters():
+            each.fill_(torch.nan)
+
+    with pytest.raises(C.RunError, match="not finite"):
+        list(rest)
+
+
+def test_an_engine_says_the_same_with_a_recorded_step(model, plain, ahead):
+    from regard.generate.engine import Asked, Engine
+
+    engine, told = Engine(model, slots=2, capacity=100), [[], []]
+    for row, ids in enumerate(([1, 2, 3], [4, 5, 6, 7, 8])):
+        asked = Asked(ids=tuple(ids), c=C.Sampling(temperature=0, new=NEW))
+        engine.submit(asked, lambda one, row=row: told[row].append(one.id) if one.id is not None else None)
+    while engine.step():
+        pass
+
+    assert engine.slots.recorded is not None
+    assert [list(row) for row in zip(*told, strict=True)] == plain
