@@ -162,7 +162,9 @@ def exported(model, ids: Tensor, mask: Tensor, folder: Path) -> Callable[[], Ten
 FLOOR = """import torch, safetensors.torch, sys
 numbers = {name: each.clone() for name, each in safetensors.torch.load_file(sys.argv[1] + '/model.safetensors').items()}
 """  # cloned: a file that is only mapped has not been read
-OURS = "import regard, torch, sys; m = regard.load(sys.argv[1]); m.generate(torch.tensor([[1, 2, 3]]), new=1)"
+OURS = """import regard, sys; m = regard.load(sys.argv[1])
+import torch; m.generate(torch.tensor([[1, 2, 3]]), new=1)
+"""  # regard comes first: it lets the collector rest while it imports torch
 THEIRS = """import torch, sys; from transformers import GPT2LMHeadModel
 m = GPT2LMHeadModel.from_pretrained(sys.argv[1])
 m.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=1, pad_token_id=0)

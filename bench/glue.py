@@ -233,8 +233,9 @@ def done(jobs: list[tuple[str, int]], kit: Kit, given: argparse.Namespace, rows:
 def table(rows: list[Row]) -> list[Row]:
     """For each metric that counts both means and spreads; equal if they differ by less than twice their error."""
     found = []
-    for task, precision, size in dict.fromkeys((row["task"], row["precision"], row["rows"]) for row in rows):
-        some = [row for row in rows if (row["task"], row["precision"], row["rows"]) == (task, precision, size)]
+    kinds = [(row["task"], row["precision"], str(row["rows"])) for row in rows]  # read again, a number is a word
+    for kind in dict.fromkeys(kinds):
+        task, some = kind[0], [row for row, other in zip(rows, kinds, strict=True) if other == kind]
         sides = [[row for row in some if row["by"] == by] for by in ("regard", "Trainer")]
         if not all(sides):
             continue
