@@ -30,13 +30,11 @@ class Hidden(NamedTuple):
 class Vocabulary(Fused):
     """Vectors to logits over the vocabulary, with the embedding's own table when tied."""
 
-    speaks = True  # False inside `hidden`: the answer is a Hidden
-
     def __init__(self, c: config.Vocabulary, trunk: config.Trunk, embed: Embed) -> None:
         vocab, width = embed.tokens.weight.shape if c.tied or c.transform else (embed.c.vocab, trunk.dim)
         vocab = c.size or vocab
         super().__init__(width, {"head": vocab}, ("head",) if c.bias else ())
-        self.scale = c.scale
+        self.scale, self.speaks = c.scale, True  # silent inside `hidden`: the answer is a Hidden
         self.dense = nn.Linear(trunk.dim, width) if c.transform else None
         self.norm = Norm(trunk.norm, width) if c.transform else None
         self.activation = c.activation or trunk.mlp.activation

@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
 from train.made import advanced, assert_same, bits, lines
 
-from regard.train import Run, train
+from regard.train import Run, evaluate, train
 from regard.train.loop import WORTH, Advance, blocks, compiled
 
 # torch looks at the .grad of what comes into a block when it compiles it alone, and warns itself
@@ -105,6 +106,32 @@ def test_after_training_the_model_runs_as_written(recipe):
     assert all(block._compiled_call_impl is None for block in blocks(run.model))
 
 
+@pytest.fixture
+def traced(monkeypatch):
+    """Compiling looks at all that is done, as ever, and then does it as written."""
+    monkeypatch.setattr("torch.compile", partial(torch.compile, backend="eager"))
+
+
+@pytest.mark.slow
+def test_a_run_is_compiled_once_whatever_is_asked_between_its_steps(recipe, traced):
+    run = Run.from_recipe(recipe("train.compile=true", "train.steps=6"))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for step in train(run):
+            if step.number % 2:
+                run.model.generate(torch.tensor([[1, 2, 3]]), new=3)
+                evaluate(run.model, [torch.ones(2, 7, dtype=torch.long)])
+
+    assert run.step == 6
+
+
+@pytest.mark.slow
+def test_every_run_is_compiled_however_many_came_before(recipe, traced):
+    with torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True):
+        for heads in (1, 2, 4):
+            run = Run.from_recipe(recipe("train.compile=true", "train.steps=2", f"model.trunk.attention.heads={heads}"))
+            assert len(advanced(run)) == 2
+
+
 # ---------------------------------------------------------------- with a real compiler
 
 
@@ -159,7 +186,7 @@ def test_a_machine_whose_compiler_fails_trains_all_the_same(desk):
 TWICE = """
 import sys, torch
 from itertools import islice
-from regard.train import Run, train
+from regard.train import Run, evaluate, train
 torch.set_num_threads(2)
 run = Run.from_recipe(sys.argv[1], sys.argv[2:])
 print([float(step.loss) for step in islice(train(run), 12)])

@@ -20,18 +20,15 @@ class Entry:
 
     def append(self, k: Tensor, v: Tensor, slots: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
         """Write the new keys and values; what to attend to: the new ones alone into an empty cache, else all."""
-        write(self.k, k, slots)
-        write(self.v, v, slots)
+        at: Any = slice(None), slice(k.shape[2])
+        if not fresh:
+            at = torch.arange(len(slots), device=slots.device)[:, None], slots
+        for table, new in ((self.k, k), (self.v, v)):  # without their gradient: the past is not trained
+            table.transpose(1, 2)[at] = new.detach().to(table.dtype).transpose(1, 2)
         return (k, v) if fresh else (self.k, self.v)
 
     def tables(self) -> list[Tensor]:
         return [self.k, self.v]
-
-
-def write(table: Tensor, new: Tensor, slots: Tensor) -> None:
-    """In place, and without its gradient: the past is not trained."""
-    rows = torch.arange(len(slots), device=slots.device)[:, None]
-    table.transpose(1, 2)[rows, slots] = new.detach().to(table.dtype).transpose(1, 2)
 
 
 class Across:

@@ -7,6 +7,7 @@ is exact. What is asked of a batch is counted before it goes to the device, and 
 
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -67,6 +68,9 @@ def train(run: Run, notice: Callable[[str], object] = warnings.warn) -> Iterator
         advance.as_written()
 
 
+under_way: "weakref.WeakSet[Advance]" = weakref.WeakSet()  # those that have compiled something
+
+
 class Advance:
     """One optimizer step; compiled if the settings say so, and then on a GPU captured as one graph."""
 
@@ -91,6 +95,9 @@ class Advance:
     def compile(self) -> None:
         """The whole forward; on a CPU, for a run of minutes, one block for all: a tenth slower, compiled in half."""
         c, cuda = self.run.settings, self.run.device.type == "cuda"
+        if not under_way:  # torch compiles a function eight times and no more, for whichever models
+            torch.compiler.reset()
+        under_way.add(self)
         if c.compile == "auto" and opaque(self.run.model):
             pass  # a captured step is what there is to gain
         elif not cuda and c.minutes is not None and c.minutes < LONG:
@@ -142,6 +149,7 @@ class Advance:
     def as_written(self) -> None:
         """Nothing compiled any more: a text of another length would only be compiled anew."""
         self.sums, self.way = self.run.objective.sums, self.step  # no graph outlives its run in a circle of references
+        under_way.discard(self)
         for block in blocks(self.run.model):
             block._compiled_call_impl = None
 
