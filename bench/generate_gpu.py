@@ -3,12 +3,13 @@
     python bench/generate_gpu.py                          # GPT-2 in three sizes, one text and 64; three minutes
     python bench/generate_gpu.py 124M --batches 1 --alone # without transformers
     python bench/generate_gpu.py tiny --batches 2         # whether it runs at all, on a CPU as well
+    python bench/generate_gpu.py 124M --anatomy           # what a call is made of
 
 A prompt of 128 tokens and 256 new ones; tokens a second are of whole calls, the prompt included: ours the median of
 several, `transformers` one call after a short one, the plain loop a quarter of one. Logits come first: how far the
 recorded step and the plain one are each from fp32, over 16 steps, as a part of the largest logit. `first` is the time
 of a model's first call over that of later ones, when its loops were compiled before; `prompt_ms` and `step_us` are what
-a later call is made of.
+a later call is made of. A prompt is recorded when its shape comes again, and so it is here from the third call on.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import regard
 from regard import config as C
 from regard.generate import recorded
 from regard.generate.recorded import Recorded
+from regard.generate.session import heard, still
 from regard.hub import names
 
 SIZES = {"124M": (768, 12, 12), "355M": (1024, 24, 16), "1.5B": (1600, 48, 25), "tiny": (64, 2, 4)}
@@ -91,6 +93,43 @@ def parts(model: regard.Transformer, texts: list[list[int]]) -> tuple[float, flo
     return (first - began) * 1e3, (time.perf_counter() - first) / count * 1e6
 
 
+def anatomy(model: regard.Transformer, prompt: torch.Tensor) -> None:
+    """Milliseconds of the parts of a call up to its first token, until Python is through and until all is done; the
+    prompt as written and as recorded. Then what the GPU did."""
+    texts = prompt.tolist()
+    for _ in range(4):
+        list(model.session(texts, temperature=0, new=32))
+
+    def parted(able: bool) -> dict[str, float]:
+        marks = {"begin": time.perf_counter()}
+        one = model.session(texts, temperature=0, new=32)
+        marks["session"] = time.perf_counter()
+        with still(one.modules):
+            cache = one.room(len(texts[0]))
+            marks["room"] = time.perf_counter()
+            one.recorded.readings.able = able
+            logits = heard(model, texts, cache, {}, one.recorded)
+            marks["read"] = time.perf_counter()
+            torch.cuda.synchronize()
+            marks["done"] = time.perf_counter()
+            one.chooser.choose(logits).tolist()
+            marks["chosen"] = time.perf_counter()
+        times = list(marks.values())
+        return {name: (b - a) * 1e3 for name, a, b in zip(list(marks)[1:], times, times[1:], strict=False)}
+
+    for able in (False, True):
+        rows = [parted(able) for _ in range(7)]
+        told = {name: round(statistics.median(row[name] for row in rows), 2) for name in rows[0]}
+        print("recorded" if able else "as written", told)
+        with torch.profiler.profile() as seen:
+            parted(able)
+        for by in ("self_cuda_time_total", "self_cpu_time_total"):
+            print(seen.key_averages().table(sort_by=by, row_limit=14, max_name_column_width=60))
+    with torch.profiler.profile() as seen:
+        list(model.session(texts, temperature=0, new=16))
+    print(seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=20, max_name_column_width=60))
+
+
 def measure(size: str, batch: int, hf, model: regard.Transformer, rounds: int, peers: bool) -> dict:
     torch.manual_seed(1)
     ids = torch.randint(VOCAB, (batch, PROMPT + 16), device=DEVICE)
@@ -132,14 +171,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", nargs="*", default=["124M", "355M", "1.5B"])
     parser.add_argument("--batches", default="1,64")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--alone", action="store_true", help="without transformers")
+    parser.add_argument("--anatomy", action="store_true", help="what a call is made of, on a GPU, and nothing else")
     parser.add_argument("--out", type=Path, help="a file for the rows, instead of the kept table")
     asked = parser.parse_args()
     rows = []
     for size in asked.sizes:
         hf, model = made(size)
         for batch in map(int, asked.batches.split(",")):
+            if asked.anatomy:
+                anatomy(model, torch.randint(VOCAB, (batch, PROMPT), device=DEVICE))
+                continue
             rows.append(measure(size, batch, hf, model, asked.rounds, not asked.alone))
             show(rows[-1:])
             if asked.out is not None:
@@ -149,8 +192,9 @@ def main() -> None:
         gc.collect()
         if DEVICE == "cuda":
             torch.cuda.empty_cache()
-    show(rows)
-    if asked.out is None:
+    if rows:
+        show(rows)
+    if rows and asked.out is None:
         keep("generate-gpu", rows)
 
 

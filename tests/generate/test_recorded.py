@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard import config as C
-from regard.generate import recorded
+from regard.generate import readings, recorded
 
 NEW = 60
 
@@ -111,6 +111,68 @@ def test_a_recording_is_used_again_and_not_by_two_at_once(model, plain, ahead):
     three = session(model)
     assert list(three) == plain
     assert three.recorded is used
+
+
+def pairs():
+    """Two prompts at a time: of one shape, of another, of the first again; others each time."""
+    for place, lengths in enumerate([(5, 3), (5, 3), (4, 4), (5, 1), (4, 4), (5, 5), (2, 5), (4, 4)]):
+        yield [[(7 * place + 3 * row + at) % 50 for at in range(length)] for row, length in enumerate(lengths)]
+
+
+def test_prompts_of_a_shape_that_came_before_are_played(model, ahead):
+    told, seen = [], []
+    for texts in pairs():
+        one = model.session(texts, temperature=0, new=NEW)
+        told.append(list(one))
+        seen.append(one.recorded)
+        del one
+    assert len(set(map(id, seen))) == 1
+    assert {shape: reading is not None for shape, reading in seen[0].readings.known.items()} == {
+        (5, True): True, (5, False): False, (4, False): True,
+    }  # fmt: skip
+    recorded.KINDS.clear()
+
+    assert told == [list(model.session(texts, temperature=0, new=NEW)) for texts in pairs()]
+
+
+def test_the_shapes_that_are_kept_are_the_newest(model, ahead, monkeypatch):
+    monkeypatch.setattr(readings, "KEPT", 2)
+    for length in (3, 4, 3, 5, 3):
+        one = model.session([list(range(length))], temperature=0, new=NEW)
+        list(one)
+        known = one.recorded.readings.known
+        del one
+
+    assert list(known) == [(5, False), (3, False)]
+
+
+def test_a_long_prompt_is_read_as_written(model, ahead, monkeypatch):
+    monkeypatch.setattr(readings, "MOST", 3)
+    for _ in range(3):
+        one = model.session([[1, 2, 3, 4]], temperature=0, new=NEW)
+        list(one)
+
+    assert not one.recorded.readings.known
+
+
+def test_whoever_looks_sees_a_prompt_read(model, ahead):
+    for _ in range(3):
+        list(session(model))
+    with regard.looking(model, "logits") as seen:
+        next(iter(session(model)))
+
+    assert seen["logits"].shape == (2, 5, 50)
+
+
+def test_a_prompt_that_cannot_be_recorded_is_read_as_written_and_told_once(model, plain, ahead, monkeypatch):
+    def fail(*given):
+        raise RuntimeError("not while capturing\nand more")
+
+    monkeypatch.setattr(readings, "Reading", fail)
+    list(session(model)), list(session(model))  # one has no recording to be read into yet
+    with pytest.warns(UserWarning, match=r"cannot be recorded \(not while capturing\)"):
+        assert list(session(model)) == plain
+    assert list(session(model)) == plain
 
 
 def test_weights_that_moved_are_not_played(model, ahead):

@@ -85,6 +85,25 @@ def test_texts_grow_the_same_through_a_recorded_step(name, rows):
     assert first + rest == plain
 
 
+@cases(name=list(MODELS), lengths=[(30, 30, 30), (30, 7, 19)])
+def test_texts_grow_the_same_after_a_recorded_prompt(name, lengths):
+    """Of a shape that came before, in double precision; other texts each time."""
+    model = made(name, torch.float64)
+    asked = [[torch.randint(211, (length,)).tolist() for length in lengths] for _ in range(4)]
+    told, last = [], None
+    for texts in asked:
+        one = model.session(texts, temperature=0, new=40)
+        told.append(list(one))
+        last = one.recorded
+        del one
+    assert all(last.readings.known.values()) and last.readings.able
+    recorded.KINDS.clear()
+    try:
+        assert told == [list(model.session(texts, temperature=0, new=40)) for texts in asked]
+    finally:
+        recorded.KINDS.append("cuda")
+
+
 def test_a_row_says_the_same_bits_beside_any_others():
     if not walk.AT_HAND:
         raise SkipTest("Triton is not installed")

@@ -12,7 +12,7 @@ are walked by the loops of `regard.gpu` where those can do it.
 import warnings
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from regard.core.cache import Cache, Entry
 from regard.core.model import Transformer, Trunk
 from regard.generate.caches import size
 from regard.generate.filters import BROKEN, likeliest
+from regard.generate.readings import Readings
 from regard.gpu import walk
 from regard.heads import last
 
@@ -40,7 +41,7 @@ class Recorded:
     def __init__(self, model: Transformer, cache: Cache) -> None:
         rows, device = len(cache.length), cache.length.device
         lay_out(model)
-        self.cache, self.weights = cache, addresses(model)
+        self.cache, self.weights, self.readings = cache, addresses(model), Readings(cache)
         self.kept = list(model.parameters())  # what is played reads them, whoever puts others in their place
         self.ids = torch.zeros(rows, 1, dtype=torch.long, device=device)
         vocab: Any = model.head.out_features
@@ -87,6 +88,13 @@ class Recorded:
         with self.there():
             self.graph.replay()
         return self.logits
+
+    def read(self, ids: Tensor, real: Tensor | None) -> Tensor:  # (B, N) -> (B, V)
+        """The logits after prompts, read into the cache, which is empty."""
+        model = self.model()
+        assert model is not None and self.cache.fresh
+        with self.there() if ids.is_cuda else nullcontext():
+            return self.readings.read(model, ids, real)
 
     def overheard(self, chosen: Tensor, ids: Tensor | None = None) -> list[int]:
         """What was chosen (B,), while the next step runs already."""

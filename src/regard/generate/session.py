@@ -169,7 +169,7 @@ class Session:
         if self.cache is not None and self.cache.memory is not None:
             cache.remember(self.cache.memory, self.cache.layers)  # the encoder has read it before
             given = {}
-        logits = heard(self.model, self.texts, cache, given)
+        logits = heard(self.model, self.texts, cache, given, self.recorded)
         self.cache, self.used = cache, longest
         return logits
 
@@ -223,13 +223,17 @@ def nothing() -> None:
 
 
 def heard(
-    model: Transformer, texts: list[list[int]], cache: Cache, source: dict[str, Tensor | None]
-) -> Tensor:  # (B, V)
-    """The logits after all texts, which an empty cache holds from now on."""
+    model: Transformer, texts: list[list[int]], cache: Cache, source: dict[str, Tensor | None],
+    recorded: Recorded | None = None,
+) -> Tensor:  # (B, V)  # fmt: skip
+    """The logits after all texts, which an empty cache holds from now on: that of a recording, if there is one."""
     ids, real = padded(texts, cache.length.device)
     if real is None and model.c.embed.pad is not None:
         real = torch.ones_like(ids, dtype=torch.bool)  # a target may begin with the pad token
-    for part in pieces(cache, ids.shape[1]):
+    parts = list(pieces(cache, ids.shape[1]))
+    if recorded is not None and len(parts) == 1 and all(table is None for table in source.values()):
+        return recorded.read(ids, real)
+    for part in parts:
         logits = last(model, ids[:, part], real=None if real is None else real[:, part], cache=cache, **source)
         source = {}
     return logits
