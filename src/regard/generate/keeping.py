@@ -41,7 +41,7 @@ def save(session: Session, path: str | Path) -> None:
         "format": FORMAT, "model": print_of(session.model.c), "settings": config.tree(session.c), "seed": session.seed,
         "texts": session.texts, "whole": chooser.texts, "said": chooser.made, "live": session.live,
         "made": session.made, "used": session.used, "warned": session.warned,
-        "last": session.last.flatten().tolist(), "cache": None if cache is None else facts(cache),
+        "last": session.last, "cache": None if cache is None else facts(cache),
     }  # fmt: skip
     tensors = {"said": torch.tensor(list(json.dumps(said).encode()), dtype=torch.uint8)}
     tensors |= {f"chance.{row}": stream.get_state() for row, stream in enumerate(chooser.streams)}
@@ -96,7 +96,7 @@ def again(model: "Transformer", said: dict[str, Any], tensors: dict[str, Tensor]
     if said["cache"] is not None:
         with still(session.modules):
             session.cache = filled(model, said["cache"], tensors, sources)
-            session.last = torch.tensor(said["last"], device=device)[:, None]
+            session.last = [int(id) for _, id in zip(session.texts, said["last"], strict=True)]
             session.ahead = tensors["ahead"].to(device) if "ahead" in tensors else None
     return session
 

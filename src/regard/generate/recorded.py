@@ -99,12 +99,13 @@ class Recorded:
     def overheard(self, chosen: Tensor, ids: Tensor | None = None) -> list[int]:
         """What was chosen (B,), while the next step runs already."""
         self.heard.copy_(chosen, non_blocking=True)
-        if self.graph is not None:
+        if self.graph is None:
+            self.play(ids)
+        else:
             with self.there():
                 self.ready.record()
-        self.play(ids)
-        if self.graph is not None:
-            self.ready.synchronize()
+                self.play(ids)
+                self.ready.synchronize()
         return self.heard.tolist()
 
     def there(self) -> torch.cuda.device:

@@ -46,7 +46,7 @@ class Memory:
                 return 0
             for part in pieces(cache, new.shape[1] - 1):
                 last(session.model, new[:, :-1][:, part], cache=cache)
-        session.cache, session.used, session.last = cache, len(text) - 1, new[:, -1:]
+        session.cache, session.used, session.last = cache, len(text) - 1, new[:, -1].tolist()
         return kept
 
     def back(self, cache: Cache, kept: int) -> bool:

@@ -60,7 +60,8 @@ class Session:
         self.chooser = Chooser(c, self.texts, barred(model, limits).to(self.device), ends=limits.ends, seed=self.seed,
                                rules=rules, begin=limits.begin)  # fmt: skip
         self.cache: Cache | None = None
-        self.used, self.made, self.last, self.warned = 0, 0, torch.empty(0), False
+        self.used, self.made, self.warned = 0, 0, False
+        self.last: list[int] = []  # what each row said last, to be read next
         self.look: Callable[[Tensor], None] | None = None  # is shown the logits (B, V) before one is chosen
         self.ahead: Tensor | None = None  # (B, V) the logits after all that was said, where they are there already
         self.recorded: Recorded | None = None  # a step over this cache that can be played
@@ -82,12 +83,12 @@ class Session:
         """
         other, index = copy(self), torch.tensor(list(rows), dtype=torch.long, device=self.device)
         other.texts, other.live = [list(self.texts[row]) for row in rows], [self.live[row] for row in rows]
+        other.last = [self.last[row] for row in rows if self.last]
         other.source = {name: None if table is None else table[index] for name, table in self.source.items()}
         other.chooser, other.recorded, other.resting = self.chooser.branch(rows), None, nothing
         if self.cache is not None:
             with torch.inference_mode():
                 other.cache = shared_out(self.model, self.cache, index, self.cache.capacity)
-                other.last = self.last[index.to(self.last.device)]
                 other.ahead = None if self.ahead is None else self.ahead[index]
         return other
 
@@ -116,7 +117,7 @@ class Session:
         if not self.model.lookers:
             return logits
         step_back(self.cache)  # whoever is looking wants to see it done
-        self.used, self.last = self.used - 1, self.last.to(self.device)
+        self.used -= 1
         return self.feed(self.cache)
 
     def choose(self, logits: Tensor) -> list[int]:
@@ -125,13 +126,12 @@ class Session:
             self.look(logits)
         one, plain = self.recorded, self.chooser.plain and self.look is None and not self.model.lookers
         if one is None or not plain or self.made >= self.c.new or self.full(one.cache):
-            chosen = self.chooser.choose(logits)
-            self.last = chosen[:, None].clamp(min=0)
-            return chosen.tolist()
-        chosen = one.said if logits is one.logits else self.chooser.choose(logits)
-        self.used += 1
-        ids = one.overheard(chosen, None if chosen is one.said else chosen[:, None].clamp(min=0))
-        self.ahead, self.last = one.logits, torch.tensor(ids)[:, None].clamp(min=0)
+            ids: list[int] = self.chooser.choose(logits).tolist()
+        else:
+            chosen = one.said if logits is one.logits else self.chooser.choose(logits)
+            ids = one.overheard(chosen, None if chosen is one.said else chosen[:, None].clamp(min=0))
+            self.used, self.ahead = self.used + 1, one.logits
+        self.last = [max(id, 0) for id in ids]
         return ids
 
     def said(self, row: int, id: int) -> int | None:
@@ -152,9 +152,13 @@ class Session:
         if self.recorded is None and self.worth and can_record(self.model, cache):
             self.adopt(record(self.model, cache))
         if self.recorded is not None and not self.model.lookers:
-            return self.recorded.play(self.last)
-        logits: Tensor = self.model(self.last, cache=cache)
+            return self.recorded.play(self.newest)
+        logits: Tensor = self.model(self.newest, cache=cache)
         return logits[:, -1]  #: S086
+
+    @property
+    def newest(self) -> Tensor:  # (B, 1)
+        return torch.tensor(self.last, device=self.device)[:, None]
 
     @property
     def worth(self) -> bool:

@@ -90,7 +90,7 @@ class Row(Session):
         """The guesses that stay and one token more; the cache forgets the others."""
         most = min(self.guess, cache.capacity - self.used - 1, self.left - 1)
         guesses = self.guesser.guess(self.chooser, max(most, 0), self.ends)
-        ids = torch.tensor([[*self.last[0].tolist(), *(id for id, _ in guesses)]], device=self.device)
+        ids = torch.tensor([[*self.last, *(id for id, _ in guesses)]], device=self.device)
         logits: Tensor = self.model(ids, cache=cache)
         said = self.judged(logits[0], guesses)
         self.used += len(said)
@@ -115,7 +115,7 @@ class Row(Session):
             if id != guess or id in self.ends:
                 break
         self.left -= len(said)
-        self.last = torch.tensor([[said[-1] or 0]], device=self.device)
+        self.last = [said[-1] or 0]
         return said
 
 
