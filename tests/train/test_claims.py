@@ -127,6 +127,13 @@ def test_a_point_stands_where_its_number_is():
     assert middle == pytest.approx((left + right) / 2, abs=0.1) and half == pytest.approx((low + high) / 2, abs=0.1)
 
 
+@pytest.mark.parametrize("places, own", [((64, 96, 256), True), ((27.0, 27.5, 96, 256), False)])
+def test_along_a_logarithm_places_have_their_own_ticks_unless_they_are_crowded(places, own):
+    drawing = plot.chart([plot.Series("one", tuple(plot.Point(x, 1.0) for x in places))], "x", "y", log_x=True)
+
+    assert (">96<" in drawing) == own
+
+
 def test_powers_are_evenly_apart_on_a_logarithmic_axis():
     across = plot.axis([1, 10, 100], 0, 300, log=True, margin=0)
 

@@ -7,11 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from itertools import pairwise
 
 COLOURS = ("blue", "orange", "green", "purple", "olive", "soft")  # of page.css
 MARKS = ("circle", "square", "ring")  # after all colours the next one, so that eighteen lines can be told apart
 WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 640, 330, 58, 16, 14, 44
-MARKED = 8  # places along a logarithm that each have their own tick, if they are no more
+MARKED, APART = 8, 40  # places along a logarithm each have their own tick, if they are no more and not too near
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ def chart(series: Sequence[Series], x: str, y: str, log_x: bool = False, log_y: 
     points = [point for each in series for point in each.points]
     across, places = axis([point.x for point in points], LEFT, WIDE - RIGHT, log_x), {point.x for point in points}
     if log_x and 2 <= len(places) <= MARKED:
-        across = replace(across, marks=tuple(sorted(places)))
+        marks = sorted(places)
+        clear = all(across(right) - across(left) >= APART for left, right in pairwise(marks))
+        across = replace(across, marks=tuple(marks)) if clear else across
     ends = [end for point in points for end in (point.y - point.spread, point.y + point.spread)]
     up = axis(ends if not log_y else [point.y for point in points], HIGH - BOTTOM, TOP, log_y)
     parts = [*grid(across, up), *captions(x, y)]

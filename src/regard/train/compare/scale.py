@@ -124,7 +124,7 @@ def laws(each: Family) -> list[str]:
     return [
         f"L = {each.line.scale:.3g} N^{-each.line.alpha:.4f}, alpha ± {each.line.error:.4f}; "
         f"leaves {100 * each.line.miss:.2f}% over",
-        f"L = {each.floored.floor:.3g} + {each.floored.scale:.3g} N^{-each.floored.alpha:.4f}; leaves "
+        f"L = {round(each.floored.floor, 3):.3g} + {each.floored.scale:.3g} N^{-each.floored.alpha:.4f}; leaves "
         f"{100 * each.floored.miss:.2f}% over, and floors from {low:.3g} to {high:.3g} nearly as little",
     ]
 
