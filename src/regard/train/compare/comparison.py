@@ -135,19 +135,19 @@ class Comparison:
             assert variant.recipe is not None
             found: dict[str, Any] = {"memory": probes.memory(variant.recipe), "speed": speeds.get(variant.name)}
             found |= {"error": probes.able(partial(dense.error, ran)), "beyond": probes.beyond(ran, table.part.beyond)}
-            self.kept["probes"][self.key(table, variant)] = found | {"growth": growth(variant)}
+            self.kept["probes"][self.key(table, variant)] = found | {"growth": growth(variant, self.study.longest)}
             self.save()
 
     def key(self, table: Rows, variant: Variant) -> str:
         return str((table.folder / variant.folder).relative_to(self.out))
 
 
-def growth(variant: Variant) -> dict[str, Any]:
+def growth(variant: Variant, longest: int) -> dict[str, Any]:
     """How its time grows with the length; or why that cannot be said."""
     try:
         assert variant.recipe is not None
         device = device_of(variant.recipe.train.device)
-        return dense.exponent(lambda length: variant.read(f"train.context={length}"), device=device)
+        return dense.exponent(lambda length: variant.read(f"train.context={length}"), longest, device)
     except Exception as problem:
         if (said := sentence(problem)) is None and not isinstance(problem, ValueError):
             raise

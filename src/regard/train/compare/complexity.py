@@ -46,7 +46,7 @@ def layers(asked: Asked) -> Sheet:
     known = {row.name: row for row in measure.complexity(n, WIDTH, window=WINDOW)}
     numbers, drawn, notes = [], {}, []
     for name, (row, parts) in LAYERS.items():
-        found, formula = grown(parts, 8192 if asked.quick else 131_072), known[row]
+        found, formula = grown(parts, 4096 if asked.quick else 131_072), known[row]
         asked.tell(f"{name}: {found.get('refused') or power(found['exponent'])}")
         notes += [f"{name}: {found['refused']}"] if "refused" in found else []
         drawn[name] = list(zip(found.get("lengths", []), (1000 * s for s in found.get("seconds", [])), strict=True))

@@ -19,10 +19,11 @@ from regard.generate.model import build
 from regard.generate.session import still
 from regard.measure.orders import order
 from regard.train.compare.probes import first
+from regard.train.compare.study import LONGEST
 from regard.train.evaluate import moved
 from regard.train.run import Run
 
-SHORTEST, LONGEST, LONG, LAST = 2048, 131_072, 0.04, 3  # tokens; seconds that end it; lengths that are fitted
+SHORTEST, LONG, LAST = 2048, 0.04, 3  # tokens; seconds that end it; lengths that are fitted
 CPU = torch.device("cpu")
 WORDS = 256  # of a vocabulary that nobody reads
 AGAIN = 5  # times that each length is measured; the quickest counts, for nothing is quicker than it can be
@@ -77,7 +78,7 @@ def unmixed(model: Any) -> Iterator[None]:
 
 
 def exponent(
-    read: Callable[[int], config.Recipe], longest: int | None = None, device: torch.device = CPU
+    read: Callable[[int], config.Recipe], longest: int = LONGEST, device: torch.device = CPU
 ) -> dict[str, Any]:
     """The power of n that the time of mixing tokens grows with, the times themselves, and the formula beside them.
 
@@ -86,9 +87,9 @@ def exponent(
     in its place; forward, one text. On a CPU it is the processor's time of one thread: others on the machine, and
     threads that wait for each other, would hide the law.
     """
-    lengths, times, name, longest = list[int](), list[float](), "", longest or LONGEST
+    lengths, times, name = list[int](), list[float](), ""
     while not times or (times[-1] < LONG or len(times) < LAST) and 2 * lengths[-1] <= longest:
-        lengths.append(2 * lengths[-1] if lengths else min(SHORTEST, longest))
+        lengths.append(2 * lengths[-1] if lengths else min(SHORTEST, longest // 4))
         seconds, name = mixing(thin(read(lengths[-1]).model), lengths[-1], device)
         times.append(seconds)
     lengths, times, known = lengths[-LAST:], times[-LAST:], order(name)

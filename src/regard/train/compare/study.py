@@ -21,6 +21,7 @@ from regard.config.reader import value_in
 from regard.zoo import read_recipe
 
 RECIPE, VARIANT = "recipe", "variant"
+LONGEST, SHORT = 131_072, 4096  # tokens of texts that are timed; and where it is to be quick
 PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -48,16 +49,19 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What is asked, in one or several tables; `minutes` is what all of it takes on two cores."""
+    """What is asked, in one or several tables; `minutes` is what all of it takes on two cores. The time of mixing is
+    measured on texts of up to `longest` tokens."""
 
     title: str = ""
     about: str = ""
     minutes: float | None = None
     seeds: int = 3
+    longest: int = LONGEST
     parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         at_least(1, seeds=self.seeds)
+        at_least(4, longest=self.longest)
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,8 @@ def study(name: str, changes: Iterable[str] = (), quick: bool = False) -> Study:
     more = tuple(changes)
     parts = tuple(replace(part, settings=(*part.settings, *(part.quick if quick else ()), *more), quick=())
                   for part in found.parts)  # fmt: skip
-    return replace(found, parts=parts, seeds=1 if quick else found.seeds)
+    found = replace(found, parts=parts)
+    return replace(found, seeds=1, longest=SHORT) if quick else found
 
 
 # ---------------------------------------------------------------- from keys to variants
