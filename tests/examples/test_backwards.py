@@ -31,7 +31,3 @@ def test_ten_paddings_of_the_example_are_one_graph(model, example):
     torch._dynamo.reset()
 
     assert example.graphs(model) == 1
-
-
-def test_the_example_runs_as_its_reader_runs_it(printed):
-    assert "compile to 1 graph" in printed()
