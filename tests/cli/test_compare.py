@@ -116,6 +116,13 @@ def test_too_few_sizes_are_refused(desk, say, sizes, said):
     assert told.code == 2 and said in told.err and not (desk / "out").exists()
 
 
+@pytest.mark.parametrize("family, said", [("recipe=lstmm", "mean 'lstm'"), ("model.dmi=8", "mean 'dim'")])
+def test_a_family_of_which_nothing_can_be_trained_is_refused_before_anything_is(desk, say, family, said):
+    told = say("scale", "recipe.toml", "--sizes", "6,12,18,24", "--family", family, "--out", "out")
+
+    assert told.code == 2 and said in told.err and not (desk / "out").exists()
+
+
 # ---------------------------------------------------------------- claims
 
 

@@ -45,9 +45,9 @@ class Comparison:
     ) -> None:
         self.study, self.out, self.command, self.tell, self.measured = study, out, command, tell, measured
         self.tables = [Rows(part, variants(part), out / part.name) for part in study.parts]
-        every = [variant for table in self.tables for variant in table.variants]
-        if all(variant.problem for variant in every):
-            raise next(variant.problem for variant in every if variant.problem)
+        for table in self.tables:  # one of which nothing can be trained is a mistake, and not a finding
+            if all(variant.problem for variant in table.variants):
+                raise next(variant.problem for variant in table.variants if variant.problem)
         self.kept = self.opened()
 
     def opened(self) -> dict[str, Any]:
