@@ -50,8 +50,7 @@ class Readings:
             return Reading(model, self.cache, ids, real, self.pool)
         except RuntimeError as problem:
             self.able = False
-            why = str(problem).splitlines()[0]
-            warnings.warn(f"a prompt of this model cannot be recorded ({why}); it is read loop by loop", stacklevel=2)
+            cannot("prompt", problem)
             return None
         finally:
             self.cache.used, self.cache.fresh = 0, True  # it was written down and not done
@@ -77,3 +76,10 @@ class Reading:
         self.graph.replay()
         self.cache.used, self.cache.fresh = ids.shape[1], False
         return self.logits
+
+
+def cannot(what: str, problem: RuntimeError) -> None:
+    """Say so, once: what cannot be recorded is done all the same."""
+    why = str(problem).splitlines()[0]
+    warnings.warn(f"a {what} of this model cannot be recorded ({why}); it runs loop by loop, which is slower",
+                  stacklevel=6)  # fmt: skip

@@ -9,7 +9,6 @@ whole. It reads and writes the same memory each time: the cache is its own, and 
 are walked by the loops of `regard.gpu` where those can do it.
 """
 
-import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,7 +22,7 @@ from regard.core.cache import Cache, Entry
 from regard.core.model import Transformer, Trunk
 from regard.generate.caches import size
 from regard.generate.filters import BROKEN, likeliest
-from regard.generate.readings import Readings
+from regard.generate.readings import Readings, cannot
 from regard.gpu import walk
 from regard.heads import last
 
@@ -135,9 +134,7 @@ def record(model: Transformer, cache: Cache) -> Recorded | None:
         return Recorded(model, cache)
     except RuntimeError as problem:
         unfit.add(model)
-        why = str(problem).splitlines()[0]
-        warnings.warn(f"a step of this model cannot be recorded ({why}); it runs loop by loop, which is slower",
-                      stacklevel=5)  # fmt: skip
+        cannot("step", problem)
         return None
 
 
