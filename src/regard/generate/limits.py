@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard import config
-from regard.core.cache import Entry
+from regard.core.cache import Cache, Entry
 from regard.core.masks import CAUSAL, And, Mask, Window, mask
 from regard.core.model import Transformer
 
@@ -51,13 +51,13 @@ def reach(trunk: config.Trunk | config.Recurrent, limits: Limits) -> int | None:
     return min(lengths, default=None)
 
 
-def ring(model: Transformer, limits: Limits) -> int:
+def ring(model: Transformer, limits: Limits, empty: Cache | None = None) -> int:
     """How many tokens a token sees at most, itself included, where a text may go on for ever in a ring of slots; or 0.
 
     Every layer must have a window behind it, and places beyond those of the training must mean something: distances
     do. A layer that sums up all before it in a state needs no slots at all.
     """
-    trunk, states = model.c.trunk, [not isinstance(entry, Entry) for entry in model.cache(1, 1).entries]
+    trunk, states = model.c.trunk, [not isinstance(entry, Entry) for entry in (empty or smallest(model)).entries]
     if isinstance(trunk, config.Recurrent):
         return 1
     if not isinstance(model, Transformer):  # one that has seen something before the text
@@ -87,17 +87,22 @@ def barred(model: Transformer, limits: Limits) -> Tensor:
 
 def least(model: Transformer) -> int:
     """How many tokens a text must begin with: a prefix mask reads its first ones together. Refuses who cannot write."""
+    return max(smallest(model).first, 1)
+
+
+def smallest(model: Transformer) -> Cache:
+    """A cache to look at, which says much of a model. Refuses who cannot write."""
     if model.c.head.kind != "vocabulary":
         raise config.ConfigError(f"head.kind: {model.c.head.kind!r} makes no words; who writes has 'vocabulary'")
     try:
-        return max(model.cache(1, 1).first, 1)
+        return model.cache(1, 1)
     except ValueError as problem:
         raise config.ConfigError(f"this model does not write from left to right: {problem}") from problem
 
 
-def check_texts(model: Transformer, texts: Sequence[Sequence[int]]) -> None:
-    """Every row is long enough, and in ids that the model knows."""
-    vocab, few = model.c.embed.vocab, least(model)
+def check_texts(model: Transformer, texts: Sequence[Sequence[int]], few: int | None = None) -> None:
+    """Every row is long enough, `few` being known or not, and in ids that the model knows."""
+    vocab, few = model.c.embed.vocab, few or least(model)
     for text in texts:
         if len(text) < few:
             raise config.DataError(f"prompt: {len(text)} tokens are too few; this model begins from {few} or more")

@@ -29,7 +29,7 @@ from regard.core.model import Transformer
 from regard.generate.caches import shared_out
 from regard.generate.choosing import Chooser, Rule
 from regard.generate.filters import BROKEN
-from regard.generate.limits import NO_LIMITS, Limits, barred, check_source, check_texts, least, ring, window
+from regard.generate.limits import NO_LIMITS, Limits, barred, check_source, check_texts, ring, smallest, window
 from regard.generate.recorded import KINDS, WORTH, Recorded, borrowed, can_record, record, step_back
 from regard.heads import last
 
@@ -49,12 +49,14 @@ class Session:
     ) -> None:  # fmt: skip
         self.model, self.c, self.ends = model, c, limits.ends
         self.texts = [[id for id in text if id != model.c.embed.pad] for text in texts]
-        check_texts(model, self.texts)
+        empty = smallest(model)  # made once: on a GPU that takes a millisecond
+        self.least = max(empty.first, 1)
+        check_texts(model, self.texts, self.least)
         check_source(model, source, len(texts))
         self.source: dict[str, Tensor | None] = {} if source is None else {"source": source, "source_real": source_real}
         self.live = [True] * len(texts)
         self.seed = randbits(32) if c.seed is None else c.seed
-        self.least, self.reach = least(model), ring(model, limits) if self.rings else 0
+        self.reach = ring(model, limits, empty) if self.rings else 0
         self.window = None if self.reach else window(model, limits)
         self.modules, self.device = list(model.modules()), next(model.parameters()).device
         self.chooser = Chooser(c, self.texts, barred(model, limits).to(self.device), ends=limits.ends, seed=self.seed,
