@@ -45,7 +45,8 @@ PLANTED = """
 
 def run(folder, way):
     """Exit status, the lines printed (with times and tracebacks taken out) and all that was printed."""
-    command, env = [sys.executable, RUNNER, folder], dict(os.environ)
+    jobs = "2" if way == "side by side" else "1"
+    command, env = [sys.executable, RUNNER, folder, "--jobs", jobs], dict(os.environ)
     if way == "plain":                       # a pytest that does not import, as on a machine that has none
         absent = folder / "absent"
         absent.mkdir()
@@ -96,3 +97,14 @@ class TestRunner:
         status, lines, _ = run(tmp_path, way)
 
         assert (status, lines) == (1, ["0 passed, 0 failed"])
+
+
+@pytest.mark.slow
+def test_side_by_side_each_test_runs_once_and_a_process_that_dies_is_a_failure(tmp_path):
+    (tmp_path / "test_broken.py").write_text("import no_such_module\n", encoding="utf8")
+    (tmp_path / "test_fine.py").write_text("def test_one(): pass\ndef test_two(): pass\n", encoding="utf8")
+    (tmp_path / "test_last.py").write_text("import os\ndef test_dying(): os._exit(9)\n", encoding="utf8")
+
+    status, lines, everything = run(tmp_path, "side by side")
+
+    assert status == 1 and lines[-1] == "2 passed, 2 failed" and "it ended with 9 before its tests did" in everything

@@ -1,13 +1,15 @@
 """Run the tests of this folder on a machine with a GPU: with pytest where it is installed, else with lines of ours.
 
     PYTHONPATH=src python3 tests/gpu/run.py            # or `make gpu`, which keeps the log
-    python tests/gpu/run.py FOLDER --plain             # another folder; do without pytest
+    python tests/gpu/run.py FOLDER --plain             # another folder or file; do without pytest
+    python tests/gpu/run.py --jobs 1                   # one after the other: most of the time is compiling, on CPUs
 
 Prints a line a test, then `N passed, N failed`. Exit status: 0 all passed, 1 one failed or none ran, 2 no GPU.
 """
 
 import argparse
 import importlib.util
+import multiprocessing
 import os
 import sys
 import time
@@ -30,8 +32,18 @@ HERE = Path(__file__).resolve().parent
 class Tally:
     """What happened so far; each result is told as it comes, since a log may be cut off."""
 
-    def __init__(self) -> None:
-        self.counts = Counter(passed=0, failed=0)
+    def __init__(self, share: tuple[int, int] = (0, 1)) -> None:
+        self.counts, self.share, self.seen = Counter(passed=0, failed=0), share, 0
+
+    def mine(self) -> bool:
+        """Whether the next test is among the share of this process: every so many-th, so that each has some of all."""
+        self.seen += 1
+        return (self.seen - 1) % self.share[1] == self.share[0]
+
+    def broken(self, name: str, story: str) -> None:
+        """A file that cannot be imported: every process meets it, and one tells."""
+        if self.share[0] == 0:
+            self.note("failed", name, 0.0, story)
 
     def note(self, outcome: str, name: str, seconds: float, story: str = "") -> None:
         self.counts[outcome] += 1
@@ -47,15 +59,15 @@ class Tally:
 
 def run_plain(folder: Path, tally: Tally) -> None:
     """Every test_* function of every test_*.py, in the order they are written."""
-    for path in sorted(folder.rglob("test_*.py")):
+    for path in sorted(folder.rglob("test_*.py")) if folder.is_dir() else [folder]:
         try:
             module = load(path)
         except Exception:
-            tally.note("failed", path.name, 0.0, traceback.format_exc())
+            tally.broken(path.name, traceback.format_exc())
             continue
         for name, test in list(vars(module).items()):  # compiling adds names
             if name.startswith("test_") and callable(test):
-                for case in getattr(test, "cases", [{}]):
+                for case in filter(lambda _: tally.mine(), getattr(test, "cases", [{}])):
                     attempt(f"{path.name}::{name}" + (f"[{label(case.values())}]" if case else ""), test, case, tally)
 
 
@@ -86,9 +98,12 @@ class Listener:
     def __init__(self, tally: Tally) -> None:
         self.tally, self.phases = tally, []
 
+    def pytest_collection_modifyitems(self, items) -> None:
+        items[:] = [item for item in items if self.tally.mine()]
+
     def pytest_collectreport(self, report) -> None:
         if report.failed:
-            self.tally.note("failed", report.nodeid, 0.0, report.longreprtext)
+            self.tally.broken(report.nodeid, report.longreprtext)
 
     def pytest_runtest_logreport(self, report) -> None:
         self.phases.append(report)
@@ -105,21 +120,68 @@ def run_pytest(folder: Path, tally: Tally) -> None:
 
     # This machine has another torch than constraints.txt, so other warnings: they are not errors here.
     options = ["-o", "addopts=", "--import-mode=importlib", "-W", "default", "-p", "no:terminal"]
+    options += ["--continue-on-collection-errors"]
     pytest.main([str(folder), *options], plugins=[Listener(tally)])
+
+
+class Told(Tally):
+    """A tally in a process of its own, that tells another one."""
+
+    def __init__(self, share: tuple[int, int], ear) -> None:
+        super().__init__(share)
+        self.ear = ear
+
+    def note(self, *what) -> None:
+        self.ear.put(what)
+
+
+def worker(folder: Path, plain: bool, share: tuple[int, int], ear) -> None:
+    try:
+        (run_plain if plain else run_pytest)(folder, Told(share, ear))
+    finally:
+        ear.put(None)
+
+
+def side_by_side(folder: Path, plain: bool, jobs: int, tally: Tally) -> None:
+    """Tests dealt out to processes; one that dies is a failure itself."""
+    spawn = multiprocessing.get_context("spawn")
+    ears = [spawn.SimpleQueue() for _ in range(jobs)]
+    hands = [spawn.Process(target=worker, args=(folder, plain, (i, jobs), ear)) for i, ear in enumerate(ears)]
+    for hand in hands:
+        hand.start()
+    going = dict(enumerate(ears))
+    while going:
+        time.sleep(0.05)
+        for i, ear in list(going.items()):
+            ended = not hands[i].is_alive()  # asked first: what it said before is in the queue
+            while not ear.empty():
+                if (what := ear.get()) is None:
+                    going.pop(i)
+                    break
+                tally.note(*what)
+            if ended and going.pop(i, None) is not None:
+                tally.note("failed", f"process {i + 1}", 0.0, f"it ended with {hands[i].exitcode} before its tests did")
+    for hand in hands:
+        hand.join()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run the GPU tests.")
     parser.add_argument("folder", nargs="?", type=Path, default=HERE)
     parser.add_argument("--plain", action="store_true", help="do without pytest")
+    parser.add_argument("--jobs", type=int, default=max(1, min(6, (os.cpu_count() or 1) // 2)), help="processes")
     asked = parser.parse_args()
-    if asked.folder.resolve() == HERE and not torch.cuda.is_available():
+    folder = asked.folder.resolve()
+    if HERE in (folder, folder.parent) and not torch.cuda.is_available():
         print("tests/gpu needs a CUDA device and torch sees none here", file=sys.stderr)
         return 2
 
     tally = Tally()
     plain = asked.plain or importlib.util.find_spec("pytest") is None
-    (run_plain if plain else run_pytest)(asked.folder.resolve(), tally)
+    if asked.jobs > 1:
+        side_by_side(folder, plain, asked.jobs, tally)
+    else:
+        (run_plain if plain else run_pytest)(folder, tally)
     return tally.close()
 
 
