@@ -84,13 +84,17 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def parts(model: regard.Transformer, texts: list[list[int]]) -> tuple[float, float]:
-    """Milliseconds to the first tokens, and microseconds of each step after them."""
-    began = time.perf_counter()
-    steps = iter(model.session(texts, temperature=0, new=NEW))
-    next(steps)
-    first = time.perf_counter()
-    count = sum(1 for _ in steps)
-    return (first - began) * 1e3, (time.perf_counter() - first) / count * 1e6
+    """Milliseconds to the first tokens, and microseconds of each step after them: medians of three calls."""
+    firsts, rests = [], []
+    for _ in range(3):
+        began = time.perf_counter()
+        steps = iter(model.session(texts, temperature=0, new=NEW))
+        next(steps)
+        first = time.perf_counter()
+        count = sum(1 for _ in steps)
+        firsts.append((first - began) * 1e3)
+        rests.append((time.perf_counter() - first) / count * 1e6)
+    return statistics.median(firsts), statistics.median(rests)
 
 
 def anatomy(model: regard.Transformer, prompt: torch.Tensor) -> None:
@@ -185,7 +189,9 @@ def main() -> None:
                 continue
             rows.append(measure(size, batch, hf, model, asked.rounds, not asked.alone))
             show(rows[-1:])
-            if asked.out is not None:
+            if asked.out is None:
+                keep("generate-gpu", rows)  # row by row: a machine may be gone before the last
+            else:
                 asked.out.write_text("\n".join(map(repr, rows)))
         recorded.idle.clear()
         del hf, model
@@ -194,8 +200,6 @@ def main() -> None:
             torch.cuda.empty_cache()
     if rows:
         show(rows)
-    if rows and asked.out is None:
-        keep("generate-gpu", rows)
 
 
 if __name__ == "__main__":

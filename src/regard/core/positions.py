@@ -147,7 +147,8 @@ class Learned(Position):
 
     def table(self, places: Places) -> Tensor:
         at = coordinates(places, len(self.tables)) + self.c.offset
-        return torch.cat([F.embedding(at[..., axis], table) for axis, table in enumerate(self.tables)], -1)
+        each = [F.embedding(at[..., axis], table) for axis, table in enumerate(self.tables)]
+        return each[0] if len(each) == 1 else torch.cat(each, -1)
 
     @torch.no_grad()
     def extend(self, *lengths: int) -> None:

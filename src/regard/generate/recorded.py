@@ -68,7 +68,7 @@ class Recorded:
     def compute(self) -> None:
         model = self.model()
         assert model is not None
-        with walking(model):
+        with walking(model, self.cache):
             self.logits = last(model, self.ids, walk.linear, cache=self.cache)
         if walk.ready(self.logits):
             self.said = walk.said(self.logits, self.barred, self.ids, BROKEN)
@@ -180,17 +180,18 @@ def addresses(model: nn.Module) -> tuple[int, ...]:
 
 
 @contextmanager
-def walking(model: Transformer) -> Iterator[None]:
-    """Blocks are walked by the loops of a GPU; a stack that has its own way keeps it."""
+def walking(model: Transformer, cache: Cache) -> Iterator[None]:
+    """Blocks are walked by the loops of a GPU, and slots taken; a stack that has its own way keeps it."""
     trunk = model.trunk
     if type(trunk) is not Trunk:
         yield
         return
     trunk.walk, trunk.plan = walk.walk, partial(walk.plan, trunk)  # type: ignore[method-assign]
+    cache.begin = partial(walk.begun, cache)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del trunk.walk, trunk.plan
+        del trunk.walk, trunk.plan, cache.begin
 
 
 @contextmanager

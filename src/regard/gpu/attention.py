@@ -51,15 +51,16 @@ def fold_(
     q: tl.tensor, keys: tl.tensor, values: tl.tensor, seen: tl.tensor, most: tl.tensor, total: tl.tensor,
     sums: tl.tensor, scale: tl.constexpr, many: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """A running softmax takes in more keys: of one query (wide,), or of sixteen and more (many, wide)."""
+    """Running softmaxes take in more keys: of one query one for each slot of a tile, so that no slot waits for another;
+    or one for each of sixteen queries and more."""
     values = tl.where(seen[:, None], values, 0.0)
     if many == 1:
         score = tl.where(seen, tl.sum(keys.to(tl.float32) * q[None, :], 1) * scale, -float("inf"))
-        peak = tl.maximum(most, tl.max(score, 0))
+        peak = tl.maximum(most, score)
         safe = tl.where(peak == -float("inf"), 0.0, peak)
         shrink, weights = tl.exp(most - safe), tl.exp(score - safe)
-        total = total * shrink + tl.sum(weights, 0)
-        sums = sums * shrink + tl.sum(weights[:, None] * values.to(tl.float32), 0)
+        total = total * shrink + weights
+        sums = sums * shrink[:, None] + weights[:, None] * values.to(tl.float32)
     else:
         score = tl.dot(q.to(keys.dtype), tl.trans(keys)) * scale
         score = tl.where(seen[None, :], score, -float("inf"))
@@ -79,7 +80,8 @@ def attend_(
     cos: tl.tensor, sin: tl.tensor, angles: tl.tensor, out: tl.tensor, tops: tl.tensor, totals: tl.tensor,
     scale: tl.constexpr, heads: tl.constexpr, groups: tl.constexpr, d: tl.constexpr, wide: tl.constexpr,
     many: tl.constexpr, capacity: tl.constexpr, window: tl.constexpr, ring: tl.constexpr, turn: tl.constexpr,
-    near: tl.constexpr, parts: tl.constexpr, part: tl.constexpr, size: tl.constexpr, early: tl.constexpr,
+    near: tl.constexpr, parts: tl.constexpr, part: tl.constexpr, size: tl.constexpr, ahead: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:  # fmt: skip
     """One row, one group of heads, one part of the slots.
 
@@ -105,9 +107,10 @@ def attend_(
     here = row + g * (heads // groups) * d
     if many == 1:
         q = turned(here, cos, sin, i, inside, turn, near)
-        most = tl.where(p == 0, tl.sum(q * key, 0) * scale, -float("inf"))
-        total = tl.where(p == 0, 1.0, 0.0)
-        sums = tl.where(p == 0, value.to(tl.float32), 0.0)
+        first = (p == 0) & (tl.arange(0, size) == 0)
+        most = tl.where(first, tl.sum(q * key, 0) * scale, -float("inf"))
+        total = tl.where(first, 1.0, 0.0)
+        sums = tl.where(first[:, None], value.to(tl.float32)[None, :], 0.0)  # (size, wide)
     else:
         h = tl.arange(0, many)
         both = inside[None, :] & (h < heads // groups)[:, None]
@@ -116,12 +119,15 @@ def attend_(
         total = tl.zeros((many,), tl.float32) + tl.where(p == 0, 1.0, 0.0)
         sums = tl.zeros((many, wide), tl.float32) + tl.where(p == 0, value.to(tl.float32), 0.0)[None, :]
     most, total, sums = fold(q, keys, values, seen, most, total, sums, scale, many)
-    for start in range(begin + size, last, size):
+    for start in tl.range(begin + size, last, size, num_stages=ahead):
         some = start + tl.arange(0, size)
         more, worth, clear = tile(k, v, order, real, some, last, slot, place, i, d, window)
         most, total, sums = fold(q, more, worth, clear, most, total, sums, scale, many)
     head = b * heads + g * (heads // groups)
     if many == 1:
+        each, most = most, tl.max(most, 0)
+        weight = tl.exp(each - tl.where(most == -float("inf"), 0.0, most))
+        total, sums = tl.sum(total * weight, 0), tl.sum(sums * weight[:, None], 0)
         if parts == 1:
             tl.store(out + head * d + i, (sums / total).to(out.dtype.element_ty), mask=inside)
         else:

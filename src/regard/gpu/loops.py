@@ -1,4 +1,4 @@
-"""The loops of one step in Triton: a map with all that stands around it, and the likeliest of many logits.
+"""The loops of one step in Triton: a map with all that stands around it, the likeliest of many logits, and a slot.
 
     x ── norm ──► W x + b ── activation, gate ── + x ──►       `single`: one row, and each program makes the norm again
                                                                `evened`, `several`, `gather`: many, on tensor cores
@@ -34,16 +34,17 @@ def active_(x: tl.tensor, act: tl.constexpr) -> tl.tensor:
     return x
 
 
-def normed_(
-    x: tl.tensor, mean: tl.tensor, by: tl.tensor, gain: tl.tensor, shift: tl.tensor, j: tl.tensor, k: tl.constexpr,
-    offset: tl.constexpr, gained: tl.constexpr, shifted: tl.constexpr,
+def gains_(
+    gain: tl.tensor, shift: tl.tensor, j: tl.tensor, k: tl.constexpr, offset: tl.constexpr, gained: tl.constexpr,
+    shifted: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    x = (x - mean) * by
+    """What a norm multiplies by, and what it adds."""
+    times, plus = tl.full(j.shape, 1.0, tl.float32), tl.zeros(j.shape, tl.float32)
     if gained:
-        x *= tl.load(gain + j, mask=j < k, other=0.0).to(tl.float32) + offset
+        times = tl.load(gain + j, mask=j < k, other=0.0).to(tl.float32) + offset
     if shifted:
-        x += tl.load(shift + j, mask=j < k, other=0.0).to(tl.float32)
-    return x
+        plus = tl.load(shift + j, mask=j < k, other=0.0).to(tl.float32)
+    return times, plus
 
 
 def spread_(every: tl.tensor, i: tl.tensor, k: tl.constexpr, eps: tl.constexpr, norm: tl.constexpr) -> tl.tensor:
@@ -53,7 +54,19 @@ def spread_(every: tl.tensor, i: tl.tensor, k: tl.constexpr, eps: tl.constexpr, 
     return mean, tl.rsqrt(tl.sum(far * far, 0) / k + eps)
 
 
-active, normed, spread = triton.jit(active_), triton.jit(normed_), triton.jit(spread_)
+def biases_(
+    bias: tl.tensor, cols: tl.tensor, n: tl.constexpr, biased: tl.constexpr, gated: tl.constexpr
+) -> tl.tensor:
+    """Of outputs, and of their gates, which come first."""
+    own, gate = tl.zeros(cols.shape, tl.float32), tl.zeros(cols.shape, tl.float32)
+    if biased:
+        own = tl.load(bias + (n if gated else 0) + cols, mask=cols < n, other=0.0).to(tl.float32)
+        if gated:
+            gate = tl.load(bias + cols, mask=cols < n, other=0.0).to(tl.float32)
+    return own, gate
+
+
+active, spread, gains, biases = (triton.jit(one) for one in (active_, spread_, gains_, biases_))
 
 
 def single_(
@@ -70,9 +83,12 @@ def single_(
     there = (cols < n)[:, None] & (j < k)[None, :]
     first = tl.load(at, mask=there, other=0.0)
     two = tl.load(at + n * k, mask=there, other=0.0) if gated else first
+    base, gate_base = biases(bias, cols, n, biased, gated)
+    times, plus = gains(gain, shift, j, k, offset, gained, shifted)
     if early:
         gdc_launch_dependents()
         gdc_wait()
+    more = tl.load(add + row * n + cols, mask=cols < n, other=0.0).to(tl.float32) if added else 0.0
     mean, by = 0.0, 1.0
     if norm != "none":
         i = tl.arange(0, whole)
@@ -85,22 +101,16 @@ def single_(
         one = tl.load(at, mask=there, other=0.0) if start > 0 else first
         given = tl.load(x + j, mask=j < k, other=0.0).to(tl.float32)
         if norm != "none":
-            given = normed(given, mean, by, gain, shift, j, k, offset, gained, shifted)
-            given = given.to(x.dtype.element_ty).to(tl.float32)
+            if start > 0:
+                times, plus = gains(gain, shift, j, k, offset, gained, shifted)
+            given = ((given - mean) * by * times + plus).to(x.dtype.element_ty).to(tl.float32)
         if gated:
             gates += one.to(tl.float32) * given[None, :]
             one = tl.load(at + n * k, mask=there, other=0.0) if start > 0 else two
         sums += one.to(tl.float32) * given[None, :]
     made, gate = tl.sum(sums, 1), tl.sum(gates, 1)
-    if biased:
-        if gated:
-            gate += tl.load(bias + cols, mask=cols < n, other=0.0).to(tl.float32)
-            made += tl.load(bias + n + cols, mask=cols < n, other=0.0).to(tl.float32)
-        else:
-            made += tl.load(bias + cols, mask=cols < n, other=0.0).to(tl.float32)
-    made = active(gate, act) * made if gated else active(made, act)
-    if added:
-        made += tl.load(add + row * n + cols, mask=cols < n, other=0.0).to(tl.float32)
+    made = active(gate + gate_base, act) * (made + base) if gated else active(made + base, act)
+    made += more
     tl.store(out + row * n + cols, made.to(out.dtype.element_ty), mask=cols < n)
 
 
@@ -110,11 +120,12 @@ def several_(
     parts: tl.constexpr, bm: tl.constexpr, bn: tl.constexpr, bk: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
     """bm rows by bn outputs, with tensor cores; where inputs come in `parts`, the sum over one of them and no more."""
+    row, cols = tl.program_id(1) * bm + tl.arange(0, bm), tl.program_id(0) * bn + tl.arange(0, bn)
+    here, there, from_ = row < rows, cols < n, x + row[:, None].to(tl.int64) * k
+    base, gate_base = biases(bias, cols, n, biased, gated)
     if early:
         gdc_launch_dependents()
         gdc_wait()
-    row, cols = tl.program_id(1) * bm + tl.arange(0, bm), tl.program_id(0) * bn + tl.arange(0, bn)
-    here, there, from_ = row < rows, cols < n, x + row[:, None].to(tl.int64) * k
     sums, gates = tl.zeros((bm, bn), tl.float32), tl.zeros((bm, bn), tl.float32)
     per = (k + parts * bk - 1) // (parts * bk) * bk
     for start in range(tl.program_id(2) * per, tl.minimum(k, (tl.program_id(2) + 1) * per), bk):
@@ -132,35 +143,38 @@ def several_(
         to += tl.program_id(2).to(tl.int64) * rows * n
         tl.store(out + to, sums, mask=here[:, None] & there[None, :])
         return
-    if biased:
-        if gated:
-            gates += tl.load(bias + cols, mask=there, other=0.0).to(tl.float32)[None, :]
-            sums += tl.load(bias + n + cols, mask=there, other=0.0).to(tl.float32)[None, :]
-        else:
-            sums += tl.load(bias + cols, mask=there, other=0.0).to(tl.float32)[None, :]
-    sums = active(gates, act) * sums if gated else active(sums, act)
+    sums += base[None, :]
+    sums = active(gates + gate_base[None, :], act) * sums if gated else active(sums, act)
     if added:
         sums += tl.load(add + to, mask=here[:, None] & there[None, :], other=0.0).to(tl.float32)
     tl.store(out + to, sums.to(out.dtype.element_ty), mask=here[:, None] & there[None, :])
 
 
 def gather_(
-    sums: tl.tensor, bias: tl.tensor, add: tl.tensor, out: tl.tensor, rows: tl.tensor, n: tl.constexpr,
-    biased: tl.constexpr, added: tl.constexpr, parts: tl.constexpr, size: tl.constexpr, early: tl.constexpr,
+    sums: tl.tensor, bias: tl.tensor, add: tl.tensor, gain: tl.tensor, shift: tl.tensor, out: tl.tensor,
+    even: tl.tensor, rows: tl.tensor, n: tl.constexpr, eps: tl.constexpr, offset: tl.constexpr, norm: tl.constexpr,
+    gained: tl.constexpr, shifted: tl.constexpr, biased: tl.constexpr, added: tl.constexpr, parts: tl.constexpr,
+    size: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The parts of `several` together, in order, with the bias and what is added."""
+    """The parts of `several` together, in order, with bias and what is added; and what the next norm makes of that."""
+    row, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * size + tl.arange(0, size)
+    base, _ = biases(bias, j, n, biased, False)
+    times, plus = gains(gain, shift, j, n, offset, gained, shifted)
     if early:
         gdc_launch_dependents()
         gdc_wait()
-    row, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * size + tl.arange(0, size)
     made = tl.zeros((size,), tl.float32)
     for part in tl.static_range(0, parts):
         made += tl.load(sums + (part * rows + row) * n + j, mask=j < n, other=0.0)
-    if biased:
-        made += tl.load(bias + j, mask=j < n, other=0.0).to(tl.float32)
+    made += base
     if added:
         made += tl.load(add + row * n + j, mask=j < n, other=0.0).to(tl.float32)
-    tl.store(out + row * n + j, made.to(out.dtype.element_ty), mask=j < n)
+    said = made.to(out.dtype.element_ty)
+    tl.store(out + row * n + j, said, mask=j < n)
+    if norm != "none":  # of a row as it was stored, which is one program's
+        said = said.to(tl.float32)
+        mean, by = spread(said, j, n, eps, norm)
+        tl.store(even + row * n + j, ((said - mean) * by * times + plus).to(out.dtype.element_ty), mask=j < n)
 
 
 def evened_(
@@ -169,14 +183,14 @@ def evened_(
     early: tl.constexpr,
 ) -> None:  # fmt: skip
     """The norm of one row, by itself: many programs would each have to make it again for all rows."""
+    row, i = tl.program_id(0).to(tl.int64), tl.arange(0, whole)
+    times, plus = gains(gain, shift, i, k, offset, gained, shifted)
     if early:
         gdc_launch_dependents()
         gdc_wait()
-    row, i = tl.program_id(0).to(tl.int64), tl.arange(0, whole)
     every = tl.load(x + row * k + i, mask=i < k, other=0.0).to(tl.float32)
     mean, by = spread(every, i, k, eps, norm)
-    made = normed(every, mean, by, gain, shift, i, k, offset, gained, shifted)
-    tl.store(out + row * k + i, made.to(out.dtype.element_ty), mask=i < k)
+    tl.store(out + row * k + i, ((every - mean) * by * times + plus).to(out.dtype.element_ty), mask=i < k)
 
 
 # ---------------------------------------------------------------- the likeliest
@@ -184,13 +198,17 @@ def evened_(
 
 def top_(
     logits: tl.tensor, barred: tl.tensor, tops: tl.tensor, places: tl.tensor, vocab: tl.constexpr, parts: tl.constexpr,
-    size: tl.constexpr,
+    size: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
     """The largest of one part of one row, the first of equals; no number at all counts as infinitely large."""
     b, p = tl.program_id(0).to(tl.int64), tl.program_id(1)
     j = p * size + tl.arange(0, size)
+    never = tl.load(barred + j, mask=j < vocab, other=1) != 0
+    if early:
+        gdc_launch_dependents()
+        gdc_wait()
     x = tl.load(logits + b * vocab + j, mask=j < vocab, other=-float("inf")).to(tl.float32)
-    x = tl.where(tl.load(barred + j, mask=j < vocab, other=1) != 0, -float("inf"), x)
+    x = tl.where(never, -float("inf"), x)
     x = tl.where(x != x, float("inf"), x)
     most = tl.max(x, 0)
     tl.store(tops + b * parts + p, most)
@@ -199,9 +217,12 @@ def top_(
 
 def say_(
     tops: tl.tensor, places: tl.tensor, said: tl.tensor, ids: tl.tensor, broken: tl.constexpr, parts: tl.constexpr,
-    few: tl.constexpr,
+    few: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
     """The largest of all parts, as what is said and as what is read next; `broken` where it is not finite."""
+    if early:
+        gdc_launch_dependents()
+        gdc_wait()
     b, p = tl.program_id(0).to(tl.int64), tl.arange(0, few)
     x = tl.load(tops + b * parts + p, mask=p < parts, other=-float("inf"))
     most = tl.max(x, 0)
@@ -212,5 +233,23 @@ def say_(
     tl.store(ids + b, tl.where(sound, place, 0).to(tl.int64))
 
 
-every = (single_, several_, gather_, evened_, top_, say_)
-single, several, gather, evened, top, say = (triton.jit(one) for one in every)
+# ---------------------------------------------------------------- a cache
+
+
+def begun_(
+    order: tl.tensor, real: tl.tensor, length: tl.tensor, next: tl.tensor, now: tl.tensor, slots: tl.tensor,
+    capacity: tl.constexpr, ring: tl.constexpr,
+) -> None:  # fmt: skip
+    """A slot for a row's new token. What comes after begins when this has ended, and so sees it without a wait."""
+    b = tl.program_id(0).to(tl.int64)
+    place = tl.load(length + b)
+    slot = place % capacity if ring else place
+    tl.store(slots + b, slot)
+    tl.store(order + b * capacity + slot, tl.load(now + b))
+    tl.store(real + b * capacity + slot, 1)
+    tl.store(length + b, place + 1)
+    tl.store(next + b, tl.load(next + b) + 1)
+
+
+every = (single_, several_, gather_, evened_, top_, say_, begun_)
+single, several, gather, evened, top, say, begun = (triton.jit(one) for one in every)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core.cache import Entry
+from regard.core.cache import Cache, Entry
 from regard.core.kernels import KERNELS, Ask, Plan
 from regard.core.layers import MLP, Attention, Block, Fused, Norm, Scope
 from regard.core.masks import CAUSAL, PADDING, And, Mask, Window
@@ -26,19 +26,30 @@ KINDS = (torch.bfloat16, torch.float16)
 Masks = dict[tuple[bool, bool], Mask]  # one for tokens with padding or without, with documents or without
 ACTIVATIONS = ("relu", "relu2", "silu", "gelu", "gelu_tanh", "quick_gelu")
 WIDEST = 32768  # inputs of a map that a program goes through
-TILE = {True: (256, 8), False: (64, 2)}  # slots that are looked at together, and warps: for few programs, for many
-LONG, PARTS = 2048, 4  # inputs from which on, of many rows, their sum is made in parts: else few programs would be busy
-CHUNK = 2048  # logits that are compared together
-PART, FEW = 1024, 256  # slots of a part, where there are too few rows and heads to keep a GPU busy
+AT_ONCE, LEAST = 132, 128  # programs that an H200 works on at once; inputs that each should have
+CHUNK = 1024  # logits that are compared together
+PART, FEW = 128, 256  # slots of a part, where there are too few rows and heads to keep a GPU busy
 
 
 def walk(x: Tensor, steps: list[Step], keep: list[Tensor] | None = None) -> Tensor:  # (B, 1, D)
     """Block after block, as `Trunk.walk` does it."""
     assert keep is None, "encoders keep what their layers made, and they take no steps"
-    quick = ready(x) and x.shape[1] == 1
-    for block, scope, past in steps:
-        x = stepped(block, x.contiguous(), scope, *past) if quick and fits(block, scope) else block(x, scope, *past)
+    quick, even = ready(x) and x.shape[1] == 1, None
+    for i, (block, scope, past) in enumerate(steps):
+        if quick and fits(block, scope):
+            x, even = stepped(block, x.contiguous(), even, scope, *past, then=opening(steps[i + 1 :], x))
+        else:
+            x, even = block(x, scope, *past), None
     return x
+
+
+def opening(steps: list[Step], x: Tensor) -> Norm | None:
+    """The norm that the next block begins with."""
+    for block, scope, past in steps[:1]:
+        if fits(block, scope) and not block.post_norm and attends(block.attn, scope, past[0], x):
+            norm: Norm = block.attn_norm  # type: ignore[assignment]
+            return norm
+    return None
 
 
 def plan(trunk: Trunk, x: Tensor, masks: Masks, q: Places, k: Places, place: Place | None) -> Plan:
@@ -60,24 +71,27 @@ def fits(block: Any, scope: Scope) -> bool:
     return type(block) is Block and block.residual and scope.watch is None and not block.training
 
 
-def stepped(block: Any, x: Tensor, scope: Scope, past: Any, across: Any) -> Tensor:
-    before, after = (None, True) if block.post_norm else (block.attn_norm, False)
+def stepped(
+    block: Any, x: Tensor, even: Tensor | None, scope: Scope, past: Any, across: Any, then: Norm | None
+) -> tuple[Tensor, Tensor | None]:
+    """x after a block, and what the norm `then` makes of it, if that was made on the way; so was `even` of x before."""
+    post, mlp = block.post_norm, block.mlp
+    plain = type(mlp) is MLP and mlp.activation in ACTIVATIONS and whole(mlp.up, x) and whole(mlp.down, x)
     if attends(block.attn, scope, past, x):
-        qkv = mapped(x, block.attn.qkv, before)
-        x = mapped(attended(block.attn, qkv, scope, past), block.attn.out, None, add=x)
-        x = block.attn_norm(x) if after else x
+        qkv = mapped(x if even is None else even, block.attn.qkv, None if post or even is not None else block.attn_norm)
+        soon = block.attn_norm if post else block.mlp_norm if plain and block.cross is None else None
+        x, even = summed(attended(block.attn, qkv, scope, past), block.attn.out, x, soon)
+        x, even = (block.attn_norm(x) if even is None else even, None) if post else (x, even)
     else:
-        x = block.add(x, block.attn, block.attn_norm, scope, past)
+        x, even = block.add(x, block.attn, block.attn_norm, scope, past), None
     if block.cross is not None and block.cross_norm is not None:
         x = block.add(x, block.cross, block.cross_norm, scope, across).contiguous()
-    mlp = block.mlp
-    if not (type(mlp) is MLP and mlp.activation in ACTIVATIONS and whole(mlp.up, x) and whole(mlp.down, x)):
-        made: Tensor = block.add(x, mlp, block.mlp_norm, scope)
-        return made
-    hidden = mapped(x, mlp.up, None if after else block.mlp_norm, act=mlp.activation, gated=mlp.gated)
-    x = mapped(hidden, mlp.down, None, add=x)
-    x = block.mlp_norm(x) if after else x
-    return x
+    if not plain:
+        return block.add(x, mlp, block.mlp_norm, scope), None
+    norm = None if post or even is not None else block.mlp_norm
+    hidden = mapped(x if even is None else even, mlp.up, norm, act=mlp.activation, gated=mlp.gated)
+    x, even = summed(hidden, mlp.down, x, block.mlp_norm if post else then)
+    return (block.mlp_norm(x) if even is None else even, None) if post else (x, even)
 
 
 def whole(part: Any, x: Tensor) -> bool:
@@ -114,11 +128,16 @@ def reach(mask: Mask) -> int | None:
 # ---------------------------------------------------------------- the loops, called
 
 
-def mapped(
-    x: Tensor, part: Fused, norm: Norm | None, *, act: str = "none", gated: bool = False, add: Tensor | None = None
-) -> Tensor:  # (B, 1, k) -> (B, 1, n)
-    """A map with the norm before it, and the activation, the gate and the sum after it."""
-    return product(x, part.weight, part.full_bias(), norm, act, gated, add)
+def mapped(x: Tensor, part: Fused, norm: Norm | None, act: str = "none", gated: bool = False) -> Tensor:
+    """A map with the norm before it, and the activation and the gate after it: (B, 1, k) -> (B, 1, n)."""
+    return product(x, part.weight, part.full_bias(), norm, act, gated)
+
+
+def summed(x: Tensor, part: Fused, add: Tensor, then: Norm | None) -> tuple[Tensor, Tensor | None]:
+    """A map, and what it is added to; and what a norm makes of that, where it is no more work."""
+    if len(x) == 1 or (parts := shares(len(x), part)) == 1:
+        return product(x, part.weight, part.full_bias(), add=add), None
+    return gathered(product(x, part.weight, parts=parts), part.full_bias(), add, then)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -129,33 +148,50 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def product(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, norm: Norm | None = None, act: str = "none",
-    gated: bool = False, add: Tensor | None = None,
+    gated: bool = False, add: Tensor | None = None, parts: int = 1,
 ) -> Tensor:  # fmt: skip
+    """W x + b with all that stands around it; in `parts`, sums over some of the inputs each: (parts, B, n)."""
     from regard.gpu import loops
 
     k, n, rows = weight.shape[1], len(weight) // (2 if gated else 1), x.shape[0]
-    out = x.new_empty(*x.shape[:-1], n)
+    out = x.new_empty(*x.shape[:-1], n) if parts == 1 else x.new_empty(parts, rows, n, dtype=torch.float32)
     after: dict[str, Any] = dict(n=n, k=k, biased=bias is not None, act=act, gated=gated, added=add is not None)
     if rows > 1:
         x = x if norm is None else evened(x, norm)
         bm, bn, bk, warps, stages = tiles(rows, n)
-        parts = PARTS if k >= LONG and n < 4 * LONG and act == "none" and not gated else 1
         after |= dict(parts=parts, bm=bm, bn=bn, bk=bk, num_warps=warps, num_stages=stages)
-        made = out if parts == 1 else x.new_empty(parts, rows, n, dtype=torch.float32)
         grid = -(-n // bn), -(-rows // bm), parts
-        loops.several[grid](x, weight, *given(x, bias, add), made, rows, **after, **early(x))
-        if parts > 1:
-            sizes = dict(n=n, biased=bias is not None, added=add is not None, parts=parts, size=1024)
-            loops.gather[rows, -(-n // 1024)](made, *given(x, bias, add), out, rows, **sizes, **early(x))
+        loops.several[grid](x, weight, *given(x, bias, add), out, rows, **after, **early(x))
         return out
     bn, bk, warps = tile(n, k)
     after |= dict(bn=bn // 2 if gated else bn, bk=bk, num_warps=warps)
-    norms = dict(eps=0.0, offset=0.0, norm="none", gained=False, shifted=False) if norm is None else facts(norm)
     gain, shift = (None, None) if norm is None else (norm.weight, norm.bias)
     loops.single[-(-n // after["bn"]), rows](
-        x, weight, *given(x, bias, gain, shift, add), out, whole=power(k), **after, **norms, **early(x)
+        x, weight, *given(x, bias, gain, shift, add), out, whole=power(k), **after, **facts(norm), **early(x)
     )
     return out
+
+
+def shares(rows: int, part: Fused) -> int:
+    """In how many parts a sum is made: as many as a GPU works on at once, for else much of it would be idle."""
+    n, k = part.weight.shape
+    bm, bn, *_ = tiles(rows, n)
+    programs = -(-n // bn) * -(-rows // bm)
+    return next(parts for parts in (4, 2, 1) if parts == 1 or (parts * programs <= AT_ONCE and k >= parts * LEAST))
+
+
+def gathered(sums: Tensor, bias: Tensor | None, add: Tensor, then: Norm | None) -> tuple[Tensor, Tensor | None]:
+    """Parts (parts, B, n) together with what they are added to (B, 1, n), and what the norm makes of that."""
+    from regard.gpu import loops
+
+    (parts, rows, n), out = sums.shape, torch.empty_like(add)
+    size, even = (1024, None) if then is None else (power(n), torch.empty_like(add))
+    gain, shift = (None, None) if then is None else (then.weight, then.bias)
+    sizes = dict(n=n, biased=bias is not None, added=True, parts=parts, size=size)
+    loops.gather[rows, -(-n // size)](
+        sums, *given(add, bias, add, gain, shift), out, *given(out, even), rows, **sizes, **facts(then), **early(add)
+    )
+    return out, even
 
 
 def evened(x: Tensor, norm: Norm) -> Tensor:
@@ -167,7 +203,9 @@ def evened(x: Tensor, norm: Norm) -> Tensor:
     return out
 
 
-def facts(norm: Norm) -> dict[str, Any]:
+def facts(norm: Norm | None) -> dict[str, Any]:
+    if norm is None:
+        return dict(eps=0.0, offset=0.0, norm="none", gained=False, shifted=False)
     kind, shifted = norm.c.kind, norm.bias is not None
     return dict(eps=norm.c.eps, offset=norm.c.offset, norm=kind, gained=norm.weight is not None, shifted=shifted)
 
@@ -180,7 +218,7 @@ def given(x: Tensor, *some: Tensor | None) -> list[Tensor]:
 def tile(n: int, k: int) -> tuple[int, int, int]:
     """Outputs and inputs that a program takes at a time, and its warps: the fastest, or nearly so, on an H200."""
     if k >= 2048:
-        return (4, 2048, 4) if k <= 4096 else (4, 1024, 4)
+        return (2, 2048, 4) if k <= 4096 else (4, 1024, 4)
     if n >= 3072:
         return 8, 256, 4
     return (4, power(k), 4) if k <= 1024 else (4, 2048, 8)
@@ -190,8 +228,8 @@ def tiles(rows: int, n: int) -> tuple[int, int, int, int, int]:
     """Rows, outputs and inputs, warps, and loads in flight."""
     bm = 16 if rows <= 16 else 32 if rows <= 32 else 64
     if n >= 16384:
-        return bm, 64, 64, 4, 3
-    return (bm, 64, 128, 4, 5) if n >= 4096 else (bm, 32, 128, 4, 5)
+        return bm, 128, 64, 4, 3
+    return (bm, 64, 128, 4, 5) if n > 4096 else (bm, 32, 128, 4, 5)
 
 
 def said(logits: Tensor, barred: Tensor, ids: Tensor, broken: int) -> Tensor:  # (B, V), (V,) -> (B,)
@@ -202,9 +240,24 @@ def said(logits: Tensor, barred: Tensor, ids: Tensor, broken: int) -> Tensor:  #
     parts = -(-vocab // CHUNK)
     tops, places = logits.new_empty(rows, parts, dtype=torch.float32), ids.new_empty(rows, parts)
     chosen = ids.new_empty(rows)
-    loops.top[rows, parts](logits, barred, tops, places, vocab=vocab, parts=parts, size=CHUNK, num_warps=4)
-    loops.say[(rows,)](tops, places, chosen, ids, broken=broken, parts=parts, few=power(parts), num_warps=1)
+    sizes = dict(vocab=vocab, parts=parts, size=CHUNK, num_warps=4)
+    loops.top[rows, parts](logits, barred, tops, places, **sizes, **early(ids))
+    few = dict(parts=parts, few=power(parts), num_warps=1)
+    loops.say[(rows,)](tops, places, chosen, ids, broken=broken, **few, **early(ids))
     return chosen
+
+
+def begun(cache: Cache, tokens: Places) -> tuple[Tensor, Places]:
+    """As `Cache.begin`: a slot for each row's new token."""
+    full = cache.used >= cache.capacity and not cache.reach
+    if not (AT_HAND and cache.length.is_cuda) or cache.fresh or full or tokens.count > 1 or tokens.real is not None:
+        return Cache.begin(cache, tokens)
+    from regard.gpu import loops
+
+    slots, tables = torch.empty_like(tokens.order), (cache.order, cache.real, cache.length, cache.next)
+    loops.begun[(len(slots),)](*tables, tokens.order.contiguous(), slots, cache.capacity, cache.reach > 0, num_warps=1)
+    cache.used += 1
+    return slots, Places(order=cache.order, real=cache.real)
 
 
 def attended(attn: Attention, qkv: Tensor, scope: Scope, past: Entry) -> Tensor:  # (B, 1, H·d)
@@ -217,8 +270,8 @@ def attended(attn: Attention, qkv: Tensor, scope: Scope, past: Entry) -> Tensor:
     window, heads = reach(ask.mask) or 0, attn.heads
     turn = 0 if place.cos is None else 2 * place.cos.shape[-1]
     cos, sin = (qkv if one is None else one.contiguous() for one in (place.cos, place.sin))
-    size, warps = TILE[rows * groups < FEW] if heads == groups else (64, 4)
-    part = PART if rows * groups < FEW else capacity
+    size, warps, ahead = seats(rows * groups, d) if heads == groups else (64, 4, 3)
+    part = max(PART, power(capacity) // 64) if rows * groups < FEW else capacity
     parts = -(-capacity // part)
     out = qkv.new_empty(rows, 1, heads * d)
     sums = out if parts == 1 else qkv.new_empty(rows, heads, parts, d, dtype=torch.float32)
@@ -228,13 +281,22 @@ def attended(attn: Attention, qkv: Tensor, scope: Scope, past: Entry) -> Tensor:
         0 if place.cos is None or place.cos.shape[0] == 1 else place.cos.shape[-1] * place.cos.shape[-2], sums, tops,
         totals, scale=attn.scale, heads=heads, groups=groups, d=d, wide=power(d),
         many=1 if heads == groups else max(16, power(heads // groups)), capacity=capacity, window=window,
-        ring=window >= 0, turn=turn, near=place.interleaved, parts=parts, part=part, size=size, num_warps=warps,
-        **early(qkv),
+        ring=window >= 0, turn=turn, near=place.interleaved, parts=parts, part=part, size=size, ahead=ahead,
+        num_warps=warps, **early(qkv),
     )  # fmt: skip
     if parts > 1:
         shape = dict(d=d, wide=power(d), parts=parts, few=power(parts))
         attention.join[(rows * heads,)](sums, tops, totals, out, **shape, **early(out))
     return out
+
+
+def seats(programs: int, d: int) -> tuple[int, int, int]:
+    """Slots that are looked at together, warps, and loads in flight. A thread holds 64 sums; or 32, where there would
+    not be room for all programs at once."""
+    more = max(1, power(d) // 64)
+    if programs < FEW:
+        return max(16, 128 // more), 4, 1
+    return (32 if programs <= 8 * AT_ONCE else 16), min(16, more), 2
 
 
 def early(x: Tensor) -> dict[str, bool]:
