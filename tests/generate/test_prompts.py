@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
 from regard import config as C
@@ -32,6 +32,7 @@ words = some.text(some.characters(blacklist_categories=["Cs"]), max_size=9)
 
 
 @settings(deadline=None, max_examples=300)
+@example([{"text": "-", "label": ""}, {"text": "", "label": ""}], ("{label}|{text}", "---"))  # between begins in a text
 @given(some.lists(some.fixed_dictionaries({"text": words, "label": words}), min_size=1, max_size=3),
        some.sampled_from([("{text}={label}", ";"), ("Q: {text}\nA: {label}.", "\n\n"), ("{{{text}}} -> {label}", "\n"),
                           ("{label}|{text}", "---")]))  # fmt: skip

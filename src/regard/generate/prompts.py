@@ -51,7 +51,8 @@ class Template:
         """One example, which `parse` makes the same fields of."""
         values = {name: value_of(record, name, where) for name in self.fields}
         text = "".join(literal + ("" if name is None else values[name]) for literal, name in self.parts)
-        if self.parse(text) != [values]:
+        ends = (text + self.between).index(self.between)  # a mark that began in the text would end it too soon
+        if ends < len(text) or self.parse(text) != [values]:
             raise DataError(f"{where}: its fields cannot be told apart from {self.form!r} and {self.between!r} around "
                             "them; choose another form, or other marks between")  # fmt: skip
         return text
