@@ -1,4 +1,4 @@
-"""The walk through a trunk's blocks where every row has one new token: five loops a block instead of twenty.
+"""The walk through a trunk's blocks where every row has one new token: five loops a block, or seven, instead of thirty.
 
     norm, q k v ──► rotate, into the cache, attend ──► out, + x ──► norm, up, activation ──► down, + x
 
