@@ -121,3 +121,7 @@ def test_the_script_fails_on_an_offence_and_says_where(plant, tmp_path, capsys):
 
 def test_no_room_is_named_twice():
     assert len(set(ROOMS)) == len(ROOMS)
+
+
+def test_the_core_is_read_in_one_sitting():
+    assert sum(len(path.read_text(encoding="utf8").splitlines()) for path in PACKAGE.glob("core/*.py")) <= 1800

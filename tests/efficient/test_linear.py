@@ -177,7 +177,7 @@ def test_numbers_that_a_kernel_does_not_take_are_refused(said):
 # ---------------------------------------------------------------- performer
 
 
-@pytest.mark.spec("S118")
+@pytest.mark.spec("S066", "S118")
 def test_random_features_are_an_unbiased_estimate_of_the_exponential():
     d, many, draws = 7, 28, 600
     q, k = torch.randn(2, d, dtype=torch.float64) * 0.3
@@ -206,7 +206,7 @@ def mean_error(features, scale):
     return sum(relative_error(features, scale, seed) for seed in range(5)) / 5
 
 
-@pytest.mark.spec("S118")
+@pytest.mark.spec("S066", "S118")
 def test_the_error_falls_as_the_root_of_the_features_and_stays_bad_at_unit_scale():
     few, more, most = (mean_error(m, 0.5) for m in (256, 1024, 4096))
 

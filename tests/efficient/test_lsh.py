@@ -39,7 +39,7 @@ def hashed(q, v, ask, size, rounds=2):
     return through("lsh", q, torch.full_like(q, math.nan), v, ask, Turns(size, rounds, D), SCALE)
 
 
-@pytest.mark.spec("S119")
+@pytest.mark.spec("S064", "S119")
 @pytest.mark.parametrize("rounds", [1, 4])
 @pytest.mark.parametrize("text", ["everything", "causal", "causal & window(3)", "padding"])
 def test_one_bucket_is_dense_attention_with_one_vector_for_q_and_k(text, rounds):
@@ -55,7 +55,7 @@ def test_one_bucket_is_dense_attention_with_one_vector_for_q_and_k(text, rounds)
         assert_near(ours, theirs, GRADIENT)
 
 
-@pytest.mark.spec("S119")
+@pytest.mark.spec("S064", "S119")
 def test_one_bucket_is_what_transformers_computes_for_a_short_text():
     from transformers import ReformerConfig
     from transformers.models.reformer.modeling_reformer import LSHSelfAttention

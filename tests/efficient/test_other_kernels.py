@@ -54,7 +54,7 @@ def identity(count):
     return own
 
 
-@pytest.mark.spec("S117")
+@pytest.mark.spec("S065", "S117")
 def test_linformer_that_mixes_nothing_is_attention():
     q, k, v = heads_of(K, K)
     ask = asking("everything", row(K))
@@ -62,7 +62,7 @@ def test_linformer_that_mixes_nothing_is_attention():
     assert_same(through("linformer", q, k, v, ask, identity(K)), through("reference", q, k, v, ask), (q, k, v))
 
 
-@pytest.mark.spec("S117")
+@pytest.mark.spec("S065", "S117")
 def test_linformer_is_attention_to_mixed_keys():
     q, k, v = heads_of(K, K, heads=6, groups=2)
     own, ask = Mix(3, K), asking("everything", row(K))
@@ -84,7 +84,7 @@ def test_linformer_never_feels_padding():
     assert not out[1].any()
 
 
-@pytest.mark.spec("S117")
+@pytest.mark.spec("S065", "S117")
 def test_the_weights_of_linformer_grow_with_the_length_times_what_is_left():
     assert sum(weight.numel() for weight in layer("linformer(5, 31)").own.parameters()) == 2 * 5 * 31
     learned = layer("linformer(5)", position=C.Learned(length=17))

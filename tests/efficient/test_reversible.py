@@ -40,7 +40,7 @@ def reversible(**said):
     return model(kind="reversible", **({"mask": "causal", "depth": 4} | said))
 
 
-@pytest.mark.spec("S119")
+@pytest.mark.spec("S064", "S119")
 @pytest.mark.parametrize("dtype, within", [(torch.float64, 1e-10), (torch.float32, 1e-4)])
 def test_gradients_by_walking_back_are_those_of_what_was_kept(dtype, within, monkeypatch):
     assert_same(reversible(depth=7).to(dtype), monkeypatch, within, ids_of(B, N))
@@ -113,7 +113,7 @@ def kept(depth):
     return sum(sizes.values())
 
 
-@pytest.mark.spec("S119")
+@pytest.mark.spec("S064", "S119")
 def test_what_is_kept_does_not_grow_with_the_depth():
     assert kept(2) == kept(12)
 

@@ -175,7 +175,7 @@ def shuffled(nodes, given, order):
     return nodes[:, order], rest | {"edges": rest["edges"][:, :, order]}
 
 
-@pytest.mark.spec("S134")
+@pytest.mark.spec("S068", "S134")
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_the_order_of_nodes_changes_no_answer_about_the_graph(name):
     front, trunk = STRUCTURES[name]
@@ -380,7 +380,7 @@ def pair(tags, front):
 
 
 @pytest.mark.slow
-@pytest.mark.spec("S134")
+@pytest.mark.spec("S068", "S134")
 @pytest.mark.parametrize("tags, front, trunk", [
     (ALIKE, C.Graph(tags=1, walks=4), {"mask": "everything"}),  # a walk is back after three steps, or is not
     (OTHERS, C.Graph(tags=2), {"mask": "edges"}),

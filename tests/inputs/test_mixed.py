@@ -24,7 +24,7 @@ def pair(rows=2, words=N):
     return torch.randn(rows, 3, 12, 12), torch.randint(1, V, (rows, words))
 
 
-@pytest.mark.spec("S083")
+@pytest.mark.spec("S083", "S137")
 def test_196_tokens_of_a_picture_and_20_of_a_text_are_216_that_look_at_each_other():
     model = regard.build(C.Transformer(
         embed=C.Mixed(seen=C.Patches(size=16, image=224, cls=False), text=C.Embed(vocab=V)),

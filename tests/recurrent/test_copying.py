@@ -35,7 +35,7 @@ def right(run, length):
 
 
 @pytest.mark.slow
-@pytest.mark.spec("S127")
+@pytest.mark.spec("S069", "S127")
 def test_an_alignment_copies_words_of_every_length():
     run = learnt("bahdanau", 600)
 
@@ -53,7 +53,7 @@ def test_the_alignment_of_a_copy_is_the_diagonal():
 
 
 @pytest.mark.slow
-@pytest.mark.spec("S126")
+@pytest.mark.spec("S069", "S126")
 def test_one_vector_holds_short_words_and_loses_long_ones():
     run = learnt("fixed-vector", 600)
     short, middle, long = (right(run, length) for length in (2, 5, LONGEST))

@@ -100,6 +100,7 @@ def test_a_model_is_asked_once_a_text(place):
     assert objective.answers(asked, batch)["loss"] == logits.argmax(-1).tolist()
 
 
+@pytest.mark.spec("S168")
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_pair_is_told_apart_by_its_segments(side):
     asked = model(C.Pooled(out=2))
