@@ -13,10 +13,10 @@ from torch.testing import assert_close
 
 from regard import config as C
 from regard.config.reader import make
-from regard.core.model import Transformer
 from regard.core.positions import Buckets, OneHot, Rotary, Sinusoidal, sinusoid, slopes, turn
 from regard.core.tokens import Places, Spot, Tokens, line, raster
 from regard.core.watch import looking
+from regard.generate.model import Transformer  # the core's, and what can be done with it besides
 
 B, N, D, H, V = 2, 7, 12, 3, 19
 WIDE = 512  # the width of the original Transformer

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -216,15 +215,6 @@ class Transformer(nn.Module):
         leaves = [leaf for each in self.trunk.masks for leaf in each[False, False].leaves]
         cache.first = max((leaf.length for leaf in leaves if isinstance(leaf, Prefix)), default=0)
         return cache
-
-    def extend(self, *lengths: int) -> None:
-        """Stretch the trunk's learned positions to other lengths, in the tables and in the config."""
-        if not isinstance(self.c.trunk.position, config.Learned):
-            raise ValueError(f"extend: trunk.position is {self.c.trunk.position.kind!r}; only learned ones stretch")
-        self.trunk.position.extend(*lengths)
-        position = replace(self.c.trunk.position, length=lengths if len(lengths) > 1 else lengths[0])
-        self.trunk.position.c, self.trunk.c = position, replace(self.trunk.c, position=position)
-        self.c = replace(self.c, trunk=self.trunk.c)
 
     def addresses(self) -> Iterator[str]:
         for name in ("encoder_embed", "encoder", "embed", "trunk"):

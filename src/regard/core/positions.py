@@ -150,16 +150,6 @@ class Learned(Position):
         each = [F.embedding(at[..., axis], table) for axis, table in enumerate(self.tables)]
         return each[0] if len(each) == 1 else torch.cat(each, -1)
 
-    @torch.no_grad()
-    def extend(self, *lengths: int) -> None:
-        """Stretch the table of each axis to another length by linear interpolation."""
-        if len(lengths) != len(self.tables):
-            raise ValueError(f"extend: {len(lengths)} lengths were given for {len(self.tables)} axes")
-        for axis, length in enumerate(lengths):
-            head, body = self.tables[axis][: self.c.offset], self.tables[axis][self.c.offset :]
-            body = F.interpolate(body.mT[None], size=length, mode="linear", align_corners=True)[0].mT
-            self.tables[axis] = nn.Parameter(torch.cat([head, body]))
-
 
 class OneHot(Position):
     """The place itself, set beside the vector; a linear map can read it back exactly."""

@@ -25,7 +25,7 @@ from regard.generate.speculate import AHEAD, Speculation, ahead
 from regard.generate.speech import Completion, Speech, ranked
 from regard.generate.spelling import Spelt
 from regard.generate.towers import Towers
-from regard.inputs.resolution import image_of, resize
+from regard.inputs.resolution import extend
 
 if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that needs them
     from regard.generate.align import Alignment
@@ -56,11 +56,8 @@ class Transformer(Spelt, core.Transformer):
         self.manner: Manner = PLAIN  # how it wants to speak, unless it is asked otherwise
 
     def extend(self, *lengths: int) -> None:
-        """Stretch learned places to other lengths; those of patches behind a first token are a picture, not a line."""
-        embed, learned = self.c.embed, isinstance(self.c.trunk.position, config.Learned)
-        if learned and len(lengths) == 1 and isinstance(embed, config.Patches) and embed.cls:
-            return resize(self, image_of(embed, lengths[0]))
-        return super().extend(*lengths)
+        """Stretch learned positions to other lengths, in the tables and in the config."""
+        extend(self, *lengths)
 
     @overload
     def generate(self, prompt: str, **settings: Any) -> str: ...

@@ -33,6 +33,23 @@ def resize(model: Transformer, image: int) -> None:
     model.embed.c, model.c = new, replace(model.c, embed=new)
 
 
+def extend(model: Transformer, *lengths: int) -> None:
+    """Stretch the trunk's learned positions to other lengths, in the tables and in the config."""
+    embed, position = model.c.embed, model.c.trunk.position
+    if not isinstance(position, config.Learned):
+        raise ValueError(f"extend: trunk.position is {position.kind!r}; only learned ones stretch")
+    if len(lengths) == 1 and isinstance(embed, config.Patches) and embed.cls:
+        return resize(model, image_of(embed, lengths[0]))  # those of patches behind a first token are a picture
+    table = model.trunk.position
+    if len(lengths) != len(table.tables):
+        raise ValueError(f"extend: {len(lengths)} lengths were given for {len(table.tables)} axes")
+    for axis, length in enumerate(lengths):
+        table.tables[axis] = nn.Parameter(longer(table.tables[axis].detach(), position.offset, length))
+    position = replace(position, length=lengths if len(lengths) > 1 else lengths[0])
+    table.c, model.trunk.c = position, replace(model.trunk.c, position=position)
+    model.c = replace(model.c, trunk=model.trunk.c)
+
+
 def image_of(c: config.Patches, length: int) -> int:
     """The pixels a side of images whose patches, and the learned tokens before them, are so many."""
     side = math.isqrt(max(0, length - c.cls))
@@ -57,7 +74,7 @@ def stretch(model: Transformer, old: Any, new: Any) -> None:
     """Learned places of the trunk over the new grid."""
     table, side = model.trunk.position, getattr(new, "side", round(new.count**0.5))
     if len(table.lengths) == 2:
-        return model.extend(side, side)
+        return extend(model, side, side)
     if not getattr(new, "cls", False) or table.lengths != (old.count,):
         raise ValueError(f"resize: {table.lengths[0]} places in a line do not say which is above which; one more than "
                          f"the grid of {old.count - int(getattr(old, 'cls', False))} has does")  # fmt: skip
@@ -66,6 +83,12 @@ def stretch(model: Transformer, old: Any, new: Any) -> None:
     table.c = replace(table.c, length=new.count)
     model.trunk.c = replace(model.trunk.c, position=table.c)
     model.c = replace(model.c, trunk=model.trunk.c)
+
+
+def longer(places: Tensor, first: int, length: int) -> Tensor:
+    """(first + n, D) -> (first + length, D): the `first` places stay, the others are interpolated along a line."""
+    line = F.interpolate(places[first:].mT[None], size=length, mode="linear", align_corners=True)[0].mT
+    return torch.cat([places[:first], line])
 
 
 def larger(places: Tensor, first: int, side: int) -> Tensor:
