@@ -63,19 +63,6 @@ def test_both_ways_is_a_cell_from_each_end(kind):
     assert_close(cell(x)[0], torch.cat([forward, back], -1))
 
 
-@pytest.mark.parametrize("both", [False, True])
-def test_an_lstm_is_whole_where_a_cpu_cannot_halve_it(both):
-    cell, x = Cell("lstm", 6, 8, both), torch.randn(3, 5, 6)
-    real, state = torch.arange(5) < torch.tensor([[5], [2], [4]]), None if both else [torch.randn(3, 8)] * 2
-    cell.whole = True
-    with torch.autocast("cpu", torch.bfloat16):
-        mixed, after = cell(x.bfloat16(), real, state)
-    plain, then = cell(x.bfloat16().float(), real, state)
-
-    assert mixed.dtype == torch.float32 and torch.equal(mixed, plain)
-    assert all(torch.equal(one, other) for one, other in zip(after, then, strict=True))
-
-
 def test_an_lstm_begins_by_forgetting_little():
     bias = Cell("lstm", WIDE, D).rnn
     enter, forget, content, out = (bias.bias_ih_l0 + bias.bias_hh_l0).chunk(4)

@@ -40,6 +40,18 @@ def working(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
 
 
+# bf16 products: an x86 CPU without instructions for them emulates them, a hundred times slower; oneDNN knows the others
+EMULATED = torch.cpu._is_avx2_supported() and not (
+    torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())  # fmt: skip
+ONEDNN_BF16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+CPU_BF16 = ONEDNN_BF16 and not EMULATED
+
+
+def product_dtype(device: str) -> torch.dtype:
+    """What precision "mixed" multiplies in on a kind of device: bf16, or fp32 on a CPU that would emulate bf16."""
+    return torch.bfloat16 if device != "cpu" or CPU_BF16 else torch.float32
+
+
 class Norm(nn.Module):
     """(x - mean) / sqrt(variance + eps), or x / sqrt(mean square + eps); then gain and bias, if it has them."""
 

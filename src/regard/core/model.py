@@ -12,7 +12,7 @@ from regard import config
 from regard.core.cache import Cache
 from regard.core.init import initialise
 from regard.core.kernels import KERNELS, Ask, Plan, plan
-from regard.core.layers import Block, Norm, Scope, working
+from regard.core.layers import Block, Norm, Scope, product_dtype, working
 from regard.core.masks import DOCUMENTS, EVERYTHING, PADDING, Mask, Prefix, mask
 from regard.core.positions import Place, position
 from regard.core.tokens import Places, Tokens
@@ -154,6 +154,7 @@ class Transformer(nn.Module):
         self.head = HEADS[c.head.kind](c.head, c.trunk, self.embed)
         self.lookers: tuple[Looker, ...] = ()
         self.where = ""
+        self.products: torch.dtype | None = None  # of precision "mixed": as the device has it, unless a run says
         for part in (self.head, self.embed, self.encoder_embed or self.embed):  # a tied table begins as an embedding
             initialise(part, c.init, c.trunk)
         if c.precision == "bf16":
@@ -168,7 +169,7 @@ class Transformer(nn.Module):
         What else is `given` goes there too: of a text real, document, segment. Tokens of your own need no front end.
         """
         device = (ids.x if isinstance(ids, Tokens) else ids).device.type
-        with torch.autocast(device, torch.bfloat16) if self.c.precision == "mixed" else nullcontext():
+        with nullcontext() if (kind := self.autocast()) is None else torch.autocast(device, kind):
             watch = Watch(self.lookers, self.where) if self.lookers else None
             memory, layers = self.read(source, source_real, cache, watch)
             start = None if cache is None or cache.fresh else cache.next
@@ -176,6 +177,12 @@ class Transformer(nn.Module):
             inner = None if watch is None else watch.at("trunk")
             out = self.head(self.trunk(ids, memory=memory, layers=layers, cache=cache, watch=inner))
             return watch.see("logits", out) if watch is not None and isinstance(out, Tensor) else out
+
+    def autocast(self) -> torch.dtype | None:
+        """What weights in fp32 are multiplied in under precision "mixed"; None where in their own type."""
+        weight = next(self.parameters())
+        kind = self.products or product_dtype(weight.device.type)
+        return kind if self.c.precision == "mixed" and weight.dtype == torch.float32 != kind else None
 
     def embedded(self, front: str, x: Tensor | Tokens, watch: Watch | None, **given: Any) -> Any:
         """Raw data as Tokens by one of our front ends, which may have trunks of its own to look into."""
@@ -209,7 +216,7 @@ class Transformer(nn.Module):
 
     def cache(self, batch: int, capacity: int) -> Cache:
         """Room for `capacity` tokens in each of `batch` rows, to be given to forward again and again."""
-        like = next(self.parameters()).new_empty(0, dtype=torch.bfloat16 if self.c.precision == "mixed" else None)
+        like = next(self.parameters()).new_empty(0, dtype=self.autocast())
         entries = self.trunk.entries(batch, capacity, like)
         cache = Cache(entries, batch, capacity, self.encoder is not None, like)
         leaves = [leaf for each in self.trunk.masks for leaf in each[False, False].leaves]

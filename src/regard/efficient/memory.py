@@ -68,7 +68,7 @@ def memory(model: Any, batch: int, length: int) -> Memory:
     position = model.c.trunk.position.kind
     if position in ("learned", "onehot"):
         raise ValueError(f"trunk.position {position!r} ends, and a text in segments does not; choose rotary or another")
-    like = next(model.parameters()).new_empty(0, dtype=torch.bfloat16 if model.c.precision == "mixed" else None)
+    like = next(model.parameters()).new_empty(0, dtype=model.autocast())
     entries = model.trunk.entries(batch, length, like)
     last = [Remembered(entry.k, entry.v) if isinstance(entry, Entry) else entry for entry in entries]
     return Memory(last, batch, length, model.encoder is not None, like)

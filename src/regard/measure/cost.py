@@ -10,10 +10,10 @@ from regard.core.masks import mask
 from regard.efficient.local import reach
 from regard.measure.activations import Activations, at, everywhere, held, paths
 from regard.measure.complexity import Layer, complexity
-from regard.measure.devices import device
+from regard.measure.devices import chip, device
 from regard.measure.fit import Fit, Load
 from regard.measure.flops import Flops, flops
-from regard.measure.ghost import Config, outline
+from regard.measure.ghost import Config, outline, precision_here
 from regard.measure.growth import Growth, Share, growth, share, spoken
 from regard.measure.lengths import SIZED, checked, longest, unit
 from regard.measure.memory import Cache, Memory, Optimizer, cache, counted_memory, largest_block, parameter_memory
@@ -98,6 +98,7 @@ def estimate(
         raise TypeError(f"estimate takes a config or a model, got {c!r}; regard.preset('gpt2') is a config")
     positive(batch=batch, ranks=ranks, context=context)
     context, terms = checked(c, context), terms or Terms()
+    c = precision_here(c, chip()) if terms.device == "here" else c
     countable(c, batch, context)
     shape = outline(c)
     kept = c if terms.device in (None, "here") else everywhere(c, drawn_apart)

@@ -4,6 +4,7 @@
 a real device: under `ghost.mode` it runs forward, chooses its kernels and keeps what autograd would keep.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import regard.efficient  # kernels, front ends and heads enter themselves in the
 import regard.inputs
 import regard.recurrent  # noqa: F401
 from regard import config
+from regard.core.layers import product_dtype
 from regard.core.model import Transformer
 from regard.heads import Towers
 from regard.inputs.senses import SENSES, sense
@@ -48,6 +50,8 @@ class Ghost:
                 setattr(module, name, known[id(weight)])  # a recurrent layer keeps a list of its weights besides
             for name, buffer in module.named_buffers(recurse=False):
                 module._buffers[name] = self.empty(*buffer.shape, dtype=buffer.dtype)
+            if isinstance(module, Transformer):
+                module.products = torch.bfloat16  # on any machine; `precision_here` asks what this one makes of "mixed"
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         with self.mode:
@@ -82,6 +86,15 @@ class Ghost:
         if c.encoder is not None:
             given["source"] = self.reads(c.encoder.embed or c.embed, batch, context)["ids"]
         return self.model(given.pop("ids"), **given)
+
+
+def precision_here(c: Config, device: str) -> Config:
+    """The config as a device of this machine computes it: "mixed" is fp32 on a CPU without bf16 products."""
+    if c.precision != "mixed" or product_dtype(device) != torch.float32:
+        return c
+    if isinstance(c, config.Towers):
+        return replace(c, towers=tuple(replace(each, precision="fp32") for each in c.towers))
+    return replace(c, precision="fp32")
 
 
 def blank(front: Any, context: int) -> dict[str, Tensor]:

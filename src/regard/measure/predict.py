@@ -7,7 +7,7 @@ from pathlib import Path
 from regard import config
 from regard.measure import floor
 from regard.measure.flops import flops
-from regard.measure.ghost import outline
+from regard.measure.ghost import outline, precision_here
 from regard.measure.lengths import checked
 from regard.measure.machine import AGAIN, Machine, here, machine
 from regard.measure.memory import Optimizer, parameter_memory
@@ -58,6 +58,7 @@ def predict(
     """
     context, optimizer, said = checked(c, context), optimizer or config.AdamW(), list[str]()
     place = str(device.about["device"]) if isinstance(device, Machine) else device
+    c = c if isinstance(device, Machine) else precision_here(c, place)
     asked, moves = work(c, batch, context, here(place), compiled, recompute), moving(c, optimizer)
     shape = outline(c)
     held = parameter_memory(shape, optimizer)

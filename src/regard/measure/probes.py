@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
+from regard.core.layers import product_dtype
 from regard.core.model import Transformer
 from regard.measure.record import FRESH, Charge, Record
 from regard.measure.work import loss, step
@@ -64,7 +65,7 @@ def sizes(device: str) -> Sizes:
 def probes(device: str) -> Iterator[tuple[Charge, Call]]:
     """What is to be timed, and what it is timed as."""
     yield from besides(device)
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in {torch.float32: 0, product_dtype(device): 0}:  # emulated products are never asked for
         for call in operations(device, dtype):
             yield charge(call), call
 
@@ -135,7 +136,8 @@ def update(weights: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> Non
 
 def steps(device: str) -> Iterator[tuple[config.Transformer, int, int, Call]]:
     """Small models and larger ones, in fp32 and mixed: their configs, batch and context, and a step of each."""
-    for precision in ("fp32", "mixed"):
+    precisions: tuple[Literal["fp32", "mixed"], ...] = ("fp32", "mixed")
+    for precision in precisions[: 1 if product_dtype(device) == torch.float32 else 2]:
         for dim, vocab, batch, context in MODELS.get(device, MODELS["cpu"]):
             c = gpt(dim, vocab, context, precision)
             model = Transformer(c).to(device)

@@ -40,7 +40,7 @@ class Cell(nn.Module):
 
     def __init__(self, kind: str, incoming: int, dim: int, both: bool = False) -> None:
         super().__init__()
-        self.kind, self.dim, self.both, self.whole = kind, dim, both, kind == "lstm" and not sixteen()
+        self.kind, self.dim, self.both = kind, dim, both
         self.rnn = CELLS[kind](incoming, dim // 2 if both else dim, batch_first=True, bidirectional=both)
         if kind == "lstm":
             remember(self.rnn)
@@ -50,12 +50,6 @@ class Cell(nn.Module):
         return [torch.zeros(batch, self.dim, device=like.device) for _ in range(1 + (self.kind == "lstm"))]
 
     def forward(self, x: Tensor, real: Tensor | None = None, state: State | None = None) -> tuple[Tensor, State]:
-        if self.whole and x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-            with torch.autocast("cpu", enabled=False):
-                return self.read(x.float(), real, state)
-        return self.read(x, real, state)
-
-    def read(self, x: Tensor, real: Tensor | None, state: State | None) -> tuple[Tensor, State]:
         begun = None if state is None else self.given(state, x.dtype)
         if real is None:
             return self.made(*self.rnn(x, begun))
@@ -78,11 +72,6 @@ class Cell(nn.Module):
     def made(self, out: Tensor, last: Any) -> tuple[Tensor, State]:
         parts = last if self.kind == "lstm" else (last,)
         return out, [part.transpose(0, 1).flatten(1).float() for part in parts]
-
-
-def sixteen() -> bool:
-    """Whether this CPU can do what autocast asks of an LSTM: without AVX-512, torch fails there instead of going on."""
-    return not torch.backends.mkldnn.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from regard import config
@@ -37,6 +38,7 @@ def save(run: Run, path: Path, more: dict[str, Any] | None = None) -> Path:
     """Write a checkpoint, whole or not at all. All ranks take part, and the first one writes."""
     state = {"format": FORMAT, "step": run.step, "seconds": run.seconds, "log": 0, "samples": 0,
              "text": run.digest, "recipe": said(run), "regard": config.VERSION, "surroundings": {}, "ended": run.ended,
+             "products": str(run.products).removeprefix("torch."), "compile_seconds": run.compile_seconds,
              **(more or {})}  # fmt: skip
 
     model = savable(run)
@@ -116,6 +118,8 @@ def load(run: Run, path: Path) -> dict[str, Any]:
     if run.carry is not None:
         run.carry.load(hub.tensors_from(inner / "carry.safetensors"))
     run.step, run.seconds, run.ended = state["step"], state["seconds"], bool(state.get("ended"))
+    run.compile_seconds = float(state.get("compile_seconds") or 0.0)
+    run.multiply_in(torch.float32 if state.get("products") == "float32" else torch.bfloat16)
     return state
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from regard import measure
@@ -18,13 +19,19 @@ def described(run: Run) -> dict[str, Any]:
     assert run.recipe is not None
     c, model, device = run.recipe.train, run.recipe.model, run.device.type
     rows, parameters = c.rows, sum(weight.numel() for weight in run.model.parameters())
-    known = {"precision": c.precision, "seed": c.seed, "parameters": parameters, "trained": trained(run.model)}
+    known = {"precision": precision_used(run), "seed": c.seed, "parameters": parameters, "trained": trained(run.model)}
     if not measure.tellable(model):
         return {**known, "kernels": [], "predicted": {}}
     bill = measure.predict(model, batch=rows, context=c.context, optimizer=c.optimizer, accumulate=c.accumulate,
                            device=device, compiled=compiled(run), recompute=c.recompute)  # fmt: skip
     kernels = [f"{where} {plan}" for where, plan in measure.plans(model, c.context, batch=rows, device=device)]
     return {**known, "kernels": kernels, "predicted": predicted(bill, device, compiled(run))}
+
+
+def precision_used(run: Run) -> str:
+    """The policy, and what it comes to where a CPU has no 16-bit products."""
+    wished = run.settings.precision
+    return "fp32 (mixed, on a CPU without bf16)" if wished == "mixed" and run.products == torch.float32 else wished
 
 
 def trained(model: nn.Module) -> int:

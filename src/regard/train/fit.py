@@ -9,9 +9,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from regard import config
 from regard.config import reader
 from regard.config.errors import unwritable
+from regard.core.layers import product_dtype
 from regard.hub import folder as hub
 from regard.train import board, checkpoint
 from regard.train.alone import alone
@@ -123,6 +127,9 @@ def restored(
     now = around(run)
     start: dict[str, Any] = {"log": 0, "samples": 0, "surroundings": now}
     state = start if newest is None else checkpoint.load(run, newest)
+    if run.products != torch.float32 == product_dtype(run.device.type) and has_lstm(run.model):
+        run.multiply_in(torch.float32)
+        notes.append("its LSTM cannot be computed in bf16 on this CPU: in fp32 from here on, so the bits differ")
     if changes and run.ended:  # by train.patience, and it is asked to go on
         run.ended, state["waited"] = False, 0
     if recipe.train.steps is not None and recipe.train.steps < run.step:
@@ -144,3 +151,8 @@ def restored(
     known = read_facts(out / "run.json") or {"format": 1, **described(run), "started": now["started"]}
     facts = {**known, **{key: now[key] for key in now if key != "started"}}
     return run, out, facts, notes, state
+
+
+def has_lstm(model: nn.Module) -> bool:
+    """torch has no emulation of a bf16 LSTM, where it has one of all other layers."""
+    return any(isinstance(part, nn.LSTM) for part in model.modules())

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import torch
+
 from regard import config
+from regard.core.layers import product_dtype
 from regard.train.facts import trained
 from regard.train.run import Run
 
@@ -15,11 +18,29 @@ def introduction(run: Run, facts: dict[str, Any]) -> list[str]:
     learn = trained(run.model)
     part = "" if learn == count else f", of which {learn:,} learn"
     said = [f"{count:,} parameters{part}, {reads(run.recipe)}, {epoch(run)}; {facts['device']}, {threads}{crowd(run)}"]
+    said += precision(run)
     steps, warmup = run.settings.steps, run.settings.schedule.warmup
     if steps is not None and warmup > steps:
         said.append(f"train.schedule.warmup: {warmup:,} steps are longer than the run of {steps:,}; its learning rate "
                     "is never reached, so make it shorter")  # fmt: skip
     return said
+
+
+def precision(run: Run) -> list[str]:
+    """What 16-bit precision comes to on a CPU that has no such products of its own."""
+    emulated = product_dtype(run.device.type) == torch.float32
+    if run.settings.precision == "bf16" and emulated:
+        return ["train.precision: bf16, which this CPU has no instructions for and emulates, many times slower; mixed "
+                "or fp32 is faster here"]  # fmt: skip
+    if run.settings.precision != "mixed" or run.device.type != "cpu":
+        return []
+    if run.products == torch.float32:
+        why = "which has no bf16 instructions" if emulated else "as the run began, on a CPU without bf16 instructions"
+        return [f"train.precision: mixed, which is fp32 on this CPU, {why}"]
+    if emulated:
+        return ["train.precision: mixed, in bf16 as the run began; this CPU emulates it, many times slower: go on "
+                "where it began, or begin a new run with --init-from"]  # fmt: skip
+    return []
 
 
 def reads(recipe: config.Recipe) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.core.layers import product_dtype
+
 A, B, C = 3.4445, -4.7750, 2.0315  # the quintic that pushes singular values towards 1 fastest
 
 
@@ -25,6 +27,7 @@ class Muon(torch.optim.Optimizer):
         weights = [weight for weight, _ in matrices]
         super().__init__(weights, {**settings, "lr": torch.tensor(lr, device=weights[0].device)})
         self.found_inf: Tensor | None = None
+        self.products = product_dtype(weights[0].device.type)
 
     def fresh(self, weight: Tensor) -> dict[str, Tensor]:
         return {"momentum": torch.zeros_like(weight)}
@@ -54,16 +57,17 @@ class Muon(torch.optim.Optimizer):
                 pairs.setdefault(part.shape, []).append((part, along))
         for shape, alike in pairs.items():
             parts = [part for part, _ in alike]
-            steps = orthogonal(torch.stack([along for _, along in alike]), group["rounds"]).to(parts[0].dtype)
+            stack = torch.stack([along for _, along in alike]).to(self.products)
+            steps = orthogonal(stack, group["rounds"]).to(parts[0].dtype)
             if group["weight_decay"]:
                 torch._foreach_mul_(parts, 1 - lr * group["weight_decay"])
             torch._foreach_add_(parts, list((steps * (-lr * max(1, shape[0] / shape[1]) ** 0.5)).unbind()))
 
 
 def orthogonal(x: Tensor, rounds: int) -> Tensor:
-    """(n, a, b) matrices, each with singular values near 1 in place of its own; in bf16, which is enough for it."""
+    """(n, a, b) matrices, each with singular values near 1 in place of its own; bf16 is enough for it."""
     tall = x.shape[-2] > x.shape[-1]
-    x = (x.mT if tall else x).bfloat16()
+    x = x.mT if tall else x
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(rounds):
         square = x @ x.mT

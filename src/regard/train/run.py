@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard import config, data
 from regard.core import model as core
+from regard.core.layers import product_dtype
 from regard.data import Ahead, Arrays, Fixed, Packed, Progress
 from regard.efficient.recompute import recompute
 from regard.generate.model import Transformer, build
@@ -23,6 +24,7 @@ from regard.train.chance import chances, restore, steadied
 from regard.train.device import device_of
 from regard.train.frozen import freeze
 from regard.train.guard import Guard
+from regard.train.muon import Muon
 from regard.train.optim import Optimizer
 from regard.train.parallel.models import shard
 from regard.train.parallel.ranks import ALONE, Ranks
@@ -50,6 +52,15 @@ class Run:
         self.validation: Validation | None = None
         self.digest = ""  # of the data
         self.ranks = ALONE
+        self.compile_seconds = 0.0  # which `seconds` do not count
+        self.multiply_in(product_dtype(self.device.type))
+
+    def multiply_in(self, products: torch.dtype) -> None:
+        """The type of 16-bit products, or fp32: as the device has it when a run begins, and so until its end."""
+        self.products = products
+        for part in (*self.model.modules(), *self.optimizer.parts):
+            if isinstance(part, core.Transformer | Muon):
+                part.products = products
 
     @classmethod
     def from_recipe(
