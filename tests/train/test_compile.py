@@ -4,13 +4,15 @@ import json
 import os
 import subprocess
 import sys
+import time
 from functools import partial
 
 import pytest
 import torch
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from train.made import advanced, assert_same, bits, lines
 
-from regard.train import Run, evaluate, train
+from regard.train import Run, compile_cache, evaluate, fit, train
 from regard.train.loop import WORTH, Advance, blocks, compiled
 
 # torch looks at the .grad of what comes into a block when it compiles it alone, and warns itself
@@ -204,3 +206,61 @@ def test_two_compiled_runs_on_two_threads_give_the_same_bits(tmp_path, more):
 
     assert told[0].returncode == 0, told[0].stderr
     assert told[0].stdout == told[1].stdout != ""
+
+
+# ---------------------------------------------------------------- the clock, and the cache
+
+
+def test_a_step_that_compiles_is_counted_as_long_as_the_next(recipe):
+    run = Run.from_recipe(recipe("train.compile=true"))
+    advance = Advance(run, print)
+
+    assert [advance.count(40.0, True), advance.count(2.0, False), advance.count(3.0, False)] == [0.0, 4.0, 3.0]
+    assert run.compile_seconds == 38.0
+    advance.as_written()
+
+
+@pytest.mark.slow
+def test_compiling_is_said_and_takes_none_of_the_minutes(recipe, desk, monkeypatch, capfd):
+    def slow(model, given, **settings):
+        time.sleep(2.0)
+        return model.forward
+
+    monkeypatch.setattr("torch.compile", partial(torch.compile, backend=slow))
+    done = fit(recipe("train.compile=true", "train.steps=none", "train.minutes=0.02"), desk / "run")  # 1.2 seconds
+    told, known = capfd.readouterr().err, json.loads((desk / "run/run.json").read_text())
+    logged = [json.loads(line) for line in (desk / "run/log.jsonl").read_text().splitlines()]
+    seconds = [line["seconds"] for line in logged if "loss" in line]
+
+    assert done.steps > 3  # the clock began after it
+    assert seconds[0] == 0.0 and seconds == sorted(seconds)
+    assert known["measured"]["compile_seconds"] > 1.9 and known["seconds"] < 1.9
+    assert told.count("compiling ...") == 1 and told.count("compiled in ") == 1
+
+
+def test_every_instruction_set_and_torch_has_a_compile_cache_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    compile_cache.use_cache_folder()
+    ours = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2 of another")
+    other = compile_cache.cache_folder()
+    monkeypatch.setattr(torch, "__version__", "9.9")
+
+    assert ours.startswith(str(tmp_path / "compiled")) and os.path.isdir(ours)
+    assert len({ours, str(other), str(compile_cache.cache_folder())}) == 3
+    assert os.stat(ours).st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("case", ["chosen by the user", "chosen by torch", "not ours alone"])
+def test_a_folder_that_the_user_chose_stays_and_one_that_others_write_is_not_used(tmp_path, monkeypatch, case):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    theirs = default_cache_dir() if case == "chosen by torch" else str(tmp_path / "theirs")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "" if case == "not ours alone" else theirs)
+    if case == "not ours alone":
+        compile_cache.cache_folder().mkdir(parents=True)
+        compile_cache.cache_folder().chmod(0o777)
+    compile_cache.use_cache_folder()
+    ours = str(compile_cache.cache_folder())
+
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == {"chosen by torch": ours, "not ours alone": ""}.get(case, theirs)

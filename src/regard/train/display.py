@@ -46,12 +46,16 @@ class Display:
         self.last, self.seconds, self.tokens, self.mean = time.monotonic(), run.seconds, 0, 0.0
         self.progress, self.speed, self.pace = run.progress, 0.0, 0.0  # pace: the part of the run done in a second
         self.measured = 0
+        self.compiling: float | None = None  # since when
         if self.console.is_terminal and not quiet:
             self.bar = Progress(TextColumn("{task.description}"), BarColumn(24), console=self.console, transient=True)
             self.task = self.bar.add_task("", total=1.0)
 
     def step(self, loss: float, tokens: int) -> None:
         """Told of every step; shows something a few times a second in a terminal, else every ten seconds."""
+        if self.compiling is not None:
+            self.say(f"compiled in {left(time.monotonic() - self.compiling)}")
+            self.compiling, self.last = None, time.monotonic()
         self.tokens += tokens
         fresh = not self.mean or self.mean != self.mean  # nothing yet, or no number
         self.mean = loss if fresh else 0.98 * self.mean + 0.02 * loss
@@ -65,8 +69,15 @@ class Display:
         else:
             self.bar.update(self.task, completed=self.run.progress, description=self.text())
 
+    def compile(self) -> None:
+        """The next step is compiled first, which may take minutes: say so before, and after it how long it took."""
+        self.compiling = time.monotonic()
+        self.say("compiling ... (a minute or two the first time, seconds later on; train.minutes does not count it)")
+        if self.bar is not None:
+            self.bar.update(self.task, description="compiling ...")
+
     def measure(self) -> None:
-        """How fast it goes now: compiling, long ago, must not make the rest look slow."""
+        """How fast it goes now."""
         took = self.run.seconds - self.seconds
         if took <= 0:
             return

@@ -19,7 +19,7 @@ from regard.train.facts import write_json
 from regard.train.health import Health
 from regard.train.introduction import introduction
 from regard.train.log import Log, Unheard, line_of, plain
-from regard.train.loop import Step, train
+from regard.train.loop import Step, compiled, train
 from regard.train.nouns import counted
 from regard.train.refusals import Refusals
 from regard.train.run import Run
@@ -103,7 +103,9 @@ class Fitting:
     def advance(self) -> None:
         """One step after the other, and between them what is due."""
         run, c = self.run, self.run.settings
-        steps = train(run, self.display.say)
+        steps = train(run, self.warn)
+        if compiled(run) and not run.over:
+            self.display.compile()
         before = run.seconds
         while not self.asked() and (step := self.next(steps)):
             self.note(step)
@@ -113,6 +115,11 @@ class Fitting:
             self.look()
             if c.save_every and step.number % c.save_every == 0 and not run.over and self.saved != run.step:
                 self.save()
+
+    def warn(self, line: str) -> None:
+        """What the loop has to say: that it could not compile."""
+        self.display.compiling = None
+        self.display.say(line)
 
     def next(self, steps: Iterator[Step]) -> Step | None:
         """What was learned is kept, also where the data fail; by one process, since others may know of no failure."""
@@ -289,7 +296,8 @@ class Fitting:
         checkpoint.point(self.out / "best", self.out / "checkpoints" / f"step-{self.run.step:06d}")
 
     def measured(self) -> dict[str, Any]:
-        return {"seconds": self.run.seconds, "peak_memory": peak_memory(self.run.device)}
+        run = self.run
+        return {"seconds": run.seconds, "compile_seconds": run.compile_seconds, "peak_memory": peak_memory(run.device)}
 
 
 def passed(before: float, now: float, minutes: float | None) -> bool:

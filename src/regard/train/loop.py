@@ -22,6 +22,7 @@ from regard.recurrent.space import Space
 from regard.tasks.objective import Part, shared, total, whole
 from regard.train.capture import Captured
 from regard.train.chance import chances, drawing, repeatable, restore
+from regard.train.compile_cache import use_cache_folder
 from regard.train.evaluate import moved
 from regard.train.parallel.models import blocks, idle, replicated
 from regard.train.parallel.ranks import FIRST, taken
@@ -29,6 +30,7 @@ from regard.train.reading import sizes
 from regard.train.run import Run, inner
 
 WORTH = 200  # steps from which compiling pays; it takes about as long as a hundred of them
+SLOWER = 1.5  # times as long takes a small model's step on a CPU as written (bench/results/cpus.csv)
 LONG = 10.0  # minutes from which the fastest code pays
 Parts = Sequence[Mapping[str, Part]]  # of each micro-batch: how often each thing is asked in the whole step
 Way = Callable[[list[Any], Parts], tuple[Tensor, Tensor, Tensor]]
@@ -53,7 +55,7 @@ def train(run: Run, notice: Callable[[str], object] = warnings.warn) -> Iterator
     advance = Advance(run, notice)
     try:
         while not run.over:
-            begun = time.perf_counter()
+            begun, compiling = time.perf_counter(), not advance.settled
             factor = run.schedule(run.step + 1, run.progress)
             run.optimizer.rate(factor)
             with drawing(run.chance, run.device), repeatable(run.device, run.settings.deterministic):
@@ -62,9 +64,10 @@ def train(run: Run, notice: Callable[[str], object] = warnings.warn) -> Iterator
                 loss, norm, taken, tokens = advance()
             advance.keep_pace()
             run.step += 1
-            run.seconds = clock(run, run.seconds + time.perf_counter() - begun)
+            run.seconds = clock(run, run.seconds + advance.count(time.perf_counter() - begun, compiling))
             yield Step(run.step, loss, norm, run.optimizer.base[-1] * factor, tokens, run.seconds, taken)
     finally:
+        advance.count(0.0, compiling=False)
         advance.as_written()
 
 
@@ -80,6 +83,7 @@ class Advance:
         self.way: Way = self.step
         self.settled = not compiled(run)  # nothing is compiled, or it has been seen to work
         self.flag: torch.cuda.Event | None = None
+        self.owed: list[float] = []  # seconds of the steps that compiled
         self.replicas = self.replicate() if run.ranks.way == "ddp" else None
         if not self.settled:
             self.compile()
@@ -98,6 +102,7 @@ class Advance:
         if not under_way:  # torch compiles a function eight times and no more, for whichever models
             torch.compiler.reset()
         under_way.add(self)
+        use_cache_folder()
         if c.compile == "auto" and opaque(self.run.model):
             pass  # a captured step is what there is to gain
         elif not cuda and c.minutes is not None and c.minutes < LONG:
@@ -142,7 +147,7 @@ class Advance:
         if isinstance(self.way, Captured) and self.way.calls > 1:
             self.notice(f"not captured as one graph, and slower without: {why}")
         else:
-            self.notice(f"not compiled, and slower without: {why}")
+            self.notice(f"not compiled, so a step takes about {SLOWER} times as long: {why}")
             self.as_written()
         self.way, self.settled = self.step, True
 
@@ -179,6 +184,15 @@ class Advance:
             sums: dict[str, Tensor] = self.replicas(batch)
             return sums
 
+    def count(self, seconds: float, compiling: bool) -> float:
+        """The seconds of a step that the clock counts; one that compiled is counted as long as the one after it."""
+        if compiling:
+            self.owed.append(seconds)
+            return 0.0
+        self.run.compile_seconds += max(0.0, sum(self.owed) - len(self.owed) * seconds)
+        seconds, self.owed = seconds * (1 + len(self.owed)), []
+        return seconds
+
     def keep_pace(self) -> None:
         """On a GPU, wait for the step before this one: the device is never idle, and the clock tells its time."""
         if self.run.device.type == "cuda":
@@ -214,4 +228,6 @@ def reason(problem: BaseException) -> str:
     """The first line of what went wrong at the bottom: compilers wrap it several times."""
     while (inner := getattr(problem, "inner_exception", None) or problem.__cause__) is not None:
         problem = inner
+    if "C++ compiler" in str(problem):
+        return "there is no C++ compiler; install g++ or clang++ (on macOS: xcode-select --install)"
     return next((line.strip()[:160] for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
