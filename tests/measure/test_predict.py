@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard import config as C
 from regard import measure
+from regard.core import layers
 from regard.core.model import Transformer
 from regard.efficient.recompute import recompute
 from regard.measure import floor
@@ -107,6 +108,12 @@ def test_the_products_are_those_that_torch_counts(shape):
 
     assert arithmetic(work(c, 3, 17).charges) == counter.get_total_flops()
     assert arithmetic(work(c, 3, 17, compiled=True).charges) == counter.get_total_flops()
+
+
+@pytest.fixture(autouse=True)
+def with_bf16(monkeypatch):
+    """A CPU with bf16 products, as the figures here are of; another one emulates them."""
+    monkeypatch.setattr(layers, "CPU_BF16", True)
 
 
 @pytest.mark.parametrize("shape", ["plain", "mixed", "rotary, gated", "windows in chunks"])

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from train.made import assert_same, copied, gradients, model
 
 from regard import config
+from regard.core import layers
 from regard.train.adafactor import Adafactor
 from regard.train.muon import Muon, orthogonal
 from regard.train.optim import Optimizer
@@ -202,6 +203,12 @@ def test_adafactor_remembers_a_row_and_a_column_for_each_matrix():
 
 
 # ---------------------------------------------------------------- Muon
+
+
+@pytest.fixture(autouse=True)
+def with_bf16(monkeypatch):
+    """A CPU with bf16 products, as the figures here are of; another one emulates them."""
+    monkeypatch.setattr(layers, "CPU_BF16", True)
 
 
 @pytest.mark.parametrize("shape", [(7, 7), (13, 5), (5, 13), (1, 9), (9, 1)], ids=str)

@@ -4,7 +4,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from regard import config
+from regard.core.layers import product_dtype
 from regard.measure import floor
 from regard.measure.flops import flops
 from regard.measure.ghost import outline, precision_here
@@ -58,8 +61,9 @@ def predict(
     """
     context, optimizer, said = checked(c, context), optimizer or config.AdamW(), list[str]()
     place = str(device.about["device"]) if isinstance(device, Machine) else device
-    c = c if isinstance(device, Machine) else precision_here(c, place)
-    asked, moves = work(c, batch, context, here(place), compiled, recompute), moving(c, optimizer)
+    elsewhere = isinstance(device, Machine)
+    c, kind = (c, torch.bfloat16) if elsewhere else (precision_here(c, place), product_dtype(place))
+    asked, moves = work(c, batch, context, here(place), compiled, recompute), moving(c, optimizer, kind)
     shape = outline(c)
     held = parameter_memory(shape, optimizer)
     peak = int(FUSED * asked.peak) if compiled and place == "cuda" else asked.peak

@@ -13,8 +13,11 @@ from regard.measure.record import Charge
 from regard.measure.work import Work
 
 
-def moving(c: Config, optimizer: Optimizer) -> Work:
-    """What it takes to move the weights, gradients given; and the bytes that are held meanwhile."""
+def moving(c: Config, optimizer: Optimizer, products: torch.dtype = torch.bfloat16) -> Work:
+    """What it takes to move the weights, gradients given; and the bytes that are held meanwhile.
+
+    `products` is the type that Muon multiplies in, which a CPU may not have in 16 bits.
+    """
     shape = outline(c)
     weights = list(shape.parameters())
     masters = 4 * sum(weight.numel() for weight in weights if weight.dtype != torch.float32)  # their gradients, in fp32
@@ -25,8 +28,8 @@ def moving(c: Config, optimizer: Optimizer) -> Work:
     charges: Counter[Charge] = Counter({("update", count): 1, ("call", 1): 6 * len(weights)})
     for (a, b), n in stacks.items():
         assert isinstance(optimizer, config.Muon)
-        charges += orthogonal(n, min(a, b), max(a, b), optimizer.rounds)
-    return Work(charges, late=turned(stacks) + masters)
+        charges += orthogonal(n, min(a, b), max(a, b), optimizer.rounds, products)
+    return Work(charges, late=turned(stacks, products.itemsize) + masters)
 
 
 def factored(weights: list[nn.Parameter]) -> Work:
@@ -47,25 +50,28 @@ def stacked(shape: nn.Module) -> Counter[tuple[int, int]]:
     return found
 
 
-def turned(stacks: Counter[tuple[int, int]]) -> int:
+def turned(stacks: Counter[tuple[int, int]], wide: int) -> int:
     """Bytes that Muon holds at most: all directions in fp32, and what one stack after the other needs besides.
 
-    While a stack is turned in bf16, the steps of the one before are still there, in fp32.
+    While a stack is turned, in numbers of `wide` bytes, the steps of the one before are still there, in fp32.
     """
     before = most = 0
     for (a, b), n in stacks.items():
         size, square = n * a * b, n * min(a, b) ** 2
-        most = max(most, before + 6 * size, before + 4 * (size + square), 8 * size)
+        most = max(most, before + (4 + wide) * size, before + 2 * wide * (size + square), 8 * size)
         before = 4 * size
     return most + 4 * sum(n * a * b for (a, b), n in stacks.items())
 
 
-def orthogonal(n: int, a: int, b: int, rounds: int) -> Counter[Charge]:
+def orthogonal(
+    n: int, a: int, b: int, rounds: int, products: torch.dtype = torch.bfloat16
+) -> Counter[Charge]:  # fmt: skip
     """Newton-Schulz on n matrices of a x b: three products a round, and what stands around them."""
     found: Counter[Charge] = Counter()
+    kind = str(products).removeprefix("torch.")
     for side in (b, a, b):
-        found["batch.bfloat16", 2 * n * a * a * side] += rounds
-    found["plain.bfloat16", 6 * n * a * b] += 2 * rounds
+        found[f"batch.{kind}", 2 * n * a * a * side] += rounds
+    found[f"plain.{kind}", 3 * products.itemsize * n * a * b] += 2 * rounds
     found["plain.float32", 12 * n * a * b] += 6
     found["call", 1] += 6 * rounds + 4 * n
     return found

@@ -57,8 +57,8 @@ class Muon(torch.optim.Optimizer):
                 pairs.setdefault(part.shape, []).append((part, along))
         for shape, alike in pairs.items():
             parts = [part for part, _ in alike]
-            stack = torch.stack([along for _, along in alike]).to(self.products)
-            steps = orthogonal(stack, group["rounds"]).to(parts[0].dtype)
+            steps = orthogonal(torch.stack([along for _, along in alike]).to(self.products), group["rounds"])
+            steps = steps.to(parts[0].dtype)
             if group["weight_decay"]:
                 torch._foreach_mul_(parts, 1 - lr * group["weight_decay"])
             torch._foreach_add_(parts, list((steps * (-lr * max(1, shape[0] / shape[1]) ** 0.5)).unbind()))
