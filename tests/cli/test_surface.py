@@ -20,18 +20,19 @@ SURFACE = {
     "train": "recipe overrides --out --init-from --dry-run --quiet --json",
     "resume": "run overrides --quiet --json",
     "evaluate": "checkpoint files --limit --out --beams --length-penalty --tokenise --lower --group --json",
-    "generate": "checkpoint prompt --file --count --interactive --explain --weights --json "
+    "generate": "checkpoint prompt --file --count --interactive --explain --weights --specials --json "
                 "--new --shortest --temperature --top-k --top-p --min-p --typical --repetition --frequency --presence "
                 "--no-repeat --bias --regex --schema --stop --seed --beams --best --length-penalty "
                 "--draft --lookup --guess",
-    "translate": "words --model --beams --length-penalty --new --n-best --prefix --align --file --weights --json",
-    "classify": "checkpoint things --file --pair --top --json "
+    "translate": "words --model --beams --length-penalty --new --n-best --prefix --align --file --weights --specials "
+                 "--json",
+    "classify": "checkpoint things --file --pair --top --specials --json "
                 "--labels --form --between --examples --shots --seed --order --per --neutral",
-    "likelihood": "model words --file --tokens --json",
-    "tag": "checkpoint words --words --file --json",
-    "embed": "checkpoint things --file --raw --out --weights --json",
-    "fill": "checkpoint words --best --file --json",
-    "answer": "checkpoint question --context --file --json",
+    "likelihood": "model words --file --tokens --specials --json",
+    "tag": "checkpoint words --words --file --specials --json",
+    "embed": "checkpoint things --file --raw --out --weights --specials --json",
+    "fill": "checkpoint words --best --file --specials --json",
+    "answer": "checkpoint question --context --file --specials --json",
     "caption": "checkpoint pictures --beams --new --json",
     "match": "checkpoint pictures --text --json",
     "explain": "thing overrides --heads --text --json",
@@ -40,7 +41,8 @@ SURFACE = {
                 "--utilisation --price --ratio",
     "draw": "checkpoint --out --text --count --temperature --top-k --top-p --seed --begin --rows --json",
     "forecast": "checkpoint table overrides --out --json",
-    "serve": "checkpoints --host --port --key --key-file --slots --capacity --waiting --weights --dtype --device",
+    "serve": "checkpoints --host --port --key --key-file --slots --capacity --waiting --specials --weights --dtype "
+             "--device",
     "chat": "checkpoint --system --template --weights --json --new --shortest --temperature --top-k --top-p --min-p "
             "--typical --repetition --frequency --presence --no-repeat --bias --regex --schema --stop --seed",
     "compare": "thing keys --seeds --minutes --out --tune --quick --json",
@@ -53,7 +55,7 @@ SURFACE = {
     "schema": "",
     "tokenize": "",
     "tokenize train": "kind files --out --vocab --lower --json",
-    "tokenize encode": "tokenizer words --json",
+    "tokenize encode": "tokenizer words --specials --json",
     "tokenize decode": "tokenizer ids --json",
 }  # fmt: skip
 

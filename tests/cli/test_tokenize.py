@@ -53,3 +53,15 @@ def test_ids_may_be_several_words_or_one(say, desk):
 
     assert say("tokenize", "decode", "made", 2, 0, 1).out == say("tokenize", "decode", "made", "2 0 1").out == "cab"
     assert json.loads(say("tokenize", "decode", "made", 2, "--json").out) == {"text": "c"}
+
+
+def test_special_tokens_in_a_text_are_parsed_unless_it_is_plain(say, desk):
+    say("tokenize", "train", "bpe", "text.txt", "--vocab", 300, "--out", "made")
+    text = "the<|endoftext|>cat"
+    encode = ("tokenize", "encode", "made", text, "--specials")
+    parsed, plain = (say(*encode, how).out.split() for how in ("parse", "plain"))
+
+    assert say("tokenize", "encode", "made", text).out.split() == parsed and parsed.count("0") == 1
+    assert "0" not in plain and say("tokenize", "decode", "made", *plain).out == text
+    told = say(*encode, "split")
+    assert (told.code, told.err) == (2, "regard: --specials: no 'split'; there are parse and plain\n")

@@ -30,6 +30,39 @@ def told(said):
     return [json.loads(line) for line in said.out.splitlines()]
 
 
+# ---------------------------------------------------------------- special tokens in texts
+
+ODD = "the cat [SEP] sat on [MASK]"
+
+
+@pytest.mark.parametrize("how", ["parse", "plain"])
+def test_verbs_read_special_tokens_in_texts_as_they_are_told(say, there, how):
+    known = {name: regard.load(name, device="cpu", specials=how) for name in ("body", "classes", "words", "gpt2")}
+    asked = ("--specials", how, "--json")
+    [line] = told(say("embed", "body", ODD, *asked))
+    [filled] = told(say("fill", "words", ODD, *asked))
+    [judged] = told(say("classify", "classes", ODD, "--top", 3, *asked))
+    [likely] = told(say("likelihood", "gpt2", "the cat</s> sat", *asked))
+
+    assert_close(torch.tensor(line["vector"]), known["body"].embeddings([ODD])[0])
+    assert [[guess["id"] for guess in blank] for blank in filled["blanks"]] == [
+        [guess.id for guess in blank] for blank in known["words"].fill(ODD)
+    ]
+    assert judged["answers"][0]["classes"] == pytest.approx(known["classes"].classify([ODD])[0])
+    assert [token["id"] for token in likely["tokens"]] == known["gpt2"].speaks.encode("the cat</s> sat", how)
+    assert (2 in known["gpt2"].speaks.encode("the cat</s> sat", how)) == (how == "parse")
+    made = told(say("generate", "gpt2", "the cat</s> sat", "--temperature", 0, *asked))
+    assert made[0]["text"] == known["gpt2"].generate("the cat</s> sat", temperature=0.0)
+
+
+def test_a_way_to_read_special_tokens_that_there_is_not_is_refused_by_every_verb(say, there):
+    for words in (["embed", "body", "a"], ["fill", "words", "[MASK]"], ["classify", "classes", "a"],
+                  ["likelihood", "gpt2", "a b"], ["generate", "gpt2", "a"], ["tag", "tags", "a"],
+                  ["answer", "spans", "a", "--context", "b"], ["translate", "a", "--model", "t5"]):  # fmt: skip
+        said = say(*words, "--specials", "all")
+        assert (said.code, said.out) == (2, "") and "--specials: no 'all'; there are parse and plain" in said.err
+
+
 # ---------------------------------------------------------------- embed
 
 

@@ -69,7 +69,7 @@ def test_what_every_text_begins_with_is_known(name, before):
 
 
 def test_a_mask_is_seen_in_a_text_only_when_it_is_asked_for():
-    plain = Tokenizer(bert())
+    plain = Tokenizer(bert(), specials="plain")
     seeing = plain.seeing("mask")
     text = "dogs [MASK] dog [SEP]"
 

@@ -7,7 +7,7 @@ import typer
 
 from regard import config
 from regard.cli.given import Lines, Model, brief, checked, filed, loaded, texts, watched
-from regard.cli.output import as_json, spoken, text_in, with_torch
+from regard.cli.output import Specials, as_json, spoken, text_in, with_torch
 
 
 def answer(
@@ -24,6 +24,7 @@ def answer(
         typer.Option(metavar="FILE", help="Questions, a line each, or records with the columns question and context "
                      "(.jsonl, .csv, ...)."),
     ] = None,
+    specials: Specials = "parse",
     json: Lines = False,
 ) -> None:  # fmt: skip
     """Find the answer to a question in a text: the words, how likely, and from which character to which."""
@@ -34,7 +35,7 @@ def answer(
 
     given = asked(question, file, context)
     pairs = [(record["question"], record["context"]) for record in given]
-    with loaded(checkpoint) as model, watched(len(given)) as progress:
+    with loaded(checkpoint, specials=specials) as model, watched(len(given)) as progress:
         found = answers(model, pairs, names=[record.where for record in given], progress=progress)
     for record, span in zip(given, found, strict=True):
         if json:

@@ -12,10 +12,12 @@ from regard.cli.mistakes import talk
 from regard.cli.output import (
     Checkpoint,
     Json,
+    Specials,
     Weights,
     as_json,
     exactly,
     faint,
+    in_specials,
     spoken,
     text_in,
     visible,
@@ -67,6 +69,7 @@ def generate(
     explain: Annotated[bool, typer.Option("--explain", help="Show how each token was chosen, or the tree of a search.")]
     = False,
     weights: Weights = "auto",
+    specials: Specials = "parse",
     json: Json = False,
     **settings: Any,
 ) -> None:
@@ -81,12 +84,12 @@ def generate(
     if interactive:
         from regard.cli.chat import go_on
 
-        return go_on(checkpoint, prompt, file, count, json, given, weights)
-    begin = beginning(prompt, file)
+        return go_on(checkpoint, prompt, file, count, json, given, weights, in_specials(specials))
+    begin, how = beginning(prompt, file), in_specials(specials)
     with_torch()
     from regard.generate.opening import load
 
-    model = load(checkpoint, weights=weights)
+    model = load(checkpoint, weights=weights, specials=how)
     check(model, checkpoint)
     if explain:
         return explained(model.explain_generation(begin, **given), json)

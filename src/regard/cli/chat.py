@@ -56,8 +56,9 @@ def template_in(model: Any, name: str, file: str | None, written: str | None) ->
 
 
 def go_on(
-    name: str, prompt: str | None, file: str | None, count: int, json: bool, given: dict[str, Any], weights: str
-) -> None:
+    name: str, prompt: str | None, file: str | None, count: int, json: bool, given: dict[str, Any], weights: str,
+    specials: Any,
+) -> None:  # fmt: skip
     """regard generate --interactive: a text that two write; a prompt is the first turn."""
     for place, taken in (("PROMPT", prompt == "-"), ("--file", file == "-"), ("--count", count != 1)):
         if taken:
@@ -69,7 +70,7 @@ def go_on(
     from regard.generate.forms import Growing
     from regard.generate.opening import load
 
-    model = load(name, weights=weights)
+    model = load(name, weights=weights, specials=specials)
     check(model, name)
     converse(Conversation(model, Growing(model), **given), name, json, first)
 

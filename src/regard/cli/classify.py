@@ -11,7 +11,7 @@ import typer
 from regard import config
 from regard.cli import labels
 from regard.cli.given import loaded
-from regard.cli.output import Checkpoint, Json, as_json, with_options_of, with_torch
+from regard.cli.output import Checkpoint, Json, Specials, as_json, in_specials, with_options_of, with_torch
 
 
 @with_options_of(labels.Labels, labels.ABOUT)
@@ -31,6 +31,7 @@ def classify(
         typer.Option(help="How many classes to tell of each, the likeliest first: one unless said; where several may "
                      "be right, all from 0.5 on."),
     ] = None,
+    specials: Specials = "parse",
     json: Json = False,
     **settings: Any,
 ) -> None:  # fmt: skip
@@ -40,12 +41,12 @@ def classify(
     if file not in (None, "-") and not os.path.exists(file):
         raise FileNotFoundError(errno.ENOENT, "", file)
     if (asked := labels.given(settings)) is not None:
-        return by_labels(checkpoint, asked, things, file, pair, top, json)
+        return by_labels(checkpoint, asked, things, file, pair, top, specials, json)
     with_torch()
     from regard.generate.opening import load
     from regard.train.judging import Judge
 
-    judge = Judge(load(checkpoint), checkpoint)
+    judge = Judge(load(checkpoint, specials=in_specials(specials)), checkpoint)
     given = [*(things or []), *([] if file is None else [file])] or ["-"]
     if "-" in given:
         if not judge.textual:
@@ -60,13 +61,13 @@ def classify(
 
 def by_labels(
     checkpoint: str, asked: labels.Labels, things: list[str] | None, file: str | None, pair: str | None,
-    top: int | None, json: bool,
+    top: int | None, specials: str, json: bool,
 ) -> None:  # fmt: skip
     """Which label a language model would say next."""
     if pair is not None:
         raise config.ConfigError("--pair: a language model reads one text; put the other into --form")
     with_torch()
-    with loaded(checkpoint) as model:
+    with loaded(checkpoint, specials=specials) as model:
         found = list(labels.Asker(model, asked)(things or ([] if file else ["-"]), file, top))
     as_json({"task": "labels", "answers": found}) if json else show(found)
 

@@ -8,7 +8,7 @@ import typer
 
 from regard import config
 from regard.cli.given import File, Lines, Model, brief, loaded, texts, watched
-from regard.cli.output import Weights, as_json, as_rows, with_torch
+from regard.cli.output import Specials, Weights, as_json, as_rows, with_torch
 
 FORMS = (".npy", ".safetensors")
 
@@ -25,6 +25,7 @@ def embed(
     raw: Annotated[bool, typer.Option("--raw", help="Vectors as they are, not divided by their length.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="All vectors in a .npy or .safetensors.")] = None,
     weights: Weights = "auto",
+    specials: Specials = "parse",
     json: Lines = False,
 ) -> None:  # fmt: skip
     """Give one vector for each text: near each other where they mean the same."""
@@ -36,7 +37,7 @@ def embed(
 
     given = texts(things, file)
     said = [record["text"] for record in given]
-    with loaded(checkpoint, weights) as model, watched(len(given)) as progress:
+    with loaded(checkpoint, weights, specials) as model, watched(len(given)) as progress:
         vectors = embeddings(model, said, raw=raw, names=[record.where for record in given], progress=progress)
     if out is not None:
         write(out, vectors)

@@ -6,7 +6,7 @@ import typer
 
 from regard import config
 from regard.cli.given import File, Lines, Model, Texts, brief, loaded, texts, watched
-from regard.cli.output import as_json, with_torch
+from regard.cli.output import Specials, as_json, with_torch
 
 
 def fill(
@@ -15,6 +15,7 @@ def fill(
     *,
     best: Annotated[int, typer.Option(help="How many words for each blank.")] = 5,
     file: File = None,
+    specials: Specials = "parse",
     json: Lines = False,
 ) -> None:
     """Tell which words may stand where a text has [MASK], and how likely each is."""
@@ -25,7 +26,7 @@ def fill(
 
     given = texts(words, file)
     said = [record["text"] for record in given]
-    with loaded(checkpoint) as model, watched(len(given)) as progress:
+    with loaded(checkpoint, specials=specials) as model, watched(len(given)) as progress:
         found = filled(model, said, best, names=[record.where for record in given], progress=progress)
     for text, blanks in zip(said, found, strict=True):
         if json:

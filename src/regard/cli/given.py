@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
-from regard.cli.output import faint, spoken, text_in
+from regard.cli.output import faint, in_specials, spoken, text_in
 
 File = Annotated[
     str | None,
@@ -61,11 +61,11 @@ def checked(record: Any, column: str = "text") -> Any:
 
 
 @contextmanager
-def loaded(path: str, weights: str = "auto") -> Iterator[Any]:
+def loaded(path: str, weights: str = "auto", specials: str = "parse") -> Iterator[Any]:
     """The model of a folder; what cannot be asked of it is told with its name."""
     from regard.generate.opening import load
 
-    model = load(path, weights=weights)
+    model = load(path, weights=weights, specials=in_specials(specials))
     try:
         yield model
     except config.ConfigError as problem:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.given import File, Lines, Model, Texts, brief, loaded, texts, watched
-from regard.cli.output import as_json, as_rows, with_torch
+from regard.cli.output import Specials, as_json, as_rows, with_torch
 
 
 def likelihood(
@@ -14,6 +14,7 @@ def likelihood(
     *,
     file: File = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show every token with its log-probability.")] = False,
+    specials: Specials = "parse",
     json: Lines = False,
 ) -> None:
     """Tell how likely texts are: log-probability, and perplexity a token."""
@@ -21,7 +22,7 @@ def likelihood(
     with_torch()
     from regard.generate.likelihood import likelihoods
 
-    with loaded(model) as found, watched(len(records)) as told:
+    with loaded(model, specials=specials) as found, watched(len(records)) as told:
         for one in likelihoods(found, [record["text"] for record in records], told):
             pieces = [found.speaks.piece(id) for id in one.ids]
             if json:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -23,6 +23,9 @@ Overrides = Annotated[
 ]
 Weights = Annotated[
     str, typer.Option(metavar="KIND", help="How a CPU holds the weights: fp32, bf16, int8; auto: fp32, where it pays.")
+]
+Specials = Annotated[
+    str, typer.Option(metavar="parse|plain", help="Special tokens in a text: parse them, or spell them as plain text.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, for scripts.")]
 
@@ -118,6 +121,13 @@ def spoken(text: str, name: str) -> str:
     except UnicodeEncodeError:
         raise config.DataError(f"{name}: {text!r} is not UTF-8; type it again or give it in a file") from None
     return text
+
+
+def in_specials(given: str) -> Any:
+    """--specials as it was typed, checked before anything is loaded."""
+    if given not in get_args(config.Specials):
+        raise config.ConfigError(f"--specials: no {given!r}; there are parse and plain")
+    return given
 
 
 def with_options_of(cls: Any, about: dict[str, str]) -> Callable[[Callable[..., None]], Callable[..., None]]:

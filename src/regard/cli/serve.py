@@ -37,6 +37,11 @@ def serve(
         int | None, typer.Option(help="Tokens of a text with its prompt: what the model reads, 1,024 at most.")
     ] = None,
     waiting: Annotated[int, typer.Option(help="Requests that may wait for each model.")] = 64,
+    specials: Annotated[
+        str,
+        typer.Option(metavar="parse|plain", help="Special tokens in prompts and texts of clients: plain text, or parse "
+                     "them, for clients that you trust; messages of a chat are always plain."),
+    ] = "plain",
     weights: Weights = "auto",
     dtype: Annotated[str, typer.Option(help="fp32, bf16, fp16, or auto: as the weights are stored.")] = "auto",
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, or auto: the fastest there is.")] = "auto",
@@ -52,7 +57,8 @@ def serve(
     from regard.serve.server import serve as listen
     from regard.serve.settings import Settings
 
-    said = {"host": host, "port": port, "keys": keys(key, key_file), "slots": slots, "waiting": waiting}
+    said = {"host": host, "port": port, "keys": keys(key, key_file), "slots": slots, "waiting": waiting,
+            "specials": specials}  # fmt: skip
     settings = in_options(Settings, said | ({} if capacity is None else {"capacity": capacity}), {"keys": "--key"})
     with listening(settings) as found:
         models = {name: load(path, device=device, dtype=dtype, weights=weights) for name, path in named.items()}

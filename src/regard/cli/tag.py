@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.given import File, Lines, Model, Texts, brief, loaded, texts, watched
-from regard.cli.output import as_json, with_torch
+from regard.cli.output import Specials, as_json, with_torch
 
 
 def tag(
@@ -16,6 +16,7 @@ def tag(
         bool, typer.Option("--words", help="Every word with its label, also where words make entities (B-, I-).")
     ] = False,
     file: File = None,
+    specials: Specials = "parse",
     json: Lines = False,
 ) -> None:
     """Tell the names in a text, or what else a model has a label for: words that belong together are one."""
@@ -25,7 +26,7 @@ def tag(
 
     given = texts(words, file)
     said = [record["text"] for record in given]
-    with loaded(checkpoint) as model, watched(len(given)) as progress:
+    with loaded(checkpoint, specials=specials) as model, watched(len(given)) as progress:
         found = tags(model, said, names=[record.where for record in given], progress=progress)
     joined = not every and any(name.startswith(("B-", "I-")) for name in labels(model, model.c.head.out))
     for place, (text, tagged) in enumerate(zip(said, found, strict=True)):

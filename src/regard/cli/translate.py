@@ -9,7 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
-from regard.cli.output import Json, Weights, as_json, in_options, spoken, standard_input, text_in, with_torch
+from regard.cli.output import (
+    Json,
+    Specials,
+    Weights,
+    as_json,
+    in_options,
+    in_specials,
+    spoken,
+    standard_input,
+    text_in,
+    with_torch,
+)
 from regard.config.search import Search
 from regard.zoo.models import TRANSLATOR
 
@@ -41,6 +52,7 @@ def translate(
     align: Annotated[bool, typer.Option("--align", help="Show where each word of the translation comes from.")] = False,
     file: Annotated[str | None, typer.Option(metavar="FILE", help="Translate the lines of a file.")] = None,
     weights: Weights = "auto",
+    specials: Specials = "parse",
     json: Json = False,
 ) -> None:  # fmt: skip
     """Translate a text, or the lines of a file; from English to French unless another model is named."""
@@ -48,12 +60,12 @@ def translate(
     given = {name: value for name, value in said.items() if value is not None}
     in_options(Search, given, words={"best": "--n-best"})
     given.pop("new", None)
-    lines = asked(words, file)
+    lines, how = asked(words, file), in_specials(specials)
     with_torch()
     from regard.generate.opening import load
     from regard.generate.translate import Translator
 
-    translator, first = loaded(model, lambda path: load(path, weights=weights), Translator), True
+    translator, first = loaded(model, lambda path: load(path, weights=weights, specials=how), Translator), True
     for some in portions(lines, 1 if "-" in (words, file) else AT_ONCE):
         full = [(name, text) for name, text in some if text.strip()]
         told = iter(translator([prefix + text for _, text in full], given, new, [name for name, _ in full]))

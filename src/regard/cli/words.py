@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
-from regard.cli.output import Json, as_json, as_rows, exactly, in_options, spoken, text_in
+from regard.cli.output import Json, Specials, as_json, as_rows, exactly, in_options, in_specials, spoken, text_in
 
 Source = Annotated[str, typer.Argument(metavar="TOKENIZER", help="A tokenizer.json, or a folder with one.")]
 LEARNT: Any = config.Characters | config.Bytes | config.Words | config.Pieces
@@ -36,12 +36,13 @@ def train(
 def encode(
     tokenizer: Source,
     words: Annotated[str, typer.Argument(metavar="TEXT", help="The text; - or nothing reads standard input.")] = "-",
+    specials: Specials = "parse",
     json: Json = False,
 ) -> None:
     """Turn a text into ids."""
     from regard.text import Tokenizer
 
-    known = Tokenizer.load(Path(tokenizer))
+    known = Tokenizer.load(Path(tokenizer), in_specials(specials))
     ids = known.encode(text_in("-") if words == "-" else spoken(words, "TEXT"))
     if json:
         return as_json({"ids": ids, "pieces": [known.piece(id) for id in ids]})

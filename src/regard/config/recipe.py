@@ -70,12 +70,18 @@ class Data:
         return own if isinstance(own, tuple) else (own,) if isinstance(own, str) else ()
 
 
+# What becomes of a special token that is written in a text: that token, for rendered chats and the like; or text like
+# any other.
+Specials = Literal["plain", "parse"]
+
+
 @setting
 class Characters:
     """One token a character of the training text; others become bytes, or are refused without the `fallback`."""
 
     kind: Literal["char"] = "char"
     fallback: bool = True
+    specials: Specials = "plain"
 
 
 @setting
@@ -83,6 +89,7 @@ class Bytes:
     """One token a byte of UTF-8: 256, and no text that cannot be said."""
 
     kind: Literal["byte"] = "byte"
+    specials: Specials = "plain"
 
 
 @setting
@@ -93,6 +100,7 @@ class Words:
     vocab: int = 8192
     lower: bool = False
     fallback: bool = True
+    specials: Specials = "plain"
 
     def __post_init__(self) -> None:
         at_least(1, vocab=self.vocab)
@@ -105,6 +113,7 @@ class Pieces:
     kind: Literal["bpe", "wordpiece", "unigram"] = "bpe"
     vocab: int = 8192
     lower: bool = False
+    specials: Specials = "plain"
 
     def __post_init__(self) -> None:
         at_least(300, vocab=self.vocab)
@@ -116,6 +125,7 @@ class Saved:
 
     kind: Literal["file"] = "file"
     path: str
+    specials: Specials = "plain"
 
 
 Text = Characters | Bytes | Words | Pieces | Saved

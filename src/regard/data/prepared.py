@@ -39,7 +39,7 @@ def prepare(
     folder, sources = store.place(cache), find(data.sources, data)
     own = find(data.validations, data)
     heeded(data, [*sources, *own])
-    tokenizer = tokenizer or trained(text, sources, folder)
+    tokenizer = (tokenizer or trained(text, sources, folder)).with_specials(text.specials)
     whole = tokenized(sources, tokenizer, folder, notice, progress)
     if isinstance(data.validation, str | tuple):
         return Prepared(tokenizer, whole, tokenized(own, tokenizer, folder, notice, progress))
@@ -61,11 +61,12 @@ def trained(setting: config.Text, sources: Sequence[Source | Column], folder: Pa
     """The tokenizer that a setting asks for: from the cache, or trained now and kept there."""
     if isinstance(setting, config.Saved | config.Bytes):  # nothing to learn
         return train(setting, [])
-    about = {"format": FORMAT, "texts": [source.digest for source in sources], "setting": config.tree(setting),
+    learnt = {name: value for name, value in config.tree(setting).items() if name != "specials"}  # learns from all text
+    about = {"format": FORMAT, "texts": [source.digest for source in sources], "setting": learnt,
              "tokenizers": version("tokenizers")}  # fmt: skip
     path = folder / f"{store.key(about)}.tokenizer.json"
     with suppress(DataError):  # none there, or damaged
-        return Tokenizer.load(path)
+        return Tokenizer.load(path, setting.specials)
     made = train(setting, spoken(sources))
     with suppress(OSError):  # the ids will meet the same trouble, and say so
         store.put(path, [made.text().encode()])

@@ -59,7 +59,7 @@ def tokenized(
     """The ids of the texts: from the cache, or made now and kept there."""
     dtype = narrowest(len(tokenizer))
     about = {"format": FORMAT, "dtype": dtype, "texts": [source.digest for source in sources],
-             "tokenizer": store.key(tokenizer.text())}  # fmt: skip
+             "tokenizer": tokenizer_key(tokenizer)}  # fmt: skip
     path = folder / f"{store.key(about)}.ids"
     data, tally = mapped(path, about), Tally.of(sources)
     if data is None:
@@ -74,6 +74,11 @@ def tokenized(
     if told := tally.told or passed_over(path):
         notice(told)
     return Shards(data, few([source.name for source in sources]), store.key(about))
+
+
+def tokenizer_key(tokenizer: Tokenizer) -> str:
+    """What tells the ids of a tokenizer from those of others: its file, and whether it parses special tokens."""
+    return store.key([tokenizer.text(), "parse"] if tokenizer.parses_specials else tokenizer.text())
 
 
 def unkept(folder: Path, problem: OSError) -> str:
@@ -97,11 +102,9 @@ def encoded(
     """The ids of one document after the other, in parts; the end token between documents and the start token before
     each, where there are such tokens.
     """
-    code, count = TYPES[narrowest(len(tokenizer))][0], 0
+    code, count, last = TYPES[narrowest(len(tokenizer))][0], 0, -1
     for number, document in enumerate(document for source in sources for document in source.documents(tally)):
-        borders = ("end", "start") if number else ("start",)
-        yield array(code, [tokenizer.roles[role] for role in borders if role in tokenizer.roles])
-        before, lines = 0, 1
+        before, lines, first = 0, 1, True
         for part in tokenizer.cut(document.parts()):
             try:
                 ids = array(code, tokenizer.encode(part))
@@ -110,9 +113,22 @@ def encoded(
                 raise DataError(f"{document.name}: {part[problem.place]!r} ({where}) {problem.why}") from None
             except DataError as problem:
                 raise DataError(f"{document.name}: {problem}") from None
+            if first:
+                yield array(code, between(tokenizer, number, last, ids))
             yield ids
+            first, last = False, ids[-1] if ids else last
             count, before, lines = count + len(ids), before + len(part), lines + part.count("\n")
             progress(count)
+        if first:
+            yield array(code, between(tokenizer, number, last, []))
+
+
+def between(tokenizer: Tokenizer, number: int, last: int, ids: Sequence[int]) -> list[int]:
+    """What stands between the last id of a document and the ids of the next, of that number; a document may have its
+    own start and end, as rendered chats do, and then they are not said twice."""
+    end, start = (tokenizer.roles.get(role) for role in ("end", "start"))
+    ended = [] if end is None or not number or last == end else [end]
+    return ended if start is None or (ids and ids[0] == start) else [*ended, start]
 
 
 def keep(path: Path, about: dict[str, Any], parts: "Iterable[array[int]]", tally: Tally) -> None:

@@ -35,6 +35,11 @@ def whole_picture(settings: dict[str, Any]) -> None:
         raise config.ConfigError(f"{ends}: a picture ends with its last pixel; leave it out")
 
 
+def start_once(before: list[int], ids: list[int]) -> list[int]:
+    """Ids after the special tokens that every text begins with; a rendered template may have written them already."""
+    return ids if before and ids[: len(before)] == before else [*before, *ids]
+
+
 def sampling(settings: dict[str, Any], tokenizer: "Tokenizer | None" = None) -> config.Sampling:
     """Settings by name; one stop string may stand for a list of one."""
     stop = settings.get("stop", ())

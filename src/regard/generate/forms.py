@@ -10,7 +10,8 @@ from typing import Any
 
 from regard import config
 from regard.generate.model import Transformer
-from regard.text.chat import Chat, among
+from regard.text.chat import Chat
+from regard.text.special_tokens import any_of
 
 MARK = "\ue001"  # an answer that no template knows
 Message = dict[str, str]
@@ -81,6 +82,6 @@ def ends_of(chat: Chat, tokenizer: Any) -> frozenset[int]:
     """The special token that a template puts after an answer: <|im_end|>, where the folder names another end."""
     talk = [asked("a"), told(MARK)]
     _, found, after = chat.render(talk, add_generation_prompt=False).rpartition(MARK)
-    tokens = {token: id for id in tokenizer.specials if (token := tokenizer.token(id))}
-    end = re.match(among(tokens), after.lstrip()) if tokens and found else None
+    tokens, _ = chat.controls(tokenizer)
+    end = re.match(any_of(tokens), after.lstrip()) if tokens and found else None
     return frozenset([tokens[end[0]]]) if end else frozenset()

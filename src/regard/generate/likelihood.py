@@ -194,4 +194,5 @@ def encoded(model: Any, text: str, name: str) -> list[int]:
         raise DataError(f"{name}{problem}") from None
     if not ids:
         raise DataError(f"{name}{text!r} has no tokens; give it some words")
-    return ids
+    before = begins(model)
+    return ids[len(before) :] if before and ids[: len(before)] == before else ids  # what stands before it anyway

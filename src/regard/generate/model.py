@@ -15,7 +15,7 @@ import regard.native.steps
 import regard.recurrent  # noqa: F401
 from regard import config, lora
 from regard.core import model as core
-from regard.generate.asked import is_search, one_text, sampling, searching
+from regard.generate.asked import is_search, one_text, sampling, searching, start_once
 from regard.generate.beam import Found, search
 from regard.generate.choosing import Rule
 from regard.generate.limits import Limits, barred
@@ -256,7 +256,7 @@ class Transformer(Spelt, core.Transformer):
             raise config.DataError("prompt: this model has no tokenizer; set model.tokenizer, or give a tensor of ids")
         try:
             before = tokenizer.before if self.task is None else []  # who was trained here was told no start
-            return tokenizer, [self.begun([*before, *tokenizer.encode(prompt)]) for prompt in prompts]
+            return tokenizer, [self.begun(start_once(before, tokenizer.encode(prompt))) for prompt in prompts]
         except config.DataError as problem:
             where = "" if str(problem).startswith("prompt") else "prompt: "
             raise config.DataError(f"{where}{problem}") from None

@@ -21,7 +21,7 @@ TYPES = ("auto", "fp32", "bf16", "fp16")
 
 def load(
     path: str | Path, device: str = "auto", dtype: str = "auto", adapter: str | Path | None = None,
-    *, weights: str | None = None,
+    *, weights: str | None = None, specials: config.Specials | None = None,
 ) -> Any:  # fmt: skip
     """The model in a run, a checkpoint, a Hugging Face folder or id, with its tokenizer, ready to be asked.
 
@@ -31,6 +31,8 @@ def load(
     it was trained on, wearing it.
     Who will only be asked, and on the CPU, may have its `weights` laid out for speed: fp32, bf16 or int8, or auto,
     which is fp32 where a model is large enough for it to matter (`regard.generate.quick`).
+    `specials` says what special tokens in a text become: themselves ("parse", as `transformers` has it and so unless
+    said), or text like any other ("plain").
     """
     from regard.hub import adapting, folder
     from regard.text import Tokenizer
@@ -44,10 +46,18 @@ def load(
     model.context, model.begin, model.task, model.origin = found.context, found.begin, found.task, found
     model.tokenizer = folder.tokenizer_of(found)
     model.target_tokenizer = None if found.target_path is None else Tokenizer.load(found.target_path)
+    read_specials(model, specials)
     model.manner = manner_in(found.path, found.said)
     model.to(where).eval()
     model = model if worn is None else adapting.wear(model, worn)
     return model if weights is None else laid_out(model, weights)
+
+
+def read_specials(model: Any, specials: config.Specials | None) -> None:
+    """Make a model's tokenizers parse special tokens in texts, or spell them; as they are, unless said."""
+    for name in ("tokenizer", "target_tokenizer") if specials is not None else ():
+        if (known := getattr(model, name, None)) is not None:
+            setattr(model, name, known.with_specials(specials))
 
 
 def laid_out(model: Any, weights: str) -> Any:

@@ -17,6 +17,7 @@ from regard.generate.engine import Engine
 from regard.generate.forms import Template, template_of
 from regard.generate.limits import least, window
 from regard.generate.many import Answers
+from regard.generate.opening import read_specials
 from regard.generate.queueing import Busy
 from regard.serve.figures import Figures
 from regard.serve.refusals import Refusal
@@ -32,6 +33,7 @@ class Resident:
     def __init__(self, name: str, model: Any, settings: Settings) -> None:
         self.name, self.model, self.most, self.made = name, model, settings.waiting, int(time.time())
         self.silent, self.mute, self.form = silence(model), "", None
+        read_specials(model, settings.specials)  # here, before any text of a client can be encoded
         self.pending = 0
         if not self.silent:
             self.form, self.mute = chat_of(model)

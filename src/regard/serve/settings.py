@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from typing import get_args
 
 from regard import config
 
@@ -13,7 +14,9 @@ class Settings:
     Of each model `slots` texts are written at a time, each with room for `capacity` tokens, while `waiting` others
     wait. One request asks about at most `texts` texts, an answer has at most `most` tokens. Who sends a request or
     reads an answer so slowly that nothing moves for `patience` is left alone; `drain` is the time that texts are given
-    to end when the server stops.
+    to end when the server stops. `specials`: what clients write is text, in which "<|im_end|>" is spelt like anything
+    else ("plain"), or its special tokens are parsed ("parse", for clients that are trusted); messages of a chat are
+    always plain.
     """
 
     host: str = "127.0.0.1"
@@ -28,6 +31,7 @@ class Settings:
     most: int = 4096
     patience: float = 30.0
     drain: float = 10.0
+    specials: config.Specials = "plain"
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 1 << 16:
@@ -37,6 +41,8 @@ class Settings:
                 raise config.ConfigError(f"{name}: {value} is less than 1")
         if self.capacity is not None and self.capacity < 1:
             raise config.ConfigError(f"capacity: {self.capacity} is less than 1")
+        if self.specials not in get_args(config.Specials):
+            raise config.ConfigError(f"specials: no {self.specials!r}; there are plain and parse")
         if not all(key.isascii() and key.isprintable() and key and " " not in key for key in self.keys):
             raise config.ConfigError("keys: one of them cannot stand in a header; use letters, digits and marks of "
                                      "ASCII, without spaces")  # fmt: skip

@@ -35,8 +35,10 @@ class NextToken(Telling):
         return [self.around(piece) | {"cut": 0} for piece in pieces(ids, self.room)]
 
     def around(self, ids: Sequence[int]) -> Example:
-        """A text with the special tokens that begin and end one."""
-        return {"ids": [*self.specials.single.before, *ids, *self.after]}
+        """A text with the special tokens that begin and end one; none of them twice, if the text has them."""
+        before, after, ids = self.specials.single.before, self.after, tuple(ids)
+        first = () if ids[: len(before)] == before else before
+        return {"ids": [*first, *ids, *(() if after and ids[-len(after) :] == after else after)]}
 
     @property
     def after(self) -> tuple[int, ...]:

@@ -123,4 +123,4 @@ def equipped(tokenizer: Tokenizer, roles: Iterable[str] = (), marks: int = 0) ->
     inner = copy.deepcopy(tokenizer.inner)
     inner.add_special_tokens([*tokens.values(), *names])
     card = {ROLES[role][0]: token for role, token in tokens.items()} if tokenizer.card else {}
-    return Tokenizer(inner, tokenizer.card | card)
+    return Tokenizer(inner, tokenizer.card | card, "parse" if tokenizer.parses_specials else "plain")

@@ -47,7 +47,7 @@ def letter(byte: int) -> bool:
 def pieces(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     """The ids of a text, and from which to which character each one stands."""
     with calm("the text cannot be encoded"):
-        found = tokenizer.inner.encode(text, add_special_tokens=False)
+        found = tokenizer.encoder(text).encode(text, add_special_tokens=False)
     return found.ids, found.offsets
 
 

@@ -25,14 +25,20 @@ BORDER = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])|(?<=\S\n)(?=\S)")
 NEAR = 4096
 
 
-def borders_of(spec: dict[str, Any], direct: bool) -> Borders:
-    """Where texts may be cut for the tokenizer that a tokenizer.json describes."""
+def borders_of(spec: dict[str, Any], direct: bool, parse: bool = False) -> Borders:
+    """Where texts may be cut for the tokenizer that a tokenizer.json describes; `parse`: special tokens are parsed."""
     if direct:
         return "anywhere"
     by_itself = spec["normalizer"] in (None, {"type": "Lowercase"})  # each character is changed by itself, or none
-    crossing = any(not token["special"] for token in spec["added_tokens"])  # an added token may hold a border
+    # an added token may hold a border; a special one that is parsed, where it has or takes space
+    crossing = any(not token["special"] or (parse and reaches(token)) for token in spec["added_tokens"])
     known = untrimmed(spec["pre_tokenizer"]) in KNOWN
     return "between words" if by_itself and known and not crossing else "nowhere"
+
+
+def reaches(token: dict[str, Any]) -> bool:
+    """Whether a token in a text depends on the space around it, or has some."""
+    return token["lstrip"] or token["rstrip"] or token["single_word"] or any(map(str.isspace, token["content"]))
 
 
 def untrimmed(tree: Any) -> Any:

@@ -9,14 +9,16 @@ so it is rendered in a sandbox (`regard.text.sandbox`), and what goes wrong ther
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.config import DataError
 from regard.text import files
 from regard.text.roles import ROLES, content
+from regard.text.special_tokens import any_of
 
 if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 LONGEST = 1 << 16  # letters of a template; the longest that people publish have thirty thousand
 DEEPEST = 32  # tables in tables in a message
 NAME = "chat_template.jinja"
-SHIELD = "\ue000"  # stands in what somebody wrote wherever it looks like a special token; no text has it
 Template = str | Mapping[str, str]
 
 
@@ -91,29 +92,79 @@ class Chat:
             )
 
     def encode(self, tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], **settings: Any) -> list[int]:
-        """The ids of a chat. Special tokens are those of the template: what somebody wrote in a message is only text,
-        even if it reads "<|im_end|>"."""
-        tokens = {token: id for id in tokenizer.specials if (token := tokenizer.token(id))}
-        settings = {name: shielded(value, tokens) for name, value in settings.items()}
-        text = self.render(shielded(messages, tokens), **settings)
-        ids: list[int] = []
-        for part in re.split(among(tokens), text) if tokens else [text]:
-            ids += [tokens[part]] if part in tokens else tokenizer.encode(part.replace(SHIELD, "")) if part else []
-        return ids
+        """The ids of a chat, those of `transformers`. Special tokens are those of the template: what somebody wrote in
+        a message is only text, even if it reads "<|im_end|>"."""
+        checked(messages)
+        given = plain(messages, "messages")
+        more = {name: plain(value, name) for name, value in settings.items()}
+        specials, written = self.controls(tokenizer)
+        mark = unused_character([given, more, self.templates])
+        ours, typed = Shield(specials, mark), Shield(written, mark)
+        safe = [(ours if each["role"] == "assistant" else typed)(each) for each in given]
+        kept = {name: typed(value) for name, value in more.items()}
+        text = self.render(safe, **kept)
+        if (safe, kept) == (given, more) and not any(map(tokenizer.has_special, texts_in([given, more]))):
+            return tokenizer.encode(text, specials="parse")
+        return tokenizer.encode_template(text, written, mark)
+
+    def controls(self, tokenizer: Tokenizer) -> tuple[dict[str, int], dict[str, int]]:
+        """The special tokens; and those together with other tokens in angles or brackets that a template writes.
+
+        Some models were published with an <|im_start|> that is not called special. A <think> is not either, which the
+        assistant may say.
+        """
+        added = {token.content: id for id, token in tokenizer.inner.get_added_tokens_decoder().items() if token.content}
+        meant = {token for token in added if added[token] in tokenizer.specials or token in self.specials.values()}
+        sources = "".join(self.templates.values())
+        return {token: added[token] for token in meant}, {
+            token: id for token, id in added.items() if token in meant or (token[0] in "<[" and token in sources)
+        }
 
 
-def among(tokens: Mapping[str, int]) -> str:
-    """A pattern that finds each of them, the longest first."""
-    return f"({'|'.join(re.escape(token) for token in sorted(tokens, key=len, reverse=True))})"
+def texts_in(value: Any) -> Iterator[str]:
+    """All texts in tables and lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from texts_in([*value, *value.values()])
+    elif isinstance(value, list):
+        for each in value:
+            yield from texts_in(each)
 
 
-def shielded(value: Any, tokens: Mapping[str, int]) -> Any:
-    """The same with special tokens in it broken up."""
-    if isinstance(value, str) and tokens:
-        return re.sub(among(tokens), lambda found: found[0][0] + SHIELD + found[0][1:], value.replace(SHIELD, ""))
-    if isinstance(value, Mapping):
-        return {name: shielded(each, tokens) for name, each in value.items()}
-    return [shielded(each, tokens) for each in value] if isinstance(value, list | tuple) else value
+def unused_character(value: Any) -> str:
+    """A character of the private use areas that no text in a value has."""
+    used = set().union(*map(set, texts_in(value)))
+    unused = next((code for code in (*range(0xE000, 0xF8FF), *range(0xF0000, 0xFFFFE)) if chr(code) not in used), None)
+    if unused is None:
+        raise DataError("messages: they have every character of the private use areas; leave some out")
+    return chr(unused)
+
+
+class Shield:
+    """Puts a mark into every token in what somebody wrote, and into what might become one with the text behind it."""
+
+    def __init__(self, tokens: Iterable[str], mark: str) -> None:
+        tokens = list(tokens)
+        self.mark, self.whole = mark, re.compile(any_of(tokens)) if tokens else None
+        self.beginnings = {token[:size] for token in tokens for size in range(1, len(token))}
+        self.longest = max(map(len, tokens), default=0)
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.broken(value)
+        if isinstance(value, Mapping):
+            return {name: self(each) for name, each in value.items()}
+        return [self(each) for each in value] if isinstance(value, list) else value
+
+    def broken(self, text: str) -> str:
+        """The text with the mark behind the first character of each token, whole or only begun."""
+        begun = {len(text) - size for size in range(1, min(self.longest, len(text) + 1))
+                 if text[len(text) - size :] in self.beginnings}  # fmt: skip
+        found = {each.start() for each in self.whole.finditer(text)} if self.whole else set()
+        places = sorted(begun | found)
+        ends = [0, *(place + 1 for place in places), len(text)]
+        return self.mark.join(text[start:stop] for start, stop in pairwise(ends))
 
 
 def checked(messages: Sequence[Mapping[str, Any]]) -> None:

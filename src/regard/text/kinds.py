@@ -33,8 +33,9 @@ UNKNOWN = "<unk>"
 def train(setting: config.Text, texts: Iterable[str]) -> Tokenizer:
     """The tokenizer that a setting describes, trained on texts. The same texts give the same tokenizer.json."""
     if isinstance(setting, config.Saved):
-        return Tokenizer.load(setting.path)
-    return Tokenizer(KINDS[setting.kind](setting, some([texts] if isinstance(texts, str) else texts)))
+        return Tokenizer.load(setting.path, setting.specials)
+    inner = KINDS[setting.kind](setting, some([texts] if isinstance(texts, str) else texts))
+    return Tokenizer(inner, specials=setting.specials)
 
 
 def some(texts: Iterable[str]) -> Iterator[str]:

@@ -2,26 +2,29 @@
 
     "First Citizen"  ── encode ──►  [18, 47, 56, ...]  ── decode ──►  "First Citizen"
 
-Inside is a `tokenizers.Tokenizer`, so every tokenizer here is a tokenizer.json that others open. Text is only ever
-text: a "<|endoftext|>" that somebody typed is spelt out letter by letter; the special token itself is roles["end"].
+Inside is a `tokenizers.Tokenizer`, so every tokenizer here is a tokenizer.json that others open. What a "<|im_end|>" in
+a text becomes is said by `specials`: with "parse" it is the special token, as for `transformers.AutoTokenizer`; with
+"plain" it is spelt out like any other text (`split_special_tokens` there), which is for texts of strangers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import tokenizers
 
-from regard.config import DataError
+from regard.config import ConfigError, DataError, Specials
 from regard.text import files
-from regard.text.borders import borders_of, cut
+from regard.text.borders import Borders, borders_of, cut
 from regard.text.framing import Framed, framed
 from regard.text.roles import card_of, roles_of
+from regard.text.special_tokens import TemplateEncoder, can_spell_specials, special_pattern
 from regard.text.spelling import alphabet_of, direct_of, shown, spelling_of
 from regard.text.streams import Rolling, Stream, Utf8
 
@@ -42,9 +45,12 @@ class Tokenizer:
     """Text to ids and back; `roles` are the ids of "pad", "start", "end", "mask", "cls", "sep", "unk", if it has them.
 
     `card` is what stands in a tokenizer_config.json: the special tokens by the names `transformers` has for roles.
+    `specials` says whether special tokens in a text are parsed; unless said they are, if the card does not forbid it.
     """
 
-    def __init__(self, inner: tokenizers.Tokenizer, card: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, inner: tokenizers.Tokenizer, card: dict[str, Any] | None = None, specials: Specials | None = None
+    ) -> None:
         self.inner, self.card = files.plain(inner), dict(card or {})
         spec, vocabulary = json.loads(inner.to_str()), inner.get_vocab()
         self.size = files.counted(vocabulary)
@@ -53,14 +59,22 @@ class Tokenizer:
         self.spelling = spelling_of(spec, vocabulary, self.specials)
         self.direct = direct_of(spec, vocabulary)
         self.alphabet = alphabet_of(spec, vocabulary)
-        self.borders = borders_of(spec, self.direct is not None)
+        self.cuts = {parse: borders_of(spec, self.direct is not None, parse) for parse in (False, True)}
+        self.special_pattern = special_pattern(spec, self.inner)
+        # copies of `inner`, made when first needed: a large one takes half a second
+        self.parsers: list[tokenizers.Tokenizer] = []
+        self.template_encoders: dict[frozenset[str], TemplateEncoder] = {}
+        self.parses_specials = not self.card.get("split_special_tokens")
+        if specials is not None:
+            self.parses_specials = check_specials(specials) == "parse"
+        self.views = {self.parses_specials: self}  # the same tokenizer, by what it does with special tokens
 
     @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
+    def load(cls, path: str | Path, specials: Specials | None = None) -> Tokenizer:
         """From a tokenizer.json or a folder with one; a tokenizer_config.json beside it says the roles."""
         inner, card = files.read(Path(path))
         with files.calm(path):
-            return cls(inner, card)
+            return cls(inner, card, specials)
 
     def save(self, folder: str | Path, side: str = "") -> None:
         """Writes tokenizer.json and the tokenizer_config.json that lets `transformers` know the roles."""
@@ -74,19 +88,83 @@ class Tokenizer:
     def __len__(self) -> int:
         return self.size
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text, no special tokens added; DataError where a character cannot be said."""
+    def encode(self, text: str, specials: Specials | None = None) -> list[int]:
+        """The ids of a text, no special tokens added; DataError where a character cannot be said.
+
+        `specials` says for this text whether special tokens in it are parsed; unless said, as the tokenizer has it.
+        """
+        if specials is not None:
+            return self.with_specials(specials).encode(text)
         if self.direct is not None:
             try:
                 return self.direct(text)
             except (KeyError, UnicodeEncodeError):
                 pass  # a character that is spelt in bytes, or one that cannot be said at all
         with self.saying(text):
+            inner = self.encoder(text)
             if len(text) <= CHUNK:
-                return self.inner.encode(text, add_special_tokens=False).ids
+                return inner.encode(text, add_special_tokens=False).ids
             parts = list(self.cut(text[start : start + CHUNK] for start in range(0, len(text), CHUNK)))
-            found = self.inner.encode_batch_fast(parts, add_special_tokens=False)
+            found = inner.encode_batch_fast(parts, add_special_tokens=False)
             return list(chain.from_iterable(part.ids for part in found))
+
+    def with_specials(self, specials: Specials) -> Tokenizer:
+        """The same tokenizer, which parses special tokens in texts ("parse") or spells them ("plain")."""
+        parses = check_specials(specials) == "parse"
+        if parses not in self.views:
+            made = object.__new__(type(self))
+            made.__dict__ |= self.__dict__ | {"parses_specials": parses}  # all else is shared
+            self.views[parses] = made
+        return self.views[parses]
+
+    def encoder(self, *texts: str) -> tokenizers.Tokenizer:
+        """What encodes these texts: `inner`, which parses no special tokens, or a copy that does.
+
+        A copy, since the library has a switch for all threads at once. A text without special tokens needs none. Where
+        the model itself would make a special token of its letters, a copy that cannot is for plain text.
+        """
+        if not self.parses_specials:
+            return self.template_encoder(self.special_tokens).inner if self.spells_specials else self.inner
+        if not any(map(self.has_special, texts)):
+            return self.inner
+        if not self.parsers:
+            made = files.plain(tokenizers.Tokenizer.from_str(self.inner.to_str()))
+            made.encode_special_tokens = False
+            self.parsers.append(made)
+        return self.parsers[0]
+
+    def has_special(self, text: str) -> bool:
+        """Whether a special token stands in a text, as it is written or once it is normalized."""
+        if self.special_pattern is None or self.special_pattern.search(text):
+            return self.special_pattern is not None
+        normalizer = self.inner.normalizer
+        try:
+            return normalizer is not None and bool(self.special_pattern.search(normalizer.normalize_str(text)))
+        except UnicodeEncodeError:
+            return False  # half a surrogate pair, which `encode` refuses by its place
+
+    @cached_property
+    def spells_specials(self) -> bool:
+        return can_spell_specials(self.inner, self.special_tokens, self.roles.get("unk"))
+
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """The special tokens by name."""
+        return {token: id for id in self.specials if (token := self.token(id))}
+
+    def template_encoder(self, controls: Mapping[str, int]) -> TemplateEncoder:
+        """What encodes rendered chats, in which a template may write these tokens."""
+        key = frozenset(controls)
+        if key not in self.template_encoders:
+            with files.calm("the tokenizer cannot be used"):
+                self.template_encoders[key] = TemplateEncoder(self.inner, controls)
+        return self.template_encoders[key]
+
+    def encode_template(self, text: str, controls: Mapping[str, int], mark: str) -> list[int]:
+        """The ids of a rendered template in which `controls` are meant, but where they have a mark in them."""
+        made = self.template_encoder(controls)
+        with self.with_specials("plain").saying(made.typed(text, mark)):
+            return made.encode(text, mark)
 
     def frame(self, text: str, other: str | None = None, longest: int | None = None) -> Framed:
         """A text, or two, with the special tokens around them that the tokenizer.json says, and where each id is from.
@@ -94,7 +172,7 @@ class Tokenizer:
         [CLS] text [SEP] other [SEP] of at most `longest` tokens: what is too long is cut, of the longer text first.
         """
         with self.saying(text, other or ""):
-            return self.checked(framed(self.inner, text, other, longest))
+            return self.checked(framed(self.encoder(text, other or ""), text, other, longest))
 
     @property
     def before(self) -> list[int]:
@@ -108,11 +186,13 @@ class Tokenizer:
         """The same tokenizer, but for one token that is seen where it is written: the [MASK] of a text to be filled."""
         if role not in self.roles:
             raise DataError(f"the tokenizer has no {role} token; it has {', '.join(self.roles) or 'none'}")
+        if self.parses_specials:
+            return self
         spec = json.loads(self.inner.to_str())
         for token in spec["added_tokens"]:
             token["special"] = token["special"] and token["id"] != self.roles[role]
         with files.calm("the tokenizer cannot be used"):
-            return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(spec)), self.card)
+            return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(spec)), self.card, "plain")
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; special tokens are left out, and bytes that are no UTF-8 become U+FFFD."""
@@ -138,6 +218,11 @@ class Tokenizer:
     def token(self, id: int) -> str:
         """A token as the vocabulary has it; ids that were left out have none."""
         return self.inner.id_to_token(id) or ""
+
+    @property
+    def borders(self) -> Borders:
+        """Where a text may be cut for `encode`."""
+        return self.cuts[self.parses_specials]
 
     def cut(self, parts: Iterable[str]) -> Iterator[str]:
         """A long text in parts, cut anew where it changes nothing: encoded one by one they are the whole, encoded."""
@@ -174,9 +259,29 @@ class Tokenizer:
             raise fault from None
 
     def check(self, text: str) -> None:
-        """Raises at the first character that cannot be said."""
+        """Raises at the first character that cannot be said; those of a special token that is parsed need not be."""
+        parsed = self.special_pattern.finditer(text) if self.special_pattern and self.parses_specials else ()
+        whole = {place for found in parsed for place in range(*found.span())}
         for place, character in enumerate(text):
+            if place in whole:
+                continue
             if "\ud800" <= character <= "\udfff":
                 raise Unsayable(text, place, HALF)
             if self.alphabet is not None and character not in self.alphabet:
                 raise Unsayable(text, place, UNKNOWN)
+
+    def __getstate__(self) -> dict[str, Any]:
+        made = ("views", "parsers", "template_encoders")  # again when they are needed
+        return {name: value for name, value in self.__dict__.items() if name not in made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy, or one from another process: the library's own forget that they are plain."""
+        self.__dict__ |= state
+        files.plain(self.inner)
+        self.parsers, self.template_encoders, self.views = [], {}, {self.parses_specials: self}
+
+
+def check_specials(specials: str) -> str:
+    if specials not in get_args(Specials):
+        raise ConfigError(f"specials: no {specials!r}; there are {' and '.join(get_args(Specials))}")
+    return specials

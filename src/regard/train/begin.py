@@ -95,10 +95,10 @@ def words_of(text: config.Text, folder: hub.Folder) -> tuple[config.Text, Tokeni
                                    'one: text={kind="file", path="..."}')  # fmt: skip
         return text, said
     own = Tokenizer.load(folder.tokenizer_path)
-    if text != config.Characters() and (said is None or said.text() != own.text()):
+    if replace(text, specials="plain") != config.Characters() and (said is None or said.text() != own.text()):
         raise config.ConfigError(f"text: {text.kind!r}, and the weights know the words of {folder.path}; leave it out, "
                                  f'or say text={{kind="file", path="{folder.path}"}}')  # fmt: skip
-    return config.Saved(path=str(folder.path)), own
+    return config.Saved(path=str(folder.path), specials=text.specials), own
 
 
 # ---------------------------------------------------------------- the weights

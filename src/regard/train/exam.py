@@ -94,9 +94,9 @@ def evaluate(
     run = None if isinstance(model, Transformer | Towers) else run_of(Path(model))
     recipe, changes = None if run is None else read_recipe(run), list(overrides)
     if not isinstance(model, Transformer | Towers) and run is None:
-        model = load(model)  # a path where nothing is says so before anything else
+        model = load(model, specials="plain")  # a path where nothing is says so before anything else
     own = kept_back(name, recipe, changes) if source is None else None
-    known: Any = model if isinstance(model, Transformer | Towers) else load(model)
+    known: Any = model if isinstance(model, Transformer | Towers) else loaded(model, recipe)
     if known.tokenizer is None and reads_text(known):
         raise DataError(f"{name}: no tokenizer.json to read a text with; put one beside the model")
     asked = own or question(known, recipe, given(source), changes)
@@ -110,6 +110,11 @@ def evaluate(
         what = "a text" if isinstance(asked.task, config.NextToken) else f"task {asked.task.kind!r}"
         raise ConfigError(f"{what} has no rows to tell of one by one: it is asked everywhere; leave out --out (each)")
     return exam.text() if isinstance(asked.task, config.NextToken) else exam.whole(recipe, name)
+
+
+def loaded(path: str | Path, recipe: config.Recipe | None) -> Any:
+    """The model of a run, with special tokens in its data read as they were in training."""
+    return load(path, specials="plain" if recipe is None else recipe.text.specials)
 
 
 def given(source: Source | None) -> config.Data:
@@ -163,7 +168,8 @@ class Exam:
             found = read(alone, self.tokenizer, self.voice).validation
             assert found is not None
             return found
-        made = prepare(self.asked.data, config.Bytes(), tokenizer=self.tokenizer, notice=self.voice.notice,
+        how = config.Bytes(specials="parse" if self.tokenizer.parses_specials else "plain")  # its tokenizer is there
+        made = prepare(self.asked.data, how, tokenizer=self.tokenizer, notice=self.voice.notice,
                        progress=self.voice.progress)  # fmt: skip
         return Text(made.train, length(self.model))
 

@@ -16,6 +16,7 @@ from regard.config import ConfigError
 from regard.data import store
 from regard.data.columns import Column, Document
 from regard.data.prepared import trained
+from regard.data.shards import tokenizer_key
 from regard.inputs import palette
 from regard.inputs.senses import Sense, sense
 from regard.tasks import Rows, Task
@@ -163,7 +164,7 @@ def about(recipe: config.Recipe, reader: Sense, task: Task, tokenizer: Tokenizer
     """What examples depend on beside the records."""
     seen = getattr(reader, "about", None) or config.tree(front(recipe))
     kept = {name: value for name, value in config.tree(recipe.task).items() if name not in ("smoothing", "prompt")}
-    return {"mixture": FORMAT, "task": kept, "front": seen, "tokenizer": store.key(tokenizer.text()),
+    return {"mixture": FORMAT, "task": kept, "front": seen, "tokenizer": tokenizer_key(tokenizer),
             "length": task.rows.length}  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from regard import config, data, tasks
 from regard.data import Arrays, Examples, Notice, Progress, Shards, store
+from regard.data.shards import tokenizer_key
 from regard.tasks import Rows, Task
 from regard.tasks.records import ids
 from regard.text import Tokenizer
@@ -121,6 +122,7 @@ MIXTURES: dict[str, Callable[[config.Recipe, Tokenizer | None, Voice], Reading]]
 def read(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) -> Reading:
     """The data of a recipe; with this tokenizer, or one learned from them."""
     c = recipe.train
+    tokenizer = None if tokenizer is None else tokenizer.with_specials(recipe.text.specials)
     if recipe.task.kind in MIXTURES:
         made = MIXTURES[recipe.task.kind](watched(recipe), tokenizer, voice)
         return replace(made, train=data.Ahead(made.train, c.workers)) if c.workers else made
@@ -229,7 +231,7 @@ def whole(task: Task, tokenizer: Tokenizer) -> Callable[[Any], Any]:
 def about(recipe: config.Recipe, task: Task, tokenizer: Tokenizer) -> dict[str, Any]:
     """What examples depend on beside the records."""
     kept = {name: value for name, value in config.tree(recipe.task).items() if name not in ("smoothing", "begin")}
-    return {"format": FORMAT, "task": kept, "tokenizer": store.key(tokenizer.text()), "length": task.rows.length,
+    return {"format": FORMAT, "task": kept, "tokenizer": tokenizer_key(tokenizer), "length": task.rows.length,
             "packed": recipe.train.pack, "segments": task.segments}  # fmt: skip
 
 
