@@ -2,7 +2,6 @@
 
 import os
 import shlex
-from contextlib import suppress
 from json import dumps as quoted
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,19 +49,16 @@ def train(
         return dry(said, json)
     place = out or Path("runs") / Path(recipe).resolve().name.removesuffix(".toml")
     prepare(place)
-    try:
-        with_torch()
-        from regard.train import fit
+    with_torch()
+    from regard.train import fit
 
-        command = shlex.join(["regard", "train", recipe, *changes, "--out", str(place)])
-        return finish(fit(said, place, command=command, quiet=quiet), json)
-    finally:
-        with suppress(OSError):
-            place.rmdir()  # an empty folder is not worth keeping
+    command = shlex.join(["regard", "train", recipe, *changes, "--out", str(place)])
+    return finish(fit(said, place, command=command, quiet=quiet), json)
 
 
 def prepare(out: Path) -> None:
-    """An empty folder for a new run; what stands there already is never written over."""
+    """Whether a new run can be there: what stands there already is never written over. The process that holds the
+    folder makes it, and looks again (`train.alone`)."""
     if any((out / "checkpoints").glob("step-*")):
         raise config.ConfigError(f"--out {out}: there is a run; `regard resume {out}` continues it, or choose another")
     if (out / "checkpoints").is_dir():
@@ -70,11 +66,10 @@ def prepare(out: Path) -> None:
                                  "again, or remove the folder or choose another")  # fmt: skip
     if out.is_dir() and any(each.suffix != ".part" for each in out.iterdir()):  # a torn first write is nothing
         raise config.ConfigError(f"--out {out}: the folder is not empty; choose another, or empty it")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        reason = str(problem.strerror).lower()
-        raise config.ConfigError(f"--out {out}: cannot be made ({reason}); choose another folder") from None
+    there = next((place for place in (out, *out.absolute().parents) if os.path.lexists(place)), Path("/"))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        reason = "permission denied" if there.is_dir() else "not a directory"
+        raise config.ConfigError(f"--out {out}: cannot be made ({reason}); choose another folder")
 
 
 def resume(

@@ -28,7 +28,7 @@ def fit(recipe: config.Recipe, out: str | Path, *, command: str = "", quiet: boo
     """Train what a recipe describes, in a folder of its own; of many processes the first one holds it, and writes."""
     out = Path(out)
     with together(recipe.train) as ranks, holding(out, ranks, new=True):
-        if ranks.leads and ((out / "log.jsonl").exists() or (out / "checkpoints").exists()):
+        if ranks.leads and any((out / name).exists() for name in ("config.toml", "log.jsonl", "checkpoints")):
             raise config.ConfigError(f"{out}: there is a run already; resume it, or choose another folder")
         check_spoken(recipe, ranks)
         if recipe.train.board:
@@ -46,9 +46,7 @@ def fit(recipe: config.Recipe, out: str | Path, *, command: str = "", quiet: boo
 
 def holding(out: Path, ranks: Ranks, new: bool = False) -> AbstractContextManager[None]:
     """Of many processes one holds the folder for all."""
-    if new and ranks.leads:
-        make_folder(out)
-    return alone(out) if ranks.leads else nullcontext()
+    return alone(out, new) if ranks.leads else nullcontext()
 
 
 def check_spoken(recipe: config.Recipe, ranks: Ranks) -> None:
