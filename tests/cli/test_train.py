@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from regard import config, zoo
+from regard import zoo
 from regard.cli import runs
 
 
@@ -28,6 +28,7 @@ class Result:
     interrupted: int | None = None
     scores: dict[str, float] | None = None
     rank: int = 0
+    best: int | None = None
 
 
 @pytest.fixture
@@ -96,14 +97,24 @@ def test_json_says_how_the_run_went(say, desk, trainer):
     told = json.loads(say("train", "recipe.toml", "--out", "new", "--json").out)
 
     assert told == {"out": "new", "report": "new/report.html", "steps": 3, "loss": 1.25, "eval_loss": 1.5,
-                    "scores": None, "seconds": 0.75, "interrupted": None}  # fmt: skip
+                    "scores": None, "best": None, "seconds": 0.75, "interrupted": None}  # fmt: skip
 
 
 def test_people_read_rows_and_what_is_not_known_is_left_out(say, desk, trainer):
     trainer.end["eval_loss"] = None
-    rows = dict(line.split() for line in say("train", "recipe.toml", "--out", "new").out.splitlines())
+    rows = dict(line.split("  ", 1) for line in say("train", "recipe.toml", "--out", "new").out.splitlines())
 
-    assert rows == {"run": "new", "report": "new/report.html", "steps": "3", "loss": "1.2500", "seconds": "0.8"}
+    assert {name: value.strip() for name, value in rows.items()} == {
+        "run": "new", "report": "new/report.html", "steps": "3", "training loss": "1.2500 in the last step",
+        "seconds": "0.8"}  # fmt: skip
+
+
+def test_the_summary_says_which_step_is_the_best(say, desk, trainer):
+    trainer.end["best"] = 2
+
+    told = say("train", "recipe.toml", "--out", "new").out
+
+    assert "best             step 2, in new/best\nvalidation loss  1.5000\n" in told
 
 
 def test_a_loss_that_is_no_number_is_null(say, desk, trainer):
@@ -186,7 +197,7 @@ def test_a_signal_in_the_middle_saves_and_the_run_goes_on(say, desk, number, cod
 
     assert process.returncode == code, first + err
     assert "regard resume new" in err and "Traceback" not in err and "report" not in out
-    steps = int(dict(line.split() for line in out.splitlines())["steps"].replace(",", ""))
+    steps = int(dict(line.split(maxsplit=1) for line in out.splitlines())["steps"].replace(",", ""))
     assert steps > 0 and say("resume", "new", f"train.steps={steps + 2}", "--quiet").code == 0
 
 

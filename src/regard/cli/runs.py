@@ -104,8 +104,8 @@ def finish(result: Any, json: bool) -> int:
         return 128 + int(result.interrupted) if result.interrupted else 0
     page = None if result.interrupted else write_report(result.out)
     told = {"out": result.out, "report": page, "steps": result.steps, "loss": result.loss,
-            "eval_loss": result.eval_loss, "scores": result.scores, "seconds": result.seconds,
-            "interrupted": result.interrupted}  # fmt: skip
+            "eval_loss": result.eval_loss, "scores": result.scores, "best": result.best,
+            "seconds": result.seconds, "interrupted": result.interrupted}  # fmt: skip
     if json:
         as_json(told)
     else:
@@ -113,8 +113,9 @@ def finish(result: Any, json: bool) -> int:
             ("run", str(result.out)),
             ("report", str(page or "")),
             ("steps", f"{result.steps:,}"),
-            ("loss", number(result.loss)),
-            ("validation", number(result.eval_loss)),
+            ("training loss", number(result.loss, " in the last step")),
+            ("best", "" if result.best is None else f"step {result.best:,}, in {result.out / 'best'}"),
+            ("validation loss", number(result.eval_loss)),
             *((name, number(value)) for name, value in (result.scores or {}).items()),
             ("seconds", f"{result.seconds:,.1f}"),
         ] if value])  # fmt: skip
@@ -124,8 +125,8 @@ def finish(result: Any, json: bool) -> int:
     return 0
 
 
-def number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
+def number(value: float | None, note: str = "") -> str:
+    return "" if value is None else f"{value:.4f}{note}"
 
 
 def write_report(run: Path) -> Path:

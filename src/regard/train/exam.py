@@ -103,13 +103,22 @@ def evaluate(
     exam = Exam(known, asked, None if own is None else recipe, Voice(notice, progress), limit)
     if limit is not None and limit < 1:
         raise ConfigError(f"limit: {limit} leaves nothing to ask; choose one or more")
-    how = scoring(settings, asked.task)
+    how, which = scoring(settings, asked.task), {} if run is None else of_best(run, known.origin.path)
     if asked.task.kind not in (*READERS, *MIXTURES) and not isinstance(asked.task, config.NextToken):
-        return exam.rows(each, how)
+        made = exam.rows(each, how)
+        return replace(made, more=made.more | which)
     if each is not None:
         what = "a text" if isinstance(asked.task, config.NextToken) else f"task {asked.task.kind!r}"
         raise ConfigError(f"{what} has no rows to tell of one by one: it is asked everywhere; leave out --out (each)")
-    return exam.text() if isinstance(asked.task, config.NextToken) else exam.whole(recipe, name)
+    made = exam.text() if isinstance(asked.task, config.NextToken) else exam.whole(recipe, name)
+    return replace(made, more=made.more | which)
+
+
+def of_best(run: Path, folder: Path) -> dict[str, str]:
+    """Which checkpoint was asked, where it is the best one that a run keeps."""
+    link = run / "best"
+    same = link.is_dir() and link.samefile(folder)
+    return {"checkpoint": f"{folder.resolve().name}, the best of the run"} if same else {}
 
 
 def given(source: Source | None) -> config.Data:

@@ -130,6 +130,8 @@ def restored(
         return run, out, now, [], state
     make_folder(out / "checkpoints")
     best = (state.get("best") or {}).get("step")
+    if recipe.train.best:
+        checkpoint.point_back(out, best)
     checkpoint.prune(out / "checkpoints", recipe.train.keep, newest, best)  # it may have been stopped before it could
     notes += [gap for name in ("log", "samples") if (gap := cut(out / f"{name}.jsonl", state[name]))]
     notes += [f"{each}: the bits may differ from here on" for each in differences(state["surroundings"], now)]
