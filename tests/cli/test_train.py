@@ -16,6 +16,7 @@ import pytest
 
 from regard import zoo
 from regard.cli import runs
+from regard.config import reader
 
 
 @dataclass
@@ -67,6 +68,20 @@ def test_the_trainer_gets_the_recipe_with_its_overrides(say, desk, trainer):
     assert told.code == 0
     assert asked.recipe == zoo.read_recipe("recipe.toml", ["train.steps=5", "model.depth=3"])
     assert (asked.out, asked.quiet) == (Path("new"), True)
+
+
+def test_another_kind_of_optimizer_says_which_settings_it_changes(say, desk, trainer):
+    """A table of another kind replaces the recipe's own: lr 0.02 became 1e-4 without a word."""
+    muon = ("train.optimizer.kind=muon", "train.optimizer.lr=0.03", "train.schedule.warmup=7")
+    Path("muon.toml").write_text(reader.text(zoo.read_recipe("recipe.toml", muon)))
+    told = say("train", "muon.toml", "train.optimizer.kind=adamw", "train.schedule.kind=cosine", "--out", "new").err
+    same = say("train", "muon.toml", "train.optimizer.kind=muon", "train.optimizer.lr=0.1", "--out", "other").err
+    set_all = say("train", "muon.toml", "train.optimizer.kind=adamw", "train.optimizer.lr=0.5", "--out", "third").err
+
+    assert "train.optimizer.kind: adamw, and the recipe has muon" in told and "lr is 0.0001 (was 0.03)" in told
+    assert "train.schedule.kind: cosine" in told and "warmup is 4000 (was 7)" in told
+    assert same == ""
+    assert "lr is" not in set_all and "weight_decay is 0.1 (was 0.0)" in set_all
 
 
 def test_the_command_that_is_kept_does_the_same_again(say, desk, trainer):
