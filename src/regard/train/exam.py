@@ -185,8 +185,21 @@ class Exam:
         alone = replace(recipe, data=data, task=self.asked.task, train=replace(recipe.train, workers=0))
         made = read(alone, self.model.tokenizer, self.voice)
         assert made.validation is not None
+        if not own:
+            self.tell_trained(recipe, name)
         score = scored(self.model, made.validation.batches(self.limit), made.task, scores=True)
         return Evaluation(made.validation.name, self.asked.task, score)
+
+    def tell_trained(self, recipe: config.Recipe, run: str) -> None:
+        """All of a series was asked, and most of it may have been trained on: that scores better than what was not."""
+        part = recipe.data.validation
+        if not isinstance(self.asked.task, config.Forecast) or self.asked.task.split or not isinstance(part, float):
+            return
+        theirs, ours = (tables(data.sources, data) for data in (self.asked.data, recipe.data))
+        if [table.digest for table in theirs] == [table.digest for table in ours]:
+            alone = f"; `regard evaluate {run}` asks those alone" if part else ""
+            self.voice.notice(f"{few([table.name for table in theirs])}: all of its rows are asked, and the run was "
+                              f"trained on all but the last {part:g} of them{alone}")  # fmt: skip
 
     def rows(self, each: Each | None, how: Scoring) -> Evaluation:
         """Everything else: record by record."""
