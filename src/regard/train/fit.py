@@ -17,6 +17,7 @@ from regard.train import board, checkpoint
 from regard.train.alone import alone
 from regard.train.device import differences, surroundings
 from regard.train.display import Counting
+from regard.train.extension import add_resumption, describe_rate_change
 from regard.train.facts import described, read_facts, write_text
 from regard.train.fitting import Fitting, Result
 from regard.train.log import cut
@@ -140,7 +141,8 @@ def restored(
     end = "is finished; train.steps or train.minutes makes it longer" if run.over else "goes on"
     notes.append(f"{out}: {f'{end}, after step {run.step:,}' if newest else 'nothing was saved, so it begins again'}")
     if changes:
+        notes += describe_rate_change(run, out / "log.jsonl")
         write_text(out / "config.toml", reader.text(recipe))
     known = read_facts(out / "run.json") or {"format": 1, **described(run), "started": now["started"]}
     facts = {**known, **{key: now[key] for key in now if key != "started"}}
-    return run, out, facts, notes, state
+    return run, out, add_resumption(facts, run.step, changes), notes, state
