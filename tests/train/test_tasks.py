@@ -10,6 +10,7 @@ from train.made import advanced, assert_same, bits, lines
 
 import regard
 from regard import config, zoo
+from regard.report import headline
 from regard.report.run import read_run
 from regard.train import Run, evaluate, fit, resume
 
@@ -273,7 +274,9 @@ def test_candidates_for_the_best_are_compared_over_the_same_data(recipe, desk, m
 
     assert (done.best, done.eval_loss, done.steps) == (2, pytest.approx(2.9), 4) and made[-1] == (2, True)
     assert [(line["step"], line.get("best")) for line in log] == [(4, None), (2, True)]
-    assert read_run(desk / "run").final["step"] == 2 and pointed(desk / "run") == "step-000002"
+    told = read_run(desk / "run")
+    assert told.final["step"] == 2 and pointed(desk / "run") == "step-000002"
+    assert headline.losses(told, told.recipe.task)[0][1:] == ("2.9000", "nats a text, at step 2, the best")
 
 
 def test_a_run_that_ends_before_its_first_evaluation_has_a_best_one(recipe, desk):

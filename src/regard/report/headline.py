@@ -50,7 +50,8 @@ def losses(run: Run, task: config.Task) -> list[tuple[str, str, str]]:
         return [(f"{whose} loss", str(loss), "the run diverged")]
     unit = "error squared" if isinstance(task, config.Regress) else f"nats a {asks(run, task).unit}"
     unit += ", smoothed" if getattr(task, "smoothing", 0.0) else ""
-    unit += f", at step {run.final['step']:,}, the best" if run.final and run.final.get("best") else ""
+    if run.final and run.final.get("whole") and run.recipe and run.recipe.train.best:
+        unit += f", at step {run.final['step']:,}, the best"
     told = [(f"{whose} loss", f"{loss:.4f}", unit)]
     if not plain(task):
         return told

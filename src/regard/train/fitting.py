@@ -273,7 +273,8 @@ class Fitting:
         if before is not None:
             older, score = before
             wins = score.loss <= last.loss or last.loss != last.loss
-            told = f"validation {score.loss:.4f} at step {older:,}, {last.loss:.4f} at the last one, {run.step:,}"
+            told = (f"over all of the validation data {score.loss:.4f} at step {older:,}, and {last.loss:.4f} at the "
+                    f"last one, {run.step:,}")  # fmt: skip
             if wins:
                 self.chosen, self.score = older, score
                 marked = {name: plain(value) for name, value in score.scores.items()}
