@@ -175,3 +175,10 @@ def test_recipes_that_come_with_the_package_can_be_tried(say, desk):
     told = say("train", "shakespeare-nano", "data.source=text.txt", "train.batch=2", "--dry-run")
 
     assert told.code == 0 and "ends by train." in told.out
+
+
+def test_what_another_kind_of_optimizer_changes_is_said(say, desk):
+    told = say("train", "recipe.toml", "train.optimizer.kind=muon", "--dry-run")
+
+    assert told.code == 0 and "train.optimizer.kind: muon, and the recipe has adamw" in told.err
+    assert "lr is 0.02 (was 0.0001)" in told.err

@@ -14,8 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from regard import config, zoo
+from regard import zoo
 from regard.cli import runs
+from regard.config import reader
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Result:
     interrupted: int | None = None
     scores: dict[str, float] | None = None
     rank: int = 0
+    best: int | None = None
 
 
 @pytest.fixture
@@ -39,6 +41,7 @@ def trainer(monkeypatch):
         asked.append(SimpleNamespace(recipe=recipe, out=out, command=command, quiet=quiet))
         if "problem" in end:
             raise end["problem"]
+        out.mkdir(parents=True, exist_ok=True)
         (out / "config.toml").write_text("")
         return Result(out, **end)
 
@@ -65,6 +68,20 @@ def test_the_trainer_gets_the_recipe_with_its_overrides(say, desk, trainer):
     assert told.code == 0
     assert asked.recipe == zoo.read_recipe("recipe.toml", ["train.steps=5", "model.depth=3"])
     assert (asked.out, asked.quiet) == (Path("new"), True)
+
+
+def test_another_kind_of_optimizer_says_which_settings_it_changes(say, desk, trainer):
+    """A table of another kind replaces the recipe's own: lr 0.02 became 1e-4 without a word."""
+    muon = ("train.optimizer.kind=muon", "train.optimizer.lr=0.03", "train.schedule.warmup=7")
+    Path("muon.toml").write_text(reader.text(zoo.read_recipe("recipe.toml", muon)))
+    told = say("train", "muon.toml", "train.optimizer.kind=adamw", "train.schedule.kind=cosine", "--out", "new").err
+    same = say("train", "muon.toml", "train.optimizer.kind=muon", "train.optimizer.lr=0.1", "--out", "other").err
+    set_all = say("train", "muon.toml", "train.optimizer.kind=adamw", "train.optimizer.lr=0.5", "--out", "third").err
+
+    assert "train.optimizer.kind: adamw, and the recipe has muon" in told and "lr is 0.0001 (was 0.03)" in told
+    assert "train.schedule.kind: cosine" in told and "warmup is 4000 (was 7)" in told
+    assert same == ""
+    assert "lr is" not in set_all and "weight_decay is 0.1 (was 0.0)" in set_all
 
 
 def test_the_command_that_is_kept_does_the_same_again(say, desk, trainer):
@@ -95,14 +112,24 @@ def test_json_says_how_the_run_went(say, desk, trainer):
     told = json.loads(say("train", "recipe.toml", "--out", "new", "--json").out)
 
     assert told == {"out": "new", "report": "new/report.html", "steps": 3, "loss": 1.25, "eval_loss": 1.5,
-                    "scores": None, "seconds": 0.75, "interrupted": None}  # fmt: skip
+                    "scores": None, "best": None, "seconds": 0.75, "interrupted": None}  # fmt: skip
 
 
 def test_people_read_rows_and_what_is_not_known_is_left_out(say, desk, trainer):
     trainer.end["eval_loss"] = None
-    rows = dict(line.split() for line in say("train", "recipe.toml", "--out", "new").out.splitlines())
+    rows = dict(line.split("  ", 1) for line in say("train", "recipe.toml", "--out", "new").out.splitlines())
 
-    assert rows == {"run": "new", "report": "new/report.html", "steps": "3", "loss": "1.2500", "seconds": "0.8"}
+    assert {name: value.strip() for name, value in rows.items()} == {
+        "run": "new", "report": "new/report.html", "steps": "3", "training loss": "1.2500 in the last step",
+        "seconds": "0.8"}  # fmt: skip
+
+
+def test_the_summary_says_which_step_is_the_best(say, desk, trainer):
+    trainer.end["best"] = 2
+
+    told = say("train", "recipe.toml", "--out", "new").out
+
+    assert "best             step 2, in new/best\nvalidation loss  1.5000\n" in told
 
 
 def test_a_loss_that_is_no_number_is_null(say, desk, trainer):
@@ -123,11 +150,10 @@ def test_an_interrupted_run_says_how_to_go_on(say, desk, trainer, number, code, 
     assert told.err.count("\n") == 1 and f"regard resume {typed.split()[-1]}" in told.err and "step 3" in told.err
 
 
-def test_a_run_that_could_not_begin_leaves_no_folder(say, desk, trainer):
-    trainer.end["problem"] = config.DataError("text.txt: too short; name more text")
-    told = say("train", "recipe.toml", "--out", "new/run")
+def test_a_run_that_could_not_begin_leaves_no_folder(say, desk):
+    told = say("train", "recipe.toml", "data.source=missing.txt", "--out", "new/run")
 
-    assert told.code == 3 and not (desk / "new" / "run").exists()
+    assert told.code == 3 and not (desk / "new").exists()
 
 
 def test_resuming_may_change_how_long(say, desk, trainer):
@@ -186,7 +212,7 @@ def test_a_signal_in_the_middle_saves_and_the_run_goes_on(say, desk, number, cod
 
     assert process.returncode == code, first + err
     assert "regard resume new" in err and "Traceback" not in err and "report" not in out
-    steps = int(dict(line.split() for line in out.splitlines())["steps"].replace(",", ""))
+    steps = int(dict(line.split(maxsplit=1) for line in out.splitlines())["steps"].replace(",", ""))
     assert steps > 0 and say("resume", "new", f"train.steps={steps + 2}", "--quiet").code == 0
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard.config as library
-from regard.config.reader import ConfigError, make, read, schema, text, tree
+from regard.config.reader import ConfigError, make, override, read, schema, text, tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -460,3 +460,18 @@ def test_the_schema_of_the_library_settings_accepts_their_defaults():
     whole = json.loads(json.dumps(schema(library.Towers)))
 
     assert accepts(whole, tree(library.Towers(towers=(library.Transformer(),))), whole)
+
+
+@pytest.mark.parametrize(("path", "value"), [
+    ("train.optimizer.lr", "inf"), ("train.optimizer.lr", "nan"), ("train.optimizer.lr", "-1"),
+    ("train.optimizer.lr", "1e39"), ("train.optimizer.weight_decay", "inf"), ("train.minutes", "inf"),
+    ("train.epochs", "inf"),
+])  # fmt: skip
+def test_a_number_that_nothing_can_be_trained_with_is_refused_by_its_path(path, value):
+    """An infinite learning rate was called a bug of this package."""
+    kinds = ("adamw", "muon", "adafactor") if "lr" in path else ("adamw",)
+    for kind in kinds:
+        table = {"train": {"optimizer": {"kind": kind}}}
+        override(table, f"{path}={value}")
+        with pytest.raises(ConfigError, match=rf"^{re.escape(path)}: .*(inf|nan|-1|1e\+39)"):
+            make(library.Recipe, table)

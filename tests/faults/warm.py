@@ -1,6 +1,7 @@
 """The warm parent: torch is imported, a run has been trained, one thread; from here a trial is a fork away.
 
-It reads trials from stdin, a line of JSON each, and answers each with a line that says how the process ended.
+It reads trials from stdin, a line of JSON each, and answers each with a line that says how the process ended. A list of
+trials runs at the same time, each from its own moment.
 """
 
 import functools
@@ -32,6 +33,7 @@ class Trial:
 
     `calls` sends a signal at the n-th call of a function, as in {"regard.train.loop:Advance.step": [1, "SIGTERM"]}.
     `room` is a disk with so many bytes, at the folder `root`; once there is enough, the command is tried again.
+    `later` so many seconds it begins, and `journal` is a file in which it says when it begins and ends to write a run.
     """
 
     words: list[str]
@@ -40,15 +42,43 @@ class Trial:
     strike: dict[str, Any] | None = None
     calls: dict[str, tuple[int, str]] | None = None
     room: int | None = None
+    later: float = 0.0
+    journal: str | None = None
 
 
 def serve() -> None:
     for line in sys.stdin:
-        trial, begun = Trial(**json.loads(line)), time.monotonic()
+        asked, begun = json.loads(line), time.monotonic()
+        if isinstance(asked, list):
+            print(json.dumps(crowd([Trial(**each) for each in asked])), flush=True)
+            continue
+        trial = Trial(**asked)
         if not (child := os.fork()):
             os._exit(guarded(trial))
         code = ended(child, trial.after)
         print(json.dumps({"code": code, "begun": begun, "ended": time.monotonic()}), flush=True)
+
+
+def crowd(trials: list[Trial]) -> list[tuple[int, int, float]]:
+    """Of each process that ran beside the others: its id, how it ended, and when it was gone."""
+    alive, done = dict[int, Trial](), dict[int, tuple[int, int, float]]()
+    begun = time.monotonic()
+    for trial in trials:
+        if not (child := os.fork()):
+            time.sleep(trial.later)
+            os._exit(guarded(trial))
+        alive[child] = trial
+    order = list(alive)
+    while alive:
+        for child, trial in list(alive.items()):
+            if trial.after is not None and time.monotonic() > begun + trial.later + trial.after:
+                os.kill(child, signal.SIGKILL)
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                del alive[child]
+                done[child] = (child, os.waitstatus_to_exitcode(status), time.monotonic())
+        time.sleep(0.002)
+    return [done[child] for child in order]
 
 
 def ended(child: int, after: float | None) -> int:
@@ -79,9 +109,33 @@ def attempt(trial: Trial) -> int:
         send(name, at, kind, beside["trace"])
     if trial.room is not None:
         return confined(trial, root, beside["kept"])
-    if trial.calls is None:
+    if trial.journal is not None:
+        note_writing(Path(trial.journal).absolute())
+    elif trial.calls is None:
         Disk(root, beside["trace"], Strike(**trial.strike) if trial.strike else None)
     return finished(main(trial.words))
+
+
+def note_writing(journal: Path) -> None:
+    """Write down when this process begins to write a run, and when it ends: by the calls, not by the lock."""
+    fitting = import_module("regard.train.fitting").Fitting
+    begin, go = fitting.__init__, fitting.go
+    handle = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def note(what: str) -> None:
+        os.write(handle, f"{os.getpid()} {what} {time.monotonic()}\n".encode())
+
+    def noted(self, *args, **how):
+        note("begins")
+        begin(self, *args, **how)
+
+    def gone(self):
+        try:
+            return go(self)
+        finally:
+            note("ends")
+
+    fitting.__init__, fitting.go = noted, gone
 
 
 def confined(trial: Trial, root: Path, kept: Path) -> int:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import signal
 import statistics
 from collections import Counter
@@ -18,6 +19,7 @@ from regard.core.kernels import KERNELS, kernel
 from regard.generate.opening import load
 from regard.measure.holding import most
 from regard.measure.orders import ORDERS, order
+from regard.report.compare import write as write_page
 from regard.train import compare, evaluate, fit
 from regard.train.compare import dense, members, probes, table, tune
 from regard.train.compare.study import axes, shortened, split
@@ -260,6 +262,27 @@ def test_one_seed_has_no_spread_and_says_so(desk):
 
     assert table.rows(made, made.tables[0])[0].validation.spread is None
     assert "one seed alone says nothing of chance" in compare.text(made)
+
+
+def test_every_setting_that_differs_is_shown_and_not_only_what_was_typed(desk):
+    """The kind of an optimizer brings a learning rate of its own."""
+    made = compared("train.optimizer.kind=adamw,muon", "train.steps=1")
+    made.go()
+    told = compare.told(made)["tables"][0]["settings"]
+
+    assert told["train.optimizer.lr"] == {"optimizer=adamw": "0.0001", "optimizer=muon": "0.02"}
+    assert told["train.optimizer.momentum"] == {"optimizer=adamw": "", "optimizer=muon": "0.95"}
+    assert "train.steps" not in told and not any(path.startswith("model") for path in told)
+    assert re.search(r"^train.optimizer.lr +0.0001 +0.02$", compare.text(made), re.M)
+    page = write_page(made.out, compare.told(made)).read_text()
+    assert "Which settings differ?" in page and "train.optimizer.lr" in page
+
+
+def test_variants_that_differ_in_nothing_have_nothing_to_tell(desk):
+    made = compared("train.steps=1")
+    made.go()
+
+    assert compare.told(made)["tables"][0]["settings"] == {} and "differ" not in compare.text(made)
 
 
 def test_the_csv_holds_what_the_table_shows(desk):

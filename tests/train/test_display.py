@@ -65,7 +65,7 @@ def test_a_line_tells_the_step_the_loss_the_speed_and_the_time_left(run, capsys)
             run.advance(display, loss=1.75, seconds=1.0, tokens=1234)
     second = capsys.readouterr().err.splitlines()[1]
 
-    assert re.fullmatch(r"step +20/100 +loss 1\.7500 +1,234 tokens/s +1:20 left", second)
+    assert re.fullmatch(r"step +20/100 +loss 1\.7500, mean 1\.7500 +1,234 tokens/s +1:20 left", second)
 
 
 def test_steps_are_not_counted_down_where_the_clock_decides(run, capsys):
@@ -119,12 +119,22 @@ def test_a_slow_first_step_does_not_make_the_rest_look_slow(run):
         assert display.remaining() < 10
 
 
-def test_the_loss_that_is_shown_is_smoothed_and_begins_with_the_first(run):
+def test_the_loss_that_is_shown_is_the_step_s_own_and_a_mean_is_called_one(run):
     with Display(run, quiet=True) as display:
         run.advance(display, loss=3.0)
-        assert display.mean == 3.0
+        assert "loss 3.0000 " in display.text()
         run.advance(display, loss=1.0)
-        assert 2.9 < display.mean < 3.0
+        assert "loss 1.0000, mean 2.0000 " in display.text()
+        run.advance(display, loss=float("nan"))
+        assert "loss nan, mean 2.0000 " in display.text()
+
+
+def test_a_loss_that_comes_late_is_shown_with_its_own_step(run):
+    with Display(run, quiet=True) as display:
+        run.step = 40
+        display.step(3.0, 70, number=24)
+
+        assert "24/100   loss 3.0000" in display.text()
 
 
 @pytest.mark.parametrize("seconds, text", [(0, "0 s"), (8.4, "8 s"), (59.6, "1:00"), (125, "2:05"), (4050, "1:07:30")])
@@ -141,7 +151,7 @@ def test_a_terminal_shows_a_bar_with_loss_speed_and_time_left(terminal, capsys):
             terminal.advance(display, loss=1.75, tokens=1234)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
 
-    assert re.search(r"30/100 +loss 1\.7500 +1,234 tokens/s +1:10 left", shown) and "━" in shown
+    assert re.search(r"30/100 +loss 1\.7500, mean 1\.7500 +1,234 tokens/s +1:10 left", shown) and "━" in shown
 
 
 def test_without_colour_a_bar_has_none(terminal, capsys, monkeypatch):

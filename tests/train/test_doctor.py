@@ -201,6 +201,7 @@ def test_without_a_fault_all_is_fine(patient):
 
 SAID = {
     "learning rate": ["train.optimizer.lr=3"],
+    "learning rate, too low": ["train.optimizer.lr=3e-6"],
     "leaks": ["data.validation=long.txt"],
     "amount of data": ["model.dim=384", "model.depth=12", "train.batch=2", "train.context=9"],
     "labels": ["task.kind=masked", "task.mask=0", "task.random=0", "model.mask=everything"],
@@ -211,7 +212,7 @@ SAID = {
 @pytest.mark.slow
 @pytest.mark.parametrize("check", SAID)
 def test_a_fault_that_a_recipe_can_have_is_named(patient, check):
-    assert wrong(examined(patient(*SAID[check]), 20)) == [check]
+    assert wrong(examined(patient(*SAID[check]), 20)) == [check.partition(",")[0]]
 
 
 def test_settings_refuse_a_decoder_that_sees_ahead(patient):
@@ -234,6 +235,18 @@ def test_a_thousandfold_learning_rate_is_brought_back_to_one_that_learns(patient
 
     assert [word.partition("=")[0] for word in remedy] == names[: len(optimizer)]
     assert float(remedy[0].partition("=")[2]) == pytest.approx(optimizer[0])
+    assert "learning rate" not in troubled(examined(patient(*kind, *remedy)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [[], ["train.optimizer.kind=muon", "train.optimizer.adam_lr=3e-6"]],
+                         ids=["adamw", "muon"])  # fmt: skip
+def test_a_learning_rate_that_is_too_low_is_raised_to_one_that_learns(patient, kind):
+    found = examined(patient(*kind, "train.optimizer.lr=3e-6"))["learning rate"]
+    remedy = found.remedy.split()
+
+    assert found.verdict == "wrong" and "too low" in found.evidence and "0.00%" not in found.evidence
+    assert remedy[0].startswith("train.optimizer.lr=") and len(remedy) == 1 + len(kind) // 2
     assert "learning rate" not in troubled(examined(patient(*kind, *remedy)))
 
 

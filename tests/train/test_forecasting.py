@@ -16,6 +16,7 @@ from regard.generate.forecast import forecast
 from regard.generate.opening import load
 from regard.tasks import Forecast
 from regard.train import Run, evaluate, fit, resume, train
+from regard.train.exam import evaluate as examined
 from regard.zoo import read_recipe
 
 ETT = Path(__file__).resolve().parents[3] / "shared/data/ett/ETTh1.csv.xz"
@@ -140,6 +141,29 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path):
 
 
 @pytest.mark.slow
+def test_an_evaluation_says_which_rows_were_asked(tmp_path):
+    """All of a file, most of which was trained on, scores better than what was kept back: 0.109 against 0.269."""
+    made, said = recipe(tmp_path), []
+    fit(made, tmp_path / "run", quiet=True)
+    own = examined(tmp_path / "run", notice=said.append)
+    assert own.data == f"validation of {made.data.source}" and said == []
+    whole = examined(tmp_path / "run", made.data.source, notice=said.append)
+    assert whole.data == f"all of {made.data.source}" and whole.loss != own.loss
+    assert len(said) == 1 and "trained on all but the last 0.2 of them" in said[0] and "regard evaluate" in said[0]
+
+
+def test_a_file_of_the_rows_that_were_kept_back_scores_as_they_do(tmp_path):
+    """The windows are the same: those before the kept ones are read, and not told."""
+    made, said = recipe(tmp_path), []
+    fit(made, tmp_path / "run", quiet=True)
+    head, *rows = (tmp_path / "waves.csv").read_text().splitlines()
+    kept = int(0.2 * len(rows)) + made.model.embed.length
+    (tmp_path / "kept.csv").write_text("\n".join([head, *rows[-kept:]]) + "\n")
+    own, other = (examined(tmp_path / "run", *more, notice=said.append) for more in ((), (str(tmp_path / "kept.csv"),)))
+
+    assert other.loss == pytest.approx(own.loss, abs=1e-6) and other.scores == pytest.approx(own.scores) and said == []
+
+
 def test_the_next_rows_come_with_their_dates(tmp_path, capsys):
     fit(recipe(tmp_path), tmp_path / "run", quiet=True)
     model = load(tmp_path / "run", device="cpu")

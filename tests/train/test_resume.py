@@ -14,6 +14,8 @@ from train.made import KINDS, TEXT, advanced, assert_same, bits, lines
 from regard import config
 from regard.hub import folder as hub
 from regard.hub.manifest import seal
+from regard.report.page import commands
+from regard.report.run import read_run
 from regard.train import Run, fit, resume, train
 from regard.train.checkpoint import prune
 from regard.train.signals import Signals
@@ -218,6 +220,30 @@ def test_a_run_made_longer_is_the_longer_run(desk, recipe, kind):
     assert ours[-1] == theirs[-1]
     assert (last(desk / "run") / TENSORS[0]).read_bytes() == (last(desk / "straight") / TENSORS[0]).read_bytes()
     assert config.read(config.Recipe, desk / "run/config.toml").train.steps == 9
+
+
+def test_a_run_made_longer_says_what_becomes_of_its_learning_rate(desk, recipe, capsys):
+    """A schedule that had come down goes up again, as it follows the new length."""
+    down = ("train.schedule={kind='linear', warmup=0}", "train.optimizer.lr=0.01", "train.steps=4")
+    fit(recipe(*down), desk / "run", command="regard train recipe.toml --out run", quiet=True)
+    capsys.readouterr()
+    resume(desk / "run", ["train.steps=9"])
+    told = capsys.readouterr().err
+    rates = [line["lr"] for line in lines(desk / "run" / "log.jsonl") if "lr" in line]
+
+    assert f"the learning rate rises from {rates[3]:.3g} to {rates[4]:.3g}" in told and rates[4] > 2 * rates[3]
+    facts = json.loads((desk / "run" / "run.json").read_text())
+    assert facts["resumed"] == [{"step": 4, "changes": ["train.steps=9"]}]
+    again = f"regard resume {desk / 'run'} train.steps=9  # after step 4"
+    assert commands(read_run(desk / "run")) == ["regard train recipe.toml --out run", again]
+
+
+def test_a_run_that_goes_on_as_it_began_has_nothing_to_say_of_its_rate(desk, recipe, capsys):
+    fit(recipe("train.steps=4"), desk / "run", quiet=True)
+    resume(desk / "run")
+    resume(desk / "run", ["train.steps=6"])  # a constant schedule
+
+    assert "learning rate" not in capsys.readouterr().err
 
 
 def test_a_run_made_longer_tells_nothing_of_its_first_end(desk, recipe):

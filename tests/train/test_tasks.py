@@ -10,6 +10,8 @@ from train.made import advanced, assert_same, bits, lines
 
 import regard
 from regard import config, zoo
+from regard.report import headline
+from regard.report.run import read_run
 from regard.train import Run, evaluate, fit, resume
 
 ENCODER = """
@@ -230,6 +232,110 @@ def test_the_best_is_pointed_at_after_an_evaluation_that_was_interrupted(recipe,
     assert again.steps == straight.steps
     assert (desk / "run" / "best").resolve().name == (desk / "straight" / "best").resolve().name
     assert (desk / "run" / "best").resolve().is_dir()
+
+
+# ---------------------------------------------------------------- the best checkpoint
+
+
+BEST = ("train.best=true", "train.keep=1", "train.steps=4")
+
+
+def scripted(monkeypatch, desk, losses):
+    """Evaluations whose losses are known by the step and by whether all is asked; which were made, in order."""
+    fitting, made = sys.modules["regard.train.fitting"], []
+
+    def ask(self, validation, tokens, whole):
+        made.append((self.run.step, whole))
+        return fitting.Score(losses[self.run.step, whole] * (9 if whole else 4), 9 if whole else 4)
+
+    monkeypatch.setattr(fitting.Fitting, "ask", ask)
+    return made
+
+
+def pointed(run):
+    return (run / "best").resolve().name
+
+
+def test_the_last_evaluation_counts_for_the_best(recipe, desk, monkeypatch):
+    """Over all of the data the last step is better than the best on the way."""
+    losses = {(2, False): 3.0, (2, True): 2.9, (4, True): 2.8}
+    made = scripted(monkeypatch, desk, losses)
+    done = fit(recipe("classify", "train.eval_every=2", *BEST), desk / "run", quiet=True)
+
+    assert (done.best, done.eval_loss, pointed(desk / "run")) == (4, pytest.approx(2.8), "step-000004")
+    assert made == [(2, False), (4, True), (2, True)] and (desk / "run" / "checkpoints" / "step-000002").is_dir()
+
+
+def test_candidates_for_the_best_are_compared_over_the_same_data(recipe, desk, monkeypatch):
+    """A part of the data was easier: 2.5 there is 2.9 over all, and still better than the last step's 3.0."""
+    made = scripted(monkeypatch, desk, {(2, False): 2.5, (2, True): 2.9, (4, True): 3.0})
+    done = fit(recipe("classify", "train.eval_every=2", *BEST), desk / "run", quiet=True)
+    log = [line for line in lines(desk / "run" / "log.jsonl") if line.get("whole")]
+
+    assert (done.best, done.eval_loss, done.steps) == (2, pytest.approx(2.9), 4) and made[-1] == (2, True)
+    assert [(line["step"], line.get("best")) for line in log] == [(4, None), (2, True)]
+    told = read_run(desk / "run")
+    assert told.final["step"] == 2 and pointed(desk / "run") == "step-000002"
+    assert headline.losses(told, told.recipe.task)[0][1:] == ("2.9000", "nats a text, at step 2, the best")
+
+
+def test_a_run_that_ends_before_its_first_evaluation_has_a_best_one(recipe, desk):
+    done = fit(recipe("classify", "train.eval_every=100", *BEST), desk / "run", quiet=True)
+
+    assert done.best == 4 and pointed(desk / "run") == "step-000004"
+
+
+def test_a_run_that_is_made_longer_goes_on_from_the_best_on_its_way(recipe, desk, monkeypatch):
+    """When it ended the last step was the best; it is compared again over the part that others are compared over."""
+    losses = {(2, False): 3.0, (2, True): 3.0, (4, True): 2.8, (4, False): 3.5, (6, False): 2.6, (6, True): 2.7,
+              (8, True): 2.9}  # fmt: skip
+    scripted(monkeypatch, desk, losses)
+    changes = ("train.eval_every=2", *BEST)
+    fit(recipe("classify", *changes), desk / "run", quiet=True)
+    again = resume(desk / "run", ["train.steps=8"], quiet=True)
+    straight = fit(recipe("classify", *changes, "train.steps=8"), desk / "straight", quiet=True)
+
+    assert again.best == straight.best == 6 and pointed(desk / "run") == pointed(desk / "straight") == "step-000006"
+    assert sorted(path.name for path in (desk / "run" / "checkpoints").iterdir()) == ["step-000006", "step-000008"]
+
+
+def test_the_best_is_what_a_run_stands_for_and_it_can_be_named(recipe, desk, monkeypatch):
+    """By load, by evaluate, which says so, and by a new run that begins with it."""
+    with monkeypatch.context() as patch:
+        scripted(patch, desk, {(2, False): 2.5, (2, True): 2.5, (4, True): 3.0})
+        fit(recipe("classify", "train.eval_every=2", "train.optimizer.lr=0.05", *BEST), desk / "run", quiet=True)
+    run = desk / "run"
+    models = [regard.load(place) for place in (run, run / "best", run / "checkpoints" / "step-000002")]
+    last = regard.load(run / "checkpoints" / "step-000004")
+    weights = [dict(model.named_parameters()) for model in models]
+
+    assert all(torch.equal(weights[0][name], other[name]) for other in weights for name in other)
+    assert any(not torch.equal(weights[0][name], weight) for name, weight in last.named_parameters())
+    scores = [regard.evaluate(place) for place in (run, run / "best", run / "checkpoints" / "step-000004")]
+    assert scores[0].loss == scores[1].loss != scores[2].loss
+    assert scores[0].tree()["checkpoint"] == "step-000002, the best of the run" and "checkpoint" not in scores[2].tree()
+
+
+def test_a_best_checkpoint_that_is_damaged_is_passed_over_and_named(recipe, desk, monkeypatch):
+    with monkeypatch.context() as patch:
+        scripted(patch, desk, {(2, False): 2.5, (2, True): 2.5, (4, True): 3.0})
+        fit(recipe("classify", "train.eval_every=2", *BEST), desk / "run", quiet=True)
+    (desk / "run" / "best" / "model.safetensors").write_bytes(b"torn")
+    with pytest.warns(UserWarning, match="the best checkpoint is not used"):
+        model = regard.load(desk / "run")
+
+    assert model.origin.path.name == "step-000004"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [["train.average=0.9"], ["train.eval_tokens=9"], []], ids=str)
+def test_the_best_score_in_the_summary_is_the_one_that_evaluating_the_run_finds(recipe, desk, changes):
+    done = fit(recipe("classify", "train.eval_every=1", "train.best=true", "train.optimizer.lr=0.2", "train.steps=8",
+                      *changes), desk / "run", quiet=True)  # fmt: skip
+    found = regard.evaluate(desk / "run")
+
+    assert done.best is not None and f"step-{done.best:06d}" in found.tree()["checkpoint"]
+    assert found.loss == pytest.approx(done.eval_loss, abs=1e-5) and found.scores == pytest.approx(done.scores)
 
 
 @pytest.mark.parametrize("changes", [

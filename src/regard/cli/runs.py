@@ -2,7 +2,6 @@
 
 import os
 import shlex
-from contextlib import suppress
 from json import dumps as quoted
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,25 +43,24 @@ def train(
     if "=" in recipe and not os.path.exists(recipe):
         raise config.ConfigError(f"{recipe}: a setting stands where the recipe should; name the recipe before it")
     said = zoo.read_recipe(recipe, changes)
+    for line in zoo.describe_kind_changes(recipe, changes) if not quiet else ():
+        talk(line)
     if dry_run:
         from regard.cli.dry import dry
 
         return dry(said, json)
     place = out or Path("runs") / Path(recipe).resolve().name.removesuffix(".toml")
     prepare(place)
-    try:
-        with_torch()
-        from regard.train import fit
+    with_torch()
+    from regard.train import fit
 
-        command = shlex.join(["regard", "train", recipe, *changes, "--out", str(place)])
-        return finish(fit(said, place, command=command, quiet=quiet), json)
-    finally:
-        with suppress(OSError):
-            place.rmdir()  # an empty folder is not worth keeping
+    command = shlex.join(["regard", "train", recipe, *changes, "--out", str(place)])
+    return finish(fit(said, place, command=command, quiet=quiet), json)
 
 
 def prepare(out: Path) -> None:
-    """An empty folder for a new run; what stands there already is never written over."""
+    """Whether a new run can be there: what stands there already is never written over. The process that holds the
+    folder makes it, and looks again (`train.alone`)."""
     if any((out / "checkpoints").glob("step-*")):
         raise config.ConfigError(f"--out {out}: there is a run; `regard resume {out}` continues it, or choose another")
     if (out / "checkpoints").is_dir():
@@ -70,11 +68,10 @@ def prepare(out: Path) -> None:
                                  "again, or remove the folder or choose another")  # fmt: skip
     if out.is_dir() and any(each.suffix != ".part" for each in out.iterdir()):  # a torn first write is nothing
         raise config.ConfigError(f"--out {out}: the folder is not empty; choose another, or empty it")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        reason = str(problem.strerror).lower()
-        raise config.ConfigError(f"--out {out}: cannot be made ({reason}); choose another folder") from None
+    there = next((place for place in (out, *out.absolute().parents) if os.path.lexists(place)), Path("/"))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        reason = "permission denied" if there.is_dir() else "not a directory"
+        raise config.ConfigError(f"--out {out}: cannot be made ({reason}); choose another folder")
 
 
 def resume(
@@ -109,8 +106,8 @@ def finish(result: Any, json: bool) -> int:
         return 128 + int(result.interrupted) if result.interrupted else 0
     page = None if result.interrupted else write_report(result.out)
     told = {"out": result.out, "report": page, "steps": result.steps, "loss": result.loss,
-            "eval_loss": result.eval_loss, "scores": result.scores, "seconds": result.seconds,
-            "interrupted": result.interrupted}  # fmt: skip
+            "eval_loss": result.eval_loss, "scores": result.scores, "best": result.best,
+            "seconds": result.seconds, "interrupted": result.interrupted}  # fmt: skip
     if json:
         as_json(told)
     else:
@@ -118,8 +115,9 @@ def finish(result: Any, json: bool) -> int:
             ("run", str(result.out)),
             ("report", str(page or "")),
             ("steps", f"{result.steps:,}"),
-            ("loss", number(result.loss)),
-            ("validation", number(result.eval_loss)),
+            ("training loss", number(result.loss, " in the last step")),
+            ("best", "" if result.best is None else f"step {result.best:,}, in {result.out / 'best'}"),
+            ("validation loss", number(result.eval_loss)),
             *((name, number(value)) for name, value in (result.scores or {}).items()),
             ("seconds", f"{result.seconds:,.1f}"),
         ] if value])  # fmt: skip
@@ -129,8 +127,8 @@ def finish(result: Any, json: bool) -> int:
     return 0
 
 
-def number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
+def number(value: float | None, note: str = "") -> str:
+    return "" if value is None else f"{value:.4f}{note}"
 
 
 def write_report(run: Path) -> Path:

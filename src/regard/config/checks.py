@@ -1,5 +1,6 @@
 """What settings check of themselves, and the sentence when it is wrong."""
 
+import math
 from collections.abc import Sequence
 
 from regard.config.names import did_you_mean
@@ -18,6 +19,8 @@ def at_least(least: float, **numbers: float | None) -> None:
     for name, number in numbers.items():
         if number is not None and number < least:
             raise ValueError(f"{name}: {number} is less than {least}")
+        if number == math.inf:
+            raise ValueError(f"{name}: {number} is not a finite number; give one")
 
 
 def beside(mode: str, width: int | None) -> None:

@@ -7,6 +7,7 @@ from regard.config.checks import at_least, fraction
 from regard.config.lora import LoRA
 from regard.config.setting import setting
 
+HIGHEST = 1e30  # learning rate
 
 @setting
 class AdamW:
@@ -25,7 +26,8 @@ class AdamW:
 
     def __post_init__(self) -> None:
         check_adam(self.betas)
-        at_least(0, lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
+        check_rate(lr=self.lr)
+        at_least(0, eps=self.eps, weight_decay=self.weight_decay)
 
 
 @setting
@@ -45,7 +47,8 @@ class Muon:
         check_adam(self.betas)
         fraction(momentum=self.momentum)
         at_least(1, rounds=self.rounds)
-        at_least(0, lr=self.lr, adam_lr=self.adam_lr, eps=self.eps, weight_decay=self.weight_decay)
+        check_rate(lr=self.lr, adam_lr=self.adam_lr)
+        at_least(0, eps=self.eps, weight_decay=self.weight_decay)
 
 
 @setting
@@ -63,12 +66,22 @@ class Adafactor:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(0, lr=self.lr, weight_decay=self.weight_decay)
+        check_rate(lr=self.lr)
+        at_least(0, weight_decay=self.weight_decay)
         at_least(1, clip=self.clip)
         if len(self.eps) != 2 or min(self.eps) < 1e-37:  # less than the least number that fp32 holds well
             raise ValueError(f"eps: {list(self.eps)} is not two numbers above 0, such as [1e-30, 1e-3]")
         if not -1 <= self.decay < 0:
             raise ValueError(f"decay: {self.decay} is not a power from -1 up to 0, such as -0.8")
+
+
+def check_rate(**rates: float) -> None:
+    """A learning rate is a number that fp32 holds, and its products with what a schedule makes of it."""
+    at_least(0, **rates)
+    for name, rate in rates.items():
+        if rate > HIGHEST:
+            raise ValueError(f"{name}: {rate} is more than {HIGHEST:g}, beyond which a step is no number; most runs "
+                             "take 0.00001 to 0.1")  # fmt: skip
 
 
 def check_adam(betas: tuple[float, ...]) -> None:

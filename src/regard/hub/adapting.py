@@ -21,7 +21,7 @@ from regard.hub import names
 from regard.hub.adapters import OURS, PREFIX, SETTINGS, TENSORS, Adapter, spoken
 from regard.hub.families import Kin
 from regard.hub.families.theirs import Theirs, table_in
-from regard.hub.folder import newest
+from regard.hub.folder import kept
 from regard.hub.manifest import NAME, verify
 from regard.hub.places import own
 from regard.hub.reading import finite
@@ -70,7 +70,7 @@ def found(path: Path) -> Path:
         raise DataError(f"{path}: no such folder{near} name one with {SETTINGS}, or a run that trained adapters")
     ways = [path, path / "adapter"]
     if not any((way / SETTINGS).is_file() for way in ways) and (path / "checkpoints").is_dir():
-        ways = [newest(path) / "adapter"]
+        ways = [kept(path) / "adapter"]
     for way in ways:
         if (way / SETTINGS).is_file():
             return way

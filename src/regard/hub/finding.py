@@ -17,7 +17,7 @@ STEP = re.compile(r"step-(\d+)")
 
 
 def found(path: Path) -> Path:
-    """The folder with the files: a run stands for its newest checkpoint."""
+    """The folder with the files: a run stands for its newest checkpoint, or for its best one if it keeps that."""
     with suppress(OSError):
         mend(Path(os.path.abspath(path)))
     if path.is_file():
@@ -29,7 +29,7 @@ def found(path: Path) -> Path:
     if (path / "config.json").is_file():
         return path
     if (path / "checkpoints").is_dir() or (path / "config.toml").is_file():
-        return newest(path)
+        return kept(path)
     there = few([each.name for each in path.iterdir()]) or "nothing"
     raise DataError(f"{path}: holds {there}; expected config.json and {ONE}, or a run with checkpoints")
 
@@ -56,6 +56,20 @@ def steps(run: str | Path) -> list[Path]:
     """The checkpoints of a run, oldest first, whole or not."""
     folders = [each for each in (Path(run) / "checkpoints").glob("step-*") if STEP.fullmatch(each.name)]
     return sorted(folders, key=lambda each: int(each.name.removeprefix("step-")))
+
+
+def kept(run: str | Path) -> Path:
+    """The checkpoint that a run stands for: the best one, where train.best keeps it and it is whole, or the newest."""
+    link = Path(run) / "best"
+    if not link.is_symlink():
+        return newest(run)
+    folder = Path(run) / "checkpoints" / Path(os.readlink(link)).name
+    if not STEP.fullmatch(folder.name) or not folder.is_dir() or not link.is_dir() or not link.samefile(folder):
+        return newest(run)
+    if wrong := verify(folder):
+        warnings.warn(f"{wrong}; so the best checkpoint is not used, but the newest", stacklevel=2)
+        return newest(run)
+    return folder
 
 
 def newest(run: str | Path) -> Path:

@@ -24,7 +24,7 @@ from regard.hub.card import card
 from regard.hub.families import FAMILIES, Kin, heard, kin, settled
 from regard.hub.families.theirs import table_in
 from regard.hub.fetch import located
-from regard.hub.finding import STEP, found, newest, steps, weights
+from regard.hub.finding import STEP, found, kept, newest, steps, weights
 from regard.hub.manifest import NAME, seal, strangers, verify, write_json
 from regard.hub.places import own, shortly
 from regard.hub.plausible import bounded, plausible
@@ -35,8 +35,8 @@ from regard.text import Tokenizer
 from regard.text.files import EARLIER, kind_in
 from regard.text.pieces import files_of
 
-__all__ = ["Folder", "fill", "newest", "read", "remove", "steps", "sweep", "tensors_from", "tensors_to", "verify",
-           "words", "write"]  # fmt: skip
+__all__ = ["Folder", "fill", "kept", "newest", "read", "remove", "steps", "sweep", "tensors_from", "tensors_to",
+           "verify", "words", "write"]  # fmt: skip
 
 FORMAT = 1
 BEGIN = "decoder_start_token_id"
@@ -197,8 +197,8 @@ def labels(task: config.Task | None) -> dict[str, Any]:
 
 @shortly()
 def read(path: str | Path) -> Folder:
-    """What a folder says: a run (its newest whole checkpoint), a checkpoint, a Hugging Face folder or id; or a GGUF
-    file."""
+    """What a folder says: a run (its newest whole checkpoint, or its best one with train.best), a checkpoint, a Hugging
+    Face folder or id; or a GGUF file."""
     if Path(path).suffix == ".gguf":
         from regard.hub import gguf
 

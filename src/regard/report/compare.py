@@ -27,7 +27,14 @@ def section(place: int, table: dict[str, Any]) -> str:
     drawings = [sheet.figure(question, drawing) for question, drawing in drawn(table) if drawing]
     return sheet.section(f"table-{place}", table["title"] or "Which one is better, and what does it cost?",
                          sheet.table([row["name"] for row in rows], table["columns"], refused, best),
-                         sheet.notes(table["notes"]), sheet.figures(drawings))  # fmt: skip
+                         sheet.notes(table["notes"]), settings(table.get("settings") or {}), sheet.figures(drawings))
+
+
+def settings(differing: dict[str, dict[str, str]]) -> str:
+    """Every setting that is not the same in all of them."""
+    names = list(next(iter(differing.values()), {}))
+    cells = {name: [values[name] for values in differing.values()] for name in names}
+    return f"<h3>Which settings differ?</h3>{sheet.table(list(differing), cells, {})}" if differing else ""
 
 
 def drawn(table: dict[str, Any]) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from regard.report.run import Run
 POINTS = 1200  # of one curve, at most
 SPEEDS = 160  # stretches that the speed is measured over
 
-KNOWN = {"step", "eval_loss", "eval_tokens", "seconds", "whole"}  # of an evaluation; the rest are scores
+KNOWN = {"step", "eval_loss", "eval_tokens", "seconds", "whole", "best"}  # of an evaluation; the rest are scores
 
 Curve = dict[str, list[float | None]]
 
@@ -25,15 +25,17 @@ def curves(run: Run) -> dict[str, Any]:
     return {
         "loss": curve(steps, "loss", smooth=True),
         "validation": curve([line for line in run.evaluations if not line.get("whole")], "eval_loss"),
-        "final": curve([line for line in run.evaluations if line.get("whole")], "eval_loss"),
-        "scores": {name: curve(run.evaluations, name) for name in scores(run.evaluations)},
+        "final": curve(sorted((line for line in run.evaluations if line.get("whole")), key=lambda line: line["step"]),
+                       "eval_loss"),
+        "scores": {name: curve([line for line in run.evaluations if not line.get("best")], name)
+                   for name in scores(run.evaluations)},
         "lr": curve(steps, "lr"),
         "norm": curve(steps, "norm", smooth=True),
         "speed": speed(steps),
         "clipped": clipped(steps),
         "skipped": skipped(steps),
         "clip": None if run.recipe is None else run.recipe.train.clip,
-    }
+    }  # fmt: skip
 
 
 def curve(lines: list[dict[str, Any]], name: str, smooth: bool = False) -> Curve:

@@ -49,7 +49,10 @@ def losses(run: Run, task: config.Task) -> list[tuple[str, str, str]]:
     if not math.isfinite(loss):
         return [(f"{whose} loss", str(loss), "the run diverged")]
     unit = "error squared" if isinstance(task, config.Regress) else f"nats a {asks(run, task).unit}"
-    told = [(f"{whose} loss", f"{loss:.4f}", f"{unit}, smoothed" if getattr(task, "smoothing", 0.0) else unit)]
+    unit += ", smoothed" if getattr(task, "smoothing", 0.0) else ""
+    if run.final and run.final.get("whole") and run.recipe and run.recipe.train.best:
+        unit += f", at step {run.final['step']:,}, the best"
+    told = [(f"{whose} loss", f"{loss:.4f}", unit)]
     if not plain(task):
         return told
     perplexity = f"{math.exp(loss):,.2f}" if loss < 20 else "over 10⁸"

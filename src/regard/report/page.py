@@ -10,6 +10,7 @@ import html
 import json
 import math
 import re
+import shlex
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -105,9 +106,20 @@ def page(run: Run, task: config.Task, data: dict[str, Any]) -> str:
         "notes": "".join(f"<p class='note'>{html.escape(line)}.</p>" for line in run.missing),
         "config": html.escape(run.settings or "config.toml is not there."),
         "facts": facts(run),
-        "command": html.escape(str(run.facts.get("command") or f"regard train {run.path / 'config.toml'}")),
+        "command": html.escape("\n".join(commands(run))),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: filled[match[1]], part("template.html"))
+
+
+def commands(run: Run) -> list[str]:
+    """What makes the run again: how it began, and each time that it went on with other settings."""
+    lines = [str(run.facts.get("command") or f"regard train {run.path / 'config.toml'}")]
+    resumed = run.facts.get("resumed")
+    for each in resumed if isinstance(resumed, list) else []:
+        if isinstance(each, dict) and isinstance(each.get("changes"), list):
+            again = shlex.join(["regard", "resume", str(run.path), *map(str, each["changes"])])
+            lines.append(f"{again}  # after step {each.get('step')}")
+    return lines
 
 
 def part(name: str) -> str:

@@ -3,12 +3,14 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from regard import config
+from regard.config.errors import unwritable
 
 HELD: set[int] = set()  # folders that this process holds
+TRIES = 100  # to make and hold a folder that others remove at the same time
 
 
 def let_go() -> None:
@@ -22,20 +24,64 @@ os.register_at_fork(after_in_child=let_go)
 
 
 @contextmanager
-def alone(out: Path) -> Iterator[None]:
-    """Hold the folder, or say who does."""
+def alone(out: Path, new: bool = False) -> Iterator[None]:
+    """Hold the folder, or say who does. A `new` one is made here, and removed if it is empty in the end.
+
+    Only the process that holds a folder removes it: to others an empty folder may be a run that has just begun.
+    """
+    above = [place for place in out.parents if new and not place.exists()]
+    folder = claim(out, new)
+    HELD.add(folder)
     try:
-        folder = os.open(out, os.O_RDONLY)
-    except OSError as problem:
-        reason = (problem.strerror or str(problem)).lower()
-        raise config.DataError(f"{out}: {reason}; name the folder of a run") from None
-    try:
-        hold(folder, out)
-        HELD.add(folder)
         yield
     finally:
-        HELD.discard(folder)
+        if folder in HELD:  # not in a child that was forked meanwhile
+            if new:
+                with suppress(OSError):  # an empty folder is not worth keeping, nor are those that were made for it
+                    for place in (out, *above):
+                        place.rmdir()
+            HELD.discard(folder)
+            os.close(folder)
+
+
+def claim(out: Path, new: bool) -> int:
+    """The locked folder, as an open file; it is still the one that stands at `out`.
+
+    Between opening and locking, a process that held it may have removed it: a lock on what was removed is worth
+    nothing, and another process may hold the folder that stands there now.
+    """
+    for _ in range(TRIES):
+        try:
+            if new:
+                out.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError:  # a folder above was removed meanwhile, by the process that had made it
+            continue
+        except OSError as problem:
+            raise unwritable(out, problem) from None
+        try:
+            folder = os.open(out, os.O_RDONLY)
+        except OSError as problem:
+            if new and isinstance(problem, FileNotFoundError):
+                continue
+            reason = (problem.strerror or str(problem)).lower()
+            raise config.DataError(f"{out}: {reason}; name the folder of a run") from None
+        try:
+            hold(folder, out)
+            if is_same(folder, out):
+                return folder
+        except BaseException:
+            os.close(folder)
+            raise
         os.close(folder)
+    raise config.ConfigError(f"{out}: other processes make and remove it all the time; choose another folder")
+
+
+def is_same(folder: int, out: Path) -> bool:
+    """Whether an open folder is what stands at a path."""
+    try:
+        return os.path.samestat(os.fstat(folder), os.stat(out))
+    except FileNotFoundError:
+        return False
 
 
 def hold(folder: int, out: Path) -> None:

@@ -41,7 +41,7 @@ class Question:
 
 def run_of(path: Path) -> Path | None:
     """The run that a path is, or is a checkpoint of."""
-    places = (path, path.absolute().parent.parent)
+    places = (path, path.absolute().parent.parent, path.resolve().parent.parent)  # the last for RUN/best, a link
     return next((place for place in places if (place / "config.toml").is_file()), None)
 
 

@@ -165,6 +165,15 @@ def prune(folder: Path, keep: int, last: Path | None = None, best: int | None = 
                 hub.remove(old)
 
 
+def point_back(out: Path, best: int | None) -> None:
+    """The link `best` as it was on the way: when a run ended it may have been the last step, which will be pruned."""
+    if best is not None:
+        point(out / "best", out / "checkpoints" / f"step-{best:06d}")
+    else:
+        with suppress(OSError):
+            (out / "best").unlink(missing_ok=True)
+
+
 def point(link: Path, folder: Path) -> None:
     """A link to a checkpoint beside it, put there in one go; where links cannot be, there is none."""
     aside = link.with_name(f".{link.name}.part")

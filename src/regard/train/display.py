@@ -3,8 +3,10 @@
 All of it goes to stderr; what a program should read is in log.jsonl.
 """
 
+import math
 import sys
 import time
+from collections import deque
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -12,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from regard.train.run import Run
 
 EVERY = 10.0  # seconds between lines where nobody watches a bar
+MANY = 100  # steps whose losses have a mean
 
 
 class Counting:
@@ -43,7 +46,8 @@ class Display:
         self.run, self.quiet = run, quiet
         self.console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
         self.bar: Progress | None = None
-        self.last, self.seconds, self.tokens, self.mean = time.monotonic(), run.seconds, 0, 0.0
+        self.last, self.seconds, self.tokens, self.number = time.monotonic(), run.seconds, 0, run.step
+        self.losses: deque[float] = deque(maxlen=MANY)
         self.progress, self.speed, self.pace = run.progress, 0.0, 0.0  # pace: the part of the run done in a second
         self.measured = 0
         self.compiling: float | None = None  # since when
@@ -51,14 +55,14 @@ class Display:
             self.bar = Progress(TextColumn("{task.description}"), BarColumn(24), console=self.console, transient=True)
             self.task = self.bar.add_task("", total=1.0)
 
-    def step(self, loss: float, tokens: int) -> None:
+    def step(self, loss: float, tokens: int, number: int | None = None) -> None:
         """Told of every step; shows something a few times a second in a terminal, else every ten seconds."""
         if self.compiling is not None:
             self.say(f"compiled in {left(time.monotonic() - self.compiling)}")
             self.compiling, self.last = None, time.monotonic()
         self.tokens += tokens
-        fresh = not self.mean or self.mean != self.mean  # nothing yet, or no number
-        self.mean = loss if fresh else 0.98 * self.mean + 0.02 * loss
+        self.losses.append(loss)
+        self.number = self.run.step if number is None else number  # on a GPU losses come a few steps late
         now = time.monotonic()
         if self.quiet or now - self.last < (0.25 if self.bar else EVERY):
             return
@@ -89,9 +93,15 @@ class Display:
 
     def text(self) -> str:
         run, steps = self.run, self.run.settings.steps
-        number = f"{run.step:,}" + (f"/{steps:,}" if steps and run.settings.minutes is None else "")
+        number = f"{self.number:,}" + (f"/{steps:,}" if steps and run.settings.minutes is None else "")
         rest = f"   {left(self.remaining())} left" if self.measured > 1 else ""
-        return f"step {number:>11}   loss {self.mean:.4f}   {self.speed:,.0f} tokens/s{rest}"
+        return f"step {number:>11}   loss {self.loss()}   {self.speed:,.0f} tokens/s{rest}"
+
+    def loss(self) -> str:
+        """That of the step, as it is logged, and the mean of the last ones: single batches differ."""
+        known = [loss for loss in self.losses if math.isfinite(loss)]
+        mean = f", mean {sum(known) / len(known):.4f}" if len(known) > 1 else ""
+        return f"{self.losses[-1]:.4f}{mean}" if self.losses else "unknown"
 
     def remaining(self) -> float:
         """Seconds to go, if the rest goes as it goes now."""

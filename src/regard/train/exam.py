@@ -103,13 +103,22 @@ def evaluate(
     exam = Exam(known, asked, None if own is None else recipe, Voice(notice, progress), limit)
     if limit is not None and limit < 1:
         raise ConfigError(f"limit: {limit} leaves nothing to ask; choose one or more")
-    how = scoring(settings, asked.task)
+    how, which = scoring(settings, asked.task), {} if run is None else of_best(run, known.origin.path)
     if asked.task.kind not in (*READERS, *MIXTURES) and not isinstance(asked.task, config.NextToken):
-        return exam.rows(each, how)
+        made = exam.rows(each, how)
+        return replace(made, more=made.more | which)
     if each is not None:
         what = "a text" if isinstance(asked.task, config.NextToken) else f"task {asked.task.kind!r}"
         raise ConfigError(f"{what} has no rows to tell of one by one: it is asked everywhere; leave out --out (each)")
-    return exam.text() if isinstance(asked.task, config.NextToken) else exam.whole(recipe, name)
+    made = exam.text() if isinstance(asked.task, config.NextToken) else exam.whole(recipe, name)
+    return replace(made, more=made.more | which)
+
+
+def of_best(run: Path, folder: Path) -> dict[str, str]:
+    """Which checkpoint was asked, where it is the best one that a run keeps."""
+    link = run / "best"
+    same = link.is_dir() and link.samefile(folder)
+    return {"checkpoint": f"{folder.resolve().name}, the best of the run"} if same else {}
 
 
 def loaded(path: str | Path, recipe: config.Recipe | None) -> Any:
@@ -182,8 +191,21 @@ class Exam:
         alone = replace(recipe, data=data, task=self.asked.task, train=replace(recipe.train, workers=0))
         made = read(alone, self.model.tokenizer, self.voice)
         assert made.validation is not None
+        if not own:
+            self.tell_trained(recipe, name)
         score = scored(self.model, made.validation.batches(self.limit), made.task, scores=True)
         return Evaluation(made.validation.name, self.asked.task, score)
+
+    def tell_trained(self, recipe: config.Recipe, run: str) -> None:
+        """All of a series was asked, and most of it may have been trained on: that scores better than what was not."""
+        part = recipe.data.validation
+        if not isinstance(self.asked.task, config.Forecast) or self.asked.task.split or not isinstance(part, float):
+            return
+        theirs, ours = (tables(data.sources, data) for data in (self.asked.data, recipe.data))
+        if [table.digest for table in theirs] == [table.digest for table in ours]:
+            alone = f"; `regard evaluate {run}` asks those alone" if part else ""
+            self.voice.notice(f"{few([table.name for table in theirs])}: all of its rows are asked, and the run was "
+                              f"trained on all but the last {part:g} of them{alone}")  # fmt: skip
 
     def rows(self, each: Each | None, how: Scoring) -> Evaluation:
         """Everything else: record by record."""

@@ -21,6 +21,7 @@ from regard.train import board, checkpoint
 from regard.train.alone import alone
 from regard.train.device import differences, surroundings
 from regard.train.display import Counting
+from regard.train.extension import add_resumption, describe_rate_change
 from regard.train.facts import described, read_facts, write_text
 from regard.train.fitting import Fitting, Result
 from regard.train.log import cut
@@ -32,7 +33,7 @@ def fit(recipe: config.Recipe, out: str | Path, *, command: str = "", quiet: boo
     """Train what a recipe describes, in a folder of its own; of many processes the first one holds it, and writes."""
     out = Path(out)
     with together(recipe.train) as ranks, holding(out, ranks, new=True):
-        if ranks.leads and ((out / "log.jsonl").exists() or (out / "checkpoints").exists()):
+        if ranks.leads and any((out / name).exists() for name in ("config.toml", "log.jsonl", "checkpoints")):
             raise config.ConfigError(f"{out}: there is a run already; resume it, or choose another folder")
         check_spoken(recipe, ranks)
         if recipe.train.board:
@@ -50,9 +51,7 @@ def fit(recipe: config.Recipe, out: str | Path, *, command: str = "", quiet: boo
 
 def holding(out: Path, ranks: Ranks, new: bool = False) -> AbstractContextManager[None]:
     """Of many processes one holds the folder for all."""
-    if new and ranks.leads:
-        make_folder(out)
-    return alone(out) if ranks.leads else nullcontext()
+    return alone(out, new) if ranks.leads else nullcontext()
 
 
 def check_spoken(recipe: config.Recipe, ranks: Ranks) -> None:
@@ -139,6 +138,8 @@ def restored(
         return run, out, now, [], state
     make_folder(out / "checkpoints")
     best = (state.get("best") or {}).get("step")
+    if recipe.train.best:
+        checkpoint.point_back(out, best)
     checkpoint.prune(out / "checkpoints", recipe.train.keep, newest, best)  # it may have been stopped before it could
     notes += [gap for name in ("log", "samples") if (gap := cut(out / f"{name}.jsonl", state[name]))]
     notes += [f"{each}: the bits may differ from here on" for each in differences(state["surroundings"], now)]
@@ -147,10 +148,11 @@ def restored(
     end = "is finished; train.steps or train.minutes makes it longer" if run.over else "goes on"
     notes.append(f"{out}: {f'{end}, after step {run.step:,}' if newest else 'nothing was saved, so it begins again'}")
     if changes:
+        notes += describe_rate_change(run, out / "log.jsonl")
         write_text(out / "config.toml", reader.text(recipe))
     known = read_facts(out / "run.json") or {"format": 1, **described(run), "started": now["started"]}
     facts = {**known, **{key: now[key] for key in now if key != "started"}}
-    return run, out, facts, notes, state
+    return run, out, add_resumption(facts, run.step, changes), notes, state
 
 
 def has_lstm(model: nn.Module) -> bool:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
 from regard.config import DataError, RunError
+from regard.hub import folder as hub
 from regard.tasks import NextToken
 from regard.train import checkpoint
 from regard.train.board import Board
@@ -21,6 +22,7 @@ from regard.train.introduction import introduction
 from regard.train.log import Log, Unheard, line_of, plain
 from regard.train.loop import Step, compiled, train
 from regard.train.nouns import counted
+from regard.train.reading import Validation
 from regard.train.refusals import Refusals
 from regard.train.run import Run
 from regard.train.samples import samples
@@ -36,7 +38,10 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended; `interrupted` is the signal that stopped it, if one did."""
+    """How a run ended; `interrupted` is the signal that stopped it, if one did.
+
+    `loss` is that of the last step's batch; `eval_loss` and `scores` are those of the model that the run stands for.
+    """
 
     out: Path
     steps: int
@@ -46,6 +51,7 @@ class Result:
     interrupted: int | None = None
     scores: dict[str, float] | None = None
     rank: int = 0  # of the process that says so
+    best: int | None = None  # the step that `eval_loss` and `scores` are of, with train.best
 
 
 class Fitting:
@@ -67,6 +73,7 @@ class Fitting:
         self.waiting: list[Step] = []
         self.loss: float | None = None
         self.score: Score | None = None
+        self.chosen: int | None = None  # the step of the best checkpoint, once the run is over
         self.refusals = Refusals(run, out)
         self.saved = run.step if resumed else -1
         self.health = Health(run)
@@ -88,10 +95,12 @@ class Fitting:
             if run.over:
                 with suppress(Stopped):
                     self.evaluate(None, whole=True)
+                    self.choose()
             self.asked()
         self.describe({"seconds": run.seconds, "measured": self.measured()})
         loss, scores = (None, None) if self.score is None else (self.score.loss, dict(self.score.scores))
-        return Result(self.out, run.step, self.loss, loss, run.seconds, self.signals.caught, scores, ranks.rank)
+        return Result(self.out, run.step, self.loss, loss, run.seconds, self.signals.caught, scores, ranks.rank,
+                      self.chosen)  # fmt: skip
 
     def describe(self, more: dict[str, Any]) -> None:
         if self.run.ranks.leads:
@@ -153,7 +162,7 @@ class Fitting:
                 line["batches"] = self.refusals.named(step)
             self.write(line)
             self.loss = float(step.loss)
-            self.display.step(self.loss, step.tokens)
+            self.display.step(self.loss, step.tokens, step.number)
             if said := self.refusals.heed(step, line):
                 self.display.say(said)
             if self.refusals.too_many:
@@ -197,16 +206,20 @@ class Fitting:
         self.flush()
         with run.average.worn() if run.average is not None else nullcontext():
             if run.validation is not None:
-                batches = self.until_stopped(run.validation.batches(tokens))
-                telling = "vocabulary" in run.task.heads  # scores would cost as much again
-                marks = not isinstance(run.task, NextToken) and (whole or not telling)
-                self.score = evaluate(through(run.model, run.validation), batches, run.task, marks, run.ranks)
+                self.score = self.ask(run.validation, tokens, whole)
                 self.tell(self.score, whole)
             self.speak(whole)
         if not whole and run.ranks.leads and not run.ranks.sharded:
             self.write({"step": run.step, "health": self.health.look(run.step), "seconds": run.seconds})
             for warning in self.health.warnings():
                 self.display.say(warning)
+
+    def ask(self, validation: Validation, tokens: int | None, whole: bool) -> Score:
+        """The score over the validation data or a part of them."""
+        run, batches = self.run, self.until_stopped(validation.batches(tokens))
+        telling = "vocabulary" in run.task.heads  # scores would cost as much again
+        marks = not isinstance(run.task, NextToken) and (whole or not telling)
+        return evaluate(through(run.model, validation), batches, run.task, marks, run.ranks)
 
     def speak(self, whole: bool) -> None:
         """Samples, by one process for all, which hear whether a signal came; a model in parts has no one to speak."""
@@ -239,11 +252,13 @@ class Fitting:
         if self.score is None:
             return
         if self.score.loss < (inf if self.best is None else self.best["loss"]):
-            self.best, self.waited = {"step": run.step, "loss": self.score.loss}, 0
+            marks = {name: plain(value) for name, value in self.score.scores.items()}
+            self.best = {"step": run.step, "loss": self.score.loss, "count": self.score.count, "scores": marks}
+            self.waited = 0
             if c.best and self.saved != run.step:
                 self.save()
-            elif c.best and run.ranks.leads:
-                self.point()
+            elif c.best:
+                self.point(run.step)
         else:
             self.waited += 1
         if c.patience is not None and self.waited >= c.patience:
@@ -251,6 +266,50 @@ class Fitting:
             since = "ever" if self.best is None else f"at step {self.best['step']:,}"
             self.display.say(f"step {run.step:>11,}   no better than {since} for {c.patience} evaluations, so it ends "
                              "here")  # fmt: skip
+
+    def choose(self) -> None:
+        """When the run is over: which checkpoint is the best, the last one or the best of those before.
+
+        Evaluations on the way may have read a part of the validation data, so the two are compared over all of them.
+        The state that a longer run goes on from keeps the best on the way, which is compared over the same part.
+        """
+        run, last = self.run, self.score
+        if not run.settings.best or last is None:
+            return
+        self.chosen, before = run.step, self.score_before(last)
+        if before is not None:
+            older, score = before
+            wins = score.loss <= last.loss or last.loss != last.loss
+            told = (f"over all of the validation data {score.loss:.4f} at step {older:,}, and {last.loss:.4f} at the "
+                    f"last one, {run.step:,}")  # fmt: skip
+            if wins:
+                self.chosen, self.score = older, score
+                marked = {name: plain(value) for name, value in score.scores.items()}
+                self.write({"step": older, "eval_loss": plain(score.loss), "eval_tokens": score.count, **marked,
+                            "whole": True, "best": True, "seconds": run.seconds})  # fmt: skip
+            self.display.say(f"{told}: {self.out / 'best'} is step {self.chosen:,}")
+        self.point(self.chosen)
+
+    def score_before(self, last: Score) -> tuple[int, Score] | None:
+        """The best step before the last one and its score over all of the validation data."""
+        run, best = self.run, self.best
+        if best is None or best["step"] == run.step:
+            return None
+        if best.get("count") == last.count and best["scores"].keys() == last.scores.keys():  # on the way it was all
+            marks = {name: float(value) for name, value in best["scores"].items()}
+            return best["step"], replace(last, sum=best["loss"] * max(1, last.count), parts={}, scores=marks)
+        path = self.out / "checkpoints" / f"step-{best['step']:06d}"
+        if wrong := run.ranks.told(lambda: hub.verify(path)):
+            self.display.say(f"{wrong}; so the best that is left is the last step")
+            return None
+        here = run.step, run.seconds, run.ended
+        checkpoint.load(run, path)
+        try:
+            assert run.validation is not None
+            with run.average.worn() if run.average is not None else nullcontext():
+                return best["step"], self.ask(run.validation, None, whole=True)
+        finally:
+            run.step, run.seconds, run.ended = here
 
     def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
         """What is left out here, resuming does again."""
@@ -290,10 +349,11 @@ class Fitting:
         best = self.best["step"] if self.best is not None and self.run.settings.best else None
         checkpoint.prune(folder, self.run.settings.keep, made, best)
         if best == self.run.step:
-            self.point()
+            self.point(best)
 
-    def point(self) -> None:
-        checkpoint.point(self.out / "best", self.out / "checkpoints" / f"step-{self.run.step:06d}")
+    def point(self, step: int) -> None:
+        if self.run.ranks.leads:
+            checkpoint.point(self.out / "best", self.out / "checkpoints" / f"step-{step:06d}")
 
     def measured(self) -> dict[str, Any]:
         run = self.run

@@ -45,7 +45,8 @@ def read_forecast(recipe: config.Recipe, voice: Voice) -> Reading:
         other, more = one_series(recipe.data.validations, recipe.data, task)
         same_columns(other, series)
         there = chosen(parted(other, recipe.data, task), task) if task.split else (0, len(other))
-        validation, digest = windows("kept", other, *there, c.batch), store.key([digest, more])
+        part = task.part if task.split else "all"
+        validation, digest = windows(part, other, *there, c.batch), store.key([digest, more])
     elif len(borders) > 1:
         validation = windows(task.part, series, *chosen(borders, task), c.batch)
     recipe = replace(recipe, model=replace(model, embed=front))

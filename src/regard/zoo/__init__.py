@@ -2,7 +2,7 @@
 
 from regard.zoo.presets import preset
 from regard.zoo.presets.about import About, about
-from regard.zoo.recipes import read_recipe, recipes
+from regard.zoo.recipes import describe_kind_changes, read_recipe, recipes
 from regard.zoo.sentence import sentence, shape
 
-__all__ = ["About", "about", "preset", "read_recipe", "recipes", "sentence", "shape"]
+__all__ = ["About", "about", "describe_kind_changes", "preset", "read_recipe", "recipes", "sentence", "shape"]

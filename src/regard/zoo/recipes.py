@@ -33,6 +33,30 @@ def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> config.Recip
     return config.make(config.Recipe, filled(given, changes))
 
 
+def describe_kind_changes(path: str | Path, overrides: Iterable[str]) -> list[str]:
+    """What changes with the kind of an optimizer or a schedule: a table of another kind replaces the recipe's own, so
+    its settings are not those of the file any more, but the usual ones of the new kind."""
+    lines, changes, told = list(overrides), dict[str, Any](), list[str]()
+    for line in lines:
+        override(changes, line)
+    asked = {name: inside(changes, "train", name) for name in ("optimizer", "schedule")}
+    if not any("kind" in table for table in asked.values()) or not found(path).is_file():  # a pipe is read only once
+        return told
+    before, after = (config.tree(read_recipe(path, some).train) for some in ([], lines))
+    for name, typed in asked.items():
+        old, new = before[name], after[name]
+        if old["kind"] == new["kind"]:
+            continue
+        moved = [f"{key} is {new[key]} (was {old[key]})" for key in new
+                 if key in old and key not in typed and new[key] != old[key]]  # fmt: skip
+        fresh = [f"{key} is {new[key]}" for key in new if key not in old and key not in typed]
+        if moved or fresh:
+            told.append(f"train.{name}.kind: {new['kind']}, and the recipe has {old['kind']}; with the kind "
+                        f"{', '.join(moved + fresh)}; say train.{name}.{next(iter((*moved, *fresh))).split()[0]}=... "
+                        "for another value")  # fmt: skip
+    return told
+
+
 def read_model(given: dict[str, Any], task: str = "next") -> config.Transformer:
     """The model that a recipe with this table of it would have, for a task."""
     made = config.make(config.Recipe, filled({"model": given, "task": {"kind": task}}, {})).model

@@ -42,12 +42,12 @@ def able(call: Callable[[], T]) -> T | None:
 
 
 def back(path: Path) -> Run:
-    """The run of a folder as its newest checkpoint has it."""
-    newest = hub.newest(path)
-    tokenizer = Tokenizer.load(newest) if (newest / "tokenizer.json").is_file() else None
+    """The run of a folder as the checkpoint has it that its scores are of."""
+    kept = hub.kept(path)
+    tokenizer = Tokenizer.load(kept) if (kept / "tokenizer.json").is_file() else None
     recipe = config.read(config.Recipe, path / "config.toml")
     run = Run.from_recipe(recipe, tokenizer=tokenizer, notice=silent, fresh=False)
-    run.load(newest)
+    run.load(kept)
     run.model.eval()
     return run
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from regard import config
 from regard.measure.told import si
 from regard.train.compare.claims import aligned
 from regard.train.compare.comparison import Comparison, Rows
@@ -115,7 +116,7 @@ def text(compared: Comparison) -> str:
     parts = []
     for table in compared.tables:
         head = [table.part.title, ""] if table.part.title else []
-        parts.append("\n".join([*head, in_columns(rows(compared, table))]))
+        parts.append("\n".join([*head, in_columns(rows(compared, table)), *told_settings(table)]))
     return "\n\n\n".join(parts)
 
 
@@ -145,6 +146,36 @@ def notes(made: list[Row]) -> Iterator[str]:
                 yield f"{each.name} at {int(length):,}: {said}"
 
 
+# ---------------------------------------------------------------- what differs
+
+
+def differing(table: Rows) -> dict[str, dict[str, str]]:
+    """Every setting that is not the same in all variants, by its path: what each has. Not only what was typed: a
+    setting may bring others with it, as the kind of an optimizer its learning rate."""
+    trees = {each.name: dict(flat(config.tree(each.recipe))) for each in table.variants if each.recipe is not None}
+    paths = dict.fromkeys(path for tree in trees.values() for path in tree)
+    found = {path: {name: tree.get(path, "") for name, tree in trees.items()} for path in paths}
+    return {path: values for path, values in found.items() if len(set(values.values())) > 1}
+
+
+def flat(tree: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    """Each setting of a nested table by its dotted path, in the words that are typed."""
+    for name, value in tree.items():
+        where = f"{path}.{name}" if path else name
+        if isinstance(value, dict):
+            yield from flat(value, where)
+        else:
+            yield where, "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def told_settings(table: Rows) -> list[str]:
+    """What differs, a line for each setting; where nothing does there is nothing to tell."""
+    found = differing(table)
+    names = list(next(iter(found.values()), {}))
+    cells = {name: [values[name] for values in found.values()] for name in names}
+    return ["", "settings that differ", aligned(list(found), cells, {})] if found else []
+
+
 # ---------------------------------------------------------------- for scripts
 
 
@@ -155,7 +186,8 @@ def told(compared: Comparison) -> dict[str, Any]:
     for table in compared.tables:
         made = rows(compared, table)
         tables.append({"title": table.part.title, "over": table.part.over, "seeds": compared.study.seeds,
-                       "rows": [tree(each) for each in made], "columns": columns(made), "notes": list(notes(made))})
+                       "rows": [tree(each) for each in made], "columns": columns(made), "notes": list(notes(made)),
+                       "settings": differing(table)})  # fmt: skip
     return {"title": compared.study.title, "about": compared.study.about, "tables": tables,
             **{name: compared.kept.get(name) for name in known}}  # fmt: skip
 

@@ -17,7 +17,8 @@ def past(case: Case) -> Finding | None:
     if len(passed) > OFTEN * len(steps):
         return wrong(f"{len(passed):,} of {len(steps):,} steps were passed over, the last of them step "
                      f"{passed[-1]['step']:,}: {passed[-1]['skipped']}", "a lower train.optimizer.lr")  # fmt: skip
-    scores = [line for line in case.log if isinstance(line.get("eval_loss"), float)]
+    # the line marked best tells once more of an earlier step
+    scores = [line for line in case.log if isinstance(line.get("eval_loss"), float) and not line.get("best")]
     best = min(scores, key=lambda line: line["eval_loss"], default=None)
     if best is not None and scores[-1]["eval_loss"] > WORSE * best["eval_loss"]:
         return look(f"validation was {best['eval_loss']:.3f} at step {best['step']:,} and is "

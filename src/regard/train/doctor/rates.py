@@ -12,7 +12,10 @@ from regard.train.health import peak
 
 RISEN = 1.3  # times the loss at the beginning
 HASTY = 0.3  # of its weights that a layer moves in a step
+IDLE, IDLE_TUNED = 3e-4, 3e-5  # of its weights: below, a higher rate is tried; what has learned already needs less
+STILL = 1e-5  # of its weights: blocks that hardly move at all
 LOWER, SHORT = 5, 20  # powers of ten that are tried, and the steps of each trial
+FASTER, LEAST = 5, 0.02  # times as far as now, and of the loss at the beginning: so far a higher rate must bring it
 FAINT = 1e-4  # the first layer's gradient against the last one's
 
 
@@ -28,10 +31,19 @@ def learning_rate(case: Case) -> Finding:
         power, late = best
         return wrong(f"with {rate} {why}; with {10**power:,} times less it comes to {late:.3f} in {SHORT} steps",
                      written(case.settings.optimizer, 10.0**-power))  # fmt: skip
-    moved = f"a step moves blocks by {haste:.2%} of their weights"
+    moved = f"a step moves blocks by {percent(haste)} of their weights"
     told = f"the loss goes from {course.losses[0]:.3f} to {ending(course.losses):.3f} in {len(course.losses)} steps"
     if haste > HASTY:
         return look(f"{told}, but {moved}", written(case.settings.optimizer, 0.1))
+    if is_idle(case, haste):
+        if (best := higher(case)) is not None:
+            power, late = best
+            return wrong(f"{told} with {rate}, and {moved}: it is too low; with {10**power:,} times more the loss "
+                         f"comes to {late:.3f} in {SHORT} steps",
+                         written(case.settings.optimizer, 10.0**power))  # fmt: skip
+        if haste < STILL:
+            return look(f"{told} with {rate}, but {moved}: it may be too low",
+                        written(case.settings.optimizer, 10.0))  # fmt: skip
     return fine(f"{told} with {rate}; {moved}")
 
 
@@ -68,6 +80,40 @@ def lower(case: Case) -> tuple[int, float] | None:
     best = min(found, key=lambda power: found[power])
     power = best + 1 if best + 1 in found else best
     return power, found[power]
+
+
+def is_idle(case: Case, haste: float) -> bool:
+    """Whether the blocks that learn move so little that a higher rate is worth a trial; in the middle of a run the
+    schedule may have come down."""
+    least = IDLE if case.fresh else IDLE_TUNED
+    return case.run.step == 0 and bool(blocks(case.course.usual("updates"))) and haste < least
+
+
+def higher(case: Case) -> tuple[int, float] | None:
+    """The power of ten by which a higher rate learns far more, and the loss that it comes to in a few steps.
+
+    As for lower ones: not the best of them, but a tenth of it, if that is far more too.
+    """
+    start, now = case.course.losses[0], ending(case.course.losses)
+    found = dict[int, float]()
+    for power in range(1, LOWER + 1):
+        case.progress(f"trying {10**power:,} times more")
+        ramp = [factor * 10.0**power for factor in case.factors[: SHORT - RAMP]]
+        losses = Course(case).go(ramp + [ramp[-1]] * (SHORT - len(ramp))).losses
+        if trouble(losses):
+            break
+        if start - ending(losses) > max(FASTER * (start - now), LEAST * abs(start)):
+            found[power] = ending(losses)
+    if not found:
+        return None
+    best = min(found, key=lambda power: found[power])
+    power = best - 1 if best - 1 in found else best
+    return power, found[power]
+
+
+def percent(share: float) -> str:
+    """In two places; a share that would be nought there in one figure."""
+    return f"{share:.2%}" if share >= 5e-5 or not share else f"{100 * share:.1g}%"
 
 
 def written(c: config.Optimizer, scale: float) -> str:

@@ -1,0 +1,47 @@
+"""Extending a run: what other settings than it began with mean for its learning rate, and how it is made again."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from regard.train.run import Run
+
+TAIL = 1 << 16  # bytes at the end of a log that hold its last steps
+ALIKE = 0.05  # learning rates that differ by less are the same
+
+
+def describe_rate_change(run: Run, log: Path) -> list[str]:
+    """A sentence where the learning rate leaps because schedules follow the new length of the run."""
+    before = last_rate(log)
+    if before is None or run.over or run.step < run.settings.schedule.warmup:  # there it rises anyway
+        return []
+    now = run.optimizer.base[-1] * run.schedule(run.step + 1, run.progress)
+    if abs(now - before) <= ALIKE * max(now, before):
+        return []
+    way = "rises" if now > before else "falls"
+    return [f"the learning rate {way} from {before:.3g} to {now:.3g}: train.schedule {run.settings.schedule.kind} "
+            f"follows the new length of the run, of which {run.progress:.0%} are done"]  # fmt: skip
+
+
+def last_rate(log: Path) -> float | None:
+    """The learning rate of the last step in a log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            told = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(told, dict) and isinstance(told.get("lr"), float):
+            return float(told["lr"])
+    return None
+
+
+def add_resumption(facts: dict[str, Any], step: int, changes: list[str]) -> dict[str, Any]:
+    """What run.json says of a run that went on with other settings: after which step, and with which."""
+    return {**facts, "resumed": [*facts.get("resumed", []), {"step": step, "changes": changes}]} if changes else facts
