@@ -19,6 +19,7 @@ from regard.data import Arrays, Examples, Notice, Progress, Shards, store
 from regard.tasks import Rows, Task
 from regard.tasks.records import ids
 from regard.text import Tokenizer
+from regard.text.post_processor import text_without_template
 from regard.train.carry import Stream
 from regard.train.fitted import fitted
 
@@ -229,8 +230,8 @@ def whole(task: Task, tokenizer: Tokenizer) -> Callable[[Any], Any]:
 def about(recipe: config.Recipe, task: Task, tokenizer: Tokenizer) -> dict[str, Any]:
     """What examples depend on beside the records."""
     kept = {name: value for name, value in config.tree(recipe.task).items() if name not in ("smoothing", "begin")}
-    return {"format": FORMAT, "task": kept, "tokenizer": store.key(tokenizer.text()), "length": task.rows.length,
-            "packed": recipe.train.pack, "segments": task.segments}  # fmt: skip
+    return {"format": FORMAT, "task": kept, "tokenizer": store.key(text_without_template(tokenizer)),
+            "length": task.rows.length, "packed": recipe.train.pack, "segments": task.segments}  # fmt: skip
 
 
 class Near(Sequence[data.Example]):
