@@ -81,7 +81,7 @@ def sentence(problem: BaseException) -> tuple[str, int]:
             return str(problem), DATA
         case config.RunError():
             return str(problem), FAILED
-        case KeyboardInterrupt():
+        case KeyboardInterrupt() | typer.Abort():  # which typer makes of it before a verb has begun
             return "interrupted", INTERRUPTED
         case OSError():
             return of_the_system(problem)
