@@ -18,7 +18,7 @@ CHANGES ?=
 # Where this is set, every process that a test or a command starts compiles the library again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup test check demo bench gpu faults map clean
+.PHONY: help setup test check audit demo bench gpu faults map clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -45,6 +45,12 @@ check: setup  ## ruff, mypy, which room imports which, and whether what is made 
 	$(BIN)/python tests/rooms.py
 	$(BIN)/python tools/map.py --check
 	$(BIN)/python tools/families.py --check
+
+# pip-audit stands apart, so that what it needs changes nothing here; it asks the advisory database, over the network.
+audit: setup  ## known holes in what constraints.txt names (needs the network), and whether that is what is installed
+	$(BIN)/python tools/constraints.py
+	test -x .venv/audit/bin/pip-audit || { $(PYTHON) -m venv .venv/audit && .venv/audit/bin/python -m pip install --disable-pip-version-check -q pip-audit; }
+	.venv/audit/bin/pip-audit -r constraints.txt --no-deps --disable-pip
 
 demo: setup  ## the main job: train on Shakespeare for three minutes, hear the model speak, see what it learned
 	$(BIN)/regard train shakespeare $(CHANGES) --out $(OUT)

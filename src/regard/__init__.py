@@ -1,18 +1,15 @@
 """One small, readable transformer that takes every shape.
 
 The names below are found when they are first used: `regard --help` and a mistake in a config never wait for torch.
+Nothing is imported here, not even from Python's library: until `regard.cli.main` runs, Ctrl-C prints a traceback.
 """
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from regard.config.version import VERSION as __version__
-
+TYPE_CHECKING = False  # as typing says it, without importing typing
 if TYPE_CHECKING:
+    from typing import Any
+
     from regard import config, efficient, inputs, train
+    from regard.config.version import VERSION as __version__
     from regard.core.kernels import KERNELS
     from regard.core.masks import mask
     from regard.core.tokens import Tokens, line, raster
@@ -46,35 +43,38 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    if name == "__version__":
+        from regard.config.version import VERSION
+
+        return VERSION
     if name not in HOMES:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    home = HOMES[name]
-    with undisturbed():
-        if (home or name) not in ROOMS:
-            import_module("regard.generate.model")  # kernels, front ends, heads enter themselves in the core's tables
-        module = import_module(f"regard.{home or name}")
-    found = getattr(module, name) if home else module
-    globals()[name] = found
+    globals()[name] = found = undisturbed(name, HOMES[name])
     return found
 
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Modules are imported without the collector: it would walk over all of torch, three times, and find nothing.
+def undisturbed(name: str, home: str) -> "Any":
+    """Import a name without the collector: it would walk over all of torch, three times, and find nothing.
 
     What has come is old then: to freeze it and to let it go again at once moves it there without a walk.
     """
+    import gc
+    from importlib import import_module
+
     collects, frozen = gc.isenabled(), gc.get_freeze_count()
     gc.disable()
     try:
-        yield
+        if (home or name) not in ROOMS:
+            import_module("regard.generate.model")  # kernels, front ends, heads enter themselves in the core's tables
+        module = import_module(f"regard.{home or name}")
     finally:
         if collects and not frozen:
             gc.freeze()
             gc.unfreeze()
         if collects:
             gc.enable()
+    return getattr(module, name) if home else module
 
 
 def __dir__() -> list[str]:

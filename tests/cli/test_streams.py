@@ -73,6 +73,38 @@ def test_ctrl_c_is_one_line_and_130(desk):
     assert (process.returncode, out, err) == (130, "", "regard: interrupted\n")
 
 
+# Begins as the command does; Ctrl-C comes when the module of that name is asked for, or when its import is over.
+EARLY = """
+import os, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), 2)
+sys.meta_path.insert(0, Finder())
+from regard.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("module", [
+    "regard.cli.app", "typer", "typer.main", "regard.config", "regard.cli.runs", "regard.config.reader", "enum",
+    pytest.param("torch.nn", marks=pytest.mark.slow), pytest.param("regard.generate.opening", marks=pytest.mark.slow),
+])  # fmt: skip
+def test_ctrl_c_while_modules_are_imported_is_130_and_no_traceback(module):
+    words = [sys.executable, "-c", EARLY, module, "generate", "nowhere", "a"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 130 and done.stdout == "" and done.stderr in ("", "regard: interrupted\n")
+
+
+def test_until_ctrl_c_is_quiet_nothing_is_imported_that_takes_time():
+    """Python itself, before a line of ours, prints a traceback: what we can do is not to prolong that."""
+    asked = "import sys; before = set(sys.modules); import regard.cli; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+
+    assert set(done.stdout.split()) <= {"regard", "regard.cli"}
+
+
 def wait_until_it_reads(pid):
     """Until the kernel says that it waits for a pipe, which is when Python has long been up."""
     place = f"/proc/{pid}/wchan"

@@ -164,9 +164,10 @@ CLUTTER = (
     "pytorch_model.bin", "modeling_evil.py", "model.onnx", "onnx/model.safetensors", "consolidated.safetensors",
     "model.fp16.safetensors", "tf_model.h5", "1_Pooling/config.json", "2_Dense/pytorch_model.bin", "vocab.txt",
     "source.spm", "chat_template.jinja", "tokenizer.model", "flax_model.msgpack", "data/train.json", ".gitattributes",
+    "LICENSE", "LICENSE.py/x",
 )  # fmt: skip
 SMALL = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "1_Pooling/config.json",
-         "vocab.txt", "source.spm", "chat_template.jinja", "tokenizer.model"}  # fmt: skip
+         "vocab.txt", "source.spm", "chat_template.jinja", "tokenizer.model", "README.md", "LICENSE"}  # fmt: skip
 
 
 def test_only_one_form_of_the_weights_and_the_small_files_come_and_never_code(saved, cache, monkeypatch):

@@ -1,7 +1,6 @@
 """A weight held otherwise answers as the plain one would, wherever it stands."""
 
 import copy
-import os
 
 import pytest
 import torch
@@ -134,16 +133,3 @@ def test_without_a_compiler_torch_does_the_work(monkeypatch):
 
     assert build.library() is None and far < NEAR["int8"]
     assert KERNELS["steps"].refuses is not None
-
-
-def test_the_library_is_built_once_and_only_where_nobody_else_writes(tmp_path, monkeypatch):
-    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
-    compiler = build.shutil.which("gcc") or build.shutil.which("clang")
-    path = build.built(compiler)
-    before = path.stat().st_mtime_ns
-
-    assert build.built(compiler) == path and path.stat().st_mtime_ns == before
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
-    os.chmod(path.parent, 0o777)
-    with pytest.raises(PermissionError, match="others may write"):
-        build.built(compiler)

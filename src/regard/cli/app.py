@@ -41,6 +41,7 @@ from regard.cli import (
 )
 from regard.cli.mistakes import talk, told
 from regard.config.names import did_you_mean
+from regard.config.terminal import screened
 
 
 class Carried(Exception):
@@ -112,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         elif hasattr(getattr(sys, name), "reconfigure"):  # a terminal that knows few letters gets the rest spelt out
             getattr(sys, name).reconfigure(errors="backslashreplace")
-    with notes():
+    with screened(), notes():
         try:
             code = get_command(app).main(list(arguments) or ["--help"], prog_name="regard", standalone_mode=False)
             sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told

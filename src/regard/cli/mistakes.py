@@ -17,6 +17,7 @@ import typer
 
 from regard import config
 from regard.config.names import did_you_mean
+from regard.config.terminal import escape_controls
 
 FAILED, USAGE, DATA, INTERRUPTED = 1, 2, 3, 130
 UsageError: Any = typer.BadParameter.__base__  # typer has a copy of click inside; older ones use click itself
@@ -44,6 +45,8 @@ BUILDERS = ("regard.config", "regard.core", "regard.efficient", "regard.inputs",
 def talk(line: str) -> None:
     """One line on stderr, whatever is in it; if stderr is gone, nobody is listening.
 
+    What a terminal would obey is made visible, in a log file too: somebody looks at it in a terminal one day.
+
     Of many processes on a machine (torchrun) the first one speaks: what goes wrong for one goes wrong for all.
     """
     if not first():
@@ -51,7 +54,7 @@ def talk(line: str) -> None:
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     with suppress(OSError, ValueError):
-        print("regard:", " ".join(line.splitlines()), file=sys.stderr, flush=True)
+        print("regard:", escape_controls(" ".join(line.splitlines())), file=sys.stderr, flush=True)
 
 
 def told(problem: BaseException) -> int:
@@ -78,7 +81,7 @@ def sentence(problem: BaseException) -> tuple[str, int]:
             return str(problem), DATA
         case config.RunError():
             return str(problem), FAILED
-        case KeyboardInterrupt():
+        case KeyboardInterrupt() | typer.Abort():  # which typer makes of it before a verb has begun
             return "interrupted", INTERRUPTED
         case OSError():
             return of_the_system(problem)
@@ -124,7 +127,7 @@ def is_refusal(problem: BaseException) -> bool:
 
 
 def bug(problem: BaseException) -> str:
-    trace = "".join(traceback.format_exception(problem))
+    trace = escape_controls("".join(traceback.format_exception(problem)))
     what = f"this is a bug in regard ({' '.join(traceback.format_exception_only(problem)[-1].split())})"
     if os.environ.get("REGARD_DEBUG"):
         print(trace, file=sys.stderr)

@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from regard import config
+from regard.config.terminal import escape_controls
 
 Checkpoint = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A run, a checkpoint or a Hugging Face folder.")]
 Overrides = Annotated[
@@ -82,15 +83,12 @@ def exactly(text: str) -> None:
 
 def visible(text: str) -> str:
     """On a terminal, letters that would command it are shown as ^[ and the like: a model may say any."""
-    if not sys.stdout.isatty():
-        return text
-    return "".join(f"^{chr(ord(c) ^ 64)}" if (ord(c) < 32 and c not in "\n\t") or c == "\x7f" else
-                   "\ufffd" if 128 <= ord(c) < 160 else c for c in text)  # fmt: skip
+    return escape_controls(text) if sys.stdout.isatty() else text
 
 
 def faint(text: str) -> str:
     """Grey on a terminal, unless NO_COLOR is set (no-color.org)."""
-    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    text, coloured = escape_controls(text), sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     return f"\x1b[2m{text}\x1b[0m" if coloured else text
 
 

@@ -22,6 +22,7 @@ from regard.data.columns import Column
 from regard.data.records import Tally
 from regard.data.sources import Source, few
 from regard.text import Tokenizer, Unsayable
+from regard.text.post_processor import text_without_template
 
 FORMAT = 1
 # The name of a type, array's code for it, torch's type. (torch has little to offer for uint32; below 2³¹ it is int32.)
@@ -77,8 +78,12 @@ def tokenized(
 
 
 def tokenizer_key(tokenizer: Tokenizer) -> str:
-    """What tells the ids of a tokenizer from those of others: its file, and whether it parses special tokens."""
-    return store.key([tokenizer.text(), "parse"] if tokenizer.parses_specials else tokenizer.text())
+    """What tells the ids of a tokenizer from those of others: its file, and whether it parses special tokens.
+
+    Of the file all but what a task puts around texts, which is in no id here.
+    """
+    text = text_without_template(tokenizer)
+    return store.key([text, "parse"] if tokenizer.parses_specials else text)
 
 
 def unkept(folder: Path, problem: OSError) -> str:

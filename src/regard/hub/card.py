@@ -1,35 +1,83 @@
-"""README.md of a folder: what the model is, in words, and how to open it."""
+"""README.md of a folder: what the model is, in words, and how to open it; and what the card it came with said."""
+
+import re
 
 from regard import config
 from regard.hub.families import Kin
 from regard.hub.families.near import nearest
+from regard.hub.provenance import INHERITED, ModelCard, Parent, format_card
 from regard.zoo.sentence import sentence, shape
 
+BEGIN, END = "<!-- written by regard, again at every save -->", "<!-- end of what regard wrote -->"
+OURS = re.compile(rf"\s*{BEGIN}.*?{END}\s*", re.DOTALL)
+TASKS = {
+    "ForCausalLM": "text-generation", "LMHeadModel": "text-generation", "MTModel": "translation",
+    "ForMaskedLM": "fill-mask", "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification", "ForQuestionAnswering": "question-answering",
+    "ForImageClassification": "image-classification", "CLIPModel": "zero-shot-image-classification",
+    "WhisperForConditionalGeneration": "automatic-speech-recognition",
+}  # fmt: skip
 
-def card(c: config.Model, known: Kin | None, parameters: int, context: int | None, speaks: bool) -> str:
-    """The model card; `speaks` says whether a tokenizer lies beside it."""
-    library = "transformers" if known else "regard"
-    task = "pipeline_tag: text-generation\n" if verb(c, speaks).startswith("generate") else ""
+
+def card(
+    c: config.Model, known: Kin | None, parameters: int, context: int | None, speaks: bool,
+    parent: Parent | None = None, same: bool = False,
+) -> str:  # fmt: skip
+    """The model card; `speaks` says whether a tokenizer lies beside it.
+
+    Of the card of its `parent` the licence, languages and data stay; all of it where it is still the same model.
+    """
+    parent = parent or Parent()
     length = f" It was trained on texts of {context:,} tokens." if context else ""
-    return f"""---
-library_name: {library}
-{task}tags:
-- regard
----
-# {title(c, known)}
+    facts = f"{sentence(c)} It has {parameters:,} parameters.{length}{made_from(parent)}"
+    kept = others_text(parent.card.text) if same else ""
+    heading = f"{kept}\n\n{BEGIN}\n## With regard" if kept else f"{BEGIN}\n# {title(c, known)}"
+    text = f"""{heading}
 
-{sentence(c)} It has {parameters:,} parameters.{length}
+{facts}
 
-## Open it
+{"#" if kept else ""}## Open it
 
 {opening(c, speaks)}
 {theirs(c, known, speaks)}
-## All of its settings
+{"#" if kept else ""}## All of its settings
 
 ```toml
 {config.text(c).strip()}
 ```
+{END}
 """
+    return format_card(ModelCard(metadata(known, parent, same, verb(c, speaks)), text))
+
+
+def metadata(known: Kin | None, parent: Parent, same: bool, verb: str) -> dict[str, str]:
+    """What is known of a model in the hub's words: what its parent's card says, and what it does not say yet."""
+    said = {key: lines for key, lines in parent.card.metadata.items() if same or key in INHERITED}
+    usual = "text-generation" if verb.startswith("generate") else ""
+    task = next((task for name, task in TASKS.items() if known and name in known.architecture), usual)
+    fresh = {"library_name": f"library_name: {'transformers' if known else 'regard'}\n",
+             "pipeline_tag": f"pipeline_tag: {task}\n" if task else "", "tags": "tags:\n- regard\n"}  # fmt: skip
+    said |= {key: lines for key, lines in fresh.items() if key not in said}
+    if known is None:
+        said["library_name"] = fresh["library_name"]  # nobody else opens it
+    if parent.name and parent.is_hub_id:
+        said["base_model"] = f"base_model: {parent.name}\n"
+    elif "base_model" in parent.card.metadata and not parent.is_hub_id:
+        said["base_model"] = parent.card.metadata["base_model"]  # a folder in between is known to nobody else
+    elif parent.name:
+        said["base_model"] = f"base_model: {parent.name}\n"
+    return said
+
+
+def made_from(parent: Parent) -> str:
+    return f" It was made from `{parent.name}`." if parent.name else ""
+
+
+def others_text(text: str) -> str:
+    """What somebody wrote on a card: all but our own part of it."""
+    left = OURS.sub("\n\n", text).strip()
+    ours = 'regard.load(".")' in left and "## All of its settings" in left  # as it was written before it had an end
+    return "" if ours else left
 
 
 def title(c: config.Model, known: Kin | None) -> str:

@@ -19,7 +19,9 @@ from regard.hub.weights import MANY, ONE, few, shards
 
 PREFIX = "hf:"
 NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*", re.ASCII)
-BESIDE = re.compile(r"(?:\d+_\w+/)?[^/]+\.(?:json|txt|model|spm|jinja)")  # 1_Pooling/config.json is beside them too
+BESIDE = re.compile(  # 1_Pooling/config.json is beside them too
+    r"(?:\d+_\w+/)?[^/]+\.(?:json|txt|model|spm|jinja)|README\.md|(?:LICEN[CS]E|NOTICE|USE_POLICY)(?:[._-][\w.-]*)?"
+)
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
 
 

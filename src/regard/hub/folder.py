@@ -19,7 +19,7 @@ from regard.config.errors import unwritable
 from regard.core.model import Transformer
 from regard.heads import Towers
 from regard.hub import bodies, names, pictures
-from regard.hub.beside import LARGEST, carry, unchanged
+from regard.hub.beside import LARGEST, carry, carry_terms, unchanged
 from regard.hub.card import card
 from regard.hub.families import FAMILIES, Kin, heard, kin, settled
 from regard.hub.families.theirs import table_in
@@ -29,6 +29,7 @@ from regard.hub.manifest import NAME, seal, strangers, verify, write_json
 from regard.hub.places import own, shortly
 from regard.hub.plausible import bounded, plausible
 from regard.hub.pooling import Pooling, pooling
+from regard.hub.provenance import CARD, Parent, parent_in, parent_named
 from regard.hub.weights import ONE, as_stored, few, listed, pour, tensors_from, tensors_to, their_type
 from regard.hub.whole import remove, sweep, whole
 from regard.text import Tokenizer
@@ -41,7 +42,9 @@ __all__ = ["Folder", "fill", "kept", "newest", "read", "remove", "steps", "sweep
 FORMAT = 1
 BEGIN = "decoder_start_token_id"
 ROLES = {"bos_token_id": "start", "eos_token_id": "end", "pad_token_id": "pad"}
-ALIKE = ("dtype", *ROLES, BEGIN, "id2label", "label2id")  # what config.json says in the same words for every model
+NAMED = ("id2label", "label2id", "problem_type")
+ALIKE = ("dtype", *ROLES, BEGIN, *NAMED)  # what config.json says in the same words for every model
+PROBLEMS = {"regress": "regression", "classify": "single_label_classification"}
 ANSWERS = {"answer": "ForQuestionAnswering", "tag": "ForTokenClassification"}  # two classes with one kind of head
 
 
@@ -76,14 +79,15 @@ class Folder:
 def write(
     path: str | Path, model: Transformer | Towers, tokenizer: Tokenizer | None = None, context: int | None = None,
     more: Callable[[Path], object] | None = None, target: Tokenizer | None = None, begin: int | None = None,
-    task: config.Task | None = None, origin: Folder | None = None,
+    task: config.Task | None = None, origin: Folder | None = None, base: str | None = None,
 ) -> Path:  # fmt: skip
     """Save a model; `more` may add files before the folder is sealed. What stood there stays until all is written.
 
-    A model that is still as its `origin` says it keeps what stood there beside the weights.
+    A model that is still as its `origin` says it keeps what stood there beside the weights. `base` names the model
+    whose weights training began with, where there is no origin; its licence and data are said in the card.
     """
     with sealed(Path(path), model, tokenizer, target) as folder:
-        write_files(folder, model, tokenizer, context, target, begin, task, origin)
+        write_files(folder, model, tokenizer, context, target, begin, task, origin, base=base)
         if more is not None:
             more(folder)
     return Path(path)
@@ -120,7 +124,7 @@ def check_place(path: Path) -> None:
 def write_files(
     folder: Path, model: Transformer | Towers, tokenizer: Tokenizer | None, context: int | None,
     target: Tokenizer | None = None, begin: int | None = None, task: config.Task | None = None,
-    origin: Folder | None = None, ours: bool = False,
+    origin: Folder | None = None, ours: bool = False, base: str | None = None,
 ) -> None:  # fmt: skip
     """All but the seal; in words of `ours`, if it is said, also where a family has a class for the model."""
     c, speaks = model.c, tokenizer if target is None else target
@@ -132,21 +136,34 @@ def write_files(
     tensors = names.save(model, spoken.family.rows(spoken.architecture, c) if spoken else None)
     tensors = tensors if origin is None else as_stored(tensors, origin.types)
     facts = {"dtype": their_type(tensors), **ids}
-    said = settings(c, known, context, facts, task)
+    said = settings(c, known, context, facts, task, answers(c, task, origin))
     same = origin is not None and unchanged(origin.said, c, known)
     if same and origin is not None:
         old = "torch_dtype" in origin.said and "dtype" not in origin.said
         said = {**origin.said, "torch_dtype" if old else "dtype": facts["dtype"], "regard": said["regard"]}
+        if task is not None and task.kind == "regress":  # which an earlier save did not say
+            said["problem_type"] = PROBLEMS[task.kind]
     if ours:
         said = {"model_type": "regard", **{name: said[name] for name in (*ALIKE, "regard") if name in said}}
     write_json(folder / "config.json", bodies.unsaid(said))
     write_json(folder / "generation_config.json", {key: ident for key, ident in ids.items() if ident is not None})
     tensors_to(folder / ONE, tensors)
-    write_words(folder, tokenizer, target, origin if same else None)
+    segments = isinstance(c.embed, config.Embed) and c.embed.segments > 1
+    write_words(folder, tokenizer, target, origin if same else None, segments)
     pictures.write(c, folder, known)
     count = sum(parameter.numel() for parameter in model.parameters())
-    text = card(c, spoken, count, context, tokenizer is not None)
-    (folder / "README.md").write_text(text, encoding="utf8")
+    write_card(folder, origin, base, c, lambda *of: card(c, spoken, count, context, tokenizer is not None, *of))
+
+
+def write_card(
+    folder: Path, origin: Folder | None, base: str | None, c: config.Model, text: Callable[[Parent, bool], str]
+) -> None:
+    """README.md, and the terms of use of the model that this one was made from."""
+    parent = parent_in(origin.path) if origin is not None else parent_named(base) if base else Parent()
+    if parent.folder is not None:
+        carry_terms(parent.folder, folder)
+    same = origin is not None and settled(origin.config) == settled(c)
+    (folder / CARD).write_text(text(parent, same), encoding="utf8")
 
 
 def wanted(task: config.Task | None, origin: Folder | None) -> str | None:
@@ -156,7 +173,9 @@ def wanted(task: config.Task | None, origin: Folder | None) -> str | None:
     return ANSWERS.get(task.kind) if task is not None else None
 
 
-def write_words(folder: Path, tokenizer: Tokenizer | None, target: Tokenizer | None, origin: Folder | None) -> None:
+def write_words(
+    folder: Path, tokenizer: Tokenizer | None, target: Tokenizer | None, origin: Folder | None, segments: bool = False
+) -> None:
     """Tokenizers, in their old files if they came out of such, and what else an origin has beside its weights."""
     same = origin is not None and (tokenizer is None or tokenizer.text() == text_of(origin))
     path = origin.tokenizer_path if same and origin is not None else None
@@ -164,8 +183,16 @@ def write_words(folder: Path, tokenizer: Tokenizer | None, target: Tokenizer | N
         for each, side in ((tokenizer, ""), (target, "target_")):
             if each is not None:
                 each.save(folder, side)
+                if segments and not side:
+                    say_segments(folder / "tokenizer_config.json")
     if origin is not None:
         carry(origin.path, folder, words=same)
+
+
+def say_segments(path: Path) -> None:
+    """Let a tokenizer of `transformers` tell first texts from second ones, which it does only where it is said."""
+    said = table_in(path)
+    write_json(path, {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} | said)
 
 
 def text_of(origin: Folder) -> str | None:
@@ -174,15 +201,15 @@ def text_of(origin: Folder) -> str | None:
 
 def settings(
     c: config.Model, known: Kin | None, context: int | None, facts: dict[str, Any],
-    task: config.Task | None = None,
+    task: config.Task | None, answers: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """config.json: the family's settings if there is one, and always all of ours."""
     ours = {"format": FORMAT, "config": config.tree(c), "context": context}
     ours |= {} if task is None else {"task": config.tree(task)}
     if known is None:
-        return {"model_type": "regard", **facts, **labels(task), "regard": ours}
+        return {"model_type": "regard", **facts, **answers, "regard": ours}
     kind = {"architectures": [known.architecture], "model_type": known.family.name}
-    return {**kind, **facts, **known.family.say(c, context), **labels(task), "regard": ours}
+    return {**kind, **facts, **known.family.say(c, context), **answers, "regard": ours}
 
 
 def labels(task: config.Task | None) -> dict[str, Any]:
@@ -190,6 +217,26 @@ def labels(task: config.Task | None) -> dict[str, Any]:
     classes = getattr(task, "classes", ())
     return {"id2label": dict(enumerate(classes)), "label2id": {name: number for number, name in enumerate(classes)}
             } if classes else {}  # fmt: skip
+
+
+def answers(c: config.Model, task: config.Task | None, origin: Folder | None) -> dict[str, Any]:
+    """What a head's answers are called and what kind they are, as `transformers` has it.
+
+    Without problem_type it would put a single answer through a sigmoid.
+    """
+    head = None if isinstance(c, config.Towers) else c.head
+    if not isinstance(head, config.Pooled | config.Each) or head.out is None:
+        return labels(task)
+    said = {} if origin is None else {key: origin.said[key] for key in NAMED if origin.said.get(key)}
+    if len(said.get("id2label") or ()) != head.out:  # another head by now
+        said = {}
+    said = said if getattr(task, "kind", None) != "regress" else {}
+    if isinstance(head, config.Pooled):
+        # a published model with one answer may mean a share: its own words stand, whatever they leave out
+        alone = "regress" if task is None and origin is None and head.out == 1 else ""
+        kind = PROBLEMS.get(alone if task is None else task.kind)
+        said = ({} if kind is None else {"problem_type": kind}) | said
+    return said | labels(task)
 
 
 # ---------------------------------------------------------------- reading

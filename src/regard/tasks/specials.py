@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard.config import ConfigError
 from regard.text import Tokenizer
+from regard.text.post_processor import add_template
 from regard.text.roles import ROLES
 
 SENTINEL = "<extra_id_{}>"  # T5's name for them
@@ -92,6 +93,12 @@ def around(tokenizer: Tokenizer) -> tuple[Around, Around, bool]:
     first, last = ("cls", "sep") if "sep" in roles else ("start", "end")
     before, after = (tuple(roles[role] for role in (name,) if role in roles) for name in (first, last))
     return Around(before, (), after), Around(before, after, after), False
+
+
+def with_template(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with a tokenizer.json that says what an objective puts around texts; itself if it says it."""
+    single, pair, said = around(tokenizer)
+    return tokenizer if said or not len(single) else add_template(tokenizer, single.before, pair.between, single.after)
 
 
 def written(ids: Sequence[int], owners: Sequence[int | None]) -> Around:

@@ -24,10 +24,11 @@ from regard.tasks.metrics import accuracy
 from regard.tasks.objective import Part
 from regard.tasks.records import Record
 from regard.tasks.rows import Batch, Example, Rows
-from regard.tasks.specials import Specials, equipped
+from regard.tasks.specials import Specials, equipped, with_template
 from regard.text import Tokenizer
 
 Answers = dict[str, list[Any]]  # by the name of a part
+FRAMED = ("classify", "regress", "tag", "answer", "masked")  # read whole texts between special tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,9 +173,11 @@ def sensed(kind: str) -> Callable[[T], T]:
 
 
 def equip(c: config.Task, tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer with the special tokens that this objective needs; itself if it has them all."""
+    """The tokenizer with the special tokens that this objective needs, and a word of where they stand around a text;
+    itself if it has them all."""
     marks = c.sentinels if isinstance(c, config.Spans) else 0
-    return equipped(tokenizer, TASKS[c.kind].needs(c, Specials.of(tokenizer)), marks)
+    made = equipped(tokenizer, TASKS[c.kind].needs(c, Specials.of(tokenizer)), marks)
+    return with_template(made) if c.kind in FRAMED else made
 
 
 def build(

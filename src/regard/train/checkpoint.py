@@ -54,7 +54,8 @@ def save(run: Run, path: Path, more: dict[str, Any] | None = None) -> Path:
                 adapters.write_files(folder / "adapter", adapter)
 
         if run.ranks.leads:
-            hub.write(path, weights, run.tokenizer, run.settings.context, add, begin=model.begin, task=model.task)
+            hub.write(path, weights, run.tokenizer, run.settings.context, add, begin=model.begin, task=model.task,
+                      base=run.settings.init_from)  # fmt: skip
     run.ranks.meet()
     return path
 

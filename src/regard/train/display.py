@@ -11,6 +11,7 @@ from collections import deque
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from regard.config.terminal import escape_controls, unscreened
 from regard.train.run import Run
 
 EVERY = 10.0  # seconds between lines where nobody watches a bar
@@ -21,7 +22,7 @@ class Counting:
     """How much has been read and made into tokens, where that takes a while; a line that comes and goes."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+        self.console = Console(file=unscreened(sys.stderr), highlight=False, soft_wrap=True, emoji=False)
         self.quiet, self.last, self.shown = quiet, time.monotonic(), False
 
     def __call__(self, done: int) -> None:
@@ -44,7 +45,7 @@ class Display:
 
     def __init__(self, run: Run, quiet: bool = False) -> None:
         self.run, self.quiet = run, quiet
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+        self.console = Console(file=unscreened(sys.stderr), highlight=False, soft_wrap=True, emoji=False)
         self.bar: Progress | None = None
         self.last, self.seconds, self.tokens, self.number = time.monotonic(), run.seconds, 0, run.step
         self.losses: deque[float] = deque(maxlen=MANY)
@@ -110,7 +111,7 @@ class Display:
     def say(self, line: str) -> None:
         """A line that stays."""
         if not self.quiet:
-            self.console.print(line, markup=False)
+            self.console.print(escape_controls(line), markup=False)
 
     def __enter__(self) -> "Display":
         if self.bar is not None:
