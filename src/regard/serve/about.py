@@ -56,6 +56,7 @@ async def tokenize(request: Request, asked: Tokenizing) -> Response:
     """The ids of a text, and the pieces that they stand for; no special tokens are added."""
     house: House = request.app.state.house
     tokenizer = words_of(request, asked.model)
+    house.find(asked.model).check_letters(len(asked.text), "text")
 
     def work() -> bytes:
         ids = tokenizer.encode(asked.text)

@@ -26,6 +26,7 @@ async def chats(request: Request, asked: Chatting) -> Response:
     if resident.form is None:
         raise Refusal(400, f"model: {resident.name} {resident.mute}", param="model", code="wrong_model")
     form = resident.form
+    resident.check_letters(sum(map(letters, asked.messages)), "messages")
     ids = await while_there(request, house.texts.run(lambda: form.ids([plain(each) for each in asked.messages])))
     fits(resident, len(ids), "messages")
     param = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
@@ -35,6 +36,11 @@ async def chats(request: Request, asked: Chatting) -> Response:
     if asked.logprobs:
         check_odds(resident, order, new, asked.top_logprobs or 0, 0, "top_logprobs")
     return await answer(request, resident, asked, order, Spoken(resident, bool(asked.logprobs)))
+
+
+def letters(message: Message) -> int:
+    content = message.content or ""
+    return len(content) if isinstance(content, str) else sum(len(part.text) for part in content)
 
 
 def plain(message: Message) -> dict[str, str]:

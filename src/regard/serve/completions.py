@@ -50,6 +50,9 @@ def check(asked: Completing) -> None:
 
 
 async def all_in_ids(resident: Resident, prompts: list[Prompt]) -> list[list[int]]:
+    for each in prompts:
+        if isinstance(each, str):
+            resident.check_letters(len(each), "prompt")
     return [await in_ids(resident, each) for each in prompts]
 
 

@@ -17,8 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from regard.serve import log
 from regard.serve.house import House
-from regard.serve.lines import Gone
-from regard.serve.refusals import Refusal, answered
+from regard.serve.refusals import Gone, Refusal, answered
 from regard.serve.settings import Settings, loopback
 
 LINGER, BODIES = 2.0, 8  # how long, and how many bodies of the largest size, are let by when they are refused
@@ -112,7 +111,8 @@ class Visit:
             return await self.incoming()
         left = self.began + self.limits.patience - time.perf_counter()
         try:
-            message = await asyncio.wait_for(self.incoming(), left)
+            async with asyncio.timeout(left):
+                message = await self.incoming()
         except TimeoutError:
             raise Refusal(408, f"the body did not come within {self.limits.patience:g} s", code="timeout",
                           headers={"Connection": "close"}) from None  # fmt: skip

@@ -28,8 +28,9 @@ from regard.serve.settings import Settings
 from regard.serve.workers import Workers
 
 T = TypeVar("T")
-THREADS, QUEUE = 2, 64  # of each pool, and jobs that wait for it
+QUEUE = 64  # jobs that wait for a pool
 DEADLINE, COMPILING = 30.0, 5.0  # seconds
+LETTERS, TIMES = 1 << 18, 16  # of a text: so many, or so many for each token that a model reads
 LONGEST = 64  # letters of a name that are repeated to who asked for it
 
 
@@ -56,7 +57,16 @@ class Resident:
     @property
     def room(self) -> int | None:
         """How many tokens a text may have, its prompt among them."""
+        if isinstance(self.model.c, config.Towers):
+            return None
         return window(self.model, self.model.limits) if self.engine is None else self.engine.capacity
+
+    def check_letters(self, count: int, param: str) -> None:
+        """Refuses a text that is certainly too long, before it is cut into tokens."""
+        most = max(LETTERS, TIMES * (self.room or 0))
+        if count > most:
+            raise Refusal(400, f"{param}: {count:,} characters are more than the {most:,} that are read at once; give "
+                          "less", param=param.partition("[")[0], code="context_length_exceeded")  # fmt: skip
 
     async def do(self, work: Callable[[CancelToken], T]) -> T:
         """Something done by the thread that owns the model, after what came before it. It should be short; what is not
@@ -132,8 +142,8 @@ class House:
         if not models:
             raise config.ConfigError("models: there is none to serve; name one")
         self.settings, self.figures = settings, Figures()
-        self.parsing = Workers("parsing", THREADS, QUEUE, DEADLINE)  # JSON, in and out
-        self.texts = Workers("texts", THREADS, QUEUE, DEADLINE)  # tokenizers and chat templates
+        self.parsing = Workers("parsing", 1, QUEUE, DEADLINE)  # JSON, in and out: more would only wait for each other
+        self.texts = Workers("texts", 2, QUEUE, DEADLINE)  # tokenizers and chat templates
         self.compiling = Workers("compiling", 1, QUEUE, COMPILING, complex_rule)  # regular expressions and schemas
         self.residents = {name: Resident(name, model, settings, self.texts) for name, model in models.items()}
         self.closed = asyncio.Event()  # whoever still waits is told that the server closes

@@ -20,17 +20,13 @@ from starlette.types import Receive
 from regard.generate.many import Piece
 from regard.serve import log
 from regard.serve.house import House, Resident
-from regard.serve.refusals import Refusal, refusal_of
+from regard.serve.refusals import Gone, Refusal, refusal_of
 
 T = TypeVar("T")
 AHEAD = 4096  # pieces of a request that may wait to be read
 CLOSING = Refusal(503, "the server is closing, and the text ends here", code="closing")
 SLOW = Refusal(408, f"{AHEAD:,} pieces wait to be read; read faster, or ask for less", code="slow_reader")
 CUT = Refusal(500, "the text was cut off", code="cancelled")
-
-
-class Gone(Exception):
-    """Nobody waits for the answer any more."""
 
 
 class Post:

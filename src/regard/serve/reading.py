@@ -13,14 +13,16 @@ from fastapi import Request
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
-from regard.serve.refusals import Refusal, brief
+from regard.serve.refusals import Gone, Refusal, brief
 from regard.serve.sentences import sentence
 
 DEEPEST = 64  # tables and lists in each other
 DEEP = f"tables and lists stand in each other more than {DEEPEST} deep"
 DIGITS = 64  # of a number: nobody means more
 TABLES = 1 << 14  # tables and lists of a body: each is an object that the collector of garbage looks at
+NAMES = 1 << 14  # of one table
 SMALL = 1 << 12  # bytes of a body that is read at once, since a thread would take longer
 # A text in JSON, whole or cut off, or where a table or list begins or ends. Possessive: nothing is tried twice.
 MARKS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
@@ -43,7 +45,10 @@ class Strict(APIRoute):
             if form is None:
                 return await handle(request)
             check(request)
-            body = await request.body()
+            try:
+                body = await request.body()
+            except ClientDisconnect:
+                raise Gone from None
             workers = request.app.state.house.parsing
             asked = validated(form, body) if len(body) <= SMALL else await workers.run(validated, form, body)
             answer: Response = await self.endpoint(request, asked)
@@ -108,6 +113,8 @@ def few(text: str) -> None:
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > NAMES:
+        raise wrong(f"a table has {len(pairs):,} names, and more than {NAMES:,} are not read; send less at a time")
     found = dict(pairs)
     if len(found) < len(pairs):
         met = set[str]()

@@ -32,6 +32,10 @@ WHOLE = ("prompt", "input", "messages", "model", "stop", "seed", "temperature", 
          *NAMES.values())  # fmt: skip
 
 
+class Gone(Exception):
+    """Nobody waits for the answer any more."""
+
+
 class Refusal(HTTPException):
     """A request that is not answered, and why."""
 

@@ -38,7 +38,8 @@ HOUSE = 2.0  # seconds after it, to close connections and stop threads
 EXIT = 0.2  # seconds before the end of it, when a process that is still there is ended
 BACKLOG = 256  # connections that wait to be taken, and that are taken before others have their turn
 FILES, SPARE = 8192, 64  # files that we would like to be able to open, and how many of them are not connections
-PART = 4096  # bytes that are looked at before others have their turn: they may be a thousand chunks of a body
+PART, PLAIN = 1 << 11, 1 << 16  # bytes that are looked at before others have their turn: they may be hundreds of
+# chunks of a body, or belong to a body without any
 SWITCH = 0.001  # seconds that one thread may keep others waiting, where Python decides
 FULL = (b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
 ONCE = 60.0  # seconds in which a want of files is told once
@@ -88,6 +89,12 @@ class Patient(H11Protocol):
         """Whether it is the client's turn: to ask, or to send the rest of what it asks."""
         return self.cycle is None or self.cycle.response_complete or self.conn.their_state is h11.SEND_BODY
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether what comes is a part of a body whose length is known: it takes no time to look at."""
+        chunked = any(name == b"transfer-encoding" for name, _ in self.headers or ())
+        return self.conn.their_state is h11.SEND_BODY and not chunked
+
     def data_received(self, data: bytes) -> None:
         self.rest += data
         if self.turn is None:
@@ -95,8 +102,9 @@ class Patient(H11Protocol):
 
     def look(self) -> None:
         """At the next part of what has come."""
-        self.turn, part = None, bytes(self.rest[:PART])
-        del self.rest[:PART]
+        size = PLAIN if self.is_plain else PART
+        self.turn, part = None, bytes(self.rest[:size])
+        del self.rest[:size]
         super().data_received(part)
         if self.transport.is_closing():
             self.rest.clear()

@@ -30,6 +30,7 @@ from regard.serve.writing import note
 
 router = APIRouter(route_class=Strict)
 BEST = 5  # words for a blank, unless said
+PLAIN = 1 << 14  # letters of a text whose tokens are counted before it is laid out
 WORDS = 1 << 14  # for all blanks of a request
 LONGEST = 4096  # tokens of a text for a model that has no limit of its own
 AT_ONCE = 1024  # tokens, once for each beam, that the thread of a model is given at a time
@@ -79,7 +80,7 @@ async def classified(request: Request, asked: Classing) -> Response:
         some = None if pairs is None else [pairs[place] for place in batch.places]
         return judgements(model, batch.texts, some, names=batch.names)
 
-    resident, found, count = await done(request, asked, weigh, work)
+    resident, found, count = await done(request, asked, weigh, work, pairs=pairs)
 
     def rows() -> list[Any]:
         return [{"index": place} | judged(each, asked.top) for place, each in enumerate(found)]
@@ -177,7 +178,7 @@ Work = Callable[[Any, Batch], list[Any]]
 
 
 async def done(
-    request: Request, asked: Any, weigh: Weigh, work: Work, times: int = 1
+    request: Request, asked: Any, weigh: Weigh, work: Work, times: int = 1, pairs: list[str] | None = None
 ) -> tuple[Resident, list[Any], int]:
     """What a model says of each text of a request, and how many tokens they have.
 
@@ -191,6 +192,8 @@ async def done(
         raise Refusal(400, f"input: {len(texts):,} texts are more than the {house.settings.texts} that one request may "
                       "have; send several requests", param="input")  # fmt: skip
     names = ["input"] if isinstance(asked.input, str) else [f"input[{place}]" for place in range(len(texts))]
+    for text, name in zip((*texts, *(pairs or ())), (*names, *["pair"] * len(pairs or ())), strict=True):
+        resident.check_letters(len(text), name)
     note(request, resident)
 
     async def everything() -> tuple[list[Any], int]:
@@ -227,7 +230,11 @@ def counted(
     most = LONGEST if reader.longest is None else reader.longest
     second: Sequence[str | None] = pairs or [None] * len(texts)
     for text, pair, name in zip(texts, second, names, strict=True):
-        size = len(reader.frame(text, pair, name))
+        size = 0
+        if max(len(text), len(pair or "")) > PLAIN:  # to lay it out takes longer than to count
+            size = sum(len(reader.tokenizer.encode(each)) for each in (text, pair) if each is not None)
+        if size <= most:
+            size = len(reader.frame(text, pair, name))
         if size > most:
             raise DataError(f"{name}: {size:,} tokens are more than the {most:,} that this model reads at once; give "
                             "it in shorter pieces")  # fmt: skip
