@@ -37,6 +37,9 @@ def serve(
         int | None, typer.Option(help="Tokens of a text with its prompt: what the model reads, 1,024 at most.")
     ] = None,
     waiting: Annotated[int, typer.Option(help="Requests that may wait for each model.")] = 64,
+    body: Annotated[
+        int, typer.Option(help="Bytes of a request at most; while a large one is parsed, others wait.")
+    ] = 1 << 20,
     weights: Weights = "auto",
     dtype: Annotated[str, typer.Option(help="fp32, bf16, fp16, or auto: as the weights are stored.")] = "auto",
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, or auto: the fastest there is.")] = "auto",
@@ -52,7 +55,8 @@ def serve(
     from regard.serve.server import serve as listen
     from regard.serve.settings import Settings
 
-    said = {"host": host, "port": port, "keys": keys(key, key_file), "slots": slots, "waiting": waiting}
+    said = {"host": host, "port": port, "keys": keys(key, key_file), "slots": slots, "waiting": waiting,
+            "body": body}  # fmt: skip
     settings = in_options(Settings, said | ({} if capacity is None else {"capacity": capacity}), {"keys": "--key"})
     with listening(settings) as found:
         models = {name: load(path, device=device, dtype=dtype, weights=weights) for name, path in named.items()}
