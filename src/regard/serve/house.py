@@ -28,7 +28,7 @@ from regard.serve.settings import Settings
 from regard.serve.workers import Workers
 
 T = TypeVar("T")
-QUEUE = 64  # jobs that wait for a pool
+QUEUE = 256  # jobs that wait for a pool
 DEADLINE, COMPILING = 30.0, 5.0  # seconds
 LETTERS, TIMES = 1 << 18, 16  # of a text: so many, or so many for each token that a model reads
 LONGEST = 64  # letters of a name that are repeated to who asked for it
@@ -131,8 +131,8 @@ def chat_of(model: Any) -> tuple[Template | None, str]:
 
 
 def complex_rule(seconds: float) -> Refusal:
-    return Refusal(400, f"regex or schema: it was not compiled within {seconds:g} s; make it simpler, or come again "
-                   "when fewer others are here", code="too_complex")  # fmt: skip
+    return Refusal(400, f"regex or schema: it was not compiled within {seconds:g} s; make it simpler",
+                   code="too_complex")  # fmt: skip
 
 
 class House:
@@ -144,10 +144,11 @@ class House:
         self.settings, self.figures = settings, Figures()
         self.parsing = Workers("parsing", 1, QUEUE, DEADLINE)  # JSON, in and out: more would only wait for each other
         self.texts = Workers("texts", 2, QUEUE, DEADLINE)  # tokenizers and chat templates
-        self.compiling = Workers("compiling", 1, QUEUE, COMPILING, complex_rule)  # regular expressions and schemas
+        self.compiling = Workers("compiling", 2, QUEUE, COMPILING, complex_rule)  # regular expressions and schemas
         self.residents = {name: Resident(name, model, settings, self.texts) for name, model in models.items()}
         self.closed = asyncio.Event()  # whoever still waits is told that the server closes
         self.lines: set[Any] = set()  # texts that are on their way
+        self.held = 0  # bytes of large bodies that are inside
         self.closing, self.inside = False, 0  # nobody comes in any more; requests that are being answered
         for name, each in self.residents.items():
             if (engine := each.engine) is not None:

@@ -31,6 +31,7 @@ from regard import config
 from regard.serve import log
 from regard.serve.door import LINGER
 from regard.serve.house import House
+from regard.serve.refusals import Refusal, table, written
 from regard.serve.settings import Settings
 
 LAST = 1.0  # seconds of a drain that are left to tell those whose texts were ended
@@ -41,7 +42,9 @@ FILES, SPARE = 8192, 64  # files that we would like to be able to open, and how 
 PART, PLAIN = 1 << 11, 1 << 16  # bytes that are looked at before others have their turn: they may be hundreds of
 # chunks of a body, or belong to a body without any
 SWITCH = 0.001  # seconds that one thread may keep others waiting, where Python decides
-FULL = (b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
+BUSY = written(table(Refusal(503, "as many requests as may be are being answered; come again soon", code="full")))
+FULL = (b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(BUSY), BUSY))  # fmt: skip
 ONCE = 60.0  # seconds in which a want of files is told once
 
 

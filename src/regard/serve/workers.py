@@ -20,6 +20,12 @@ T = TypeVar("T")
 Job = tuple[Future[Any], Callable[[], Any]]
 
 
+def full(most: int) -> Refusal:
+    """Others came before: it is not this request that is too large."""
+    return Refusal(429, f"up to {most} requests are being prepared, and this one found no time; come again in a moment",
+                   headers={"Retry-After": "1"})  # fmt: skip
+
+
 def overloaded(seconds: float) -> Refusal:
     return Refusal(503, f"the server is busy, and this took longer than {seconds:g} s; come again later, or send less "
                    "at a time", code="overloaded", headers={"Retry-After": "5"})  # fmt: skip
@@ -41,8 +47,7 @@ class Workers:
     async def run(self, work: Callable[..., T], *given: Any) -> T:
         """The result of some work. Refuses where the queue is full, and after the deadline."""
         if self.pending >= self.most:
-            raise Refusal(429, f"{self.most} requests are being prepared, and no more may be; come again in a moment",
-                          headers={"Retry-After": "1"})  # fmt: skip
+            raise full(self.most)
         return await self.finish(work, *given)
 
     async def finish(self, work: Callable[..., T], *given: Any) -> T:
@@ -52,7 +57,8 @@ class Workers:
             async with asyncio.timeout(self.seconds):
                 return await asyncio.wrap_future(future)
         except TimeoutError:
-            raise self.late(self.seconds) from None
+            begun = not future.cancel()
+            raise (self.late(self.seconds) if begun else full(self.most)) from None
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """From any thread; one that is cancelled before its turn is not done."""

@@ -147,8 +147,8 @@ async def answer(request: Request, resident: Resident, asked: Writing, order: Or
     line = Line(house, resident, len(order.prompts), request.app.state.post)
     try:
         formed = not order.settings[0].keys().isdisjoint(("regex", "schema"))
-        pool = house.compiling if formed else house.texts
-        await while_there(request, pool.run(line.ask, order.prompts, order.settings))
+        take = house.compiling.run if formed else house.texts.finish
+        await while_there(request, take(line.ask, order.prompts, order.settings))
         house.figures.tokens.labels(resident.name, "read").inc(order.read)
         head = {"id": f"{form.letters}-{uuid4().hex}", "created": int(time.time()), "model": resident.name}
         if asked.stream:
