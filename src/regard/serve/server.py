@@ -41,7 +41,9 @@ BACKLOG = 256  # connections that wait to be taken, and that are taken before ot
 FILES, SPARE = 8192, 64  # files that we would like to be able to open, and how many of them are not connections
 PART, PLAIN = 1 << 11, 1 << 16  # bytes that are looked at before others have their turn: they may be hundreds of
 # chunks of a body, or belong to a body without any
-SWITCH = 0.001  # seconds that one thread may keep others waiting, where Python decides
+# Seconds after which a thread gives way, where Python decides. A loop and an engine ask for Python's lock after every
+# call of the system or of torch, and wait so long for it each time while another thread computes.
+SWITCH = 0.0001
 BUSY = written(table(Refusal(503, "as many requests as may be are being answered; come again soon", code="full")))
 FULL = (b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n%s" % (len(BUSY), BUSY))  # fmt: skip
@@ -317,10 +319,11 @@ def signals_to(catch: Callable[[int], None]) -> Iterator[None]:
     previous = signal.set_wakeup_fd(outer.fileno(), warn_on_full_buffer=False)
 
     def listen() -> None:
-        while numbers := inner.recv(64):
-            for number in numbers:
-                if number in before:
-                    catch(number)
+        with inner:
+            while numbers := inner.recv(64):
+                for number in numbers:
+                    if number in before:
+                        catch(number)
 
     threading.Thread(target=listen, name="regard signals", daemon=True).start()
     try:
