@@ -41,7 +41,7 @@ SURFACE = {
                 "--utilisation --price --ratio",
     "draw": "checkpoint --out --text --count --temperature --top-k --top-p --seed --begin --rows --json",
     "forecast": "checkpoint table overrides --out --json",
-    "serve": "checkpoints --host --port --key --key-file --slots --capacity --waiting --specials --weights --dtype "
+    "serve": "checkpoints --host --port --key --key-file --slots --capacity --waiting --specials --body --weights --dtype "
              "--device",
     "chat": "checkpoint --system --template --weights --json --new --shortest --temperature --top-k --top-p --min-p "
             "--typical --repetition --frequency --presence --no-repeat --bias --regex --schema --stop --seed",

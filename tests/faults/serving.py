@@ -87,11 +87,11 @@ class Alone:
 class Served:
     """`regard serve WORDS` on a free port. Its log is a file, so that it never waits for us to read it."""
 
-    def __init__(self, log: Path, *words: object) -> None:
+    def __init__(self, log: Path, *words: object, program: tuple[str, ...] = ("-m", "regard", "serve")) -> None:
         env = {**os.environ, "PYTHONPATH": str(HERE.parents[1] / "src"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         self.log = log
         with open(log, "wb") as out:
-            self.process = subprocess.Popen([sys.executable, "-m", "regard", "serve", *map(str, words), "--port", "0"],
+            self.process = subprocess.Popen([sys.executable, *program, *map(str, words), "--port", "0"],
                                             stdout=out, stderr=subprocess.PIPE, text=True, env=env)  # fmt: skip
 
     def ready(self) -> "Served":

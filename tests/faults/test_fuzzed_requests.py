@@ -12,7 +12,8 @@ import schemathesis
 from faults import odd_words
 from faults.clients import Heard, ask, metrics
 from faults.made import count
-from faults.serving import ON_LINUX, Served
+from faults.serving import ON_LINUX, Others, Served
+from faults.strange_bodies import strange
 from faults.wrong_requests import posted, written, wrong
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from serve.made import judge, masked, talker, writer
@@ -94,6 +95,31 @@ def test_a_wrong_request_is_refused_and_the_next_is_answered(served, figures):
     assert grown < 0.03, memory
     figures(requests=many + many // 2, slowest=f"{slowest[0]:.2f} s, {slowest[1]},",
             memory=f"{grown:+.1%}", **{str(status): many for status, many in came.items()})  # fmt: skip
+
+
+@pytest.mark.alone
+def test_a_body_of_any_shape_is_answered_soon_and_in_little_memory(served, figures):
+    """Deep, wide, long, huge, odd, in tiny chunks: no answer is the server's fault, or takes long, or much memory."""
+    many, came, late, others = count(10_000, 250), Counter(), [], Others(served)
+    text, memory = assert_still_right(served), 0
+    for number in range(many):
+        how, sent = strange(number)
+        heard = told(served.place, sent)
+        found = [int(word) for word in re.findall(rb"^HTTP/1\.1 (\d{3}) ", heard.raw, re.MULTILINE)]
+        assert len(found) == 1 and found[0] < 500, (number, how, heard.raw[-500:])
+        if found[0] >= 400:
+            error = json.loads(heard.body)["error"]
+            assert error["message"] and "\n" not in error["message"] and "Traceback" not in error["message"], number
+        came[found[0]] += 1
+        late.append((heard.ended - heard.began, f"{number}, {how}"))
+        memory = max(memory, served.memory)
+    slowest = max(late)
+
+    assert served.bugs() == [] and memory < 1 << 30, memory
+    assert_still_right(served, text)
+    figures(bodies=many, slowest=f"{slowest[0]:.2f} s, {slowest[1]},", memory=f"{memory >> 20} MiB",
+            **{str(status): times for status, times in sorted(came.items())}, others=f"{others.share:.0%}")  # fmt: skip
+    others.excuse(slowest=(slowest[0], 2.0))
 
 
 @pytest.mark.parametrize("mode", schemathesis.GenerationMode)

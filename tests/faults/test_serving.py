@@ -10,9 +10,10 @@ from contextlib import suppress
 from itertools import cycle
 
 import pytest
+from faults.attacks import READER, TALKER, WRITER, attack, attacks, renamed
 from faults.clients import Heard, ask, closed, complete, metrics, request, share
 from faults.made import count
-from faults.serving import KINDS, ON_LINUX, Alone, Others, Served, scribe
+from faults.serving import KINDS, ON_LINUX, ROOM, Alone, Others, Served, scribe
 
 SLOTS, WAITING = 64, 64
 LONG = {"model": "scribe", "prompt": "Once", "max_tokens": 200, "temperature": 0.8, "seed": 5}
@@ -97,6 +98,54 @@ def test_many_streams_at_once_are_as_alone_and_nobody_waits(served, alone, figur
     figures(texts=crowd.texts, pieces=len(crowd.gaps), first_p99=f"{first:.3f} s", gap_p99=f"{gap:.3f} s",
             health_p99=f"{health:.4f} s", memory=f"{grown:+.1%}", others=f"{others.share:.0%}")  # fmt: skip
     others.excuse(first=(first, 1.5), gap=(gap, 0.25), health=(health, 0.05))
+
+
+# ---------------------------------------------------------------- clients that attack
+
+
+@pytest.fixture
+def besieged(folder, tmp_path, request):
+    """As many slots, and a queue that holds whatever an attacker asks for beside the others."""
+    server = Served(tmp_path / "lines", folder, "--slots", SLOTS, "--waiting", 4 * WAITING)
+    try:
+        request.getfixturevalue("alone")
+        yield server.ready()
+    finally:
+        code, said, _ = server.end()
+    assert (code, said, server.bugs()) == (143, "", [])
+
+
+def test_streams_beside_an_attacker_are_as_alone_and_nobody_waits(besieged, alone, figures):
+    """All attacks on this model, one after the other and all the while."""
+    corpus = [renamed(one, "scribe") for one in attacks((WRITER, TALKER, READER), room=ROOM)]
+    seconds, healths, memory, came = count(600, 25), [], [], 0
+
+    async def siege():
+        nonlocal came
+        for one in cycle(corpus):
+            await attack(besieged.place, one)
+            came += 1
+
+    async def watch():
+        end = asyncio.get_running_loop().time() + seconds
+        attacker = asyncio.create_task(siege())
+        while asyncio.get_running_loop().time() < end:
+            heard = await ask(besieged.place, "/health")
+            assert heard.status == 200 and not attacker.done()
+            healths.append(heard.ended - heard.began)
+            memory.append(besieged.memory)
+            await asyncio.sleep(0.05)
+        attacker.cancel()
+
+    crowd, others = Crowd(besieged, alone, SLOTS), Others(besieged)
+    asyncio.run(crowd.during(watch()))
+    gap, health = share(crowd.gaps, 0.99), share(healths, 0.99)
+
+    assert crowd.texts > SLOTS and came > count(len(corpus), 10)
+    assert max(memory) < 1 << 30
+    figures(texts=crowd.texts, attacks=came, gap_p99=f"{gap:.3f} s", gap_max=f"{max(crowd.gaps):.3f} s",
+            health_p99=f"{health:.4f} s", memory=f"{max(memory) >> 20} MiB", others=f"{others.share:.0%}")  # fmt: skip
+    others.excuse(gap=(gap, 0.25), health=(health, 0.05))
 
 
 # ---------------------------------------------------------------- clients that leave

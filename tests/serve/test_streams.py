@@ -78,7 +78,7 @@ def test_who_is_too_much_is_told_when_to_come_again(small):
             openai.RateLimitError) as busy:  # fmt: skip
         client.completions.create(model="writer", prompt="a")
     assert busy.value.code == "rate_limit_exceeded" and int(busy.value.response.headers["retry-after"]) >= 1
-    several = Plain(server.url).post("/v1/completions", {"prompt": ["a", "b", "c"], "max_tokens": 3})
+    several = Plain(server.url).post("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 3})
     assert several.status == 429
     gate.open.set()
     for thread in threads:
@@ -91,11 +91,27 @@ def test_who_is_too_much_is_told_when_to_come_again(small):
 
 def test_a_request_of_which_a_part_is_refused_leaves_nothing_behind(small):
     server = small(slots=1, waiting=2)
-    told = Plain(server.url).post("/v1/completions", {"prompt": ["a", "b", "c", "d"], "max_tokens": 200})
+    gate, plain = Gate(engine_of(server)), Plain(server.url)
+    gate.open.clear()
+    thread = threading.Thread(target=plain.post, args=("/v1/completions", {"prompt": "a", "max_tokens": 3}))
+    thread.start()
+    until(lambda: engine_of(server).line.here == 1)
+    told = plain.post("/v1/completions", {"prompt": ["a", "b", "c"], "max_tokens": 200})
+    here = engine_of(server).line.here
+    gate.open.set()
+    thread.join()
 
-    assert told.status == 429
+    assert told.status == 429 and here == 1
     until(lambda: engine_of(server).line.here == 0, 2.0)
     assert not server.house.lines
+
+
+@pytest.mark.parametrize("many", [{"prompt": "a", "n": 4}, {"prompt": ["a", "b"], "n": 2}, {"prompt": list("abcd")}])
+def test_more_texts_than_an_empty_server_has_room_for_are_refused_and_not_told_to_come_again(small, many):
+    told = Plain(small(slots=1, waiting=2).url).post("/v1/completions", many | {"max_tokens": 3})
+
+    assert told.status == 400 and "retry-after" not in told.headers
+    assert "4 texts are more than the 3 that this server has room for" in told.error["message"]
 
 
 def test_a_reader_that_does_not_read_stalls_nobody_and_is_left(small):

@@ -42,6 +42,9 @@ def serve(
         typer.Option(metavar="parse|plain", help="Special tokens in prompts and texts of clients: plain text, or parse "
                      "them, for clients that you trust; messages of a chat are always plain."),
     ] = "plain",
+    body: Annotated[
+        int, typer.Option(help="Bytes of a request at most; while a large one is parsed, others wait.")
+    ] = 1 << 20,
     weights: Weights = "auto",
     dtype: Annotated[str, typer.Option(help="fp32, bf16, fp16, or auto: as the weights are stored.")] = "auto",
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, or auto: the fastest there is.")] = "auto",
@@ -58,7 +61,7 @@ def serve(
     from regard.serve.settings import Settings
 
     said = {"host": host, "port": port, "keys": keys(key, key_file), "slots": slots, "waiting": waiting,
-            "specials": specials}  # fmt: skip
+            "specials": specials, "body": body}  # fmt: skip
     settings = in_options(Settings, said | ({} if capacity is None else {"capacity": capacity}), {"keys": "--key"})
     with listening(settings) as found:
         models = {name: load(path, device=device, dtype=dtype, weights=weights) for name, path in named.items()}

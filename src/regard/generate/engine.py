@@ -129,10 +129,10 @@ class Engine:
             read=self.nursery.tokens, copied=steps.copied, hits=self.kept.hits, steps=steps.count, bytes=held,
         )  # fmt: skip
 
-    def welcome(self) -> None:
-        """Refuses where nobody can be taken now: RunError, or Busy."""
+    def welcome(self, count: int = 1) -> None:
+        """Refuses where `count` requests cannot be taken now: RunError, or Busy."""
         self.check_open()
-        self.line.check(self.line.here)
+        self.line.check(self.line.here + count - 1)
 
     def check_open(self) -> None:
         if self.problem is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from regard.config import ConfigError, DataError, RunError, Sampling
 from regard.generate.asked import is_search, sampling
+from regard.generate.choosing import Rule
 from regard.generate.engine import Asked, Busy, Engine, Ticket, Told
 from regard.generate.limits import check_texts
 from regard.generate.model import Transformer
@@ -63,14 +64,24 @@ class Answers:
         self.engine, self.model = engine, model
 
     def ask(
-        self, prompt: str | Sequence[int], hear: Callable[[Piece], None], *, logprobs: int = 0, **settings: Any
-    ) -> Ticket:
-        """What comes after a text or ids, by the settings of `config.Sampling`; `hear` is called by the engine."""
+        self, prompt: str | Sequence[int], hear: Callable[[Piece], None], *, logprobs: int = 0,
+        rule: Rule | None = None, **settings: Any,
+    ) -> Ticket:  # fmt: skip
+        """What comes after a text or ids, by the settings of `config.Sampling`; `hear` is called by the engine.
+
+        A `rule` is that of these settings (`constraint`), compiled once for several texts.
+        """
         self.engine.welcome()  # before anything is encoded or compiled
         tokenizer, ids, c = self.settled(prompt, settings)
-        rules = self.model.rules(c, 1)
+        rules = self.model.rules(c, 1) if rule is None else [rule.copy()]
         asked = Asked(ids=tuple(ids), c=replace(c, stop=()), rule=rules[0] if rules else None, logprobs=logprobs)
         return self.engine.submit(asked, Listener(self, Voice(tokenizer, ids, c.stop), len(ids), hear))
+
+    def constraint(self, settings: dict[str, Any]) -> Rule | None:
+        """The compiled regex or schema of some settings; None where there is none."""
+        forms = {name: settings[name] for name in ("regex", "schema") if settings.get(name) is not None}
+        found = self.model.rules(sampling(forms), 1) if forms else []
+        return found[0] if found else None
 
     def complete(self, prompts: Sequence[str], **settings: Any) -> list[Completion]:
         """All of these: by the engine's thread, or step by step here if it has none."""

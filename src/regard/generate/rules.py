@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from regard.text import Tokenizer
 
 LONGEST, LARGEST = 10_000, 200_000  # characters of a regex, and of a schema
+FUEL = 200_000  # work that compiling may take, by the library's count: beyond it a single step would take too long
 # JSON as json.dumps writes it: free spaces would let a model write nothing else for ever.
 LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 HEADER = '%llguidance {"no_forcing": true}\nstart: '  # all that fits may be said, not only its usual tokens
@@ -43,8 +44,15 @@ def rule_of(c: config.Sampling, tokenizer: "Tokenizer", vocab: int, ends: frozen
         return None
     words = vocabulary(tokenizer, vocab, ends)
     rule = Matched(words, *(expression(c.regex, words) if c.regex is not None else shape(c.schema or "")), ends)
-    rule.allowed()  # what can never be said is refused here
+    try_first_token(rule)
     return rule
+
+
+def try_first_token(rule: "Matched") -> None:
+    """Refuses here what can never be said, and what is too large to walk: its first step shows that."""
+    first = rule.allowed().nonzero()
+    if len(first) and not rule.over:
+        rule.copy().tell(int(first[0, 0]))
 
 
 class Matched:
@@ -52,12 +60,14 @@ class Matched:
 
     def __init__(self, words: "Words", setting: str, grammar: str, ends: frozenset[int]) -> None:
         guide, self.setting, self.words, self.ends, self.over = library(), setting, words, ends, False
-        limits = guide.LLParserLimits(verbose_errors=False)
+        limits = guide.LLParserLimits(verbose_errors=False, initial_lexer_fuel=FUEL)
         self.matcher = guide.LLMatcher(
             words.inner, guide.LLMatcher.grammar_from_lark(HEADER + grammar), log_level=0, limits=limits
         )
         if self.matcher.is_error():
-            raise ConfigError(f"{setting}: {plainly(self.matcher.get_error())}")
+            why = plainly(self.matcher.get_error())
+            much = re.search("fuel|too big", why) is not None
+            raise ConfigError(f"{setting}: {'it is too much to compile; make it simpler' if much else why}")
 
     def allowed(self) -> Tensor:
         """(V,) which ids may come next; none when the text is over."""
@@ -76,6 +86,8 @@ class Matched:
         if self.over or id in self.ends:
             self.over = True
         elif not self.matcher.consume_token(id):
+            if self.matcher.is_error():
+                raise self.fault()
             raise RunError(f"{self.setting}: token {id} does not fit what was said before")
 
     def copy(self) -> "Matched":

@@ -7,7 +7,7 @@ What a text becomes does not depend on the texts beside it.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,15 +46,17 @@ class Translator:
         self.longest = reach(model.c.encoder.trunk, model.limits)
 
     def __call__(
-        self, texts: Sequence[str], settings: dict[str, Any], new: int | None = None, names: Sequence[str] | None = None
-    ) -> list[Completion]:
-        """The best translation of each text, the others in it. `names` are what errors call the texts."""
+        self, texts: Sequence[str], settings: dict[str, Any], new: int | None = None,
+        names: Sequence[str] | None = None, *, check: Callable[[], None] | None = None,
+    ) -> list[Completion]:  # fmt: skip
+        """The best translation of each text, the others in it. `names` are what errors call the texts; `check` is
+        called at each step of the search, and ends it if it raises."""
         c = searching(self.usual(settings, new) | settings | ({} if new is None else {"new": new}), self.speaks)
         names = names or (["text"] if len(texts) == 1 else [f"text {place}" for place in range(1, len(texts) + 1)])
         sources = [self.source(text, name) for text, name in zip(texts, names, strict=True)]
         told: dict[int, Completion] = {}
         for rows in batches([len(source) for source in sources], c.beams):
-            made = self.batch([texts[row] for row in rows], [sources[row] for row in rows], c, new)
+            made = self.batch([texts[row] for row in rows], [sources[row] for row in rows], c, new, check)
             told |= zip(rows, made, strict=True)
         return [told[row] for row in range(len(texts))]
 
@@ -107,24 +109,28 @@ class Translator:
         wanted, room = max(usual, c.shortest + 1), window(self.model, self.model.limits)
         return wanted if room is None else min(wanted, room)
 
-    def batch(self, texts: list[str], sources: list[list[int]], c: Search, new: int | None) -> list[Completion]:
+    def batch(
+        self, texts: list[str], sources: list[list[int]], c: Search, new: int | None,
+        check: Callable[[], None] | None = None,
+    ) -> list[Completion]:  # fmt: skip
         began, device = time.perf_counter(), next(self.model.parameters()).device
         longest = max(map(len, sources))
         ids = torch.tensor([source + [0] * (longest - len(source)) for source in sources], device=device)
         real = torch.tensor([[place < len(source) for place in range(longest)] for source in sources], device=device)
         most = [self.most(len(source), c) if new is None else new for source in sources]
         limits = self.model.limits
-        found = search(self.model, [[self.begin]] * len(texts), c, limits, new=most, source=ids, source_real=real)
+        found = search(self.model, [[self.begin]] * len(texts), c, limits, new=most, source=ids, source_real=real,
+                       look=None if check is None else lambda grown: check())  # fmt: skip
         seconds = time.perf_counter() - began
         return [ranked(text, [self.begin], each, self.speaks, limits.ends, seconds)
                 for text, each in zip(texts, found, strict=True)]  # fmt: skip
 
 
-def batches(lengths: list[int], beams: int) -> Iterator[list[int]]:
+def batches(lengths: list[int], beams: int, most: int | None = None) -> Iterator[list[int]]:
     """The places of like lengths together, the shortest first, as many as are not too much at once."""
-    group: list[int] = []
+    group, most = list[int](), most or AT_ONCE
     for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if group and (len(group) + 1) * beams * lengths[place] > AT_ONCE:
+        if group and (len(group) + 1) * beams * lengths[place] > most:
             yield group
             group = []
         group.append(place)

@@ -1,16 +1,15 @@
 """What is known without asking a model: who is there, how it goes, and how texts become ids."""
 
-import asyncio
-
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from regard import config
 from regard.serve.house import House, Resident
+from regard.serve.lines import while_there
 from regard.serve.prompts import check_ids
 from regard.serve.reading import Strict
-from regard.serve.refusals import Refusal, said
+from regard.serve.refusals import Refusal, in_json, said, spell
 from regard.serve.wire import Detokenizing, Tokenizing
 from regard.text import Tokenizer
 
@@ -55,17 +54,25 @@ def shown(resident: Resident) -> dict[str, str | int]:
 @router.post("/tokenize")
 async def tokenize(request: Request, asked: Tokenizing) -> Response:
     """The ids of a text, and the pieces that they stand for; no special tokens are added."""
+    house: House = request.app.state.house
     tokenizer = words_of(request, asked.model)
-    ids = await asyncio.to_thread(tokenizer.encode, asked.text)
-    return said({"ids": ids, "pieces": [tokenizer.piece(id) for id in ids]})
+    house.find(asked.model).check_letters(len(asked.text), "text")
+
+    def work() -> bytes:
+        ids = tokenizer.encode(asked.text)
+        pieces = {id: tokenizer.piece(id) for id in set(ids)}
+        return spell({"ids": ids, "pieces": [pieces[id] for id in ids]})
+
+    return in_json(await while_there(request, house.texts.run(work)))
 
 
 @router.post("/detokenize")
 async def detokenize(request: Request, asked: Detokenizing) -> Response:
     """The text that ids stand for."""
+    house: House = request.app.state.house
     tokenizer = words_of(request, asked.model)
     check_ids(asked.ids, len(tokenizer), "ids")
-    return said({"text": await asyncio.to_thread(tokenizer.decode, asked.ids)})
+    return said({"text": await while_there(request, house.texts.run(tokenizer.decode, asked.ids))})
 
 
 def words_of(request: Request, name: str | None) -> Tokenizer:

@@ -6,6 +6,8 @@ Any ASGI server runs it, and tests call it without one. It owns the threads of i
 """
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,6 +25,7 @@ from regard.serve.refusals import refused
 from regard.serve.sentences import misread
 from regard.serve.settings import Settings
 
+STOP = 0.8  # seconds, of those that closing may take
 REFUSED = {
     "description": "A refusal, in one sentence.",
     "content": {"application/json": {"schema": {
@@ -33,6 +36,16 @@ REFUSED = {
 }  # fmt: skip
 
 
+async def stopped(house: House) -> None:
+    """Stop the threads of a house, without waiting for long for one that is in the middle of a step: they are daemons,
+    and what they do is wanted by nobody."""
+    thread = threading.Thread(target=house.stop, name="regard stop", daemon=True)
+    thread.start()
+    until = time.monotonic() + STOP
+    while thread.is_alive() and time.monotonic() < until:
+        await asyncio.sleep(0.01)
+
+
 def application(models: Mapping[str, Any], settings: Settings | None = None) -> FastAPI:
     """Models by the names that clients call them, as `regard.load` gives them."""
     settings = settings or Settings()
@@ -41,11 +54,12 @@ def application(models: Mapping[str, Any], settings: Settings | None = None) -> 
     @asynccontextmanager
     async def open_house(app: FastAPI) -> AsyncIterator[None]:
         app.state.post = Post(asyncio.get_running_loop())
+        app.openapi()  # made once, and not while others wait
         house.start()
         try:
             yield
         finally:
-            house.stop()
+            await stopped(house)
 
     app = FastAPI(
         title="regard", version=config.VERSION, lifespan=open_house, docs_url=None, redoc_url=None,

@@ -1,6 +1,5 @@
 """POST /v1/chat/completions: the next turn of a chat, written as the model's own template has it."""
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -8,12 +7,13 @@ from fastapi.responses import Response
 
 from regard.generate.many import Piece
 from regard.serve.house import House, Resident
+from regard.serve.lines import while_there
 from regard.serve.prompts import fits, length_of, writer
 from regard.serve.reading import Strict
 from regard.serve.refusals import Refusal
 from regard.serve.tokens import rows
 from regard.serve.wire import Chatting, Message
-from regard.serve.writing import REASONS, Choice, answer, ordered, sampling
+from regard.serve.writing import REASONS, Choice, answer, check_odds, ordered, sampling
 
 router = APIRouter(route_class=Strict)
 
@@ -25,13 +25,22 @@ async def chats(request: Request, asked: Chatting) -> Response:
     resident = writer(house.find(asked.model))
     if resident.form is None:
         raise Refusal(400, f"model: {resident.name} {resident.mute}", param="model", code="wrong_model")
-    ids = await asyncio.to_thread(resident.form.ids, [plain(each) for each in asked.messages])
+    form = resident.form
+    resident.check_letters(sum(map(letters, asked.messages)), "messages")
+    ids = await while_there(request, house.texts.run(lambda: form.ids([plain(each) for each in asked.messages])))
     fits(resident, len(ids), "messages")
     param = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
     new = length_of(house, getattr(asked, param), house.settings.most, param)  # as far as there is room
     given = sampling(asked, new) | {"logprobs": asked.top_logprobs or 0}
-    return await answer(request, resident, asked, ordered(asked, [ids], given, house.settings.texts),
-                        Spoken(resident, bool(asked.logprobs)))  # fmt: skip
+    order = ordered(asked, [ids], given, house.settings)
+    if asked.logprobs:
+        check_odds(resident, order, new, asked.top_logprobs or 0, 0, "top_logprobs")
+    return await answer(request, resident, asked, order, Spoken(resident, bool(asked.logprobs)))
+
+
+def letters(message: Message) -> int:
+    content = message.content or ""
+    return len(content) if isinstance(content, str) else sum(len(part.text) for part in content)
 
 
 def plain(message: Message) -> dict[str, str]:
@@ -44,7 +53,7 @@ def plain(message: Message) -> dict[str, str]:
 class Spoken:
     """Messages of the assistant."""
 
-    kind, event, letters = "chat.completion", "chat.completion.chunk", "chatcmpl"
+    kind, event, letters, is_long = "chat.completion", "chat.completion.chunk", "chatcmpl", False
 
     def __init__(self, resident: Resident, odds: bool) -> None:
         self.known, self.odds = resident.model.tokenizer, odds

@@ -1,11 +1,13 @@
 """POST /v1/completions: what comes after a prompt."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from regard.generate.cancellation import CancelToken
 from regard.generate.many import Piece, Token
 from regard.serve.echo import Read, tokens_of
 from regard.serve.house import House, Resident
@@ -15,7 +17,7 @@ from regard.serve.reading import Strict
 from regard.serve.refusals import Refusal
 from regard.serve.tokens import columns
 from regard.serve.wire import Completing
-from regard.serve.writing import REASONS, Choice, Order, answer, ordered, sampling
+from regard.serve.writing import REASONS, Choice, Order, answer, check_odds, ordered, sampling
 
 router = APIRouter(route_class=Strict)
 USUAL = 16  # tokens, as OpenAI has it
@@ -28,10 +30,13 @@ async def completions(request: Request, asked: Completing) -> Response:
     resident = writer(house.find(asked.model))
     check(asked)
     prompts = listed(asked.prompt, house.settings.texts)
-    ids = [await in_ids(resident, each) for each in prompts]
-    given = sampling(asked, length_of(house, asked.max_tokens, USUAL, "max_tokens")) | {"logprobs": asked.logprobs or 0}
-    order = ordered(asked, ids, given, house.settings.texts, asked.best_of or 1)
-    read = await aloud(request, resident, asked, prompts, ids) if asked.echo else []
+    new = length_of(house, asked.max_tokens, USUAL, "max_tokens")
+    ids = await while_there(request, all_in_ids(resident, prompts))
+    order = ordered(asked, ids, sampling(asked, new) | {"logprobs": asked.logprobs or 0}, house.settings,
+                    asked.best_of or 1)  # fmt: skip
+    if asked.logprobs is not None:
+        check_odds(resident, order, new, asked.logprobs, order.read if asked.echo else 0, "logprobs")
+    read = await while_there(request, aloud(resident, asked, prompts, ids)) if asked.echo else []
     return await answer(request, resident, asked, order, Plain(resident, asked, read, order))
 
 
@@ -44,21 +49,29 @@ def check(asked: Completing) -> None:
                       "leave out stream, or best_of", param="best_of")  # fmt: skip
 
 
-async def aloud(
-    request: Request, resident: Resident, asked: Completing, prompts: list[Prompt], ids: list[list[int]]
-) -> list[Read]:
-    """The prompts, to be repeated before what comes after them, with their odds where those are asked for."""
-    known = resident.model.tokenizer
-    texts = [each if isinstance(each, str) else known.decode(each) for each in prompts]
-    if asked.logprobs is None:
-        return [Read(text) for text in texts]
-    top = asked.logprobs
+async def all_in_ids(resident: Resident, prompts: list[Prompt]) -> list[list[int]]:
+    for each in prompts:
+        if isinstance(each, str):
+            resident.check_letters(len(each), "prompt")
+    return [await in_ids(resident, each) for each in prompts]
 
-    def work() -> list[tuple[Token, ...]]:
-        return [tokens_of(resident.answers, row, top) for row in ids]
 
-    odds = await while_there(request.receive, resident.do(work))
-    return [Read(text, each) for text, each in zip(texts, odds, strict=True)]
+async def aloud(resident: Resident, asked: Completing, prompts: list[Prompt], ids: list[list[int]]) -> list[Read]:
+    """The prompts, to be repeated before what comes after them, with their odds where those are asked for.
+
+    The model reads one prompt at a time: between two of them others have their turn.
+    """
+    known, top, read = resident.model.tokenizer, asked.logprobs, list[Read]()
+    for prompt, row in zip(prompts, ids, strict=True):
+        text = prompt if isinstance(prompt, str) else await resident.texts.run(known.decode, prompt)
+        odds = () if top is None else await resident.do(partial(odds_of, resident, row, top))
+        read.append(Read(text, odds))
+    return read
+
+
+def odds_of(resident: Resident, row: list[int], top: int, token: CancelToken) -> tuple[Token, ...]:
+    token.check()
+    return tokens_of(resident.answers, row, top)
 
 
 class Plain:
@@ -69,7 +82,7 @@ class Plain:
 
     def __init__(self, resident: Resident, asked: Completing, read: list[Read], order: Order) -> None:
         self.known, self.read, self.order = resident.model.tokenizer, read, order
-        self.odds = asked.logprobs is not None
+        self.odds, self.is_long = asked.logprobs is not None, bool(read)
 
     def before(self, place: int, each: int) -> Read:
         """What stands before a choice, where there are so many for each prompt."""

@@ -17,11 +17,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from regard.serve import log
 from regard.serve.house import House
-from regard.serve.lines import Gone
-from regard.serve.refusals import Refusal, answered
+from regard.serve.refusals import Gone, Refusal, answered
 from regard.serve.settings import Settings, loopback
 
 LINGER, BODIES = 2.0, 8  # how long, and how many bodies of the largest size, are let by when they are refused
+SMALL, LARGE = 1 << 16, 64  # bytes of a body that is always taken; how many of the largest size may be here at once
 OPEN = "/health"  # the one route that needs no key
 SAFE = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
@@ -44,7 +44,7 @@ class Door:
             return await self.app(scope, receive, send)
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1008})
-        visit = Visit(scope, receive, send, self.settings)
+        visit = Visit(scope, receive, send, self.house)
         self.house.inside += 1
         try:
             self.check(scope, visit)
@@ -60,6 +60,7 @@ class Door:
         finally:
             self.tell(visit)
             self.house.inside -= 1
+            self.house.held -= visit.held
 
     def check(self, scope: Scope, visit: "Visit") -> None:
         """Raises unless this request may come in."""
@@ -99,8 +100,10 @@ class Door:
 class Visit:
     """One request on its way in and its answer on the way out."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Settings) -> None:
-        self.scope, self.incoming, self.outgoing, self.limits = scope, receive, send, limits
+    def __init__(self, scope: Scope, receive: Receive, send: Send, house: House) -> None:
+        self.scope, self.incoming, self.outgoing, self.house = scope, receive, send, house
+        self.limits: Settings = house.settings
+        self.held = 0  # bytes of its body beyond those that everybody may have
         self.headers, self.began = Headers(scope=scope), time.perf_counter()
         self.status, self.size, self.whole = 0, 0, False
         self.notes: dict[str, Any] = {}
@@ -112,7 +115,8 @@ class Visit:
             return await self.incoming()
         left = self.began + self.limits.patience - time.perf_counter()
         try:
-            message = await asyncio.wait_for(self.incoming(), left)
+            async with asyncio.timeout(left):
+                message = await self.incoming()
         except TimeoutError:
             raise Refusal(408, f"the body did not come within {self.limits.patience:g} s", code="timeout",
                           headers={"Connection": "close"}) from None  # fmt: skip
@@ -120,7 +124,15 @@ class Visit:
         self.whole = not message.get("more_body", False)
         if self.size > self.limits.body:
             raise self.too_large()
+        self.hold(max(self.size - SMALL, 0))
         return message
+
+    def hold(self, held: int) -> None:
+        """Large bodies have so much memory together; a small one finds room at any time."""
+        self.house.held, self.held = self.house.held + held - self.held, held
+        if held and self.house.held > LARGE * self.limits.body:
+            raise Refusal(429, f"requests of more than {SMALL:,} bytes fill the memory that they may have; come again "
+                          "in a moment, or send less at a time", headers={"Retry-After": "1"})  # fmt: skip
 
     def too_large(self) -> Refusal:
         return Refusal(413, f"the body has more than {self.limits.body:,} bytes; send less at a time")

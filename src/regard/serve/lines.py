@@ -14,22 +14,19 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from fastapi import Request
 from starlette.types import Receive
 
 from regard.generate.many import Piece
 from regard.serve import log
 from regard.serve.house import House, Resident
-from regard.serve.refusals import Refusal, refusal_of
+from regard.serve.refusals import Gone, Refusal, refusal_of
 
 T = TypeVar("T")
 AHEAD = 4096  # pieces of a request that may wait to be read
 CLOSING = Refusal(503, "the server is closing, and the text ends here", code="closing")
 SLOW = Refusal(408, f"{AHEAD:,} pieces wait to be read; read faster, or ask for less", code="slow_reader")
 CUT = Refusal(500, "the text was cut off", code="cancelled")
-
-
-class Gone(Exception):
-    """Nobody waits for the answer any more."""
 
 
 class Post:
@@ -69,10 +66,16 @@ class Line:
     # ---------------------------------------------------------------- where texts are written
 
     def ask(self, prompts: list[list[int]], settings: list[dict[str, Any]]) -> None:
-        """Ask for each text. Not to be called where others wait: a prompt is read, a schema is compiled."""
+        """Ask for each text. Not to be called where others wait: a prompt is read, a schema is compiled, once for all.
+
+        All texts are taken, or none: Busy where there is no room for so many.
+        """
+        answers = self.resident.answers
         try:
+            answers.engine.welcome(len(prompts))
+            rule = answers.constraint(settings[0])
             for place, (prompt, each) in enumerate(zip(prompts, settings, strict=True)):
-                self.tickets.append(self.resident.answers.ask(prompt, self.hearer(place), **each))
+                self.tickets.append(answers.ask(prompt, self.hearer(place), rule=rule, **each))
                 if self.closed:
                     break
         except BaseException:
@@ -154,17 +157,19 @@ class Line:
 # ---------------------------------------------------------------- clients that leave
 
 
-async def while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of some work, which ends as soon as nobody waits for it."""
-    task, left = asyncio.ensure_future(work), asyncio.ensure_future(leaving(receive))
+async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of some work, which is cancelled as soon as nobody waits for it, or when the server closes."""
+    house: House = request.app.state.house
+    task, left = asyncio.ensure_future(work), asyncio.ensure_future(leaving(request.receive))
+    closed = asyncio.ensure_future(house.closed.wait())
     try:
-        await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, left, closed}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Gone
+            raise Gone if left.done() else CLOSING
         return task.result()
     finally:
-        task.cancel()
-        left.cancel()
+        for each in (task, left, closed):
+            each.cancel()
 
 
 async def leaving(receive: Receive) -> None:

@@ -1,7 +1,5 @@
 """Prompts in ids: from a text or a list of ids, whole, and within what the model and this server allow."""
 
-import asyncio
-
 from regard.generate.model import Transformer
 from regard.serve.house import House, Resident
 from regard.serve.refusals import Refusal
@@ -32,13 +30,18 @@ def listed(given: str | list[str] | list[int] | list[list[int]], most: int) -> l
 
 async def in_ids(resident: Resident, prompt: Prompt) -> list[int]:
     """A prompt as the model reads it; a long text is read where nobody waits for it."""
+    ids = await resident.texts.run(ids_of, resident, prompt)
+    fits(resident, len(ids), "prompt")
+    return ids
+
+
+def ids_of(resident: Resident, prompt: Prompt) -> list[int]:
     model: Transformer = resident.model
     if isinstance(prompt, str):
-        _, [ids] = await asyncio.to_thread(model.encoded, [prompt])
+        _, [ids] = model.encoded([prompt])
     else:
         check_ids(prompt, len(resident.model.tokenizer), "prompt")
         ids = model.begun(prompt)
-    fits(resident, len(ids), "prompt")
     return ids
 
 

@@ -7,7 +7,7 @@ The message is one sentence: what was given, what was expected, what to do.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import Request
@@ -17,6 +17,8 @@ from starlette.exceptions import HTTPException
 from regard import config
 from regard.generate.queueing import Busy
 
+SHOWN = 40  # letters of what was given
+PORTION = 4096  # numbers or words of a list that are written at a time
 CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "too_large",
          429: "rate_limit_exceeded"}  # fmt: skip
 KINDS = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
@@ -28,6 +30,10 @@ NAMES = {
 WHOLE = ("prompt", "input", "messages", "model", "stop", "seed", "temperature", "top_p", "top_k", "min_p", "typical",
          "repetition", "no_repeat", "shortest", "regex", "beams", "length_penalty", "best", "top", "pair",
          *NAMES.values())  # fmt: skip
+
+
+class Gone(Exception):
+    """Nobody waits for the answer any more."""
 
 
 class Refusal(HTTPException):
@@ -53,7 +59,12 @@ def answered(refusal: Refusal) -> Response:
 
 def said(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """An answer in JSON."""
-    return Response(written(value), status, dict(headers or {}), media_type="application/json")
+    return in_json(written(value), status, headers)
+
+
+def in_json(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer whose JSON is made already."""
+    return Response(body, status, dict(headers or {}), media_type="application/json")
 
 
 def written(value: Any) -> bytes:
@@ -63,6 +74,45 @@ def written(value: Any) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         return json.dumps(value, allow_nan=False).encode()
+
+
+def spell(value: Any, depth: int = 5) -> bytes:
+    """The same JSON, made piece by piece: one call for a large answer would keep all other threads waiting."""
+    if depth and isinstance(value, dict):
+        return b"{%s}" % b",".join(b"%s:%s" % (written(name), spell(each, depth - 1)) for name, each in value.items())
+    if depth and isinstance(value, list):
+        if any(isinstance(each, dict | list) for each in value):
+            return b"[%s]" % b",".join(spell(each, depth - 1) for each in value)
+        parts = [written(value[start : start + PORTION])[1:-1] for start in range(0, len(value), PORTION)]
+        return b"[%s]" % b",".join(parts)
+    return written(value)
+
+
+def brief(value: Any) -> str:
+    """The beginning of a value, of which no more is spelt than is shown."""
+    text = ""
+    for part in spelt_parts(value):
+        text += part
+        if len(text) > SHOWN:
+            return f"{text[: SHOWN - 1]}…"
+    return text
+
+
+def spelt_parts(value: Any) -> Iterator[str]:
+    """repr(value) bit by bit."""
+    if isinstance(value, dict):
+        for place, (name, each) in enumerate(value.items()):
+            yield ", " if place else "{"
+            yield from (*spelt_parts(name), ": ")
+            yield from spelt_parts(each)
+        yield "}" if value else "{}"
+    elif isinstance(value, list):
+        for place, each in enumerate(value):
+            yield ", " if place else "["
+            yield from spelt_parts(each)
+        yield "]" if value else "[]"
+    else:
+        yield repr(value[:SHOWN] if isinstance(value, str) else value)
 
 
 def refusal_of(problem: Exception) -> Refusal:

@@ -7,8 +7,7 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 
-from regard.serve.reading import brief
-from regard.serve.refusals import Refusal, answered
+from regard.serve.refusals import Refusal, answered, brief
 
 # Fields that may be said in several ways: pydantic has a complaint for each of them.
 WAYS = {
@@ -64,7 +63,7 @@ def complaint(found: Found) -> str:
             return "it is missing; give it"
         case "extra_forbidden":
             return "there is no such field; leave it out"
-        case "unknown" | "schema" | "content":
+        case "unknown" | "schema" | "content" | "many":
             return str(found["msg"])
     wanted = str(found["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
     return f"{brief(found['input'])} is refused; expected {wanted[:1].lower()}{wanted[1:]}"

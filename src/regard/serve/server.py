@@ -3,57 +3,132 @@
     first signal     nobody comes in any more (503), texts have some seconds to end, then they are ended
     second signal    at once
 
+Signals are heard by a thread of their own, so that a busy loop delays neither; the process ends when its time is
+over, whatever its threads do.
+
 `Server` runs an application in a thread, for tests and notebooks; `serve` runs it in the main thread until a signal.
 """
 
 import asyncio
 import errno
+import gc
 import os
 import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
+import h11
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from regard import config
+from regard.serve import log
+from regard.serve.door import LINGER
 from regard.serve.house import House
+from regard.serve.refusals import Refusal, table, written
 from regard.serve.settings import Settings
 
 LAST = 1.0  # seconds of a drain that are left to tell those whose texts were ended
 HOUSE = 2.0  # seconds after it, to close connections and stop threads
-BACKLOG = 1024  # connections that wait to be taken
+EXIT = 0.2  # seconds before the end of it, when a process that is still there is ended
+BACKLOG = 256  # connections that wait to be taken, and that are taken before others have their turn
+FILES, SPARE = 8192, 64  # files that we would like to be able to open, and how many of them are not connections
+PART, PLAIN = 1 << 11, 1 << 16  # bytes that are looked at before others have their turn: they may be hundreds of
+# chunks of a body, or belong to a body without any
+# Seconds after which a thread gives way, where Python decides. A loop and an engine ask for Python's lock after every
+# call of the system or of torch, and wait so long for it each time while another thread computes.
+SWITCH = 0.0001
+BUSY = written(table(Refusal(503, "as many requests as may be are being answered; come again soon", code="full")))
+FULL = (b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(BUSY), BUSY))  # fmt: skip
+ONCE = 60.0  # seconds in which a want of files is told once
 
 
 class Config(uvicorn.Config):
-    """uvicorn's, and how long a client may do nothing."""
+    """uvicorn's, how long a client may do nothing, and how many connections there may be."""
 
-    patience = 30.0
+    patience, most = 30.0, 1024
 
 
 class Patient(H11Protocol):
     """HTTP with a client that may be slow: one that reads nothing, or ends no header, for so long is left.
 
     What was written for it waits in a buffer, so closing the connection would wait as well; it is cut.
+
+    Where there are as many connections as may be, the one is closed that has waited longest for its client to say
+    something; there is always room for a client that does. What comes is looked at in small parts, in turns with what
+    comes from others.
     """
 
     clock: asyncio.TimerHandle | None = None
+    turn: asyncio.Handle | None = None  # when more of what has come is looked at
+    since = 0.0  # when it began to wait for its client
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.since, self.rest = self.loop.time(), bytearray()
         self.wind()
+        self.make_room()
+
+    def make_room(self) -> None:
+        assert isinstance(self.config, Config)
+        if len(self.connections) <= self.config.most:
+            return
+        others = [each for each in self.connections if isinstance(each, Patient) and each.is_waiting]
+        oldest = min(others, key=lambda each: each.since, default=self)
+        if oldest is self:  # all others are being answered
+            self.transport.write(FULL)
+            self.transport.close()
+        else:
+            oldest.transport.abort()
+        self.connections.discard(oldest)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is the client's turn: to ask, or to send the rest of what it asks."""
+        return self.cycle is None or self.cycle.response_complete or self.conn.their_state is h11.SEND_BODY
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what comes is a part of a body whose length is known: it takes no time to look at."""
+        chunked = any(name == b"transfer-encoding" for name, _ in self.headers or ())
+        return self.conn.their_state is h11.SEND_BODY and not chunked
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        self.rest += data
+        if self.turn is None:
+            self.look()
+
+    def look(self) -> None:
+        """At the next part of what has come."""
+        size = PLAIN if self.is_plain else PART
+        self.turn, part = None, bytes(self.rest[:size])
+        del self.rest[:size]
+        super().data_received(part)
+        if self.transport.is_closing():
+            self.rest.clear()
+        if self.rest:
+            self.transport.pause_reading()
+            self.turn = self.loop.call_soon(self.look)
+        elif not self.flow.read_paused:
+            self.transport.resume_reading()
         if self.cycle is not None and not self.cycle.response_complete:
             self.stop()
         elif self.clock is None:
             self.wind()
+
+    def on_response_complete(self) -> None:
+        self.since = self.loop.time()
+        unread = self.conn.their_state is h11.SEND_BODY
+        super().on_response_complete()
+        if unread and not self.transport.is_closing():  # refused: what is still coming is let by, for a little while
+            self.wind(LINGER)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -65,12 +140,15 @@ class Patient(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.stop()
+        if self.turn is not None:
+            self.turn.cancel()
         super().connection_lost(exc)
 
-    def wind(self) -> None:
+    def wind(self, seconds: float | None = None) -> None:
         self.stop()
         assert isinstance(self.config, Config)
-        self.clock = self.loop.call_later(self.config.patience, self.transport.abort)
+        seconds = self.config.patience if seconds is None else seconds
+        self.clock = self.loop.call_later(seconds, self.transport.abort)
 
     def stop(self) -> None:
         if self.clock is not None:
@@ -115,10 +193,69 @@ def quiet(app: FastAPI) -> Quiet:
     c = Config(
         app, http=Patient, ws="none", lifespan="on", loop="asyncio", log_config=None, access_log=False,
         log_level="critical", server_header=False, proxy_headers=False, timeout_keep_alive=5,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=1, backlog=BACKLOG,
     )  # fmt: skip
-    c.patience = house.settings.patience
+    c.patience, c.most = house.settings.patience, connections(house.settings)
     return Quiet(c)
+
+
+# ---------------------------------------------------------------- files and threads of a process
+
+
+def connections(settings: Settings) -> int:
+    """How many there may be: as set, or as many files as the system lets us open, less those that are something else.
+
+    A connection over the limit is open for a moment, before another is closed for it; so many may be taken at once.
+    """
+    return min(settings.connections, max(file_limit() - SPARE - BACKLOG, SPARE))
+
+
+def file_limit() -> int:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return FILES
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_file_limit() -> None:
+    """The soft limit is often 1,024 where many more are allowed."""
+    try:
+        import resource
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def answer_soon() -> None:
+    """Settings of a process that serves: threads give way sooner, and the collector of garbage does not look again and
+    again at what was there before the first request, which takes a tenth of a second each time."""
+    sys.setswitchinterval(SWITCH)
+    gc.collect()
+    gc.freeze()
+
+
+def hear_problems(loop: asyncio.AbstractEventLoop) -> None:
+    """Problems of the loop are told to the log in a line each: asyncio would print a traceback for every connection
+    that finds no file, hundreds of megabytes a minute."""
+    last = -ONCE
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal last
+        problem = context.get("exception")
+        if isinstance(problem, OSError) and problem.errno in (errno.EMFILE, errno.ENFILE):
+            if loop.time() - last >= ONCE:
+                last = loop.time()
+                log.told(problem="no file is left for a connection; raise the limit (ulimit -n)")
+        elif isinstance(problem, BaseException) and not isinstance(problem, ConnectionError):
+            log.told(**log.where(problem))
+
+    loop.set_exception_handler(handle)
 
 
 async def drained(house: House, seconds: float) -> None:
@@ -137,27 +274,65 @@ async def drained(house: House, seconds: float) -> None:
 def serve(app: FastAPI, found: socket.socket) -> int:
     """Serve until a signal; the number of that signal."""
     house: House = app.state.house
+    raise_file_limit()
     server, caught = quiet(app), list[int]()
+    answer_soon()
 
     async def run() -> None:
         loop, closing = asyncio.get_running_loop(), list[asyncio.Task[None]]()
-
-        def catch(number: int) -> None:
-            caught.append(number)
-            if len(caught) > 1:
-                os._exit(128 + number)  # nothing here is to be saved, and a thread may be in the middle of a step
-            closing.append(loop.create_task(close()))
+        hear_problems(loop)
 
         async def close() -> None:
             await drained(house, house.settings.drain - HOUSE)
             server.should_exit = True
 
-        for each in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(each, catch, each)
-        await server.serve(sockets=[found])
+        def catch(number: int) -> None:
+            """In a thread of its own, whatever the loop does."""
+            caught.append(number)
+            if len(caught) > 1:
+                os._exit(128 + number)  # nothing here is to be saved, and a thread may be in the middle of a step
+            house.closing = True
+            loop.call_soon_threadsafe(lambda: closing.append(loop.create_task(close())))
+            clock = threading.Timer(max(house.settings.drain - EXIT, 0.0), os._exit, [128 + number])
+            clock.daemon = True
+            clock.start()
+
+        with signals_to(catch):
+            await server.serve(sockets=[found])
 
     asyncio.run(run())
+    if house.has_threads:  # one is in the middle of a step, and would fall over what Python clears away at its end
+        os._exit(128 + caught[0])
     return caught[0] if caught else 0
+
+
+@contextmanager
+def signals_to(catch: Callable[[int], None]) -> Iterator[None]:
+    """Have SIGINT and SIGTERM heard by a thread.
+
+    Python calls a handler in the main thread, when that comes to its next instruction; but it writes the number of a
+    signal to a file at once, and there the thread finds it.
+    """
+    inner, outer = socket.socketpair()
+    outer.setblocking(False)
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = signal.set_wakeup_fd(outer.fileno(), warn_on_full_buffer=False)
+
+    def listen() -> None:
+        with inner:
+            while numbers := inner.recv(64):
+                for number in numbers:
+                    if number in before:
+                        catch(number)
+
+    threading.Thread(target=listen, name="regard signals", daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        outer.close()  # the thread ends
 
 
 # ---------------------------------------------------------------- in a thread

@@ -14,9 +14,12 @@ class Settings:
     Of each model `slots` texts are written at a time, each with room for `capacity` tokens, while `waiting` others
     wait. One request asks about at most `texts` texts, an answer has at most `most` tokens. Who sends a request or
     reads an answer so slowly that nothing moves for `patience` is left alone; `drain` is the time that texts are given
-    to end when the server stops. `specials`: what clients write is text, in which "<|im_end|>" is spelt like anything
-    else ("plain"), or its special tokens are parsed ("parse", for clients that are trusted); messages of a chat are
-    always plain.
+    to end when the server stops. Of more than so many `connections` those that have been idle for longest are closed.
+
+    A `body` of JSON is parsed in one call, during which nothing else runs: some 20 ms for each MiB.
+
+    `specials`: what clients write is text, in which "<|im_end|>" is spelt like anything else ("plain"), or its special
+    tokens are parsed ("parse", for clients that are trusted); messages of a chat are always plain.
     """
 
     host: str = "127.0.0.1"
@@ -25,9 +28,10 @@ class Settings:
     slots: int = 8
     capacity: int | None = None
     waiting: int = 64
-    body: int = 4 << 20
+    body: int = 1 << 20
     header: int = 16 << 10
     texts: int = 128
+    connections: int = 1024
     most: int = 4096
     patience: float = 30.0
     drain: float = 10.0
@@ -36,7 +40,7 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 1 << 16:
             raise config.ConfigError(f"port: {self.port} is not between 0 and 65535; 0 picks a free one")
-        for name in ("slots", "waiting", "body", "header", "texts", "most"):
+        for name in ("slots", "waiting", "body", "header", "texts", "connections", "most"):
             if (value := getattr(self, name)) < 1:
                 raise config.ConfigError(f"{name}: {value} is less than 1")
         if self.capacity is not None and self.capacity < 1:

@@ -1,20 +1,53 @@
 """What may be asked, field by field, by OpenAI's names; what OpenAI has no name for is called as the library calls it.
 
+Lists and tables are counted before they are validated, and the first mistake in a list is the last that is looked for:
+a thousand wrong elements cost no more than one.
+
 Every field changes the answer or is refused; only `user` and its like, which are about the one who asks, change
 nothing. Nothing is converted: "0.5" is a text and no number.
 """
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from regard.config.names import did_you_mean
 
 LONGEST = 64  # letters of a name that may be a mistyped one
+IDS = 1 << 17  # of all prompts of a request
+BACK = 1 << 14  # ids that become a text at a time: that is one long call, during which other threads wait
+MANY = 4096  # texts of a list; how many of them one request may have is a setting
+TURNS, PARTS = 2048, 2048  # of a chat, and of one turn
+BIASED, NOTES = 1024, 64  # entries of logit_bias, and of metadata
+STOP = 1024  # letters of a stop string
+PATTERN = 4096  # letters of a regular expression: the time to compile it may grow with their square
+
+
+FIRST = Field(fail_fast=True)  # the first mistake is enough
+
+
+def check_count(value: Any, most: int, what: str) -> Any:
+    """Refuses a list, or a table, with more entries than `most`, those of lists in it included."""
+    if isinstance(value, list | dict):
+        count = len(value)
+        if isinstance(value, list) and count <= most:
+            count = max(count, sum(len(each) for each in value if isinstance(each, list)))
+        if count > most:
+            said = f"{count:,} {what} are more than the {most:,} that one request may have; send less at a time"
+            raise PydanticCustomError("many", "{said}", {"said": said})
+    return value
+
+
+def at_most(most: int, what: str) -> BeforeValidator:
+    return BeforeValidator(lambda value: check_count(value, most, what))
+
+
 Id = Annotated[int, Field(ge=0, lt=1 << 31)]
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
-Texts = str | Annotated[list[str], Field(min_length=1)]
+Texts = Annotated[str | Annotated[list[str], Field(min_length=1, fail_fast=True)], at_most(MANY, "texts")]
+Ids = Annotated[list[Id], FIRST]
+Stop = Annotated[str, Field(max_length=STOP)]
 Word = Annotated[str, Field(min_length=1, max_length=512)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -82,13 +115,15 @@ class Writing(Named):
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Share | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16, fail_fast=True)] | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     stream: bool | None = None
     stream_options: Options | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]] | None = None
+    logit_bias: Annotated[
+        dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]] | None, at_most(BIASED, "entries")
+    ] = None
     response_format: Format | None = None
     top_k: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     min_p: Share | None = None
@@ -96,7 +131,7 @@ class Writing(Named):
     repetition: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
     no_repeat: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     shortest: Count | None = None
-    regex: Annotated[str, Field(max_length=1 << 14)] | None = None
+    regex: Annotated[str, Field(max_length=PATTERN)] | None = None
 
     @model_validator(mode="after")
     def streamed(self) -> Self:
@@ -108,7 +143,10 @@ class Writing(Named):
 class Completing(Writing):
     """POST /v1/completions"""
 
-    prompt: str | list[str] | list[Id] | list[list[Id]]
+    prompt: Annotated[
+        str | Annotated[list[str], FIRST] | Ids | Annotated[list[Ids], FIRST],
+        at_most(IDS, "texts or ids"),
+    ]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None
@@ -124,7 +162,7 @@ class Message(Asked):
     """One turn of a chat. What an assistant said may be empty."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part] | None = None
+    content: Annotated[str | Annotated[list[Part], FIRST] | None, at_most(PARTS, "parts")] = None
     name: Annotated[str, Field(max_length=64)] | None = None
 
     @model_validator(mode="after")
@@ -137,14 +175,16 @@ class Message(Asked):
 class Chatting(Writing):
     """POST /v1/chat/completions"""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=2048)]
+    messages: Annotated[
+        list[Message], Field(min_length=1, max_length=TURNS, fail_fast=True), at_most(TURNS, "messages")
+    ]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     tool_choice: Literal["none"] | None = None
     store: Literal[False] | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, str] | None, at_most(NOTES, "entries")] = None
 
     @model_validator(mode="after")
     def agreed(self) -> Self:
@@ -200,4 +240,4 @@ class Tokenizing(Named):
 class Detokenizing(Named):
     """POST /detokenize"""
 
-    ids: Annotated[list[Id], Field(max_length=1 << 20)]
+    ids: Annotated[list[Id], Field(max_length=BACK, fail_fast=True), at_most(BACK, "ids")]

@@ -21,7 +21,8 @@ from starlette.types import Receive, Scope, Send
 from regard.generate.many import Piece, Token
 from regard.serve.house import House, Resident
 from regard.serve.lines import Line, while_there
-from regard.serve.refusals import Refusal, said, table, written
+from regard.serve.refusals import Refusal, in_json, spell, table, written
+from regard.serve.settings import Settings
 from regard.serve.wire import Writing
 
 # What a request calls a setting, and what the library calls it.
@@ -30,6 +31,8 @@ NAMES = {
     "top_k": "top_k", "min_p": "min_p", "typical": "typical", "repetition": "repetition", "no_repeat": "no_repeat",
     "shortest": "shortest", "regex": "regex",
 }  # fmt: skip
+ODDS = 1 << 18  # log-probabilities of one answer, those of alternatives included
+TURN = 8  # pieces of a stream, after which others have their turn
 REASONS = {"length": "length", "end": "stop", "stop": "stop"}  # ours, and theirs
 
 
@@ -59,6 +62,7 @@ class Form(Protocol):
     kind: str  # "chat.completion"
     event: str  # the same of an event in a stream
     letters: str  # what ids begin with
+    is_long: bool  # whether openings may be long
 
     def opening(self, place: int) -> list[dict[str, Any]]:
         """What a stream tells of a choice before its first piece."""
@@ -104,17 +108,33 @@ def biased(bias: dict[str, float]) -> dict[int, float]:
     return {int(word): number for word, number in bias.items()}
 
 
-def ordered(asked: Writing, prompts: list[list[int]], given: dict[str, Any], limit: int, best: int = 1) -> Order:
+def ordered(
+    asked: Writing, prompts: list[list[int]], given: dict[str, Any], settings: Settings, best: int = 1
+) -> Order:  # fmt: skip
     """`best` texts for each prompt, of which n are shown; each has a seed of its own, if there is one."""
     kept = asked.n or 1
     made = max(kept, best)
-    if len(prompts) * made > limit:
-        raise Refusal(400, f"n: {len(prompts) * made} texts are more than the {limit} that one request may ask for; "
-                      "ask for less", param="n")  # fmt: skip
+    count, room = len(prompts) * made, settings.slots + settings.waiting
+    if count > settings.texts:
+        raise Refusal(400, f"n: {count} texts are more than the {settings.texts} that one request may ask for; ask for "
+                      "less", param="n")  # fmt: skip
+    if count > room:  # they would not find room in an empty house either
+        name = "n" if made > 1 else "prompt"
+        raise Refusal(400, f"{name}: {count} texts are more than the {room} that this server has room for at a time; "
+                      "ask for less, in several requests", param=name)  # fmt: skip
     seeds = [{} if asked.seed is None else {"seed": (asked.seed + place) % (1 << 63)} for place in range(made)]
-    settings = [given | seed for _ in prompts for seed in seeds]
+    every = [given | seed for _ in prompts for seed in seeds]
     rows = [prompt for prompt in prompts for _ in range(made)]
-    return Order(rows, settings, sum(map(len, prompts)), made, kept)
+    return Order(rows, every, sum(map(len, prompts)), made, kept)
+
+
+def check_odds(resident: Resident, order: Order, new: int, top: int, read: int, param: str) -> None:
+    """Refuses more log-probabilities than an answer may have, before one of them is made."""
+    room = resident.room or new
+    made = sum(min(new, max(room - len(prompt) + 1, 0)) for prompt in order.prompts)
+    if (count := (read + made) * (1 + top)) > ODDS:
+        raise Refusal(400, f"{param}: {count:,} log-probabilities are more than the {ODDS:,} that one answer may have; "
+                      "ask for fewer texts, tokens or alternatives", param=param)  # fmt: skip
 
 
 # ---------------------------------------------------------------- answers
@@ -126,13 +146,15 @@ async def answer(request: Request, resident: Resident, asked: Writing, order: Or
     note(request, resident, prompt_tokens=order.read)
     line = Line(house, resident, len(order.prompts), request.app.state.post)
     try:
-        await asyncio.to_thread(line.ask, order.prompts, order.settings)
+        formed = not order.settings[0].keys().isdisjoint(("regex", "schema"))
+        take = house.compiling.run if formed else house.texts.finish
+        await while_there(request, take(line.ask, order.prompts, order.settings))
         house.figures.tokens.labels(resident.name, "read").inc(order.read)
         head = {"id": f"{form.letters}-{uuid4().hex}", "created": int(time.time()), "model": resident.name}
         if asked.stream:
             wants = asked.stream_options is not None and asked.stream_options.include_usage
             return Events(line, events(request, line, order, form, head, bool(wants)))
-        return await while_there(request.receive, whole(request, line, order, form, head))
+        return await while_there(request, whole(request, line, order, form, head))
     except BaseException:
         line.close()
         raise
@@ -145,8 +167,12 @@ async def whole(request: Request, line: Line, order: Order, form: Form, head: di
         choices[place].hear(piece)
     line.close()
     usage = used(request, line.resident, order.read, choices)
-    shown = [form.whole(choice) for choice in picked(choices, order)]
-    return said(head | {"object": form.kind, "choices": shown, "usage": usage})
+
+    def work() -> bytes:
+        shown = [form.whole(choice) for choice in picked(choices, order)]
+        return spell(head | {"object": form.kind, "choices": shown, "usage": usage})
+
+    return in_json(await line.house.parsing.finish(work))
 
 
 def picked(choices: list[Choice], order: Order) -> list[Choice]:
@@ -169,11 +195,15 @@ async def events(
     more: dict[str, Any] = {"usage": None} if wants else {}
     try:
         for choice in choices:
-            for opening in form.opening(choice.place):
-                yield event(head | {"choices": [opening]} | more)
+            given = (form, choice.place, head, more)
+            for opening in await line.house.parsing.finish(opened, *given) if form.is_long else opened(*given):
+                yield opening
+        told = 0
         async for place, piece in line:
             choices[place].hear(piece)
             yield event(head | {"choices": [form.part(choices[place], piece)]} | more)
+            if (told := told + 1) % TURN == 0:  # many pieces may wait, and so may other clients
+                await asyncio.sleep(0)
         usage = used(request, line.resident, order.read, choices)
         if wants:
             yield event(head | {"choices": [], "usage": usage})
@@ -181,6 +211,11 @@ async def events(
         used(request, line.resident, order.read, choices)
         yield event(table(refusal))
     yield b"data: [DONE]\n\n"
+
+
+def opened(form: Form, place: int, head: dict[str, Any], more: dict[str, Any]) -> list[bytes]:
+    """What stands before the first piece: with `echo` that is a whole prompt."""
+    return [b"data: %s\n\n" % spell(head | {"choices": [each]} | more) for each in form.opening(place)]
 
 
 def event(value: dict[str, Any]) -> bytes:

@@ -1,0 +1,102 @@
+"""A bounded pool of threads for work that grows with a request, which must not run on the event loop.
+
+    loop ── run ──► queue, at most `waiting` ──► `count` threads ──► result, or a refusal after `seconds`
+
+A full queue refuses at once (429), so that memory and delay have an end. A thread cannot be stopped: work that is late
+is given up by its client and finishes alone, within the sizes that were checked before. The threads are daemons: a
+process that is told to end does not wait for them.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from regard.serve.refusals import Refusal
+
+T = TypeVar("T")
+Job = tuple[Future[Any], Callable[[], Any]]
+
+
+def full(most: int) -> Refusal:
+    """Others came before: it is not this request that is too large."""
+    return Refusal(429, f"up to {most} requests are being prepared, and this one found no time; come again in a moment",
+                   headers={"Retry-After": "1"})  # fmt: skip
+
+
+def overloaded(seconds: float) -> Refusal:
+    return Refusal(503, f"the server is busy, and this took longer than {seconds:g} s; come again later, or send less "
+                   "at a time", code="overloaded", headers={"Retry-After": "5"})  # fmt: skip
+
+
+class Workers:
+    """`count` threads called `name`; `late` makes what a client is told whose work takes longer than `seconds`."""
+
+    def __init__(
+        self, name: str, count: int, waiting: int, seconds: float, late: Callable[[float], Refusal] | None = None
+    ) -> None:  # fmt: skip
+        self.name, self.count, self.most, self.seconds = name, count, count + waiting, seconds
+        self.late = late or overloaded
+        self.queue: SimpleQueue[Job | None] = SimpleQueue()
+        self.lock = threading.Lock()
+        self.threads: list[threading.Thread] = []
+        self.pending = 0  # waiting or being done, also for clients who have left
+
+    async def run(self, work: Callable[..., T], *given: Any) -> T:
+        """The result of some work. Refuses where the queue is full, and after the deadline."""
+        if self.pending >= self.most:
+            raise full(self.most)
+        return await self.finish(work, *given)
+
+    async def finish(self, work: Callable[..., T], *given: Any) -> T:
+        """The same for the end of a request that was let in before: it is not refused for want of room."""
+        future = self.submit(lambda: work(*given))
+        try:
+            async with asyncio.timeout(self.seconds):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            begun = not future.cancel()
+            raise (self.late(self.seconds) if begun else full(self.most)) from None
+
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
+        """From any thread; one that is cancelled before its turn is not done."""
+        future: Future[T] = Future()
+        with self.lock:
+            self.pending += 1
+            if len(self.threads) < min(self.count, self.pending):
+                thread = threading.Thread(target=self.loop, name=f"regard {self.name}", daemon=True)
+                self.threads.append(thread)
+                thread.start()
+        self.queue.put((future, work))
+        return future
+
+    def loop(self) -> None:
+        while (job := self.queue.get()) is not None:
+            future, work = job
+            try:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(work())
+            except BaseException as problem:
+                future.set_exception(problem)
+            finally:
+                with self.lock:
+                    self.pending -= 1
+                del job, future, work  # the next one may be long in coming
+
+    def stop(self) -> None:
+        """Nothing that waits is done any more, and the threads end after what they do now."""
+        while not self.queue.empty():
+            if (job := self.queue.get()) is not None:
+                job[0].cancel()
+        for _ in self.threads:
+            self.queue.put(None)
+
+    @property
+    def is_alive(self) -> bool:
+        return any(thread.is_alive() for thread in self.threads)
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join()
