@@ -7,6 +7,7 @@
                                8 1 1            behind the neighbours there may be features
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,10 +111,11 @@ def neighbours(node: int, words: list[str], count: int, where: str) -> tuple[int
         raise DataError(f"{where}: {' '.join(words)[:40]!r} is no node; {expected}") from None
     if degree != len(near) or degree < 0:
         raise DataError(f"{where}: {degree} neighbours, and {len(near)} numbers behind that; {expected}")
+    times = Counter(near)
     for other in near:
         if not 0 <= other < count:
             raise DataError(f"{where}: node {node} is joined to {other}, and the nodes are 0 to {count - 1}; mend it")
-        if other == node or near.count(other) > 1:
+        if other == node or times[other] > 1:
             twice = "itself" if other == node else f"{other} twice"
             raise DataError(f"{where}: node {node} is joined to {twice}; remove it, since edges join two nodes once")
     return tag, near, rest
