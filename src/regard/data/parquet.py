@@ -27,8 +27,9 @@ SHARE = 8  # of the memory a file may take, for the values of one batch: each is
 VALUE, LISTED, OBJECT = 8, 32, 48  # bytes: a value that is decoded, one in a list with its levels, one as an object
 HEADER, FOOTER = 1 << 16, 64 << 20  # bytes of a page's header, and of the whole footer
 MOST_NODES, DEEPEST = 10_000, 50  # of the tree of columns
-PREFIXES = {"DELTA_BYTE_ARRAY"}  # a value is said by how it differs from the one before
-STRUCT, LISTS, MAP = 12, (9, 10), 11
+PREFIXES = 7  # the encoding in which a value is said by how it differs from the one before
+BYTES, FIXED = 6, 7  # the types of texts
+STRUCT, LISTS = 12, (9, 10)
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,8 @@ class Parquet:
         arrow = needed("pyarrow.parquet", f"{self.name}: a Parquet file", "or save it as .jsonl")
         try:
             with readable(self.name), self.path.open("rb") as raw:
-                check_schema(raw, self.path.stat().st_size)
-            with arrow.ParquetFile(self.path) as file:
-                size, texts = check_sizes(file.metadata, self.path, self.name)
+                facts = footer(raw, self.path.stat().st_size)
+                size, texts = check_sizes(facts, raw, self.path, self.name)
             with arrow.ParquetFile(self.path, read_dictionary=texts) as file:
                 batches = file.iter_batches(size)
                 for number, row in enumerate(chain.from_iterable(rows(b, self.path, self.name) for b in batches), 1):
@@ -68,34 +68,44 @@ class Parquet:
 # ---------------------------------------------------------------- sizes
 
 
-def check_sizes(facts: Any, path: Path, name: str) -> tuple[int, list[str]]:
+def check_sizes(facts: dict[int, Any], file: IO[bytes], path: Path, name: str) -> tuple[int, list[str]]:
     """Refuse what takes too much memory; else how many rows to read at once, and the columns that are read as places
-    in a dictionary."""
-    check_bytes(VALUE * sum(max(0, facts.row_group(g).num_rows) for g in range(facts.num_row_groups)), name, path)
+    in a dictionary.
+
+    The numbers are those of the format: a file has row groups (4), those columns (1) and rows (3), a column what is
+    known of it (3): the type (1), encodings (2), its path (3), how many values (5), ...
+    """
+    groups = [group for group in listed(facts.get(4)) if isinstance(group, dict)]
+    check_bytes(VALUE * sum(number(group, 3) for group in groups), name, path)
     longest, texts = 1, set[str]()
-    with path.open("rb") as file:
-        for group in map(facts.row_group, range(facts.num_row_groups)):
-            held = 0
-            for column in map(group.column, range(group.num_columns)):
-                nested = "." in column.path_in_schema
-                values, page, dictionary = page_sizes(file, column)
-                held += page + dictionary + (LISTED * values if nested else 0)
-                check_bytes(held, name, path)
-                if column.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
-                    texts |= {column.path_in_schema} if column.physical_type == "BYTE_ARRAY" else set()
-                    longest = max(longest, dictionary)
-                if PREFIXES & set(column.encodings):
-                    longest = max(longest, page)
-                    check_bytes(page * values if nested else 0, name, path)
+    for group in groups:
+        held = 0
+        for column in (each.get(3) for each in listed(group.get(1)) if isinstance(each, dict)):
+            if not isinstance(column, dict):
+                raise ValueError("a column without a header")
+            steps = [step for step in listed(column.get(3)) if isinstance(step, bytes)]
+            values, page, dictionary = page_sizes(file, column)
+            held += page + dictionary + (LISTED * values if len(steps) > 1 else 0)
+            check_bytes(held, name, path)
+            if number(column, 1) in (BYTES, FIXED):
+                texts |= {b".".join(steps).decode()} if number(column, 1) == BYTES else set()
+                longest = max(longest, dictionary)
+            if PREFIXES in listed(column.get(2)):
+                longest = max(longest, page)
+                check_bytes(page * values if len(steps) > 1 else 0, name, path)
     return min(AT_ONCE, max(1, max_bytes(path) // SHARE // longest)), sorted(texts)
 
 
-def page_sizes(file: IO[bytes], column: Any) -> tuple[int, int, int]:
+def listed(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []
+
+
+def page_sizes(file: IO[bytes], column: dict[int, Any]) -> tuple[int, int, int]:
     """How many values the pages of a column have together, and the bytes of its largest page and of its dictionary."""
-    starts = [place for place in (column.dictionary_page_offset, column.data_page_offset) if place]
-    at, end = min(starts, default=0), min(starts, default=0) + column.total_compressed_size
-    values = page = dictionary = 0
-    while at < end and values < max(0, column.num_values):
+    starts = [number(column, place) for place in (9, 11) if column.get(place)]
+    at, end = min(starts, default=0), min(starts, default=0) + number(column, 7)
+    values, many, page, dictionary = 0, number(column, 5), 0, 0
+    while at < end and values < many:
         file.seek(at)
         raw = file.read(HEADER)
         head, length = struct(raw, 0)
@@ -106,11 +116,11 @@ def page_sizes(file: IO[bytes], column: Any) -> tuple[int, int, int]:
             dictionary = max(dictionary, unpacked, VALUE * number(head[7], 1))
         page = max(page, unpacked)
         at += length + packed
-    return max(values, column.num_values), page, dictionary
+    return max(values, many), page, dictionary
 
 
-def check_schema(file: IO[bytes], size: int) -> None:
-    """Refuse a tree of columns that is too deep to be walked; the library would run out of stack."""
+def footer(file: IO[bytes], size: int) -> dict[int, Any]:
+    """What the end of a file says of all of it. The library ends the process where it finds some of it wrong."""
     file.seek(max(0, size - 8))
     tail = file.read(8)
     length = int.from_bytes(tail[:4], "little")
@@ -119,9 +129,15 @@ def check_schema(file: IO[bytes], size: int) -> None:
     if length > FOOTER:
         raise ValueError(f"a footer of {length:,} bytes")
     file.seek(size - 8 - length)
-    nodes = struct(file.read(length), 0, until=2)[0].get(2)
+    facts, _ = struct(file.read(length), 0)
+    check_schema(listed(facts.get(2)))
+    return facts
+
+
+def check_schema(nodes: list[Any]) -> None:
+    """Refuse a tree of columns that is too deep to be walked; the library would run out of stack."""
     left: list[int] = []  # children to come, of each node that is open
-    for node in nodes if isinstance(nodes, list) else []:
+    for node in nodes:
         while left and not left[-1]:
             left.pop()
         if left:
@@ -166,8 +182,8 @@ def expanded(array: Any) -> int:
 # ---------------------------------------------------------------- Thrift, compact
 
 
-def struct(raw: bytes, at: int, until: int = 1 << 15, deep: int = 0) -> tuple[dict[int, Any], int]:
-    """The fields of a struct by their numbers, and where it ends; nothing is read behind field `until`."""
+def struct(raw: bytes, at: int, deep: int = 0) -> tuple[dict[int, Any], int]:
+    """The fields of a struct by their numbers, and where it ends."""
     found: dict[int, Any] = {}
     last = 0
     while kind := raw[at : at + 1]:
@@ -183,8 +199,6 @@ def struct(raw: bytes, at: int, until: int = 1 << 15, deep: int = 0) -> tuple[di
             found[last] = what == 1
         else:
             found[last], at = value(raw, at, what, deep)
-        if last >= until:
-            return found, at
     raise ValueError("a header ends before its end")
 
 
@@ -199,8 +213,10 @@ def value(raw: bytes, at: int, kind: int, deep: int) -> tuple[Any, int]:
         return None, at + 8
     if kind == 8:
         length, at = varint(raw, at)
-        return None, at + length
-    if kind in LISTS:
+        if length > len(raw) - at:
+            raise ValueError("a header ends within a text")
+        return raw[at : at + length], at + length
+    if kind in LISTS and at < len(raw):
         size, inner = raw[at] >> 4, raw[at] & 15
         size, at = varint(raw, at + 1) if size == 15 else (size, at + 1)
         if size > MOST_NODES:
@@ -211,7 +227,7 @@ def value(raw: bytes, at: int, kind: int, deep: int) -> tuple[Any, int]:
             made.append(each)
         return made, at
     if kind == STRUCT:
-        return struct(raw, at, deep=deep + 1)
+        return struct(raw, at, deep + 1)
     raise ValueError(f"a field of kind {kind} in a header")
 
 

@@ -159,7 +159,7 @@ def check_regex(pattern: str) -> None:
             groups[-1] = [0, max(groups[-1])]
         elif sign[0] in "*+" or (sign[0] == "{" and len(sign) > 2):
             counts = [int(number) for number in re.findall(r"\d{1,9}", sign)]
-            exact = len(counts) == 1 and "," not in sign and counts[0] <= FEW  # digits by threes: (\d{3})+
+            exact = len(counts) == 1 and "," not in sign and counts[0] <= FEW and closed is None  # (\d{3})+
             if closed is not None and max(closed) or max(counts, default=0) > MOST_REPEATED:
                 raise ValueError(f"the regular expression {shown} repeats what is repeated, which may take forever")
             groups[-1][0] += not exact

@@ -206,13 +206,13 @@ def stripped(text: Any, *how: Any) -> None:
         pay(len(text) * len(how[0]) // READ)
 
 
-def replaced(text: Any, old: Any, new: Any, *most: Any) -> None:
+def replaced(text: Any, old: Any = "", new: Any = "", *most: Any) -> None:
     if isinstance(text, str) and isinstance(old, str) and isinstance(new, str):
         pay(len(text) // READ)
         grows((len(text) + text.count(old) * len(new)) * (ESCAPED if isinstance(text, Markup) else 1))
 
 
-def joined(between: Any, parts: Any) -> None:
+def joined(between: Any, parts: Any = (), *others: Any) -> None:
     if isinstance(between, str) and isinstance(parts, Collection):
         escaped = ESCAPED if isinstance(between, Markup) else 1
         grows((len(between) * len(parts) + weight(parts, QUOTED)) * escaped)

@@ -65,6 +65,7 @@ SEES = ("boolean", "callable", "defined", "divisibleby", "even", "false", "filte
         "mapping", "none", "number", "odd", "sameas", "sequence", "string", "test", "true", "undefined")  # fmt: skip
 TESTS = (*SEES, "!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le", "lessthan",
          "lower", "lt", "ne", "upper")  # fmt: skip
+JINJAS = ("_loop_vars", "_block_vars")  # what it hands along with every call in a loop or a block
 DEEPEST = 64  # lists in lists that are said in JSON
 METHODS = (
     "capitalize", "count", "endswith", "find", "get", "index", "isalnum", "isalpha", "isdigit", "islower", "isspace",
@@ -288,22 +289,23 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if isinstance(obj, LoopContext):  # a loop within itself
             return made(super().call(context, obj, *(turns(each, self.longest) for each in args), **kwargs))
         args = tuple(whole(each) if isinstance(each, Iterator) else each for each in args)
-        weighed([*args, *kwargs.values()])
+        given = [*args, *(each for name, each in kwargs.items() if name not in JINJAS)]
+        weighed(given)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, str):
-            return self.of_text(context, obj, owner, args, kwargs)
+            return self.of_text(context, obj, owner, given, (args, kwargs))
         if isinstance(owner, Collection) and not isinstance(owner, Mapping):
             weighed(owner)
         return made(super().call(context, obj, *args, **kwargs))
 
-    def of_text(self, context: Context, obj: Any, owner: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def of_text(self, context: Context, obj: Any, owner: str, given: list[Any], how: tuple[Any, dict[str, Any]]) -> Any:
         """A method of a text, paid for by how long that is, and by all that comes of it."""
         pay(len(owner) // READ)
         if isinstance(owner, Markup):
-            grows(ESCAPED * (len(owner) + weight([*args, *kwargs.values()])))
+            grows(ESCAPED * (len(owner) + weight(given)))
         if obj.__name__ in GROWING:
-            GROWING[obj.__name__](owner, *args, *kwargs.values())
-        found = super().call(context, obj, *args, **kwargs)
+            GROWING[obj.__name__](owner, *given)
+        found = super().call(context, obj, *how[0], **how[1])
         pay(0, weight(found) if isinstance(found, list | tuple) else 0)
         return made(found)
 

@@ -54,7 +54,9 @@ class Theirs:
         return Theirs(defaults | {key: value for key, value in self.said.items() if value is not None}, self.path)
 
     def wrong(self, key: str, expected: str) -> DataError:
-        found = "is missing" if self.get(key) is None else f"is {json.dumps(self.get(key))[:80]}"
+        value = self.get(key)
+        value = value[:40] if isinstance(value, list | str) else value  # a file may hold millions of them
+        found = "is missing" if value is None else f"is {json.dumps(value)[:80]}"
         return DataError(f"{self.path}: {key} {found}; {expected}")
 
     def whole(self, key: str, default: int | None = None) -> int:
