@@ -75,7 +75,9 @@ def whole(line: str | DataError) -> str:
 def counts(row: tuple[str, list[str]] | None, size: int, what: str, name: str) -> list[int]:
     """So many whole numbers, the first of which counts lines: where it is wrong nothing after it is certain."""
     where, words = row or (name, [])
-    if len(words) != size or not words[0].isdecimal() or (size > 1 and not words[1].lstrip("+-").isdecimal()):
+    digits = all(len(word) < 19 for word in words)
+    good = words and words[0].isdecimal() and (size == 1 or words[-1].lstrip("+-").isdecimal())
+    if len(words) != size or not digits or not good:
         found = f"{' '.join(words)[:40]!r} is not" if row else "the file ends before a line with"
         raise DataError(f"{where}: {found} {what}; expected whole numbers, as in {'188' if size == 1 else '17 1'}")
     return [int(word) for word in words]

@@ -15,7 +15,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from regard.config import DataError
+from regard.config import ConfigError, DataError
 from regard.config.limits import check_bytes
 from regard.data.packing import readable
 
@@ -49,7 +49,7 @@ def opened(path: Path, name: str) -> Iterator[zipfile.ZipFile]:
     try:
         with readable(name), zipfile.ZipFile(path) as archive:
             yield archive
-    except DataError:
+    except (DataError, ConfigError):
         raise
     # torn, or packed in a way of its own; also a name in no known letters, and a place before the file's beginning
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, struct.error) as problem:

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from regard.config import DataError
+from regard.config import ConfigError, DataError
 from regard.config.limits import check_bytes, max_bytes
 from regard.data import store
 from regard.data.packing import needed, readable
@@ -58,7 +58,7 @@ class Parquet:
                 batches = file.iter_batches(size)
                 for number, row in enumerate(chain.from_iterable(rows(b, self.path, self.name) for b in batches), 1):
                     yield Record(row, f"{self.name}:{number}")
-        except DataError:
+        except (DataError, ConfigError):
             raise
         except Exception as problem:  # what pyarrow raises is of a dozen kinds, some of which are no errors of its own
             reason = (str(problem).partition("\n")[0] or type(problem).__name__).rstrip(".")

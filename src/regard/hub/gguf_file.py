@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from regard.config import DataError
-from regard.config.limits import check_bytes
+from regard.config.limits import check_bytes, max_bytes
 from regard.config.paths import check_regular_file
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
@@ -89,7 +89,7 @@ class Cursor:
 
     def __init__(self, path: Path, raw: mmap.mmap) -> None:
         self.path, self.raw, self.end, self.at = path, raw, len(raw), 0
-        self.taken = 0  # bytes of memory that facts take
+        self.taken, self.most = 0, max_bytes()  # bytes of memory that facts take, and may take
 
     def wrong(self, why: str) -> DataError:
         return DataError(f"{self.path}: not a whole GGUF file ({why}); fetch it again")
@@ -106,7 +106,8 @@ class Cursor:
         if count * least > self.end - self.at:
             raise self.wrong(f"it promises {count:,} things, and has {self.end - self.at:,} bytes left")
         self.taken += count * each
-        check_bytes(self.taken, self.path)
+        if self.taken > self.most:
+            check_bytes(self.taken, self.path)
         return count
 
     def text(self) -> str:
