@@ -141,10 +141,12 @@ def test_an_xz_file_cannot_say_how_much_memory_it_takes(tmp_path):
         read(write(tmp_path / "a.txt.xz", bytes(raw)))
 
 
-@pytest.mark.parametrize("shape", [(10**9, 0), (0,), (3, 0)])
+@pytest.mark.parametrize("shape", [(10**9, 0), (0,), (3, 0), ()])
 def test_rows_of_nothing_are_no_records(shape, tmp_path):
-    with pytest.raises(DataError, match="a shape of|arrays without numbers"):
-        read(write(tmp_path / "a.npy", saved([], shape=shape)))
+    raw = saved([] if 0 in shape else [1], shape=None).replace(b"(0,)" if 0 in shape else b"(1,)", repr(shape).encode())
+    length = raw.index(b"\n") + 1 - 10
+    with pytest.raises(DataError, match="a shape of|arrays without (numbers|rows)"):
+        read(write(tmp_path / "a.npy", raw[:8] + struct.pack("<H", length) + raw[10:]))
 
 
 @pytest.mark.parametrize("change", [
@@ -159,7 +161,7 @@ def test_arrays_that_are_no_graph_are_one_sentence(change, tmp_path):
 def test_one_text_said_a_thousand_times_takes_little_memory(tmp_path):
     """A dictionary holds it once, and rows are made one at a time."""
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    column = pa.DictionaryArray.from_arrays(pa.array([0] * 900, pa.int32()), pa.array(["x" * 4_000_000]))
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 250, pa.int32()), pa.array(["x" * 4_000_000]))
     pq.write_table(pa.table({"a": column}), tmp_path / "a.parquet", compression="zstd", store_schema=False)
     before, most, number = held(), 0, 0
     for table in tables([str(tmp_path / "a.parquet")]):
@@ -167,7 +169,7 @@ def test_one_text_said_a_thousand_times_takes_little_memory(tmp_path):
             most, number = max(most, held() - before), number + 1
             assert len(record["a"]) == 4_000_000
 
-    assert number == 900 and most < 400 << 20
+    assert number == 250 and most < 400 << 20
 
 
 @pytest.mark.parametrize("where", ["a.txt", "a.npz", "a.parquet", "a-idx3-ubyte", "graphs:a.txt", "a.csv", "a.wav"])

@@ -39,12 +39,14 @@ class Stack:
 
     def records(self, tally: Tally) -> Iterator[Record]:
         columns = self.columns()
-        counts = {name: len(column) if column.dim() else 1 for name, column in columns.items()}
+        counts = {name: len(column) if column.dim() else 0 for name, column in columns.items()}
         empty = any(not column.numel() for column in columns.values())  # a billion rows of nothing never end
-        if empty or len(set(counts.values())) != 1:
+        if empty or len(set(counts.values())) != 1 or not min(counts.values()):
             told = ", ".join(f"{name} {tuple(column.shape)}" for name, column in columns.items()) or "none"
-            what = "arrays without numbers" if empty else "arrays of different lengths"
-            raise DataError(f"{self.name}: {what} ({told:.400}); each has a row for every record, so save those alone")
+            alone = any(not column.dim() for column in columns.values())
+            what = "without numbers" if empty else "without rows" if alone else "of different lengths"
+            raise DataError(f"{self.name}: arrays {what} ({told:.400}); each has a row for every record, so save those "
+                            "alone")  # fmt: skip
         for number in range(next(iter(counts.values()))):
             row = {name: plain(column[number]) for name, column in columns.items()}
             yield Record(row, f"{self.name}:{number + 1}")

@@ -83,7 +83,7 @@ def sweep(parent: str | Path) -> None:
     parent = Path(parent)
     for old in sorted(parent.glob(f".*{OLD}")):
         restore(old)
-    for new in sorted(parent.glob(f".*{NEW}")):
+    for new in sorted(each for each in parent.glob(f".*{NEW}") if target(each) is not None):
         with seized(new) as mine:
             if mine:
                 shutil.rmtree(new, ignore_errors=True)
