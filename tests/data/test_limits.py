@@ -180,6 +180,16 @@ def test_a_pipe_is_refused_and_not_waited_for(where, tmp_path):
         read(f"{prefix}:{tmp_path / name}" if prefix else tmp_path / name)
 
 
+def test_a_pipe_among_pictures_is_refused_and_not_waited_for(tmp_path):
+    from regard.data.pictures import picture
+
+    os.mkfifo(tmp_path / "a.png")
+    with pytest.raises(DataError, match="not a regular file; name an image"):
+        picture(tmp_path / "a.png", 3, "here")
+    with pytest.raises(DataError, match="not a regular file; remove it from the folder"):
+        _ = tables([str(tmp_path)])[0].digest
+
+
 @pytest.mark.parametrize(("date", "why"), [
     ("99999999999999999", "in memory by its header"), ("9" * 5000, "is no date")])  # fmt: skip
 def test_a_date_far_ahead_is_no_row_for_every_second_until_then(date, why, tmp_path):
