@@ -74,13 +74,13 @@ def old_files(place: Path) -> None:
     marian(place / "marian")
 
 
-def mutants(kind: str, place: Path, many: int) -> list[dict]:
+def mutants(kind: str, place: Path, many: int, script: str = "mutants.py") -> list[dict]:
     """What came of each; a process that died or fell silent is a fault of the one it was at, and another goes on."""
     told: list[dict] = []
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "OMP_NUM_THREADS": "1",
            "TOKENIZERS_PARALLELISM": "false"}  # fmt: skip
     while len(told) < many and sum(each["what"] == "fault" for each in told) < 20:
-        words = [sys.executable, Path(__file__).with_name("mutants.py"), kind, place, str(len(told)), str(many)]
+        words = [sys.executable, Path(__file__).with_name(script), kind, place, str(len(told)), str(many)]
         pipe = subprocess.PIPE
         with TemporaryFile() as errors, subprocess.Popen(words, stdout=pipe, stderr=errors, env=env) as worker:
             told += [json.loads(line) for line in lines(worker)]

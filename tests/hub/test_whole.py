@@ -161,9 +161,13 @@ def test_a_living_writer_between_two_renames_is_not_mended(tmp_path):
 def test_sweeping_leaves_other_peoples_hidden_folders_alone(tmp_path):
     (tmp_path / ".git").mkdir()
     (tmp_path / ".out.new").mkdir()
+    odd = ["..a.regard-old", "...regard-old", "....00ff.regard-old", ".a.regard-new"]
+    for name in odd:
+        (tmp_path / name).mkdir()
     folder.sweep(tmp_path)
+    whole.mend(tmp_path / "a")
 
-    assert sorted(hidden(tmp_path)) == [".git", ".out.new"]
+    assert sorted(hidden(tmp_path)) == sorted([".git", ".out.new", *odd])
     folder.sweep(tmp_path / "nowhere")
 
 

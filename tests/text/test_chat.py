@@ -222,6 +222,84 @@ HOSTILE = {
 }  # fmt: skip
 
 
+# What once cost the same whatever it read or made.
+CHEAP = {
+    "slices of a long word":
+        "{% set x = 'a' * 30000000 %}" + "".join(f"{{% set y{n} = x[{n + 1}:] %}}" for n in range(300)),
+    "asking a long word often":
+        "{% set x = 'a' * 60000000 %}{% for i in range(40000) %}{% set y = x.isalpha() %}{% endfor %}",
+    "testing a long word often":
+        "{% set x = 'a' * 60000000 %}{% for i in range(40000) %}{% set y = x is lower %}{% endfor %}",
+    "many ranges as lists": "".join(f"{{% set y{n} = range(500000)|list %}}" for n in range(900)),
+    "a range joined by a long word": "{{ range(500000)|join('a'*1000000) }}",
+    "one word joined many times": "{% set x = 'a' * 1000000 %}{% set l = [x]*100000 %}{{ ''.join(l)|length }}",
+    "names joined by a long word":
+        "{% set d = dict([['a',1],['b',2],['c',3]]) %}{{ ('a'*60000000).join(d.keys()) | length }}",
+    "a format that says one name often": "{% set x = 'a' * 1000000 %}{{ (('%(a)s' * 10000) % {'a': x})|length }}",
+    "a long word in three parts, often": "{% set x = 'a' * 20000000 ~ 'b' %}" + "{% set y = x.partition('b') %}" * 500,
+    "a long word from behind": "{{ ('a'*1000000).rfind('ab' ~ 'a'*500000) }}",
+    "many letters to strip": "{{ ('a'*1000000).strip('b'*1000000 ~ 'a') }}",
+    "many letters to trim": "{{ ('a'*1000000)|trim('b'*1000000 ~ 'a') }}",
+    "looking for a half in a range": "{% for i in range(40000) %}{% set y = range(500000).count(1.5) %}{% endfor %}",
+    "asking whether a half is in a range": "{% for i in range(200000) %}{% set y = 1.5 in range(500000) %}{% endfor %}",
+    "testing whether a half is in a range":
+        "{% for i in range(200000) %}{% set y = 1.5 is in range(500000) %}{% endfor %}",
+    "filters behind filters": "{% set l = [1] * 400000 %}{{ l" + "|select" * 150 + "|list|length }}",
+    "a loop in itself that says much":
+        "{% for x in [1] recursive %}" + "A" * 50000 + "{% if loop.depth < 2 %}{{ loop(range(500000)) }}"
+        "{% endif %}{% endfor %}",
+    "a sum of lists": "{% set l = [[1]*20]*20000 %}{{ l|sum(start=[])|length }}",
+    "JSON with a long word between": "{{ ([1]*10000) | tojson(separators=('a'*1000000,'b')) }}",
+    "a long number in another base":
+        "{% set n = ('f'*30000000)|int(0, 16) %}{% for i in range(100000) %}{% set m = n + n %}{% endfor %}",
+    "letters that are written in ten": "{% set x = '\U0010ffff' * 6000000 %}{{ [x] }}{{ [x] }}",
+    "many words": "{{ ('a '*25000000)|wordcount }}",
+    "many lines": "{{ ('\\n'*30000000)|indent|length }}",
+    "a long complaint": "{% set x = 'a'*1000000 %}{{ raise_exception([x]*100000) }}",
+    "a macro that says much":
+        "{% macro m() %}" + "A" * 50000 + "{% endmacro %}{% for i in range(40000) %}{% set y = m() %}{% endfor %}",
+    "a block that says much": "{% for i in range(40000) %}{% set y = self.b() %}{% endfor %}{% block b %}" + "A" * 50000
+        + "{% endblock %}",
+    "names without names":
+        "{% set d = dict(range(30000)|map('string')|batch(2)|list) %}"
+        "{% for i in range(40000) %}{% set z = d.keys() - [] %}{% endfor %}",
+    "letters that HTML writes in five":
+        '{% set x = (\'"\'*10000000 ~ \'\U0001f600\') %}{{ x|e|length }}{% set y = x|safe %}{{ (y + x)|length }}',
+    "letters that JSON writes in twelve": "{{ ('\U0001f600'*8000000)|tojson(ensure_ascii=true)|length }}",
+    "counting long words": "{% set x = 'a'*1000000 %}{% set l = [x]*400000 %}{{ l.count(x ~ '') }}",
+    "comparing long words":
+        "{% set x = 'a'*30000000 %}{% set y = 'a'*30000000 %}"
+        "{% for i in range(200000) %}{% set z = x == y %}{% endfor %}",
+    "turning a long word round":
+        "{% set x = 'a' * 20000000 %}{% for i in range(30000) %}{% set y = x|reverse %}{% endfor %}",
+    "turning a long word round by a slice":
+        "{% set x = 'a' * 20000000 %}{% for i in range(300) %}{% set y = x[::-1] %}{% endfor %}",
+    "a block that is kept": "{% for i in range(100000) %}{% set a %}" + "A" * 60000 + "{% endset %}{% endfor %}",
+    "a long word in parts, often":
+        "{% set x = 'a ' * 1000000 %}{% for i in range(100000) %}{% set y = x.split(' ') %}{% endfor %}",
+    "a long word as a number": "{{ ('1'*50000000)|float }}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_what_a_template_reads_and_makes_is_paid_for_by_its_size(name):
+    """Each of these took gigabytes or minutes."""
+    began = time.process_time()
+    with pytest.raises(DataError, match="^chat template: it (takes|makes|says|sums|reckons)"):
+        Chat(CHEAP[name], SPECIALS).render(TALK)
+
+    assert time.process_time() - began < 2
+
+
+def test_a_call_in_a_loop_is_what_it_is_elsewhere():
+    """Jinja hands the variables of a loop along with every call in it."""
+    calls = "{{ ', '.join(['a', m.role]) }}{{ m.content.split('i', 1)[0].rstrip('H') }}"
+    others = "{{ '%(a)s-%(b)s' % {'a': 'x', 'b': 2} }}{{ 'abcd'[1:3] }}{{ [1, 2, 3][::-1] }}"
+
+    assert Chat("{% for m in messages %}" + calls + "{% endfor %}").render(TALK[1:2]) == "a, user"
+    assert Chat(others).render([]) == "x-2bc[3, 2, 1]"
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_template_of_a_stranger_ends_soon_and_in_a_sentence(name):
     began = time.process_time()

@@ -1,6 +1,7 @@
 """What settings check of themselves, and the sentence when it is wrong."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from regard.config.names import did_you_mean
@@ -67,7 +68,7 @@ def check_smoothing(smoothing: float) -> None:
 
 
 def check_classes(classes: tuple[str, ...]) -> None:
-    if twice := [name for name in classes if classes.count(name) > 1]:
+    if twice := [name for name, times in Counter(classes).items() if times > 1]:
         raise ValueError(f"classes: {twice[0]!r} stands there twice")
     if len(classes) == 1:
         raise ValueError(f"classes: {classes[0]!r} alone leaves nothing to tell apart; name two or more")

@@ -54,6 +54,8 @@ def read(cls: type[Config], path: str | Path, overrides: Iterable[str] = ()) -> 
 
 def contents(path: str | Path) -> str:
     try:
+        if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
+            raise ValueError("not a regular file")  # to read a pipe or a device may never end
         return Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         line = problem.object.count(b"\n", 0, problem.start) + 1

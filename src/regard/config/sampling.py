@@ -1,6 +1,7 @@
 """What can be said about choosing the next token: what is likelier, what is forbidden, what is left to chance."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 from regard.config.checks import at_least, fraction
@@ -66,8 +67,7 @@ class Sampling:
 def nudges(bias: "Mapping[int, float] | tuple[Nudge, ...]") -> tuple[Nudge, ...]:
     """Each token once, however they were given."""
     found = tuple(Nudge(id=id, add=add) for id, add in bias.items()) if isinstance(bias, Mapping) else tuple(bias)
-    ids = [each.id for each in found]
-    if twice := [id for id in ids if ids.count(id) > 1]:
+    if twice := [id for id, times in Counter(each.id for each in found).items() if times > 1]:
         raise ValueError(f"bias: token {twice[0]} is given twice; say once what is added to it")
     return found
 

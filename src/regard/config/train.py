@@ -8,6 +8,8 @@ from regard.config.lora import LoRA
 from regard.config.setting import setting
 
 HIGHEST = 1e30  # learning rate
+MOST_TOKENS = 1 << 24  # in a micro-batch: sixty times what fits on the largest device
+
 
 @setting
 class AdamW:
@@ -224,6 +226,11 @@ class Train:
         at_least(1, batch=self.batch, context=self.context, accumulate=self.accumulate, keep=self.keep)
         at_least(1, eval_every=self.eval_every, eval_tokens=self.eval_tokens, save_every=self.save_every)
         at_least(1, tokens=self.tokens, patience=self.patience, chunk=self.chunk)
+        if self.rows * self.context > MOST_TOKENS:  # before a tensor of that size is made
+            name = "batch" if self.tokens is None else "tokens"
+            raise ValueError(f"{name}: {self.rows:,} rows of {self.context:,} tokens are more than {MOST_TOKENS:,} in "
+                             f"a micro-batch; set train.{name} or train.context lower, and train.accumulate higher"
+                             )  # fmt: skip
         if self.clip is not None and self.clip <= 0:
             raise ValueError(f"clip: {self.clip} would stop all learning; choose a norm above zero, or none")
         if self.average is not None and not 0 < self.average < 1:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import DataError
+from regard.config.paths import check_regular_file
 from regard.data import store
 from regard.data.packing import readable
 from regard.data.records import Record, Tally
@@ -47,6 +48,7 @@ class Files:
 
 
 def digest(path: Path) -> str:
+    check_regular_file(path, "remove it from the folder")
     with readable(str(path)), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from regard.config import Data, DataError
+from regard.config.limits import check_bytes
 from regard.data import npz
 from regard.data.formats import Filed
 from regard.data.graph_lists import Made
+from regard.data.graphs import LARGEST
 from regard.data.records import Record, Table, Tally
 from regard.data.sources import JOINED, SUFFIXES, Source
 from regard.data.stacks import Stack
@@ -115,7 +117,14 @@ class Arrays(Made):
         found = npz.arrays(file.path, file.name)
         if missing := [name for name in ARRAYS if name not in found]:
             raise DataError(f"{file.name}: no array {missing[0]!r}; expected {', '.join(ARRAYS)}")
-        count, width = int(found["num_nodes"]), int(found["num_features"])
+        count, width = (one(found[name], name, file.name) for name in ("num_nodes", "num_features"))
+        if not 0 < count <= LARGEST:
+            raise DataError(f"{file.name}: num_nodes is {count:,}, expected 1 to {LARGEST:,}; cut out a part")
+        check_bytes(count * width + 64 * found["edges"].numel(), file.name, file.path)
+        for name in ("labels", *PARTS):  # before they are lists, which take more room
+            if found[name].dim() != 1 or len(found[name]) > count or found[name].is_floating_point():
+                raise DataError(f"{file.name}: {name} is an array of {list(found[name].shape)!s:.40}, expected at most "
+                                f"a whole number for each of {count:,} nodes; save it again")  # fmt: skip
         labels = [None if label < 0 else label for label in found["labels"].tolist()]
         parts = [""] * count
         for theirs, ours in PARTS.items():
@@ -128,11 +137,21 @@ class Arrays(Made):
         yield Record({"nodes": nodes, "edges": found["edges"].long(), "labels": labels, "parts": parts}, file.name)
 
 
+def one(found: Tensor, name: str, file: str) -> int:
+    """An array of a single whole number."""
+    if found.numel() != 1 or found.is_floating_point():
+        raise DataError(f"{file}: {name} is an array of {list(found.shape)!s:.40}, expected one whole number")
+    return int(found)
+
+
 def ones(starts: Tensor, places: Tensor, shape: tuple[int, int], name: str) -> Tensor:
     """(N, F) a one at each place, row by row."""
     count, width = shape
+    whole = all(each.dim() == 1 and not each.is_floating_point() for each in (starts, places))
+    if not whole or len(starts) != count + 1:
+        raise DataError(f"{name}: feat_indptr and feat_indices are no table of {count} x {width}; save them again")
     lengths = starts.long().diff()
-    good = len(starts) == count + 1 and int(starts[0]) == 0 and int(starts[-1]) == len(places) and (lengths >= 0).all()
+    good = int(starts[0]) == 0 and int(starts[-1]) == len(places) and (lengths >= 0).all()
     if not good or (len(places) and not 0 <= int(places.min()) <= int(places.max()) < width):
         raise DataError(f"{name}: feat_indptr and feat_indices are no table of {count} x {width}; save them again")
     table = torch.zeros(shape, dtype=torch.uint8)

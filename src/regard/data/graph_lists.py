@@ -7,6 +7,7 @@
                                8 1 1            behind the neighbours there may be features
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -74,7 +75,9 @@ def whole(line: str | DataError) -> str:
 def counts(row: tuple[str, list[str]] | None, size: int, what: str, name: str) -> list[int]:
     """So many whole numbers, the first of which counts lines: where it is wrong nothing after it is certain."""
     where, words = row or (name, [])
-    if len(words) != size or not words[0].isdecimal() or (size > 1 and not words[1].lstrip("+-").isdecimal()):
+    digits = all(len(word) < 19 for word in words)
+    good = words and words[0].isdecimal() and (size == 1 or words[-1].lstrip("+-").isdecimal())
+    if len(words) != size or not digits or not good:
         found = f"{' '.join(words)[:40]!r} is not" if row else "the file ends before a line with"
         raise DataError(f"{where}: {found} {what}; expected whole numbers, as in {'188' if size == 1 else '17 1'}")
     return [int(word) for word in words]
@@ -110,10 +113,11 @@ def neighbours(node: int, words: list[str], count: int, where: str) -> tuple[int
         raise DataError(f"{where}: {' '.join(words)[:40]!r} is no node; {expected}") from None
     if degree != len(near) or degree < 0:
         raise DataError(f"{where}: {degree} neighbours, and {len(near)} numbers behind that; {expected}")
+    times = Counter(near)
     for other in near:
         if not 0 <= other < count:
             raise DataError(f"{where}: node {node} is joined to {other}, and the nodes are 0 to {count - 1}; mend it")
-        if other == node or near.count(other) > 1:
+        if other == node or times[other] > 1:
             twice = "itself" if other == node else f"{other} twice"
             raise DataError(f"{where}: node {node} is joined to {twice}; remove it, since edges join two nodes once")
     return tag, near, rest

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from regard.config import DataError
+from regard.config.limits import check_bytes
 from regard.data import store
 from regard.data.packing import readable
 from regard.data.records import File, Record, Tally
 from regard.data.sources import JOINED, SUFFIXES, Source
 
+PIECE = 1 << 20  # bytes that are read at once
 BYTES = 8  # the type of all files of images: one byte a number
-LARGEST = 1 << 32  # bytes in a file
 
 
 def with_labels(images: Source) -> "Idx":
@@ -59,9 +60,8 @@ class Idx:
         if labels and len(labels[0]) != len(images):
             raise DataError(f"{self.name}: {len(images):,} images and {len(labels[0]):,} labels; name files that go "
                             "together")  # fmt: skip
-        said = labels[0].tolist() if labels else None
         for number, image in enumerate(images):
-            columns = {"image": image} | ({} if said is None else {"label": said[number]})
+            columns = {"image": image} | ({"label": int(labels[0][number])} if labels else {})
             yield Record(columns, f"{self.files[0].name}:{number + 1}")
 
 
@@ -77,9 +77,12 @@ def numbers(file: File) -> Tensor:
         sizes = opened.read(4 * head[3])
         shape = struct.unpack(f">{len(sizes) // 4}I", sizes[: len(sizes) // 4 * 4])
         count = math.prod(shape)
-        if len(shape) < head[3] or count > LARGEST:
+        if len(shape) < head[3]:
             raise DataError(f"{file.name}: {' x '.join(map(str, shape))} numbers by its header; fetch it again")
-        raw = bytearray(opened.read(count + 1))
+        check_bytes(count, f"{file.name} ({' x '.join(map(str, shape))})", getattr(file, "path", None))
+        raw = bytearray()
+        while some := opened.read(min(PIECE, count + 1 - len(raw))):  # no more than is really there
+            raw += some
     if len(raw) != count or not count:
         there = "more" if len(raw) > count else f"{len(raw):,}"
         raise DataError(f"{file.name}: {count:,} bytes by its header, and there are {there}; fetch it again")

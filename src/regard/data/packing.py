@@ -14,16 +14,24 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from regard.config import DataError
+from regard.config.limits import VARIABLE, format_bytes, max_bytes, stored_bytes
+from regard.config.paths import check_regular_file
 
 BUFFER = 1 << 18
 SIP = 1 << 12  # packed bytes taken at a time: zstd may make a thousand of each
+WINDOW = 256 << 20  # bytes that an .xz file may look back
+RATIO = 100  # of what is unpacked to what was packed
 
 
 class Frames(io.RawIOBase):
-    """The frames of a .zst file, one after the other. The package's own reader takes a torn file for a whole one."""
+    """The frames of a .zst file or the streams of an .xz file, one after the other; `fresh` begins one.
 
-    def __init__(self, file: IO[bytes], package: Any) -> None:
-        self.file, self.fresh = file, package.ZstdDecompressor().decompressobj
+    The package's own reader takes a torn .zst file for a whole one, and Python's lets an .xz file say how much memory
+    it takes.
+    """
+
+    def __init__(self, file: IO[bytes], fresh: Callable[[], Any], padding: bytes = b"") -> None:
+        self.file, self.fresh, self.padding = file, fresh, padding
         self.frame: Any = None
         self.left, self.ready = b"", io.BytesIO()
 
@@ -40,7 +48,7 @@ class Frames(io.RawIOBase):
             self.frame = self.frame or self.fresh()
             self.ready, self.left = io.BytesIO(self.frame.decompress(packed)), b""
             if self.frame.eof:
-                self.left, self.frame = self.frame.unused_data, None
+                self.left, self.frame = self.frame.unused_data.lstrip(self.padding), None
         return count
 
     def close(self) -> None:
@@ -54,16 +62,48 @@ def zstandard(path: Path) -> IO[bytes]:
         return cast(IO[bytes], import_module("compression.zstd").open(path))
     except ImportError:
         package = needed("zstandard", f"{path}: packed with zstd", "or pack it with gzip or xz")
-    return cast(IO[bytes], io.BufferedReader(Frames(path.open("rb"), package), BUFFER))
+    return cast(IO[bytes], Frames(path.open("rb"), package.ZstdDecompressor().decompressobj))
 
 
-PACKERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zst": zstandard}
+def xz(path: Path) -> IO[bytes]:
+    """An .xz file, which may not look back further than those do that people pack (xz -9 takes 65 MB)."""
+    return cast(IO[bytes], Frames(path.open("rb"), lambda: lzma.LZMADecompressor(memlimit=WINDOW), b"\0"))
+
+
+class Unpacked(io.RawIOBase):
+    """What comes out of a packed file, counted: no text is a hundred times as long as it is packed."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        self.file, self.path, self.count = file, path, 0
+        self.most = max(max_bytes(path), RATIO * stored_bytes(path))
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, room: Any) -> int:
+        some = self.file.read(min(len(room), BUFFER))
+        room[: len(some)] = some
+        self.count += len(some)
+        if self.count > self.most:
+            raise DataError(f"{self.path}: more than {format_bytes(self.most)} come out of {stored_bytes(self.path):,} "
+                            f"bytes; unpack it yourself, or set {VARIABLE} in the environment higher")  # fmt: skip
+        return len(some)
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+PACKERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": xz, ".zst": zstandard}
 WORDS = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 
 
 def unpacking(path: Path) -> IO[bytes]:
     """The file, open to read what was packed in it."""
-    return cast(IO[bytes], PACKERS[path.suffix](path) if path.suffix in PACKERS else path.open("rb"))
+    check_regular_file(path, "to read from a pipe, name - and send the text to standard input")
+    if path.suffix not in PACKERS:
+        return path.open("rb")
+    return cast(IO[bytes], io.BufferedReader(Unpacked(PACKERS[path.suffix](path), path), BUFFER))
 
 
 def format_of(name: str) -> str:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from regard.config import ConfigError, DataError
 from regard.config.errors import unwritable
+from regard.config.paths import check_regular_file
 from regard.data.packing import needed
 
 LARGEST = 1 << 26  # pixels: 8,192 x 8,192
@@ -46,6 +47,7 @@ def picture(found: Any, channels: int, where: str, white: float = 255.0) -> Tens
 
 def filed(path: Path, channels: int, where: str) -> Tensor:
     where = where if str(path) in where else f"{where}: {path}"
+    check_regular_file(path, "name an image that can be read")
     try:
         with path.open("rb") as file:
             if not path.is_file() or not path.stat().st_size:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from regard import config
 from regard.config import DataError
+from regard.config.limits import check_bytes
 from regard.config.names import did_you_mean
 from regard.data.batches import Turns
 from regard.data.records import Record, Table, Tally
@@ -140,7 +141,7 @@ def timed(dates: Sequence[str], lines: Sequence[str]) -> tuple[Clock, list[int]]
 
 def ticked(dates: Sequence[str], lines: Sequence[str]) -> tuple[str, Any, list[int]]:
     """Dates in the unit that they are evenly apart in."""
-    if all(date.lstrip("-").isdecimal() for date in dates):
+    if all(date.removeprefix("-").isdecimal() and len(date) < 20 for date in dates):
         return "numbers", int(dates[0]), [int(date) for date in dates]
     whens = [moment(date, line) for date, line in zip(dates, lines, strict=True)]
     if len({(when.day, when.hour, when.minute, when.second) for when in whens}) == 1:
@@ -177,6 +178,7 @@ def filled(values: Tensor, places: list[int], names: Sequence[str], lines: Seque
                         "fill it, or set task.gaps to last or linear")  # fmt: skip
     if not missing and not holes:
         return values
+    check_bytes(32 * (places[-1] + 1) * values.shape[1], f"{lines[-1]} ({places[-1] + 1:,} rows with the gaps filled)")
     whole = values.new_full((places[-1] + 1, values.shape[1]), math.nan)
     whole[torch.tensor(places)] = values
     return torch.stack([bridged(column, name, lines, way) for column, name in zip(whole.mT, names, strict=True)], 1)

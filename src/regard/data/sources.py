@@ -33,8 +33,9 @@ from regard.data.emoji import EMOJI, emoji
 from regard.data.folders import Files, column_of, files
 from regard.data.formats import FORMATS, Filed, Parallel
 from regard.data.packing import PACKERS, format_of, readable, unpacking
+from regard.data.parquet import Parquet
 from regard.data.records import Table, Tally
-from regard.data.tables import HERE, HUB, SETS, Hub, Parquet, packaged
+from regard.data.tables import HERE, HUB, SETS, Hub, packaged
 from regard.data.toys import TOY, toy
 from regard.data.utf8 import binary, foreign
 

@@ -39,11 +39,14 @@ class Stack:
 
     def records(self, tally: Tally) -> Iterator[Record]:
         columns = self.columns()
-        counts = {name: len(column) if column.dim() else 1 for name, column in columns.items()}
-        if len(set(counts.values())) != 1 or not min(counts.values(), default=0):
+        counts = {name: len(column) if column.dim() else 0 for name, column in columns.items()}
+        empty = any(not column.numel() for column in columns.values())  # a billion rows of nothing never end
+        if empty or len(set(counts.values())) != 1 or not min(counts.values()):
             told = ", ".join(f"{name} {tuple(column.shape)}" for name, column in columns.items()) or "none"
-            raise DataError(f"{self.name}: arrays of different lengths ({told}); each has a row for every record, so "
-                            "save those alone")  # fmt: skip
+            alone = any(not column.dim() for column in columns.values())
+            what = "without numbers" if empty else "without rows" if alone else "of different lengths"
+            raise DataError(f"{self.name}: arrays {what} ({told:.400}); each has a row for every record, so save those "
+                            "alone")  # fmt: skip
         for number in range(next(iter(counts.values()))):
             row = {name: plain(column[number]) for name, column in columns.items()}
             yield Record(row, f"{self.name}:{number + 1}")
@@ -52,9 +55,7 @@ class Stack:
         if self.name.endswith(".npz"):
             return npz.arrays(self.file.path, self.name)
         with readable(self.name), self.file.open() as file:
-            size = file.seek(0, 2)
-            file.seek(0)
-            return {"image": npz.array(file, size, self.name)}
+            return {"image": npz.array(file, self.name, self.file.path)}
 
 
 def plain(row: Tensor) -> Any:

@@ -123,7 +123,9 @@ class Toy:
 
 def toy(name: str) -> Toy:
     """The task that a name says, such as "toy:reverse(20)"."""
-    found = re.fullmatch(r"toy:(\w+)\((\d+(?:\s*,\s*\d+){0,2})\)", name)
+    # digits: more than Python would make a number of are none of a toy
+    found = re.fullmatch(r"toy:(\w+)\(([0-9]{1,18}(?:\s*,\s*[0-9]{1,18}){0,2})\)", name)
+    name = name if len(name) < 120 else f"{name[:100]}…"
     task = re.split(r"[:(]", name)[1]
     if task not in TOYS:
         raise DataError(f"{name}: no toy task {task!r}{did_you_mean(task, TOYS)} there are {', '.join(TOYS)}")

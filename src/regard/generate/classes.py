@@ -5,6 +5,7 @@
     a number                  as it is: problem_type "regression", or one answer alone
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,8 @@ def labels(model: Any, count: int) -> tuple[str, ...]:
     table = said(model).get("id2label")
     table = table if isinstance(table, dict) else {}
     told = [str(table.get(str(place), f"LABEL_{place}")) for place in range(count)]
-    return tuple(f"{name} ({place})" if told.count(name) > 1 else name for place, name in enumerate(told))
+    times = Counter(told)
+    return tuple(f"{name} ({place})" if times[name] > 1 else name for place, name in enumerate(told))
 
 
 def several(model: Any) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "generation_config.json"
+MOST_BEAMS = 1024
 # What of theirs changes a text and is not done here, with the value that changes nothing.
 ELSE = {
     "encoder_no_repeat_ngram_size": 0, "num_beam_groups": 1, "diversity_penalty": 0.0, "epsilon_cutoff": 0.0,
@@ -61,9 +62,11 @@ PLAIN = Manner()
 def read(folder: Path, said: Mapping[str, Any]) -> Manner:
     """What a folder says; `said` is its config.json."""
     from regard.hub.families.theirs import Theirs, table_in
+    from regard.hub.places import own
 
     path = folder / NAME
-    theirs = Theirs(table_in(path), str(path)) if path.is_file() else Theirs(said, str(folder / "config.json"))
+    told = table_in(own(folder, NAME)) if path.is_file() else None
+    theirs = Theirs(said, str(folder / "config.json")) if told is None else Theirs(told, str(path))
     never, several_banned = banned(theirs)
     bias, several_nudged = nudged(theirs)
     unheard = counted(theirs, "num_beams") not in (None, 1) and theirs.get("stop_strings")  # beams are heard at the end
@@ -114,6 +117,8 @@ def found(theirs: Any) -> dict[str, Any]:
     told: dict[str, Any] = {}
     if theirs.get("num_beams") is not None:
         told["beams"] = theirs.whole("num_beams")
+        if told["beams"] > MOST_BEAMS:
+            raise theirs.wrong("num_beams", f"expected at most {MOST_BEAMS}, as each takes a cache of its own; mend it")
     if theirs.get("length_penalty") is not None:
         told["length_penalty"] = theirs.number("length_penalty")
     if (early := theirs.get("early_stopping")) in (True, False, "never") and early is not None:

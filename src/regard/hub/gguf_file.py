@@ -21,11 +21,14 @@ import torch
 from torch import Tensor
 
 from regard.config import DataError
+from regard.config.limits import check_bytes, max_bytes
+from regard.config.paths import check_regular_file
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, LIST = 8, 9
 AXES = 4
+NUMBER, TEXT, ROW = 48, 96, 512  # bytes of memory: a number or a text in a list, a fact or a tensor with its name
 PIECE = 1 << 22  # numbers that are made at once
 
 
@@ -71,6 +74,7 @@ def package() -> Any:
 def opened(path: Path) -> File:
     """What a file holds, before any number is read."""
     try:
+        check_regular_file(path, "name a GGUF file")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
             return Cursor(path, raw).file()
     except (OSError, ValueError) as problem:
@@ -85,6 +89,7 @@ class Cursor:
 
     def __init__(self, path: Path, raw: mmap.mmap) -> None:
         self.path, self.raw, self.end, self.at = path, raw, len(raw), 0
+        self.taken, self.most = 0, max_bytes()  # bytes of memory that facts take, and may take
 
     def wrong(self, why: str) -> DataError:
         return DataError(f"{self.path}: not a whole GGUF file ({why}); fetch it again")
@@ -96,14 +101,17 @@ class Cursor:
         self.at += length
         return struct.unpack_from(form, self.raw, self.at - length)
 
-    def many(self, count: int, least: int) -> int:
-        """A count of things that take so many bytes each at least."""
+    def many(self, count: int, least: int, each: int) -> int:
+        """A count of things that take so many bytes of the file each at least, and `each` so many of the memory."""
         if count * least > self.end - self.at:
             raise self.wrong(f"it promises {count:,} things, and has {self.end - self.at:,} bytes left")
+        self.taken += count * each
+        if self.taken > self.most:
+            check_bytes(self.taken, self.path)
         return count
 
     def text(self) -> str:
-        length = self.many(self.take("<Q")[0], 1)
+        length = self.many(self.take("<Q")[0], 1, 1)
         self.at += length
         try:
             return bytes(self.raw[self.at - length : self.at]).decode()
@@ -119,10 +127,11 @@ class Cursor:
             raise self.wrong(f"facts have no type {kind}")
         inner, count = self.take("<IQ")
         if inner in SCALARS:
-            return list(self.take(f"<{self.many(count, struct.calcsize(SCALARS[inner]))}{SCALARS[inner]}"))
+            self.many(count, struct.calcsize(SCALARS[inner]), NUMBER)
+            return list(self.take(f"<{count}{SCALARS[inner]}"))
         if inner != STRING:
             raise self.wrong(f"lists have no type {inner}")
-        return [self.text() for _ in range(self.many(count, 8))]
+        return [self.text() for _ in range(self.many(count, 8, TEXT))]
 
     def held(self) -> Held:
         name, axes = self.text(), self.take("<I")[0]
@@ -139,13 +148,17 @@ class Cursor:
         version, count, facts = self.take("<IQQ")
         if version not in VERSIONS:
             raise self.wrong(f"its version is {version}, and known are {' and '.join(map(str, VERSIONS))}")
-        told = {self.text(): self.value(self.take("<I")[0]) for _ in range(self.many(facts, 12))}
-        found = [self.held() for _ in range(self.many(count, 24))]
+        told = {self.text(): self.value(self.take("<I")[0]) for _ in range(self.many(facts, 12, ROW))}
+        found = [self.held() for _ in range(self.many(count, 24, ROW))]
         step = told.get("general.alignment", 32)
         if type(step) is not int or step < 1 or step & (step - 1):
             raise self.wrong(f"general.alignment is {str(step)[:40]}")
         begin = -(-self.at // step) * step
-        return File(self.path, told, {each.name: self.placed(each, begin) for each in found})
+        placed = {each.name: self.placed(each, begin) for each in found}
+        # each has its own bytes: a thousand tensors at one place would be a thousand times as large in memory
+        if len(placed) < len(found) or sum(size(self.path, each) for each in found) > self.end:
+            raise self.wrong("its tensors share bytes or names")
+        return File(self.path, told, placed)
 
     def placed(self, held: Held, begin: int) -> Held:
         """The tensor with its place counted from the beginning of the file, if all of it is in there."""

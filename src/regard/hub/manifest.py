@@ -86,6 +86,8 @@ def plain(name: str) -> bool:
 def damage(path: Path, facts: dict[str, Any]) -> str:
     try:
         size = path.stat().st_size
+        if not path.is_file():
+            return "not a regular file"
         if size != facts.get("size"):
             return f"{size} bytes, where {NAME} says {facts.get('size')}"
         return "" if digest(path) == facts.get("sha256") else f"other bytes than {NAME} says (sha256 differs)"

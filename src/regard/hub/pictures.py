@@ -10,6 +10,7 @@ mean and std. A class's name for each answer stands in config.json, under id2lab
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -203,5 +204,5 @@ def task(c: config.Model, said: Mapping[str, Any]) -> config.Task | None:
     if front(c) is None or many is None or many < 2 or not isinstance(names := said.get("id2label"), dict):
         return None
     told = [str(names.get(str(place), place)) for place in range(many)]
-    twice = {name for name in told if told.count(name) > 1}
-    return config.Classify(classes=tuple(f"{n} ({place})" if n in twice else n for place, n in enumerate(told)))
+    times = Counter(told)
+    return config.Classify(classes=tuple(f"{n} ({place})" if times[n] > 1 else n for place, n in enumerate(told)))

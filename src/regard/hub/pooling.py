@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from regard.config import DataError
 from regard.hub.families.theirs import Theirs, table_in
 from regard.hub.manifest import plain
+from regard.hub.places import own
 
 Place = Literal["mean", "cls", "max", "last"]
 
@@ -51,7 +52,7 @@ def pooling(folder: Path) -> Pooling | None:
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise DataError(f"{folder / 'modules.json'}: {', '.join(kinds) or 'nothing'} one after the other; known is "
                         "Transformer, Pooling, and Normalize or not")  # fmt: skip
-    path = folder / steps[1][1] / "config.json"
+    path = own(folder, f"{steps[1][1]}/config.json")
     said = Theirs(table_in(path), str(path))
     prompt = first_words(folder)
     if prompt:
@@ -62,8 +63,10 @@ def pooling(folder: Path) -> Pooling | None:
 def modules(path: Path) -> list[tuple[str, str]]:
     """The kind of each step and the folder it is in, in their order."""
     try:
-        listed = json.loads(path.read_bytes())
+        listed = json.loads(own(path.parent, path.name).read_bytes())
         steps = [(str(step["type"]).rpartition(".")[2], str(step["path"])) for step in listed]
+    except DataError:
+        raise
     except OSError as problem:
         raise DataError(f"{path}: {(problem.strerror or str(problem)).lower()}") from None
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -94,7 +97,7 @@ def longest(folder: Path) -> int | None:
     for name in LENGTHS:
         path = folder / f"sentence_{name}_config.json"
         if path.is_file():
-            said = Theirs(table_in(path), str(path))
+            said = Theirs(table_in(own(folder, path.name)), str(path))
             said.only("do_lower_case", False)
             return None if said.get("max_seq_length") is None else said.whole("max_seq_length")
     return None
@@ -103,7 +106,7 @@ def longest(folder: Path) -> int | None:
 def first_words(folder: Path) -> str:
     """The prompt that texts are given by default."""
     path = folder / "config_sentence_transformers.json"
-    said: dict[str, Any] = table_in(path) if path.is_file() else {}
+    said: dict[str, Any] = table_in(own(folder, path.name)) if path.is_file() else {}
     theirs = Theirs(said, str(path))
     name, known = theirs.get("default_prompt_name"), theirs.inside("prompts")
     if name is None:

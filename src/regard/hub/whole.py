@@ -9,6 +9,7 @@ A lock dies with its writer, also in another container or after a power cut, whe
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 NEW, OLD = ".regard-new", ".regard-old"
+TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]+\.regard-(?:new|old)", re.DOTALL)
 
 
 @contextmanager
@@ -81,7 +83,7 @@ def sweep(parent: str | Path) -> None:
     parent = Path(parent)
     for old in sorted(parent.glob(f".*{OLD}")):
         restore(old)
-    for new in sorted(parent.glob(f".*{NEW}")):
+    for new in sorted(each for each in parent.glob(f".*{NEW}") if target(each) is not None):
         with seized(new) as mine:
             if mine:
                 shutil.rmtree(new, ignore_errors=True)
@@ -96,6 +98,8 @@ def mend(path: Path) -> None:
 
 def restore(old: Path) -> None:
     path, new = target(old), old.with_suffix(NEW)
+    if path is None:
+        return
     with seized(new) as mine, suppress(FileNotFoundError):  # somebody else may do the same
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
@@ -103,9 +107,10 @@ def restore(old: Path) -> None:
             os.replace(old, path)
 
 
-def target(temporary: Path) -> Path:
-    """`.lab.3f9c.regard-old` was made for `lab`."""
-    return temporary.with_name(temporary.name[1:].rsplit(".", 2)[0])
+def target(temporary: Path) -> Path | None:
+    """`.lab.3f9c.regard-old` was made for `lab`; None where a name was not made here."""
+    found = TEMPORARY.fullmatch(temporary.name)
+    return temporary.with_name(found[1]) if found and found[1] not in (".", "..") else None
 
 
 @contextmanager

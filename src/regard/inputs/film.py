@@ -99,7 +99,7 @@ def frames(found: Any, beside: Path, where: str) -> Sequence[Any]:
         raise DataError(f"{where}: {path} holds {', '.join(tables) or 'no array'}; a film is one array (frames, rows, "
                         "columns, colours)")  # fmt: skip
     [film] = tables.values()
-    return list(film) if film.dim() else []
+    return film if film.dim() else []  # type: ignore[return-value]  # as long as a list, and made already
 
 
 def sized(frame: Tensor, side: int) -> Tensor:  # (C, H, W) -> (C, side, side)

@@ -83,7 +83,8 @@ def chosen(record: Record, name: str, label: Any, classes: Sequence[str]) -> int
     """The number of a label: by its name, or by the number itself where classes have other names."""
     if str(label) in classes:
         return classes.index(str(label))
-    if not any(name.isdigit() for name in classes) and str(label).isdecimal() and int(label) < len(classes):
+    if not any(name.isdigit() for name in classes) and str(label).isdecimal() and len(str(label)) < 19 and int(
+            label) < len(classes):
         return int(label)
     shown = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
     raise DataError(f"{place(record)}: label {label!r} in column {name!r} is none of the {len(classes)} classes "

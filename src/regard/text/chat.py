@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.config import DataError
+from regard.config.paths import check_inside
 from regard.text import files
 from regard.text.roles import ROLES, content
 from regard.text.special_tokens import any_of
@@ -51,8 +52,9 @@ class Chat:
     def load(cls, folder: str | Path) -> Chat | None:
         """The template of a model's folder, if it has one."""
         folder = Path(folder)
-        card = files.table(folder / "special_tokens_map.json") | files.table(folder / "tokenizer_config.json")
+        card = files.card_in(folder)
         if (folder / NAME).is_file():
+            check_inside(folder / NAME, folder)
             with files.calm(f"{folder / NAME}: not a text that can be read"):
                 card["chat_template"] = files.contents(folder / NAME).decode()
         try:

@@ -15,10 +15,13 @@ from typing import Any
 
 import tokenizers
 
-from regard.config import DataError
+from regard.config import ConfigError, DataError
+from regard.config.limits import VARIABLE, max_bytes
+from regard.config.paths import check_inside
+from regard.text.expansion import check_file
 from regard.text.pieces import FILES, files_of, kind_of, made
 
-LARGEST = 256 << 20  # bytes; the largest that people publish have 40 MB
+PARSED = 8  # bytes of memory that a byte of a tokenizer takes; the largest that people publish have 40 MB
 TRIAL = "Is it a tokenizer? 1, 22, 333: é, 日本, \U0001f642.\r\n\t  " + "a" * 40 + "!"
 REMEDY = "name a tokenizer.json or a folder with one"
 EARLIER = {name for names in FILES.values() for name in names}
@@ -36,6 +39,7 @@ def read(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
             return usable(inner), card
     source = contents(file)
     with silence(), calm(f"{file}: not a tokenizer.json that can be used"):
+        check_file(source)
         return usable(tokenizers.Tokenizer.from_buffer(source)), card
 
 
@@ -43,7 +47,7 @@ def card_in(folder: Path, side: str = "") -> dict[str, Any]:
     """What the files beside a tokenizer say of it."""
     card: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        card |= table(folder / f"{side}{name}")
+        card |= table_beside(folder, f"{side}{name}")
     card.pop("auto_map", None)  # names code to run
     return card
 
@@ -58,7 +62,7 @@ def usable(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 def kind_in(folder: Path) -> str | None:
     """Which tokenizer the files make that came before tokenizer.json, where all of them are there."""
-    kind = kind_of(card_in(folder), table(folder / "config.json"))
+    kind = kind_of(card_in(folder), table_beside(folder, "config.json"))
     return kind if kind is not None and all((folder / name).is_file() for name in files_of(kind)) else None
 
 
@@ -66,11 +70,12 @@ def contents(file: Path) -> bytes:
     try:
         if file.exists() and not file.is_file():
             raise DataError(f"{file}: not a regular file; {REMEDY}")
-        if (size := file.stat().st_size) > LARGEST:
-            raise DataError(f"{file}: {size:,} bytes are more than any tokenizer has; {REMEDY}")
+        if PARSED * (size := file.stat().st_size) > max_bytes():
+            raise DataError(f"{file}: {size:,} bytes are more than any tokenizer has; {REMEDY}, or set {VARIABLE} in "
+                            "the environment higher")  # fmt: skip
         return file.read_bytes()
     except (OSError, ValueError) as problem:
-        if isinstance(problem, DataError):
+        if isinstance(problem, DataError | ConfigError):
             raise
         reason = getattr(problem, "strerror", None) or str(problem)
         raise DataError(f"{file}: {reason.lower()}; {REMEDY}") from None
@@ -85,6 +90,14 @@ def table(file: Path) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise ValueError(f"a {type(found).__name__} stands there")
         return found
+
+
+def table_beside(folder: Path, name: str) -> dict[str, Any]:
+    """The JSON object in a file of a folder, which may be no link that leads out of it."""
+    if not (folder / name).exists():
+        return {}
+    check_inside(folder / name, folder)
+    return table(folder / name)
 
 
 def write(folder: Path, text: str, card: dict[str, Any], side: str = "") -> None:

@@ -7,7 +7,7 @@ Who has spent all is told so in a sentence.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from functools import wraps
 from typing import Any
@@ -16,22 +16,32 @@ import jinja2
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
-from jinja2.runtime import Context, Undefined
+from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
+from markupsafe import Markup
 
 from regard.text.purse import (
     BINARY,
+    ESCAPED,
     GROWING,
+    ITEM,
+    LONGEST_NUMBER,
+    QUOTED,
+    READ,
     WIDE,
     Spent,
     few,
     grows,
     joined,
     made,
+    operands,
+    parted,
     pay,
     replaced,
+    sliced,
+    stripped,
     strung,
     turns,
     weighed,
@@ -48,6 +58,15 @@ FILTERS = (
 LOOKS = ("count", "d", "default", "first", "items", "last", "length", "list", "map", "reject", "rejectattr", "reverse",
          "select", "selectattr")  # filters that read no further than a list's own length  # fmt: skip
 ATONCE = ("length", "count", "d", "default", "first", "last")
+SORTS = ("dictsort", "groupby", "sort", "unique", "max", "min")  # filters that compare what they are given
+WORDS = ("indent", "title", "wordcount")  # filters that take a text apart
+# Tests that look at what a value is and no further; others read it all.
+SEES = ("boolean", "callable", "defined", "divisibleby", "even", "false", "filter", "float", "integer", "iterable",
+        "mapping", "none", "number", "odd", "sameas", "sequence", "string", "test", "true", "undefined")  # fmt: skip
+TESTS = (*SEES, "!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le", "lessthan",
+         "lower", "lt", "ne", "upper")  # fmt: skip
+JINJAS = ("_loop_vars", "_block_vars")  # what it hands along with every call in a loop or a block
+DEEPEST = 64  # lists in lists that are said in JSON
 METHODS = (
     "capitalize", "count", "endswith", "find", "get", "index", "isalnum", "isalpha", "isdigit", "islower", "isspace",
     "isupper", "items", "join", "keys", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace",
@@ -66,23 +85,63 @@ def paid(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(filter)
     def run(*given: Any, **named: Any) -> Any:
         about, value, more = given[:knows], given[knows], given[knows + 1 :]
+        value = whole(value) if name not in LOOKS or isinstance(value, range) else value
+        weighed([*more, *named.values()])
         if name in LOOKS:
             pay(1 + (len(value) if isinstance(value, str | list | tuple | dict) and name not in ATONCE else 0))
         else:
-            value = list(value) if isinstance(value, Iterator) else value
-            grows(weight(value) * widest(name, [*more, *named.values()]))
-        weighed([*more, *named.values()])
-        if name == "replace":
-            replaced(str(value), *(more + (*named.values(), "", ""))[:2])
-        elif name == "join":
-            joined(more[0] if more else named.get("d", ""), value)
+            check_filter(name, value, more, named)
         return made(filter(*about, value, *more, **named))
+
+    return run
+
+
+def whole(value: Any) -> Any:
+    """What comes one by one, as a list, paid for on the way."""
+    return list(turns(value, ITEM)) if isinstance(value, Iterator | range) else value
+
+
+def check_filter(name: str, value: Any, more: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Pay for what a filter reads and refuse what it would make too large, before it begins."""
+    letters = weight(value, QUOTED)
+    pay(letters // (READ * QUOTED))
+    grows(letters * widest(name, [*more, *named.values()]))
+    if name == "replace":
+        replaced(str(value), *(more + (*named.values(), "", ""))[:2])
+    elif name == "join":
+        joined(more[0] if more else named.get("d", ""), value)
+    elif name == "trim":
+        stripped(value, *more, *named.values())
+    elif name in WORDS and isinstance(value, str):
+        parted(value)
+    elif name in SORTS and not isinstance(value, str):
+        pay(8 * len(value) if hasattr(value, "__len__") else 1)
+    elif name in ("int", "float") and isinstance(value, str) and len(value) > LONGEST_NUMBER:
+        raise Spent(f"it takes a text of {len(value):,} letters for a number")
+    elif name == "sum" and isinstance(named.get("start", more[1] if len(more) > 1 else 0), list | tuple):
+        raise Spent("it sums lists, each of which is copied again for the next")
+
+
+def tested(name: str, test: Callable[..., Any]) -> Callable[..., Any]:
+    """A test that is paid for, by the size of what it reads."""
+    knows = hasattr(test, "jinja_pass_arg")
+
+    @wraps(test)
+    def run(*given: Any, **named: Any) -> Any:
+        pay()
+        if name not in SEES:
+            letters = sum(weight(each, QUOTED) for each in (*given[knows:], *named.values()))
+            pay(letters // (READ * QUOTED))
+            grows(letters)
+        return test(*given, **named)
 
     return run
 
 
 def widest(name: str, given: list[Any]) -> int:
     """How much longer a margin may make what it is put before."""
+    if name in ("e", "escape"):
+        return ESCAPED
     if name not in ("indent", "tojson", "batch", "slice", "round"):
         return 1
     sizes = [each if isinstance(each, int) else len(each) for each in given if isinstance(each, int | str)]
@@ -94,11 +153,28 @@ def widest(name: str, given: list[Any]) -> int:
 def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
            sort_keys: bool = False) -> str:  # fmt: skip
     """As people who write templates expect it: signs of HTML stay what they are."""
+    between = separators if isinstance(separators, list | tuple) else ()
+    wide = 0 if indent is None else indent if isinstance(indent, int) else len(indent)
+    if any(not isinstance(each, str) or len(each) > DEEPEST for each in between) or wide > DEEPEST:
+        raise Spent(f"it says JSON with more than {DEEPEST} letters between two parts")
+    grows(weight(value, QUOTED) * (1 + sum(map(len, between)) + wide * depth(value)))
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def depth(value: Any) -> int:
+    """How many lists and tables stand in each other, DEEPEST at most."""
+    level, deep = [value], 0
+    while level := [each for each in level if isinstance(each, Mapping | list | tuple)]:
+        deep += 1
+        if deep > DEEPEST:
+            raise Spent(f"it says JSON in which lists stand in each other more than {DEEPEST} deep")
+        level = [part for each in level for part in (each.values() if isinstance(each, Mapping) else each)]
+    return deep
 
 
 def refuse(message: Any) -> None:
     """A template's own word for what it cannot render."""
+    grows(weight(message, QUOTED))
     raise jinja2.TemplateError(str(message)[:400])
 
 
@@ -150,6 +226,14 @@ class Payer(NodeTransformer):
             each.expr = through(each.expr, "weighed")
         return node
 
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Slice):
+            return node
+        parts = (node.arg.start, node.arg.stop, node.arg.step)
+        given = [nodes.Const(None, lineno=node.lineno) if part is None else part for part in parts]
+        return through(node.node, "sliced", *given)
+
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
         return through(nodes.List(node.nodes, lineno=node.lineno), "strung")
@@ -175,33 +259,55 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(**blocks, extensions=[loopcontrols, Generation], finalize=said, cache_size=0)
         known = {name: self.filters[name] for name in FILTERS} | {"tojson": tojson}
         self.filters = {name: paid(name, each) for name, each in known.items()}
-        self.filters |= {"weighed": weighed, "strung": strung, "turns": turns}
+        self.filters |= {"weighed": weighed, "strung": strung, "turns": turns, "sliced": sliced}
+        seen: dict[str, Any] = self.tests
+        self.tests = {name: tested(name, seen[name]) for name in TESTS}
+        self.longest = 0  # letters of a template
         rows = {name: self.globals[name] for name in ("cycler", "joiner")}
         self.globals = {**rows, "range": few, "dict": dictionary, "namespace": Plain, "raise_exception": refuse,
                         "strftime_now": now}  # fmt: skip
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
+        self.longest = max(self.longest, len(source))
         Payer().visit(tree)
         return tree
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        closed = isinstance(obj, str | list | tuple | Mapping | int | float)
+        closed = isinstance(obj, Collection | int | float)
         return super().is_safe_attribute(obj, attr, value) and (attr in METHODS or not closed or not callable(value))
 
     def wrap_str_format(self, value: Any) -> None:
         """Formats are not in the table."""
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        operands(left, right)
         return made(BINARY[operator](left, right))
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         pay(CALL)
-        weighed([*args, *kwargs.values()])
+        if isinstance(obj, LoopContext):  # a loop within itself
+            return made(super().call(context, obj, *(turns(each, self.longest) for each in args), **kwargs))
+        args = tuple(whole(each) if isinstance(each, Iterator) else each for each in args)
+        given = [*args, *(each for name, each in kwargs.items() if name not in JINJAS)]
+        weighed(given)
         owner = getattr(obj, "__self__", None)
-        if isinstance(owner, str) and obj.__name__ in GROWING:
-            GROWING[obj.__name__](owner, *args)
+        if isinstance(owner, str):
+            return self.of_text(context, obj, owner, given, (args, kwargs))
+        if isinstance(owner, Collection) and not isinstance(owner, Mapping):
+            weighed(owner)
         return made(super().call(context, obj, *args, **kwargs))
+
+    def of_text(self, context: Context, obj: Any, owner: str, given: list[Any], how: tuple[Any, dict[str, Any]]) -> Any:
+        """A method of a text, paid for by how long that is, and by all that comes of it."""
+        pay(len(owner) // READ)
+        if isinstance(owner, Markup):
+            grows(ESCAPED * (len(owner) + weight(given)))
+        if obj.__name__ in GROWING:
+            GROWING[obj.__name__](owner, *given)
+        found = super().call(context, obj, *how[0], **how[1])
+        pay(0, weight(found) if isinstance(found, list | tuple) else 0)
+        return made(found)
 
 
 def said(value: Any) -> Any:
@@ -211,6 +317,6 @@ def said(value: Any) -> Any:
             value._fail_with_undefined_error()
         return value
     if isinstance(value, str | int | float | list | tuple | Mapping | None):
-        pay(0, weight(value))
+        pay(0, weight(value, QUOTED))
         return value
     raise Spent(f"it says a {type(value).__name__}, which is no text")

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from regard.text.expansion import check_charsmap
+
 NORMAL, UNKNOWN, CONTROL, USERS, UNUSED, BYTE = range(1, 7)
 LONGEST = 1024  # bytes of a piece; SentencePiece itself makes none longer than 16 characters unless told to
 MOST = 1 << 21  # pieces
@@ -59,6 +61,7 @@ def parsed(data: bytes) -> Pieces:
             found.unknown = whole(trainer.get(40, 0))
         elif number == 3:
             found.charsmap = inside(dict(fields(inside(value))).get(2, b""))
+            check_charsmap(found.charsmap)
     if not 0 <= found.unknown < len(found.pieces):
         raise ValueError(f"{len(found.pieces)} pieces, of which {found.unknown} is the unknown one")
     return found

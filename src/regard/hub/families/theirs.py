@@ -1,6 +1,7 @@
 """Somebody else's config.json, asked key by key; what cannot be understood is one sentence that names the key."""
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 from regard import config
 from regard.config import DataError
 from regard.config.names import did_you_mean
+from regard.config.paths import check_regular_file
 
 LARGEST = 2**31 - 1
+LONGEST = 16 << 20  # bytes of a file of settings
 
 # Their names of an activation and ours; the first of several is the one that we write.
 ACTIVATIONS = {
@@ -51,7 +54,9 @@ class Theirs:
         return Theirs(defaults | {key: value for key, value in self.said.items() if value is not None}, self.path)
 
     def wrong(self, key: str, expected: str) -> DataError:
-        found = "is missing" if self.get(key) is None else f"is {json.dumps(self.get(key))[:80]}"
+        value = self.get(key)
+        value = value[:40] if isinstance(value, list | str) else value  # a file may hold millions of them
+        found = "is missing" if value is None else f"is {json.dumps(value)[:80]}"
         return DataError(f"{self.path}: {key} {found}; {expected}")
 
     def whole(self, key: str, default: int | None = None) -> int:
@@ -62,7 +67,7 @@ class Theirs:
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.get(key, default)
-        if type(value) not in (int, float) or not abs(value) < float("inf"):
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:  # 1e309 in whole digits is none
             raise self.wrong(key, "expected a number")
         return float(value)
 
@@ -84,6 +89,8 @@ class Theirs:
         value = self.get(key)
         if not isinstance(value, list) or not all(type(one) in (int, float) for one in value):
             raise self.wrong(key, "expected a list of numbers")
+        if any(type(one) is int and abs(one) > sys.float_info.max for one in value):
+            raise self.wrong(key, "expected numbers that a float can hold")
         return tuple(float(one) for one in value)
 
     def inside(self, key: str) -> "Theirs":
@@ -123,8 +130,13 @@ def say_labels(c: config.Head) -> dict[str, Any]:
 
 def table_in(path: Path) -> dict[str, Any]:
     """The table in a JSON file."""
+    check_regular_file(path, "fetch or write the folder again")
     try:
+        if (size := path.stat().st_size) > LONGEST:
+            raise DataError(f"{path}: {size:,} bytes are more than settings ever have; fetch or write the folder again")
         found = json.loads(path.read_bytes())
+    except DataError:
+        raise
     except OSError as problem:
         raise DataError(f"{path}: {(problem.strerror or str(problem)).lower()}") from None
     except (ValueError, RecursionError) as problem:
