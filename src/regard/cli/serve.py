@@ -38,7 +38,7 @@ def serve(
     ] = None,
     waiting: Annotated[int, typer.Option(help="Requests that may wait for each model.")] = 64,
     weights: Weights = "auto",
-    dtype: Annotated[str, typer.Option(help="fp32, bf16, fp16, or auto: as the weights are stored.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="fp32, bf16, fp16, or auto: as the weights are stored.")] = "fp32",
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, or auto: the fastest there is.")] = "auto",
 ) -> int:  # fmt: skip
     """Serve models over HTTP: OpenAI's routes and some of ours. Each request is a line of JSON on stdout."""
