@@ -8,9 +8,12 @@ import torch
 
 from regard import config, lora
 from regard.generate.dtypes import ALIASES, DTYPES, parse_dtype
+from regard.generate.layout import Layout, pack
 from regard.generate.manner import read as manner_in
 from regard.generate.model import Transformer, build
+from regard.generate.quick import is_large, quicken
 from regard.generate.towers import Towers
+from regard.native.held import KINDS
 from regard.undrawn import Undrawn
 from regard.zoo.models import packaged
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that n
 
 def load(
     path: str | Path, device: str = "auto", dtype: str | torch.dtype = "fp32", adapter: str | Path | None = None,
-    *, weights: str | None = None,
+    *, weights: str | None = "auto",
 ) -> Any:  # fmt: skip
     """The model in a run, a checkpoint, a Hugging Face folder or id, with its tokenizer, ready to be asked.
 
@@ -29,8 +32,9 @@ def load(
     torch's types; "auto" is the type that is stored, and then what is saved unchanged is the same to the byte.
     It wears the `adapter` in a folder, if one is named; a folder that holds an adapter alone stands for the model that
     it was trained on, wearing it.
-    Who will only be asked, and on the CPU, may have its `weights` laid out for speed: fp32, bf16 or int8, or auto,
-    which is fp32 where a model is large enough for it to matter (`regard.generate.quick`).
+    On a CPU `weights` selects a packed layout: "auto" keeps the parameters plain and lets the verbs use a packed copy
+    in fp32 where that pays (`regard.generate.layout`); fp32, bf16 or int8 hold the weights packed and nothing else, so
+    the model can be asked and neither trained nor saved (`regard.generate.quick`); "plain" packs nothing.
     """
     from regard.hub import adapting, folder
     from regard.text import Tokenizer
@@ -39,6 +43,8 @@ def load(
         path, adapter = base, path
     worn = None if adapter is None else adapting.read(adapter)
     asked, where = parse_dtype(dtype), place(device)
+    if weights not in (None, "auto", "plain", *KINDS):
+        raise config.ConfigError(f"weights: no {weights!r}; there are auto, plain, {', '.join(KINDS)}")
     stored = folder.read(packaged(path) or path)
     kind = stored_dtype(stored) if asked is None else asked
     found = held(stored, kind, as_stored=asked is None)
@@ -50,16 +56,17 @@ def load(
     model.manner = manner_in(found.path, found.said)
     model.to(where).eval()
     model = model if worn is None else adapting.wear(model, worn)
-    return model if weights is None else laid_out(model, weights)
-
-
-def laid_out(model: Any, weights: str) -> Any:
-    from regard.generate.quick import quicken, worth
-
-    if weights != "auto" or worth(model):
+    if weights == "auto":
+        model.layout = Layout() if where.type == "cpu" and is_large(model) else None
+    elif weights not in (None, "plain"):
         lora.merge(model)
-        quicken(model, "fp32" if weights == "auto" else weights)
+        quicken(model, weights)
     return model
+
+
+def load_to_answer(path: str | Path, device: str = "auto", dtype: str = "fp32", weights: str = "auto") -> Any:
+    """`load` for a process that only answers: where packed weights pay, they are the only ones it holds."""
+    return pack(load(path, device, dtype, weights=weights))
 
 
 def held(found: "Folder", kind: torch.dtype, as_stored: bool) -> "Folder":
