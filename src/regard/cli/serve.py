@@ -10,7 +10,7 @@ import typer
 
 from regard import config
 from regard.cli.mistakes import talk
-from regard.cli.output import Weights, in_options, with_torch
+from regard.cli.output import Dtype, Weights, in_options, with_torch
 
 KEY = "REGARD_API_KEY"
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
@@ -38,14 +38,14 @@ def serve(
     ] = None,
     waiting: Annotated[int, typer.Option(help="Requests that may wait for each model.")] = 64,
     weights: Weights = "auto",
-    dtype: Annotated[str, typer.Option(help="fp32, bf16, fp16, or auto: as the weights are stored.")] = "fp32",
+    dtype: Dtype = "fp32",
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, or auto: the fastest there is.")] = "auto",
 ) -> int:  # fmt: skip
     """Serve models over HTTP: OpenAI's routes and some of ours. Each request is a line of JSON on stdout."""
     named = names(checkpoints)
     check_extra()
     with_torch()
-    from regard.generate.opening import load
+    from regard.generate.opening import load_to_answer
     from regard.serve import log
     from regard.serve.app import application
     from regard.serve.server import address, listening
@@ -55,7 +55,7 @@ def serve(
     said = {"host": host, "port": port, "keys": keys(key, key_file), "slots": slots, "waiting": waiting}
     settings = in_options(Settings, said | ({} if capacity is None else {"capacity": capacity}), {"keys": "--key"})
     with listening(settings) as found:
-        models = {name: load(path, device=device, dtype=dtype, weights=weights) for name, path in named.items()}
+        models = {name: load_to_answer(path, device, dtype, weights) for name, path in named.items()}
         app = application(models, settings)
         talk(f"{', '.join(named)} at {address(found)}/v1{' with a key' if settings.keys else ''}; Ctrl-C ends it")
         with log.to(sys.stdout):

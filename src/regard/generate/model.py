@@ -144,13 +144,15 @@ class Transformer(Spelt, Packable, core.Transformer):
         """The likeliest words for each [MASK] in a text, with their probabilities."""
         from regard.generate.fill import fill
 
-        return fill(self, [text], best)[0]
+        found: list[list[Guess]] = fill(self, [text], best)[0]
+        return found
 
     def answer(self, question: str, context: str) -> "Span":
         """The part of the context that answers a question; empty where there is none."""
         from regard.generate.spans import answers
 
-        return answers(self, [(question, context)])[0]
+        found: Span = answers(self, [(question, context)])[0]
+        return found
 
     def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Any]:
         """For each text, or pair, the probability of every class by name, the likeliest first; or a number."""
@@ -175,7 +177,8 @@ class Transformer(Spelt, Packable, core.Transformer):
         """Every word of a text with its label."""
         from regard.generate.tags import tags
 
-        return tags(self, [text])[0]
+        found: list[Tagged] = tags(self, [text])[0]
+        return found
 
     def caption(self, pictures: Sequence[Any], **settings: Any) -> list[str]:
         """The text that goes with each picture, by beam search; or drawn, where there is a temperature."""
