@@ -18,6 +18,7 @@ from regard.core import model as core
 from regard.generate.asked import is_search, one_text, sampling, searching
 from regard.generate.beam import Found, search
 from regard.generate.choosing import Rule
+from regard.generate.hf_inputs import CalledLikeHF
 from regard.generate.layout import Packable
 from regard.generate.limits import Limits, barred
 from regard.generate.manner import PLAIN, Manner
@@ -39,7 +40,7 @@ if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that n
     from regard.text import Tokenizer
 
 
-class Transformer(Spelt, Packable, core.Transformer):
+class Transformer(Spelt, CalledLikeHF, Packable, core.Transformer):
     """A model that can be asked: with its tokenizer, if it has one, and the length it was trained on.
 
     An encoder-decoder may say its target in other tokens than it reads, those of `target_tokenizer`; a target begins
@@ -48,7 +49,6 @@ class Transformer(Spelt, Packable, core.Transformer):
 
     def __init__(self, c: config.Transformer) -> None:
         super().__init__(c)
-        self.tokenizer: Tokenizer | None = None
         self.target_tokenizer: Tokenizer | None = None
         self.begin: int | None = None
         self.context: int | None = None
