@@ -80,8 +80,9 @@ class Layout:
         self.found, self.packed, self.seen = [], [], now
         weights = {id(part.weight): part.weight for part in linear}
         size = sum(each.nbytes for each in weights.values())
-        compiled = any(part._compiled_call_impl is not None for part in modules)  # graphs are made for plain weights
-        if compiled or not worth(modules[0]) or library() is None or free_bytes() < SPARE * size:
+        unfit = any(part._compiled_call_impl is not None for part in modules)  # graphs are made for plain weights
+        unfit |= any(each.is_inference() for each in weights.values())  # torch does not count how often they change
+        if unfit or not worth(modules[0]) or library() is None or free_bytes() < SPARE * size:
             return
         with torch.inference_mode(False), torch.no_grad():
             made = {name: nn.Parameter(hold(each, "fp32"), requires_grad=False) for name, each in weights.items()}
@@ -107,7 +108,7 @@ class Packable(nn.Module):
 
 def state(weight: torch.Tensor) -> tuple[int, int]:
     """Where a weight's numbers are, and how often they were changed in place."""
-    return weight.data_ptr(), -1 if weight.is_inference() else weight._version
+    return weight.data_ptr(), -1 if weight.is_inference() else weight._version  # which inference tensors have not
 
 
 def pack(model: Any) -> Any:
