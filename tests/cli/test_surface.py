@@ -20,20 +20,21 @@ SURFACE = {
     "train": "recipe overrides --out --init-from --dry-run --quiet --json",
     "resume": "run overrides --quiet --json",
     "evaluate": "checkpoint files --limit --out --beams --length-penalty --tokenise --lower --group --json",
-    "generate": "checkpoint prompt --file --count --interactive --explain --weights --json "
+    "generate": "checkpoint prompt --file --count --interactive --explain --weights --dtype --json "
                 "--new --shortest --temperature --top-k --top-p --min-p --typical --repetition --frequency --presence "
                 "--no-repeat --bias --regex --schema --stop --seed --beams --best --length-penalty "
                 "--draft --lookup --guess",
-    "translate": "words --model --beams --length-penalty --new --n-best --prefix --align --file --weights --json",
-    "classify": "checkpoint things --file --pair --top --json "
+    "translate": "words --model --beams --length-penalty --new --n-best --prefix --align --file --skip --cut --weights "
+                 "--dtype --json",
+    "classify": "checkpoint things --file --pair --top --skip --weights --dtype --json "
                 "--labels --form --between --examples --shots --seed --order --per --neutral",
-    "likelihood": "model words --file --tokens --json",
-    "tag": "checkpoint words --words --file --json",
-    "embed": "checkpoint things --file --raw --out --weights --json",
-    "fill": "checkpoint words --best --file --json",
-    "answer": "checkpoint question --context --file --json",
-    "caption": "checkpoint pictures --beams --new --json",
-    "match": "checkpoint pictures --text --json",
+    "likelihood": "model words --file --tokens --skip --cut --weights --dtype --json",
+    "tag": "checkpoint words --words --file --skip --weights --dtype --json",
+    "embed": "checkpoint things --file --raw --out --skip --weights --dtype --json",
+    "fill": "checkpoint words --best --file --skip --weights --dtype --json",
+    "answer": "checkpoint question --context --file --skip --weights --dtype --json",
+    "caption": "checkpoint pictures --beams --new --weights --dtype --json",
+    "match": "checkpoint pictures --text --weights --dtype --json",
     "explain": "thing overrides --heads --text --json",
     "doctor": "thing overrides --steps --quiet --json",
     "estimate": "thing overrides --calibrate --json --params --batch --context --dtype --ranks --tokens --device "
@@ -41,8 +42,8 @@ SURFACE = {
     "draw": "checkpoint --out --text --count --temperature --top-k --top-p --seed --begin --rows --json",
     "forecast": "checkpoint table overrides --out --json",
     "serve": "checkpoints --host --port --key --key-file --slots --capacity --waiting --weights --dtype --device",
-    "chat": "checkpoint --system --template --weights --json --new --shortest --temperature --top-k --top-p --min-p "
-            "--typical --repetition --frequency --presence --no-repeat --bias --regex --schema --stop --seed",
+    "chat": "checkpoint --system --template --weights --dtype --json --new --shortest --temperature --top-k --top-p "
+            "--min-p --typical --repetition --frequency --presence --no-repeat --bias --regex --schema --stop --seed",
     "compare": "thing keys --seeds --minutes --out --tune --quick --json",
     "scale": "recipe overrides --sizes --family --seeds --out --json",
     "check": "thing --dtype --tokens --layers --device --quick --json",
