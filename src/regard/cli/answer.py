@@ -41,7 +41,7 @@ def answer(
     pairs = [(record["question"], record["context"]) for record in records]
     with loaded(checkpoint, weights, dtype) as model, watched(len(pairs)) as progress:
         found = answers(model, pairs, names=given.names, progress=progress, refuse=bad.refuse(given.lines))
-    for line, place in bad.merged(given.lines, pairs):
+    for line, place in bad.merged(given.lines):
         if place is None:
             bad.show(line, json)
             continue

@@ -51,7 +51,7 @@ class BadLines:
     def cut(self, lines: Sequence[int]) -> Any:
         return lambda place: self.cuts.append(lines[place])
 
-    def merged(self, lines: Sequence[int], found: Sequence[Any]) -> Iterator[tuple[int, int | None]]:
+    def merged(self, lines: Sequence[int]) -> Iterator[tuple[int, int | None]]:
         """Every line in order, with the place of its answer, or None where it is bad; without those with --skip."""
         places = {line: place for place, line in enumerate(lines) if line not in self.why}
         for line in sorted(places.keys() | ({} if self.skip else self.why).keys()):
@@ -74,8 +74,8 @@ class BadLines:
             return 0
         for each in first[:SHOWN]:
             talk(each)
-        if more := len(first) - SHOWN:
-            talk(f"and {more:,} more of {total:,} lines") if more > 0 else None
+        if len(first) > SHOWN:
+            talk(f"and {len(first) - SHOWN:,} more of {total:,} lines")
         return DATA
 
 

@@ -50,7 +50,7 @@ def embed(
     if len(said) > 1 and sys.stdout.isatty() and not raw and file is None and not json:
         cosines(said, vectors)
         return 0
-    for line, place in bad.merged(given.lines, said):
+    for line, place in bad.merged(given.lines):
         if place is None:
             bad.show(line, json)
         elif json:

@@ -31,7 +31,7 @@ def fill(
     said, bad = [record["text"] for record in given.records], given.bad
     with loaded(checkpoint, weights, dtype) as model, watched(len(said)) as progress:
         found = filled(model, said, best, names=given.names, progress=progress, refuse=bad.refuse(given.lines))
-    for line, place in bad.merged(given.lines, said):
+    for line, place in bad.merged(given.lines):
         if place is None:
             bad.show(line, json)
         elif json:

@@ -30,7 +30,7 @@ def likelihood(
     with loaded(model, weights, dtype) as asked, watched(len(said)) as told:
         found = likelihoods(asked, said, told, names=given.names if given.from_file else None,
                             refuse=bad.refuse(given.lines), cut=bad.cut(given.lines) if cut else None)  # fmt: skip
-    for line, place in bad.merged(given.lines, said):
+    for line, place in bad.merged(given.lines):
         if place is None:
             bad.show(line, json)
             continue

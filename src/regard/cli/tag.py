@@ -32,7 +32,7 @@ def tag(
     with loaded(checkpoint, weights, dtype) as model, watched(len(said)) as progress:
         found = tags(model, said, names=given.names, progress=progress, refuse=bad.refuse(given.lines))
     joined = not every and any(name.startswith(("B-", "I-")) for name in labels(model, model.c.head.out))
-    for at, (line, place) in enumerate(bad.merged(given.lines, said)):
+    for at, (line, place) in enumerate(bad.merged(given.lines)):
         if place is None:
             bad.show(line, json)
             continue
