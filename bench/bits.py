@@ -47,7 +47,7 @@ def main() -> None:
     what: dict[str, object] = {"model": asked.name or Path(asked.model).stem, "text": asked.text.stem}
     rows = [what | {"way": way} for way in ("at once", "token by token")]
     for kind in KINDS:
-        model = regard.load(asked.model, device="cpu", dtype="fp32")
+        model = regard.load(asked.model, device="cpu", weights="plain")
         if kind != "plain":
             quicken(model, kind)
         ids = torch.tensor(model.speaks.encode(asked.text.read_text(encoding="utf8"))[: asked.tokens])

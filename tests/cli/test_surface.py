@@ -20,31 +20,31 @@ SURFACE = {
     "train": "recipe overrides --out --init-from --dry-run --quiet --json",
     "resume": "run overrides --quiet --json",
     "evaluate": "checkpoint files --limit --out --beams --length-penalty --tokenise --lower --group --json",
-    "generate": "checkpoint prompt --file --count --interactive --explain --weights --specials --json "
+    "generate": "checkpoint prompt --file --count --interactive --explain --weights --dtype --specials --json "
                 "--new --shortest --temperature --top-k --top-p --min-p --typical --repetition --frequency --presence "
                 "--no-repeat --bias --regex --schema --stop --seed --beams --best --length-penalty "
                 "--draft --lookup --guess",
-    "translate": "words --model --beams --length-penalty --new --n-best --prefix --align --file --weights --specials "
-                 "--json",
-    "classify": "checkpoint things --file --pair --top --specials --json "
+    "translate": "words --model --beams --length-penalty --new --n-best --prefix --align --file --skip --cut --weights "
+                 "--dtype --specials --json",
+    "classify": "checkpoint things --file --pair --top --skip --weights --dtype --specials --json "
                 "--labels --form --between --examples --shots --seed --order --per --neutral",
-    "likelihood": "model words --file --tokens --specials --json",
-    "tag": "checkpoint words --words --file --specials --json",
-    "embed": "checkpoint things --file --raw --out --weights --specials --json",
-    "fill": "checkpoint words --best --file --specials --json",
-    "answer": "checkpoint question --context --file --specials --json",
-    "caption": "checkpoint pictures --beams --new --json",
-    "match": "checkpoint pictures --text --json",
+    "likelihood": "model words --file --tokens --skip --cut --weights --dtype --specials --json",
+    "tag": "checkpoint words --words --file --skip --weights --dtype --specials --json",
+    "embed": "checkpoint things --file --raw --out --skip --weights --dtype --specials --json",
+    "fill": "checkpoint words --best --file --skip --weights --dtype --specials --json",
+    "answer": "checkpoint question --context --file --skip --weights --dtype --specials --json",
+    "caption": "checkpoint pictures --beams --new --weights --dtype --json",
+    "match": "checkpoint pictures --text --weights --dtype --json",
     "explain": "thing overrides --heads --text --json",
     "doctor": "thing overrides --steps --quiet --json",
     "estimate": "thing overrides --calibrate --json --params --batch --context --dtype --ranks --tokens --device "
                 "--utilisation --price --ratio",
     "draw": "checkpoint --out --text --count --temperature --top-k --top-p --seed --begin --rows --json",
     "forecast": "checkpoint table overrides --out --json",
-    "serve": "checkpoints --host --port --key --key-file --slots --capacity --waiting --specials --body --weights --dtype "
-             "--device",
-    "chat": "checkpoint --system --template --weights --json --new --shortest --temperature --top-k --top-p --min-p "
-            "--typical --repetition --frequency --presence --no-repeat --bias --regex --schema --stop --seed",
+    "serve": "checkpoints --host --port --key --key-file --slots --capacity --waiting --specials --body --weights "
+             "--dtype --device",
+    "chat": "checkpoint --system --template --weights --dtype --json --new --shortest --temperature --top-k --top-p "
+            "--min-p --typical --repetition --frequency --presence --no-repeat --bias --regex --schema --stop --seed",
     "compare": "thing keys --seeds --minutes --out --tune --quick --json",
     "scale": "recipe overrides --sizes --family --seeds --out --json",
     "check": "thing --dtype --tokens --layers --device --quick --json",

@@ -90,7 +90,7 @@ def test_json_is_one_object_a_line(say, translator, desk):
 
     assert first["source"] == "the cat sat" and first["text"] == first["translations"][0]["text"]
     assert len(first["translations"]) == 2 and first["translations"][0].keys() == {"text", "score", "tokens", "reason"}
-    assert empty == {"source": "", "text": "", "translations": []}
+    assert empty == {"line": 2, "source": "", "text": "", "translations": []}
     assert last["source"] == "a mat" and "alignment" not in last
 
 
@@ -132,26 +132,40 @@ MISTAKES = {
     "too many": (["a", "--n-best", 5, "--model", "translator"], 2, "--n-best: 5 texts are more than the 4"),
     "no file": (["--file", "nowhere.txt", "--model", "translator"], 3, "nowhere.txt: there is no such file"),
     "no folder": (["a", "--model", "nowhere"], 3, "nowhere: no such folder"),
-    "too long": (["--file", "long.txt", "--model", "translator"], 3, "long.txt: line 2: 18 tokens are more than the "),
-    "odd bytes": (["--file", "odd.txt", "--model", "translator"], 3, "odd.txt: line 2 is not UTF-8"),
     "no encoder": (["a", "--model", "model"], 2, "model: this model has no encoder to read a text with"),
 }
 
 
 @pytest.mark.parametrize("words, code, sentence", MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_one_sentence_and_an_exit_code(say, translator, checkpoint, desk, words, code, sentence):
-    (desk / "long.txt").write_text("the cat\n" + " ".join(["the cat sat on a mat"] * 3))
-    (desk / "odd.txt").write_bytes(b"the cat\nun gar\xe7on\n")
     told = say("translate", *words)
 
     assert (told.code, told.out) == (code, "")
     assert told.err.startswith(f"regard: {sentence}") and told.err.count("\n") == 1
 
 
+def test_bad_lines_are_named_and_the_others_are_translated(say, translator, desk):
+    long = " ".join(["the cat sat on a mat"] * 3)
+    (desk / "lines.txt").write_bytes(f"the cat\n{long}\nun gar\xe7on\na mat\n".encode("latin1"))
+    good = [say("translate", text, "--model", translator).out for text in ("the cat", "a mat")]
+    words = ["translate", "--file", "lines.txt", "--model", translator]
+    usual, skipped, cut = say(*words), say(*words, "--skip"), say(*words, "--cut", "--json")
+    first, *others = usual.err.splitlines()
+
+    assert usual.code == 3 and usual.out == f"{good[0]}\n\n{good[1]}"
+    assert first.startswith("regard: lines.txt: line 2: 18 tokens are more than the ") and len(others) == 1
+    assert others[0].startswith("regard: lines.txt: line 3 is not UTF-8; convert it")
+    assert skipped.code == 0 and skipped.out == "".join(good)
+    assert skipped.err.startswith("regard: 2 of 4 lines were skipped, the first: lines.txt: line 2")
+    told = [json.loads(line) for line in cut.out.splitlines()]
+    assert cut.code == 3 and [each["line"] for each in told] == [1, 2, 3, 4] and told[1]["text"]
+    assert "error" in told[2] and "1 text was cut to what the model reads at once, the first in line 2" in cut.err
+
+
 def test_odd_bytes_on_standard_input_name_their_line(say, translator):
     told = say("translate", "-", "--model", translator, stdin=b"the cat\nun gar\xe7on\n")
 
-    assert told.code == 3 and told.out.count("\n") == 1  # the line before has been answered
+    assert told.code == 3 and told.out.count("\n") == 2  # the line before has been answered
     assert told.err.startswith("regard: standard input: line 2 is not UTF-8;")
 
 

@@ -79,7 +79,10 @@ def test_embed_gives_a_line_of_json_for_each_text_in_order(say, there):
     (["-"], "\n".join(TEXTS).encode() + b"\n"),
 ])  # fmt: skip
 def test_texts_come_from_files_of_lines_and_of_records_and_from_a_pipe(say, there, words, stdin):
-    assert told(say("embed", "body", *words, "--json", stdin=stdin)) == told(say("embed", "body", *TEXTS, "--json"))
+    found = told(say("embed", "body", *words, "--json", stdin=stdin))
+
+    assert [each.pop("line") for each in found] == [1, 2, 3, 4, 5]
+    assert found == told(say("embed", "body", *TEXTS, "--json"))
 
 
 def test_vectors_go_into_files_that_others_read(say, there, tmp_path):

@@ -114,7 +114,8 @@ def test_a_class_of_your_own_is_not_taken_for_what_was_loaded(folder):
 @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
 @pytest.mark.parametrize("said, kind", [
     (torch.bfloat16, torch.bfloat16), ("bfloat16", torch.bfloat16), ("bf16", torch.bfloat16),
-    (torch.float16, torch.float16), ("float32", torch.float32), ("auto", torch.float32), (None, torch.float32),
+    (torch.float16, torch.float16), ("half", torch.float16), ("double", torch.float64), ("float32", torch.float32),
+    ("auto", torch.float32), (None, torch.float32),
 ])  # fmt: skip
 def test_a_type_is_said_in_either_way(folder, key, said, kind):
     model = regard.from_pretrained(folder, **{key: said})
@@ -142,7 +143,7 @@ def test_keywords_that_say_what_is_done_anyway_change_nothing(folder):
     (dict(low_cpu_mem_usage=False), "weights always go straight to their place"),
     (dict(load_in_8bit=True), "from_pretrained: no keyword 'load_in_8bit'; there are dtype, torch_dtype, device_map"),
     (dict(devise_map="cpu"), "no keyword 'devise_map'; did you mean 'device_map'?"),
-    (dict(dtype="int4"), "dtype: no 'int4'; there are auto, float32, bfloat16, float16, fp32, bf16, fp16"),
+    (dict(dtype="int4"), "dtype: no 'int4'; there are auto, fp32, bf16, fp16, fp64, float32, float, bfloat16"),
     (dict(torch_dtype=torch.int8), "torch_dtype: no torch.int8"),
     (dict(dtype=torch.float32, torch_dtype="auto"), "torch_dtype: dtype is given as well; keep one of the two"),
     (dict(device_map={"trunk": 0, "head": 1}), "device_map: {'trunk': 0, 'head': 1}; a model stays whole here"),

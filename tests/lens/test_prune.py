@@ -17,6 +17,7 @@ from regard import config as C
 from regard import lens
 from regard.hub.families import family_of
 from regard.lens.views import attentions
+from regard.text import train
 
 every = pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 saved = pytest.mark.parametrize("name", [name for name in SHAPES if name != "towers"])
@@ -149,12 +150,13 @@ def test_a_gpt2_that_lost_heads_is_no_gpt2_any_more(tmp_path):
 
 
 def test_tied_weights_types_and_the_tokenizer_stay():
+    words = train(C.Characters(), ["the cat"])
     model = SHAPES["decoder"].model().to(torch.bfloat16)
-    model.tokenizer, model.context = "a tokenizer", 31
+    model.tokenizer, model.context = words, 31
     small = lens.prune(model, {"trunk.0.attn": [1]})
 
     assert small.head.weight is small.embed.tokens.weight and {w.dtype for w in small.parameters()} == {torch.bfloat16}
-    assert (small.tokenizer, small.context) == ("a tokenizer", 31)
+    assert (small.tokenizer, small.context) == (words, 31)
 
 
 def test_the_same_heads_gone_everywhere_leave_one_number_and_one_table():

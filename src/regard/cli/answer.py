@@ -1,13 +1,14 @@
 """regard answer: the part of a text that answers a question."""
 
 import os
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from regard import config
-from regard.cli.given import Lines, Model, brief, checked, filed, loaded, texts, watched
-from regard.cli.output import Specials, as_json, spoken, text_in, with_torch
+from regard.cli.bad_lines import Skip
+from regard.cli.given import Batch, Lines, Model, batch, brief, filed_batch, loaded, watched
+from regard.cli.output import Dtype, Specials, Weights, as_json, spoken, text_in, with_torch
 
 
 def answer(
@@ -24,45 +25,56 @@ def answer(
         typer.Option(metavar="FILE", help="Questions, a line each, or records with the columns question and context "
                      "(.jsonl, .csv, ...)."),
     ] = None,
+    skip: Skip = False,
+    weights: Weights = "auto",
+    dtype: Dtype = "fp32",
     specials: Specials = "parse",
     json: Lines = False,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Find the answer to a question in a text: the words, how likely, and from which character to which."""
     if context == "-" and (file == "-" or question == ["-"]):
         raise config.ConfigError("--context -: standard input has the questions; give the context in a file")
     with_torch()
     from regard.generate.spans import answers
 
-    given = asked(question, file, context)
-    pairs = [(record["question"], record["context"]) for record in given]
-    with loaded(checkpoint, specials=specials) as model, watched(len(given)) as progress:
-        found = answers(model, pairs, names=[record.where for record in given], progress=progress)
-    for record, span in zip(given, found, strict=True):
+    given = asked(question, file, context, skip)
+    records, bad = given.records, given.bad
+    pairs = [(record["question"], record["context"]) for record in records]
+    with loaded(checkpoint, weights, dtype, specials) as model, watched(len(pairs)) as progress:
+        found = answers(model, pairs, names=given.names, progress=progress, refuse=bad.refuse(given.lines))
+    for line, place in bad.merged(given.lines):
+        if place is None:
+            bad.show(line, json)
+            continue
+        asks, span = records[place]["question"], found[place]
         if json:
             told = {"answer": span.text or None, "start": span.start, "stop": span.stop, "score": span.score}
-            as_json({"question": record["question"], **told})
+            as_json({**given.line(line), "question": asks, **told})
         else:
             where = f"  characters {span.start} to {span.stop}" if span.text else ""
-            before = f"{brief(record['question']):<48}  " if len(given) > 1 else ""
+            before = f"{brief(asks):<48}  " if given.total > 1 else ""
             print(f"{before}{' '.join(span.text.split()) or '(no answer)'}  {span.score:.4f}{where}")
+    return bad.tell(given.total)
 
 
-def asked(question: list[str] | None, file: str | None, context: str | None) -> list[Any]:
+def asked(question: list[str] | None, file: str | None, context: str | None, skip: bool) -> Batch:
     """A record for each question, with its context."""
     from regard.data import Record
     from regard.data.packing import format_of
     from regard.data.sources import RECORDS
 
     if file is not None and format_of(file) in RECORDS and not question:
-        found = filed(file, "question")
-        if context is not None:
-            return [Record({**record, "context": read(context)}, record.where) for record in found]
-        return [checked(record, "context") for record in found]
+        if context is None:
+            return filed_batch(file, "question", "context", skip=skip)
+        found = filed_batch(file, "question", skip=skip)
+        text = read(context)
+        return found._replace(records=[Record({**record, "context": text}, record.where) for record in found.records])
     if context is None:
         raise config.ConfigError("--context: there is none; name the file with the text, or give the text itself")
     text = read(context)
-    return [Record({"question": record["text"], "context": text}, record.where)
-            for record in texts(question, file, "QUESTION")]  # fmt: skip
+    found = batch(question, file, "QUESTION", skip=skip)
+    pairs = [Record({"question": record["text"], "context": text}, record.where) for record in found.records]
+    return found._replace(records=pairs)
 
 
 def read(context: str) -> str:

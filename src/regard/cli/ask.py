@@ -11,6 +11,7 @@ from regard import config
 from regard.cli.mistakes import talk
 from regard.cli.output import (
     Checkpoint,
+    Dtype,
     Json,
     Specials,
     Weights,
@@ -69,6 +70,7 @@ def generate(
     explain: Annotated[bool, typer.Option("--explain", help="Show how each token was chosen, or the tree of a search.")]
     = False,
     weights: Weights = "auto",
+    dtype: Dtype = "fp32",
     specials: Specials = "parse",
     json: Json = False,
     **settings: Any,
@@ -84,17 +86,17 @@ def generate(
     if interactive:
         from regard.cli.chat import go_on
 
-        return go_on(checkpoint, prompt, file, count, json, given, weights, in_specials(specials))
+        return go_on(checkpoint, prompt, file, count, json, given, weights, dtype, in_specials(specials))
     begin, how = beginning(prompt, file), in_specials(specials)
     with_torch()
-    from regard.generate.opening import load
+    from regard.generate.opening import load_to_answer
 
-    model = load(checkpoint, weights=weights, specials=how)
+    model = load_to_answer(checkpoint, dtype=dtype, weights=weights, specials=how)
     check(model, checkpoint)
     if explain:
         return explained(model.explain_generation(begin, **given), json)
     if "draft" in ahead:
-        ahead["draft"] = load(ahead["draft"], weights=weights)
+        ahead["draft"] = load_to_answer(ahead["draft"], dtype=dtype, weights=weights)
     if json or search or count > 1:
         return at_once(model, model.complete([begin] * count, **given, **ahead), given, json)
     stream(model, begin, given | ahead)

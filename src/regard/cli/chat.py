@@ -8,7 +8,7 @@ import typer
 from regard import config
 from regard.cli.ask import ABOUT, beginning, check, looked_over, typed
 from regard.cli.mistakes import talk
-from regard.cli.output import Checkpoint, Weights, spoken, text_in, with_options_of, with_torch
+from regard.cli.output import Checkpoint, Dtype, Weights, spoken, text_in, with_options_of, with_torch
 
 
 @with_options_of(config.Sampling, ABOUT)
@@ -20,6 +20,7 @@ def chat(
         str | None, typer.Option(metavar="FILE", help="A chat template (Jinja), where the folder has none or another.")
     ] = None,
     weights: Weights = "auto",
+    dtype: Dtype = "fp32",
     json: Annotated[bool, typer.Option("--json", help="One JSON object for each answer, for scripts.")] = False,
     **settings: Any,
 ) -> None:
@@ -31,9 +32,9 @@ def chat(
     with_torch()
     from regard.generate.conversation import Conversation
     from regard.generate.forms import Template
-    from regard.generate.opening import load
+    from regard.generate.opening import load_to_answer
 
-    model = load(checkpoint, weights=weights)
+    model = load_to_answer(checkpoint, dtype=dtype, weights=weights)
     check(model, checkpoint)
     form = Template(model, template_in(model, checkpoint, template, written))
     converse(Conversation(model, form, system=told, **given), checkpoint, json)
@@ -57,7 +58,7 @@ def template_in(model: Any, name: str, file: str | None, written: str | None) ->
 
 def go_on(
     name: str, prompt: str | None, file: str | None, count: int, json: bool, given: dict[str, Any], weights: str,
-    specials: Any,
+    dtype: str, specials: Any,
 ) -> None:  # fmt: skip
     """regard generate --interactive: a text that two write; a prompt is the first turn."""
     for place, taken in (("PROMPT", prompt == "-"), ("--file", file == "-"), ("--count", count != 1)):
@@ -68,9 +69,9 @@ def go_on(
     with_torch()
     from regard.generate.conversation import Conversation
     from regard.generate.forms import Growing
-    from regard.generate.opening import load
+    from regard.generate.opening import load_to_answer
 
-    model = load(name, weights=weights, specials=specials)
+    model = load_to_answer(name, dtype=dtype, weights=weights, specials=specials)
     check(model, name)
     converse(Conversation(model, Growing(model), **given), name, json, first)
 

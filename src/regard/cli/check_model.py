@@ -66,7 +66,7 @@ def facts(thing: str, device: str) -> dict[str, Any]:
     if adapting.base_of(thing) is not None:
         raise config.DataError(f"{thing}: an adapter, which is part of a model; `regard convert {thing} FOLDER` makes "
                                "a whole one that can be compared")  # fmt: skip
-    model = load(thing, device="cpu")
+    model = load(thing, device="cpu", dtype="auto")  # as it is stored: it must go back so
     there, gone = room.class_of(model.origin), room.back(model)
     return {
         "folder": model.origin.path, "family": model.origin.family, "class": there.__name__,

@@ -10,8 +10,19 @@ import typer
 
 from regard import config
 from regard.cli import labels
+from regard.cli.bad_lines import BadLines, Skip, line_in
 from regard.cli.given import loaded
-from regard.cli.output import Checkpoint, Json, Specials, as_json, in_specials, with_options_of, with_torch
+from regard.cli.output import (
+    Checkpoint,
+    Dtype,
+    Json,
+    Specials,
+    Weights,
+    as_json,
+    in_specials,
+    with_options_of,
+    with_torch,
+)
 
 
 @with_options_of(labels.Labels, labels.ABOUT)
@@ -31,22 +42,34 @@ def classify(
         typer.Option(help="How many classes to tell of each, the likeliest first: one unless said; where several may "
                      "be right, all from 0.5 on."),
     ] = None,
+    skip: Skip = False,
+    weights: Weights = "auto",
+    dtype: Dtype = "fp32",
     specials: Specials = "parse",
     json: Json = False,
     **settings: Any,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Tell what each file or text is, and how sure that is; with --labels or --examples, of a language model."""
     if top is not None and top < 1:
         raise config.ConfigError(f"--top: {top} leaves nothing to tell; choose one or more")
     if file not in (None, "-") and not os.path.exists(file):
         raise FileNotFoundError(errno.ENOENT, "", file)
     if (asked := labels.given(settings)) is not None:
-        return by_labels(checkpoint, asked, things, file, pair, top, specials, json)
+        if skip:
+            raise config.ConfigError("--skip: with --labels every text is asked, or none; leave it out")
+        with_torch()
+        with loaded(checkpoint, weights, dtype, specials) as model:
+            by_labels(model, asked, things, file, pair, top, json)
+        return 0
     with_torch()
-    from regard.generate.opening import load
+    from regard.generate.opening import load_to_answer
     from regard.train.judging import Judge
 
-    judge = Judge(load(checkpoint, specials=in_specials(specials)), checkpoint)
+    model = load_to_answer(checkpoint, dtype=dtype, weights=weights, specials=in_specials(specials))
+    judge = Judge(model, checkpoint)
+    one_file = judge.textual and file not in (None, "-") and not things and pair is None
+    bad = BadLines(strict=not one_file, skip=skip)  # the lines of one file are told by their numbers
+    judge.refuse = None if bad.strict else bad.add
     given = [*(things or []), *([] if file is None else [file])] or ["-"]
     if "-" in given:
         if not judge.textual:
@@ -54,28 +77,40 @@ def classify(
         lines = [line for line in sys.stdin.read().splitlines() if line.strip()]
         given = [each for thing in given for each in (lines if thing == "-" else [thing])]
     found = list(judge(given if pair is None else [f"{thing}\t{pair}" for thing in given], top))
-    if json:
-        return as_json({"task": judge.kind, "answers": found})
-    show(found)
+    answers = aligned(found, bad)
+    as_json({"task": judge.kind, "answers": answers}) if json else show(answers)
+    return bad.tell(len(answers) + len(bad.why) * bad.skip)
+
+
+def aligned(found: list[dict[str, Any]], bad: BadLines) -> list[dict[str, Any]]:
+    """Answers with the numbers of their lines, and where a line has none, why."""
+    if bad.strict:
+        return found
+    lines = {line_in(each["where"]) or place: each for place, each in enumerate(found, 1)}
+    told = {line: {"line": line, **{name: value for name, value in each.items() if name != "where"}}
+            for line, each in lines.items()}  # fmt: skip
+    told |= {} if bad.skip else {line: {"line": line, "of": None, "error": why} for line, why in bad.why.items()}
+    return [told[line] for line in sorted(told)]
 
 
 def by_labels(
-    checkpoint: str, asked: labels.Labels, things: list[str] | None, file: str | None, pair: str | None,
-    top: int | None, specials: str, json: bool,
+    model: Any, asked: labels.Labels, things: list[str] | None, file: str | None, pair: str | None,
+    top: int | None, json: bool,
 ) -> None:  # fmt: skip
     """Which label a language model would say next."""
     if pair is not None:
         raise config.ConfigError("--pair: a language model reads one text; put the other into --form")
-    with_torch()
-    with loaded(checkpoint, specials=specials) as model:
-        found = list(labels.Asker(model, asked)(things or ([] if file else ["-"]), file, top))
+    found = list(labels.Asker(model, asked)(things or ([] if file else ["-"]), file, top))
     as_json({"task": "labels", "answers": found}) if json else show(found)
 
 
 def show(found: list[dict[str, Any]]) -> None:
     """What was asked of, and the answers beside it; the name is left out where there is one thing alone."""
-    wide = max((len(brief(each["of"])) for each in found), default=0)
+    wide = max((len(brief(each["of"])) for each in found if each["of"] is not None), default=0)
     for each in found:
+        if "error" in each:
+            print()
+            continue
         said = f"{each['number']:.4g}" if "number" in each else "   ".join(
             f"{label} {share:.4f}" for label, share in each["classes"].items())  # fmt: skip
         print(said if len(found) == 1 else f"{brief(each['of']):<{wide}}  {said}")

@@ -35,10 +35,10 @@ def draw(
     with_torch()
     from regard.data.pictures import picture, save
     from regard.generate import pictures
-    from regard.generate.opening import load
+    from regard.generate.opening import load_to_answer
     from regard.inputs.image_sense import framed
 
-    model = load(checkpoint)
+    model = load_to_answer(checkpoint)
     if text:
         if begin is not None:
             raise config.ConfigError(f"--begin {begin}: a text says what to draw; leave out one of the two")

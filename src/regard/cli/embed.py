@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
-from regard.cli.given import File, Lines, Model, brief, loaded, texts, watched
-from regard.cli.output import Specials, Weights, as_json, as_rows, with_torch
+from regard.cli.bad_lines import Skip
+from regard.cli.given import Batch, File, Lines, Model, batch, brief, loaded, watched
+from regard.cli.output import Dtype, Specials, Weights, as_json, as_rows, with_torch
 
 FORMS = (".npy", ".safetensors")
 
@@ -24,10 +25,12 @@ def embed(
     file: File = None,
     raw: Annotated[bool, typer.Option("--raw", help="Vectors as they are, not divided by their length.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="All vectors in a .npy or .safetensors.")] = None,
+    skip: Skip = False,
     weights: Weights = "auto",
+    dtype: Dtype = "fp32",
     specials: Specials = "parse",
     json: Lines = False,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Give one vector for each text: near each other where they mean the same."""
     if out is not None and out.suffix not in FORMS:
         raise config.ConfigError(f"--out {out}: its name says no form that is written here; end it in "
@@ -35,22 +38,38 @@ def embed(
     with_torch()
     from regard.generate.embed import embeddings
 
-    given = texts(things, file)
-    said = [record["text"] for record in given]
-    with loaded(checkpoint, weights, specials) as model, watched(len(given)) as progress:
-        vectors = embeddings(model, said, raw=raw, names=[record.where for record in given], progress=progress)
+    given = batch(things, file, skip=skip)
+    said, bad = [record["text"] for record in given.records], given.bad
+    with loaded(checkpoint, weights, dtype, specials) as model, watched(len(said)) as progress:
+        vectors = embeddings(model, said, raw=raw, names=given.names, progress=progress, refuse=bad.refuse(given.lines))
     if out is not None:
-        write(out, vectors)
+        table = rows_by_line(vectors, given)
+        write(out, table)
         if not json:
-            return as_rows([("vectors", str(out)), ("texts", f"{len(vectors):,}"), ("width", f"{vectors.shape[1]:,}")])
-    if json:
-        for text, row in zip(said, vectors.tolist(), strict=True):
-            as_json({"text": text, "vector": [float(f"{number:.9g}") for number in row]})
-    elif len(said) > 1 and sys.stdout.isatty() and not raw and file is None:
+            as_rows([("vectors", str(out)), ("texts", f"{len(table):,}"), ("width", f"{table.shape[1]:,}")])
+            return bad.tell(given.total)
+    if len(said) > 1 and sys.stdout.isatty() and not raw and file is None and not json:
         cosines(said, vectors)
-    else:
-        for row in vectors.tolist():
-            print(*(f"{number:.6g}" for number in row))
+        return 0
+    for line, place in bad.merged(given.lines):
+        if place is None:
+            bad.show(line, json)
+        elif json:
+            numbers = [float(f"{number:.9g}") for number in vectors[place].tolist()]
+            as_json({**given.line(line), "text": said[place], "vector": numbers})
+        else:
+            print(*(f"{number:.6g}" for number in vectors[place].tolist()))
+    return bad.tell(given.total)
+
+
+def rows_by_line(vectors: Any, given: Batch) -> Any:
+    """A row for each line of the file: NaN where a line has no vector, also with --skip, so that row N is line N."""
+    import torch
+
+    lines = sorted({*given.lines, *given.bad.why})
+    places = {line: place for place, line in enumerate(given.lines)}
+    none = torch.full(vectors.shape[1:], torch.nan)
+    return torch.stack([vectors[places[line]] if line in places else none for line in lines])
 
 
 def write(path: Path, vectors: Any) -> None:

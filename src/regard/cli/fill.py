@@ -5,8 +5,9 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
-from regard.cli.given import File, Lines, Model, Texts, brief, loaded, texts, watched
-from regard.cli.output import Specials, as_json, with_torch
+from regard.cli.bad_lines import Skip
+from regard.cli.given import File, Lines, Model, Texts, batch, brief, loaded, watched
+from regard.cli.output import Dtype, Specials, Weights, as_json, with_torch
 
 
 def fill(
@@ -15,24 +16,31 @@ def fill(
     *,
     best: Annotated[int, typer.Option(help="How many words for each blank.")] = 5,
     file: File = None,
+    skip: Skip = False,
+    weights: Weights = "auto",
+    dtype: Dtype = "fp32",
     specials: Specials = "parse",
     json: Lines = False,
-) -> None:
+) -> int:
     """Tell which words may stand where a text has [MASK], and how likely each is."""
     if best < 1:
         raise config.ConfigError(f"--best: {best} leaves nothing to tell; choose one or more")
     with_torch()
     from regard.generate.fill import fill as filled
 
-    given = texts(words, file)
-    said = [record["text"] for record in given]
-    with loaded(checkpoint, specials=specials) as model, watched(len(given)) as progress:
-        found = filled(model, said, best, names=[record.where for record in given], progress=progress)
-    for text, blanks in zip(said, found, strict=True):
-        if json:
-            as_json({"text": text, "blanks": [[guess._asdict() for guess in blank] for blank in blanks]})
+    given = batch(words, file, skip=skip)
+    said, bad = [record["text"] for record in given.records], given.bad
+    with loaded(checkpoint, weights, dtype, specials) as model, watched(len(said)) as progress:
+        found = filled(model, said, best, names=given.names, progress=progress, refuse=bad.refuse(given.lines))
+    for line, place in bad.merged(given.lines):
+        if place is None:
+            bad.show(line, json)
+        elif json:
+            blanks = [[guess._asdict() for guess in blank] for blank in found[place]]
+            as_json({**given.line(line), "text": said[place], "blanks": blanks})
         else:
-            show(text, blanks, len(said) > 1)
+            show(said[place], found[place], given.total > 1)
+    return bad.tell(given.total)
 
 
 def show(text: str, blanks: list[list[Any]], several: bool) -> None:

@@ -26,9 +26,9 @@ def forecast(
     changes = settings(overrides or [])
     with_torch()
     from regard.generate.forecast import forecast
-    from regard.generate.opening import load
+    from regard.generate.opening import load_to_answer
 
-    model = load(checkpoint)
+    model = load_to_answer(checkpoint)
     try:
         told = forecast(model, table, **changes)
     except config.ConfigError as problem:

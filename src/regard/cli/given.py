@@ -4,12 +4,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from regard import config
-from regard.cli.output import faint, in_specials, spoken, text_in
+from regard.cli.bad_lines import BadLines, line_in
+from regard.cli.output import bytes_in, faint, in_specials, spoken
 
 File = Annotated[
     str | None,
@@ -35,21 +36,91 @@ def texts(words: Sequence[str] | None, file: str | None, name: str = "TEXT") -> 
             for place, text in enumerate(words or [], 1)]  # fmt: skip
 
 
-def filed(place: str, column: str = "text") -> list[Any]:
-    """The lines of a text, none of which may be empty, or the records of what holds records."""
+class Batch(NamedTuple):
+    """Records to be answered with the numbers of their lines, and the lines that are bad already."""
+
+    records: list[Any]
+    lines: list[int]
+    bad: BadLines
+
+    @property
+    def names(self) -> list[str]:
+        return [record.where for record in self.records]
+
+    @property
+    def total(self) -> int:
+        return len(set(self.lines) | self.bad.why.keys())
+
+    @property
+    def from_file(self) -> bool:
+        return not self.bad.strict
+
+    def line(self, line: int) -> dict[str, int]:
+        """What JSON says of where an answer belongs; nothing for texts on the command line."""
+        return {"line": line} if self.from_file else {}
+
+
+def batch(words: Sequence[str] | None, file: str | None, name: str = "TEXT", *, skip: bool = False) -> Batch:
+    """The texts on the command line, of which the first bad one raises, or those of a file, of which none does."""
+    if not words and file is not None or words == ["-"] and file is None:
+        return filed_batch(file or "-", skip=skip)
+    bad = BadLines(strict=True, skip=skip)
+    found = texts(words, file, name)
+    return Batch(found, list(range(1, len(found) + 1)), bad)
+
+
+def filed_batch(place: str, *columns: str, skip: bool = False) -> Batch:
+    """The lines of a text, or the records of what holds records, whose `columns` must say something."""
+    bad = BadLines(strict=False, skip=skip)
+    found = list(recorded(place, bad))
+    if not found and not bad.why:
+        raise config.DataError(f"{place}: holds no texts; name another file")
+    good, lines = list[Any](), list[int]()
+    for ordinal, record in enumerate(found, 1):
+        line = line_in(record.where) or ordinal
+        try:
+            for column in columns or ("text",):
+                checked(record, column)
+        except config.DataError as problem:
+            bad.add(problem, line)
+        else:
+            good.append(record)
+            lines.append(line)
+    if not good:
+        first, *others = (bad.why[line] for line in sorted(bad.why))
+        raise config.DataError(f"{first}; none of the other {len(others):,} lines is better" if others else first)
+    return Batch(good, lines, bad)
+
+
+def recorded(place: str, bad: BadLines) -> Iterator[Any]:
+    """The records of a file that can be read; `bad` hears of the others."""
     from regard.data import Record, Tally, tables
     from regard.data.packing import format_of
     from regard.data.sources import RECORDS
 
+    class Told(Tally):
+        def bad(self, problem: config.DataError) -> None:
+            bad.add(problem)
+
     if format_of(place) in RECORDS:
-        found = [record for table in tables((place,)) for record in table.records(Tally())]
-    else:
-        name = "standard input" if place == "-" else place
-        lines = text_in(place).removesuffix("\n").split("\n")
-        found = [Record({column: line.rstrip("\r")}, f"{name}: line {number}") for number, line in enumerate(lines, 1)]
-    if not found:
-        raise config.DataError(f"{place}: holds no texts; name another file")
-    return [checked(record, column) for record in found]
+        for table in tables((place,)):
+            yield from table.records(Told())
+        return
+    name = "standard input" if place == "-" else place
+    for number, raw in enumerate(bytes_in(place).removesuffix(b"\n").split(b"\n"), 1):
+        try:
+            yield Record({"text": raw.decode("utf8").rstrip("\r")}, f"{name}: line {number}")
+        except UnicodeDecodeError:
+            remedy = "convert it, as with iconv -f latin1 -t utf8"
+            bad.add(config.DataError(f"{name}: line {number} is not UTF-8; {remedy}"), number)
+
+
+def filed(place: str, column: str = "text") -> list[Any]:
+    """The lines of a text, none of which may be empty, or the records of what holds records."""
+    found = filed_batch(place, column)
+    if found.bad.why:
+        raise config.DataError(found.bad.why[min(found.bad.why)])
+    return found.records
 
 
 def checked(record: Any, column: str = "text") -> Any:
@@ -61,11 +132,13 @@ def checked(record: Any, column: str = "text") -> Any:
 
 
 @contextmanager
-def loaded(path: str, weights: str = "auto", specials: str = "parse") -> Iterator[Any]:
+def loaded(
+    path: str, weights: str = "auto", dtype: str = "fp32", specials: str = "parse"
+) -> Iterator[Any]:  # fmt: skip
     """The model of a folder; what cannot be asked of it is told with its name."""
-    from regard.generate.opening import load
+    from regard.generate.opening import load_to_answer
 
-    model = load(path, weights=weights, specials=in_specials(specials))
+    model = load_to_answer(path, dtype=dtype, weights=weights, specials=in_specials(specials))
     try:
         yield model
     except config.ConfigError as problem:

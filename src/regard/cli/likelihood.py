@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.given import File, Lines, Model, Texts, brief, loaded, texts, watched
-from regard.cli.output import Specials, as_json, as_rows, with_torch
+from regard.cli.bad_lines import Cut, Skip
+from regard.cli.given import File, Lines, Model, Texts, batch, brief, loaded, watched
+from regard.cli.output import Dtype, Specials, Weights, as_json, as_rows, with_torch
 
 
 def likelihood(
@@ -14,21 +15,33 @@ def likelihood(
     *,
     file: File = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show every token with its log-probability.")] = False,
+    skip: Skip = False,
+    cut: Cut = False,
+    weights: Weights = "auto",
+    dtype: Dtype = "fp32",
     specials: Specials = "parse",
     json: Lines = False,
-) -> None:
+) -> int:
     """Tell how likely texts are: log-probability, and perplexity a token."""
-    records = texts(words, file)
+    given = batch(words, file, skip=skip)
+    said, bad = [record["text"] for record in given.records], given.bad
     with_torch()
     from regard.generate.likelihood import likelihoods
 
-    with loaded(model, specials=specials) as found, watched(len(records)) as told:
-        for one in likelihoods(found, [record["text"] for record in records], told):
-            pieces = [found.speaks.piece(id) for id in one.ids]
-            if json:
-                as_json(whole(one, pieces))
-            else:
-                show(one, pieces, tokens, len(records) > 1)
+    with loaded(model, weights, dtype, specials) as asked, watched(len(said)) as told:
+        found = likelihoods(asked, said, told, names=given.names if given.from_file else None,
+                            refuse=bad.refuse(given.lines), cut=bad.cut(given.lines) if cut else None)  # fmt: skip
+    for line, place in bad.merged(given.lines):
+        if place is None:
+            bad.show(line, json)
+            continue
+        one = found[place]
+        pieces = [asked.speaks.piece(id) for id in one.ids]
+        if json:
+            as_json({**given.line(line), **whole(one, pieces)})
+        else:
+            show(one, pieces, tokens, given.total > 1)
+    return bad.tell(given.total)
 
 
 def whole(one: Any, pieces: list[str]) -> dict[str, Any]:

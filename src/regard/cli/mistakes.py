@@ -17,6 +17,7 @@ import typer
 
 from regard import config
 from regard.config.names import did_you_mean
+from regard.config.synonyms import suggest_word
 from regard.config.terminal import escape_controls
 
 FAILED, USAGE, DATA, INTERRUPTED = 1, 2, 3, 130
@@ -105,10 +106,20 @@ def of_the_words(problem: Any) -> str:
     told = told[:1].lower() + told[1:]
     if hasattr(problem, "possibilities"):  # an option that there is not
         option, known = problem.option_name, [name for each in problem.ctx.command.params for name in each.opts]
-        told = f"no option {option}{did_you_mean(option, known)}".rstrip(";")
+        told = f"no option {option}{here(option, known, problem.ctx) or did_you_mean(option, known)}".rstrip(";")
         if "." in option:
             told += f"; settings are written without dashes, as in {option.lstrip('-')}=value"
     return f"{told}{'' if told.endswith('?') else ';'} {where} --help shows what there is"
+
+
+def here(option: str, known: list[str], context: Any) -> str:
+    """What another library's name is called here: an option, or a setting where the verb takes some."""
+    ours = suggest_word(option, known).removeprefix("here it is ")
+    word, comma, more = ours.partition(",")
+    if f"--{word.replace('_', '-')}" in known:
+        return f"; here it is --{word.replace('_', '-')}{comma}{more}"
+    takes = any(each.name == "overrides" for each in context.command.params)
+    return f"; here it is {ours}=VALUE, without dashes" if takes and "." in ours else ""
 
 
 def is_memory(problem: BaseException) -> bool:

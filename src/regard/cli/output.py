@@ -1,5 +1,6 @@
 """What the verbs have in common: results on stdout for people or for scripts, texts from files and standard input."""
 
+import codecs
 import gc
 import json
 import math
@@ -24,6 +25,9 @@ Overrides = Annotated[
 ]
 Weights = Annotated[
     str, typer.Option(metavar="KIND", help="How a CPU holds the weights: fp32, bf16, int8; auto: fp32, where it pays.")
+]
+Dtype = Annotated[
+    str, typer.Option(metavar="TYPE", help="What the model computes in: fp32, bf16, fp16, fp64; auto: as it is stored.")
 ]
 Specials = Annotated[
     str, typer.Option(metavar="parse|plain", help="Special tokens in a text: parse them, or spell them as plain text.")
@@ -95,14 +99,19 @@ def faint(text: str) -> str:
 def text_in(place: str) -> str:
     """The text of a file, or of standard input ("-"), exactly as it stands there, less a byte-order mark."""
     name = "standard input" if place == "-" else place
-    if not place:
-        raise config.ConfigError("--file: it is empty; name a file, or - for standard input")
     try:
-        return (standard_input().read() if place == "-" else Path(place).read_bytes()).decode("utf-8-sig")
+        return bytes_in(place).decode("utf8")
     except UnicodeDecodeError as problem:
         line = problem.object.count(b"\n", 0, problem.start) + 1
         remedy = "convert it, as with iconv -f latin1 -t utf8"
         raise config.DataError(f"{name}: line {line} is not UTF-8; {remedy}") from None
+
+
+def bytes_in(place: str) -> bytes:
+    """The same in bytes, whatever they spell."""
+    if not place:
+        raise config.ConfigError("--file: it is empty; name a file, or - for standard input")
+    return (standard_input().read() if place == "-" else Path(place).read_bytes()).removeprefix(codecs.BOM_UTF8)
 
 
 def standard_input() -> Any:
@@ -128,10 +137,10 @@ def in_specials(given: str) -> Any:
     return given
 
 
-def with_options_of(cls: Any, about: dict[str, str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options_of(cls: Any, about: dict[str, str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Lets a verb take each setting of `cls` as an option: top_k becomes --top-k. `in_options` checks them."""
 
-    def dressed(verb: Callable[..., None]) -> Callable[..., None]:
+    def dressed(verb: Callable[..., Any]) -> Callable[..., Any]:
         plain = signature(verb)
         taken = [known for known in plain.parameters.values() if known.kind is not Parameter.VAR_KEYWORD]
         for each in fields(cls):

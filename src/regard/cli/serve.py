@@ -10,7 +10,7 @@ import typer
 
 from regard import config
 from regard.cli.mistakes import talk
-from regard.cli.output import Weights, in_options, with_torch
+from regard.cli.output import Dtype, Weights, in_options, with_torch
 
 KEY = "REGARD_API_KEY"
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
@@ -46,14 +46,14 @@ def serve(
         int, typer.Option(help="Bytes of a request at most; while a large one is parsed, others wait.")
     ] = 1 << 20,
     weights: Weights = "auto",
-    dtype: Annotated[str, typer.Option(help="fp32, bf16, fp16, or auto: as the weights are stored.")] = "auto",
+    dtype: Dtype = "fp32",
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, or auto: the fastest there is.")] = "auto",
 ) -> int:  # fmt: skip
     """Serve models over HTTP: OpenAI's routes and some of ours. Each request is a line of JSON on stdout."""
     named = names(checkpoints)
     check_extra()
     with_torch()
-    from regard.generate.opening import load
+    from regard.generate.opening import load_to_answer
     from regard.serve import log
     from regard.serve.app import application
     from regard.serve.server import address, listening
@@ -64,7 +64,7 @@ def serve(
             "specials": specials, "body": body}  # fmt: skip
     settings = in_options(Settings, said | ({} if capacity is None else {"capacity": capacity}), {"keys": "--key"})
     with listening(settings) as found:
-        models = {name: load(path, device=device, dtype=dtype, weights=weights) for name, path in named.items()}
+        models = {name: load_to_answer(path, device, dtype, weights) for name, path in named.items()}
         app = application(models, settings)
         talk(f"{', '.join(named)} at {address(found)}/v1{' with a key' if settings.keys else ''}; Ctrl-C ends it")
         with log.to(sys.stdout):

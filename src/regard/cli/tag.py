@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.given import File, Lines, Model, Texts, brief, loaded, texts, watched
-from regard.cli.output import Specials, as_json, with_torch
+from regard.cli.bad_lines import Skip
+from regard.cli.given import File, Lines, Model, Texts, batch, brief, loaded, watched
+from regard.cli.output import Dtype, Specials, Weights, as_json, with_torch
 
 
 def tag(
@@ -16,27 +17,35 @@ def tag(
         bool, typer.Option("--words", help="Every word with its label, also where words make entities (B-, I-).")
     ] = False,
     file: File = None,
+    skip: Skip = False,
+    weights: Weights = "auto",
+    dtype: Dtype = "fp32",
     specials: Specials = "parse",
     json: Lines = False,
-) -> None:
+) -> int:
     """Tell the names in a text, or what else a model has a label for: words that belong together are one."""
     with_torch()
     from regard.generate.classes import labels
     from regard.generate.tags import entities, tags
 
-    given = texts(words, file)
-    said = [record["text"] for record in given]
-    with loaded(checkpoint, specials=specials) as model, watched(len(given)) as progress:
-        found = tags(model, said, names=[record.where for record in given], progress=progress)
+    given = batch(words, file, skip=skip)
+    said, bad = [record["text"] for record in given.records], given.bad
+    with loaded(checkpoint, weights, dtype, specials) as model, watched(len(said)) as progress:
+        found = tags(model, said, names=given.names, progress=progress, refuse=bad.refuse(given.lines))
     joined = not every and any(name.startswith(("B-", "I-")) for name in labels(model, model.c.head.out))
-    for place, (text, tagged) in enumerate(zip(said, found, strict=True)):
-        told = entities(text, tagged) if joined else tagged
+    for at, (line, place) in enumerate(bad.merged(given.lines)):
+        if place is None:
+            bad.show(line, json)
+            continue
+        told = entities(said[place], found[place]) if joined else found[place]
         if json:
-            as_json({"text": text, "entities" if joined else "words": [each._asdict() for each in told]})
+            tagged = {"entities" if joined else "words": [each._asdict() for each in told]}
+            as_json({**given.line(line), "text": said[place], **tagged})
         else:
-            if len(said) > 1:
-                print(f"{chr(10) if place else ''}{brief(text, 96)}")
+            if given.total > 1:
+                print(f"{chr(10) if at else ''}{brief(said[place], 96)}")
             show(told)
+    return bad.tell(given.total)
 
 
 def show(told: list[Any]) -> None:

@@ -4,21 +4,23 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from regard import config
+from regard.cli.bad_lines import BadLines, Cut, Skip
 from regard.cli.output import (
+    Dtype,
     Json,
     Specials,
     Weights,
     as_json,
+    bytes_in,
     in_options,
     in_specials,
     spoken,
     standard_input,
-    text_in,
     with_torch,
 )
 from regard.config.search import Search
@@ -27,7 +29,13 @@ from regard.zoo.models import TRANSLATOR
 AT_ONCE = 64  # lines of a file; of standard input one at a time, since somebody may be waiting for each
 FEW = 3  # of the tokens looked at, where the screen is too narrow for all
 
-Line = tuple[str, str]  # what to call it, and what stands there
+
+class Line(NamedTuple):
+    """What to call it, its number, and what stands there: nothing where that cannot be read."""
+
+    name: str
+    number: int
+    text: str
 
 
 def translate(
@@ -51,30 +59,47 @@ def translate(
     ] = "",
     align: Annotated[bool, typer.Option("--align", help="Show where each word of the translation comes from.")] = False,
     file: Annotated[str | None, typer.Option(metavar="FILE", help="Translate the lines of a file.")] = None,
+    skip: Skip = False,
+    cut: Cut = False,
     weights: Weights = "auto",
+    dtype: Dtype = "fp32",
     specials: Specials = "parse",
     json: Json = False,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Translate a text, or the lines of a file; from English to French unless another model is named."""
     said = {"beams": beams, "length_penalty": length_penalty, "best": n_best, "new": new}
     given = {name: value for name, value in said.items() if value is not None}
     in_options(Search, given, words={"best": "--n-best"})
     given.pop("new", None)
-    lines, how = asked(words, file), in_specials(specials)
+    bad = BadLines(strict=file is None and words != "-", skip=skip)
+    lines = asked(words, file, bad)
+    how = in_specials(specials)
     with_torch()
-    from regard.generate.opening import load
+    from regard.generate.opening import load_to_answer
     from regard.generate.translate import Translator
 
-    translator, first = loaded(model, lambda path: load(path, weights=weights, specials=how), Translator), True
+    translator = loaded(
+        model, lambda path: load_to_answer(path, dtype=dtype, weights=weights, specials=how), Translator
+    )
+    first, total = True, 0
     for some in portions(lines, 1 if "-" in (words, file) else AT_ONCE):
-        full = [(name, text) for name, text in some if text.strip()]
-        told = iter(translator([prefix + text for _, text in full], given, new, [name for name, _ in full]))
-        for _, text in some:
-            one = next(told) if text.strip() else None
-            seen = translator.model.align(prefix + text, one.ids) if align and one is not None else None
-            as_json(record(text, one, seen)) if json else show(one, seen, n_best > 1, first)
+        full = [each for each in some if each.text.strip()]
+        numbers = [each.number for each in full]
+        told = translator([prefix + each.text for each in full], given, new, [each.name for each in full],
+                          bad.refuse(numbers), bad.cut(numbers) if cut else None)  # fmt: skip
+        found, total = dict(zip(numbers, told, strict=True)), total + len(some)
+        for each in some:
+            one, wrong = found.get(each.number), bad.why.get(each.number)
+            if wrong is not None and skip:
+                continue
+            seen = translator.model.align(prefix + each.text, one.ids) if align and one is not None else None
+            if json:
+                as_json(record(each, one, seen, wrong, not bad.strict))
+            else:
+                show(one, seen, n_best > 1, first)
             first = False
         sys.stdout.flush()
+    return bad.tell(total)
 
 
 def loaded(path: str, load: Any, translator: Any) -> Any:
@@ -89,34 +114,36 @@ def loaded(path: str, load: Any, translator: Any) -> Any:
 # ---------------------------------------------------------------- the texts
 
 
-def asked(words: str | None, file: str | None) -> Iterator[Line]:
+def asked(words: str | None, file: str | None, bad: BadLines) -> Iterator[Line]:
     """The lines to translate, from wherever they come; a text on the command line must say something."""
     if (words is None) == (file is None):
         what = "there is none" if words is None else f"there is --file {file} as well"
         raise config.ConfigError(f"TEXT: {what}; give a text or --file FILE, one of the two")
     if "-" in (words, file):
-        return incoming()
+        return numbered("standard input", standard_input(), bad)
     if file is not None:
-        return numbered(file, text_in(file))
+        return numbered(file, bytes_in(file).removesuffix(b"\n").split(b"\n"), bad)
     if not spoken(words or "", "TEXT").strip():
         raise config.DataError(f"TEXT: {words!r} is empty; give it some words")
-    return numbered("TEXT", words or "")
-
-
-def numbered(name: str, text: str) -> Iterator[Line]:
-    lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
-    return ((name if name == "TEXT" and len(lines) == 1 else f"{name}: line {place}", line)
+    lines = (words or "").removesuffix("\n").split("\n")
+    return (Line(f"TEXT: line {place}" if len(lines) > 1 else "TEXT", place, line.rstrip("\r"))
             for place, line in enumerate(lines, 1))  # fmt: skip
 
 
-def incoming() -> Iterator[Line]:
-    """Lines of standard input, each as soon as it is there."""
-    for place, line in enumerate(standard_input(), 1):
+def numbered(name: str, lines: Iterable[bytes], bad: BadLines) -> Iterator[Line]:
+    """Lines with their numbers, each as soon as it is there."""
+    for place, raw in enumerate(lines, 1):
         try:
-            yield f"standard input: line {place}", line.decode("utf8").rstrip("\r\n")
+            yield Line(f"{name}: line {place}", place, raw.decode("utf8").rstrip("\r\n"))
         except UnicodeDecodeError:
             remedy = "convert it, as with iconv -f latin1 -t utf8"
-            raise config.DataError(f"standard input: line {place} is not UTF-8; {remedy}") from None
+            bad.add(config.DataError(f"{name}: line {place} is not UTF-8; {remedy}"), place)
+            yield Line(f"{name}: line {place}", place, "")
+
+
+def incoming() -> Iterator[tuple[str, str]]:
+    """Lines of standard input with what to call them, each as soon as it is there; a bad one raises."""
+    return ((line.name, line.text) for line in numbered("standard input", standard_input(), BadLines(strict=True)))
 
 
 def portions(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
@@ -127,11 +154,12 @@ def portions(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
 # ---------------------------------------------------------------- what is told
 
 
-def record(text: str, one: Any, seen: Any) -> dict[str, Any]:
-    """One object a line; an empty line has no translations."""
+def record(line: Line, one: Any, seen: Any, wrong: str | None, counted: bool) -> dict[str, Any]:
+    """One object a line; an empty line has no translations, and a bad one says why."""
     every = [] if one is None else [one, *one.others]
     told = [{"text": each.text, "score": each.score, "tokens": len(each.ids), "reason": each.reason} for each in every]
-    made = {"source": text, "text": "" if one is None else one.text, "translations": told}
+    made: dict[str, Any] = {"source": line.text, "text": "" if one is None else one.text, "translations": told}
+    made = ({"line": line.number} if counted else {}) | made | ({} if wrong is None else {"error": wrong})
     if seen is None:
         return made
     weights = [[round(weight, 6) for weight in row] for row in seen.weights.tolist()]

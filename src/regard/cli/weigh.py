@@ -66,8 +66,7 @@ def ours_in(folder: Path | str, dtype: str, device: str) -> Any:
     """Our model in one type of numbers."""
     from regard.generate.opening import load
 
-    model = load(folder, device=device, dtype="fp32" if dtype == "fp64" else dtype)
-    return model.double() if dtype == "fp64" else model
+    return load(folder, device=device, dtype=dtype)
 
 
 def quickest(ask: Any, device: str) -> float:

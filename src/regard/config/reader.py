@@ -22,6 +22,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from regard.config.names import did_you_mean
+from regard.config.synonyms import suggest_word
 
 Config = TypeVar("Config")
 
@@ -170,7 +171,7 @@ def built(cls: Any, given: dict[str, Any], path: str, default: Any, parts: list[
     values = dict(start)
     for name, value in given.items():
         if name not in kinds:
-            raise wrong(joined(path, name), stranger(name, cls, parts))
+            raise wrong(joined(path, name), stranger(name, cls, parts, path))
         values[name] = fitted(kinds[name], value, joined(path, name), start.get(name))
     for name in kinds:
         if name not in values:
@@ -203,13 +204,15 @@ def wrong(path: str, message: str) -> ConfigError:
     return ConfigError(f"{path}: {message}" if path else message)
 
 
-def stranger(name: str, cls: Any, parts: list[Any]) -> str:
+def stranger(name: str, cls: Any, parts: list[Any], path: str = "") -> str:
     """Why a table has no such setting: it is another kind's, or a slip of the pen."""
     for part in parts:
         if name in settings(part):
             theirs, ours = (" or ".join(get_args(settings(one)["kind"])) for one in (part, cls))
             return f"is a setting of kind {theirs!r}, but the kind here is {ours!r}; remove it or change the kind"
     names = list(settings(cls))
+    if ours := suggest_word(str(name), names, path):
+        return ours
     return f"no such setting{did_you_mean(str(name), names)} there are {', '.join(names)}"
 
 

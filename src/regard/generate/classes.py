@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard import config
 from regard.config import ConfigError
-from regard.generate.frames import Reader, called
+from regard.generate.frames import Reader, Refuse, called
 from regard.generate.session import still
 from regard.tasks.losses import asked
 
@@ -65,18 +65,21 @@ def check(model: Any) -> None:
 
 def judgements(
     model: "Transformer", texts: Sequence[str], others: Sequence[str] | None = None, *,
-    names: Sequence[str] | None = None, progress: Callable[[int], object] | None = None,
+    names: Sequence[str] | None = None, progress: Callable[[int], object] | None = None, refuse: Refuse | None = None,
 ) -> list[Any]:  # fmt: skip
-    """For each text, or pair, the probability of every class by name, the likeliest first; or the number."""
+    """For each text, or pair, the probability of every class by name, the likeliest first; or the number.
+
+    A text that cannot be read raises, or is None where `refuse` is told of it.
+    """
     check(model)
     reader, told = Reader.of(model), dict[int, Any]()
-    for places, given in reader.batches(reader.frames(texts, others, names)):
+    for places, given in reader.batches(reader.frames(texts, others, names, refuse)):
         with still(list(model.modules())):
             answers = asked(model, given).float().cpu()
         told |= zip(places, (answer(model, row) for row in answers), strict=True)
         if progress is not None:
             progress(len(told))
-    return [told[place] for place in range(len(texts))]
+    return [told.get(place) for place in range(len(texts))]
 
 
 def answer(model: Any, row: Tensor) -> dict[str, float] | float:  # (out,)

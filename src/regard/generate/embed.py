@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard import config
 from regard.config import ConfigError
-from regard.generate.frames import Reader, called, front
+from regard.generate.frames import Reader, Refuse, called, front
 from regard.generate.mixtures import shown
 from regard.generate.session import still
 
@@ -31,22 +31,24 @@ Some = Iterator[tuple[list[int], Tensor]]  # places, and a vector for each
 
 def embeddings(
     model: Any, things: Sequence[Any], *, raw: bool = False, names: Sequence[str] | None = None,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] | None = None, refuse: Refuse | None = None,
 ) -> Tensor:  # fmt: skip
     """(B, D) in fp32 on the CPU: a vector for each text, and for each picture where the model sees.
 
-    In length 1, unless the folder says otherwise or they are wanted `raw`. `names` are what errors call the things.
+    In length 1, unless the folder says otherwise or they are wanted `raw`. `names` are what errors call the things. A
+    text that cannot be read raises, or has a row of NaN where `refuse` is told of it.
     """
     how, told = way(model), dict[int, Tensor]()
     seen = [place for place, thing in enumerate(things) if pictured(model, thing)]
     read = sorted(set(range(len(things))) - set(seen))
     with still(list(model.modules())):
-        for some in (of_pictures(model, things, seen), of_texts(model, things, read, how, names)):
+        for some in (of_pictures(model, things, seen), of_texts(model, things, read, how, names, refuse)):
             for places, vectors in some:
                 told |= zip(places, vectors.float().cpu(), strict=True)
                 if progress is not None:
                     progress(len(told))
-    found = torch.stack([told[place] for place in range(len(things))]) if things else torch.empty(0, 0)
+    none = torch.full_like(next(iter(told.values())), torch.nan) if told else torch.empty(0)
+    found = torch.stack([told.get(place, none) for place in range(len(things))]) if things else torch.empty(0, 0)
     return F.normalize(found, dim=-1) if how.normal and not raw else found
 
 
@@ -70,7 +72,8 @@ def pictured(model: Any, thing: Any) -> bool:
 
 
 def of_texts(
-    model: Any, things: Sequence[Any], places: list[int], how: "Pooling", names: Sequence[str] | None
+    model: Any, things: Sequence[Any], places: list[int], how: "Pooling", names: Sequence[str] | None,
+    refuse: Refuse | None = None,
 ) -> Some:  # fmt: skip
     if not places:
         return
@@ -78,7 +81,8 @@ def of_texts(
     if isinstance(model.c, config.Towers):
         tower = next(each for each in model.towers if each.c is reader.c)
     told = None if names is None else [names[place] for place in places]
-    frames = reader.frames([how.prompt + worded(model, things[place]) for place in places], names=told)
+    refused = None if refuse is None else lambda at, problem: refuse(places[at], problem)
+    frames = reader.frames([how.prompt + worded(model, things[place]) for place in places], names=told, refuse=refused)
     for rows, given in reader.batches(frames):
         whole = own(tower, given)
         yield [places[row] for row in rows], pooled(*vectors(tower, given), how.place) if whole is None else whole

@@ -6,14 +6,14 @@ Each mask is told by itself, with the others still hidden: p(word | the text wit
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
 from regard import config
 from regard.config import ConfigError, DataError
 from regard.core.masks import mask
-from regard.generate.frames import Reader, named
+from regard.generate.frames import Reader, Refuse, attempts, named
 from regard.generate.session import still
 from regard.tasks.losses import asked
 from regard.text import Framed, Tokenizer
@@ -34,27 +34,31 @@ class Guess(NamedTuple):
 
 def fill(
     model: "Transformer", texts: Sequence[str], best: int = 5, *, names: Sequence[str] | None = None,
-    progress: Callable[[int], object] | None = None,
-) -> list[list[list[Guess]]]:  # fmt: skip
-    """For each text and each mask in it the likeliest words, the best first."""
+    progress: Callable[[int], object] | None = None, refuse: Refuse | None = None,
+) -> list[Any]:  # fmt: skip
+    """For each text and each mask in it the likeliest words, the best first: lists of lists of guesses.
+
+    A text that cannot be read raises, or is None where `refuse` is told of it.
+    """
     check(model, best)
     reader, names = Reader.of(model), names or named(len(texts))
     if (hidden := reader.tokenizer.roles.get("mask")) is None:
         raise DataError("the tokenizer has no mask token, so this model was not trained on hidden words; name one that "
                         "was")  # fmt: skip
     seeing = reader if reader.trained else reader.seeing("mask")
-    frames = [whole(seeing, text, hidden, name) for text, name in zip(texts, names, strict=True)]
-    blanks = [[place for place, id in enumerate(frame.ids) if id == hidden] for frame in frames]
+    given = ((seeing, text, hidden, name) for text, name in zip(texts, names, strict=True))
+    frames = attempts(given, whole, refuse)
+    blanks = [[place for place, id in enumerate(frame.ids if frame else ()) if id == hidden] for frame in frames]
     told: dict[int, list[list[Guess]]] = {}
-    for places, given in reader.batches(frames):
+    for places, batch in reader.batches(frames):
         with still(list(model.modules())):
-            said = asked(model, given)
+            said = asked(model, batch)
         said = said[0] if isinstance(said, tuple) else said
         for row, place in enumerate(places):
             told[place] = [guesses(said[row, at], best, reader.tokenizer) for at in blanks[place]]
         if progress is not None:
             progress(len(told))
-    return [told[place] for place in range(len(texts))]
+    return [told.get(place) for place in range(len(texts))]
 
 
 def check(model: "Transformer", best: int) -> None:

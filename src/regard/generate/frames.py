@@ -7,10 +7,10 @@ there. Texts of like length go together; their places say where the answers belo
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from regard.tasks.specials import Specials
 from regard.tasks.words import pieces
 from regard.text import Framed, Tokenizer
 
+T = TypeVar("T")
+Refuse = Callable[[int, DataError], object]  # is told which text has no answer, and why: then the others have theirs
 ENDLESS = 1 << 20  # tokens: a card that says more means that nobody knows
 
 
@@ -54,13 +56,18 @@ class Reader:
     # ---------------------------------------------------------------- from texts to ids
 
     def frames(
-        self, texts: Sequence[str], others: Sequence[str] | None = None, names: Sequence[str] | None = None
-    ) -> list[Framed]:
-        """Each text, or each pair, with what stands around it; `names` are what errors call them."""
+        self, texts: Sequence[str], others: Sequence[str] | None = None, names: Sequence[str] | None = None,
+        refuse: Refuse | None = None,
+    ) -> list[Framed | None]:  # fmt: skip
+        """Each text, or each pair, with what stands around it; `names` are what errors call them.
+
+        One that cannot be read raises, or is None where `refuse` is told of it.
+        """
         names = names or named(len(texts))
         second: Sequence[str | None] = others or [None] * len(texts)
-        found = [self.frame(*each) for each in zip(texts, second, names, strict=True)]
-        cut = [place for place, frame in enumerate(found) if self.longest is not None and len(frame) > self.longest]
+        found = attempts(zip(texts, second, names, strict=True), self.frame, refuse)
+        cut = [place for place, frame in enumerate(found)
+               if frame is not None and self.longest is not None and len(frame) > self.longest]  # fmt: skip
         for place in cut:
             found[place] = self.laid(texts[place], second[place], self.longest)
         if cut:
@@ -116,10 +123,11 @@ class Reader:
 
     # ---------------------------------------------------------------- from ids to batches
 
-    def batches(self, rows: Sequence[Framed]) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
-        """Places of texts, and what the model is given for them."""
-        for places in batches([len(row) for row in rows], 1):
-            yield places, self.batch([rows[place] for place in places])
+    def batches(self, rows: Sequence[Framed | None]) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+        """Places of texts, and what the model is given for them; None, a text that was refused, is passed over."""
+        known = [(place, row) for place, row in enumerate(rows) if row is not None]
+        for some in batches([len(row) for _, row in known], 1):
+            yield [known[at][0] for at in some], self.batch([known[at][1] for at in some])
 
     def batch(self, rows: Sequence[Framed]) -> dict[str, Tensor]:
         """What forward takes by name. A decoder behind an encoder reads the same once more, one place later."""
@@ -134,6 +142,20 @@ class Reader:
             later = wide.padded([[begin, *row[:-1]] for row in ids], fill)
             given = {"ids": later, "real": real, "source": given["ids"], "source_real": real}
         return {name: table.to(self.device) for name, table in given.items()}
+
+
+def attempts(given: Iterable[tuple[Any, ...]], make: Callable[..., T], refuse: Refuse | None) -> list[T | None]:
+    """What is made of each; where that is a DataError, `refuse` is told and it is None."""
+    made: list[T | None] = []
+    for place, each in enumerate(given):
+        try:
+            made.append(make(*each))
+        except DataError as problem:
+            if refuse is None:
+                raise
+            refuse(place, problem)
+            made.append(None)
+    return made
 
 
 def called(model: Any, ending: str) -> bool:

@@ -50,20 +50,43 @@ class Likelihood:
 
 
 def likelihoods(
-    model: Any, texts: Sequence[str], progress: Callable[[int], object] | None = None
-) -> list[Likelihood]:  # fmt: skip
-    """How likely each text is, token by token, as the model's plain forward says."""
+    model: Any, texts: Sequence[str], progress: Callable[[int], object] | None = None, *,
+    names: Sequence[str] | None = None, refuse: Callable[[int, DataError], object] | None = None,
+    cut: Callable[[int], object] | None = None,
+) -> list[Any]:  # fmt: skip
+    """How likely each text is, token by token, as the model's plain forward says: Likelihoods.
+
+    A text that cannot be read raises, or is None where `refuse` is told of it; one that is too long is cut where `cut`
+    is told of it. `names` are what errors call the texts.
+    """
     check(model)
-    before, told = begins(model), list[Likelihood]()
-    rows = [[*before, *encoded(model, text, f"text {place}: " if len(texts) > 1 else "text: ")]
-            for place, text in enumerate(texts, 1)]  # fmt: skip
-    for text, row in zip(texts, rows, strict=True):
-        if len(row) < max(least(model), 1) + 1:
-            raise DataError(f"text: {text!r} is too short: nothing stands before its only token, so none has a "
-                            "probability; give more of it")  # fmt: skip
-    for text, row, logs in zip(texts, rows, logs_of(model, rows, progress), strict=True):
-        told.append(Likelihood(text=text, ids=tuple(row[len(before) :]), logs=tuple(logs[len(before) :])))
-    return told
+    before, most = begins(model), window(model, model.limits)
+    names = names or ([f"text {place}" for place in range(1, len(texts) + 1)] if len(texts) > 1 else ["text"])
+    rows: dict[int, list[int]] = {}
+    for place, (text, name) in enumerate(zip(texts, names, strict=True)):
+        try:
+            row = [*before, *encoded(model, text, f"{name}: ")]
+            if cut is not None and most is not None and len(row) - 1 > most:
+                cut(place)
+                row = row[: most + 1]
+            rows[place] = scorable(model, row, text, name)
+        except DataError as problem:
+            if refuse is None:
+                raise
+            refuse(place, problem)
+    logs = dict(zip(rows, logs_of(model, list(rows.values()), progress), strict=True))
+    return [Likelihood(text=text, ids=tuple(rows[place][len(before) :]), logs=tuple(logs[place][len(before) :]))
+            if place in rows else None for place, text in enumerate(texts)]  # fmt: skip
+
+
+def scorable(model: Any, row: list[int], text: str, name: str) -> list[int]:
+    """A text in ids, of which at least one has a probability, and which is read at once."""
+    if len(row) < max(least(model), 1) + 1:
+        raise DataError(f"{name}: {text!r} is too short: nothing stands before its only token, so none has a "
+                        "probability; give more of it")  # fmt: skip
+    check_length(model, len(row) - 1, name)
+    check_texts(model, [row])
+    return row
 
 
 def logs_of(
@@ -174,11 +197,11 @@ def check(model: Any) -> None:
         raise DataError("this model has no tokenizer; set model.tokenizer")
 
 
-def check_length(model: Any, longest: int) -> None:
+def check_length(model: Any, longest: int, name: str = "text") -> None:
     most = window(model, model.limits)
     if most is not None and longest > most:
-        raise DataError(f"text: {longest:,} tokens are more than the {most:,} that this model reads at once; give less "
-                        "of it, or `regard evaluate` a long text piece by piece")  # fmt: skip
+        raise DataError(f"{name}: {longest:,} tokens are more than the {most:,} that this model reads at once; give "
+                        "less of it, or `regard evaluate` a long text piece by piece")  # fmt: skip
 
 
 def begins(model: Any) -> list[int]:

@@ -18,6 +18,8 @@ from regard.core import model as core
 from regard.generate.asked import is_search, one_text, sampling, searching, start_once
 from regard.generate.beam import Found, search
 from regard.generate.choosing import Rule
+from regard.generate.hf_inputs import CalledLikeHF
+from regard.generate.layout import Packable
 from regard.generate.limits import Limits, barred
 from regard.generate.manner import PLAIN, Manner
 from regard.generate.session import Session
@@ -38,7 +40,7 @@ if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that n
     from regard.text import Tokenizer
 
 
-class Transformer(Spelt, core.Transformer):
+class Transformer(Spelt, CalledLikeHF, Packable, core.Transformer):
     """A model that can be asked: with its tokenizer, if it has one, and the length it was trained on.
 
     An encoder-decoder may say its target in other tokens than it reads, those of `target_tokenizer`; a target begins
@@ -47,7 +49,6 @@ class Transformer(Spelt, core.Transformer):
 
     def __init__(self, c: config.Transformer) -> None:
         super().__init__(c)
-        self.tokenizer: Tokenizer | None = None
         self.target_tokenizer: Tokenizer | None = None
         self.begin: int | None = None
         self.context: int | None = None
@@ -140,13 +141,15 @@ class Transformer(Spelt, core.Transformer):
         """The likeliest words for each [MASK] in a text, with their probabilities."""
         from regard.generate.fill import fill
 
-        return fill(self, [text], best)[0]
+        found: list[list[Guess]] = fill(self, [text], best)[0]
+        return found
 
     def answer(self, question: str, context: str) -> "Span":
         """The part of the context that answers a question; empty where there is none."""
         from regard.generate.spans import answers
 
-        return answers(self, [(question, context)])[0]
+        found: Span = answers(self, [(question, context)])[0]
+        return found
 
     def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Any]:
         """For each text, or pair, the probability of every class by name, the likeliest first; or a number."""
@@ -171,7 +174,8 @@ class Transformer(Spelt, core.Transformer):
         """Every word of a text with its label."""
         from regard.generate.tags import tags
 
-        return tags(self, [text])[0]
+        found: list[Tagged] = tags(self, [text])[0]
+        return found
 
     def caption(self, pictures: Sequence[Any], **settings: Any) -> list[str]:
         """The text that goes with each picture, by beam search; or drawn, where there is a temperature."""

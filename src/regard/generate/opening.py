@@ -7,30 +7,34 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard import config, lora
+from regard.generate.dtypes import ALIASES, DTYPES, parse_dtype
+from regard.generate.layout import Layout, pack
 from regard.generate.manner import read as manner_in
 from regard.generate.model import Transformer, build
+from regard.generate.quick import is_large, quicken
 from regard.generate.towers import Towers
+from regard.native.held import KINDS
 from regard.undrawn import Undrawn
 from regard.zoo.models import packaged
 
 if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that needs them
     from regard.hub.folder import Folder
 
-TYPES = ("auto", "fp32", "bf16", "fp16")
-
 
 def load(
-    path: str | Path, device: str = "auto", dtype: str = "auto", adapter: str | Path | None = None,
-    *, weights: str | None = None, specials: config.Specials | None = None,
+    path: str | Path, device: str = "auto", dtype: str | torch.dtype = "fp32", adapter: str | Path | None = None,
+    *, weights: str | None = "auto", specials: config.Specials | None = None,
 ) -> Any:  # fmt: skip
     """The model in a run, a checkpoint, a Hugging Face folder or id, with its tokenizer, ready to be asked.
 
-    Models that come with the package have names: "en-fr" translates. `dtype` is what its numbers are held in: fp32,
-    bf16, fp16, or auto, as they are stored; half precision (fp16) is read into fp32 unless it is asked for.
+    Models that come with the package have names: "en-fr" translates. `dtype` is the type that it is held in, computes
+    in and is saved in: fp32 unless another is given, whatever it was trained or stored in; bf16, fp16, fp64, or one of
+    torch's types; "auto" is the type that is stored, and then what is saved unchanged is the same to the byte.
     It wears the `adapter` in a folder, if one is named; a folder that holds an adapter alone stands for the model that
     it was trained on, wearing it.
-    Who will only be asked, and on the CPU, may have its `weights` laid out for speed: fp32, bf16 or int8, or auto,
-    which is fp32 where a model is large enough for it to matter (`regard.generate.quick`).
+    On a CPU `weights` selects a packed layout: "auto" keeps the parameters plain and lets the verbs use a packed copy
+    in fp32 where that pays (`regard.generate.layout`); fp32, bf16 or int8 hold the weights packed and nothing else, so
+    the model can be asked and neither trained nor saved (`regard.generate.quick`); "plain" packs nothing.
     `specials` says what special tokens in a text become: themselves ("parse", as `transformers` has it and so unless
     said), or text like any other ("plain").
     """
@@ -40,9 +44,14 @@ def load(
     if adapter is None and (base := adapting.base_of(path)) is not None:
         path, adapter = base, path
     worn = None if adapter is None else adapting.read(adapter)
-    where, found = place(device), held(folder.read(packaged(path) or path), dtype)
-    model = hollow(found)
-    folder.fill(model.half() if dtype == "fp16" else model, found, where)
+    asked, where = parse_dtype(dtype), place(device)
+    if weights not in (None, "auto", "plain", *KINDS):
+        raise config.ConfigError(f"weights: no {weights!r}; there are auto, plain, {', '.join(KINDS)}")
+    stored = folder.read(packaged(path) or path)
+    kind = stored_dtype(stored) if asked is None else asked
+    found = held(stored, kind, as_stored=asked is None)
+    model = hollow(found).to(kind)  # no numbers yet: each tensor is read into the type that it stays in
+    folder.fill(model, found, where)
     model.context, model.begin, model.task, model.origin = found.context, found.begin, found.task, found
     model.tokenizer = folder.tokenizer_of(found)
     model.target_tokenizer = None if found.target_path is None else Tokenizer.load(found.target_path)
@@ -50,7 +59,20 @@ def load(
     model.manner = manner_in(found.path, found.said)
     model.to(where).eval()
     model = model if worn is None else adapting.wear(model, worn)
-    return model if weights is None else laid_out(model, weights)
+    if weights == "auto":
+        model.layout = Layout() if where.type == "cpu" and is_large(model) else None
+    elif weights not in (None, "plain"):
+        lora.merge(model)
+        quicken(model, weights)
+    return model
+
+
+def load_to_answer(
+    path: str | Path, device: str = "auto", dtype: str = "fp32", weights: str = "auto",
+    specials: config.Specials | None = None,
+) -> Any:  # fmt: skip
+    """`load` for a process that only answers: where packed weights pay, they are the only ones it holds."""
+    return pack(load(path, device, dtype, weights=weights, specials=specials))
 
 
 def read_specials(model: Any, specials: config.Specials | None) -> None:
@@ -60,24 +82,24 @@ def read_specials(model: Any, specials: config.Specials | None) -> None:
             setattr(model, name, known.with_specials(specials))
 
 
-def laid_out(model: Any, weights: str) -> Any:
-    from regard.generate.quick import quicken, worth
+def held(found: "Folder", kind: torch.dtype, as_stored: bool) -> "Folder":
+    """The folder, with its model in a type; unless that is the stored one, what is saved is in this type as well.
 
-    if weights != "auto" or worth(model):
-        lora.merge(model)
-        quicken(model, "fp32" if weights == "auto" else weights)
-    return model
-
-
-def held(found: "Folder", dtype: str) -> "Folder":
-    """The folder, with its model in another precision; what is asked for is also what is saved."""
+    Autocast ("mixed") is how a model was trained, and never how it is asked.
+    """
     from regard.hub.families.table import precise
 
-    if dtype not in TYPES:
-        raise config.ConfigError(f"dtype: no {dtype!r}; there are {', '.join(TYPES)}")
-    if dtype == "auto":
-        return found
-    return replace(found, config=precise(found.config, "bf16" if dtype == "bf16" else "fp32"), types={})
+    c = precise(found.config, "bf16" if kind == torch.bfloat16 else "fp32")
+    return replace(found, config=c, types=found.types if as_stored else {})
+
+
+def stored_dtype(found: "Folder") -> torch.dtype:
+    """The type of a folder's weights: as its config.json says, or as its tensors have it where they agree."""
+    name = str(found.said.get("dtype") or found.said.get("torch_dtype")).removeprefix("torch.")
+    if name in ALIASES:
+        return DTYPES[ALIASES[name]]
+    kinds = set(found.types.values())
+    return kinds.pop() if len(kinds) == 1 and kinds <= set(DTYPES.values()) else torch.float32
 
 
 def hollow(found: "Folder") -> Transformer | Towers:

@@ -14,7 +14,7 @@ of its own and slides when it is full itself. Rows that have ended are carried a
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from pathlib import Path
 from secrets import randbits
@@ -273,12 +273,16 @@ def padded(texts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor
 
 @contextmanager
 def still(modules: list[nn.Module]) -> Iterator[None]:
-    """No dropout and no gradients, for one step: between steps the model may be trained, and is as it was."""
+    """No dropout and no gradients, for one step: between steps the model may be trained, and is as it was.
+
+    A model that is not being trained multiplies by the packed copy of its weights, if it has one (`Layout`).
+    """
+    layout = None if modules[0].training else vars(modules[0]).get("layout")
     training = [vars(module) for module in modules if module.training]
     for each in training:  # set the plain way, nn.Module looks each time whether it may be a parameter
         each["training"] = False
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), nullcontext() if layout is None else layout.used(modules):
             yield
     finally:
         for each in training:

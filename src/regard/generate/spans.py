@@ -14,7 +14,7 @@ import torch
 from regard import config
 from regard.config import ConfigError, DataError
 from regard.data import Record
-from regard.generate.frames import Reader, called
+from regard.generate.frames import Reader, Refuse, attempts, called
 from regard.generate.session import still
 from regard.generate.translate import batches
 from regard.tasks.answer import Answer
@@ -46,23 +46,27 @@ class Best(NamedTuple):
 
 def answers(
     model: "Transformer", asked: Sequence[tuple[str, str]], *, names: Sequence[str] | None = None,
-    progress: Callable[[int], object] | None = None,
-) -> list[Span]:  # fmt: skip
-    """The answer to each question in its context."""
+    progress: Callable[[int], object] | None = None, refuse: Refuse | None = None,
+) -> list[Any]:  # fmt: skip
+    """The answer to each question in its context, a Span; None for a question that `refuse` was told of."""
     task, names = objective(model), names or [""] * len(asked)
     assert model.tokenizer is not None
-    windows, owners = [], []
-    for place, ((question, context), name) in enumerate(zip(asked, names, strict=True)):
-        made = task.windows(record(task.c, question, context, name), model.tokenizer)
-        windows += made
-        owners += [place] * len(made)
+    tokenizer, windows, owners = model.tokenizer, list[dict[str, Any]](), list[int]()
+
+    def cut(question: str, context: str, name: str) -> list[dict[str, Any]]:
+        return task.windows(record(task.c, question, context, name), tokenizer)
+
+    given = ((*each, name) for each, name in zip(asked, names, strict=True))
+    for place, made in enumerate(attempts(given, cut, refuse)):
+        windows += made or []
+        owners += [place] * len(made or [])
     best: dict[int, Best] = {}
     for rows in batches([len(window["ids"]) for window in windows], 1):
         for row, found in zip(rows, judged(model, task, [windows[row] for row in rows]), strict=True):
             best[owners[row]] = max(best.get(owners[row], found), found)
         if progress is not None:
             progress(len(best))
-    return [span(best[place], context) for place, (_, context) in enumerate(asked)]
+    return [span(best[place], context) if place in best else None for place, (_, context) in enumerate(asked)]
 
 
 def objective(model: "Transformer") -> Answer:

@@ -13,11 +13,8 @@ import torch
 
 from regard.config import ConfigError, DataError
 from regard.config.names import did_you_mean
+from regard.generate.dtypes import parse_dtype
 from regard.zoo.models import packaged
-
-TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-WORDS = {"auto": "auto"} | {str(kind).removeprefix("torch."): word for kind, word in TYPES.items()}
-WORDS |= {word: word for word in TYPES.values()}
 
 # Keywords with the one value that changes nothing here, and why there is no other.
 SETTLED: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -65,7 +62,8 @@ def from_pretrained(name: str | Path, **given: Any) -> Any:
         raise ConfigError("torch_dtype: dtype is given as well; keep one of the two")
     key = "torch_dtype" if "torch_dtype" in given else "dtype"
     where = place(name, given.get("revision"), given.get("local_files_only"))
-    return load(where, device=device(given.get("device_map")), dtype=dtype(key, given.get(key)))
+    kind = parse_dtype("fp32" if given.get(key) is None else given[key], key)
+    return load(where, device=device(given.get("device_map")), dtype=kind or "auto")
 
 
 def place(name: str | Path, revision: str | None, local: bool | None) -> str | Path:
@@ -90,14 +88,6 @@ def settled(given: dict[str, Any], known: tuple[str, ...], verb: str) -> None:
         if word in SETTLED and not any(value is one for one in SETTLED[word][0]):
             said = word if word == "token" else f"{word}={value!r}"  # a secret stays one
             raise ConfigError(f"{verb}: {said} is refused: {SETTLED[word][1]}")
-
-
-def dtype(key: str, said: Any) -> str:
-    """Our word for a type; as the weights are stored unless said."""
-    word = TYPES.get(said) if isinstance(said, torch.dtype) else WORDS.get("auto" if said is None else str(said))
-    if word is None:
-        raise ConfigError(f"{key}: no {said!r}; there are {', '.join(WORDS)}, and the same of torch")
-    return word
 
 
 def device(said: Any) -> str:

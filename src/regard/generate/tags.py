@@ -9,7 +9,7 @@ A text longer than the model reads at once is read in parts that overlap; a piec
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from regard import config
 from regard.config import ConfigError
 from regard.generate.classes import labels
-from regard.generate.frames import Reader, called
+from regard.generate.frames import Reader, Refuse, attempts, called
 from regard.generate.session import still
 from regard.tasks.losses import asked
 from regard.tasks.words import Joints
@@ -39,16 +39,17 @@ class Tagged(NamedTuple):
 
 def tags(
     model: "Transformer", texts: Sequence[str], *, names: Sequence[str] | None = None,
-    progress: Callable[[int], object] | None = None,
-) -> list[list[Tagged]]:  # fmt: skip
-    """The words of each text with their labels."""
+    progress: Callable[[int], object] | None = None, refuse: Refuse | None = None,
+) -> list[Any]:  # fmt: skip
+    """The words of each text with their labels, lists of Tagged; None for a text that `refuse` was told of."""
     check(model)
     reader, head = Reader.of(model), model.c.head
     joints, classes = Joints.of(reader.tokenizer), labels(model, head.out)  # type: ignore[union-attr, arg-type]
     names = names or ["text"] * len(texts)
-    frames = [reader.frame(text, name=name) for text, name in zip(texts, names, strict=True)]
-    parts = [(place, part) for place, frame in enumerate(frames) for part in stretches(frame, reader.longest)]
-    shares = [torch.zeros(len(frame), len(classes)) for frame in frames]
+    frames = attempts(((text, None, name) for text, name in zip(texts, names, strict=True)), reader.frame, refuse)
+    parts = [(place, part) for place, frame in enumerate(frames) if frame is not None
+             for part in stretches(frame, reader.longest)]  # fmt: skip
+    shares = [torch.zeros(len(frame or ()), len(classes)) for frame in frames]
     done: set[int] = set()
     for rows, given in reader.batches([part.frame for _, part in parts]):
         with still(list(model.modules())):
@@ -60,7 +61,7 @@ def tags(
         if progress is not None:
             progress(len(done))
     found = zip(texts, frames, shares, strict=True)
-    return [list(words(text, frame, share, joints, classes)) for text, frame, share in found]
+    return [None if frame is None else list(words(text, frame, share, joints, classes)) for text, frame, share in found]
 
 
 def check(model: "Transformer") -> None:

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from regard import config, heads
 from regard.config import ConfigError, DataError
+from regard.generate.hf_inputs import TowersCalledLikeHF
+from regard.generate.layout import Packable
 from regard.generate.session import still
 from regard.generate.spelling import Spelt
 
@@ -23,12 +25,11 @@ if TYPE_CHECKING:  # tokenizers are loaded with the first model that needs them
 WRITING = ("generate", "stream", "complete", "translate", "translations", "align", "caption", "paint", "session")
 
 
-class Towers(Spelt, heads.Towers):
+class Towers(Spelt, TowersCalledLikeHF, Packable, heads.Towers):
     """Two towers, of which the first sees and the second reads, with the tokenizer of the second."""
 
     def __init__(self, c: config.Towers) -> None:
         super().__init__(c)
-        self.tokenizer: Tokenizer | None = None
         self.target_tokenizer: Tokenizer | None = None
         self.begin: int | None = None
         self.context: int | None = None

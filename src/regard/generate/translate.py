@@ -8,6 +8,7 @@ What a text becomes does not depend on the texts beside it.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,18 +48,30 @@ class Translator:
 
     def __call__(
         self, texts: Sequence[str], settings: dict[str, Any], new: int | None = None,
-        names: Sequence[str] | None = None, *, check: Callable[[], None] | None = None,
-    ) -> list[Completion]:  # fmt: skip
-        """The best translation of each text, the others in it. `names` are what errors call the texts; `check` is
-        called at each step of the search, and ends it if it raises."""
+        names: Sequence[str] | None = None, refuse: Callable[[int, config.DataError], object] | None = None,
+        cut: Callable[[int], object] | None = None, *, check: Callable[[], None] | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """The best translation of each text, the others in it: Completions. `names` are what errors call the texts.
+
+        A text that cannot be read raises, or is None where `refuse` is told of it; one that is too long is cut where
+        `cut` is told of it. `check` is called at each step of the search, and ends it if it raises.
+        """
         c = searching(self.usual(settings, new) | settings | ({} if new is None else {"new": new}), self.speaks)
         names = names or (["text"] if len(texts) == 1 else [f"text {place}" for place in range(1, len(texts) + 1)])
-        sources = [self.source(text, name) for text, name in zip(texts, names, strict=True)]
-        told: dict[int, Completion] = {}
-        for rows in batches([len(source) for source in sources], c.beams):
+        sources: dict[int, list[int]] = {}
+        for place, (text, name) in enumerate(zip(texts, names, strict=True)):
+            try:
+                sources[place] = self.source(text, name, None if cut is None else partial(cut, place))
+            except config.DataError as problem:
+                if refuse is None:
+                    raise
+                refuse(place, problem)
+        known, told = list(sources), dict[int, Completion]()
+        for some in batches([len(source) for source in sources.values()], c.beams):
+            rows = [known[at] for at in some]
             made = self.batch([texts[row] for row in rows], [sources[row] for row in rows], c, new, check)
             told |= zip(rows, made, strict=True)
-        return [told[row] for row in range(len(texts))]
+        return [told.get(row) for row in range(len(texts))]
 
     def usual(self, settings: dict[str, Any], new: int | None) -> dict[str, Any]:
         """What is searched for unless said: as the folder has it."""
@@ -71,10 +84,13 @@ class Translator:
             usual["beams"] = settings["best"]
         return usual
 
-    def source(self, text: str, name: str = "text") -> list[int]:
-        """A text in ids, with what stands around a source."""
+    def source(self, text: str, name: str = "text", cut: Callable[[], object] | None = None) -> list[int]:
+        """A text in ids, with what stands around a source; `cut` is told if not all of it fits."""
         ids = self.ids(text, name)
         whole = [*self.task.opening, *ids, *self.task.closing]
+        if cut is not None and self.longest is not None and (over := len(whole) - self.longest) > 0:
+            cut()
+            whole = [*self.task.opening, *ids[:-over], *self.task.closing]
         if self.longest is not None and len(whole) > self.longest:
             room = self.longest - (len(whole) - len(ids))
             raise config.DataError(f"{name}: {len(ids)} tokens are more than the {room} that this model reads at once; "

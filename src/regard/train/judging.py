@@ -8,7 +8,7 @@ themselves, or records (.jsonl, .csv, ...), all of which are asked.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from regard.data import Record, Tally, chance, tables
 from regard.data.packing import format_of
 from regard.data.sources import RECORDS, TEXTS
 from regard.generate import classes
+from regard.generate.frames import attempts
 from regard.generate.model import Transformer
 from regard.generate.session import still
 from regard.inputs.senses import sense
@@ -37,11 +38,29 @@ def named(thing: str) -> bool:
     return " " not in thing.strip() and format_of(thing) in (*RECORDS, *TEXTS)
 
 
+class Heard(Tally):
+    """Passes over records that cannot be read, and tells of each."""
+
+    def __init__(self, refuse: Callable[[DataError], object]) -> None:
+        super().__init__("skip")
+        self.refuse = refuse
+
+    def bad(self, problem: DataError) -> None:
+        self.refuse(problem)
+
+
+def worded(record: Record, columns: Sequence[str]) -> list[str]:
+    return [records.text(record, column) for column in columns]
+
+
 class Judge:
     """A model that tells classes, or gives numbers; `name` is what to call it."""
 
-    def __init__(self, model: Transformer, name: str = "the model") -> None:
+    def __init__(
+        self, model: Transformer, name: str = "the model", refuse: Callable[[DataError], object] | None = None
+    ) -> None:
         self.model, self.name, self.textual = model, name, reads_text(model)
+        self.refuse = refuse  # is told of each text without an answer; unless there is one, the first raises
         try:
             classes.check(model)
         except ConfigError as problem:
@@ -65,8 +84,9 @@ class Judge:
         rows = (row for thing in things for row in self.rows(thing))
         while some := list(islice(rows, AT_ONCE if self.textual else TOGETHER)):
             said = self.read(some) if self.textual else self.seen(some)
-            for (name, _), answer in zip(some, said, strict=True):
-                yield {"of": name, **self.told(answer, top)}
+            for (name, record), answer in zip(some, said, strict=True):
+                if answer is not None:
+                    yield {"of": name, **self.told(answer, top), **({"where": record.where} if self.refuse else {})}
 
     def rows(self, thing: str) -> Iterator[tuple[str, Record]]:
         """What a text or a file holds to be asked, by name."""
@@ -78,7 +98,7 @@ class Judge:
         if self.textual and not os.path.isfile(thing) and not named(thing):
             return [self.spoken(thing, column)]
         found = tables((thing,), config.Data(column=column) if self.textual else None)
-        return (record for table in found for record in table.records(Tally()))
+        return (record for table in found for record in table.records(Heard(self.refuse) if self.refuse else Tally()))
 
     def spoken(self, text: str, column: str) -> Record:
         """A text, or two with a tab between for a model that reads pairs."""
@@ -99,12 +119,19 @@ class Judge:
         told: dict[int, Any] = {}
         for paired in (True, False):
             places = [place for place, (_, record) in enumerate(rows) if self.has_pair(record) == paired]
-            given = [rows[place][1] for place in places]
-            texts = [records.text(record, self.c.text) for record in given]  # type: ignore[union-attr]
-            others = [records.text(record, self.pair or PAIR) for record in given] if paired else None
-            said = classes.judgements(self.model, texts, others, names=[each.where for each in given])
-            told |= zip(places, said, strict=True)
-        return [told[place] for place in range(len(rows))]
+            columns = (self.c.text, self.pair or PAIR) if paired else (self.c.text,)  # type: ignore[union-attr]
+            refuse = None if self.refuse is None else self.pass_over
+            said = attempts(((rows[place][1], columns) for place in places), worded, refuse)
+            known = [(place, texts) for place, texts in zip(places, said, strict=True) if texts is not None]
+            texts, others = [each[0] for _, each in known], [each[-1] for _, each in known] if paired else None
+            names = [rows[place][1].where for place, _ in known]
+            found = classes.judgements(self.model, texts, others, names=names, refuse=refuse)
+            told |= zip([place for place, _ in known], found, strict=True)
+        return [told.get(place) for place in range(len(rows))]
+
+    def pass_over(self, place: int, problem: DataError) -> None:
+        assert self.refuse is not None
+        self.refuse(problem)
 
     def has_pair(self, record: Record) -> bool:
         return self.pair is not None and (self.model.task is not None or self.pair in record)

@@ -11,6 +11,7 @@ from typing import Any
 
 from regard import config
 from regard.config.names import did_you_mean
+from regard.config.synonyms import suggest_word
 
 # A short word for a setting that everybody changes, and the paths it stands for.
 SHORT = {
@@ -130,6 +131,8 @@ def spelt(given: dict[str, Any], path: str, encoder: bool = False) -> dict[str, 
     for word, value in given.items():
         if word not in known:
             where = f"{path}.{word}" if path else word
+            if ours := suggest_word(str(word), known, path):
+                raise config.ConfigError(f"{where}: {ours}")
             near = did_you_mean(str(word), known)
             raise config.ConfigError(f"{where}: no such setting{near} there are {', '.join(known)}")
         if word not in SHORT:

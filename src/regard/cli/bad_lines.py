@@ -1,0 +1,85 @@
+"""Lines of a batch that have no answer: the others are answered, and these are named.
+
+    by default    each bad line is named on stderr, the first few with the reason; its place in the output is empty, and
+                  the exit code is 3
+    --skip        bad lines are left out of the output and counted; the exit code is 0
+    --cut         a text that is too long is cut where the model stops reading, and counted
+
+A line is bad if it is empty, not UTF-8, not a JSON object in a file of such, or if the model cannot read it.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from regard import config
+from regard.cli.mistakes import DATA, talk
+from regard.cli.output import as_json
+
+SHOWN = 5  # of the bad lines
+NUMBER = re.compile(r": line (\d+)\b|:(\d+)(?=:|$)")
+
+Skip = Annotated[bool, typer.Option("--skip", help="Leave out lines of a file that are bad, and count them.")]
+Cut = Annotated[bool, typer.Option("--cut", help="Cut texts that are longer than the model reads at once, and count.")]
+
+
+class BadLines:
+    """The bad lines of one batch, by number; `strict` raises the first one, as for texts on the command line."""
+
+    def __init__(self, strict: bool, skip: bool = False) -> None:
+        if strict and skip:
+            raise config.ConfigError("--skip: it is for the lines of a file; give --file FILE, or leave it out")
+        self.strict, self.skip = strict, skip
+        self.why: dict[int, str] = {}
+        self.cuts: list[int] = []
+
+    def add(self, problem: config.DataError, line: int | None = None) -> None:
+        """A line that has no answer; its number is in the sentence unless it is given."""
+        if self.strict:
+            raise problem
+        number = line if line is not None else line_in(str(problem))
+        if number is None:
+            raise problem
+        self.why[number] = str(problem)
+
+    def refuse(self, lines: Sequence[int]) -> Any:
+        """What a batch of these lines calls for a text without an answer; nobody where the first one raises."""
+        return None if self.strict else lambda place, problem: self.add(problem, lines[place])
+
+    def cut(self, lines: Sequence[int]) -> Any:
+        return lambda place: self.cuts.append(lines[place])
+
+    def merged(self, lines: Sequence[int]) -> Iterator[tuple[int, int | None]]:
+        """Every line in order, with the place of its answer, or None where it is bad; without those with --skip."""
+        places = {line: place for place, line in enumerate(lines) if line not in self.why}
+        for line in sorted(places.keys() | ({} if self.skip else self.why).keys()):
+            yield line, places.get(line)
+
+    def show(self, line: int, json: bool) -> None:
+        """The place of a bad line in the output."""
+        as_json({"line": line, "error": self.why[line]}) if json else print()
+
+    def tell(self, total: int) -> int:
+        """Say what was bad; the exit code. `total` counts all lines."""
+        if self.cuts:
+            many = "1 text was" if len(self.cuts) == 1 else f"{len(self.cuts):,} texts were"
+            talk(f"{many} cut to what the model reads at once, the first in line {self.cuts[0]}")
+        if not self.why:
+            return 0
+        first = [self.why[line] for line in sorted(self.why)]
+        if self.skip and len(first) < total:
+            talk(f"{len(first):,} of {total:,} lines were skipped, the first: {first[0]}")
+            return 0
+        for each in first[:SHOWN]:
+            talk(each)
+        if len(first) > SHOWN:
+            talk(f"and {len(first) - SHOWN:,} more of {total:,} lines")
+        return DATA
+
+
+def line_in(sentence: str) -> int | None:
+    """The number of the line that a sentence names: "texts.txt: line 3: ..." or "texts.jsonl:3: ..."."""
+    found = NUMBER.search(sentence)
+    return None if found is None else int(found[1] or found[2])

@@ -1,0 +1,24 @@
+"""Names of the floating-point types that a model is loaded in: torch's own types, and what people call them."""
+
+from typing import Any
+
+import torch
+
+from regard.config import ConfigError
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+ALIASES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float64": "fp64",
+           "double": "fp64"}  # fmt: skip
+WORDS = ("auto", *DTYPES, *ALIASES)
+
+
+def parse_dtype(said: Any, key: str = "dtype") -> torch.dtype | None:
+    """The torch type that a type or a name means; None for "auto", as the weights are stored."""
+    if isinstance(said, torch.dtype) and said in DTYPES.values():
+        return said
+    name = said.removeprefix("torch.").lower() if isinstance(said, str) else ""
+    if name == "auto":
+        return None
+    if (name := ALIASES.get(name, name)) in DTYPES:
+        return DTYPES[name]
+    raise ConfigError(f"{key}: no {said!r}; there are {', '.join(WORDS)}, and the same of torch")
