@@ -160,6 +160,7 @@ def test_a_traceback_on_request(typed, monkeypatch):
 def test_lines_of_training(monkeypatch):
     class Run:
         seconds = progress = 0.0
+        step = 0
 
     err = Terminal()
     monkeypatch.setattr(sys, "stderr", err)

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from train.made import V, model
 
+from regard.config import DataError
 from regard.data import Shards, blocks
 from regard.train import Score, evaluate
 
@@ -70,7 +71,7 @@ def test_the_model_is_evaluated_without_dropout_and_stays_in_its_mode(training):
 def test_the_mode_comes_back_also_after_a_failure():
     made = model().train()
 
-    with pytest.raises(IndexError):
+    with pytest.raises(DataError, match=f"{V} is outside the model's vocabulary"):
         evaluate(made, [torch.full((1, 4), V)])
     assert made.training
 

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from regard.config import DataError
 from regard.config.names import did_you_mean
-from regard.core.model import FRONTS
 
 if TYPE_CHECKING:  # tokenizers are loaded with the first model that needs them
     from regard.text import Tokenizer
@@ -109,7 +108,9 @@ class CalledLikeHF(HFInputs):
     def check_names(self, found: dict[str, Any], table: dict[str, str]) -> None:
         """Refuse what the front end does not take."""
         front: Any = type(self.embed)
-        known = [*OWN, *front_inputs(front)]
+        if (taken := front_inputs(front)) is None:
+            return
+        known = [*OWN, *taken]
         if (strange := next((name for name in found if name not in known), None)) is not None:
             near = did_you_mean(strange, [*known, *table])
             raise TypeError(f"no input {strange!r} for this model{near} there are {', '.join(known)}, and of "
@@ -147,17 +148,13 @@ class TowersCalledLikeHF(HFInputs):
 
 
 @cache
-def front_inputs(kind: Any) -> tuple[str, ...]:
-    """What a front end takes by name; all that any of them takes where it hands on whatever it is given."""
-    names = keywords(kind)
-    if any(each.kind is Parameter.VAR_KEYWORD for each in signature(kind.forward).parameters.values()):
-        names |= {name for other in FRONTS.values() if isinstance(other, type) for name in keywords(other)}
-    return tuple(sorted(names))
-
-
-def keywords(kind: Any) -> set[str]:
-    found = signature(kind.forward).parameters.values()
-    return {each.name for each in found if each.kind is Parameter.KEYWORD_ONLY} - {"watch", "start"}
+def front_inputs(kind: Any) -> tuple[str, ...] | None:
+    """What a front end takes by name; None where it takes whatever it is given, and refuses by itself."""
+    _, _, *found = signature(kind.forward).parameters.values()  # after self, and what is read
+    if any(each.kind is Parameter.VAR_KEYWORD for each in found):
+        return None
+    named = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(sorted({each.name for each in found if each.kind in named} - {"watch", "start"}))
 
 
 def check_unused(name: str, value: Any) -> None:

@@ -30,7 +30,7 @@ def add_template(
     inner, template = copy.deepcopy(tokenizer.inner), processors.TemplateProcessing(one, two, named)
     known = inner.post_processor  # a byte-level one trims the offsets of tokens, and goes on doing so
     inner.post_processor = template if known is None else processors.Sequence([known, template])
-    return Tokenizer(inner, tokenizer.card)
+    return Tokenizer(inner, tokenizer.card, "parse" if tokenizer.parses_specials else "plain")
 
 
 def text_without_template(tokenizer: Tokenizer) -> str:
