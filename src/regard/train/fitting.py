@@ -302,14 +302,14 @@ class Fitting:
         if wrong := run.ranks.told(lambda: hub.verify(path)):
             self.display.say(f"{wrong}; so the best that is left is the last step")
             return None
-        here = run.step, run.seconds, run.ended
+        here = run.step, run.seconds, run.ended, run.compile_seconds
         checkpoint.load(run, path)
         try:
             assert run.validation is not None
             with run.average.worn() if run.average is not None else nullcontext():
                 return best["step"], self.ask(run.validation, None, whole=True)
         finally:
-            run.step, run.seconds, run.ended = here
+            run.step, run.seconds, run.ended, run.compile_seconds = here
 
     def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
         """What is left out here, resuming does again."""

@@ -30,7 +30,7 @@ from regard.train.reading import sizes
 from regard.train.run import Run, inner
 
 WORTH = 200  # steps from which compiling pays; it takes about as long as a hundred of them
-SLOWER = 1.5  # times as long takes a small model's step on a CPU as written (bench/results/cpus.csv)
+SLOWER = 1.5  # times: 1.1 to 1.4 on CPUs (bench/results/cpus.csv)
 LONG = 10.0  # minutes from which the fastest code pays
 Parts = Sequence[Mapping[str, Part]]  # of each micro-batch: how often each thing is asked in the whole step
 Way = Callable[[list[Any], Parts], tuple[Tensor, Tensor, Tensor]]
@@ -147,7 +147,7 @@ class Advance:
         if isinstance(self.way, Captured) and self.way.calls > 1:
             self.notice(f"not captured as one graph, and slower without: {why}")
         else:
-            self.notice(f"not compiled, so a step takes about {SLOWER} times as long: {why}")
+            self.notice(f"not compiled, so a step of a small model takes up to {SLOWER} times as long: {why}")
             self.as_written()
         self.way, self.settled = self.step, True
 
