@@ -44,7 +44,7 @@ def train(
         raise config.ConfigError(f"{recipe}: a setting stands where the recipe should; name the recipe before it")
     said = zoo.read_recipe(recipe, changes)
     for line in zoo.describe_kind_changes(recipe, changes) if not quiet else ():
-        talk(line)
+        talk(f"note: {line}")
     if dry_run:
         from regard.cli.dry import dry
 
