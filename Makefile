@@ -10,6 +10,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 # Two workers of one thread each: the number of threads changes the bits of a run on the CPU, so tests fix it.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+TIMED = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 RESULTS := bench/results
 # `make demo CHANGES="train.minutes=1" OUT=runs/short` changes what the demo does.
 OUT ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
@@ -18,10 +19,10 @@ CHANGES ?=
 # Where this is set, every process that a test or a command starts compiles the library again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup test check audit demo bench gpu faults map clean
+.PHONY: help setup test test-full check audit demo bench gpu faults map clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-9s %s\n", $$1, $$2 }'
 
 setup: .venv/.ready  ## create .venv and install everything; again only when pyproject.toml or constraints.txt change
 
@@ -35,15 +36,20 @@ setup: .venv/.ready  ## create .venv and install everything; again only when pyp
 	touch $@
 
 test: setup check  ## check, then all tests: quick ones first, slow ones after, those that are timed last
-	$(PYTEST) -n 2 -m "not slow"
+	$(PYTEST) -n 2 -m "not slow and not alone"
 	$(PYTEST) -n 2 -m "slow and not alone"
-	$(PYTEST) -n 0 -m alone
+	$(PYTEST) -n 0 -m alone $(TIMED)
+
+test-full: setup  ## what `make test` does in part because it takes minutes, at full size; log in bench/results
+	@mkdir -p $(RESULTS)
+	REGARD_TESTS=full $(PYTEST) -n 2 -m "slow and not alone" --no-header --durations=12 2>&1 | tee $(RESULTS)/test-full.log
 
 check: setup  ## ruff, mypy, which room imports which, and whether what is made in docs is fresh
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict src/regard
 	$(BIN)/python tests/rooms.py
 	$(BIN)/python tools/map.py --check
+	$(BIN)/python tools/architecture.py --check
 	$(BIN)/python tools/families.py --check
 
 # pip-audit stands apart, so that what it needs changes nothing here; it asks the advisory database, over the network.
@@ -71,8 +77,9 @@ faults: setup  ## kill, stop, damage and starve runs, at full counts; log with t
 	REGARD_FAULTS=full $(PYTEST) tests/faults -n 2 -m "not alone" -vv --no-header --durations=6 2>&1 | tee $(RESULTS)/faults.log
 	REGARD_FAULTS=full $(PYTEST) tests/faults -n 0 -m alone -vv --no-header 2>&1 | tee -a $(RESULTS)/faults.log
 
-map: setup  ## write docs/map.md again: from formula to line to test
+map: setup  ## write docs/map.md (from formula to line to test) and docs/architecture.md (rooms and journeys) again
 	$(BIN)/python tools/map.py
+	$(BIN)/python tools/architecture.py
 
 clean:  ## remove caches and builds; .venv and runs stay
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,7 +15,7 @@ from common import keep, show
 from torch import Tensor
 
 import regard
-from regard.generate.quick import quicken
+from regard.native.quantize import pack_model
 
 KINDS = ("plain", "fp32", "bf16", "int8")
 
@@ -49,8 +49,8 @@ def main() -> None:
     for kind in KINDS:
         model = regard.load(asked.model, device="cpu", weights="plain")
         if kind != "plain":
-            quicken(model, kind)
-        ids = torch.tensor(model.speaks.encode(asked.text.read_text(encoding="utf8"))[: asked.tokens])
+            pack_model(model, kind)
+        ids = torch.tensor(model.output_tokenizer.encode(asked.text.read_text(encoding="utf8"))[: asked.tokens])
         windows = [part[None] for part in ids.split(asked.window) if len(part) > 1]
         for row, some in zip(rows, (windows, windows[: -(-len(windows) // 10)]), strict=True):
             row["tokens"] = sum(len(window[0]) for window in some)

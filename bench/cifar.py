@@ -29,11 +29,14 @@ from common import keep, machine, show, take_turns
 from torch import Tensor
 
 from regard import config as C
+from regard.core.hooks import looking
 from regard.core.model import Transformer
-from regard.core.watch import looking
-from regard.data import Tally, tables
-from regard.train import Run, evaluate, train
-from regard.zoo import read_recipe
+from regard.data.records import BadRecordPolicy
+from regard.data.sources import find_records
+from regard.training.loop import train_steps
+from regard.training.run import Run
+from regard.training.validation import validate
+from regard.zoo.recipe import read_recipe
 
 SIZES = [1000, 5000, 20_000]
 SIDE = 32
@@ -89,7 +92,7 @@ def labels_of(sheet: Path) -> Tensor:
 
 def emoji(folder: Path) -> tuple[Path, Path]:
     """The packaged pictures with their categories, as if they were CIFAR's."""
-    parts = {name: [record for table in tables((part,)) for record in table.records(Tally())]
+    parts = {name: [record for table in find_records((part,)) for record in table.records(BadRecordPolicy())]
              for part, name in (("emoji", "train.npz"), ("emoji:test", "test.npz"))}  # fmt: skip
     classes = sorted({record["label"] for record in parts["train.npz"]})
     for name, found in parts.items():
@@ -121,10 +124,10 @@ def part_of(file: Path, count: int, folder: Path) -> Path:
 def models(asked: argparse.Namespace) -> dict[str, C.Transformer]:
     """Three of about four million parameters."""
     vit, swin = read_recipe("cifar10").model, read_recipe("cifar10-swin").model
-    trunk = C.Trunk(dim=256, depth=1, mixer=C.Nothing(), position=C.Nowhere(), attention=C.Attention(heads=1),
+    trunk = C.Trunk(dim=256, depth=1, mixer=C.NoMixer(), position=C.NoPosition(), attention=C.Attention(heads=1),
                     mlp=C.MLP(hidden=256), dropout=C.Dropout(embed=0.0, sublayer=0.1))  # fmt: skip
-    cnn = C.Transformer(embed=C.Convolutions(widths=(64, 128, 256), blocks=3, **SEEN), trunk=trunk,
-                        head=C.Pooled(place="mean"))  # fmt: skip
+    cnn = C.Transformer(embed=C.ConvEmbedding(widths=(64, 128, 256), blocks=3, **SEEN), trunk=trunk,
+                        head=C.PoolingHead(place="mean"))  # fmt: skip
     if asked.quick:
         vit = replace(vit, trunk=replace(vit.trunk, depth=1, dim=24))
         cnn = replace(cnn, embed=replace(cnn.embed, widths=(8, 8, 8), blocks=1))
@@ -143,10 +146,10 @@ def trained(name: str, train_on: Path, test: Path, asked: argparse.Namespace) ->
     model = replace(models(asked)[name], precision=base.train.precision)
     run = Run.from_recipe(replace(base, model=model, train=replace(base.train, context=model.embed.count)))
     began = time.perf_counter()
-    for _ in train(run):
+    for _ in train_steps(run):
         pass
     seconds = time.perf_counter() - began
-    score = evaluate(run.model, run.validation.batches(8192 if asked.quick else None), run.objective, scores=True)
+    score = validate(run.model, run.validation.batches(8192 if asked.quick else None), run.objective, scores=True)
     size = sum(weight.numel() for weight in run.model.parameters())
     return {"accuracy": score.scores["accuracy"], "loss": score.loss, "seconds": round(seconds, 1), "parameters": size,
             "steps": run.step, "seed": asked.seed, **reach(run)}  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from regard import config as C
 from regard.core.model import Transformer
-from regard.hub import names
+from regard.hub import name_table
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -30,14 +30,14 @@ def gpt2(depth: int, dim: int, heads: int, vocab: int, length: int, precision: s
     theirs = hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, **no_dropout, **rest))
     ours = Transformer(
         C.Transformer(
-            embed=C.Embed(vocab=vocab), init="gpt2", precision=precision,
+            embed=C.TextEmbedding(vocab=vocab), init="gpt2", precision=precision,
             trunk=C.Trunk(
-                dim=dim, depth=depth, mask="causal", position=C.Learned(length=length),
+                dim=dim, depth=depth, mask="causal", position=C.LearnedPosition(length=length),
                 attention=C.Attention(heads=heads), mlp=C.MLP(activation="gelu_tanh"), dropout=C.NO_DROPOUT,
             ),
         )
     )  # fmt: skip
-    names.load(ours, theirs.state_dict(), "gpt2")
+    name_table.load_tensors(ours, theirs.state_dict(), "gpt2")
     return theirs, ours
 
 
@@ -54,16 +54,16 @@ def bert(depth: int, dim: int, heads: int, vocab: int, length: int, precision: s
     )  # fmt: skip
     ours = Transformer(
         C.Transformer(
-            embed=C.Embed(vocab=vocab, segments=2), head=C.Vocabulary(bias=True, transform=True), init="bert",
+            embed=C.TextEmbedding(vocab=vocab, segments=2), head=C.LMHead(bias=True, transform=True), init="bert",
             precision=precision,
             trunk=C.Trunk(
-                dim=dim, depth=depth, position=C.Learned(length=length), place="post", embed_norm=True,
+                dim=dim, depth=depth, position=C.LearnedPosition(length=length), place="post", embed_norm=True,
                 attention=C.Attention(heads=heads), mlp=C.MLP(activation="gelu"), norm=C.Norm(eps=1e-12),
                 dropout=C.NO_DROPOUT,
             ),
         )
     )  # fmt: skip
-    names.load(ours, theirs.state_dict(), "bert")
+    name_table.load_tensors(ours, theirs.state_dict(), "bert")
     return theirs, ours
 
 

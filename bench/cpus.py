@@ -24,7 +24,7 @@ WAYS = {"compiled": "auto", "as written": "false"}
 ROUNDS = 3
 STEPS = """
 import sys, time, torch
-from regard.train import Run, train
+from regard.training import Run, train_steps as train
 run = Run.from_recipe("shakespeare", sys.argv[1:])
 steps, times = train(run), []
 for _ in range(13):

@@ -24,17 +24,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import regard
-from regard.data import Record, Tally, chance, tables
-from regard.data.emoji import THINGS
-from regard.generate.pictures import sheet
+from regard.data.batching import seeded_generator
+from regard.data.builtin import EMOJI_GROUPS
+from regard.data.records import BadRecordPolicy, Record
+from regard.data.sources import find_records
+from regard.inference.images import contact_sheet
 from regard.inputs import palette
-from regard.inputs.senses import sense
-from regard.report.pictures import png
-from regard.tasks import Rows, build
-from regard.tasks.contrast import recall
-from regard.tasks.metrics import accuracy, exact, overlap
-from regard.train import evaluate, fit, train
-from regard.zoo import read_recipe
+from regard.inputs.processors import build_processor
+from regard.report.image_rows import encode_png
+from regard.tasks.collate import RowPadding
+from regard.tasks.contrastive import recall_at
+from regard.tasks.metrics import accuracy, exact_match, token_f1
+from regard.tasks.task import build_task
+from regard.training.api import fit
+from regard.training.loop import train_steps
+from regard.training.validation import validate
+from regard.zoo.recipe import read_recipe
 
 QUICK = ["train.steps=4", "train.schedule.warmup=2", "train.batch=32", "train.eval_every=none", "train.best=false"]
 SMALL = {"clip": ["model.image.embed.widths=[8,8,16]", "train.workers=0"],
@@ -45,7 +50,7 @@ Row = dict[str, object]
 
 
 def read(part: str) -> list[Record]:
-    return [record for table in tables([part]) for record in table.records(Tally())]
+    return [record for table in find_records([part]) for record in table.records(BadRecordPolicy())]
 
 
 @dataclass(frozen=True)
@@ -94,12 +99,15 @@ def towers(seed: int, asked: Asked) -> Row:
 
 
 def found_by(model: Any, test: list[Record]) -> dict[str, float]:
-    images, told = model.see([record["image"] for record in test]), model.read([record["both"] for record in test])
-    plain = model.read([record["text"] for record in test])
+    images, told = (
+        model.embed_images([record["image"] for record in test]),
+        model.embed_texts([record["both"] for record in test]),
+    )
+    plain = model.embed_texts([record["text"] for record in test])
     found = scores(images, told) | {f"caption alone, {name}": value for name, value in scores(images, plain).items()}
     for name, classes in CLASSES.items():
         column, texts = classes()
-        vectors = torch.stack([F.normalize(model.read(each).mean(0), dim=-1) for each in texts.values()])
+        vectors = torch.stack([F.normalize(model.embed_texts(each).mean(0), dim=-1) for each in texts.values()])
         said = [list(texts)[place] for place in (images @ vectors.mT).argmax(-1).tolist()]
         found |= sorts(name, said, [record[column] for record in test])
     return found
@@ -107,18 +115,20 @@ def found_by(model: Any, test: list[Record]) -> dict[str, float]:
 
 def scores(images: Tensor, texts: Tensor) -> dict[str, float]:
     sides = {"image to text": (images, texts), "text to image": (texts, images)}
-    return {f"{name} R@{k}": recall(*pair, k) for name, pair in sides.items() for k in (1, 5)}
+    return {f"{name} R@{k}": recall_at(*pair, k) for name, pair in sides.items() for k in (1, 5)}
 
 
 def sorts(name: str, said: list[str], meant: list[str]) -> dict[str, float]:
     """How many are right, of all and as the mean over classes."""
     right = {each: [a == b for a, b in zip(said, meant, strict=True) if b == each] for each in set(meant)}
-    return {f"zero-shot, {name}": accuracy(said, meant),
-            f"zero-shot, {name}, mean over classes": sum(sum(each) / len(each) for each in right.values()) / len(right)}
+    return {
+        f"zero-shot, {name}": accuracy(said, meant),
+        f"zero-shot, {name}, mean over classes": sum(sum(each) / len(each) for each in right.values()) / len(right),
+    }
 
 
 def things() -> tuple[str, dict[str, list[str]]]:
-    return "thing", {word: [word] for word in THINGS}
+    return "thing", {word: [word] for word in EMOJI_GROUPS}
 
 
 def categories() -> tuple[str, dict[str, list[str]]]:
@@ -185,7 +195,7 @@ def taught(task: str, seed: int, asked: Asked) -> tuple[Any, Row]:
     (model.encoder_embed or model.embed.seen).load_state_dict(image.embed.state_dict())
     if model.encoder is not None:
         model.encoder.load_state_dict(image.trunk.state_dict())
-    for _ in train(run):
+    for _ in train_steps(run):
         pass
     with tempfile.TemporaryDirectory() as place:
         model = regard.load(run.save(Path(place) / "end"))
@@ -207,8 +217,8 @@ def captions(task: str, seed: int, asked: Asked) -> Row:
 def judged(said: list[str], test: list[Record]) -> dict[str, float]:
     """How many captions are right to the word, and F1 between their words."""
     pairs = list(zip(said, [record["text"] for record in test], strict=True))
-    return {"exact": sum(exact(a, [b]) for a, b in pairs) / len(pairs),
-            "word F1": sum(overlap(a, [b]) for a, b in pairs) / len(pairs)}  # fmt: skip
+    return {"exact": sum(exact_match(a, [b]) for a, b in pairs) / len(pairs),
+            "word F1": sum(token_f1(a, [b]) for a, b in pairs) / len(pairs)}  # fmt: skip
 
 
 def without_captions(asked: Asked) -> list[Row]:
@@ -227,16 +237,18 @@ def without_captions(asked: Asked) -> list[Row]:
 def drawings(seed: int, asked: Asked) -> list[Row]:
     """Bits a pixel with the right text, with another's, without any, and of colours by how often they are."""
     model, facts = trained("draw", seed, asked)
-    task = build(model.task, model.tokenizer, model.c, rows=Rows(model.context), sense=sense(model.task.pixels))
+    task = build_task(
+        model.task, model.tokenizer, model.c, rows=RowPadding(model.context), sense=build_processor(model.task.pixels)
+    )
     examples = [task.example(record, model.tokenizer) for record in asked.held]
     others = [*examples[7:], *examples[:7]]
     wrong = [mine | {"words": other["words"]} for mine, other in zip(examples, others, strict=True)]
     found = {"bits a pixel": bits(model, task, examples), "with another text": bits(model, task, wrong)}
     told = list(dict.fromkeys(record[model.task.text] for record in asked.held[::7]))[:12]
     asked.out.mkdir(parents=True, exist_ok=True)
-    images = model.paint([text for text in told for _ in range(6)], seed=seed, temperature=0.9).cpu()
+    images = model.generate_images([text for text in told for _ in range(6)], seed=seed, temperature=0.9).cpu()
     large = images.repeat_interleave(4, -1).repeat_interleave(4, -2)
-    (asked.out / f"drawn-{seed}.png").write_bytes(png(sheet(large, 6)))
+    (asked.out / f"drawn-{seed}.png").write_bytes(encode_png(contact_sheet(large, 6)))
     return [{"model": "emoji-draw", **facts, **found, "rows of the sheet": told},
             {"model": "the same, told nothing", **untold(seed, asked)},
             {"model": "colours by how often they are", "bits a pixel": alone(model, examples)}]  # fmt: skip
@@ -252,12 +264,18 @@ def untold(seed: int, asked: Asked) -> Row:
         for part, name in names.items():
             Path(place, part).mkdir()
             for number, record in enumerate(read(f"emoji:{part}")):
-                Path(place, part, f"{number}.png").write_bytes(png(record["image"]))
+                Path(place, part, f"{number}.png").write_bytes(encode_png(record["image"]))
             same = [SAME | {"image": f"{part}/{number}.png"} for number in range(len(read(f"emoji:{part}")))]
             Path(name).write_text("".join(json.dumps(each) + "\n" for each in same))
         model, facts = trained("draw", seed, asked, f"data.source={names['train']}",
                                f"data.validation={names['validation']}")  # fmt: skip
-        task = build(model.task, model.tokenizer, model.c, rows=Rows(model.context), sense=sense(model.task.pixels))
+        task = build_task(
+            model.task,
+            model.tokenizer,
+            model.c,
+            rows=RowPadding(model.context),
+            sense=build_processor(model.task.pixels),
+        )
         told = [Record({**record, **SAME}, record.where) for record in asked.held]
         examples = [task.example(record, model.tokenizer) for record in told]
     return facts | {"bits a pixel": bits(model, task, examples)}
@@ -266,15 +284,20 @@ def untold(seed: int, asked: Asked) -> Row:
 def alone(model: Any, examples: list[dict[str, Tensor]]) -> float:
     """Bits of pixels that know nothing of each other, only how often their colour is."""
     c = model.task.pixels
-    known = palette.ids(torch.stack([sense(c).example(each, "image")["image"] for each in read("emoji")]), c)
+    known = palette.quantize_colors(
+        torch.stack([build_processor(c).example(each, "image")["image"] for each in read("emoji")]), c
+    )
     often = torch.bincount(known.flatten(), minlength=c.palette).double() + 1
-    here = palette.ids(torch.stack([example["image"] for example in examples]), c).flatten()
+    here = palette.quantize_colors(torch.stack([example["image"] for example in examples]), c).flatten()
     return float(-(often / often.sum()).log2()[here].mean())
 
 
 def bits(model: Any, task: Any, examples: list[dict[str, Tensor]]) -> float:
-    batches = (task.plain(examples[start : start + 60], chance(0, "bench")) for start in range(0, len(examples), 60))
-    score = evaluate(model, batches, task)
+    batches = (
+        task.collate_eval(examples[start : start + 60], seeded_generator(0, "bench"))
+        for start in range(0, len(examples), 60)
+    )
+    score = validate(model, batches, task)
     total, part = score.parts["image"]
     return total / part.count / math.log(2)
 

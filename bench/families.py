@@ -19,8 +19,8 @@ import torch  # noqa: E402
 from hub import test_published as laws  # noqa: E402
 from hub.published import answers, pair, question, quiet, sides, slopes, stored  # noqa: E402
 
-from regard.hub.families import FAMILIES  # noqa: E402
-from regard.hub.weights import tensors_from  # noqa: E402
+from regard.hub.families.registry import FAMILIES  # noqa: E402
+from regard.hub.weights import load_tensors_lazy  # noqa: E402
 
 OUT = ROOT / "bench" / "results" / "families.csv"
 
@@ -32,11 +32,11 @@ def measured(name: str, folder: Path) -> dict[str, object]:
     with quiet():
         want = stored(of.theirs, folder / "again")
         of.ours.save(folder / "ours")
-    got = tensors_from(folder / "ours" / "model.safetensors")
+    got = load_tensors_lazy(folder / "ours" / "model.safetensors")
     same = got.keys() == want.keys() and all(
         torch.equal(got[each].flatten().view(torch.uint8), want[each].flatten().view(torch.uint8)) for each in want
     )
-    row = {"family": of.ours.origin.family, "answers": max(laws.off(ours, theirs) for theirs, ours in told),
+    row = {"family": of.ours.source_folder.family, "answers": max(laws.off(ours, theirs) for theirs, ours in told),
            "gradients": gradients(name, folder), "bytes": same}  # fmt: skip
     if laws.speaks(name):
         try:

@@ -95,7 +95,7 @@ def beams(folder: Path) -> tuple[Work, dict[str, object]]:
         return [trimmed(row) for row in said.tolist()]
 
     def ours_say(model) -> list[list[int]]:
-        found = model.search([[58100]] * 16, beams=4, new=32, source=ids, source_real=real)
+        found = model.beam_search([[58100]] * 16, beams=4, new=32, source=ids, source_real=real)
         return [trimmed(each[0].ids) for each in found]
 
     work: Work = {"transformers": theirs_say} | {kind: lambda m=m: ours_say(m) for kind, m in ours.items()}

@@ -25,10 +25,10 @@ from common import keep, show
 
 import regard
 from regard import config as C
-from regard.generate import recorded
-from regard.generate.recorded import Recorded
-from regard.generate.session import heard, still
-from regard.hub import names
+from regard.generation import cuda_graphs
+from regard.generation.cuda_graphs import DecodeGraph
+from regard.generation.session import inference_mode, prefill
+from regard.hub import name_table
 
 SIZES = {"124M": (768, 12, 12), "355M": (1024, 24, 16), "1.5B": (1600, 48, 25), "tiny": (64, 2, 4)}
 # what GPT-2 with a static cache, compiled and in a CUDA graph, reached on such a machine when we began
@@ -45,18 +45,23 @@ def made(size: str):
     torch.manual_seed(0)
     dim, depth, heads = SIZES[size]
     trunk = C.Trunk(
-        dim=dim, depth=depth, mask="causal", position=C.Learned(length=1024), attention=C.Attention(heads=heads),
-        mlp=C.MLP(activation="gelu_tanh"), dropout=C.NO_DROPOUT,
-    )  # fmt: skip
+        dim=dim,
+        depth=depth,
+        mask="causal",
+        position=C.LearnedPosition(length=1024),
+        attention=C.Attention(heads=heads),
+        mlp=C.MLP(activation="gelu_tanh"),
+        dropout=C.NO_DROPOUT,
+    )
     with torch.device(DEVICE):
         c = hf.GPT2Config(n_embd=dim, n_layer=depth, n_head=heads, eos_token_id=None, bos_token_id=None)
         theirs = hf.GPT2LMHeadModel(c)
-        ours = regard.Transformer(C.Transformer(embed=C.Embed(vocab=VOCAB), trunk=trunk))
-    names.load(ours, theirs.state_dict(), "gpt2")
+        ours = regard.Model(C.Transformer(embed=C.TextEmbedding(vocab=VOCAB), trunk=trunk))
+    name_table.load_tensors(ours, theirs.state_dict(), "gpt2")
     return theirs.to(torch.bfloat16).eval(), ours.to(torch.bfloat16).eval()
 
 
-def far(model: regard.Transformer, ids: torch.Tensor) -> tuple[float, float]:
+def far(model: regard.Model, ids: torch.Tensor) -> tuple[float, float]:
     """The largest difference from fp32 logits over the largest of them: of the plain step, and of the recorded one."""
     rows, worst = len(ids), [0.0, 0.0]
     with torch.inference_mode():
@@ -64,11 +69,11 @@ def far(model: regard.Transformer, ids: torch.Tensor) -> tuple[float, float]:
         caches = [one.cache(rows, 1024) for one in (exact, model, model)]
         for one, cache in zip((exact, model, model), caches, strict=True):
             one(ids[:, :PROMPT], cache=cache)
-        step = Recorded(model, caches[2])
+        step = DecodeGraph(model, caches[2])
         for place in range(PROMPT, PROMPT + 16):
             new = ids[:, place : place + 1]
             truth = exact(new, cache=caches[0])[:, -1]
-            for which, said in enumerate((model(new, cache=caches[1])[:, -1], step.play(new))):
+            for which, said in enumerate((model(new, cache=caches[1])[:, -1], step.replay(new))):
                 worst[which] = max(worst[which], ((said.float() - truth).abs().max() / truth.abs().max()).item())
     return worst[0], worst[1]
 
@@ -83,7 +88,7 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def parts(model: regard.Transformer, texts: list[list[int]]) -> tuple[float, float]:
+def parts(model: regard.Model, texts: list[list[int]]) -> tuple[float, float]:
     """Milliseconds to the first tokens, and microseconds of each step after them: medians of three calls."""
     firsts, rests = [], []
     for _ in range(3):
@@ -97,7 +102,7 @@ def parts(model: regard.Transformer, texts: list[list[int]]) -> tuple[float, flo
     return statistics.median(firsts), statistics.median(rests)
 
 
-def anatomy(model: regard.Transformer, prompt: torch.Tensor) -> None:
+def anatomy(model: regard.Model, prompt: torch.Tensor) -> None:
     """Milliseconds of the parts of a call up to its first token, until Python is through and until all is done; the
     prompt as written and as recorded. Then what the GPU did."""
     texts = prompt.tolist()
@@ -108,15 +113,15 @@ def anatomy(model: regard.Transformer, prompt: torch.Tensor) -> None:
         marks = {"begin": time.perf_counter()}
         one = model.session(texts, temperature=0, new=32)
         marks["session"] = time.perf_counter()
-        with still(one.modules):
-            cache = one.room(len(texts[0]))
+        with inference_mode(one.modules):
+            cache = one.new_cache(len(texts[0]))
             marks["room"] = time.perf_counter()
-            one.recorded.readings.able = able
-            logits = heard(model, texts, cache, {}, one.recorded)
+            one.decode_graph.readings.able = able
+            logits = prefill(model, texts, cache, {}, one.decode_graph)
             marks["read"] = time.perf_counter()
             torch.cuda.synchronize()
             marks["done"] = time.perf_counter()
-            one.chooser.choose(logits).tolist()
+            one.sampler.choose(logits).tolist()
             marks["chosen"] = time.perf_counter()
         times = list(marks.values())
         return {name: (b - a) * 1e3 for name, a, b in zip(list(marks)[1:], times, times[1:], strict=False)}
@@ -134,7 +139,7 @@ def anatomy(model: regard.Transformer, prompt: torch.Tensor) -> None:
     print(seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=20, max_name_column_width=60))
 
 
-def measure(size: str, batch: int, hf, model: regard.Transformer, rounds: int, peers: bool) -> dict:
+def measure(size: str, batch: int, hf, model: regard.Model, rounds: int, peers: bool) -> dict:
     torch.manual_seed(1)
     ids = torch.randint(VOCAB, (batch, PROMPT + 16), device=DEVICE)
     plain_gap, gap = far(model, ids)
@@ -145,16 +150,16 @@ def measure(size: str, batch: int, hf, model: regard.Transformer, rounds: int, p
         assert model.generate(prompt, temperature=0, new=new).shape == (batch, new)
 
     def looping(new: int = NEW) -> None:
-        kinds, recorded.KINDS[:] = list(recorded.KINDS), []
+        kinds, cuda_graphs.GRAPH_DEVICES[:] = list(cuda_graphs.GRAPH_DEVICES), []
         try:
             writing(new)
         finally:
-            recorded.KINDS[:] = kinds
+            cuda_graphs.GRAPH_DEVICES[:] = kinds
 
     def generating(new: int = NEW) -> None:
         hf.generate(prompt, max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0)
 
-    recorded.idle.clear()
+    cuda_graphs.IDLE_GRAPHS.clear()
     gc.collect()
     first, times = timed(writing), {"regard": statistics.median(timed(writing) for _ in range(rounds))}
     prompt_ms, step_us = parts(model, prompt.tolist())
@@ -193,7 +198,7 @@ def main() -> None:
                 keep("generate-gpu", rows)  # row by row: a machine may be gone before the last
             else:
                 asked.out.write_text("\n".join(map(repr, rows)))
-        recorded.idle.clear()
+        cuda_graphs.IDLE_GRAPHS.clear()
         del hf, model
         gc.collect()
         if DEVICE == "cuda":

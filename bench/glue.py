@@ -39,10 +39,12 @@ from common import RESULTS, machine, show, wait
 from glue_kit import Kit
 
 from regard import config
-from regard.tasks.classify import class_scores, number_scores
-from regard.tasks.glue import GLUE
-from regard.train import Run, evaluate, train
-from regard.zoo import read_recipe
+from regard.evaluation.glue import GLUE_TASKS
+from regard.tasks.classification import classification_scores, regression_scores
+from regard.training.loop import train_steps
+from regard.training.run import Run
+from regard.training.validation import validate
+from regard.zoo.recipe import read_recipe
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,12 @@ def short(kit: Kit, limit: int, desk: Path) -> Kit:
 def ours(recipe: config.Recipe) -> Row:
     run = Run.from_recipe(recipe, notice=lambda line: None)
     begun = clock()
-    taken = [step.taken for step in train(run)]
+    taken = [step.taken for step in train_steps(run)]
     seconds = clock() - begun
     if refused := len(taken) - int(torch.stack(taken).sum()):
         print(f"  {refused} steps were not taken", flush=True)
     assert run.validation is not None
-    score = evaluate(run.model, run.validation.batches(), run.task, scores=True)
+    score = validate(run.model, run.validation.batches(), run.task, scores=True)
     return {"steps": run.step, "seconds": seconds, **score.scores}
 
 
@@ -113,11 +115,11 @@ def theirs(recipe: config.Recipe) -> Row:
     hf.logging.set_verbosity_error()
     hf.logging.disable_progress_bar()
     c, task = recipe.train, recipe.task
-    assert isinstance(task, config.Classify | config.Regress) and c.init_from is not None
+    assert isinstance(task, config.Classification | config.Regression) and c.init_from is not None
     tokenizer = hf.AutoTokenizer.from_pretrained(c.init_from)
     parts = [read(path, recipe, tokenizer) for path in (recipe.data.source, recipe.data.validation)]
     hf.set_seed(c.seed)
-    count = len(task.classes) if isinstance(task, config.Classify) else 1
+    count = len(task.classes) if isinstance(task, config.Classification) else 1
     model = hf.AutoModelForSequenceClassification.from_pretrained(
         c.init_from, num_labels=count, classifier_dropout=0.0, dtype=torch.float32
     )
@@ -136,8 +138,8 @@ def scored(logits: torch.Tensor, meant: list[Any]) -> dict[str, float]:
     """By the same metrics as ours, which are held to scikit-learn's."""
     count = logits.shape[1]
     if count == 1:
-        return number_scores(logits[:, 0].tolist(), meant)
-    return class_scores(logits.argmax(-1).tolist(), meant, count)
+        return regression_scores(logits[:, 0].tolist(), meant)
+    return classification_scores(logits.argmax(-1).tolist(), meant, count)
 
 
 def asked(c: config.Train, place: str) -> Any:
@@ -145,7 +147,7 @@ def asked(c: config.Train, place: str) -> Any:
     import transformers as hf
 
     adam, slope = c.optimizer, c.schedule
-    assert isinstance(adam, config.AdamW) and isinstance(slope, config.Slope) and slope.kind == "linear"
+    assert isinstance(adam, config.AdamW) and isinstance(slope, config.WarmupSchedule) and slope.kind == "linear"
     return hf.TrainingArguments(
         place, num_train_epochs=c.epochs, per_device_train_batch_size=c.batch, per_device_eval_batch_size=64,
         learning_rate=adam.lr, weight_decay=adam.weight_decay, adam_beta1=adam.betas[0], adam_beta2=adam.betas[1],
@@ -162,7 +164,7 @@ def read(path: Any, recipe: config.Recipe, tokenizer: Any) -> list[Row]:
     texts = [[row[column] for row in found] for column in (task.text, task.pair) if column is not None]
     tokens = tokenizer(*texts, truncation=True, padding=False, max_length=length)
     labels = [row[task.label] for row in found]
-    if isinstance(task, config.Regress):
+    if isinstance(task, config.Regression):
         meant: list[Any] = [float(label) for label in labels]
     else:
         meant = [task.classes.index(label) if label in task.classes else int(label) for label in labels]
@@ -240,7 +242,7 @@ def table(rows: list[Row]) -> list[Row]:
         if not all(sides):
             continue
         took = [statistics.fmean(float(row["seconds"]) for row in side) for side in sides]
-        for metric in GLUE[task].metrics:
+        for metric in GLUE_TASKS[task].metrics:
             marks = [[100 * float(row[metric]) for row in side] for side in sides]
             (mean, spread), (other, width) = (summed(values) for values in marks)
             error = math.sqrt(spread**2 / len(marks[0]) + width**2 / len(marks[1]))
@@ -294,7 +296,7 @@ def report(kit: Kit, jobs: list[tuple[str, int]], given: argparse.Namespace) -> 
     path = given.out or (None if given.limit else RESULTS / "glue.csv")
     rows = kept(path) if path else []
     for row in done(jobs, kit, given, list(rows)):
-        marks = "  ".join(f"{name} {100 * row[name]:.2f}" for name in GLUE[row["task"]].metrics)
+        marks = "  ".join(f"{name} {100 * row[name]:.2f}" for name in GLUE_TASKS[row["task"]].metrics)
         print(f"{row['task']:6} {row['by']:8} seed {row['seed']}  {row['steps']:,} steps  {row['seconds']:.1f} s  "
               f"{marks}", flush=True)  # fmt: skip
         rows.append(row)

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import regard
-from regard.core.kernels import Ask, How, plan
+from regard.core.kernels import AttentionArgs, AttentionSpec, make_plan
 from regard.core.masks import CAUSAL
 
 TOKENS, HEADS, WIDTH = 65_536, 16, 64
@@ -28,8 +28,10 @@ def attention(length: int, backward: bool) -> dict[str, object]:
     shape = (TOKENS // length, HEADS, length, WIDTH)
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=backward) for _ in range(3))
     up = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-    where = regard.line(torch.zeros(shape[0], length, 0, device="cuda"))
-    ours = plan("auto", Ask(mask=CAUSAL, q=where, k=where, grad=backward, dtype=torch.bfloat16, device="cuda"))
+    where = regard.sequence_tokens(torch.zeros(shape[0], length, 0, device="cuda"))
+    ours = make_plan(
+        "auto", AttentionSpec(mask=CAUSAL, q=where, k=where, grad=backward, dtype=torch.bfloat16, device="cuda")
+    )
     blocks = create_block_mask(lambda b, h, i, j: j <= i, None, None, length, length, device="cuda")
     fast_flex = torch.compile(flex_attention, dynamic=False)
 
@@ -41,7 +43,7 @@ def attention(length: int, backward: bool) -> dict[str, object]:
         return call
 
     calls = {
-        "auto": lambda: ours.run(q, k, v, How(WIDTH**-0.5)),
+        "auto": lambda: ours.run(q, k, v, AttentionArgs(WIDTH**-0.5)),
         "flash": sdpa(SDPBackend.FLASH_ATTENTION),
         "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION),
         "flex": lambda: fast_flex(q, k, v, block_mask=blocks),

@@ -30,12 +30,15 @@ import torch.nn.functional as F
 from common import keep, show
 from torch import Tensor, nn
 
-from regard.data import Record, Tally, tables
-from regard.data.graphs import graph_in
-from regard.inputs.structure import sharing, spread
-from regard.tasks.nodes import labels_of, parts_of
-from regard.train import Run, evaluate, train
-from regard.train.reading import Voice, read
+from regard.data.readers.graphs import graph_of_record
+from regard.data.records import BadRecordPolicy, Record
+from regard.data.sources import find_records
+from regard.inputs.graph_encodings import normalized_adjacency, propagate_features
+from regard.tasks.node_classification import node_labels, node_splits
+from regard.training.data.read import Reporter, read_run_data
+from regard.training.loop import train_steps
+from regard.training.run import Run
+from regard.training.validation import validate
 
 FOLDS = 10
 ALONE = "model.trunk.mask=window(0)"  # every node sees itself: the same model without edges
@@ -51,7 +54,7 @@ NODES = {
 GRAPHS = {
     "graph transformer": [],
     "graph convolution": ["model.trunk.mixer.kind=graph", "model.trunk.mask=edges"],
-    "graph sums": ["model.trunk.mixer={kind=\"graph\", sums=true}", "model.trunk.mask=edges"],
+    "graph sums": ['model.trunk.mixer={kind="graph", sums=true}', "model.trunk.mask=edges"],
     "bag of nodes": [ALONE, "model.embed.walks=0", "model.embed.degrees=0"],
 }
 KIPF = "GCN as published"
@@ -67,7 +70,7 @@ def source(name: str, folder: Path) -> str:
 
 
 def records(name: str, folder: Path) -> list[Record]:
-    return [record for table in tables([source(name, folder)]) for record in table.records(Tally())]
+    return [record for table in find_records([source(name, folder)]) for record in table.records(BadRecordPolicy())]
 
 
 # ---------------------------------------------------------------- one model, trained and chosen
@@ -77,14 +80,14 @@ def taught(run: Run, test: Any, curve: bool) -> dict[str, object]:
     """Train to the end; what is said of the test by the step with the lowest validation loss, or by the last one if the
     recipe keeps that (train.best), or (curve) by each one that was looked at."""
     best, marks, at, every = float("inf"), dict[int, float](), 0, run.settings.eval_every or 1
-    for step in train(run):
-        if step.number % every and not run.over:
+    for step in train_steps(run):
+        if step.number % every and not run.is_over:
             continue
-        with run.average.worn() if run.average else nullcontext():
-            score = evaluate(run.model, run.validation.batches(), run.objective, scores=True)
-            better = score.loss < best if run.settings.best else run.over
+        with run.ema.applied() if run.ema else nullcontext():
+            score = validate(run.model, run.validation.batches(), run.objective, scores=True)
+            better = score.loss < best if run.settings.best else run.is_over
             if curve or better:
-                said = evaluate(run.model, test.batches(), run.objective, scores=True)
+                said = validate(run.model, test.batches(), run.objective, scores=True)
                 marks[step.number] = 100 * said.scores["accuracy"]
         if better:
             best, at, held = score.loss, step.number, 100 * score.scores["accuracy"]
@@ -96,7 +99,7 @@ def taught(run: Run, test: Any, curve: bool) -> dict[str, object]:
 def on_nodes(name: str, changes: list[str], seed: int, folder: Path) -> dict[str, object]:
     run = Run.from_recipe(name, [f"data.source={source(name, folder)}", f"train.seed={seed}", *changes], notice=ignored)
     asked = replace(run.recipe, task=replace(run.recipe.task, part="test"))
-    return taught(run, read(asked, None, Voice(ignored)).validation, curve=False)
+    return taught(run, read_run_data(asked, None, Reporter(ignored)).validation, curve=False)
 
 
 def on_graphs(name: str, changes: list[str], fold: int, folder: Path) -> dict[str, object]:
@@ -105,7 +108,7 @@ def on_graphs(name: str, changes: list[str], fold: int, folder: Path) -> dict[st
         places = [f"data.source={parts['train']}", f"data.validation={parts['validation']}", f"train.seed={fold}"]
         run = Run.from_recipe(name, [*places, *changes], notice=ignored)
         asked = replace(run.recipe, data=replace(run.recipe.data, validation=str(parts["test"])))
-        return taught(run, read(asked, None, Voice(ignored)).validation, curve=True)
+        return taught(run, read_run_data(asked, None, Reporter(ignored)).validation, curve=True)
 
 
 def ignored(line: str) -> None:
@@ -149,7 +152,7 @@ class Kipf(nn.Module):
     def __init__(self, x: Tensor, joined: Tensor, classes: int) -> None:
         super().__init__()
         itself = torch.eye(len(x), dtype=torch.bool, device=x.device)
-        self.x, self.a = x[None], sharing((joined | itself)[None], x.dtype)
+        self.x, self.a = x[None], normalized_adjacency((joined | itself)[None], x.dtype)
         self.first, self.second = nn.Linear(x.shape[1], 16, bias=False), nn.Linear(16, classes, bias=False)
         for layer in (self.first, self.second):
             nn.init.xavier_uniform_(layer.weight)
@@ -211,9 +214,9 @@ def linear(x: Tensor, labels: Tensor, parts: dict[str, list[int]]) -> dict[str, 
 def known(name: str, folder: Path) -> tuple[Tensor, Tensor, dict[str, list[int]], Tensor]:
     """Features in shares of a row, labels, the nodes of each part, and who is joined."""
     [record] = records(name, folder)
-    graph = graph_in(record)
-    names = labels_of(record, graph.count)
-    classes, parts = sorted({label for label in names if label}), parts_of(record, names, 0.0)
+    graph = graph_of_record(record)
+    names = node_labels(record, graph.count)
+    classes, parts = sorted({label for label in names if label}), node_splits(record, names, 0.0)
     x = graph.features.float()
     labels = torch.tensor([classes.index(label) if label else 0 for label in names])
     where = {part: [i for i, each in enumerate(parts) if each == part] for part in ("train", "validation", "test")}
@@ -222,7 +225,7 @@ def known(name: str, folder: Path) -> tuple[Tensor, Tensor, dict[str, list[int]]
 
 def linear_on_nodes(name: str, folder: Path, hops: int) -> dict[str, object]:
     x, labels, parts, joined = known(name, folder)
-    return linear(spread(x[None], joined[None], hops)[0] if hops else x, labels, parts)
+    return linear(propagate_features(x[None], joined[None], hops)[0] if hops else x, labels, parts)
 
 
 def linear_on_graphs(name: str, fold: int, folder: Path) -> dict[str, object]:

@@ -19,11 +19,11 @@ from torch import Tensor
 
 import regard
 from regard import config as C
-from regard.config.names import called
-from regard.core.kernels import KERNELS, Ask, How, plan
+from regard.config.errors import parse_call
+from regard.core.kernels import KERNELS, AttentionArgs, AttentionSpec, make_plan
 from regard.core.layers import Attention
 from regard.core.masks import mask
-from regard.efficient.grown import Peak
+from regard.measure.peak_memory import peak_tensor_bytes
 
 CUDA = torch.cuda.is_available()
 DEVICE, DTYPE = ("cuda", torch.bfloat16) if CUDA else ("cpu", torch.float32)
@@ -43,7 +43,7 @@ SAID: dict[str, tuple[str, ...]] = {
 
 def owned(said: str, count: int) -> torch.nn.Module | None:
     """The weights of the kernel's own, as a layer makes them."""
-    name, given = called(said)
+    name, given = parse_call(said)
     if KERNELS[name].weights is None:
         return None
     said = f"linformer({given[0]}, {count})" if name == "linformer" else said
@@ -55,12 +55,12 @@ def owned(said: str, count: int) -> torch.nn.Module | None:
 def called_with(said: str, text: str, count: int, grad: bool, compiled: bool) -> Callable[[], object] | str:
     """One call, forward or forward and backward; or why there is none."""
     rows = max(1, TOKENS // count)
-    where = regard.line(torch.zeros(rows, count, 0, device=DEVICE))
+    where = regard.sequence_tokens(torch.zeros(rows, count, 0, device=DEVICE))
     try:
-        made = plan(said, Ask(mask=mask(text), q=where, k=where, grad=grad, dtype=DTYPE, device=DEVICE))
+        made = make_plan(said, AttentionSpec(mask=mask(text), q=where, k=where, grad=grad, dtype=DTYPE, device=DEVICE))
     except ValueError as problem:
         return str(problem)
-    how, shape = How(WIDTH**-0.5, own=owned(said, count)), (rows, HEADS, count, WIDTH)
+    how, shape = AttentionArgs(WIDTH**-0.5, weights=owned(said, count)), (rows, HEADS, count, WIDTH)
     given = [torch.randn(shape, device=DEVICE, dtype=DTYPE, requires_grad=grad) for _ in range(3)]
     up = torch.randn(shape, device=DEVICE, dtype=DTYPE)
 
@@ -81,14 +81,7 @@ def called_with(said: str, text: str, count: int, grad: bool, compiled: bool) ->
 def held(call: Callable[[], object]) -> float:
     """Peak MiB beyond what was there."""
     gc.collect()
-    if not CUDA:
-        with Peak() as seen:
-            call()
-        return seen.most / 2**20
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
+    return peak_tensor_bytes(call, "cuda" if CUDA else "cpu") / 2**20
 
 
 def measured(said: str, text: str, count: int, compiled: bool, rounds: int) -> dict[str, object]:
@@ -107,8 +100,8 @@ def measured(said: str, text: str, count: int, compiled: bool, rounds: int) -> d
 def main() -> None:
     quick = "--quick" in sys.argv
     asked = [word for word in sys.argv[1:] if not word.startswith("-")]
-    usual = [called(said)[0] for said in SAID if CUDA or said != "flex"]  # which has no gradient on a CPU
-    chosen = {said: texts for said, texts in SAID.items() if called(said)[0] in (asked or usual)}
+    usual = [parse_call(said)[0] for said in SAID if CUDA or said != "flex"]  # which has no gradient on a CPU
+    chosen = {said: texts for said, texts in SAID.items() if parse_call(said)[0] in (asked or usual)}
     rows: list[dict[str, object]] = []
     for said, texts in chosen.items():
         for text in texts:

@@ -1,7 +1,7 @@
 """The lab beside a plain loop: training speed of the nano recipe, the losses of the recipes, and how soon a word comes.
 
-    python bench/lab.py                speed and start, some minutes
-    python bench/lab.py losses         the recipes' losses, three seeds each: about a quarter of an hour
+python bench/lab.py                speed and start, some minutes
+python bench/lab.py losses         the recipes' losses, three seeds each: about a quarter of an hour
 """
 
 import os
@@ -16,10 +16,11 @@ import torch
 import torch.nn.functional as F
 from common import keep, show, take_turns
 
-from regard.data import prepare
-from regard.train import Run, fit
-from regard.train.loop import Advance
-from regard.zoo import read_recipe
+from regard.data.prepare import prepare_text
+from regard.training.api import fit
+from regard.training.loop import StepRunner
+from regard.training.run import Run
+from regard.zoo.recipe import read_recipe
 
 STEPS = 10  # a turn
 
@@ -54,11 +55,11 @@ def plain_loop(ids: torch.Tensor, c):
 
 def our_loop(**changes: str):
     run = Run.from_recipe("shakespeare-nano", [f"train.{name}={value}" for name, value in changes.items()])
-    advance = Advance(run, print)
+    advance = StepRunner(run, print)
 
     def turn() -> None:
         for _ in range(STEPS):
-            run.optimizer.rate(run.schedule(run.step + 1, run.progress))
+            run.optimizer.set_lr_factor(run.schedule(run.step + 1, run.progress))
             advance()[0].item()
             run.step += 1
 
@@ -67,7 +68,7 @@ def our_loop(**changes: str):
 
 def speed() -> None:
     c = read_recipe("shakespeare-nano")
-    text = prepare(c.data, c.text)
+    text = prepare_text(c.data, c.text)
     c = Run.from_recipe(c).recipe
     work = {
         "transformers, eager fp32": plain_loop(text.train.ids(0, len(text.train)), c),
@@ -90,7 +91,7 @@ def start() -> None:
         "python -c pass": ["-c", "pass"],
         "import torch": ["-c", "import torch"],
         "import regard": ["-c", "import regard"],
-        "import torch, regard.Transformer": ["-c", "import torch, regard; regard.Transformer"],
+        "import torch, regard.Model": ["-c", "import torch, regard; regard.Model"],
         "regard --help": ["-m", "regard", "--help"],
         "regard --version": ["-m", "regard", "--version"],
         "regard train nothere": ["-m", "regard", "train", "nothere"],

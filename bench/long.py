@@ -4,8 +4,8 @@
     python bench/long.py --quick             a twentieth of the lengths, to see that everything runs
 
 Four layers, 128 wide, four heads; the peak of the process' memory includes torch itself. A stream is read in segments
-of 2,048 tokens with a memory (regard.efficient.memory), and the peak is told after a tenth and at the end: they must be
-the same. On a GPU the figures are those of its own memory. Kept in bench/results/long-cpu.csv or long-gpu.csv.
+of 2,048 tokens with a memory (regard.models.segment_memory), and the peak is told after a tenth and at the end: they
+must be the same. On a GPU the figures are those of its own memory. Kept in bench/results/long-cpu.csv or long-gpu.csv.
 """
 
 import json
@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from common import keep, show, wait
 
-from regard import Transformer
+from regard import Model
 from regard import config as C
-from regard.efficient.memory import memory
+from regard.models.segment_memory import build_segment_memory
 
 VOCAB, SEGMENT, WINDOW = 256, 2048, 256
 CUDA = torch.cuda.is_available()
@@ -33,13 +33,18 @@ WAYS = {  # a kernel, its mask and the kind of the stack
 }
 
 
-def model(kernel: str, mask: str, kind: str) -> Transformer:
+def model(kernel: str, mask: str, kind: str) -> Model:
     torch.manual_seed(0)
     trunk = C.Trunk(
-        kind=kind, dim=128, depth=4, mask=mask, position=C.Rotary(), attention=C.Attention(heads=4, kernel=kernel),
+        kind=kind,
+        dim=128,
+        depth=4,
+        mask=mask,
+        position=C.RotaryPosition(),
+        attention=C.Attention(heads=4, kernel=kernel),
         dropout=C.NO_DROPOUT,
-    )  # fmt: skip
-    made = Transformer(C.Transformer(embed=C.Embed(vocab=VOCAB), trunk=trunk, init="gpt2"))
+    )
+    made = Model(C.Transformer(embed=C.TextEmbedding(vocab=VOCAB), trunk=trunk, init="gpt2"))
     return made.cuda() if CUDA else made
 
 
@@ -65,7 +70,7 @@ def trained(way: str, count: int) -> dict[str, object]:
 def streamed(way: str, count: int) -> dict[str, object]:
     """So many tokens, segment by segment, with a memory that never grows."""
     one = model(*WAYS[way]).eval()
-    seen, early = memory(one, 1, WINDOW if way == "local" else 1), 0.0
+    seen, early = build_segment_memory(one, 1, WINDOW if way == "local" else 1), 0.0
     start = time.perf_counter()
     for begin in range(0, count, SEGMENT):
         one(torch.randint(VOCAB, (1, SEGMENT), device="cuda" if CUDA else "cpu"), cache=seen)

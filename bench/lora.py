@@ -19,9 +19,9 @@ from tempfile import TemporaryDirectory
 from common import keep, show
 
 import regard
-from regard.hub import adapters
-from regard.train.evaluate import evaluate
-from regard.zoo import read_recipe
+from regard.hub import peft_save
+from regard.training.validation import validate
+from regard.zoo.recipe import read_recipe
 
 RANKS = (1, 4, 16)
 RATES = {"whole": (1e-4, 3e-4), "adapters": (1e-3, 3e-3)}
@@ -83,9 +83,9 @@ def tuned(changes: list[str], rank: int | None, rate: float, seed: int) -> dict[
         times.append(now - last)
         last = now
     assert run.validation is not None
-    score = evaluate(run.model, run.validation.batches(), run.task, True)
+    score = validate(run.model, run.validation.batches(), run.task, True)
     learn = [weight for weight in run.model.parameters() if weight.requires_grad]
-    kept = adapters.gathered(run.model).tensors.values() if rank else run.model.parameters()
+    kept = peft_save.collect_adapter(run.model).tensors.values() if rank else run.model.parameters()
     return {"accuracy": score.scores["accuracy"], "learn": sum(weight.numel() for weight in learn),
             "kept": sum(tensor.numel() * tensor.element_size() for tensor in kept),
             "optimizer": sum(x.numel() * x.element_size() for x in run.optimizer.state().values()),

@@ -24,10 +24,12 @@ from common import keep, machine, show
 
 from regard import config as C
 from regard.core.model import Transformer
-from regard.train import Run, evaluate, train
-from regard.zoo import read_recipe
+from regard.training.loop import train_steps
+from regard.training.run import Run
+from regard.training.validation import validate
+from regard.zoo.recipe import read_recipe
 
-ALONE = dict(mixer=C.Nothing(), position=C.Nowhere(), attention=C.Attention(heads=1))
+ALONE = dict(mixer=C.NoMixer(), position=C.NoPosition(), attention=C.Attention(heads=1))
 WAYS: dict[str, C.AdamW | C.Muon] = {
     "muon": C.Muon(lr=0.02, adam_lr=3e-3, weight_decay=0.05),
     "muon-slow": C.Muon(lr=0.01, adam_lr=1e-3, weight_decay=0.05),
@@ -55,7 +57,7 @@ def models(c: C.Transformer) -> dict[str, C.Transformer]:
     target = size(c)
 
     def convolutions(width: int) -> C.Transformer:
-        embed = C.MaskedPixels(**{**asdict(c.embed), "kind": "masked_pixels"}, width=width, blocks=8,
+        embed = C.MaskedConvEmbedding(**{**asdict(c.embed), "kind": "masked_pixels"}, width=width, blocks=8,
                                dropout=c.trunk.dropout.sublayer)  # fmt: skip
         trunk = C.Trunk(dim=width, depth=1, mask="causal", mlp=c.trunk.mlp, dropout=c.trunk.dropout, **ALONE)
         return replace(c, embed=embed, trunk=trunk)
@@ -76,7 +78,7 @@ def size(c: C.Transformer) -> int:
 def baselines(run: Run, levels: int) -> dict[str, float]:
     """Bits of who knows how often each value is there: anywhere, or at each place. One is added to every count."""
     sense = run.objective.sense
-    ids, asked = (sense.batch(rows[:], None)["ids"].flatten(1) for rows in (run.data.rows, run.validation.rows))
+    ids, asked = (sense.collate(rows[:], None)["ids"].flatten(1) for rows in (run.data.rows, run.validation.rows))
     every = (ids.flatten().bincount(minlength=levels) + 1).double()
     places = torch.ones(ids.shape[1], levels, dtype=torch.double)
     places.scatter_add_(1, ids.mT, torch.ones(ids.mT.shape, dtype=torch.double))
@@ -88,7 +90,7 @@ def baselines(run: Run, levels: int) -> dict[str, float]:
 def trained(r: C.Recipe, every: int, tokens: int | None) -> dict[str, object]:
     """Bits at the end, and every so many steps, of 200,000 pixels at most."""
     run, began, on_the_way = Run.from_recipe(r), time.perf_counter(), list[float]()
-    for step in train(run):
+    for step in train_steps(run):
         if every and step.number % every == 0:
             on_the_way.append(bits(run, SOME))
             print(json.dumps({"step": step.number, BITS: on_the_way[-1]}), flush=True)
@@ -98,7 +100,7 @@ def trained(r: C.Recipe, every: int, tokens: int | None) -> dict[str, object]:
 
 
 def bits(run: Run, tokens: int | None) -> float:
-    return evaluate(run.model, run.validation.batches(tokens), run.objective, scores=True).scores[BITS]
+    return validate(run.model, run.validation.batches(tokens), run.objective, scores=True).scores[BITS]
 
 
 def tell(rows: list[dict[str, object]], kept: bool = True) -> None:

@@ -24,14 +24,13 @@ from torch import Tensor
 
 from regard import config as C
 from regard import measure, zoo
-from regard.generate.model import Transformer
-from regard.tasks import NextToken
-from regard.train.device import peak_memory
-from regard.train.facts import predicted
-from regard.train.loop import train
-from regard.train.optim import Optimizer
-from regard.train.run import Run
-from regard.train.schedule import schedule
+from regard.inference.model import Model
+from regard.measure.peak_memory import process_peak_bytes
+from regard.tasks.next_token import NextToken
+from regard.training.loop import train_steps
+from regard.training.optim.optimizer import OptimizerGroup, build_schedule
+from regard.training.run import Run
+from regard.training.run_files import predicted_cost
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 LEAST, MOST, SECONDS = 6, 60, 8.0  # steps of a case that are timed, and for how long
@@ -50,18 +49,31 @@ class Case:
 
 def gpt(depth: int, dim: int, heads: int, vocab: int, length: int, precision: str) -> C.Transformer:
     trunk = C.Trunk(
-        dim=dim, depth=depth, mask="causal", position=C.Learned(length=length), attention=C.Attention(heads=heads),
-        mlp=C.MLP(activation="gelu_tanh"), dropout=C.NO_DROPOUT,
-    )  # fmt: skip
-    return C.Transformer(embed=C.Embed(vocab=vocab), init="gpt2", precision=precision, trunk=trunk)
+        dim=dim,
+        depth=depth,
+        mask="causal",
+        position=C.LearnedPosition(length=length),
+        attention=C.Attention(heads=heads),
+        mlp=C.MLP(activation="gelu_tanh"),
+        dropout=C.NO_DROPOUT,
+    )
+    return C.Transformer(embed=C.TextEmbedding(vocab=vocab), init="gpt2", precision=precision, trunk=trunk)
 
 
 def llama(depth: int, dim: int, heads: int, groups: int, vocab: int, precision: str) -> C.Transformer:
     trunk = C.Trunk(
-        dim=dim, depth=depth, mask="causal", position=C.Rotary(), attention=C.Attention(heads=heads, groups=groups),
-        mlp=C.MLP(activation="silu", gated=True, hidden=3 * dim), norm=C.Norm(kind="rms"), dropout=C.NO_DROPOUT,
-    )  # fmt: skip
-    return C.Transformer(embed=C.Embed(vocab=vocab), head=C.Vocabulary(tied=False), precision=precision, trunk=trunk)
+        dim=dim,
+        depth=depth,
+        mask="causal",
+        position=C.RotaryPosition(),
+        attention=C.Attention(heads=heads, groups=groups),
+        mlp=C.MLP(activation="silu", gated=True, hidden=3 * dim),
+        norm=C.Norm(kind="rms"),
+        dropout=C.NO_DROPOUT,
+    )
+    return C.Transformer(
+        embed=C.TextEmbedding(vocab=vocab), head=C.LMHead(tied=False), precision=precision, trunk=trunk
+    )
 
 
 def recipe(name: str, **said: object) -> Case:
@@ -99,25 +111,25 @@ class Noise:
 
 def measured(case: Case) -> dict[str, float]:
     """One case in this process: what was predicted before the first step, and what came."""
-    model = Transformer(case.model).train()
+    model = Model(case.model).train()
     settings = C.Train(
         steps=10**6, minutes=case.minutes, batch=case.batch, context=case.context, optimizer=case.optimizer,
         precision=case.model.precision, compile=case.compile,
     )  # fmt: skip
-    run = Run(model, NextToken(), Noise(case), Optimizer(model, case.optimizer),
-              schedule(settings.schedule, case.model.trunk.dim), settings)  # fmt: skip
+    run = Run(model, NextToken(), Noise(case), OptimizerGroup(model, case.optimizer),
+              build_schedule(settings.schedule, case.model.trunk.dim), settings)  # fmt: skip
     begun = time.perf_counter()
-    bill = measure.predict(case.model, batch=case.batch, context=case.context, optimizer=case.optimizer,
+    bill = measure.predict_step(case.model, batch=case.batch, context=case.context, optimizer=case.optimizer,
                            compiled=case.compile)  # fmt: skip
-    promised = predicted(bill, "cpu", case.compile)
+    promised = predicted_cost(bill, "cpu", case.compile)
     took, times, before = time.perf_counter() - begun, list[float](), 0.0
-    for step in train(run):
+    for step in train_steps(run):
         times.append(step.seconds - before)
         before = step.seconds
         if len(times) >= MOST or (len(times) > LEAST and sum(times[3:]) > SECONDS):
             break
     return {"predicted": bill.step_seconds, "seconds": statistics.median(times[3:]), "memory": promised["memory"],
-            "peak": peak_memory(run.device), "tensors": bill.memory, "predicting": took}  # fmt: skip
+            "peak": process_peak_bytes(run.device), "tensors": bill.memory, "predicting": took}  # fmt: skip
 
 
 def alone(*words: str) -> dict[str, Any]:

@@ -28,9 +28,9 @@ def main() -> None:
     torch.manual_seed(0)
     whole = regard.build(regard.preset("gpt2", dim=DIM, depth=DEPTH, heads=HEADS, vocab=VOCAB)).eval()
     ids = torch.randint(VOCAB, (BATCH, CONTEXT))
-    models = {count: whole if count == 0 else lens.prune(whole, heads(count)) for count in (0, 1, 3, 5)}
+    models = {count: whole if count == 0 else lens.prune_heads(whole, heads(count)) for count in (0, 1, 3, 5)}
     for count, model in models.items():
-        with lens.without(whole, heads(count)):
+        with lens.ablate(whole, heads(count)):
             assert (model(ids) - whole(ids)).abs().max() < 1e-4, "pruning changed more than it took away"
     read = take_turns({str(count): partial(model, ids) for count, model in models.items()}, rounds=9)
     write = take_turns({str(count): partial(model.generate, ids[:, :16], new=NEW, temperature=0)
@@ -49,7 +49,7 @@ def size(model: torch.nn.Module) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
-def stored(model: regard.Transformer) -> int:
+def stored(model: regard.Model) -> int:
     with TemporaryDirectory() as folder:
         model.save(Path(folder) / "model")
         return (Path(folder) / "model" / "model.safetensors").stat().st_size

@@ -34,9 +34,11 @@ import torch
 import regard
 from regard import config as C
 from regard import lens
-from regard.train import Run, train
-from regard.train.evaluate import Score, moved
-from regard.zoo import read_recipe
+from regard.data.batching import batch_to_device
+from regard.training.loop import train_steps
+from regard.training.run import Run
+from regard.training.validation import ValidationScore
+from regard.zoo.recipe import read_recipe
 
 LETTERS = "abcdefghijklmnop"
 CHANCE = 1 / len(LETTERS)
@@ -116,7 +118,7 @@ def copy(asked: Asked) -> None:
 
 def trained(run: Run) -> float:
     began = time.perf_counter()
-    for _ in train(run):
+    for _ in train_steps(run):
         pass
     return time.perf_counter() - began
 
@@ -132,7 +134,7 @@ def copied(run: Run, length: int, count: int = 200) -> tuple[float, float]:
     words = ["".join(LETTERS[i] for i in torch.randint(16, (length,), generator=chance)) for _ in range(count)]
     assert run.tokenizer is not None
     ids = [run.tokenizer.encode(word) for word in words]
-    batch = moved(run.task.batch(ids, ids), run.device)  # type: ignore[attr-defined]
+    batch = batch_to_device(run.task.batch(ids, ids), run.device)  # type: ignore[attr-defined]
     run.model.eval()
     with torch.no_grad():
         said = run.model(**{name: table for name, table in batch.items() if name != "labels"}).argmax(-1)
@@ -206,12 +208,12 @@ def first(asked: Asked) -> None:
                      seconds=round(time.perf_counter() - began))  # fmt: skip
 
 
-def remembered(run: Run, every: int = 100) -> tuple[int, Score]:
+def remembered(run: Run, every: int = 100) -> tuple[int, ValidationScore]:
     """Trained until it is right; looked at now and then."""
-    for step in train(run):
+    for step in train_steps(run):
         if step.number % every and step.number != run.settings.steps:
             continue
-        score = regard.train.evaluate(run.model, run.validation.batches(), run.task, scores=True)
+        score = regard.training.validate(run.model, run.validation.batches(), run.task, scores=True)
         if score.scores["accuracy"] >= ENOUGH:
             break
     return step.number, score
@@ -236,7 +238,7 @@ def recipes(asked: Asked) -> None:
         few = [] if not asked.steps else [f"train.steps={asked.steps}", "train.epochs=none"]
         run = asked.run(recipe, ["train.eval_every=none", "train.save_every=none", "train.best=false", *more, *few])
         seconds = trained(run)
-        score = regard.train.evaluate(run.model, run.validation.batches(), run.task, scores=True)
+        score = regard.training.validate(run.model, run.validation.batches(), run.task, scores=True)
         tell(model=name, rate=asked.rate, lr=run.settings.optimizer.lr, loss=score.loss, **score.scores,
              weights=sum(weight.numel() for weight in run.model.parameters()), steps=run.step,
              seconds=round(seconds))  # fmt: skip
@@ -250,16 +252,18 @@ def shapes(dim: int = 128) -> dict[str, Any]:
     trunk = {"dim": dim, "depth": 1, "mask": "causal", "attention": C.Attention(heads=4), "dropout": C.NO_DROPOUT}
     older = {"dim": dim, "depth": 1, "dropout": 0.0}
     return {
-        "rnn": C.Recurrent(cell="rnn", **older), "gru": C.Recurrent(cell="gru", **older),
-        "lstm": C.Recurrent(cell="lstm", **older),
-        "dilated cnn": C.Recurrent(cell="cnn", dim=dim, depth=6, dilation=3, dropout=0.0),
-        "state space": C.Trunk(mixer=C.Space(), position=C.Nowhere(), **trunk), "transformer": C.Trunk(**trunk),
-    }  # fmt: skip
+        "rnn": C.RecurrentStack(cell="rnn", **older),
+        "gru": C.RecurrentStack(cell="gru", **older),
+        "lstm": C.RecurrentStack(cell="lstm", **older),
+        "dilated cnn": C.RecurrentStack(cell="cnn", dim=dim, depth=6, dilation=3, dropout=0.0),
+        "state space": C.Trunk(mixer=C.StateSpaceMixer(), position=C.NoPosition(), **trunk),
+        "transformer": C.Trunk(**trunk),
+    }
 
 
 def built(trunk: Any, device: str = "cpu") -> Any:
     torch.manual_seed(0)
-    return regard.build(C.Transformer(embed=C.Embed(vocab=65, scale=trunk.dim**0.5), trunk=trunk)).to(device)
+    return regard.build(C.Transformer(embed=C.TextEmbedding(vocab=65, scale=trunk.dim**0.5), trunk=trunk)).to(device)
 
 
 def pull(asked: Asked) -> None:
@@ -267,9 +271,9 @@ def pull(asked: Asked) -> None:
     far, places = 200, (1, 2, 5, 10, 20, 50, 100, 199)
     ids = torch.randint(65, (2 if asked.quick else 8, far), generator=torch.Generator().manual_seed(0))
     for name, trunk in asked.chosen(shapes()):
-        found = lens.pulls(built(trunk), ids)
+        found = lens.jacobian_norms(built(trunk), ids)
         for place in places:
-            tell(model=name, distance=place, pull=float(found[-1 - place]), factor=lens.decay(found))
+            tell(model=name, distance=place, pull=float(found[-1 - place]), factor=lens.gradient_decay(found))
 
 
 def spent(call: Callable[[], object], device: str, turns: int = 5) -> float:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from regard import Run
-from regard.train import evaluate, train
+from regard.training.loop import train_steps
+from regard.training.validation import validate
 
 DAY = 24
 
@@ -51,15 +52,15 @@ def ours(source: str, seed: int, quick: bool, more: list[str]) -> dict[str, floa
     test = Run.from_recipe("etth1", [*given, "task.part=test"]).validation
     began, best, kept = time.perf_counter(), float("inf"), {}
     every = run.settings.eval_every or 100
-    for step in train(run):
-        if step.number % every == 0 or run.over:  # what validates best is scored, as train.best keeps it
-            with run.average.worn() if run.average is not None else torch.no_grad():
-                loss = evaluate(run.model, run.validation.batches(), run.task).loss
+    for step in train_steps(run):
+        if step.number % every == 0 or run.is_over:  # what validates best is scored, as train.best keeps it
+            with run.ema.applied() if run.ema is not None else torch.no_grad():
+                loss = validate(run.model, run.validation.batches(), run.task).loss
                 if loss < best:
                     best, kept = loss, {name: table.detach().clone() for name, table in run.model.state_dict().items()}
     seconds = time.perf_counter() - began
     run.model.load_state_dict(kept)
-    scores = evaluate(run.model, test.batches(), run.task, True).scores
+    scores = validate(run.model, test.batches(), run.task, True).scores
     count = sum(weight.numel() for weight in run.model.parameters())
     return {**scores, "validation": best, "parameters": count, "seconds": seconds, "device": run.device.type}
 

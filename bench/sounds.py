@@ -18,11 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard import Run
-from regard.config import Data, Mel
-from regard.data import Tally, tables
-from regard.data.sounds import opened, read_sound
-from regard.inputs.sound import logmel
-from regard.train import evaluate, train
+from regard.config.inputs.audio import MelSpectrogram
+from regard.config.recipe import Data
+from regard.data.readers.audio import open_audio, read_audio
+from regard.data.records import BadRecordPolicy
+from regard.data.sources import find_records
+from regard.inputs.audio import log_mel_spectrogram
+from regard.training.loop import train_steps
+from regard.training.validation import validate
 
 RAW = ["model.embed.vary.times=0", "model.embed.vary.bands=0"]  # no spectrogram, nothing of it to hide
 WAYS = {"mel": [], "frames": ["model.embed.way={kind='frames', size=80}", *RAW],
@@ -47,7 +50,7 @@ def pack(named: dict[str, str], out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for part, names in named.items():
         sound, table = map(Path, names.split(" + "))
-        with opened(sound) as file, wave.open(str(out / f"{part}.wav"), "wb") as made:
+        with open_audio(sound) as file, wave.open(str(out / f"{part}.wav"), "wb") as made:
             made.setnchannels(1)
             made.setsampwidth(2)
             made.setframerate(file.rate)
@@ -59,11 +62,11 @@ def pack(named: dict[str, str], out: Path) -> None:
 
 def spectra(names: str) -> tuple[Tensor, Tensor]:
     """The mean log-mel spectrum of every sound, and its digit."""
-    how, c = Data(source=names), Mel(window=256, hop=80, mels=64)
+    how, c = Data(source=names), MelSpectrogram(window=256, hop=80, mels=64)
     rows, digits = [], []
-    for record in next(iter(tables(how.sources, how))).records(Tally()):
-        samples = read_sound(record["sound"], RATE, 10.0)
-        rows.append(logmel(samples[None], c, RATE, c.windows(len(samples)))[0].mean(0))
+    for record in next(iter(find_records(how.sources, how))).records(BadRecordPolicy()):
+        samples = read_audio(record["sound"], RATE, 10.0)
+        rows.append(log_mel_spectrogram(samples[None], c, RATE, c.windows(len(samples)))[0].mean(0))
         digits.append(int(record["digit"]))
     return torch.stack(rows), torch.tensor(digits)
 
@@ -91,11 +94,11 @@ def ours(named: dict[str, str], way: str, seed: int, quick: bool) -> dict[str, f
     run = Run.from_recipe("spoken-digits", [f"data.source={named['train']}", f"data.validation={named['test']}",
                                             f"train.seed={seed}", *WAYS[way], *steps])  # fmt: skip
     began = time.perf_counter()
-    for _ in train(run):
+    for _ in train_steps(run):
         pass
     seconds = time.perf_counter() - began
     assert run.validation is not None
-    scores = evaluate(run.model, run.validation.batches(), run.task, True).scores
+    scores = validate(run.model, run.validation.batches(), run.task, True).scores
     count = sum(weight.numel() for weight in run.model.parameters())
     return {"accuracy": scores["accuracy"], "parameters": count, "seconds": seconds, "device": run.device.type}
 

@@ -21,7 +21,7 @@ LITTLE = 0.005  # how much an upper block adds, of what it would
 ROUNDS = 3
 
 
-def stand_ins() -> tuple[regard.Transformer, regard.Transformer]:
+def stand_ins() -> tuple[regard.Model, regard.Model]:
     """A model, and a draft of its lower blocks that nearly always agrees with it."""
     torch.manual_seed(0)
     c = regard.preset("llama-7b", dim=DIM, depth=DEPTH, heads=8, vocab=VOCAB)
@@ -36,7 +36,7 @@ def stand_ins() -> tuple[regard.Transformer, regard.Transformer]:
     return big, small
 
 
-def timed(model: regard.Transformer, prompt: torch.Tensor, new: int, **ahead) -> tuple[float, list[int], float | None]:
+def timed(model: regard.Model, prompt: torch.Tensor, new: int, **ahead) -> tuple[float, list[int], float | None]:
     """Tokens a second, the ids, and the part of the guesses that stayed."""
     session = model.session([prompt.tolist()], new=new, temperature=0, **ahead)
     began = time.perf_counter()
@@ -46,7 +46,7 @@ def timed(model: regard.Transformer, prompt: torch.Tensor, new: int, **ahead) ->
     return len(ids) / seconds, ids, sum(session.kept) / guessed if guessed else None
 
 
-def compared(model: regard.Transformer, prompt: torch.Tensor, new: int, ways: dict[str, dict]) -> None:
+def compared(model: regard.Model, prompt: torch.Tensor, new: int, ways: dict[str, dict]) -> None:
     plain = timed(model, prompt, new)[1]
     speeds: dict[str, list[float]] = {name: [] for name in ways}
     kept: dict[str, float | None] = {}
@@ -74,7 +74,7 @@ def main() -> None:
         prompt = torch.randint(VOCAB, (64,))
     else:
         model, draft = regard.load(given.model), None if given.draft is None else regard.load(given.draft)
-        prompt = torch.tensor(model.encoded([given.prompt])[1][0])
+        prompt = torch.tensor(model.encode_prompts([given.prompt])[1][0])
     ways = {"plain": {}, "lookup=3": {"lookup": 3}}
     ways |= {f"draft, guess={guess}": {"draft": draft, "guess": guess} for guess in (2, 4, 6)} if draft else {}
     machine = f"{torch.get_num_threads()} threads, torch {torch.__version__}"

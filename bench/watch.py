@@ -32,10 +32,10 @@ class Largest(TorchDispatchMode):
 def main() -> None:
     torch.manual_seed(0)
     trunk = C.Trunk(
-        dim=768, depth=DEPTH, mask="causal", position=C.Learned(length=N), attention=C.Attention(heads=HEADS),
+        dim=768, depth=DEPTH, mask="causal", position=C.LearnedPosition(length=N), attention=C.Attention(heads=HEADS),
         mlp=C.MLP(activation="gelu_tanh"), dropout=C.NO_DROPOUT,
     )  # fmt: skip
-    model = regard.Transformer(C.Transformer(embed=C.Embed(vocab=1000), trunk=trunk, init="gpt2")).eval()
+    model = regard.Model(C.Transformer(embed=C.TextEmbedding(vocab=1000), trunk=trunk, init="gpt2")).eval()
     ids = torch.randint(1000, (1, N))
     ways = {
         "unwatched": None,

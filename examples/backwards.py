@@ -17,12 +17,12 @@ from regard import config as C
 START, PAD, LENGTH = 10, 11, 12
 
 
-def build() -> regard.Transformer:
+def build() -> regard.Model:
     """Two small trunks: one that reads everything, one that writes from left to right and looks across."""
-    small = dict(dim=64, depth=1, attention=C.Attention(heads=2), position=C.Sinusoidal(), dropout=C.NO_DROPOUT)
-    return regard.Transformer(
+    small = dict(dim=64, depth=1, attention=C.Attention(heads=2), position=C.SinusoidalPosition(), dropout=C.NO_DROPOUT)
+    return regard.Model(
         C.Transformer(
-            embed=C.Embed(vocab=12, pad=PAD, scale=8.0),
+            embed=C.TextEmbedding(vocab=12, pad=PAD, scale=8.0),
             trunk=C.Trunk(**small, mask="causal", cross="last"),
             encoder=C.Encoder(trunk=C.Trunk(**small)),
         )
@@ -38,7 +38,7 @@ def batch(size: int, least: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
     return source, torch.cat([torch.full((size, 1), START), backwards], 1)
 
 
-def train(model: regard.Transformer, steps: int = 900) -> float:
+def train(model: regard.Model, steps: int = 900) -> float:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
     for step in range(steps):
@@ -56,7 +56,7 @@ def train(model: regard.Transformer, steps: int = 900) -> float:
 
 
 @torch.no_grad()
-def say(model: regard.Transformer, source: torch.Tensor) -> torch.Tensor:
+def say(model: regard.Model, source: torch.Tensor) -> torch.Tensor:
     """Greedy: the encoder reads once, then one token a step through the cache."""
     cache = model.cache(len(source), LENGTH + 1)
     token = torch.full((len(source), 1), START)
@@ -68,13 +68,13 @@ def say(model: regard.Transformer, source: torch.Tensor) -> torch.Tensor:
     return torch.cat(said, 1)
 
 
-def accuracy(model: regard.Transformer) -> float:
+def accuracy(model: regard.Model) -> float:
     source, target = batch(200, least=LENGTH)
     return (say(model, source) == target[:, 1:]).all(-1).float().mean().item()
 
 
 @torch.no_grad()
-def alignment(model: regard.Transformer, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def alignment(model: regard.Model, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Which digit each step of the writer looked at: (steps, digits), averaged over heads."""
     with regard.looking(model, "trunk.0.cross.pattern") as seen:
         model(target[:, :-1], source=source)
@@ -89,7 +89,7 @@ def draw(weights: torch.Tensor, rows: list[str], columns: list[str]) -> str:
     return "\n".join(lines)
 
 
-def graphs(model: regard.Transformer) -> int:
+def graphs(model: regard.Model) -> int:
     """How many graphs ten batches of different padding compile to."""
     counter = CompileCounter()
     fast = torch.compile(model, backend=counter, fullgraph=True)

@@ -14,10 +14,10 @@ from textwrap import fill
 import torch
 from torch import Tensor
 
-from regard.core.kernels import Ask, How, pattern, plan, reference, scores
-from regard.core.masks import EVERYTHING
-from regard.core.tokens import line
-from regard.efficient.lookup import soft_lookup
+from regard.attention.additive import soft_lookup
+from regard.core.kernels import AttentionArgs, AttentionSpec, attention_scores, attention_weights, make_plan, reference
+from regard.core.masks import FULL
+from regard.core.tokens import sequence_tokens
 
 WORDS = ("The", "cat", "sat", "on", "the", "mat")
 FEATURES = ("animal", "action", "object", "definite")
@@ -54,11 +54,11 @@ def exact(query: Tensor) -> Steps:
     """softmax(qK'/sqrt(4)) V, with every step kept."""
     q, k, v = (x[None, None] for x in (query[None], KEYS, VALUES))  # one row, one head
     scale = KEYS.shape[-1] ** -0.5
-    raw, scaled = (scores(q, k, factor, None)[0, 0, 0] for factor in (1.0, scale))
+    raw, scaled = (attention_scores(q, k, factor, None)[0, 0, 0] for factor in (1.0, scale))
     powers = scaled.exp()
-    ask = Ask(mask=EVERYTHING, q=line(query[None, None]), k=line(KEYS[None]))
-    output = reference(q, k, v, plan("reference", ask), How(scale))[0, 0, 0]  #: S169 S170
-    return Steps(query, raw, scaled, powers, powers.sum(), pattern(scaled, None), output)
+    ask = AttentionSpec(mask=FULL, q=sequence_tokens(query[None, None]), k=sequence_tokens(KEYS[None]))
+    output = reference(q, k, v, make_plan("reference", ask), AttentionArgs(scale))[0, 0, 0]  #: S169 S170
+    return Steps(query, raw, scaled, powers, powers.sum(), attention_weights(scaled, None), output)
 
 
 def on_paper(query: Tensor) -> Steps:
@@ -71,7 +71,7 @@ def on_paper(query: Tensor) -> Steps:
 
 def row_of_weights() -> Tensor:
     """The softmax of the four scores that a slide draws, and gets wrong."""
-    return pattern(RAW, None)  #: S171
+    return attention_weights(RAW, None)  #: S171
 
 
 def temperatures(weights: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Looking things up, softly: a library, a table of students, a search engine, a cookbook's index.
 
 Each demo has a query (what is wanted), keys (what is matched) and values (what is read), and asks them through
-`regard.efficient.lookup`.
+`regard.attention.additive`.
 
     python examples/retrieval.py
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.efficient.lookup import hard_lookup, soft_lookup
+from regard.attention.additive import hard_lookup, soft_lookup
 
 
 def table(*rows: list[float]) -> Tensor:

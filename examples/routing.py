@@ -1,6 +1,6 @@
 """Attention routes: it says who hears whom, and how loudly. Then a gallery of every mask there is.
 
-    python examples/routing.py
+python examples/routing.py
 """
 
 from dataclasses import replace
@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.core.kernels import Ask, How, pattern, plan, reference, scores
-from regard.core.masks import CAUSAL, EVERYTHING, Mask, mask
-from regard.core.tokens import Tokens, line, raster
+from regard.core.kernels import AttentionArgs, AttentionSpec, attention_scores, attention_weights, make_plan, reference
+from regard.core.masks import CAUSAL, FULL, Mask, mask
+from regard.core.tokens import Tokens, grid_tokens, sequence_tokens
 
 # ---------------------------------------------------------------- routing
 
@@ -24,13 +24,13 @@ def made_for(routes: Tensor) -> tuple[Tensor, Tensor]:
     return torch.eye(len(routes)).to(routes), routes.log().mT
 
 
-def route(routes: Tensor = ROUTES, content: Tensor = CONTENT, who: Mask = EVERYTHING) -> tuple[Tensor, Tensor]:
+def route(routes: Tensor = ROUTES, content: Tensor = CONTENT, who: Mask = FULL) -> tuple[Tensor, Tensor]:
     """The weights (Q, K) that attention computes, and the content it brings to each token."""
     q, k, v = (x[None, None] for x in (*made_for(routes), content))
-    ask = Ask(mask=who, q=line(content[None]), k=line(content[None]))
-    chosen = plan("reference", ask)
-    weights = pattern(scores(q, k, 1.0, chosen.table(q, None)))
-    return weights[0, 0], reference(q, k, v, chosen, How(1.0))[0, 0]
+    ask = AttentionSpec(mask=who, q=sequence_tokens(content[None]), k=sequence_tokens(content[None]))
+    chosen = make_plan("reference", ask)
+    weights = attention_weights(attention_scores(q, k, 1.0, chosen.table(q, None)))
+    return weights[0, 0], reference(q, k, v, chosen, AttentionArgs(1.0))[0, 0]
 
 
 # ---------------------------------------------------------------- the gallery
@@ -50,14 +50,14 @@ def tokens(text: str) -> Tokens:
     """Twelve tokens that carry what the mask reads: a ring of friends, two documents, a padded tail; or an image."""
     empty = torch.empty(1, COUNT, 0)
     if text.startswith("cells"):
-        return raster(torch.empty(1, 16, 0), (4, 4))
+        return grid_tokens(torch.empty(1, 16, 0), (4, 4))
     if text == "edges":
-        return replace(line(empty), edges=ring(COUNT)[None])
+        return replace(sequence_tokens(empty), edges=ring(COUNT)[None])
     if text == "documents":
-        return replace(line(empty), document=torch.tensor([[0] * 5 + [1] * 7]), plain=False)
+        return replace(sequence_tokens(empty), document=torch.tensor([[0] * 5 + [1] * 7]), is_plain=False)
     if text == "padding":
-        return replace(line(empty), real=torch.tensor([[True] * 9 + [False] * 3]), plain=False)
-    return line(empty)
+        return replace(sequence_tokens(empty), is_real=torch.tensor([[True] * 9 + [False] * 3]), is_plain=False)
+    return sequence_tokens(empty)
 
 
 def ring(count: int) -> Tensor:

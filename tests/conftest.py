@@ -4,27 +4,36 @@ import os
 import signal
 from importlib.util import find_spec
 
-os.environ["HF_HUB_OFFLINE"] = "1"      # before anything imports huggingface_hub, which reads it once
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # else every process that compiles starts others, which import torch
 
 import pytest
 import torch
 
-import regard.generate.model  # noqa: F401  kernels, front ends and heads enter themselves
-from regard.native import build
-from regard.train.compile_cache import use_cache_folder
+import regard.inference.model  # noqa: F401  kernels, front ends and heads enter themselves
+from regard.measure import calibration
+from regard.native import library
+from regard.training.compile_cache import use_compile_cache
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # behind a shell; whom tests start would too
     signal.signal(signal.SIGINT, signal.default_int_handler)
-torch.set_num_threads(1)                # the number of threads changes the bits of a result
-build.library()                         # whoever asks for it first changes the kernel of all who come after
-use_cache_folder()                      # one for all: tests with a cache of their own would compile everything anew
+os.fsync = os.fstat  # no test pulls the plug, and each call waits for a disk; what is no open file is an error still
+torch.set_num_threads(1)  # the number of threads changes the bits of a result
+library.load_library()  # whoever asks for it first changes the kernel of all who come after
+use_compile_cache()  # one for all: tests with a cache of their own would compile everything anew
+calibration.matmul_speed.__wrapped__.__defaults__ = ("cpu", 0.01)  # every run times products, and half a second adds up
 collect_ignore = [] if torch.cuda.is_available() else ["gpu"]
 
-if find_spec("hypothesis"):             # a GPU machine may have torch and pytest and nothing else
+if find_spec("hypothesis"):  # a GPU machine may have torch and pytest and nothing else
     from hypothesis import settings
 
     settings.register_profile("regard", deadline=None, max_examples=30, derandomize="CI" in os.environ)
     settings.load_profile("regard")
+
+
+def pytest_collection_modifyitems(items):
+    """Tests of half a minute begin before the other slow ones, so that all workers end together."""
+    items.sort(key=lambda item: -max((mark.kwargs.get("seconds", 0) for mark in item.iter_markers("slow")), default=0))
 
 
 @pytest.fixture(autouse=True)

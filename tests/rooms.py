@@ -12,22 +12,65 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "regard"
 
-ROOMS = ("config", "core", "undrawn", "text", "data", "native", "gpu", "efficient", "inputs", "heads", "lora",
-         "recurrent", "zoo", "hub", "measure", "lens", "tasks", "generate", "train", "report", "serve", "cli")
-DOORS = ("__init__", "__main__")             # regard itself: it names what the rooms offer, so it may reach them all
+ROOMS = (
+    "config",
+    "files",
+    "core",
+    "text",
+    "data",
+    "native",
+    "gpu",
+    "attention",
+    "inputs",
+    "models",
+    "zoo",
+    "hub",
+    "measure",
+    "lens",
+    "tasks",
+    "generation",
+    "inference",
+    "engine",
+    "chat",
+    "training",
+    "evaluation",
+    "doctor",
+    "studies",
+    "report",
+    "web",
+    "serve",
+    "cli",
+)
+DOORS = ("__init__", "__main__")  # regard itself: it names what the rooms offer, so it may reach them all
 
 # The rooms that are read in an hour need nothing else than this and the standard library.
-ONLY = {"config": set(), "core": {"torch"}}
+ONLY = {"config": set(), "files": set(), "core": {"torch"}}
 
 # Who alone may import a library. Nobody: it serves the tests.
 OWNERS = {
-    "tokenizers": {"text"}, "jinja2": {"text"},
-    "huggingface_hub": {"hub"}, "safetensors": {"hub"}, "gguf": {"hub"},
-    "matplotlib": {"report"}, "sacrebleu": {"generate"}, "llguidance": {"generate"}, "tensorboard": {"train"},
-    "fastapi": {"serve"}, "pydantic": {"serve"}, "pydantic_core": {"serve"}, "starlette": {"serve"},
-    "uvicorn": {"serve"}, "prometheus_client": {"serve"},
-    "transformers": {"hub"},                 # regard check compares with it where it is installed
-    "peft": set(), "hypothesis": set(), "pytest": set(), "sklearn": set(), "scipy": set(), "openai": set(),
+    "tokenizers": {"text"},
+    "jinja2": {"text"},
+    "huggingface_hub": {"hub"},
+    "safetensors": {"hub"},
+    "gguf": {"hub"},
+    "matplotlib": {"report"},
+    "sacrebleu": {"evaluation"},
+    "llguidance": {"generation"},
+    "tensorboard": {"training"},
+    "triton": {"gpu"},
+    "fastapi": {"web", "serve"},
+    "pydantic": {"web", "serve"},
+    "pydantic_core": {"web", "serve"},
+    "starlette": {"web", "serve"},
+    "uvicorn": {"web", "serve"},
+    "prometheus_client": {"web", "serve"},
+    "transformers": {"hub"},  # regard check compares with it where it is installed
+    "peft": set(),
+    "hypothesis": set(),
+    "pytest": set(),
+    "sklearn": set(),
+    "scipy": set(),
+    "openai": set(),
     "schemathesis": set(),
 }
 
@@ -58,6 +101,8 @@ def refusal(room: str, name: str) -> str | None:
         return f"{library} executes what it reads"
     if library in ONLY.get(room, {library}) or library in sys.stdlib_module_names:
         return None if room in OWNERS.get(library, {room}) else owned(library, room)
+    if library == "compression":  # a package of the standard library since Python 3.14
+        return None
     return f"{room} imports {library}; it has only {' and '.join([*sorted(ONLY[room]), 'the standard library'])}"
 
 

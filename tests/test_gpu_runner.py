@@ -47,7 +47,7 @@ def run(folder, way):
     """Exit status, the lines printed (with times and tracebacks taken out) and all that was printed."""
     jobs = "2" if way == "side by side" else "1"
     command, env = [sys.executable, RUNNER, folder, "--jobs", jobs], dict(os.environ)
-    if way == "plain":                       # a pytest that does not import, as on a machine that has none
+    if way == "plain":  # a pytest that does not import, as on a machine that has none
         absent = folder / "absent"
         absent.mkdir()
         (absent / "pytest.py").write_text("raise ImportError\n", encoding="utf8")

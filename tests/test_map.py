@@ -61,19 +61,23 @@ def cells(root, row):
 
 
 def test_an_anchor_names_its_own_line_or_the_next_line_of_code(root):
-    assert cells(root, "S002")[3] == ("[core/kernels.py:1](../src/regard/core/kernels.py#L1)<br>"
-                                      "[core/kernels.py:5](../src/regard/core/kernels.py#L5)")
+    assert cells(root, "S002")[3] == (
+        "[core/kernels.py:1](../src/regard/core/kernels.py#L1)<br>[core/kernels.py:5](../src/regard/core/kernels.py#L5)"
+    )
 
 
 def test_examples_are_code_too(root):
-    assert cells(root, "S020")[3] == ("[examples/demo.py:1](../examples/demo.py#L1)<br>"
-                                      "[core/kernels.py:5](../src/regard/core/kernels.py#L5)")
+    assert cells(root, "S020")[3] == (
+        "[examples/demo.py:1](../examples/demo.py#L1)<br>[core/kernels.py:5](../src/regard/core/kernels.py#L5)"
+    )
 
 
 def test_marks_are_found_on_functions_methods_files_and_gpu_tests(root):
-    assert cells(root, "S002")[4] == ("[test_rows_sum_to_one](../tests/core/test_kernels.py#L5)<br>"
-                                      "[test_flex](../tests/gpu/test_flex.py#L3)<br>"
-                                      "[test_all.py](../tests/laws/test_all.py#L1)")
+    assert cells(root, "S002")[4] == (
+        "[test_rows_sum_to_one](../tests/core/test_kernels.py#L5)<br>"
+        "[test_flex](../tests/gpu/test_flex.py#L3)<br>"
+        "[test_all.py](../tests/laws/test_all.py#L1)"
+    )
     assert "[test_the_future_is_dark](../tests/core/test_kernels.py#L9)" in cells(root, "S020")[4]
 
 
@@ -111,11 +115,14 @@ def test_code_that_only_moves_does_not_make_the_page_stale_and_the_next_writing_
     assert "examples/demo.py#L2" in (root / idea_map.PAGE).read_text()
 
 
-@pytest.mark.parametrize("name, text", [
-    ("src/regard/core/extra.py", "x = 1  #: S003\n"),
-    ("src/regard/core/extra.py", "x = 1  #: S002, S003\n"),
-    ("tests/test_extra.py", "@pytest.mark.spec('S003')\ndef test_x(): ...\n"),
-])
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("src/regard/core/extra.py", "x = 1  #: S003\n"),
+        ("src/regard/core/extra.py", "x = 1  #: S002, S003\n"),
+        ("tests/test_extra.py", "@pytest.mark.spec('S003')\ndef test_x(): ...\n"),
+    ],
+)
 def test_a_row_that_is_named_but_unknown_is_an_error(root, capsys, name, text):
     plant(root, name, text)
 
@@ -123,12 +130,15 @@ def test_a_row_that_is_named_but_unknown_is_an_error(root, capsys, name, text):
     assert "S003 is not in docs/ideas.toml" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text, wrong", [
-    ("[S002]\nformula = 'x'\n", "S002 has no idea"),
-    ("[S002]\nidea = 'x'\nformulla = 'x'\n", "S002.formulla: no such key"),
-    ("[S2]\nidea = 'x'\n", "S2 is no row"),
-    ("[S900]\nidea = 'x'\n", "S900 is no row"),
-])
+@pytest.mark.parametrize(
+    "text, wrong",
+    [
+        ("[S002]\nformula = 'x'\n", "S002 has no idea"),
+        ("[S002]\nidea = 'x'\nformulla = 'x'\n", "S002.formulla: no such key"),
+        ("[S2]\nidea = 'x'\n", "S2 is no row"),
+        ("[S900]\nidea = 'x'\n", "S900 is no row"),
+    ],
+)
 def test_an_idea_that_is_not_well_formed_is_an_error(tmp_path, text, wrong):
     plant(tmp_path, "docs/ideas.toml", text)
 

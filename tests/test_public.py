@@ -10,9 +10,10 @@ import regard
 from regard import config as C
 
 NAMES = {
-    "Answers", "Engine", "KERNELS", "Run", "Tokens", "Towers", "Transformer", "__version__", "build", "config",
-    "efficient", "estimate", "evaluate", "explain", "from_pretrained", "inputs", "line", "load", "looking", "mask",
-    "preset", "raster", "train",
+    "DualEncoderModel", "Engine", "KERNELS", "Model", "Run", "TextEngine", "Tokens", "Transformer", "UserError",
+    "__version__", "attention", "build", "config", "estimate", "evaluate", "explain", "fit", "from_pretrained",
+    "grid_tokens", "inputs", "lens", "load", "looking", "mask", "preset", "register_kernel", "resume",
+    "sequence_tokens", "train",
 }  # fmt: skip
 SETTINGS = [
     "model.dim", "model.depth", "model.heads", "train.steps", "train.minutes", "train.seed", "train.save_every",
@@ -33,7 +34,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_that_others_rely_on_can_be_said(name):
-    from regard.zoo import read_recipe
+    from regard.zoo.recipe import read_recipe
 
     assert read_recipe("shakespeare", [f"{name}={VALUES.get(name, 4)}"])
 
@@ -52,7 +53,7 @@ def test_importing_regard_does_not_import_torch():
 
 def test_importing_the_model_brings_no_compiler():
     # half of torch's compiler takes as long to import as torch itself
-    code = "import sys, regard; regard.Transformer; regard.load; sys.exit('torch._dynamo' in sys.modules)"
+    code = "import sys, regard; regard.Model; regard.load; sys.exit('torch._dynamo' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
@@ -109,7 +110,7 @@ def test_estimate_and_explain_answer_for_a_config_and_a_model():
 def test_presets_that_configs_can_say_are_the_files_there_are():
     from importlib.resources import files
 
-    there = {path.name.removesuffix(".toml") for path in files("regard.zoo.presets").iterdir()
+    there = {path.name.removesuffix(".toml") for path in files("regard.zoo").joinpath("presets").iterdir()
              if path.name.endswith(".toml")}  # fmt: skip
 
     assert there == set(C.PRESETS)

@@ -14,7 +14,7 @@ BLOCK = re.compile(r"(?<=<!-- families -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 def table() -> str:
     """One row a family: what it is called here and there, and the classes it opens, the most usual first."""
-    from regard.hub.families import FAMILIES
+    from regard.hub.families.registry import FAMILIES
 
     rows = ["| family | `model_type` | classes |", "|---|---|---|"]
     for family in sorted(FAMILIES.values(), key=lambda each: each.title.lower()):

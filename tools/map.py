@@ -23,10 +23,24 @@ IDEAS, PAGE = "docs/ideas.toml", "docs/map.md"
 
 # A section and its last row.
 SECTIONS = {
-    "A. Attention": 19, "B. Masks": 28, "C. Position": 37, "D. Block": 49, "E. Models": 71, "F. Tokens": 83,
-    "G. Objectives": 94, "H. Optimisation": 103, "I. Generation": 113, "J. Efficient attention": 123,
-    "K. Baselines": 132, "L. Domains": 138, "M. Cost": 148, "N. Inside": 158, "O. Doctor": 163, "P. Evaluation": 168,
-    "Q. Worked examples": 178, "R, S. Claims": 199,
+    "A. Attention": 19,
+    "B. Masks": 28,
+    "C. Position": 37,
+    "D. Block": 49,
+    "E. Models": 71,
+    "F. Tokens": 83,
+    "G. Objectives": 94,
+    "H. Optimisation": 103,
+    "I. Generation": 113,
+    "J. Efficient attention": 123,
+    "K. Baselines": 132,
+    "L. Domains": 138,
+    "M. Cost": 148,
+    "N. Inside": 158,
+    "O. Doctor": 163,
+    "P. Evaluation": 168,
+    "Q. Worked examples": 178,
+    "R, S. Claims": 199,
 }
 ANCHOR = re.compile(r"#:((?:[\s,]*\bS\d+\b)+)")
 
@@ -86,13 +100,23 @@ def count(ideas: dict[str, dict[str, str]], places: dict[str, list[Place]]) -> i
 def problems(root: Path) -> list[str]:
     """Rows that code or tests name and ideas.toml does not have, and ideas that are not well formed."""
     ideas = read_ideas(root)
-    unknown = [f"{place.file}:{place.line}: {row} is not in {IDEAS}"
-               for row, place in [*anchors(root), *marks(root)] if row not in ideas]
+    unknown = [
+        f"{place.file}:{place.line}: {row} is not in {IDEAS}"
+        for row, place in [*anchors(root), *marks(root)]
+        if row not in ideas
+    ]
     nameless = [f"{IDEAS}: {row} has no idea" for row in ideas if not ideas[row].get("idea")]
-    strange = [f"{IDEAS}: {row}.{key}: no such key; there are idea, formula, erratum"
-               for row in ideas for key in ideas[row] if key not in ("idea", "formula", "erratum")]
-    outside = [f"{IDEAS}: {row} is no row; rows run from S001 to S{max(SECTIONS.values())}" for row in ideas
-               if not (re.fullmatch(r"S\d{3}", row) and 1 <= int(row[1:]) <= max(SECTIONS.values()))]
+    strange = [
+        f"{IDEAS}: {row}.{key}: no such key; there are idea, formula, erratum"
+        for row in ideas
+        for key in ideas[row]
+        if key not in ("idea", "formula", "erratum")
+    ]
+    outside = [
+        f"{IDEAS}: {row} is no row; rows run from S001 to S{max(SECTIONS.values())}"
+        for row in ideas
+        if not (re.fullmatch(r"S\d{3}", row) and 1 <= int(row[1:]) <= max(SECTIONS.values()))
+    ]
     return outside or unknown + nameless + strange
 
 

@@ -1,16 +1,20 @@
 """The command line in this process, and a small real run to use it on."""
 
 import io
+import shutil
 import sys
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 
 from regard import config, text, zoo
-from regard.cli import main
-from regard.generate.model import build
+from regard.cli import app, main
+from regard.inference.model import build_model
 
+app.get_command = cache(app.get_command)  # thirty verbs and their options, else read again for every command
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,\n"
 RECIPE = """
 [data]
@@ -70,12 +74,19 @@ def desk(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def checkpoint(desk):
-    """A model that has learnt nothing, with its tokenizer, as a folder."""
+@pytest.fixture(scope="session")
+def untrained(tmp_path_factory):
+    """The folder that `checkpoint` copies."""
     torch.manual_seed(0)
     setting = zoo.preset("gpt2", dim=12, depth=2, heads=3, vocab=len(LETTERS), position={"length": 17})
-    model = build(setting)
-    model.tokenizer, model.context = text.train(config.Characters(fallback=False), [LETTERS]), 17
-    model.save(desk / "model")
-    return desk / "model"
+    model = build_model(setting)
+    model.tokenizer, model.context = text.train_tokenizer(config.CharTokenizer(fallback=False), [LETTERS]), 17
+    folder = tmp_path_factory.mktemp("untrained") / "model"
+    model.save(folder)
+    return folder
+
+
+@pytest.fixture
+def checkpoint(desk, untrained):
+    """A model that has learnt nothing, with its tokenizer, as a folder."""
+    return Path(shutil.copytree(untrained, desk / "model"))

@@ -8,9 +8,9 @@ from hub.odd_decoders import CASES
 from hub.published import pair
 
 import regard
-import regard.generate.opening as room
+import regard.inference.load as room
 from regard import zoo
-from regard.hub.check import theirs
+from regard.hub.check import reference
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def folder(tmp_path):
 @pytest.fixture
 def planted(monkeypatch):
     """Every model that is loaded from now on has one weight that is not its own."""
-    load = room.load
+    load = room.load_model
 
     def wrong(*path, **given):
         model = load(*path, **given)
         model.trunk.blocks[1].attn.qkv.weight.data[3, 5] += 1.5
         return model
 
-    monkeypatch.setattr(room, "load", wrong)
+    monkeypatch.setattr(room, "load_model", wrong)
 
 
 def test_equal_models_end_with_zero_and_a_table(say, folder):
@@ -97,7 +97,7 @@ def test_time_and_memory_stand_side_by_side(say, tmp_path):
 
 
 def test_without_the_other_library_it_says_how_to_get_it(say, folder, monkeypatch):
-    monkeypatch.setattr(theirs, "find_spec", lambda name: None)
+    monkeypatch.setattr(reference, "find_spec", lambda name: None)
     told = say("check", folder)
 
     assert (told.code, told.out) == (2, "")

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from regard.report.pictures import png
+from regard.report.image_rows import encode_png
 
 IMAGES = """
 [data]
@@ -55,20 +55,20 @@ warmup = 1
 def place(tmp_path_factory):
     """A folder with a run on images and two on texts."""
     from regard import zoo
-    from regard.train import fit
+    from regard.training.api import fit
 
     folder = tmp_path_factory.mktemp("place")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
-        patch.setattr("regard.measure.floor.multiplying", lambda *sizes: 1e9)
+        patch.setattr("regard.measure.calibration.matmul_speed", lambda *sizes: 1e9)
         images = ({"pixels": torch.randint(0, 256, (4, 4)).tolist(), "label": ("day", "night")[n % 2]}
                   for n in range(31))  # fmt: skip
         said = ({"text": f"so it is {n}", "label": ("no", "yes")[n % 2], "score": n / 7} for n in range(31))
         for name, rows in (("shapes", images), ("said", said)):
             (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         for label in ("a", "b"):
-            (folder / f"{label}.png").write_bytes(png(torch.randint(0, 256, (1, 4, 4), dtype=torch.uint8)))
+            (folder / f"{label}.png").write_bytes(encode_png(torch.randint(0, 256, (1, 4, 4), dtype=torch.uint8)))
         for name, text in (("images", IMAGES), ("texts", TEXTS.format(kind="classify", label="label")),
                            ("numbers", TEXTS.format(kind="regress", label="score"))):  # fmt: skip
             (folder / f"{name}.toml").write_text(text)
@@ -79,14 +79,14 @@ def place(tmp_path_factory):
 @pytest.fixture
 def regard(place, monkeypatch, capsys):
     """One command in that folder: its code, what it said on stdout, and on stderr."""
-    from regard.cli.app import run
+    from regard.cli.app import run_command
 
     monkeypatch.chdir(place)
     monkeypatch.setenv("REGARD_CACHE", str(place / "cache"))
-    monkeypatch.setattr("regard.measure.floor.multiplying", lambda *sizes: 1e9)
+    monkeypatch.setattr("regard.measure.calibration.matmul_speed", lambda *sizes: 1e9)
 
     def call(*words):
-        code = run(words)
+        code = run_command(words)
         told = capsys.readouterr()
         assert "Traceback" not in told.err and "bug in regard" not in told.err, told.err
         return code, told.out, told.err

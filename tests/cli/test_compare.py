@@ -7,7 +7,8 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.cli import compare as verb
-from regard.train.compare import Asked, complexity
+from regard.studies import complexity
+from regard.studies.demo import DemoSettings
 
 KEY = "model.kernel=reference,fused"
 
@@ -15,14 +16,14 @@ KEY = "model.kernel=reference,fused"
 @pytest.fixture
 def small(monkeypatch):
     """Growth is measured of short texts alone."""
-    monkeypatch.setattr("regard.train.compare.dense.LONGEST", 512)
-    monkeypatch.setattr("regard.measure.floor.multiplying", lambda *sizes: 1e9)
+    monkeypatch.setattr("regard.studies.kernel_error.SHORTEST", 128)
+    monkeypatch.setattr("regard.studies.kernel_error.LONG", 0.0)  # long enough for anybody
 
 
 def test_the_ready_made_names_are_those_that_the_room_has():
-    from regard.train import compare
+    from regard import studies
 
-    assert sorted([*compare.CLAIMS, *compare.ready()]) == list(verb.READY)
+    assert sorted([*studies.DEMOS, *studies.builtin_studies()]) == list(verb.BUILTIN_STUDIES)
 
 
 @pytest.mark.slow
@@ -35,7 +36,8 @@ def test_a_comparison_is_a_table_a_page_and_files(desk, say, small):
     assert "±" in second and "page  out/compare.html" in told.out
     assert "kernel-fused-seed1: validation" in told.err and "4 of 4" in told.err
     assert {"compare.json", "compare.csv", "compare.html", "kernel-reference-seed0"} <= {
-        path.name for path in (desk / "out").iterdir()}
+        path.name for path in (desk / "out").iterdir()
+    }
 
 
 @pytest.mark.slow
@@ -130,9 +132,12 @@ def test_a_family_of_which_nothing_can_be_trained_is_refused_before_anything_is(
 @pytest.mark.spec("S139")
 def test_the_operations_of_a_layer_grow_as_its_formula_says(desk, monkeypatch):
     """By torch's own counter in place of the clock: tests share their machine, and operations are the same on all."""
+    monkeypatch.setattr("regard.studies.kernel_error.AGAIN", 0)  # and each time the same
     with FlopCounterMode(display=False) as counter:
-        monkeypatch.setattr("regard.train.compare.dense.clock", lambda device: 1e-12 * counter.get_total_flops())
-        sheet = complexity.layers(Asked(desk, quick=True))
+        monkeypatch.setattr(
+            "regard.studies.kernel_error.current_seconds", lambda device: 1e-12 * counter.get_total_flops()
+        )
+        sheet = complexity.layer_table(DemoSettings(desk, quick=True))
 
     counted = [each for each in sheet.numbers if each["kernel"] != "fused"]  # which the counter does not know on a CPU
     assert len(counted) == 4

@@ -11,7 +11,7 @@ from hub.published import pair, quiet
 
 import regard
 from regard import config, lens
-from regard.hub.folder import tensors_from
+from regard.hub.weights import load_tensors_lazy
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def folder(tmp_path):
 
 
 def weights(folder):
-    return tensors_from(folder / "model.safetensors")
+    return load_tensors_lazy(folder / "model.safetensors")
 
 
 def files(folder):
@@ -74,7 +74,7 @@ def test_in_our_words_and_back_nothing_is_lost(say, folder, tmp_path):
 
 @pytest.mark.slow
 def test_a_pruned_model_is_written_as_our_own_kind_and_says_why(say, folder, tmp_path):
-    small = lens.prune(regard.load(folder, device="cpu"), {"trunk.1.attn": [0]})
+    small = lens.prune_heads(regard.load(folder, device="cpu"), {"trunk.1.attn": [0]})
     small.save(tmp_path / "pruned")
     told = say("convert", tmp_path / "pruned", tmp_path / "out", "--dtype", "bf16")
     refused = say("convert", tmp_path / "pruned", tmp_path / "other", "--as", "transformers")

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from regard.generate.opening import load
-from regard.generate.telling import told
+from regard.inference.explain_generation import format_explanation
+from regard.inference.load import load_model
 
 SETTINGS = {"new": 9, "shortest": 2, "temperature": 0.9, "typical": 0.8, "frequency": 0.5, "presence": -0.2,
             "no_repeat": 2, "seed": 4}  # fmt: skip
@@ -16,11 +16,13 @@ def words(settings: dict) -> list:
 
 
 def test_new_settings_reach_the_model(say, checkpoint):
-    assert say("generate", checkpoint, "the", *words(SETTINGS)).out == load(checkpoint).generate("the", **SETTINGS)
+    assert say("generate", checkpoint, "the", *words(SETTINGS)).out == load_model(checkpoint).generate(
+        "the", **SETTINGS
+    )
 
 
 def test_a_bias_is_typed_by_id_or_by_text(say, checkpoint):
-    model = load(checkpoint)
+    model = load_model(checkpoint)
     [id] = model.tokenizer.encode("t")
     want = model.generate("the", new=7, seed=3, bias={id: 9.0})
     by_id = say("generate", checkpoint, "the", "--new", 7, "--seed", 3, "--bias", f"{id}=9")
@@ -31,13 +33,13 @@ def test_a_bias_is_typed_by_id_or_by_text(say, checkpoint):
 
 
 def test_beams_find_what_the_model_finds(say, checkpoint):
-    made = load(checkpoint).complete("the", new=6, beams=3, best=2, length_penalty=0.5)
+    made = load_model(checkpoint).complete("the", new=6, beams=3, best=2, length_penalty=0.5)
     typed = ["generate", checkpoint, "the", "--new", 6, "--beams", 3, "--best", 2, "--length-penalty", 0.5]
     shown = json.loads(say(*typed, "--json").out)
 
     assert say(*typed).out == "\n---\n".join([made.text, made.others[0].text])
     assert [one["score"] for one in shown["texts"]] == [made.score, made.others[0].score]
-    assert load(checkpoint).complete("the", **shown["search"]).text == made.text
+    assert load_model(checkpoint).complete("the", **shown["search"]).text == made.text
 
 
 @pytest.mark.parametrize("how", [["--top-k", 3, "--seed", 1], ["--beams", 3]], ids=["drawn", "searched"])
@@ -49,7 +51,7 @@ def test_an_explanation_is_of_the_text_that_is_made_without_one(say, checkpoint,
 
     assert parts["made"]["text"] == plain and shown.code == 0
     if "--beams" in how:  # no time is told, so the same is written again
-        assert shown.out == told(load(checkpoint).explain_generation("the", **settings)) + "\n"
+        assert shown.out == format_explanation(load_model(checkpoint).explain_generation("the", **settings)) + "\n"
     assert len(parts["steps" if "--beams" in how else "choices"]) == 5
 
 

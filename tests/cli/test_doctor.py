@@ -37,7 +37,7 @@ new = 3
 def clinic(desk, monkeypatch):
     chance = random.Random(0)
     words = ["".join(chance.choices("abcdefgh", k=chance.randint(2, 7))) for _ in range(60)]
-    monkeypatch.setattr("regard.measure.floor.multiplying", lambda *sizes: 1e9)
+    monkeypatch.setattr("regard.measure.calibration.matmul_speed", lambda *sizes: 1e9)
     (desk / "long.txt").write_text(" ".join(chance.choices(words, k=7000)))
     (desk / "healthy.toml").write_text(RECIPE)
     return desk

@@ -7,39 +7,41 @@ import torch
 
 import regard
 from regard import config as C
-from regard.data.pictures import picture, save
+from regard.data.readers.images import load_image, save_image
 
 
 @pytest.fixture
 def folder(tmp_path):
-    pixels = C.Pixels(palette=4, grid=(5, 6), colours=("000000", "ff0000", "00ff00", "ffffff"))
-    trunk = C.Trunk(dim=12, depth=1, mask="causal", position=C.Learned(length=30), attention=C.Attention(heads=3))
-    model = regard.build(C.Transformer(embed=pixels, trunk=trunk, head=C.Vocabulary(tied=False, size=4)))
+    pixels = C.PixelEmbedding(palette=4, grid=(5, 6), colours=("000000", "ff0000", "00ff00", "ffffff"))
+    trunk = C.Trunk(
+        dim=12, depth=1, mask="causal", position=C.LearnedPosition(length=30), attention=C.Attention(heads=3)
+    )
+    model = regard.build(C.Transformer(embed=pixels, trunk=trunk, head=C.LMHead(tied=False, size=4)))
     model.save(tmp_path / "model")
     return tmp_path
 
 
 def run(*words):
-    from regard.cli.app import run
+    from regard.cli.app import run_command
 
-    return run([str(word) for word in words])
+    return run_command([str(word) for word in words])
 
 
 def test_pictures_lie_on_one_sheet_and_a_seed_draws_them_again(folder, capsys):
     code = run("draw", folder / "model", "--out", folder / "a.png", "--count", 4, "--seed", 3, "--json")
 
     assert code == 0 and json.loads(capsys.readouterr().out)["count"] == 4
-    assert picture(folder / "a.png", 3, "here").shape == (3, 12, 14)
+    assert load_image(folder / "a.png", 3, "here").shape == (3, 12, 14)
     run("draw", folder / "model", "--out", folder / "b.png", "--count", 4, "--seed", 3)
-    assert torch.equal(picture(folder / "a.png", 3, "here"), picture(folder / "b.png", 3, "here"))
+    assert torch.equal(load_image(folder / "a.png", 3, "here"), load_image(folder / "b.png", 3, "here"))
 
 
 def test_a_picture_can_be_begun(folder):
-    save(torch.full((3, 50, 60), 255, dtype=torch.uint8), folder / "white.png")
+    save_image(torch.full((3, 50, 60), 255, dtype=torch.uint8), folder / "white.png")
     begin = ("--begin", folder / "white.png", "--rows", 3)
 
     assert run("draw", folder / "model", "--out", folder / "a.png", "--count", 1, *begin) == 0
-    assert picture(folder / "a.png", 3, "here")[:, :3].unique().tolist() == [255]
+    assert load_image(folder / "a.png", 3, "here")[:, :3].unique().tolist() == [255]
 
 
 @pytest.mark.parametrize(("words", "code", "why"), [

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from regard import config, tasks, text, zoo
-from regard.cli.dry import asked, lines, row
+from regard.cli.dry_run import describe_row, expected_answers, row_lines
 
 TASK = """
 [data]
@@ -39,7 +39,7 @@ FILMS = [{"text": f"{who} saw a {word} film", "label": label} for who in ("I", "
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
     """The machine's speed is known without half a second of measuring."""
-    monkeypatch.setattr("regard.measure.floor.multiplying", lambda *sizes: 1e9)
+    monkeypatch.setattr("regard.measure.calibration.matmul_speed", lambda *sizes: 1e9)
 
 
 @pytest.fixture
@@ -133,15 +133,15 @@ class Desk:
 
     def __init__(self, task, tokenizer):
         self.task, self.tokenizer, self.model = task, tokenizer, self
-        self.speaks = tokenizer
+        self.output_tokenizer = tokenizer
 
 
 RECORDS = {
-    config.Translate(): {"source": "the cat", "target": "le chat"},
-    config.Spans(rate=0.5): {"text": "the cat sat on the mat and the dog sat too"},
-    config.Tag(classes=("O", "B-PER")): {"words": ["Ada", "wrote"], "labels": ["B-PER", "O"]},
-    config.Regress(): {"text": "the cat", "label": 2.5},
-    config.Answer(start=None): {"question": "who sat", "context": "the cat sat there", "answer": "cat"},
+    config.Translation(): {"source": "the cat", "target": "le chat"},
+    config.SpanCorruption(rate=0.5): {"text": "the cat sat on the mat and the dog sat too"},
+    config.TokenClassification(classes=("O", "B-PER")): {"words": ["Ada", "wrote"], "labels": ["B-PER", "O"]},
+    config.Regression(): {"text": "the cat", "label": 2.5},
+    config.QuestionAnswering(start=None): {"question": "who sat", "context": "the cat sat there", "answer": "cat"},
 }
 
 
@@ -150,10 +150,12 @@ def test_every_kind_of_question_can_be_shown(c):
     import torch
 
     prose = ["the cat sat on the mat and the dog sat too", "Ada wrote le chat who there"] * 9
-    tokenizer = tasks.equip(c, text.train(config.Pieces(kind="wordpiece", vocab=700), prose))
-    task = tasks.build(c, tokenizer, rows=tasks.Rows(length=33))
+    tokenizer = tasks.add_task_tokens(
+        c, text.train_tokenizer(config.SubwordTokenizer(kind="wordpiece", vocab=700), prose)
+    )
+    task = tasks.build_task(c, tokenizer, rows=tasks.RowPadding(length=33))
     batch = task.collate([task.example(RECORDS[c], tokenizer)], torch.Generator().manual_seed(0))
-    found = row(Desk(task, tokenizer), batch, 0)
+    found = describe_row(Desk(task, tokenizer), batch, 0)
     told = [each["answer"] for each in found["asked"]]
 
     match c.kind:
@@ -167,11 +169,11 @@ def test_every_kind_of_question_can_be_shown(c):
             assert [each.strip() for each in told] == ["cat"]
         case "spans":
             assert any(piece.startswith("<extra_id_") for piece in found["source"]["pieces"]) and told
-    assert list(lines(found)) and list(asked(c, batch, 0, tokenizer)) == found["asked"]
+    assert list(row_lines(found)) and list(expected_answers(c, batch, 0, tokenizer)) == found["asked"]
 
 
 def test_recipes_that_come_with_the_package_can_be_tried(say, desk):
-    assert set(zoo.recipes()) >= {"shakespeare-nano"}
+    assert set(zoo.packaged_recipes()) >= {"shakespeare-nano"}
     told = say("train", "shakespeare-nano", "data.source=text.txt", "train.batch=2", "--dry-run")
 
     assert told.code == 0 and "ends by train." in told.out

@@ -125,8 +125,18 @@ def test_ranks_share_and_say_so(told):
 def test_people_read_calm_sections(say, desk):
     answer = say("estimate", "gpt2", "--device", "a100-80gb", "--price", "2", "--tokens", "1e10", "--ranks", "8")
 
-    for title in ("parameters", "arithmetic", "memory of a training step", "activations by kernel", "looking's share",
-                  "memory of writing", "weights of attention", "one layer of this width", "a run", "assumed"):
+    for title in (
+        "parameters",
+        "arithmetic",
+        "memory of a training step",
+        "activations by kernel",
+        "looking's share",
+        "memory of writing",
+        "weights of attention",
+        "one layer of this width",
+        "a run",
+        "assumed",
+    ):
         assert f"\n{title}" in answer.out
     assert (answer.code, answer.err) == (0, "")
     assert "GB = 1e9" in answer.out.splitlines()[0]
@@ -148,7 +158,7 @@ def test_calibrating_tells_what_was_measured(say, desk, monkeypatch):
         def facts(self):
             return facts
 
-    monkeypatch.setattr(sys.modules["regard.measure.calibrate"], "calibrate", lambda **asked: Made())
+    monkeypatch.setattr("regard.measure.calibration.calibrate", lambda **asked: Made())
 
     assert json.loads(say("estimate", "--calibrate", "--json").out) == facts
     assert say("estimate", "--calibrate").out == "processor  a slide rule\nmemory     3.0 GB/s\n"
@@ -233,9 +243,10 @@ def test_a_mistake_does_not_wait_for_torch(desk):
 @pytest.mark.slow
 @pytest.mark.spec("S056")
 def test_the_largest_preset_takes_little_memory(desk):
-    code = ("import sys, torch; from regard.cli import main; from regard.train.device import peak_memory\n"
+    code = ("import sys, torch; from regard.cli import main\n"
+            "from regard.measure.peak_memory import process_peak_bytes\n"
             "main(['estimate', 'gpt3-175b', '--json'])\n"
-            "print(peak_memory(torch.device('cpu')) // 1000, file=sys.stderr)")  # fmt: skip
+            "print(process_peak_bytes(torch.device('cpu')) // 1000, file=sys.stderr)")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf8", check=True)
 
     assert json.loads(done.stdout)["parameters"] == 174_604_259_328

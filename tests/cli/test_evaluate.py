@@ -10,8 +10,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from regard import config, tasks, text
-from regard.generate.model import build
-from regard.generate.opening import load
+from regard.inference.load import load_model
+from regard.inference.model import build_model
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "why", "not", "good", "bad"]
 
@@ -31,7 +31,7 @@ def surprise(model, ids):
 def test_the_loss_is_torch_s_own_over_the_whole_text(say, checkpoint, desk):
     words = (desk / "text.txt").read_text()
     told = json.loads(say("evaluate", checkpoint, "text.txt", "--json").out)
-    model = load(checkpoint)
+    model = load_model(checkpoint)
     loss = surprise(model, model.tokenizer.encode(words)) / (len(words) - 1)
 
     assert (told["data"], told["task"]) == ("text.txt", "next")
@@ -43,9 +43,9 @@ def test_the_loss_is_torch_s_own_over_the_whole_text(say, checkpoint, desk):
 
 def test_bits_per_byte_count_the_bytes_of_utf8(say, desk):
     letters = "aé日🙂 "
-    model = build(config.Transformer(embed=config.Embed(vocab=len(letters)), trunk=config.Trunk(
+    model = build_model(config.Transformer(embed=config.TextEmbedding(vocab=len(letters)), trunk=config.Trunk(
         dim=12, depth=1, mask="causal", attention=config.Attention(heads=3))))  # fmt: skip
-    model.tokenizer, model.context = text.train(config.Characters(fallback=False), [letters]), 5
+    model.tokenizer, model.context = text.train_tokenizer(config.CharTokenizer(fallback=False), [letters]), 5
     model.save(desk / "far")
     (desk / "far.txt").write_text("aé日🙂 🙂日éa 日")
     told = json.loads(say("evaluate", "far", "far.txt", "--json").out)
@@ -62,7 +62,7 @@ def test_a_run_and_its_checkpoints_know_their_validation_text(say, checkpoint, d
     (desk / "last.txt").write_text(words[int(0.75 * len(words)) :])
     told = [say("evaluate", *typed, "--json") for typed in (["run"], ["run/checkpoints/step-000003"])]
     losses = [json.loads(each.out)["loss"] for each in told]
-    model = load("run")
+    model = load_model("run")
     model.context = 7  # of the recipe
     loss = surprise(model, model.tokenizer.encode((desk / "last.txt").read_text()))
 
@@ -100,13 +100,15 @@ def test_people_read_rows(say, checkpoint):
 def small(c, head, out, desk, **more):
     """A model that has learnt nothing of what it will be asked, as a folder."""
     torch.manual_seed(3)
-    known = tasks.equip(c, text.train(config.Words(vocab=60, fallback=False), [" ".join(WORDS), *WORDS]))
+    known = tasks.add_task_tokens(
+        c, text.train_tokenizer(config.WordTokenizer(vocab=60, fallback=False), [" ".join(WORDS), *WORDS])
+    )
     said = dict(dim=12, depth=1, attention=config.Attention(heads=3), dropout=config.NO_DROPOUT)
     trunks = {"trunk": config.Trunk(**said)}
     if c.kind == "translate":
         trunks = {"trunk": config.Trunk(**said, mask="causal", cross="last"),
                   "encoder": config.Encoder(trunk=config.Trunk(**said))}  # fmt: skip
-    model = build(config.Transformer(embed=config.Embed(vocab=len(known)), head=head, **trunks))
+    model = build_model(config.Transformer(embed=config.TextEmbedding(vocab=len(known)), head=head, **trunks))
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3)
@@ -116,7 +118,7 @@ def small(c, head, out, desk, **more):
 
 @pytest.fixture
 def judge(desk):
-    small(config.Classify(classes=("bad", "good")), config.Pooled(place="mean", out=2), "judge", desk)
+    small(config.Classification(classes=("bad", "good")), config.PoolingHead(place="mean", out=2), "judge", desk)
     luck = random.Random(0)
     rows = [(luck.choice(["bad", "good"]), " ".join(luck.choices(WORDS, k=luck.randint(1, 9)))) for _ in range(19)]
     (desk / "a.tsv").write_text("label\ttext\n" + "".join(f"{label}\t{words}\n" for label, words in rows))
@@ -125,7 +127,7 @@ def judge(desk):
 
 @pytest.fixture
 def translator(desk):
-    small(config.Translate(source="en", target="fr"), config.Vocabulary(tied=False), "translator", desk)
+    small(config.Translation(source="en", target="fr"), config.LMHead(tied=False), "translator", desk)
     (desk / "b.en").write_text("the cat\na mat\nthe cat\nwhy not\n")
     (desk / "b.fr").write_text("sat on\nbad\nnot on\nGood cat.\n")
 
@@ -169,7 +171,7 @@ def test_standard_input_is_read_once_and_asked_in_part(say, judge, desk):
 def test_translations_come_with_bleu_chrf_and_their_signatures(say, translator, desk):
     words = ["evaluate", "translator", "b.en + b.fr", "data.columns=['en', 'fr']", "--beams", 3, "--lower", "--group"]
     told, shown = json.loads(say(*words, "--json", "--out", "said.jsonl").out), say(*words)
-    model = load("translator")
+    model = load_model("translator")
     lines = [json.loads(line) for line in (desk / "said.jsonl").read_text().splitlines()]
 
     assert [line["said"] for line in lines] == [model.translate(line["asked"]["en"], beams=3) for line in lines]
@@ -230,9 +232,9 @@ def test_a_run_is_as_good_as_its_log_says(say, judge, desk, kind):
 
 
 def test_a_model_that_sees_the_answer_is_not_asked(say, desk):
-    model = build(config.Transformer(embed=config.Embed(vocab=256), trunk=config.Trunk(
+    model = build_model(config.Transformer(embed=config.TextEmbedding(vocab=256), trunk=config.Trunk(
         dim=12, depth=1, mask="everything", attention=config.Attention(heads=3))))  # fmt: skip
-    model.tokenizer, model.context = text.train(config.Bytes(), []), 7
+    model.tokenizer, model.context = text.train_tokenizer(config.ByteTokenizer(), []), 7
     model.save(desk / "seer")
     told = say("evaluate", "seer", "text.txt", "task.kind=next")
 

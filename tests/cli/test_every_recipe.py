@@ -10,7 +10,9 @@ ABSENT = {"citeseer": "citeseer.npz", "finetune-answer": "questions.jsonl", "fin
           "glue-mrpc": "glue_data/MRPC/train.tsv", "glue-rte": "glue_data/RTE/train.tsv",
           "glue-sst2": "glue_data/SST-2/train.tsv", "glue-stsb": "glue_data/STS-B/train.tsv"}  # fmt: skip
 SENSED = ["spoken-digits", "etth1", "cora", "mutag", "digits", "emoji-clip", "emoji-prefix", "emoji-draw"]
-SLOW = [pytest.param(name, marks=() if name in (*SENSED, *ABSENT) else pytest.mark.slow) for name in zoo.recipes()]
+SLOW = [
+    pytest.param(name, marks=() if name in (*SENSED, *ABSENT) else pytest.mark.slow) for name in zoo.packaged_recipes()
+]
 
 
 @pytest.mark.parametrize("verb", ["explain", "estimate"])

@@ -8,25 +8,25 @@ import sys
 import pytest
 
 from regard.cli import main
-from regard.generate.opening import load
+from regard.inference.load import load_model
 
 
 def test_stdout_is_exactly_what_the_model_generates(say, checkpoint):
     told = say("generate", checkpoint, "the cat", "--new", 9, "--seed", 3)
 
     assert (told.code, told.err) == (0, "")
-    assert told.out == load(checkpoint).generate("the cat", new=9, seed=3)
+    assert told.out == load_model(checkpoint).generate("the cat", new=9, seed=3)
 
 
 def test_every_setting_reaches_the_model(say, checkpoint):
     settings = {"new": 9, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "repetition": 1.3, "seed": 4}
     words = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
 
-    assert say("generate", checkpoint, "the", *words).out == load(checkpoint).generate("the", **settings)
+    assert say("generate", checkpoint, "the", *words).out == load_model(checkpoint).generate("the", **settings)
 
 
 def test_stop_may_be_given_several_times(say, checkpoint):
-    whole = load(checkpoint).generate("the", new=12, seed=3)
+    whole = load_model(checkpoint).generate("the", new=12, seed=3)
     told = say("generate", checkpoint, "the", "--new", 12, "--seed", 3, "--stop", "zzzz", "--stop", whole[5])
 
     assert told.out == whole[: whole.index(whole[5])]
@@ -45,7 +45,7 @@ def test_json_says_all_that_is_needed_to_make_the_text_again(say, checkpoint):
     first = told["texts"][0]
 
     assert len(told["texts"]) == 3 and first["reason"] == "length" and first["tokens"] == 9
-    assert load(checkpoint).generate(told["prompt"], **told["sampling"]) == first["text"]
+    assert load_model(checkpoint).generate(told["prompt"], **told["sampling"]) == first["text"]
 
 
 def test_the_first_of_several_texts_is_the_one_text(say, checkpoint):
@@ -58,6 +58,7 @@ def test_the_first_of_several_texts_is_the_one_text(say, checkpoint):
 
 def test_text_is_shown_while_it_is_made(checkpoint, monkeypatch):
     """After every token that is a character, stdout has been flushed with it."""
+
     class Watched(io.StringIO):
         seen: list[str] = []
 
@@ -75,7 +76,7 @@ def test_a_terminal_shows_the_prompt_before_the_text(say, checkpoint, monkeypatc
     told = say("generate", checkpoint, "the cat", "--new", 5, "--seed", 3)
 
     assert told.err == "the cat"
-    assert told.out == load(checkpoint).generate("the cat", new=5, seed=3) + "\n"
+    assert told.out == load_model(checkpoint).generate("the cat", new=5, seed=3) + "\n"
 
 
 def test_a_text_longer_than_the_context_is_noted_in_one_line(say, checkpoint):

@@ -65,7 +65,7 @@ def write(name, *records):
 
 @pytest.fixture
 def shelf(desk, monkeypatch):
-    monkeypatch.setattr("regard.measure.floor.multiplying", lambda *what: 1e10)
+    monkeypatch.setattr("regard.measure.calibration.matmul_speed", lambda *what: 1e10)
     (desk / "nodes.toml").write_text(NODES)
     (desk / "graphs.toml").write_text(GRAPHS)
     write("ring.jsonl", ring())

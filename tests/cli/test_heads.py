@@ -10,9 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from regard import config, lens, text
 from regard.core.kernels import KERNELS
-from regard.data import Windows, prepare
-from regard.generate.model import build
-from regard.generate.opening import load
+from regard.data.prepare import prepare_text
+from regard.data.windows import WindowBatches
+from regard.inference.load import load_model
+from regard.inference.model import build_model
 
 
 def asked(say, *words):
@@ -24,8 +25,10 @@ def asked(say, *words):
 def kept(desk, name, vocab=256, **trunk):
     """A byte model of another kind, in a folder."""
     base = dict(dim=12, depth=1, attention=config.Attention(heads=3))
-    model = build(config.Transformer(embed=config.Embed(vocab=vocab), trunk=config.Trunk(**(base | trunk))))
-    model.tokenizer, model.context = text.train(config.Bytes(), []), 9
+    model = build_model(
+        config.Transformer(embed=config.TextEmbedding(vocab=vocab), trunk=config.Trunk(**(base | trunk)))
+    )
+    model.tokenizer, model.context = text.train_tokenizer(config.ByteTokenizer(), []), 9
     model.save(desk / name)
     return name
 
@@ -48,7 +51,7 @@ def test_every_head_is_told_with_its_roles_width_and_twin(say, checkpoint):
 
 @pytest.mark.spec("S151")
 def test_deltas_are_the_losses_of_models_that_were_pruned(say, checkpoint):
-    told, model = asked(say, checkpoint, "--text", "text.txt"), load(checkpoint)
+    told, model = asked(say, checkpoint, "--text", "text.txt"), load_model(checkpoint)
     rows = {(row["where"], row["head"]): row for row in told["without"]}
     ids = windows(model)
 
@@ -58,7 +61,7 @@ def test_deltas_are_the_losses_of_models_that_were_pruned(say, checkpoint):
     ]  # fmt: skip
     for where in ("trunk.0.attn", "trunk.1.attn"):
         for head in range(3):
-            small = lens.prune(model, {where: [head]})
+            small = lens.prune_heads(model, {where: [head]})
             delta = float(loss(small, ids) - loss(model, ids))
             assert rows[where, head]["delta"] == pytest.approx(delta, abs=1e-5)
     idle = [name for name, row in rows.items() if name[1] is not None and abs(row["delta"]) < told["within"]]
@@ -67,8 +70,10 @@ def test_deltas_are_the_losses_of_models_that_were_pruned(say, checkpoint):
 
 def windows(model):
     """The seeded windows, once more."""
-    ready = prepare(config.Data(source="text.txt", validation=0.0), config.Bytes(), tokenizer=model.tokenizer)
-    return Windows(ready.train, 17, 8, 0).batch(0)
+    ready = prepare_text(
+        config.Data(source="text.txt", validation=0.0), config.ByteTokenizer(), tokenizer=model.tokenizer
+    )
+    return WindowBatches(ready.train, 17, 8, 0).batch(0)
 
 
 @torch.no_grad()
@@ -154,9 +159,13 @@ def test_a_mistake_is_one_sentence(say, checkpoint, desk, words, code, why):
     shutil.copytree(checkpoint, desk / "deaf")
     (desk / "deaf" / "tokenizer.json").unlink()
     (desk / "deaf" / "MANIFEST.json").unlink()
-    build(config.Transformer(
-        embed=config.Patches(size=2, image=4), head=config.Pooled(), trunk=config.Trunk(dim=12, depth=1, attention=(
-            config.Attention(heads=3))))).save(desk / "images")  # fmt: skip
+    build_model(
+        config.Transformer(
+            embed=config.PatchEmbedding(size=2, image=4),
+            head=config.PoolingHead(),
+            trunk=config.Trunk(dim=12, depth=1, attention=(config.Attention(heads=3))),
+        )
+    ).save(desk / "images")
     told = say("explain", *words)
 
     assert (told.code, told.out, told.err.count("\n")) == (code, "", 1), told.err

@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from regard import config
-from regard.generate.opening import load
+from regard.inference.load import load_model
 
 
 def counted(model):
@@ -16,14 +16,14 @@ def counted(model):
 def test_explaining_a_checkpoint_counts_its_weights(say, checkpoint):
     told = json.loads(say("explain", checkpoint, "--json").out)
 
-    assert told["parameters"] == sum(told["parts"].values()) == counted(load(checkpoint))
+    assert told["parameters"] == sum(told["parts"].values()) == counted(load_model(checkpoint))
     assert told["family"] == {"class": "GPT2LMHeadModel", "reasons": told["family"]["reasons"]}
-    assert config.make(config.Transformer, told["config"]) == load(checkpoint).c
+    assert config.from_dict(config.Transformer, told["config"]) == load_model(checkpoint).c
 
 
 def test_explaining_a_recipe_finds_its_vocabulary_in_the_text(say, desk):
     told = json.loads(say("explain", "recipe.toml", "model.depth=3", "--json").out)
-    recipe = config.make(config.Recipe, told["config"])
+    recipe = config.from_dict(config.Recipe, told["config"])
 
     assert recipe.model.embed.vocab == len(set((desk / "text.txt").read_text()))
     assert recipe.model.trunk.depth == 3 and (told["batch"], told["context"]) == (2, 7)
@@ -46,7 +46,7 @@ def test_people_read_parts_plans_cost_family_and_the_whole_config(say, desk):
     assert (told.code, told.err) == (0, "")
     assert all(word in above for word in ("part", "attn", "plans", "fused", "cost", "memory", "family"))
     assert "transformers opens it as GPT2LMHeadModel" in above
-    assert config.make(config.Recipe, tomllib.loads(toml)).train.context == 7
+    assert config.from_dict(config.Recipe, tomllib.loads(toml)).train.context == 7
 
 
 def test_a_model_without_a_family_is_told_why(say, desk):

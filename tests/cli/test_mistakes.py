@@ -178,30 +178,36 @@ MISTAKES = {
     "a quote that stays open": ("train recipe.toml data.source=quote.csv", DATA, "quote.csv:2 quotes closed"),
     "a list where an object belongs": ("train recipe.toml data.source=list.jsonl", DATA, "list.jsonl:1 object"),
     "a text in another column": (
-        "train recipe.toml data.source=labelled.jsonl data.column=body", DATA,
+        "train recipe.toml data.source=labelled.jsonl data.column=body",
+        DATA,
         "labelled.jsonl:1 'body' text, data.column",
     ),  # fmt: skip
     "columns of a file that has names": ('train recipe.toml data.columns=["a"]', USAGE, "data.columns leave"),
     "files of two lengths": (
-        ["train", "pair.toml", "task.kind=translate", "data.source=a.en + a.fr"], DATA,
+        ["train", "pair.toml", "task.kind=translate", "data.source=a.en + a.fr"],
+        DATA,
         "a.en + a.fr 2 1 same length",
     ),  # fmt: skip
     "two files in one word": (
-        ["train", "pair.toml", "task.kind=translate", "data.source=a.en+a.fr"], DATA,
+        ["train", "pair.toml", "task.kind=translate", "data.source=a.en+a.fr"],
+        DATA,
         "a.en+a.fr space both sides",
     ),  # fmt: skip
     "half of two files": (
-        ["train", "pair.toml", "task.kind=translate", "data.source=a.en + b.fr"], DATA,
+        ["train", "pair.toml", "task.kind=translate", "data.source=a.en + b.fr"],
+        DATA,
         "b.fr no such file name",
     ),  # fmt: skip
     "a translation of one column": (
-        "train pair.toml task.kind=translate data.source=text.txt", DATA,
+        "train pair.toml task.kind=translate data.source=text.txt",
+        DATA,
         "text.txt:1 'source' text task",
     ),  # fmt: skip
     "a label that nobody gave": (f"{CLASSES}=unlabelled.jsonl", DATA, "unlabelled.jsonl:2 'label' None word"),
     "a list of labels": (f"{CLASSES}=listed.jsonl", DATA, "listed.jsonl:1 'label' ['cat'] word"),
     "a label in another column": (
-        f"{CLASSES}=labelled.jsonl task.label=lable", DATA,
+        f"{CLASSES}=labelled.jsonl task.label=lable",
+        DATA,
         "labelled.jsonl:1 'lable' 'label' task",
     ),  # fmt: skip
     "one class alone": (f"{CLASSES}=one.jsonl", DATA, "one.jsonl:9 'label' 1 class 'cat' two task"),
@@ -209,64 +215,77 @@ MISTAKES = {
     "a label that is no number": (f"{NUMBERS}=nan.jsonl", DATA, "nan.jsonl:1 'label' nan finite number"),
     "a class where a number belongs": (f"{NUMBERS}=labelled.jsonl", DATA, "labelled.jsonl:1 'label' 'cat' number"),
     "more words than tags": (
-        f'{TAGS}=tags.jsonl task.classes=["O","B"]', DATA,
+        f'{TAGS}=tags.jsonl task.classes=["O","B"]',
+        DATA,
         "tags.jsonl:1 3 'words' 2 'labels' each word",
     ),  # fmt: skip
     "an answer that is not there": (
-        f"{ANSWERS}=asked.jsonl task.start=none", DATA,
+        f"{ANSWERS}=asked.jsonl task.start=none",
+        DATA,
         "asked.jsonl:1 'dog' 'context' mend",
     ),  # fmt: skip
     "an answer without its place": (f"{ANSWERS}=asked.jsonl", DATA, "asked.jsonl:1 'start' task.start=none"),
     "documents of one line each": (
-        "train encoder.toml task.kind=masked task.next_sentence=true model.head.kind=both data.validation=0", DATA,
+        "train encoder.toml task.kind=masked task.next_sentence=true model.head.kind=both data.validation=0",
+        DATA,
         "text.txt two sentences lines data.documents=true",
     ),  # fmt: skip
     # -------- what is asked, and of whom
     "words from a head of classes": (
-        "train encoder.toml task.kind=masked model.head.kind=pooled", USAGE,
+        "train encoder.toml task.kind=masked model.head.kind=pooled",
+        USAGE,
         "model.head.kind 'pooled' 'masked' model.head.kind=vocabulary",
     ),  # fmt: skip
     "a translator with one trunk": (
-        ["train", "recipe.toml", "task.kind=translate", "data.source=a.en + a.en"], USAGE,
+        ["train", "recipe.toml", "task.kind=translate", "data.source=a.en + a.en"],
+        USAGE,
         "model.encoder two trunks",
     ),  # fmt: skip
     "packing what is asked row by row": (
-        f"{CLASSES}=labelled.jsonl train.pack=true", USAGE,
+        f"{CLASSES}=labelled.jsonl train.pack=true",
+        USAGE,
         "train.pack 'classify' train.tokens",
     ),  # fmt: skip
     "a batch smaller than a row": (
-        f"{CLASSES}=labelled.jsonl train.tokens=3 data.validation=0", DATA,
+        f"{CLASSES}=labelled.jsonl train.tokens=3 data.validation=0",
+        DATA,
         "labelled.jsonl 8 3 train.tokens=8 train.context",
     ),  # fmt: skip
     "a tokenizer larger than the model": (
-        'train recipe.toml text={kind="file",path="larger.json"} model.vocab=30', USAGE,
+        'train recipe.toml text={kind="file",path="larger.json"} model.vocab=30',
+        USAGE,
         "model.embed.vocab 30 32 larger",
     ),  # fmt: skip
     "a tokenizer from nowhere": ('train recipe.toml text={kind="file",path="nowhere"}', DATA, "nowhere tokenizer.json"),
     # -------- weights from elsewhere
     "beginning with nothing": ("train recipe.toml --init-from nowhere", DATA, "train.init_from nowhere no such folder"),
     "beginning with an empty folder": (
-        "train recipe.toml --init-from folder", DATA,
+        "train recipe.toml --init-from folder",
+        DATA,
         "train.init_from folder config.json",
     ),  # fmt: skip
     "beginning with a torn model": ("train recipe.toml --init-from cut", DATA, "cut/model.safetensors"),
     "weights of another shape": (
-        'train recipe.toml --init-from model text={kind="char"} model.dim=24', DATA,
+        'train recipe.toml --init-from model text={kind="char"} model.dim=24',
+        DATA,
         "model do not fit (12,) (24,) leave",
     ),  # fmt: skip
     "the words of another tokenizer": (
-        'train recipe.toml --init-from model text={kind="file",path="larger.json"}', USAGE,
+        'train recipe.toml --init-from model text={kind="file",path="larger.json"}',
+        USAGE,
         "text 'file' model leave path",
     ),  # fmt: skip
     "vectors of another width": ("train recipe.toml train.vectors=wide.vec", DATA, "wide.vec 3 12 model.trunk.width=3"),
     "vectors of other words": ("train recipe.toml train.vectors=other.vec", DATA, "other.vec none of the name vectors"),
     "vectors that are no numbers": (
-        "train recipe.toml train.vectors=nan.vec", DATA,
+        "train recipe.toml train.vectors=nan.vec",
+        DATA,
         "nan.vec 't' not all numbers mend",
     ),  # fmt: skip
     "vectors from nowhere": ("train recipe.toml train.vectors=nowhere.vec", DATA, "nowhere.vec no such file"),
     "freezing what is not there": (
-        'train recipe.toml train.freeze=["trunc"]', USAGE,
+        'train recipe.toml train.freeze=["trunc"]',
+        USAGE,
         "train.freeze 'trunc' 'trunk' embed",
     ),  # fmt: skip
     "freezing everything": ('train recipe.toml train.freeze=["*"]', USAGE, "train.freeze nothing leave"),
@@ -324,6 +343,17 @@ def test_a_mistake_is_one_sentence(say, shop, name):
     assert told.err.startswith("regard: ") and told.err.count("\n") == 1, told.err
     assert "Traceback" not in told.err and "bug" not in told.err
     assert [part for part in parts.split() if part not in told.err] == [], told.err
+
+
+def test_a_value_error_inside_the_core_is_a_bug_and_no_mistake_of_the_user(say, shop, monkeypatch):
+    def broken(self, x):
+        raise ValueError("broken")
+
+    monkeypatch.setattr("regard.core.layers.Norm.forward", broken)
+    monkeypatch.setenv("TMPDIR", str(shop))
+    told = say("generate", "model", "the cat", "--new", "2")
+
+    assert told.code == FAILED and "this is a bug in regard (ValueError: broken)" in told.err, told.err
 
 
 def test_the_table_is_long_enough():

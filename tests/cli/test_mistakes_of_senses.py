@@ -142,7 +142,9 @@ MISTAKES = {
     "a sound of one sample a second": ("sound data.source=a-slow-rate", DATA, "a-slow-rate/a/z.wav seconds cut"),
     "a sound that is a greeting": ("sound data.source=no-sound", DATA, "no-sound/a/z.wav"),
     "bands that cannot be heard": (
-        'sound model.embed={kind="sound",rate=8000,way={kind="mel",high=9000.0}}', USAGE, "high 9000 8,000"
+        'sound model.embed={kind="sound",rate=8000,way={kind="mel",high=9000.0}}',
+        USAGE,
+        "high 9000 8,000",
     ),
     # -------- graphs
     "an edge to nowhere": ("graph data.source=dangling.jsonl", DATA, "dangling.jsonl:10 edge 7 mend"),
@@ -162,12 +164,15 @@ MISTAKES = {
     "linformer, causal": ("text model.kernel=linformer(4,512)", USAGE, "'linformer' everything, causal 'auto'"),
     "linformer without a length": ("text model.kernel=linformer", USAGE, "'linformer' length linformer(256"),
     "linformer of another length": (
-        'text model.kernel=linformer(4,12) model.mask=everything task={kind="masked"} train.context=16', USAGE,
+        'text model.kernel=linformer(4,12) model.mask=everything task={kind="masked"} train.context=16',
+        USAGE,
         "'linformer' 12 16",
     ),  # fmt: skip
     "lsh with q and k": ("text model.kernel=lsh", USAGE, "'lsh' attention.maps"),
     "a sum through a window": (
-        "text model.kernel=linear model.mask=causal&window(4)", USAGE, "'linear' window(4) 'auto'"
+        "text model.kernel=linear model.mask=causal&window(4)",
+        USAGE,
+        "'linear' window(4) 'auto'",
     ),
     "a sum with a bias": ("text model.kernel=performer model.position.kind=alibi", USAGE, "'performer' bias position"),
     "chunks without a window": ("text model.kernel=local", USAGE, "'local' causal 'auto'"),

@@ -8,23 +8,23 @@ from tasks.pictures import N, asked, crossing, drawing, lively, pictures, towers
 
 import regard
 from regard import config as C
-from regard.report.pictures import png
+from regard.report.image_rows import encode_png
 
-DRAW = C.Draw(pixels=C.Pixels(palette=3, grid=(2, 4), colours=("000000", "ffffff", "ff0000")))
+DRAW = C.TextToImage(pixels=C.PixelEmbedding(palette=3, grid=(2, 4), colours=("000000", "ffffff", "ff0000")))
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Three small models, and two pictures."""
     place = tmp_path_factory.mktemp("mixtures")
-    shapes = {"towers": (C.Contrast(), towers()), "caption": (C.Caption(), crossing(len(words(C.Caption())))),
+    shapes = {"towers": (C.Contrastive(), towers()), "caption": (C.Captioning(), crossing(len(words(C.Captioning())))),
               "draw": (DRAW, drawing(len(words(DRAW)) + 3, N + 8))}  # fmt: skip
     for name, (task, c) in shapes.items():
         model = lively(c)
         model.tokenizer, model.task, model.context = words(task), task, N + 8 if name == "draw" else N
         model.save(place / name)
     for number in (0, 1):
-        (place / f"{number}.png").write_bytes(png(pictures()[number]))
+        (place / f"{number}.png").write_bytes(encode_png(pictures()[number]))
     return place
 
 
@@ -37,6 +37,22 @@ def test_a_caption_for_each_picture(say, place):
     told = json.loads(both.out)["captions"]
     assert list(told) == [str(place / "0.png"), str(place / "1.png")]
     assert one.out == told[str(place / "0.png")] + "\n"
+
+
+def test_python_takes_paths_pictures_and_tensors_and_is_told_the_same(say, place):
+    image = pytest.importorskip("PIL.Image")
+    paths = [str(place / "0.png"), str(place / "1.png")]
+    captioner, compared = (regard.load(place / name, device="cpu") for name in ("caption", "towers"))
+    told = json.loads(say("caption", place / "caption", *paths, "--new", 3, "--json").out)["captions"]
+    embedded = [
+        json.loads(line)["vector"] for line in say("embed", place / "towers", *paths, "--json").out.splitlines()
+    ]
+    for forms in (paths, [place / "0.png", place / "1.png"], [image.open(path) for path in paths], list(pictures()[:2]),
+                  [each.numpy() for each in pictures()[:2]], [{"image": path} for path in paths]):  # fmt: skip
+        assert captioner.caption(forms, beams=4, new=3) == list(told.values())
+        vectors = compared.embeddings(forms)
+        assert [[float(f"{number:.9g}") for number in row] for row in vectors.tolist()] == embedded
+        assert torch.equal(compared.match(forms, ["a dog", "red"]), compared.match(paths, ["a dog", "red"]))
 
 
 def test_texts_are_matched_with_the_likeliest_first(say, place):
@@ -80,10 +96,10 @@ def test_a_mistake_is_one_sentence(say, place, monkeypatch, words, code, sentenc
 
 
 def test_a_model_of_towers_is_read_back_as_it_was_saved(place):
-    task, tokenizer = asked(C.Contrast(), towers())
+    task, tokenizer = asked(C.Contrastive(), towers())
     model = regard.load(place / "towers", device="cpu")
 
-    assert isinstance(model, regard.Towers) and model.c == towers() and model.task == C.Contrast()
+    assert isinstance(model, regard.DualEncoderModel) and model.c == towers() and model.task == C.Contrastive()
     again = lively(towers())
     again.load_state_dict(model.state_dict())
     again.tokenizer = tokenizer

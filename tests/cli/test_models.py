@@ -25,11 +25,11 @@ def test_scripts_get_name_shape_and_exact_parameters_of_every_preset(say):
 def test_people_get_recipes_then_presets_in_lines_that_fit_the_terminal(say, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = say("models").out.splitlines()
-    above, below = lines[: len(zoo.recipes())], lines[len(zoo.recipes()) + 1 :]
+    above, below = lines[: len(zoo.packaged_recipes())], lines[len(zoo.packaged_recipes()) + 1 :]
 
-    assert [line.split()[0] for line in above] == list(zoo.recipes())
+    assert [line.split()[0] for line in above] == list(zoo.packaged_recipes())
     assert [line.split()[0] for line in below] == list(config.PRESETS)
-    assert all(zoo.about(line.split()[0]).title in line for line in below)
+    assert all(zoo.preset_info(line.split()[0]).title in line for line in below)
     assert "174,604,259,328" in "".join(below) and max(map(len, lines)) <= 80
 
 
@@ -39,7 +39,7 @@ def test_a_page_tells_the_sentence_the_paper_the_parts_and_what_was_rounded(say,
     words = " ".join(told.split())
 
     assert told.startswith("bert-large: BERT large, uncased\n")
-    assert zoo.sentence(zoo.preset("bert-large")) in words
+    assert zoo.describe_model(zoo.preset("bert-large")) in words
     assert all(word in words for word in ("Devlin et al. 2019", "said 340M", "340 million is 335.1 million"))
     assert "attention 100,761,600" in words and "total 335,141,888" in words
     assert "with the masked-token and next-sentence heads 336,226,108" in words
@@ -58,25 +58,25 @@ def test_a_page_ends_with_the_toml_that_makes_the_preset(say, name):
     c = zoo.preset(name)
     toml = say("models", name).out.partition("\nconfig\n")[2]
 
-    assert config.make(type(c), tomllib.loads(toml)) == c
+    assert config.from_dict(type(c), tomllib.loads(toml)) == c
 
 
 def test_scripts_get_the_page_as_an_object(say):
     told = json.loads(say("models", "bert-base", "--json").out)
-    about = zoo.about("bert-base")
+    about = zoo.preset_info("bert-base")
 
     assert (told["kind"], told["shape"], told["parameters"]) == ("preset", "encoder", 109_482_240)
-    assert told["parts"] == measure.parameters(zoo.preset("bert-base"))
+    assert told["parts"] == measure.count_parameters(zoo.preset("bert-base"))
     assert told["also"] == [{"what": about.also[0].what, "parameters": 110_106_428}]
     assert {word: told[word] for word in ("title", "paper", "source", "said", "rounded")} == {
         word: getattr(about, word) for word in ("title", "paper", "source", "said", "rounded")
     }
-    assert config.make(config.Transformer, tomllib.loads(told["toml"])) == zoo.preset("bert-base")
+    assert config.from_dict(config.Transformer, tomllib.loads(told["toml"])) == zoo.preset("bert-base")
 
 
-@pytest.mark.parametrize("name", zoo.recipes())
+@pytest.mark.parametrize("name", zoo.packaged_recipes())
 def test_a_recipe_is_shown_as_it_stands(say, name):
-    toml = zoo.recipes()[name].read_text()
+    toml = zoo.packaged_recipes()[name].read_text()
     told = json.loads(say("models", name, "--json").out)
 
     assert say("models", name).out == toml == told["toml"]
@@ -84,7 +84,7 @@ def test_a_recipe_is_shown_as_it_stands(say, name):
 
 
 def test_recipes_and_presets_have_different_names():
-    assert not {*zoo.recipes()} & {*config.PRESETS}
+    assert not {*zoo.packaged_recipes()} & {*config.PRESETS}
 
 
 NEAR = [("gpt3-175", "gpt3-175b"), ("shakespear", "shakespeare"), ("bert", "bert-base")]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from regard import config, data
-from regard.hub.manifest import seal
+from regard.files.manifest import write_manifest
 
 ANIMALS, PLACES = ("cat", "dog", "owl", "fox", "hen"), ("mat", "hill", "roof")
 FRENCH = {"cat": "chat", "dog": "chien", "owl": "hibou", "fox": "renard", "hen": "poule"}
@@ -55,7 +55,9 @@ def records():
 @pytest.fixture
 def mine(desk, monkeypatch):
     """A folder with the same records in every kind of file, and three recipes for them."""
-    monkeypatch.setattr("regard.measure.floor.multiplying", lambda *what: 1e10)  # else half a second for each run
+    monkeypatch.setattr(
+        "regard.measure.calibration.matmul_speed", lambda *what: 1e10
+    )  # else half a second for each run
     rows = list(records())
     kept = "".join(json.dumps(row) + "\n" for row in rows).encode()
     texts = "".join(f"{row['text']}\n" for row in rows).encode()
@@ -218,7 +220,7 @@ def other_version(run):
     state = checkpoint / "train" / "state.json"
     state.write_text(state.read_text().replace(f'"regard": "{config.VERSION}"', '"regard": "0.0.1"'))
     (checkpoint / "MANIFEST.json").unlink()
-    seal(checkpoint)
+    write_manifest(checkpoint)
 
 
 OTHERWISE = {
@@ -243,7 +245,7 @@ def test_a_run_goes_on_as_it_began_or_not_at_all(say, mine, name):
 
 
 def test_a_killed_worker_is_told_and_the_run_goes_on_as_if_nothing_had_happened(say, mine, monkeypatch):
-    here, made = os.getpid(), data.Fixed.batch
+    here, made = os.getpid(), data.FixedSizeBatches.batch
 
     def batch(self, step):
         if os.getpid() != here and step == 5:
@@ -252,7 +254,7 @@ def test_a_killed_worker_is_told_and_the_run_goes_on_as_if_nothing_had_happened(
 
     asked = ("encoder.toml", "task.kind=classify", "train.steps=7", "train.save_every=2", "train.workers=1")
     with monkeypatch.context() as patched:
-        patched.setattr(data.Fixed, "batch", batch)
+        patched.setattr(data.FixedSizeBatches, "batch", batch)
         told = say("train", *asked, "--out", "new", "--quiet")
     again, whole = say("resume", "new", "--quiet"), say("train", *asked, "--out", "whole", "--quiet")
 
@@ -265,5 +267,3 @@ def test_a_killed_worker_is_told_and_the_run_goes_on_as_if_nothing_had_happened(
 def losses(run):
     lines = [json.loads(line) for line in Path(run, "log.jsonl").read_text().splitlines()]
     return [(line["step"], line["loss"]) for line in lines if "loss" in line]
-
-

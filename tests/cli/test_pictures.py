@@ -35,6 +35,7 @@ def image(mode="RGB", size=(8, 9)):
 
 def in_png(columns, rows, row=b""):
     """A PNG of one bit a pixel, all black, whose header says this size."""
+
     def chunk(name, content):
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
@@ -48,7 +49,7 @@ def place(tmp_path, monkeypatch):
     """A folder of cats and dogs, with a recipe beside it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("regard.measure.floor.multiplying", lambda *sizes: 1e9)
+    monkeypatch.setattr("regard.measure.calibration.matmul_speed", lambda *sizes: 1e9)
     for kind in ("cat", "dog"):
         (tmp_path / "pets" / kind).mkdir(parents=True)
         for number in range(9):
@@ -60,10 +61,10 @@ def place(tmp_path, monkeypatch):
 @pytest.fixture
 def regard(place, capsys):
     """One command in that folder: its code and what it said on stderr."""
-    from regard.cli.app import run
+    from regard.cli.app import run_command
 
     def call(*words):
-        code = run(words)
+        code = run_command(words)
         told = capsys.readouterr()
         assert "Traceback" not in told.err and "bug in regard" not in told.err, told.err
         return code, told.err

@@ -8,7 +8,7 @@ import pytest
 
 from regard import config, zoo
 from regard.cli.schema import recipe_schema
-from regard.zoo.presets import SHORT, table
+from regard.zoo.preset import SHORT_KEYS, preset_table
 
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
 KNOWN = {"$schema", "$defs", "$ref", "title", "description", "default", "type", "enum", "properties", "items",
@@ -53,14 +53,14 @@ def test_the_printed_schema_is_json(say):
     assert json.loads(say("schema").out) == recipe_schema()
 
 
-@pytest.mark.parametrize("name", zoo.recipes())
+@pytest.mark.parametrize("name", zoo.packaged_recipes())
 def test_a_packaged_recipe_is_allowed(name):
-    assert allows(zoo.recipes()[name].read_text())
+    assert allows(zoo.packaged_recipes()[name].read_text())
 
 
-@pytest.mark.parametrize("name", [name for name in config.PRESETS if "towers" not in table(name)])
+@pytest.mark.parametrize("name", [name for name in config.PRESETS if "towers" not in preset_table(name)])
 def test_a_recipe_written_out_whole_is_allowed(name):
-    assert allows(config.text(config.Recipe(model=zoo.preset(name))))
+    assert allows(config.to_toml(config.Recipe(model=zoo.preset(name))))
 
 
 @pytest.mark.parametrize("toml", [
@@ -97,5 +97,5 @@ def test_what_the_reader_refuses_by_shape_the_schema_refuses(toml, tmp_path):
 def test_every_short_word_of_a_model_is_there():
     model = recipe_schema()["$defs"]["Transformer"]["properties"]
 
-    assert {"preset", *SHORT} <= model.keys()
+    assert {"preset", *SHORT_KEYS} <= model.keys()
     assert model["dim"]["type"] == "integer" and re.search("trunk.dim", model["dim"]["description"])

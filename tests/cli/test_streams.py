@@ -12,7 +12,7 @@ import torch
 
 import regard
 from regard import config
-from regard.cli.mistakes import sentence
+from regard.cli.errors import error_and_code
 
 
 def command(*words, **more):
@@ -28,7 +28,7 @@ def breaks(monkeypatch):
         def recipes():
             raise problem
 
-        monkeypatch.setattr("regard.zoo.recipes", recipes)
+        monkeypatch.setattr("regard.zoo.packaged_recipes", recipes)
 
     return breaks
 
@@ -87,8 +87,8 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize("module", [
-    "regard.cli.app", "typer", "typer.main", "regard.config", "regard.cli.runs", "regard.config.reader", "enum",
-    pytest.param("torch.nn", marks=pytest.mark.slow), pytest.param("regard.generate.opening", marks=pytest.mark.slow),
+    "regard.cli.app", "typer", "typer.main", "regard.config", "regard.cli.train", "regard.config.reader", "enum",
+    pytest.param("torch.nn", marks=pytest.mark.slow), pytest.param("regard.inference.load", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_ctrl_c_while_modules_are_imported_is_130_and_no_traceback(module):
     words = [sys.executable, "-c", EARLY, module, "generate", "nowhere", "a"]
@@ -161,7 +161,7 @@ def test_warnings_of_the_library_are_lines_without_code(say, monkeypatch):
         warnings.warn("the text is short", stacklevel=2)
         return {}
 
-    monkeypatch.setattr("regard.zoo.recipes", recipes)
+    monkeypatch.setattr("regard.zoo.packaged_recipes", recipes)
     told = say("models", "--json")
 
     assert told.code == 0 and told.err == "regard: note: the text is short\n"
@@ -191,7 +191,7 @@ class OutOfMemoryError(RuntimeError):
     (KeyboardInterrupt(), 130, ["interrupted"]),
 ], ids=lambda given: type(given).__name__ if isinstance(given, BaseException) else "")  # fmt: skip
 def test_a_problem_has_a_sentence_and_a_code(problem, code, parts):
-    told, given = sentence(problem)
+    told, given = error_and_code(problem)
 
     assert given == code and all(part in told for part in parts) and "\n" not in told
 
@@ -201,10 +201,10 @@ def test_what_a_part_of_a_model_refuses_is_the_setting_s_mistake_not_a_bug(tmp_p
     model = regard.build(regard.preset("lab", dim=32, vocab=9, kernel="varlen"))
     with pytest.raises(ValueError) as refused:
         model(torch.arange(5)[None])
-    told, code = sentence(refused.value)
+    told, code = error_and_code(refused.value)
 
     assert code == 2 and "varlen" in told
-    assert sentence(ValueError("from anywhere else"))[1] == 1
+    assert error_and_code(ValueError("from anywhere else"))[1] == 1
 
 
 def test_a_line_of_talk_stays_one_line(say):

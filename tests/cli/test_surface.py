@@ -12,7 +12,7 @@ from typer.main import get_command
 
 import regard.cli
 from regard.cli.app import app
-from regard.config import Sampling
+from regard.config.generation import SamplingParams
 
 ROOT = Path(__file__).resolve().parents[2]
 SURFACE = {
@@ -74,7 +74,7 @@ def test_the_command_line_is_the_one_people_know():
 def test_every_setting_of_sampling_is_an_option_of_generate():
     options = SURFACE["generate"].split()
 
-    assert all(f"--{name.replace('_', '-')}" in options for name in Sampling.__dataclass_fields__)
+    assert all(f"--{name.replace('_', '-')}" in options for name in SamplingParams.__dataclass_fields__)
 
 
 @pytest.mark.parametrize("verb", SURFACE)

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 
 from regard import config
 from regard.cli import main
-from regard.config.terminal import CONTROLS, Screen, escape_controls, screened
-from regard.train.display import Display
+from regard.config.terminal import CONTROLS, TerminalFilter, escape_controls, filter_terminal
+from regard.training.progress import ProgressDisplay
 
 # erase the screen, set the title, C1's red, begin the line again, right to left, delete, backspace
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\rregard: all is well\u202ecod\u2066\x7f\x08"
@@ -138,7 +138,7 @@ def test_warnings(typed, tmp_path, monkeypatch):
         warnings.warn(EVIL, stacklevel=2)
         raise config.DataError("and that is all")
 
-    monkeypatch.setattr("regard.zoo.recipes", recipes)
+    monkeypatch.setattr("regard.zoo.packaged_recipes", recipes)
     code, _, err = typed("models")
 
     assert code == 3
@@ -149,7 +149,7 @@ def test_a_traceback_on_request(typed, monkeypatch):
     def recipes():
         raise RuntimeError(EVIL)
 
-    monkeypatch.setattr("regard.zoo.recipes", recipes)
+    monkeypatch.setattr("regard.zoo.packaged_recipes", recipes)
     monkeypatch.setenv("REGARD_DEBUG", "1")
     code, _, err = typed("models")
 
@@ -165,7 +165,7 @@ def test_lines_of_training(monkeypatch):
     err = Terminal()
     monkeypatch.setattr(sys, "stderr", err)
     monkeypatch.setenv("TERM", "dumb")
-    Display(Run()).say(f"note: {EVIL}")
+    ProgressDisplay(Run()).say(f"note: {EVIL}")
 
     assert_harmless(err.getvalue())
 
@@ -187,24 +187,26 @@ def test_letters_lines_and_tabs_stay_as_they_are():
 @pytest.mark.parametrize("text", ["\r\x1b[2m3 of 7\x1b[0m", "\r        \r", "\n\n\x1b[A\x1b[A", "plain\n", "\r 10%|█"])
 def test_progress_may_begin_its_line_again(text):
     err = Terminal()
-    Screen(err, moves=True).write(text)
+    TerminalFilter(err, moves=True).write(text)
 
     assert err.getvalue() == text
-    assert "\x1b" not in Screen(io.StringIO()).shown(text) and "\r" not in Screen(io.StringIO()).shown(text)
+    assert "\x1b" not in TerminalFilter(io.StringIO()).shown(text) and "\r" not in TerminalFilter(io.StringIO()).shown(
+        text
+    )
 
 
 @pytest.mark.parametrize("text", [
     "a\rb", "\ra\x1b[2Jb", "\x1b[2m\x1b[2J\x1b[0m", "\x1b[8mhidden", "\x1b[A\x1b[Aforged",
 ])  # fmt: skip
 def test_and_nothing_more(text):
-    shown = Screen(io.StringIO(), moves=True).shown(text)
+    shown = TerminalFilter(io.StringIO(), moves=True).shown(text)
 
     assert shown != text and "\x1b" not in shown.replace("\x1b[2m", "").replace("\x1b[0m", "")
 
 
 def test_what_goes_to_a_file_is_left_as_it_is(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    with screened():
+    with filter_terminal():
         print(EVIL)
         assert sys.stdout.getvalue() == EVIL + "\n"
 
@@ -228,5 +230,3 @@ def test_on_a_real_terminal(tmp_path):
 
     assert process.wait(60) == 2
     assert_harmless(shown.decode().replace("\r\n", "\n"))
-
-

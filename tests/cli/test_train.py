@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from regard import zoo
-from regard.cli import runs
+from regard.cli import train
 from regard.config import reader
 
 
@@ -49,14 +49,16 @@ def trainer(monkeypatch):
         asked.append(SimpleNamespace(out=out, overrides=overrides, quiet=quiet))
         return Result(out, **end)
 
-    monkeypatch.setitem(sys.modules, "regard.train", SimpleNamespace(fit=fit, resume=resume))
-    monkeypatch.setattr(runs, "write_report", lambda run: run / "report.html")
+    monkeypatch.setattr("regard.training.api.fit", fit)
+    monkeypatch.setattr("regard.training.api.resume_fit", resume)
+    monkeypatch.setattr(train, "write_run_report", lambda run: run / "report.html")
     return SimpleNamespace(asked=asked, end=end)
 
 
 def test_a_first_write_that_was_torn_is_no_reason_to_refuse_a_folder(say, desk, trainer):
-    (desk / "run").mkdir()
-    (desk / "run" / ".config.toml.1234.part").write_text("[mod")
+    torn = desk / "run" / ".config.toml.0a1b2c3d.regard-new"
+    torn.mkdir(parents=True)
+    (torn / "config.toml").write_text("[mod")
 
     assert say("train", "recipe.toml", "--out", "run").code == 0
 
@@ -73,7 +75,7 @@ def test_the_trainer_gets_the_recipe_with_its_overrides(say, desk, trainer):
 def test_another_kind_of_optimizer_says_which_settings_it_changes(say, desk, trainer):
     """A table of another kind replaces the recipe's own: lr 0.02 became 1e-4 without a word."""
     muon = ("train.optimizer.kind=muon", "train.optimizer.lr=0.03", "train.schedule.warmup=7")
-    Path("muon.toml").write_text(reader.text(zoo.read_recipe("recipe.toml", muon)))
+    Path("muon.toml").write_text(reader.to_toml(zoo.read_recipe("recipe.toml", muon)))
     told = say("train", "muon.toml", "train.optimizer.kind=adamw", "train.schedule.kind=cosine", "--out", "new").err
     same = say("train", "muon.toml", "train.optimizer.kind=muon", "train.optimizer.lr=0.1", "--out", "other").err
     set_all = say("train", "muon.toml", "train.optimizer.kind=adamw", "train.optimizer.lr=0.5", "--out", "third").err

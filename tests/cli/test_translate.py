@@ -10,8 +10,8 @@ import torch
 from regard import config as C
 from regard import text
 from regard.cli import main
-from regard.generate.model import build
-from regard.generate.opening import load
+from regard.inference.load import load_model
+from regard.inference.model import build_model
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "le", "chat", "dort", "sur", "un", "tapis"]
 
@@ -20,13 +20,15 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", "le", "chat", "dort", "sur", "un
 def translator(desk):
     """An encoder-decoder that has learnt nothing, with one tokenizer for both sides, as a folder."""
     torch.manual_seed(1)
-    tokenizer = text.train(C.Words(vocab=60, fallback=False), [" ".join(WORDS), *WORDS])
-    said = dict(dim=12, depth=2, attention=C.Attention(heads=3), dropout=C.NO_DROPOUT, position=C.Learned(length=17))
+    tokenizer = text.train_tokenizer(C.WordTokenizer(vocab=60, fallback=False), [" ".join(WORDS), *WORDS])
+    said = dict(
+        dim=12, depth=2, attention=C.Attention(heads=3), dropout=C.NO_DROPOUT, position=C.LearnedPosition(length=17)
+    )
     c = C.Transformer(
-        embed=C.Embed(vocab=len(tokenizer)), trunk=C.Trunk(**said, mask="causal", cross="last"),
-        encoder=C.Encoder(trunk=C.Trunk(**said)), head=C.Vocabulary(tied=False),
+        embed=C.TextEmbedding(vocab=len(tokenizer)), trunk=C.Trunk(**said, mask="causal", cross="last"),
+        encoder=C.Encoder(trunk=C.Trunk(**said)), head=C.LMHead(tied=False),
     )  # fmt: skip
-    model = build(c)
+    model = build_model(c)
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3)
@@ -39,18 +41,18 @@ def test_stdout_is_a_line_with_the_translation(say, translator):
     told = say("translate", "the cat sat", "--model", translator)
 
     assert (told.code, told.err) == (0, "")
-    assert told.out == load(translator).translate("the cat sat") + "\n"
+    assert told.out == load_model(translator).translate("the cat sat") + "\n"
 
 
 def test_every_setting_reaches_the_model(say, translator):
     said = say("translate", "the cat sat", "--model", translator, "--beams", 7, "--length-penalty", 0.3)
 
-    assert said.out == load(translator).translate("the cat sat", beams=7, length_penalty=0.3) + "\n"
+    assert said.out == load_model(translator).translate("the cat sat", beams=7, length_penalty=0.3) + "\n"
 
 
 def test_the_best_come_with_their_scores_the_best_first(say, translator):
     told = say("translate", "the cat\na mat", "--model", translator, "--n-best", 3).out
-    first, second = (load(translator).translations([source], best=3)[0] for source in ("the cat", "a mat"))
+    first, second = (load_model(translator).translations([source], best=3)[0] for source in ("the cat", "a mat"))
     blocks = ["".join(f"{one.score:.4f}\t{one.text}\n" for one in (each, *each.others)) for each in (first, second)]
 
     assert told == "\n".join(blocks)
@@ -61,7 +63,7 @@ def test_files_and_standard_input_keep_their_lines(say, translator, desk, words)
     lines = b"the cat sat\r\n\na mat\n"
     (desk / "lines.txt").write_bytes(lines)
     told = say("translate", *words, "--model", translator, stdin=lines)
-    model = load(translator)
+    model = load_model(translator)
 
     assert (told.code, told.err) == (0, "")
     assert told.out.split("\n") == [model.translate("the cat sat"), "", model.translate("a mat"), ""]
@@ -96,7 +98,7 @@ def test_json_is_one_object_a_line(say, translator, desk):
 
 def test_an_alignment_in_json_is_the_model_s_own(say, translator):
     told = json.loads(say("translate", "the cat sat", "--model", translator, "--align", "--json").out)["alignment"]
-    seen = load(translator).align("the cat sat")
+    seen = load_model(translator).align("the cat sat")
 
     assert (tuple(told["source"]), tuple(told["target"]), told["layer"]) == (seen.source, seen.target, 0)
     assert all(sum(row) == pytest.approx(1, abs=1e-4) for row in told["weights"])
@@ -106,9 +108,9 @@ def test_an_alignment_in_json_is_the_model_s_own(say, translator):
 def test_an_alignment_is_a_table_under_the_translation(say, translator, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     told = say("translate", "the cat sat", "--model", translator, "--align").out.splitlines()
-    seen = load(translator).align("the cat sat")
+    seen = load_model(translator).align("the cat sat")
 
-    assert told[0] == load(translator).translate("the cat sat")
+    assert told[0] == load_model(translator).translate("the cat sat")
     assert told[1].split() == list(seen.source) and len({len(line) for line in told[1:]}) == 1
     assert [line.split()[0] for line in told[2:]] == list(seen.target)
     assert all(cell in "·1.0" or 0 < float(cell) < 1 for line in told[2:] for cell in line.split()[1:])
@@ -117,7 +119,7 @@ def test_an_alignment_is_a_table_under_the_translation(say, translator, monkeypa
 def test_a_narrow_screen_shows_what_each_token_looked_at_most(say, translator, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     told = say("translate", "the cat sat", "--model", translator, "--align").out.splitlines()
-    seen = load(translator).align("the cat sat")
+    seen = load_model(translator).align("the cat sat")
     first = [line.split()[:2] for line in told[1:]]
 
     assert first == [list(pair) for pair in seen.likeliest()]

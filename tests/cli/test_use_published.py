@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 import regard
+from regard import config
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +47,11 @@ def test_verbs_read_special_tokens_in_texts_as_they_are_told(say, there, how):
 
     assert_close(torch.tensor(line["vector"]), known["body"].embeddings([ODD])[0])
     assert [[guess["id"] for guess in blank] for blank in filled["blanks"]] == [
-        [guess.id for guess in blank] for blank in known["words"].fill(ODD)
+        [guess.id for guess in blank] for blank in known["words"].fill_mask(ODD)
     ]
     assert judged["answers"][0]["classes"] == pytest.approx(known["classes"].classify([ODD])[0])
-    assert [token["id"] for token in likely["tokens"]] == known["gpt2"].speaks.encode("the cat</s> sat", how)
-    assert (2 in known["gpt2"].speaks.encode("the cat</s> sat", how)) == (how == "parse")
+    assert [token["id"] for token in likely["tokens"]] == known["gpt2"].output_tokenizer.encode("the cat</s> sat", how)
+    assert (2 in known["gpt2"].output_tokenizer.encode("the cat</s> sat", how)) == (how == "parse")
     made = told(say("generate", "gpt2", "the cat</s> sat", "--temperature", 0, *asked))
     assert made[0]["text"] == known["gpt2"].generate("the cat</s> sat", temperature=0.0)
 
@@ -120,8 +121,8 @@ def test_clip_gives_vectors_for_a_picture_and_a_text_side_by_side(say, there):
     lines = told(say("embed", "clip", "picture.png", "a cat", "--json"))
     model = regard.load("clip", device="cpu")
 
-    assert_close(torch.tensor(lines[0]["vector"])[None], model.see(["picture.png"]), rtol=0, atol=1e-5)
-    assert_close(torch.tensor(lines[1]["vector"])[None], model.read(["a cat"]), rtol=0, atol=1e-5)
+    assert_close(torch.tensor(lines[0]["vector"])[None], model.embed_images(["picture.png"]), rtol=0, atol=1e-5)
+    assert_close(torch.tensor(lines[1]["vector"])[None], model.embed_texts(["a cat"]), rtol=0, atol=1e-5)
 
 
 def test_what_is_cut_is_counted_once(say, there):
@@ -134,7 +135,7 @@ def test_what_is_cut_is_counted_once(say, there):
 
 
 def test_fill_tells_words_with_their_probabilities(say, there):
-    [blank] = regard.load("words", device="cpu").fill("Paris is the [MASK] of France.", best=3)
+    [blank] = regard.load("words", device="cpu").fill_mask("Paris is the [MASK] of France.", best=3)
     said = say("fill", "words", "Paris is the [MASK] of France.", "--best", 3)
 
     assert said.out.splitlines() == [f"{g.word:<{max(len(g.word) for g in blank)}}  {g.probability:.4f}" for g in blank]
@@ -152,7 +153,7 @@ def test_fill_numbers_several_blanks_and_takes_files(say, there):
 
 
 def test_answer_tells_the_span_its_score_and_its_place(say, there):
-    want = regard.load("spans", device="cpu").answer("who sat on a mat?", CONTEXT)
+    want = regard.load("spans", device="cpu").answer_question("who sat on a mat?", CONTEXT)
     [line] = told(say("answer", "spans", "who sat on a mat?", "--context", "context.txt", "--json"))
 
     assert (line["answer"] or "", line["start"], line["stop"]) == want[:3]
@@ -170,12 +171,12 @@ def test_answer_takes_records_and_questions_a_line_each(say, there):
 
     assert [line["question"] for line in lines] == TEXTS
     assert [(line["answer"] or "", line["start"]) for line in lines] == [
-        model.answer(each, CONTEXT[: 60 * (n + 1)])[:2] for n, each in enumerate(TEXTS)]  # fmt: skip
+        model.answer_question(each, CONTEXT[: 60 * (n + 1)])[:2] for n, each in enumerate(TEXTS)]  # fmt: skip
     assert len(told(say("answer", "spans", "--file", "texts.txt", "--context", "context.txt", "--json"))) == len(TEXTS)
 
 
 def test_tag_tells_entities_or_every_word(say, there):
-    from regard.generate.tags import entities
+    from regard.inference.token_classification import merge_entities
 
     model = regard.load("tags", device="cpu")
     lines = told(say("tag", "tags", "--file", "texts.txt", "--json"))
@@ -183,7 +184,7 @@ def test_tag_tells_entities_or_every_word(say, there):
 
     for line, full, said in zip(lines, every, TEXTS, strict=True):
         assert [(e["text"], e["label"]) for e in line["entities"]] == [
-            (e.text, e.label) for e in entities(said, model.tag(said))]  # fmt: skip
+            (e.text, e.label) for e in merge_entities(said, model.tag(said))]  # fmt: skip
         assert [w["text"] for w in full["words"]] == [w.text for w in model.tag(said)]
     out = say("tag", "tags", TEXTS[1], "--words").out.splitlines()
     assert len(out) == len(model.tag(TEXTS[1])) and "Lovelace" in out[1]
@@ -218,6 +219,64 @@ def test_one_number_is_told_as_a_number(say, there):
 
     assert float(say("classify", "number", TEXTS[0]).out) == pytest.approx(want, rel=1e-3)
     assert json.loads(say("classify", "number", TEXTS[0], "--json").out)["task"] == "regress"
+
+
+# ---------------------------------------------------------------- lists in Python
+
+
+def test_python_answers_lists_as_the_command_line_does(say, there):
+    """To the last bit: both run the same batches."""
+    known = {name: regard.load(name, device="cpu") for name in ("words", "spans", "tags", "t5")}
+    blanks = [f"{each[:-1]} [MASK]" for each in TEXTS]
+    filled = told(say("fill", "words", *blanks, "--best", 3, "--json"))
+    assert [line["blanks"] for line in filled] == [[[guess._asdict() for guess in blank] for blank in text]
+                                                   for text in known["words"].fill_mask(blanks, best=3)]  # fmt: skip
+    answered = told(say("answer", "spans", *TEXTS, "--context", "context.txt", "--json"))
+    assert [(line["answer"] or "", line["start"], line["stop"], line["score"]) for line in answered] == known[
+        "spans"].answer_question(TEXTS, (there / "context.txt").read_text())  # fmt: skip
+    for option, name, joined in ((), "entities", True), (("--words",), "words", False):
+        tagged = told(say("tag", "tags", *TEXTS, *option, "--json"))
+        assert [line[name] for line in tagged] == [[each._asdict() for each in spans] for spans in
+                                                   known["tags"].tag(TEXTS, entities=joined)]  # fmt: skip
+    (there / "lines.txt").write_text("\n".join(TEXTS) + "\n")
+    made = told(say("translate", "--file", "lines.txt", "--model", "t5", "--json"))
+    assert [line["text"] for line in made] == known["t5"].translate(TEXTS)
+    assert [line["translations"][0]["score"] for line in made] == [
+        each.score for each in known["t5"].translations(TEXTS)]  # fmt: skip
+
+
+def test_each_question_may_have_a_context_of_its_own(there):
+    model = regard.load("spans", device="cpu")
+    contexts = [CONTEXT[: 60 * (n + 1)] for n in range(len(TEXTS))]
+    alone = [model.answer_question(each, context) for each, context in zip(TEXTS, contexts, strict=True)]
+
+    assert [each[:3] for each in model.answer_question(TEXTS, contexts)] == [each[:3] for each in alone]
+    with pytest.raises(config.ConfigError, match="context: 1 texts for 2 questions; give one for each, or one for all"):
+        model.answer_question(TEXTS[:2], [CONTEXT])
+
+
+@pytest.mark.parametrize("name, ask", [
+    ("words", lambda model: model.fill_mask([torch.ones(2)])),
+    ("tags", lambda model: model.tag([torch.ones(2)])),
+    ("body", lambda model: model.embeddings(["a cat", torch.ones(2)])),
+    ("spans", lambda model: model.answer_question([torch.ones(2)], CONTEXT)),
+    ("t5", lambda model: model.translate([torch.ones(2)])),
+])  # fmt: skip
+def test_what_is_no_text_is_one_sentence(there, name, ask):
+    with pytest.raises(config.DataError, match=r": Tensor is no text; give a string$"):
+        ask(regard.load(name, device="cpu"))
+
+
+def test_one_text_is_no_list_of_letters(there):
+    with pytest.raises(config.ConfigError, match="inputs: 'a cat' is one alone; give a list of them"):
+        regard.load("body", device="cpu").embeddings("a cat")
+
+
+def test_two_towers_say_what_they_are_for(there):
+    model = regard.load("clip", device="cpu")
+    for verb in ("classify", "fill_mask", "tag", "answer_question", "forecast", "caption", "translate"):
+        with pytest.raises(config.ConfigError, match="compare what they are shown"):
+            getattr(model, verb)
 
 
 # ---------------------------------------------------------------- translate, generate

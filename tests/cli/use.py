@@ -8,8 +8,8 @@ import transformers as hf
 from generate.folders import LENGTH, TEXTS, bert, bytelevel, saved, wordpiece
 
 from regard import text
-from regard.config import Characters
-from regard.report.pictures import png
+from regard.config.recipe import CharTokenizer
+from regard.report.image_rows import encode_png
 
 CLASSES = {"id2label": {0: "bad", 1: "so-so", 2: "good"}, "label2id": {"bad": 0, "so-so": 1, "good": 2}}
 NAMES = {"id2label": {0: "O", 1: "B-PER", 2: "I-PER"}, "label2id": {"O": 0, "B-PER": 1, "I-PER": 2}}
@@ -53,7 +53,7 @@ def files(place: Path) -> None:
     for folder, name in (("silent", "tokenizer.json"), ("silent", "tokenizer_config.json"),
                          ("maskless", "tokenizer_config.json")):  # fmt: skip
         (place / folder / name).unlink()
-    text.train(Characters(), ["a cat"]).save(place / "maskless")
+    text.train_tokenizer(CharTokenizer(), ["a cat"]).save(place / "maskless")
     asked = [{"question": each, "context": CONTEXT[: 60 * (n + 1)]} for n, each in enumerate(TEXTS)]
     for name, lines in {
         "texts.txt": TEXTS,
@@ -66,4 +66,4 @@ def files(place: Path) -> None:
         (place / name).write_text("\n".join(lines) + "\n")
     (place / "empty.txt").write_text("")
     (place / "latin.txt").write_bytes("über\n".encode("latin1"))
-    (place / "picture.png").write_bytes(png(torch.randint(0, 255, (3, 12, 12)).to(torch.uint8)))
+    (place / "picture.png").write_bytes(encode_png(torch.randint(0, 255, (3, 12, 12)).to(torch.uint8)))

@@ -8,10 +8,10 @@ import torch
 
 import regard
 from regard import config
-from regard.config.reader import settings
-from regard.config.synonyms import GENERATION, MODEL, SETTINGS, TRAIN, suggest_word
-from regard.zoo.presets import SHORT
-from regard.zoo.recipes import read_recipe
+from regard.config.aliases import GENERATION, MODEL, SETTINGS, TRAIN, suggest_word
+from regard.config.reader import field_types
+from regard.zoo.preset import SHORT_KEYS
+from regard.zoo.recipe import read_recipe
 
 
 @pytest.mark.parametrize("said, answer", [
@@ -56,7 +56,7 @@ def test_a_preset_answers_with_our_word():
 
 
 def test_a_slip_of_the_pen_is_still_answered_by_its_letters():
-    assert suggest_word("bathc", settings(config.Train)) == ""
+    assert suggest_word("bathc", field_types(config.Train)) == ""
     with pytest.raises(config.ConfigError, match="train.bathc: no such setting; did you mean 'batch'"):
         read_recipe("shakespeare", ["train.bathc=3"])
 
@@ -67,19 +67,19 @@ def test_every_word_that_is_answered_is_there(path):
     room, *inner = path.split(".")
     kinds = [config.Recipe]
     for name in (room, *inner):
-        if config.Transformer in kinds and name in (*SHORT, "preset"):
+        if config.Transformer in kinds and name in (*SHORT_KEYS, "preset"):
             return
-        found = [settings(kind)[name] for kind in kinds if name in settings(kind)]
+        found = [field_types(kind)[name] for kind in kinds if name in field_types(kind)]
         assert found, path
         kinds = [part for each in found for part in (get_args(each) or (each,)) if is_dataclass(part)]
 
 
 def test_generation_s_words_are_settings_of_generation():
-    known = {*settings(config.Sampling), *settings(config.Search), "draft", "lookup"}
+    known = {*field_types(config.SamplingParams), *field_types(config.BeamSearchParams), "draft", "lookup"}
 
     assert {word.partition(",")[0] for word in GENERATION} <= known
 
 
 def test_no_name_of_ours_is_taken_for_another_s():
     for cls in (config.Recipe, config.Train, config.Trunk, config.Transformer):
-        assert not {name for name in settings(cls) if name in SETTINGS} - {"dropout"}, cls
+        assert not {name for name in field_types(cls) if name in SETTINGS} - {"dropout"}, cls

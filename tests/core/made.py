@@ -9,12 +9,12 @@ from parity.near import randomise
 from torch import Tensor, nn
 
 from regard import config as C
-from regard.core.kernels import KERNELS, Ask, How, plan
+from regard.core.kernels import KERNELS, AttentionArgs, AttentionSpec, make_plan
 from regard.core.layers import Scope
-from regard.core.masks import EVERYTHING, Mask, mask
+from regard.core.masks import FULL, Mask, mask
 from regard.core.model import Transformer, Trunk
-from regard.core.positions import Bias, Place, Position, position
-from regard.core.tokens import Places, Tokens, line
+from regard.core.positions import Bias, Position, PreparedPosition, build_position
+from regard.core.tokens import TokenLayout, Tokens, sequence_tokens
 
 B, H, Q, K, D, E = 2, 3, 5, 7, 9, 11  # D: width of q and k in a head, E: that of v
 DIM, VOCAB = 12, 23
@@ -49,20 +49,20 @@ MEANINGS: dict[str, Callable[[SimpleNamespace, SimpleNamespace], bool]] = {
 
 # Positions by kind: every one that a model of width DIM on a single axis can have.
 POSITIONS: dict[str, C.Position] = {
-    "none": C.Nowhere(),
-    "sinusoidal": C.Sinusoidal(),
-    "sinusoidal beside": C.Sinusoidal(mode="concat", width=4),
-    "sinusoidal lean": C.Sinusoidal(mode="qk"),
-    "learned": C.Learned(length=31),
-    "learned lean": C.Learned(length=31, mode="qk"),
-    "onehot": C.OneHot(length=31),
-    "rotary": C.Rotary(),
-    "rotary interleaved, in part": C.Rotary(layout="interleaved", part=0.5),
-    "alibi": C.Alibi(),
-    "buckets": C.Buckets(buckets=8, distance=16, both=False),
-    "shaw": C.Shaw(radius=3),
-    "relative": C.Relative(radius=3),
-    "relative outside": C.Relative(radius=3, inside=False, tables="layer"),
+    "none": C.NoPosition(),
+    "sinusoidal": C.SinusoidalPosition(),
+    "sinusoidal beside": C.SinusoidalPosition(mode="concat", width=4),
+    "sinusoidal lean": C.SinusoidalPosition(mode="qk"),
+    "learned": C.LearnedPosition(length=31),
+    "learned lean": C.LearnedPosition(length=31, mode="qk"),
+    "onehot": C.OneHotPosition(length=31),
+    "rotary": C.RotaryPosition(),
+    "rotary interleaved, in part": C.RotaryPosition(layout="interleaved", part=0.5),
+    "alibi": C.AlibiPosition(),
+    "buckets": C.T5Bias(buckets=8, distance=16, both=False),
+    "shaw": C.ShawPosition(radius=3),
+    "relative": C.RelativeBias(radius=3),
+    "relative outside": C.RelativeBias(radius=3, inside=False, tables="layer"),
 }
 PLACED = {name: {"position": c} | ({"width": 7} if c.kind == "onehot" else {}) for name, c in POSITIONS.items()}
 BIASES = {name: POSITIONS[name] for name in ("alibi", "buckets", "shaw", "relative", "relative outside")}
@@ -71,27 +71,27 @@ BIASES = {name: POSITIONS[name] for name in ("alibi", "buckets", "shaw", "relati
 # ---------------------------------------------------------------- places
 
 
-def scattered(count: int, keys: int, seed: int = 0) -> Places:
+def scattered(count: int, keys: int, seed: int = 0) -> TokenLayout:
     """Tokens in any order, padded here and there, of several documents, on a plane, joined at random."""
     chance = torch.Generator().manual_seed(seed)
 
     def upto(most: int, *shape: int) -> Tensor:
         return torch.randint(most, shape, generator=chance)
 
-    return Places(
+    return TokenLayout(
         order=torch.stack([torch.randperm(count + 2, generator=chance)[:count] for _ in range(B)]),
-        at=upto(9, B, count, 2) - 3,
-        real=upto(3, B, count) > 0,
+        coords=upto(9, B, count, 2) - 3,
+        is_real=upto(3, B, count) > 0,
         document=upto(3, B, count),
         edges=upto(3, B, count, keys) == 0,
     )
 
 
-def scattered_pair(seed: int = 0, queries: int = Q, keys: int = K) -> tuple[Places, Places]:
+def scattered_pair(seed: int = 0, queries: int = Q, keys: int = K) -> tuple[TokenLayout, TokenLayout]:
     return scattered(queries, keys, seed), scattered(keys, keys, seed + 1)
 
 
-def meant(text: str, q: Places, k: Places) -> Tensor:
+def meant(text: str, q: TokenLayout, k: TokenLayout) -> Tensor:
     """(B, Q, K) by asking the plain Python meaning about every pair."""
     allows = MEANINGS[text]
     rows = [
@@ -101,17 +101,19 @@ def meant(text: str, q: Places, k: Places) -> Tensor:
     return torch.tensor(rows)
 
 
-def token(places: Places, b: int, i: int) -> SimpleNamespace:
+def token(places: TokenLayout, b: int, i: int) -> SimpleNamespace:
     return SimpleNamespace(
-        index=i, order=int(places.order[b, i]), at=places.at[b, i].tolist(), real=bool(places.real[b, i]),
+        index=i, order=int(places.order[b, i]), at=places.coords[b, i].tolist(), real=bool(places.is_real[b, i]),
         document=int(places.document[b, i]), neighbours=places.edges[b, i].nonzero().flatten().tolist(),
     )  # fmt: skip
 
 
-def asking(m: Mask | str = EVERYTHING, q: Places | None = None, k: Places | None = None, **rest: object) -> Ask:
+def asking(
+    m: Mask | str = FULL, q: TokenLayout | None = None, k: TokenLayout | None = None, **rest: object
+) -> AttentionSpec:
     m = mask(m) if isinstance(m, str) else m
-    q = line(torch.empty(B, Q, 0)) if q is None else q
-    return Ask(mask=m, q=q, k=q if k is None else k, **rest)
+    q = sequence_tokens(torch.empty(B, Q, 0)) if q is None else q
+    return AttentionSpec(mask=m, q=q, k=q if k is None else k, **rest)
 
 
 # ---------------------------------------------------------------- kernels
@@ -123,15 +125,17 @@ def heads_of(q: int, k: int, heads: int = H, groups: int | None = None, dtype: t
     return [torch.randn(B, *shape, dtype=dtype, requires_grad=True) for shape in shapes]
 
 
-def attend(name: str, q: Tensor, k: Tensor, v: Tensor, ask: Ask, scale: float = D**-0.5, bias: Bias | None = None):
+def attend(
+    name: str, q: Tensor, k: Tensor, v: Tensor, ask: AttentionSpec, scale: float = D**-0.5, bias: Bias | None = None
+):
     """One attention through the plan, as a layer calls it."""
     ask = replace(ask, bias=bias is not None, dtype=q.dtype)
-    return plan(name, ask, heads=q.shape[1]).run(q, k, v, How(scale, bias=bias))
+    return make_plan(name, ask, heads=q.shape[1]).run(q, k, v, AttentionArgs(scale, bias=bias))
 
 
 def biased(c: C.Position, heads: int, width: int = D) -> Position:
     """A position with noise in its tables: fresh ones are empty."""
-    made = position(c, DIM, heads, width)
+    made = build_position(c, DIM, heads, width)
     for table in made.parameters():
         nn.init.normal_(table)
     return made
@@ -148,18 +152,26 @@ DROPPING = [name for name in CPU_KERNELS if name != "tiled"]  # who drops attent
 def trunk(**said: object) -> C.Trunk:
     """The settings of a small trunk without dropout."""
     base = dict(
-        dim=DIM, depth=2, position=C.Nowhere(), attention=C.Attention(heads=H), mlp=C.MLP(hidden=17),
+        dim=DIM, depth=2, position=C.NoPosition(), attention=C.Attention(heads=H), mlp=C.MLP(hidden=17),
         dropout=C.NO_DROPOUT,
     )  # fmt: skip
     return C.Trunk(**(base | said))
 
 
-def model(*, embed: C.Embed | None = None, head: C.Head | None = None, init: str = "xavier", precision: str = "fp32",
-          encoder: C.Encoder | None = None, seed: int = 0, **said: object) -> Transformer:  # fmt: skip
+def model(
+    *,
+    embed: C.TextEmbedding | None = None,
+    head: C.Head | None = None,
+    init: str = "xavier",
+    precision: str = "fp32",
+    encoder: C.Encoder | None = None,
+    seed: int = 0,
+    **said: object,
+) -> Transformer:
     """A small model with noise on every weight, ready to be asked."""
     torch.manual_seed(seed)
     c = C.Transformer(
-        embed=embed or C.Embed(vocab=VOCAB), trunk=trunk(**said), head=head or C.Vocabulary(tied=False),
+        embed=embed or C.TextEmbedding(vocab=VOCAB), trunk=trunk(**said), head=head or C.LMHead(tied=False),
         encoder=encoder, init=init, precision=precision,
     )  # fmt: skip
     made = Transformer(c).eval()
@@ -174,7 +186,7 @@ def translator(source: dict | None = None, **said: object) -> Transformer:
 
 def stack(**said: object) -> Trunk:
     """A trunk that takes vectors."""
-    return model(head=C.Bare(), **said).trunk
+    return model(head=C.NoHead(), **said).trunk
 
 
 def ids_of(*shape: int, low: int = 1) -> Tensor:
@@ -190,14 +202,14 @@ def padded(ids: Tensor, left: int, right: int, fill: int | None = None) -> tuple
     return torch.cat([sides[0], ids, sides[1]], 1), real, slice(left, left + count)
 
 
-def scope(x: Tensor, m: str = "everything", kernel: str = "reference", place: Place | None = None) -> Scope:
+def scope(x: Tensor, m: str = "everything", kernel: str = "reference", place: PreparedPosition | None = None) -> Scope:
     """What a block must know to run alone on vectors in a row."""
-    return Scope(plan=plan(kernel, asking(m, line(x))), place=place or Place())
+    return Scope(plan=make_plan(kernel, asking(m, sequence_tokens(x))), position=place or PreparedPosition())
 
 
 def padded_tokens(x: Tensor, real: Tensor) -> Tokens:
-    tokens = line(x)
-    tokens.order, tokens.real, tokens.plain = (real.cumsum(-1) - 1).clamp(min=0), real, False
+    tokens = sequence_tokens(x)
+    tokens.order, tokens.is_real, tokens.is_plain = (real.cumsum(-1) - 1).clamp(min=0), real, False
     return tokens
 
 

@@ -1,6 +1,5 @@
 """What is read from a trunk: logits over a vocabulary, one vector for a sequence, models compared by theirs."""
 
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,8 +10,8 @@ from parity.near import assert_near, randomise
 
 from regard import config as C
 from regard.core.model import Transformer
-from regard.core.tokens import line
-from regard.heads import Towers
+from regard.core.tokens import sequence_tokens
+from regard.models.dual_encoder import DualEncoder
 
 N = 7
 amounts = st.integers(0, 4)
@@ -31,36 +30,36 @@ def test_logits_become_probabilities_whose_rows_sum_to_one():
 
 @pytest.mark.spec("S047")
 def test_a_tied_head_is_the_embedding_itself():
-    one = model(head=C.Vocabulary(tied=True))
+    one = model(head=C.LMHead(tied=True))
     before = one.head.weight.clone()
     one(ids_of(B, N)).sum().backward()
     torch.optim.SGD(one.parameters(), 0.1).step()
 
     assert one.head.weight is one.embed.tokens.weight
     assert not torch.equal(before, one.embed.tokens.weight)
-    assert parameters(one) == parameters(model(head=C.Vocabulary(tied=False))) - VOCAB * DIM
+    assert parameters(one) == parameters(model(head=C.LMHead(tied=False))) - VOCAB * DIM
 
 
 def test_an_output_scale_multiplies_the_logits_and_not_their_bias():
-    one = model(head=C.Vocabulary(tied=True, bias=True, scale=0.5))
-    twin = model(head=C.Vocabulary(tied=True, bias=True))
+    one = model(head=C.LMHead(tied=True, bias=True, scale=0.5))
+    twin = model(head=C.LMHead(tied=True, bias=True))
     ids = ids_of(B, N)
 
     assert_near(one(ids) - one.head.bias, 0.5 * (twin(ids) - twin.head.bias))
 
 
 def test_an_embedding_scale_multiplies_the_vectors_and_not_the_positions():
-    said = dict(position=C.Sinusoidal(), head=C.Vocabulary(tied=True))
-    one, twin = model(embed=C.Embed(vocab=VOCAB, scale=3.0), **said), model(**said)
+    said = dict(position=C.SinusoidalPosition(), head=C.LMHead(tied=True))
+    one, twin = model(embed=C.TextEmbedding(vocab=VOCAB, scale=3.0), **said), model(**said)
     with torch.no_grad():
         tokens, positions = twin.embed(ids_of(B, N)), None
         positions = twin.trunk.stem(tokens) - tokens.x
 
-    assert_near(one.trunk.stem(tokens.carrying(3 * tokens.x)), 3 * tokens.x + positions)
+    assert_near(one.trunk.stem(tokens.with_vectors(3 * tokens.x)), 3 * tokens.x + positions)
 
 
 def test_an_embedding_of_another_width_is_mapped_to_the_width_of_the_trunk():
-    one = model(width=7, head=C.Vocabulary(tied=True, transform=True))
+    one = model(width=7, head=C.LMHead(tied=True, transform=True))
 
     assert one.embed.tokens.weight.shape == (VOCAB, 7) and one.trunk.project.weight.shape == (DIM, 7)
     assert one(ids_of(B, N)).shape == (B, N, VOCAB)
@@ -68,11 +67,11 @@ def test_an_embedding_of_another_width_is_mapped_to_the_width_of_the_trunk():
 
 def test_a_tied_head_over_another_width_is_refused():
     with pytest.raises(ValueError, match="head.tied: the embedding is 7 wide and the trunk 12; set head.transform"):
-        model(width=7, head=C.Vocabulary(tied=True))
+        model(width=7, head=C.LMHead(tied=True))
 
 
 def test_segments_are_added_to_the_tokens():
-    one = model(embed=C.Embed(vocab=VOCAB, segments=3))
+    one = model(embed=C.TextEmbedding(vocab=VOCAB, segments=3))
     ids, segment = ids_of(B, N), torch.randint(3, (B, N))
     x = one.embed(ids, segment=segment).x
 
@@ -86,8 +85,8 @@ END = 2
 
 
 def pooled(place: str, **rest: object) -> Transformer:
-    embed = C.Embed(vocab=VOCAB, pad=0, end=END)
-    return model(head=C.Pooled(place=place, **rest), embed=embed, position=C.Sinusoidal())
+    embed = C.TextEmbedding(vocab=VOCAB, pad=0, end=END)
+    return model(head=C.PoolingHead(place=place, **rest), embed=embed, position=C.SinusoidalPosition())
 
 
 @pytest.mark.parametrize("place", ["cls", "mean", "last", "end"])
@@ -126,15 +125,15 @@ def test_a_pooled_vector_may_pass_berts_dense_layer_and_a_last_map():
 
 def test_tokens_that_do_not_say_where_they_end_cannot_be_pooled_there():
     with pytest.raises(ValueError, match="head.place 'end': these tokens do not say where the text ends"):
-        pooled("end")(line(torch.randn(B, N, DIM)))
+        pooled("end")(sequence_tokens(torch.randn(B, N, DIM)))
 
 
 # ---------------------------------------------------------------- towers
 
 
-def towers(count: int = 2, out: int = 5) -> Towers:
-    tower = C.Transformer(embed=C.Embed(vocab=VOCAB), trunk=trunk(), head=C.Pooled(place="mean", out=out))
-    made = Towers(C.Towers(towers=(tower,) * count, scale=7.0)).eval()
+def towers(count: int = 2, out: int = 5) -> DualEncoder:
+    tower = C.Transformer(embed=C.TextEmbedding(vocab=VOCAB), trunk=trunk(), head=C.PoolingHead(place="mean", out=out))
+    made = DualEncoder(C.DualEncoder(towers=(tower,) * count, scale=7.0)).eval()
     randomise(made.towers)
     return made
 
@@ -175,15 +174,15 @@ def test_towers_want_as_many_inputs_as_they_are():
     "heads, sentence",
     [
         ((), "at least two"),
-        ((C.Pooled(),), "at least two"),
-        ((C.Bare(), C.Bare()), "each with a head of kind 'pooled'"),
-        ((C.Pooled(), C.Vocabulary()), "each with a head of kind 'pooled'"),
-        ((C.Pooled(out=3), C.Pooled(out=4)), r"\[3, 4\] wide; set head.out to one width for all"),
-        ((C.Pooled(out=3), C.Pooled()), rf"\[3, {DIM}\] wide; set head.out to one width for all"),
+        ((C.PoolingHead(),), "at least two"),
+        ((C.NoHead(), C.NoHead()), "each with a head of kind 'pooled'"),
+        ((C.PoolingHead(), C.LMHead()), "each with a head of kind 'pooled'"),
+        ((C.PoolingHead(out=3), C.PoolingHead(out=4)), r"\[3, 4\] wide; set head.out to one width for all"),
+        ((C.PoolingHead(out=3), C.PoolingHead()), rf"\[3, {DIM}\] wide; set head.out to one width for all"),
     ],
 )
 def test_towers_that_cannot_be_compared_are_refused(heads, sentence):
-    each = [C.Transformer(embed=C.Embed(vocab=VOCAB), trunk=trunk(), head=head) for head in heads]
+    each = [C.Transformer(embed=C.TextEmbedding(vocab=VOCAB), trunk=trunk(), head=head) for head in heads]
 
     with pytest.raises(ValueError, match=f"^towers: .*{sentence}"):
-        Towers(C.Towers(towers=tuple(each)))
+        DualEncoder(C.DualEncoder(towers=tuple(each)))

@@ -7,7 +7,7 @@ import torch
 from core.made import B, H, ids_of, model, trunk
 
 from regard import config as C
-from regard.core.init import RULES, roles
+from regard.core.init import INIT_RULES, weight_roles
 from regard.core.model import Transformer, Trunk
 
 D, WIDTH, HIDDEN, VOCAB, DEPTH = 96, 32, 191, 211, 3
@@ -31,43 +31,43 @@ PUBLISHED = {
 
 def fresh(rule: str, **said: object) -> Transformer:
     base = dict(dim=D, depth=DEPTH, attention=C.Attention(heads=H), mlp=C.MLP(hidden=HIDDEN))
-    c = C.Transformer(embed=C.Embed(vocab=VOCAB), trunk=trunk(**(base | said)), init=rule)
+    c = C.Transformer(embed=C.TextEmbedding(vocab=VOCAB), trunk=trunk(**(base | said)), init=rule)
     return Transformer(c)
 
 
 def spread(made: Transformer | Trunk, role: str) -> float:
-    return float(torch.cat([weight.detach().flatten() for name, weight in roles(made) if name == role]).std())
+    return float(torch.cat([weight.detach().flatten() for name, weight in weight_roles(made) if name == role]).std())
 
 
 @pytest.mark.parametrize("rule, role", [(rule, role) for rule, spreads in PUBLISHED.items() for role in spreads])
 def test_a_weight_begins_with_its_published_spread(rule, role):
-    made = fresh(rule, position=C.Learned(length=101))
+    made = fresh(rule, position=C.LearnedPosition(length=101))
 
     assert spread(made, role) == pytest.approx(PUBLISHED[rule][role], rel=0.04)
 
 
 def test_every_named_initialisation_is_tried_here():
-    assert set(PUBLISHED) == set(RULES)
+    assert set(PUBLISHED) == set(INIT_RULES)
 
 
 def test_t5_buckets_begin_with_the_spread_of_the_width():
-    made = fresh("t5", position=C.Buckets(buckets=512, distance=1024))
+    made = fresh("t5", position=C.T5Bias(buckets=512, distance=1024))
 
     assert spread(made, "place") == pytest.approx(D**-0.5, rel=0.08)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", INIT_RULES)
 def test_a_trunk_by_itself_begins_as_it_does_in_a_model(rule):
-    c = fresh(rule, position=C.Learned(length=101)).trunk.c
+    c = fresh(rule, position=C.LearnedPosition(length=101)).trunk.c
     alone = Trunk(c, init=rule)
 
-    for role in {role for role, _ in roles(alone)}:
+    for role in {role for role, _ in weight_roles(alone)}:
         assert spread(alone, role) == pytest.approx(PUBLISHED[rule][role], rel=0.04), role
 
 
 def test_xavier_is_uniform_and_gpt2_is_not():
     flat, round_ = (
-        torch.cat([weight.detach().flatten() for role, weight in roles(fresh(rule)) if role in QKV])
+        torch.cat([weight.detach().flatten() for role, weight in weight_roles(fresh(rule)) if role in QKV])
         for rule in ("xavier", "gpt2")
     )
 
@@ -75,7 +75,7 @@ def test_xavier_is_uniform_and_gpt2_is_not():
     assert round_.abs().max() > 3 * round_.std()
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", INIT_RULES)
 def test_biases_begin_at_zero_and_norms_at_one(rule):
     for name, weight in fresh(rule).named_parameters():
         if name.endswith("bias"):
@@ -93,25 +93,35 @@ def poisoned():
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", INIT_RULES)
 @pytest.mark.parametrize(
     "position",
-    [C.Learned(), C.Learned(length=(3, 5)), C.Buckets(), C.Shaw(), C.Relative(), C.Relative(tables="layer")],
+    [
+        C.LearnedPosition(),
+        C.LearnedPosition(length=(3, 5)),
+        C.T5Bias(),
+        C.ShawPosition(),
+        C.RelativeBias(),
+        C.RelativeBias(tables="layer"),
+    ],
     ids=lambda position: position.kind,
 )
 def test_no_weight_is_left_as_the_memory_was(poisoned, rule, position):
     c = C.Transformer(
-        embed=C.Embed(vocab=23, segments=3), trunk=trunk(position=position, cross="last", embed_norm=True, width=6),
-        head=C.Vocabulary(tied=False, transform=True, bias=True), encoder=C.Encoder(trunk=trunk(width=6)), init=rule,
-    )  # fmt: skip
+        embed=C.TextEmbedding(vocab=23, segments=3),
+        trunk=trunk(position=position, cross="last", embed_norm=True, width=6),
+        head=C.LMHead(tied=False, transform=True, bias=True),
+        encoder=C.Encoder(trunk=trunk(width=6)),
+        init=rule,
+    )
     left = [name for name, weight in Transformer(c).named_parameters() if not weight.isfinite().all()]
 
     assert left == []
 
 
-@pytest.mark.parametrize("head", [C.Vocabulary(tied=False), C.Pooled(dense=True, out=5)], ids=lambda head: head.kind)
+@pytest.mark.parametrize("head", [C.LMHead(tied=False), C.PoolingHead(dense=True, out=5)], ids=lambda head: head.kind)
 def test_no_head_is_left_as_the_memory_was(poisoned, head):
-    made = Transformer(C.Transformer(embed=C.Embed(vocab=23), trunk=trunk(), head=head))
+    made = Transformer(C.Transformer(embed=C.TextEmbedding(vocab=23), trunk=trunk(), head=head))
 
     assert all(weight.isfinite().all() for weight in made.head.parameters())
 

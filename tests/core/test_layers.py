@@ -25,10 +25,10 @@ from parity.near import NORM, assert_near
 from torch import Tensor, nn
 
 from regard import config as C
+from regard.core.hooks import looking
 from regard.core.layers import Norm
 from regard.core.model import Transformer, Trunk
-from regard.core.tokens import line, raster
-from regard.core.watch import looking
+from regard.core.tokens import grid_tokens, sequence_tokens
 
 N = 7
 
@@ -45,7 +45,7 @@ def test_sublayers_that_add_nothing_leave_the_identity():
             nn.init.zeros_(last.weight)
             nn.init.zeros_(last.bias)
 
-    assert torch.equal(trunk_(line(x)).x, x)
+    assert torch.equal(trunk_(sequence_tokens(x)).x, x)
 
 
 def flow(residual: bool, init: str, depth: int = 100) -> float:
@@ -150,7 +150,7 @@ def dropping(**rates: float) -> Trunk:
 
 @pytest.mark.spec("S048")
 def test_embedded_tokens_are_dropped_at_their_rate():
-    out = dropping(embed=RATE).stem(line(torch.ones(B, 3 * many, DIM)))
+    out = dropping(embed=RATE).stem(sequence_tokens(torch.ones(B, 3 * many, DIM)))
 
     assert share_of_zeros(out) == pytest.approx(RATE, abs=0.01)
     assert_near(out[out != 0], torch.full_like(out[out != 0], 1 / (1 - RATE)))
@@ -189,8 +189,9 @@ def test_attention_weights_are_dropped_at_their_rate(kernel):
     attention = C.Attention(heads=1, maps=(), kernel=kernel)
     trunk_ = Trunk(trunk(**said, attention=attention, dropout=C.Dropout(embed=0.0, sublayer=0.0, attention=RATE)))
     x = torch.eye(side**2).expand(B, -1, -1)  # then what comes out is the weights themselves
-    tokens = raster(x, (side, side))
-    plan = trunk_.plan(x, trunk_.masks[0], tokens, tokens, trunk_.position.prepare(tokens, tokens))
+    tokens = grid_tokens(x, (side, side))
+    place = trunk_.position.prepare(tokens, tokens)
+    plan = trunk_.runner.plan(trunk_, x, trunk_.masks[0], tokens, tokens, place)
     layer = trunk_.blocks[0].attn.train()
     weights = layer(x, replace(scope(x), plan=plan))
 
@@ -239,13 +240,13 @@ def test_shared_layers_are_the_same_block_again_and_again():
         block.load_state_dict(shared.blocks[0].state_dict())
     apart.final_norm.load_state_dict(shared.final_norm.state_dict())
 
-    assert_near(shared(line(x)).x, apart(line(x)).x, 0)
+    assert_near(shared(sequence_tokens(x)).x, apart(sequence_tokens(x)).x, 0)
 
 
 @pytest.mark.parametrize("name, tables, count", [("shaw", "layer", 3), ("shaw", "shared", 1), ("relative", "layer", 3)])
 def test_tables_of_positions_belong_to_the_trunk_or_to_each_layer(name, tables, count):
     trunk_ = stack(depth=3, position=replace(POSITIONS[name], tables=tables))
-    trunk_(line(torch.randn(B, N, DIM))).x.sum().backward()
+    trunk_(sequence_tokens(torch.randn(B, N, DIM))).x.sum().backward()
 
     assert len(trunk_.positions) == count
     assert all(weight.grad.any() for weight in trunk_.positions.parameters())
@@ -257,7 +258,9 @@ def test_only_the_biases_that_are_wanted_are_stored(bias, stored):
 
     assert (0 if attention.qkv.bias is None else attention.qkv.bias.numel()) == stored
     assert (attention.out.bias is not None) == ("out" in bias)
-    assert [name for name, (_, b) in attention.qkv.parts().items() if b is not None] == [n for n in "qkv" if n in bias]
+    assert [name for name, (_, b) in attention.qkv.named_parts().items() if b is not None] == [
+        n for n in "qkv" if n in bias
+    ]
 
 
 def test_cross_attention_leaves_out_the_same_biases():
@@ -267,19 +270,19 @@ def test_cross_attention_leaves_out_the_same_biases():
 
 
 def test_a_norm_may_follow_the_embeddings():
-    one = model(embed_norm=True, position=C.Sinusoidal())
+    one = model(embed_norm=True, position=C.SinusoidalPosition())
     tokens = one.embed(ids_of(B, N))
 
     assert_near(one.trunk.stem(tokens), one.trunk.embed_norm(one.trunk.position.embed(tokens.x, tokens)), 0)
 
 
 def test_windows_of_an_image_in_turn_run_as_cells_and_mean_their_masks():
-    said = dict(mask=("cells(2)", "cells(2, 1)"), position=C.Relative(radius=2, axes=2, tables="layer"))
+    said = dict(mask=("cells(2)", "cells(2, 1)"), position=C.RelativeBias(radius=2, axes=2, tables="layer"))
     kernels = (C.Attention(heads=H, kernel=kernel) for kernel in ("cells", "reference"))
     regrouped, dense = (stack(attention=attention, **said) for attention in kernels)
     x = torch.randn(B, GRID[0] * GRID[1], DIM)
 
-    assert_near(regrouped(raster(x, GRID)).x, dense(raster(x, GRID)).x)
+    assert_near(regrouped(grid_tokens(x, GRID)).x, dense(grid_tokens(x, GRID)).x)
 
 
 @pytest.mark.parametrize("precision", ["mixed", "bf16"])
@@ -339,7 +342,7 @@ def test_a_cache_has_room_for_the_groups_of_each_layer():
 
 def test_cross_attention_may_have_heads_of_its_own():
     c = trunk(cross="last", across=C.Attention(heads=(1, 3), width=5), depth=2)
-    made = Transformer(C.Transformer(embed=C.Embed(vocab=23), trunk=c, encoder=C.Encoder(trunk=trunk(depth=1))))
+    made = Transformer(C.Transformer(embed=C.TextEmbedding(vocab=23), trunk=c, encoder=C.Encoder(trunk=trunk(depth=1))))
 
     assert [block.cross.heads for block in made.trunk.blocks] == [1, 3]
     assert made(ids_of(B, 5), source=ids_of(B, 7)).isfinite().all()

@@ -11,8 +11,8 @@ import torch
 from regard import config as C
 from regard import measure
 from regard.core import layers
-from regard.efficient.memory import memory
-from regard.generate.model import Transformer
+from regard.inference.model import Model
+from regard.models.segment_memory import build_segment_memory
 
 V, N = 11, 9
 CPUS = {"with bf16": True, "without": False}
@@ -25,10 +25,12 @@ def cpu(request, monkeypatch):
     return CPUS[request.param]
 
 
-def model(precision: str, trunk: C.Trunk | C.Recurrent | None = None) -> Transformer:
+def model(precision: str, trunk: C.Trunk | C.RecurrentStack | None = None) -> Model:
     torch.manual_seed(0)
-    trunk = trunk or C.Trunk(dim=16, depth=2, mask="causal", position=C.Rotary(), attention=C.Attention(heads=2))
-    return Transformer(C.Transformer(embed=C.Embed(vocab=V), trunk=trunk, precision=precision)).eval()
+    trunk = trunk or C.Trunk(
+        dim=16, depth=2, mask="causal", position=C.RotaryPosition(), attention=C.Attention(heads=2)
+    )
+    return Model(C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk, precision=precision)).eval()
 
 
 IDS = torch.arange(2 * N).view(2, N) % V
@@ -46,14 +48,14 @@ def test_caches_are_of_the_type_that_products_are(cpu):
     cache, kind = one.cache(2, N), torch.bfloat16 if cpu else torch.float32
 
     assert {table.dtype for entry in cache.entries for table in entry.tables()} == {kind}
-    assert {table.dtype for entry in memory(one, 2, N).entries for table in entry.tables()} == {kind}
+    assert {table.dtype for entry in build_segment_memory(one, 2, N).entries for table in entry.tables()} == {kind}
     one(IDS, cache=cache)
 
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
 def test_recurrent_models_need_no_exception_of_their_own(monkeypatch, kind):
     monkeypatch.setattr(layers, "CPU_BF16", False)
-    cells = C.Recurrent(cell=kind, dim=16, depth=2)
+    cells = C.RecurrentStack(cell=kind, dim=16, depth=2)
 
     assert torch.equal(model("mixed", cells)(IDS), model("fp32", cells)(IDS))
 
@@ -70,18 +72,18 @@ def test_a_model_moved_to_another_type_computes_in_it(precision, dtype):
 
 def test_a_prediction_for_this_cpu_is_that_of_what_it_computes(monkeypatch):
     monkeypatch.setattr(layers, "CPU_BF16", False)
-    here, fp32 = (measure.predict(model(precision).c, batch=2, context=N) for precision in ("mixed", "fp32"))
+    here, fp32 = (measure.predict_step(model(precision).c, batch=2, context=N) for precision in ("mixed", "fp32"))
     monkeypatch.setattr(layers, "CPU_BF16", True)
-    there = measure.predict(model("mixed").c, batch=2, context=N)
+    there = measure.predict_step(model("mixed").c, batch=2, context=N)
 
     assert here.passing == fp32.passing != there.passing
 
 
 def test_an_estimate_for_another_device_does_not_depend_on_this_cpu(cpu):
-    bill = measure.estimate(model("mixed").c, batch=2, context=N, terms=measure.Terms(device="v100"))
+    bill = measure.estimate_model(model("mixed").c, batch=2, context=N, terms=measure.CostTerms(device="v100"))
 
     assert bill.precision == "mixed"
-    assert bill.memory.activations < measure.estimate(model("fp32").c, batch=2, context=N).memory.activations
+    assert bill.memory.activations < measure.estimate_model(model("fp32").c, batch=2, context=N).memory.activations
 
 
 ASK = "from regard.core.layers import CPU_BF16; print(CPU_BF16)"

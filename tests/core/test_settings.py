@@ -8,14 +8,14 @@ from core.made import DIM, VOCAB, B, H, ids_of, model, translator, trunk
 
 import regard
 from regard import config as C
-from regard.config.expressions import MASKS
-from regard.config.reader import make
-from regard.core.init import RULES
+from regard.config.masks import MASKS
+from regard.config.reader import from_dict
+from regard.core.init import INIT_RULES
 from regard.core.layers import ACTIVATIONS
-from regard.core.masks import NAMED
+from regard.core.masks import MASK_TYPES
 from regard.core.model import HEADS, Transformer
-from regard.core.positions import Position, position
-from regard.core.tokens import line, raster
+from regard.core.positions import Position, build_position
+from regard.core.tokens import grid_tokens, sequence_tokens
 
 N = 7
 
@@ -32,7 +32,7 @@ def test_the_kernels_a_config_can_name_are_the_kernels_there_are():
 
 
 def test_the_masks_a_config_can_name_are_the_masks_there_are():
-    assert set(MASKS) == {"dilated", *NAMED}
+    assert set(MASKS) == {"dilated", *MASK_TYPES}
 
 
 def test_the_activations_a_config_can_name_are_the_activations_there_are():
@@ -40,7 +40,7 @@ def test_the_activations_a_config_can_name_are_the_activations_there_are():
 
 
 def test_the_initialisations_a_config_can_name_are_the_rules_there_are():
-    assert set(C.INITS) == set(RULES)
+    assert set(C.INITS) == set(INIT_RULES)
 
 
 def test_the_heads_a_config_can_name_are_the_heads_there_are():
@@ -49,12 +49,12 @@ def test_the_heads_a_config_can_name_are_the_heads_there_are():
 
 @pytest.mark.parametrize("part", get_args(C.Position), ids=lambda part: part.__name__)
 def test_every_position_a_config_can_name_is_built(part):
-    assert isinstance(position(part(), 64, 4, 16), Position)
+    assert isinstance(build_position(part(), 64, 4, 16), Position)
 
 
 @pytest.mark.parametrize("kind", sorted(set(kinds(C.Head)) - {"forecast"}))  # which is for series alone
 def test_every_head_a_config_can_name_is_built(kind):
-    head = make(C.Transformer, {"head": {"kind": kind}}).head
+    head = from_dict(C.Transformer, {"head": {"kind": kind}}).head
 
     made = model(head=head)(ids_of(B, N))
 
@@ -83,10 +83,16 @@ def test_every_activation_runs_in_every_feed_forward_layer(activation, gated):
         ({"trunk": {"attention": {"heads": [1, 2]}}}, "trunk.attention.width", "need the width of a head"),
         ({"trunk": {"attention": {"heads": [1, 2], "width": 8}}}, "trunk.attention.heads", "depth is 6"),
         ({"trunk": {"attention": {"groups": [2, 4]}}}, "trunk.attention.groups", "names 2 layers and depth is 6"),
-        ({"trunk": {"depth": 2, "shared": True, "attention": {"heads": [2, 4], "width": 8}}}, "trunk.attention.heads",
-         "shared layers need one number"),
-        ({"trunk": {"depth": 2, "position": {"kind": "buckets"}, "attention": {"heads": [2, 4], "width": 8}}}, "trunk",
-         "set position.tables to layer"),
+        (
+            {"trunk": {"depth": 2, "shared": True, "attention": {"heads": [2, 4], "width": 8}}},
+            "trunk.attention.heads",
+            "shared layers need one number",
+        ),
+        (
+            {"trunk": {"depth": 2, "position": {"kind": "buckets"}, "attention": {"heads": [2, 4], "width": 8}}},
+            "trunk",
+            "set position.tables to layer",
+        ),
         ({"embed": {"kind": "patches", "size": 15}}, "embed.size", "patches of 15 pixels do not fill an image of 224"),
         ({"embed": {"kind": "patches", "size": 0}}, "embed.size", "0 is less than 1"),
         ({"embed": {"kind": "patches"}}, "head.kind", "'vocabulary' is for ids, and embed.kind is 'patches'"),
@@ -120,7 +126,7 @@ def test_every_activation_runs_in_every_feed_forward_layer(activation, gated):
 )
 def test_a_mistake_in_a_config_names_the_setting(tree, path, sentence):
     with pytest.raises(ValueError) as error:
-        make(C.Transformer, tree)
+        from_dict(C.Transformer, tree)
 
     assert str(error.value).startswith(path) and sentence in str(error.value) and "\n" not in str(error.value)
 
@@ -147,12 +153,14 @@ def test_a_mistake_in_a_config_names_the_setting(tree, path, sentence):
 )
 def test_a_mistake_in_a_position_names_the_setting(said, setting, sentence):
     with pytest.raises(ValueError) as error:
-        make(C.Transformer, {"trunk": {"dim": DIM, "attention": {"heads": H}, "position": said}})
+        from_dict(C.Transformer, {"trunk": {"dim": DIM, "attention": {"heads": H}, "position": said}})
 
     assert str(error.value).startswith(f"trunk.position.{setting}: ") and sentence in str(error.value)
 
 
-@pytest.mark.parametrize("said", [C.OneHot(length=DIM), C.Sinusoidal(mode="concat", width=DIM)], ids=lambda c: c.kind)
+@pytest.mark.parametrize(
+    "said", [C.OneHotPosition(length=DIM), C.SinusoidalPosition(mode="concat", width=DIM)], ids=lambda c: c.kind
+)
 def test_positions_beside_the_tokens_must_leave_them_some_channels(said):
     with pytest.raises(ValueError, match=f"^position: {DIM} channels set beside the tokens leave none of dim {DIM}"):
         trunk(position=said)
@@ -160,7 +168,7 @@ def test_positions_beside_the_tokens_must_leave_them_some_channels(said):
 
 
 def test_buckets_for_both_sides_may_stand_in_a_trunk_that_never_looks_ahead():
-    assert model(position=C.Buckets(both=True), mask="causal")(ids_of(B, N)).isfinite().all()
+    assert model(position=C.T5Bias(both=True), mask="causal")(ids_of(B, N)).isfinite().all()
 
 
 # ---------------------------------------------------------------- mistakes that only an input shows
@@ -169,17 +177,21 @@ def test_buckets_for_both_sides_may_stand_in_a_trunk_that_never_looks_ahead():
 @pytest.mark.parametrize(
     "said, ids, sentence",
     [
-        ({"position": C.Learned(length=5)}, ids_of(B, N), "7 tokens are more than position.length 5"),
-        ({"position": C.OneHot(length=5)}, ids_of(B, N), "7 tokens are more than position.length 5"),
-        ({"position": C.Sinusoidal(axes=2)}, ids_of(B, N), "these positions have 2 axes, and the tokens 1 coordinates"),
-        ({"position": C.Learned(length=(9, 9))}, ids_of(B, N), "these positions have 2 axes, and the tokens 1"),
+        ({"position": C.LearnedPosition(length=5)}, ids_of(B, N), "7 tokens are more than position.length 5"),
+        ({"position": C.OneHotPosition(length=5)}, ids_of(B, N), "7 tokens are more than position.length 5"),
+        (
+            {"position": C.SinusoidalPosition(axes=2)},
+            ids_of(B, N),
+            "these positions have 2 axes, and the tokens 1 coordinates",
+        ),
+        ({"position": C.LearnedPosition(length=(9, 9))}, ids_of(B, N), "these positions have 2 axes, and the tokens 1"),
         ({"mask": "padding"}, ids_of(B, N), "reads 'real'"),
         ({"mask": "documents"}, ids_of(B, N), "reads 'document'"),
         ({"mask": "edges"}, ids_of(B, N), "reads 'edges'"),
         ({}, ids_of(N), "ids must be (batch, tokens)"),
         ({"attention": C.Attention(heads=H, kernel="cells")}, ids_of(B, N), "attention.kernel 'cells'"),
         ({"attention": C.Attention(heads=H, kernel="flex")}, ids_of(B, N), "attention.kernel 'flex' has no gradient"),
-        ({}, line(torch.randn(B, N, DIM + 1)), "takes vectors of width 12, got 13"),
+        ({}, sequence_tokens(torch.randn(B, N, DIM + 1)), "takes vectors of width 12, got 13"),
     ],
 )
 def test_an_input_that_does_not_fit_is_told_what_would(said, ids, sentence):
@@ -192,14 +204,14 @@ def test_an_input_that_does_not_fit_is_told_what_would(said, ids, sentence):
 def test_a_source_without_an_encoder_and_an_encoder_without_a_source_are_refused():
     with pytest.raises(ValueError, match="source: this model has no encoder"):
         model()(ids_of(B, N), source=ids_of(B, N))
-    with pytest.raises(ValueError, match="source: an encoder-decoder needs what to read"):
+    with pytest.raises(ValueError, match="source: an encoder-decoder needs it"):
         translator()(ids_of(B, N))
 
 
 @pytest.mark.parametrize("what", ["real", "document", "segment"])
 def test_what_ids_may_say_is_refused_beside_tokens_that_say_it_themselves(what):
     with pytest.raises(ValueError, match=what):
-        model()(line(torch.randn(B, N, DIM)), **{what: torch.zeros(B, N, dtype=torch.long)})
+        model()(sequence_tokens(torch.randn(B, N, DIM)), **{what: torch.zeros(B, N, dtype=torch.long)})
 
 
 def test_segments_are_refused_by_a_model_without_a_table_of_them():
@@ -210,18 +222,18 @@ def test_segments_are_refused_by_a_model_without_a_table_of_them():
 @pytest.mark.parametrize("axes", [1, 2])
 def test_offsets_on_other_axes_than_the_tokens_have_are_refused(axes):
     x = torch.randn(B, 15, DIM)
-    one = model(position=C.Relative(axes=axes, radius=3), head=C.Bare())
+    one = model(position=C.RelativeBias(axes=axes, radius=3), head=C.NoHead())
     with pytest.raises(ValueError, match=f"these positions have {axes} axes, and the tokens {3 - axes} coordinates"):
-        one(line(x) if axes == 2 else raster(x, (3, 5)))
+        one(sequence_tokens(x) if axes == 2 else grid_tokens(x, (3, 5)))
 
 
 def test_turning_on_two_axes_is_refused():
     with pytest.raises(ValueError, match="these positions have 1 axes, and the tokens 2 coordinates"):
-        model(position=C.Rotary(), head=C.Bare())(raster(torch.randn(B, 15, DIM), (3, 5)))
+        model(position=C.RotaryPosition(), head=C.NoHead())(grid_tokens(torch.randn(B, 15, DIM), (3, 5)))
 
 
 def test_positions_may_lean_where_the_embedding_has_another_width():
-    assert model(width=6, position=C.Sinusoidal(mode="qk"))(ids_of(B, N)).shape == (B, N, VOCAB)
+    assert model(width=6, position=C.SinusoidalPosition(mode="qk"))(ids_of(B, N)).shape == (B, N, VOCAB)
 
 
 def test_a_config_that_is_refused_is_refused_before_torch_allocates_anything():

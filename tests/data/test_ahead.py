@@ -7,8 +7,10 @@ from multiprocessing import active_children
 import pytest
 import torch
 
-from regard.config import DataError, RunError
-from regard.data import Ahead, Shards, Windows
+from regard.config.errors import DataError, RunError
+from regard.data.prefetch import Prefetcher
+from regard.data.token_shards import TokenShards
+from regard.data.windows import WindowBatches
 
 
 class Slow:
@@ -23,13 +25,13 @@ class Slow:
 
 
 def windows():
-    return Windows(Shards(torch.arange(500, dtype=torch.int32)), 7, 5, seed=3)
+    return WindowBatches(TokenShards(torch.arange(500, dtype=torch.int32)), 7, 5, seed=3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_several_processes_give_the_same_batches_as_none(workers):
-    here, ahead = Ahead(windows(), 0), Ahead(windows(), workers)
+    here, ahead = Prefetcher(windows(), 0), Prefetcher(windows(), workers)
     try:
         for step in (0, 1, 2, 3, 4, 40, 41, 2, 3):  # a resume begins elsewhere
             assert torch.equal(ahead.batch(step), here.batch(step))
@@ -41,7 +43,7 @@ def test_several_processes_give_the_same_batches_as_none(workers):
 @pytest.mark.slow
 def test_others_make_the_batches_leave_our_chance_alone_and_are_gone_at_the_end():
     before, handler = torch.get_rng_state(), signal.getsignal(signal.SIGCHLD)
-    ahead = Ahead(Slow(), 2)
+    ahead = Prefetcher(Slow(), 2)
     makers = {int(ahead.batch(step)["maker"]) for step in range(6)}
 
     assert len(makers) == 2 and os.getpid() not in makers
@@ -52,7 +54,7 @@ def test_others_make_the_batches_leave_our_chance_alone_and_are_gone_at_the_end(
 
 @pytest.mark.slow
 def test_bad_data_is_the_same_sentence_and_a_killed_process_is_one():
-    ahead = Ahead(Slow(), 1, depth=1)
+    ahead = Prefetcher(Slow(), 1, depth=1)
     for step in (5, 6):
         assert int(ahead.batch(step)["step"]) == step
     with pytest.raises(DataError) as caught:

@@ -7,11 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.config import DataError
-from regard.data import Arrays, Fixed, leaks
-from regard.data import arrays as module
-from regard.data.arrays import kept_arrays, marked
-from regard.data.asked import parted
+from regard.config.errors import DataError
+from regard.data import tensor_store as module
+from regard.data.batching import FixedSizeBatches
+from regard.data.prepare import split_rows
+from regard.data.tensor_store import TensorRows, hash_row, store_tensors
+from regard.doctor.check_data import count_leaks
 
 TYPES = (torch.uint8, torch.float32, torch.int64, torch.bool)
 
@@ -21,7 +22,7 @@ def quiet(line):
 
 
 def made(rows, folder, key="key", **how):
-    return kept_arrays(lambda tally: iter(rows), {"key": key}, Path(folder), "rows", **{"notice": quiet, **how})
+    return store_tensors(lambda tally: iter(rows), {"key": key}, Path(folder), "rows", **{"notice": quiet, **how})
 
 
 def drawn(shape, kind, seed):
@@ -47,11 +48,11 @@ def tables(draw):
 @given(rows=tables())
 def test_rows_of_every_type_and_shape_come_back_from_the_files(rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
-    first, again = made(rows, folder), kept_arrays(quiet, {"key": "key"}, folder, "rows", notice=quiet)
+    first, again = made(rows, folder), store_tensors(quiet, {"key": "key"}, folder, "rows", notice=quiet)
 
     for found in (first, again):
         assert len(found) == len(rows) and all(map(same, found, rows)) and same(found[-1], rows[-1])
-    assert again.marks().tolist() == [marked(row) for row in rows]
+    assert again.marks().tolist() == [hash_row(row) for row in rows]
 
 
 @given(rows=tables())
@@ -101,16 +102,16 @@ def test_two_questions_have_one_mark_only_if_they_are_the_same():
     zeros = [torch.zeros(6, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.uint8), torch.zeros(3, 2).to(torch.uint8),
              torch.zeros(6, dtype=torch.bool)]  # fmt: skip
 
-    assert len({marked({"x": each}) for each in zeros}) == len(zeros)
-    assert marked({"x": zeros[0], "label": torch.tensor(1)}) == marked({"x": zeros[0], "label": torch.tensor(2)})
+    assert len({hash_row({"x": each}) for each in zeros}) == len(zeros)
+    assert hash_row({"x": zeros[0], "label": torch.tensor(1)}) == hash_row({"x": zeros[0], "label": torch.tensor(2)})
 
 
 def test_parts_share_no_question_and_lose_none(tmp_path):
     rows = made([{"x": torch.tensor([n % 61]), "n": torch.tensor(n)} for n in range(200)], tmp_path)
-    train, kept = parted(rows, 0.3)
+    train, kept = split_rows(rows, 0.3)
 
     assert sorted(int(row["n"]) for part in (train, kept) for row in part) == list(range(200))
-    assert leaks(train, kept) == (0, len(kept)) and 0 < len(kept) < len(train)
+    assert count_leaks(train, kept) == (0, len(kept)) and 0 < len(kept) < len(train)
     again = kept.part(torch.tensor([2, 0]), "some")
     assert [int(row["n"]) for row in again] == [int(kept[2]["n"]), int(kept[0]["n"])]
 
@@ -136,8 +137,8 @@ def test_no_rows_are_one_sentence(tmp_path):
 
 
 def test_batches_by_step_are_a_function_of_seed_and_step(tmp_path):
-    rows: Arrays = made([{"x": torch.tensor([n])} for n in range(11)], tmp_path)
-    first, again = (Fixed(rows, lambda some, chance: {"x": torch.stack([row["x"] for row in some]),
+    rows: TensorRows = made([{"x": torch.tensor([n])} for n in range(11)], tmp_path)
+    first, again = (FixedSizeBatches(rows, lambda some, chance: {"x": torch.stack([row["x"] for row in some]),
                                                       "luck": torch.rand(3, generator=chance)}, 4, seed=5)
                     for _ in range(2))  # fmt: skip
 

@@ -5,13 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.config import DataError
-from regard.data import Shards, Windows, blocks
+from regard.config.errors import DataError
+from regard.data.token_shards import TokenShards
+from regard.data.windows import WindowBatches, sequential_windows
 
 
-def line(length: int) -> Shards:
+def line(length: int) -> TokenShards:
     """A text in which each token is its own place."""
-    return Shards(torch.arange(length, dtype=torch.int32), "line.txt")
+    return TokenShards(torch.arange(length, dtype=torch.int32), "line.txt")
 
 
 @st.composite
@@ -24,7 +25,7 @@ def sizes(draw):
 @given(size=sizes(), seed=st.integers(0, 2**40), steps=st.lists(st.integers(0, 60), min_size=1, max_size=9))
 def test_a_batch_depends_on_seed_and_step_alone(size, seed, steps):
     length, context, batch = size
-    one, other = Windows(line(length), context, batch, seed), Windows(line(length), context, batch, seed)
+    one, other = WindowBatches(line(length), context, batch, seed), WindowBatches(line(length), context, batch, seed)
     forwards = {step: one.batch(step) for step in sorted(steps)}
 
     for step in reversed(steps):
@@ -35,7 +36,7 @@ def test_a_batch_depends_on_seed_and_step_alone(size, seed, steps):
 @given(size=sizes(), seed=st.integers(0, 99), epoch=st.integers(0, 3))
 def test_every_token_is_a_target_once_an_epoch_but_for_the_edges(size, seed, epoch):
     length, context, _ = size
-    windows = Windows(line(length), context, 1, seed)  # one row a step: an epoch is so many steps
+    windows = WindowBatches(line(length), context, 1, seed)  # one row a step: an epoch is so many steps
     rows = torch.cat([windows.batch(epoch * windows.count + step) for step in range(windows.count)])
     targets = rows[:, 1:].flatten().sort().values
 
@@ -47,7 +48,7 @@ def test_every_token_is_a_target_once_an_epoch_but_for_the_edges(size, seed, epo
 @given(size=sizes(), seed=st.integers(0, 99))
 def test_batches_of_any_size_read_the_same_rows_in_the_same_order(size, seed):
     length, context, batch = size
-    single, many = Windows(line(length), context, 1, seed), Windows(line(length), context, batch, seed)
+    single, many = WindowBatches(line(length), context, 1, seed), WindowBatches(line(length), context, batch, seed)
 
     for step in (0, 1, 7):
         rows = [single.batch(step * batch + row) for row in range(batch)]
@@ -55,7 +56,7 @@ def test_batches_of_any_size_read_the_same_rows_in_the_same_order(size, seed):
 
 
 def test_every_token_of_the_text_is_a_target_in_some_epoch():
-    windows = Windows(line(38), 7, 1, seed=0)
+    windows = WindowBatches(line(38), 7, 1, seed=0)
     seen = {int(token) for step in range(60 * windows.count) for token in windows.batch(step)[0, 1:]}
 
     assert seen == set(range(1, 38))
@@ -63,7 +64,7 @@ def test_every_token_of_the_text_is_a_target_in_some_epoch():
 
 def test_epochs_and_seeds_differ_and_rows_of_an_epoch_do_too():
     def epoch(seed, number):
-        windows = Windows(line(1009), 10, 1, seed)
+        windows = WindowBatches(line(1009), 10, 1, seed)
         return torch.cat([windows.batch(number * windows.count + step) for step in range(windows.count)])[:, 0]
 
     orders = [epoch(seed, number) for seed in range(5) for number in range(5)]
@@ -75,7 +76,7 @@ def test_epochs_and_seeds_differ_and_rows_of_an_epoch_do_too():
 
 def test_windows_are_shuffled_evenly():
     """Chi-square by hand: over many epochs, the first window of the text comes at each place about equally often."""
-    windows, epochs = Windows(line(81), 10, 1, seed=3), 1400
+    windows, epochs = WindowBatches(line(81), 10, 1, seed=3), 1400
     places = torch.tensor([int(windows.epoch(number).argmin()) for number in range(epochs)])
     expected = epochs / windows.count
     found = torch.bincount(places, minlength=windows.count)
@@ -85,7 +86,7 @@ def test_windows_are_shuffled_evenly():
 
 
 def test_windows_say_how_often_the_text_was_read():
-    windows = Windows(line(101), 10, 3, seed=0)
+    windows = WindowBatches(line(101), 10, 3, seed=0)
 
     assert windows.count == 9
     assert windows.epochs(6) == 2.0
@@ -93,15 +94,15 @@ def test_windows_say_how_often_the_text_was_read():
 
 def test_a_text_shorter_than_the_context_says_how_long_it_is_and_what_to_set():
     with pytest.raises(DataError, match="line.txt: 12 tokens are too few for a context of 12; set train.context=11"):
-        Windows(line(12), 12, 3, seed=0)
+        WindowBatches(line(12), 12, 3, seed=0)
 
-    assert Windows(line(13), 12, 3, seed=0).batch(5).tolist() == [list(range(13))] * 3
+    assert WindowBatches(line(13), 12, 3, seed=0).batch(5).tolist() == [list(range(13))] * 3
 
 
 @given(length=st.integers(2, 200), size=sizes(), tokens=st.none() | st.integers(1, 250))
 def test_blocks_predict_every_token_exactly_once_and_in_order(length, size, tokens):
     _, context, batch = size
-    found = list(blocks(line(length), context, batch, tokens))
+    found = list(sequential_windows(line(length), context, batch, tokens))
     targets = torch.cat([block[:, 1:].flatten() for block in found])
 
     assert torch.equal(targets, torch.arange(1, min(length - 1, tokens or length) + 1))
@@ -111,12 +112,14 @@ def test_blocks_predict_every_token_exactly_once_and_in_order(length, size, toke
 
 def test_a_single_token_cannot_be_evaluated():
     with pytest.raises(DataError, match="line.txt: 1 tokens are too few"):
-        next(blocks(line(1), 4, 2))
+        next(sequential_windows(line(1), 4, 2))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.int32])
 def test_ids_of_every_width_are_batched(dtype):
-    shards = Shards(torch.arange(200).to(dtype))
+    shards = TokenShards(torch.arange(200).to(dtype))
 
-    assert Windows(shards, 9, 4, 0).batch(2).dtype == torch.int64
-    assert torch.cat([block[:, 1:].flatten() for block in blocks(shards, 9, 4)]).tolist() == list(range(1, 200))
+    assert WindowBatches(shards, 9, 4, 0).batch(2).dtype == torch.int64
+    assert torch.cat([block[:, 1:].flatten() for block in sequential_windows(shards, 9, 4)]).tolist() == list(
+        range(1, 200)
+    )

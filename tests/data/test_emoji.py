@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.config import DataError
-from regard.data import Tally, tables
-from regard.data.emoji import THING, THINGS
+from regard.config.errors import DataError
+from regard.data.builtin import EMOJI_GROUP_OF, EMOJI_GROUPS
+from regard.data.records import BadRecordPolicy
+from regard.data.sources import find_records
 
 PARTS = {"emoji": 1523, "emoji:validation": 208, "emoji:test": 180}
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared/data/emoji-captions"
 
 
 def records(name):
-    [table] = tables([name])
-    return list(table.records(Tally()))
+    [table] = find_records([name])
+    return list(table.records(BadRecordPolicy()))
 
 
 @pytest.mark.parametrize("name, count", PARTS.items())
@@ -33,8 +34,8 @@ def test_every_picture_has_a_plain_word_that_texts_to_train_on_use():
     rows = [row for name in PARTS for row in records(name)]
     said = {word for row in records("emoji") for word in row["both"].lower().replace(",", " ").split()}
 
-    assert {row["thing"] for row in rows} == {*THINGS} and {*THINGS} <= said
-    assert {row["group"] for row in rows} == {*THING}, "no group is named that is not there"
+    assert {row["thing"] for row in rows} == {*EMOJI_GROUPS} and {*EMOJI_GROUPS} <= said
+    assert {row["group"] for row in rows} == {*EMOJI_GROUP_OF}, "no group is named that is not there"
     assert {row["thing"] for row in rows if row["label"] == "Flags"} == {"flag"}
 
 
@@ -45,10 +46,10 @@ def test_no_caption_is_in_two_parts():
 
 
 def test_parts_are_other_data_and_read_the_same_twice():
-    digests = [tables([name])[0].digest for name in (*PARTS, "emoji:train")]
+    digests = [find_records([name])[0].digest for name in (*PARTS, "emoji:train")]
 
     assert len(set(digests)) == 3
-    assert digests == [tables([name])[0].digest for name in (*PARTS, "emoji:train")]
+    assert digests == [find_records([name])[0].digest for name in (*PARTS, "emoji:train")]
 
 
 def test_pictures_are_those_that_were_published():
@@ -69,4 +70,4 @@ def test_pictures_are_those_that_were_published():
 ])  # fmt: skip
 def test_a_slip_of_the_pen_is_one_sentence(name, sentence):
     with pytest.raises(DataError, match=sentence.replace("?", r"\?")):
-        tables([name])
+        find_records([name])

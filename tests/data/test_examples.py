@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import config as C
-from regard.config import DataError
-from regard.data import Shards, ask, leaks, learned, read_texts
-from regard.data import examples as module
-from regard.data.asked import parted
-from regard.data.examples import kept
+from regard.config.errors import DataError
+from regard.data import example_store as module
+from regard.data.example_store import store_examples
+from regard.data.prepare import prepare_examples, split_rows, tokenizer_from_records
+from regard.data.sources import read_texts
+from regard.data.token_shards import TokenShards
+from regard.doctor.check_data import count_leaks
 
 whole = st.integers(-(2**31), 2**31 - 1)
 ROWS = st.lists(
@@ -31,14 +33,14 @@ def quiet(line):
 
 
 def made(rows, folder, key="key", **how):
-    return kept(lambda tally: iter(rows), {"key": key}, Path(folder), "rows", **{"notice": quiet, **how})
+    return store_examples(lambda tally: iter(rows), {"key": key}, Path(folder), "rows", **{"notice": quiet, **how})
 
 
 @given(rows=ROWS)
 def test_rows_of_any_length_come_back_from_the_files(rows, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
     first = made(rows, folder)
-    again = kept(quiet, {"key": "key"}, folder, "rows", notice=quiet)
+    again = store_examples(quiet, {"key": "key"}, folder, "rows", notice=quiet)
 
     assert list(first) == list(again) == rows and first[-1] == rows[-1] and again[:2] == rows[:2]
     assert first.lengths().tolist() == [max(len(row["ids"]), len(row["segment"])) for row in rows]
@@ -93,7 +95,7 @@ def test_what_is_interrupted_leaves_nothing_half(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        kept(torn, {}, tmp_path, "rows", notice=quiet)
+        store_examples(torn, {}, tmp_path, "rows", notice=quiet)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -134,8 +136,8 @@ def example(record):
 @pytest.mark.spec("S028")
 def test_records_become_examples_once_and_what_is_cut_is_told_each_time(file, tmp_path):
     data, said = C.Data(source=str(file), validation=0.0), []
-    rows, none = ask(data, example, "bytes", tmp_path / "cache", notice=said.append)
-    again, _ = ask(data, quiet, "bytes", tmp_path / "cache", notice=said.append)
+    rows, none = prepare_examples(data, example, "bytes", tmp_path / "cache", notice=said.append)
+    again, _ = prepare_examples(data, quiet, "bytes", tmp_path / "cache", notice=said.append)
 
     assert none is None and len(rows) == 500 and rows[3] == {"ids": list(b"line 3"), "label": 0, "cut": 0}
     assert list(again) == list(rows)
@@ -149,7 +151,7 @@ def test_other_content_another_make_or_another_way_with_bad_records_is_another_e
 
     def asked(about="bytes", **how):
         data = C.Data(source=str(file), validation=0.0, **how)
-        ask(data, example, about, tmp_path / "cache", notice=lambda line: None)
+        prepare_examples(data, example, about, tmp_path / "cache", notice=lambda line: None)
 
     asked()
     asked()
@@ -168,7 +170,7 @@ def test_a_record_may_make_several_examples_or_none(file, tmp_path):
     def several(record):
         return [{"ids": [int(record["label"])]}] * int(record["label"])
 
-    rows, _ = ask(C.Data(source=str(file), validation=0.0), several, "several", tmp_path / "cache")
+    rows, _ = prepare_examples(C.Data(source=str(file), validation=0.0), several, "several", tmp_path / "cache")
 
     assert len(rows) == sum(n % 3 for n in range(500))
 
@@ -180,17 +182,20 @@ def test_a_record_that_cannot_be_used_stops_or_is_counted(file, tmp_path):
         return example(record)
 
     with pytest.raises(DataError, match="a.jsonl:10: line 9 is not wanted"):
-        ask(C.Data(source=str(file)), strict, "strict", tmp_path / "cache")
+        prepare_examples(C.Data(source=str(file)), strict, "strict", tmp_path / "cache")
     said = []
-    rows, _ = ask(C.Data(source=str(file), validation=0.0, bad="skip"), strict, "strict", tmp_path / "cache",
-                  notice=said.append)  # fmt: skip
+    rows, _ = prepare_examples(
+        C.Data(source=str(file), validation=0.0, bad="skip"), strict, "strict", tmp_path / "cache", notice=said.append
+    )
     assert len(rows) == 498 and "2 bad records were passed over" in said[-1] and "a.jsonl:10" in said[-1]
 
 
 def test_the_part_for_validation_is_chosen_by_what_is_asked(file, tmp_path):
     def asked(path):
         data = C.Data(source=str(path), validation=0.3)
-        train, back = ask(data, lambda record: {"ids": list(record["text"].encode())}, "all", tmp_path / "cache")
+        train, back = prepare_examples(
+            data, lambda record: {"ids": list(record["text"].encode())}, "all", tmp_path / "cache"
+        )
         return [[bytes(row["ids"]) for row in rows] for rows in (train, back)]
 
     train, back = asked(file)
@@ -208,14 +213,14 @@ def test_too_few_rows_to_keep_some_back_name_the_setting(tmp_path):
     (tmp_path / "a.txt").write_text("one line")
 
     with pytest.raises(DataError, match=r"a\.txt: 1 rows are too few to keep 0\.1 .*data\.validation=0"):
-        ask(C.Data(source=str(tmp_path / "a.txt")), lambda record: {"ids": [1]}, "", tmp_path / "cache")
+        prepare_examples(C.Data(source=str(tmp_path / "a.txt")), lambda record: {"ids": [1]}, "", tmp_path / "cache")
 
 
 def test_a_tokenizer_learns_from_the_columns_it_is_told(tmp_path):
     (tmp_path / "a.tsv").write_text("Go.\tVa !\nRun!\tCours !\n")
     data = C.Data(source=str(tmp_path / "a.tsv"), columns=("en", "fr"))
-    both = learned(data, C.Characters(fallback=False), ("en", "fr"), tmp_path / "cache")
-    one = learned(data, C.Characters(fallback=False), ("en",), tmp_path / "cache")
+    both = tokenizer_from_records(data, C.CharTokenizer(fallback=False), ("en", "fr"), tmp_path / "cache")
+    one = tokenizer_from_records(data, C.CharTokenizer(fallback=False), ("en",), tmp_path / "cache")
 
     assert one.encode("Go.") and both.encode("Cours !")
     with pytest.raises(DataError, match="'C'"):
@@ -229,22 +234,22 @@ def test_leaks_are_counted(tmp_path):
     train = made([{"ids": [n, n + 1], "label": 0} for n in range(100)], tmp_path, "train")
     validation = made([{"ids": [n, n + 1], "label": 1} for n in range(95, 106)], tmp_path, "validation")
 
-    assert leaks(train, validation) == (5, 11)
-    assert leaks(*parted(train, 0.2))[0] == 0
+    assert count_leaks(train, validation) == (5, 11)
+    assert count_leaks(*split_rows(train, 0.2))[0] == 0
     with pytest.raises(TypeError, match="not one of each"):
-        leaks(train, Shards(torch.arange(9)))
+        count_leaks(train, TokenShards(torch.arange(9)))
 
 
 def test_a_stretch_of_text_that_was_trained_on_is_found_wherever_it_stands(monkeypatch):
-    monkeypatch.setattr("regard.data.leaking.BLOCK", 100)
+    monkeypatch.setattr("regard.doctor.check_data.BLOCK", 100)
     [document] = read_texts(["shakespeare"])
     ids = torch.tensor(list(document.text.encode()[:7000]), dtype=torch.uint8)
-    train, clean = Shards(ids[:6000]), Shards(ids[6000:6970])
-    planted = Shards(torch.cat([ids[6000:6064], ids[1234 : 1234 + 64], ids[6064:6100], ids[5968:6000]]))
+    train, clean = TokenShards(ids[:6000]), TokenShards(ids[6000:6970])
+    planted = TokenShards(torch.cat([ids[6000:6064], ids[1234 : 1234 + 64], ids[6064:6100], ids[5968:6000]]))
 
-    assert leaks(train, clean) == (0, 30)
-    assert leaks(train, planted) == (2, 6)  # the last stretch of 32 begins four tokens too early
-    assert leaks(train, Shards(ids[:9])) == (0, 0)
+    assert count_leaks(train, clean) == (0, 30)
+    assert count_leaks(train, planted) == (2, 6)  # the last stretch of 32 begins four tokens too early
+    assert count_leaks(train, TokenShards(ids[:9])) == (0, 0)
 
 
 # ---------------------------------------------------------------- larger than memory
@@ -253,7 +258,7 @@ LIMITED = """
     import resource, sys
     import torch
     from regard import config as C
-    from regard.data import Fixed, ask
+    from regard.data import FixedSizeBatches, prepare_examples
 
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 
@@ -261,7 +266,7 @@ LIMITED = """
         resource.setrlimit(resource.RLIMIT_AS, (used + (room << 20), resource.RLIM_INFINITY))
 
     def rows(make):
-        return ask(C.Data(source=sys.argv[1], validation=0.0), make, "", sys.argv[2])[0]
+        return prepare_examples(C.Data(source=sys.argv[1], validation=0.0), make, "", sys.argv[2])[0]
 
     limit(16)
     make = lambda record: {"ids": record["ids"]}
@@ -273,7 +278,8 @@ LIMITED = """
             print("no room for the map" if "mmap" in str(problem) else "no room")
     limit(16 + 24)
     found = rows(None)
-    batch = Fixed(found, lambda some, chance: {"ids": torch.tensor([row["ids"][:5] for row in some])}, 3, 0).batch(7)
+    made = FixedSizeBatches(found, lambda some, chance: {"ids": torch.tensor([row["ids"][:5] for row in some])}, 3, 0)
+    batch = made.batch(7)
     print(len(found), found.kept.ids.numel() * 4 >> 20, found[len(found) - 1]["ids"][:3], batch["ids"].shape)
 """
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from regard.config import DataError
-from regard.data import Record, Tally, tables
-from regard.data.folders import file_in
+from regard.config.errors import DataError
+from regard.data.readers.file_folder import path_in_record
+from regard.data.records import BadRecordPolicy, Record
+from regard.data.sources import find_records
 
 
 @pytest.fixture
@@ -21,15 +22,18 @@ def pets(tmp_path, monkeypatch):
 
 
 def read(name):
-    return [record for table in tables((name,)) for record in table.records(Tally())]
+    return [record for table in find_records((name,)) for record in table.records(BadRecordPolicy())]
 
 
 def test_the_first_folder_of_a_file_is_its_label(pets):
     found = read("pets")
 
     assert [(str(record["image"]), record["label"]) for record in found] == [
-        ("pets/cat/a.png", "cat"), ("pets/cat/b.JPG", "cat"), ("pets/cat/young/c.png", "cat"),
-        ("pets/dog/1.png", "dog")]
+        ("pets/cat/a.png", "cat"),
+        ("pets/cat/b.JPG", "cat"),
+        ("pets/cat/young/c.png", "cat"),
+        ("pets/dog/1.png", "dog"),
+    ]
     assert [record.where for record in found] == [str(record["image"]) for record in found]
 
 
@@ -40,9 +44,9 @@ def test_a_file_by_itself_has_no_label(pets):
 
 
 def test_the_digest_is_of_names_and_bytes(pets):
-    before, again = (tables(("pets",))[0].digest for _ in range(2))
+    before, again = (find_records(("pets",))[0].digest for _ in range(2))
     (pets / "dog" / "1.png").write_bytes(b"another")
-    after = tables(("pets",))[0].digest
+    after = find_records(("pets",))[0].digest
 
     assert before == again != after
 
@@ -66,13 +70,13 @@ def test_records_in_a_folder_come_before_files_that_are_records(pets):
 def test_a_file_is_found_from_here_or_beside_the_list_that_names_it(pets, monkeypatch):
     record = Record({"file": "cat/a.png"}, "pets/list.csv:2")
 
-    assert file_in(record, "file") == Path("pets/cat/a.png")
+    assert path_in_record(record, "file") == Path("pets/cat/a.png")
     monkeypatch.chdir(pets)
-    assert file_in(record, "file") == Path("cat/a.png")
+    assert path_in_record(record, "file") == Path("cat/a.png")
     with pytest.raises(DataError, match=r"pets/list.csv:3: column 'file' names 'cat/z.png', and there is no such file"):
-        file_in(Record({"file": "cat/z.png"}, "pets/list.csv:3"), "file")
+        path_in_record(Record({"file": "cat/z.png"}, "pets/list.csv:3"), "file")
 
 
 def test_an_empty_folder_is_one_sentence(tmp_path):
     with pytest.raises(DataError, match="no .txt or .md files in this folder"):
-        tables((str(tmp_path),))
+        find_records((str(tmp_path),))

@@ -10,17 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from regard.config import Data, DataError
-from regard.data import Record, Tally, npz, tables
-from regard.data.graphs import graph_in
+from regard.config.errors import DataError
+from regard.config.recipe import Data
+from regard.data.readers import arrays
+from regard.data.readers.graphs import graph_of_record
+from regard.data.records import BadRecordPolicy, Record
+from regard.data.sources import find_records
 
 SHARED = Path(__file__).resolve().parents[3] / "shared/data"
 LISTS = "2\n3 1\n6 1 1\n6 2 0 2\n8 1 1\n\n2 -1\n0 1 1 0.5\n1 1 0 2\n"
 
 
 def records(name, bad="stop"):
-    tally = Tally(bad)
-    found = [record for table in tables([name], Data()) for record in table.records(tally)]
+    tally = BadRecordPolicy(bad)
+    found = [record for table in find_records([name], Data()) for record in table.records(tally)]
     return (found, tally.count) if bad == "skip" else found
 
 
@@ -31,7 +34,7 @@ def problem(name):
 
 
 def graph(columns, where="here.jsonl:7"):
-    return graph_in(Record(columns, where))
+    return graph_of_record(Record(columns, where))
 
 
 # ---------------------------------------------------------------- records
@@ -47,7 +50,7 @@ def test_an_edge_said_from_both_sides_is_one_edge():
 def test_a_graph_may_stand_in_a_column_of_its_own():
     inner = {"nodes": [[0.5, 1], [2, 3]], "edges": []}
 
-    made = graph_in(Record({"graph": inner, "label": 1}, "x:1"), "graph")
+    made = graph_of_record(Record({"graph": inner, "label": 1}, "x:1"), "graph")
 
     assert made.count == 2 and made.edges.shape == (0, 2) and made.features.tolist() == [[0.5, 1], [2, 3]]
 
@@ -92,9 +95,9 @@ def test_json_lines_are_graphs_and_a_bad_one_is_passed_over_if_asked(tmp_path):
 
     found = records(str(tmp_path / "mine.jsonl"))
 
-    assert graph_in(found[0]).count == 2
+    assert graph_of_record(found[0]).count == 2
     with pytest.raises(DataError, match="mine.jsonl:2: edge 0 joins 0 and 5"):
-        graph_in(found[1])
+        graph_of_record(found[1])
 
 
 # ---------------------------------------------------------------- lists of neighbours
@@ -145,7 +148,7 @@ def test_a_bad_graph_among_lists_is_passed_over_if_asked(tmp_path):
 @pytest.mark.slow
 def test_the_molecules_are_those_that_were_published(name, count, tags, nodes, edges, classes):
     found = records(f"graphs:{SHARED}/molecule-graphs/{name}.txt.xz")
-    made = [graph_in(record) for record in found]
+    made = [graph_of_record(record) for record in found]
     labels = [record["label"] for record in found]
 
     assert len(found) == count and {label: labels.count(label) for label in set(labels)} == classes
@@ -201,7 +204,7 @@ def test_three_tables_are_no_graph(tmp_path):
 
 def test_cora_comes_with_the_package_as_it_was_published():
     [found] = records("cora")
-    made = graph_in(found)
+    made = graph_of_record(found)
 
     assert (made.count, len(made.edges), made.features.shape[1]) == (2708, 5278, 1433)
     assert [found["parts"].count(part) for part in ("train", "validation", "test")] == [140, 500, 1000]
@@ -242,7 +245,7 @@ def test_a_dangling_edge_of_arrays_is_refused(tmp_path):
     [found] = records(citation(tmp_path, edges=[[0, 1], [1, 3]]))
 
     with pytest.raises(DataError, match="small.npz: edge 1 joins 1 and 3, and the nodes are 0 to 2"):
-        graph_in(found)
+        graph_of_record(found)
 
 
 # ---------------------------------------------------------------- arrays of NumPy, without NumPy
@@ -256,9 +259,9 @@ def test_arrays_read_as_numpy_wrote_them(tmp_path, kind, order):
     saved = {"a": drawn, "b": np.array(7, dtype=kind), "c": np.zeros((0, 4), kind)}
     np.savez(tmp_path / "x.npz", **saved)
 
-    found = npz.arrays(tmp_path / "x.npz", "x")
+    found = arrays.read_npz(tmp_path / "x.npz", "x")
 
-    assert npz.names(tmp_path / "x.npz", "x") == ["a", "b", "c"]
+    assert arrays.npz_names(tmp_path / "x.npz", "x") == ["a", "b", "c"]
     for name, array in saved.items():
         assert found[name].shape == array.shape
         assert found[name].tolist() == array.tolist()
@@ -267,7 +270,7 @@ def test_arrays_read_as_numpy_wrote_them(tmp_path, kind, order):
 def test_packed_arrays_are_unpacked(tmp_path):
     np.savez_compressed(tmp_path / "x.npz", a=np.arange(1000))
 
-    assert torch.equal(npz.arrays(tmp_path / "x.npz", "x")["a"], torch.arange(1000))
+    assert torch.equal(arrays.read_npz(tmp_path / "x.npz", "x")["a"], torch.arange(1000))
 
 
 def forged(header, content=b"", version=1):
@@ -293,6 +296,6 @@ def test_what_is_no_array_is_refused_and_nothing_in_it_runs(tmp_path, content, m
     (tmp_path / "x.npz").write_bytes(whole.getvalue() if isinstance(content, dict) else content)
 
     with pytest.raises(DataError) as found:
-        npz.arrays(tmp_path / "x.npz", "x.npz")
+        arrays.read_npz(tmp_path / "x.npz", "x.npz")
 
     assert message in str(found.value)

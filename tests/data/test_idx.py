@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.config import DataError
-from regard.data import Tally, tables
+from regard.config.errors import DataError
+from regard.data.records import BadRecordPolicy
+from regard.data.sources import find_records
 
 MNIST = Path(__file__).resolve().parents[3] / "shared/data/mnist"
 
@@ -24,7 +25,7 @@ def images(count=5):
 
 
 def records(*names):
-    return [record for table in tables(names) for record in table.records(Tally())]
+    return [record for table in find_records(names) for record in table.records(BadRecordPolicy())]
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])

@@ -14,16 +14,16 @@ import torch
 from faults.big_files import packed, saved
 
 from regard import config as C
-from regard.config import ConfigError, DataError
-from regard.config.limits import DEFAULT, check_bytes, max_bytes
-from regard.data.records import Tally
-from regard.data.sources import find, tables
+from regard.config.errors import ConfigError, DataError
+from regard.data.records import BadRecordPolicy
+from regard.data.sources import find_records, find_texts
+from regard.files.size_limits import DEFAULT, check_bytes, max_bytes
 
 RAISED = "set REGARD_MAX_BYTES"
 
 
 def read(path, **how):
-    return [record for table in tables([str(path)], C.Data(**how)) for record in table.records(Tally())]
+    return [record for table in find_records([str(path)], C.Data(**how)) for record in table.records(BadRecordPolicy())]
 
 
 def npz(path: Path, **named: bytes | int) -> Path:
@@ -125,7 +125,7 @@ def test_a_file_with_holes_is_not_large(tmp_path):
 def test_text_that_is_a_thousand_times_as_long_unpacked_is_refused(pack, tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_MAX_BYTES", "1M")
     path = write(tmp_path / ("a.txt.gz" if pack is gzip.compress else "a.txt.xz"), pack(b"a line\n" * 1_000_000))
-    [source] = find([str(path)])
+    [source] = find_texts([str(path)])
     with pytest.raises(DataError, match="come out of .* bytes; unpack it yourself, or set REGARD_MAX_BYTES"):
         list(source.parts())
 
@@ -164,8 +164,8 @@ def test_one_text_said_a_thousand_times_takes_little_memory(tmp_path):
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 250, pa.int32()), pa.array(["x" * 4_000_000]))
     pq.write_table(pa.table({"a": column}), tmp_path / "a.parquet", compression="zstd", store_schema=False)
     before, most, number = held(), 0, 0
-    for table in tables([str(tmp_path / "a.parquet")]):
-        for record in table.records(Tally()):
+    for table in find_records([str(tmp_path / "a.parquet")]):
+        for record in table.records(BadRecordPolicy()):
             most, number = max(most, held() - before), number + 1
             assert len(record["a"]) == 4_000_000
 
@@ -181,32 +181,32 @@ def test_a_pipe_is_refused_and_not_waited_for(where, tmp_path):
 
 
 def test_a_pipe_among_pictures_is_refused_and_not_waited_for(tmp_path):
-    from regard.data.pictures import picture
+    from regard.data.readers.images import load_image
 
     os.mkfifo(tmp_path / "a.png")
     with pytest.raises(DataError, match="not a regular file; name an image"):
-        picture(tmp_path / "a.png", 3, "here")
+        load_image(tmp_path / "a.png", 3, "here")
     with pytest.raises(DataError, match="not a regular file; remove it from the folder"):
-        _ = tables([str(tmp_path)])[0].digest
+        _ = find_records([str(tmp_path)])[0].digest
 
 
 @pytest.mark.parametrize(("date", "why"), [
     ("99999999999999999", "in memory by its header"), ("9" * 5000, "is no date")])  # fmt: skip
 def test_a_date_far_ahead_is_no_row_for_every_second_until_then(date, why, tmp_path):
-    from regard.data.series import read_series
+    from regard.data.readers.time_series import read_series
 
     path = write(tmp_path / "a.csv", f"date,x\n1,1\n2,2\n3,3\n{date},4\n".encode())
     with pytest.raises(DataError, match=why):
-        read_series(tables([str(path)])[0], C.Forecast(date="date", gaps="last"))
+        read_series(find_records([str(path)])[0], C.Forecasting(date="date", gaps="last"))
 
 
 def test_numbers_of_a_toy_that_are_none_are_a_sentence():
     with pytest.raises(DataError, match="expected sizes of one or more") as caught:
-        find([f"toy:sort({'9' * 5000})"])
+        find_texts([f"toy:sort({'9' * 5000})"])
 
     assert len(str(caught.value)) < 400
 
 
 def test_a_batch_of_a_thousand_million_rows_is_refused_before_it_is_made():
     with pytest.raises(ConfigError, match="train.batch: 1,000,000,000 rows of 64 tokens .*accumulate higher"):
-        C.make(C.Recipe, {"train": {"batch": 10**9, "context": 64, "steps": 1}})
+        C.from_dict(C.Recipe, {"train": {"batch": 10**9, "context": 64, "steps": 1}})

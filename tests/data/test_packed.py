@@ -10,14 +10,14 @@ from torch.testing import assert_close
 
 import regard
 from regard import config as C
-from regard.config import DataError
-from regard.data import Packed
-from regard.data.examples import kept
+from regard.config.errors import DataError
+from regard.data.example_store import store_examples
+from regard.data.packing import PackedBatches
 
 
 def rows_of(documents):
     rows = [{"ids": ids} for ids in documents]
-    return kept(lambda tally: iter(rows), {}, Path("/dev/null/nowhere"), "rows", notice=lambda line: None)
+    return store_examples(lambda tally: iter(rows), {}, Path("/dev/null/nowhere"), "rows", notice=lambda line: None)
 
 
 def numbered(lengths):
@@ -32,7 +32,7 @@ lengths = st.lists(st.integers(1, 40), min_size=1, max_size=40)
 @given(lengths=lengths, context=st.integers(2, 17), epoch=st.integers(0, 2))
 def test_every_token_is_read_once_an_epoch_and_every_token_but_a_documents_first_is_asked_for(lengths, context, epoch):
     documents = numbered(lengths)
-    packed = Packed(rows_of(documents), context, 1, seed=4, fill=-1)
+    packed = PackedBatches(rows_of(documents), context, 1, seed=4, fill=-1)
     batches = [packed.batch(epoch * packed.count + step) for step in range(packed.count)]
     ids, labels = (torch.cat([batch[name] for batch in batches]) for name in ("ids", "labels"))
 
@@ -46,7 +46,7 @@ def test_every_token_is_read_once_an_epoch_and_every_token_but_a_documents_first
 @given(lengths=lengths, context=st.integers(2, 17), size=st.integers(1, 3))
 def test_tokens_of_a_stretch_stand_together_and_pieces_bounds_them(lengths, context, size):
     documents = numbered(lengths)
-    packed = Packed(rows_of(documents), context, size, seed=0, fill=-1)
+    packed = PackedBatches(rows_of(documents), context, size, seed=0, fill=-1)
     owner = {id: number for number, document in enumerate(documents) for id in document}
     for step in range(3):
         batch = packed.batch(step)
@@ -63,13 +63,13 @@ def test_tokens_of_a_stretch_stand_together_and_pieces_bounds_them(lengths, cont
 def test_hardly_anything_is_left_over():
     lengths = torch.randint(1, 300, (2000,)).tolist()
 
-    assert Packed(rows_of([[0] * length for length in lengths]), 256, 4, 0).filled > 0.98
+    assert PackedBatches(rows_of([[0] * length for length in lengths]), 256, 4, 0).filled > 0.98
 
 
 @given(lengths=lengths, steps=st.lists(st.integers(0, 200), min_size=1, max_size=5))
 def test_a_batch_depends_on_seed_and_step_alone(lengths, steps):
     rows = rows_of(numbered(lengths))
-    one, other = (Packed(rows, 9, 3, seed=7) for _ in range(2))
+    one, other = (PackedBatches(rows, 9, 3, seed=7) for _ in range(2))
     forwards = {step: one.batch(step) for step in sorted(steps)}
 
     for step in reversed(steps):
@@ -78,20 +78,20 @@ def test_a_batch_depends_on_seed_and_step_alone(lengths, steps):
 
 def test_a_row_of_one_token_is_refused():
     with pytest.raises(DataError, match="nothing to predict; set train.context=2 or more"):
-        Packed(rows_of([[1, 2]]), 1, 1, 0)
+        PackedBatches(rows_of([[1, 2]]), 1, 1, 0)
 
 
 def model_of(mask):
-    trunk = C.Trunk(dim=24, depth=2, mask=mask, attention=C.Attention(heads=3), position=C.Rotary(),
+    trunk = C.Trunk(dim=24, depth=2, mask=mask, attention=C.Attention(heads=3), position=C.RotaryPosition(),
                     dropout=C.NO_DROPOUT)  # fmt: skip
-    return regard.Transformer(C.Transformer(embed=C.Embed(vocab=97), trunk=trunk))
+    return regard.Model(C.Transformer(embed=C.TextEmbedding(vocab=97), trunk=trunk))
 
 
 @pytest.mark.parametrize("mask", ["causal", "everything", "causal & window(5)"])
 @pytest.mark.parametrize("pieces", [False, True], ids=["", "pieces"])
 def test_no_gradient_crosses_from_one_document_to_another(mask, pieces):
     """kernel = auto: the gradient of any logit with respect to the vectors of other documents is zero, exactly."""
-    model, packed = model_of(mask), Packed(rows_of([[5] * 4, [7] * 6, [9] * 3, [11] * 2]), 17, 1, 0)
+    model, packed = model_of(mask), PackedBatches(rows_of([[5] * 4, [7] * 6, [9] * 3, [11] * 2]), 17, 1, 0)
     batch = packed.batch(0)
     document = batch["document"]
     tokens = model.embed(batch["ids"], document=document, **({"pieces": packed.pieces} if pieces else {}))
@@ -107,7 +107,7 @@ def test_no_gradient_crosses_from_one_document_to_another(mask, pieces):
 @pytest.mark.parametrize("mask", ["causal", "everything"])
 def test_a_packed_document_means_what_it_means_alone(mask):
     documents = [torch.randint(97, (length,)).tolist() for length in (5, 3, 7, 2)]
-    model, batch = model_of(mask), Packed(rows_of(documents), 19, 1, 0).batch(0)
+    model, batch = model_of(mask), PackedBatches(rows_of(documents), 19, 1, 0).batch(0)
     logits = model(batch["ids"], document=batch["document"])
 
     for ids in documents:

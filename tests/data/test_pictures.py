@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.config import ConfigError, DataError
-from regard.data.pictures import LARGEST, picture, save
+from regard.config.errors import ConfigError, DataError
+from regard.data.readers.images import MAX_PIXELS, load_image, save_image
 
 
 def colours(rows=5, columns=7):
@@ -30,7 +30,7 @@ def packed(image, kind="PNG", **how):
 
 
 def grey(raw, **how):
-    return picture(raw, 1, "here", **how)
+    return load_image(raw, 1, "here", **how)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM", "WEBP"])
@@ -41,14 +41,14 @@ def test_what_keeps_its_pixels_comes_back_as_it_was(kind, tmp_path):
 
     for held in (raw, {"bytes": raw, "path": None}, tmp_path / "picture.bin", str(tmp_path / "picture.bin"),
                  {"bytes": None, "path": str(tmp_path / "picture.bin")}, drawn(image)):  # fmt: skip
-        assert torch.equal(picture(held, 3, "here"), image)
+        assert torch.equal(load_image(held, 3, "here"), image)
 
 
 def test_jpeg_is_read_as_pillow_reads_it():
     raw = packed(drawn(colours(16, 24)), "JPEG", quality=80)
     want = torch.tensor(list(Image.open(io.BytesIO(raw)).tobytes()), dtype=torch.uint8).view(16, 24, 3).movedim(-1, 0)
 
-    assert torch.equal(picture(raw, 3, "here"), want)
+    assert torch.equal(load_image(raw, 3, "here"), want)
 
 
 def test_a_palette_and_greys_and_four_inks_become_three_colours_or_one():
@@ -56,10 +56,10 @@ def test_a_palette_and_greys_and_four_inks_become_three_colours_or_one():
     few = image.clamp(max=3) * 60  # so few colours that a palette holds them all
     palette = drawn(few).convert("P", palette=Image.Palette.ADAPTIVE, colors=64)
 
-    assert torch.equal(picture(packed(palette), 3, "here"), few)
-    assert picture(packed(drawn(image, "L")), 3, "here").unique(dim=0).shape[0] == 1  # all three are the grey
+    assert torch.equal(load_image(packed(palette), 3, "here"), few)
+    assert load_image(packed(drawn(image, "L")), 3, "here").unique(dim=0).shape[0] == 1  # all three are the grey
     assert grey(packed(drawn(image))).shape == (1, 5, 7)
-    assert picture(packed(drawn(image, "CMYK"), "JPEG"), 3, "here").shape == (3, 5, 7)
+    assert load_image(packed(drawn(image, "CMYK"), "JPEG"), 3, "here").shape == (3, 5, 7)
     assert set(grey(packed(drawn(image, "1"))).unique().tolist()) <= {0, 255}
 
 
@@ -70,7 +70,7 @@ def test_what_is_see_through_lies_on_white():
     image_with_key.putpalette([9, 9, 9, 80, 80, 80])
     image_with_key.putpixel((1, 0), 1)
 
-    assert picture(packed(image), 3, "here")[:, 0].mT.tolist() == [[200, 0, 0], [255, 255, 255]]
+    assert load_image(packed(image), 3, "here")[:, 0].mT.tolist() == [[200, 0, 0], [255, 255, 255]]
     assert grey(packed(image_with_key, transparency=1))[0, 0].tolist() == [9, 255]
 
 
@@ -88,7 +88,7 @@ def test_a_photograph_is_turned_as_its_camera_says():
     exif[0x0112] = 6  # held on its side
     raw = packed(drawn(upright.rot90(1, (1, 2))), exif=exif)
 
-    assert torch.equal(picture(raw, 3, "here"), upright)
+    assert torch.equal(load_image(raw, 3, "here"), upright)
 
 
 def chunk(kind, body):
@@ -104,8 +104,8 @@ def bomb(columns, rows):
 @pytest.mark.parametrize("size", [(8193, 8192), (12_000, 9_000), (60_000, 60_000), (2**31 - 1, 2**31 - 1)])
 def test_a_bomb_is_refused_by_its_header(size):
     began = time.process_time()
-    with pytest.raises(DataError, match=rf"here: .* pixels are more than {LARGEST:,}"):
-        picture(bomb(*size), 3, "here")
+    with pytest.raises(DataError, match=rf"here: .* pixels are more than {MAX_PIXELS:,}"):
+        load_image(bomb(*size), 3, "here")
 
     assert time.process_time() - began < 0.5  # nothing was unpacked
 
@@ -122,7 +122,7 @@ def test_a_bomb_is_refused_by_its_header(size):
 ])  # fmt: skip
 def test_a_broken_picture_is_one_sentence_with_its_place(raw, why):
     with pytest.raises(DataError, match=rf"^pets.jsonl:7: .*{why}") as caught:
-        picture(raw, 3, "pets.jsonl:7: column 'image'")
+        load_image(raw, 3, "pets.jsonl:7: column 'image'")
     assert "\n" not in str(caught.value)
 
 
@@ -130,26 +130,26 @@ def test_files_that_are_not_there_or_empty_or_folders_are_named(tmp_path):
     (tmp_path / "empty.png").touch()
     for name, why in (("missing.png", "no such file"), ("empty.png", "an empty file"), ("", "is a directory")):
         with pytest.raises(DataError, match=why):
-            picture(tmp_path / name, 3, "here")
+            load_image(tmp_path / name, 3, "here")
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "TIFF"])
 def test_a_moving_picture_is_refused_with_its_frames(kind):
     frames = [Image.new("RGB", (4, 4), (shade, 0, 0)) for shade in (10, 100, 200)]
     with pytest.raises(DataError, match="a picture of 3 frames; save the one that is meant"):
-        picture(packed(frames[0], kind, save_all=True, append_images=frames[1:]), 3, "here")
+        load_image(packed(frames[0], kind, save_all=True, append_images=frames[1:]), 3, "here")
 
 
 def test_numbers_are_read_in_either_order_and_by_their_white():
     image = colours()
 
-    assert torch.equal(picture(image, 3, "here"), image)
-    assert torch.equal(picture(image.movedim(0, -1).numpy(), 3, "here"), image)
-    assert torch.equal(picture(image.tolist(), 3, "here"), image)
-    assert torch.equal(picture((image.double() / 255).tolist(), 3, "here", white=1.0), image)
+    assert torch.equal(load_image(image, 3, "here"), image)
+    assert torch.equal(load_image(image.movedim(0, -1).numpy(), 3, "here"), image)
+    assert torch.equal(load_image(image.tolist(), 3, "here"), image)
+    assert torch.equal(load_image((image.double() / 255).tolist(), 3, "here", white=1.0), image)
     assert torch.equal(grey([[0, 8], [16, 4]], white=16.0), torch.tensor([[[0, 128], [255, 64]]], dtype=torch.uint8))
     assert torch.equal(grey([0, 8, 16, 4], white=16.0), grey([[0, 8], [16, 4]], white=16.0))
-    assert torch.equal(picture([[7, 9]], 3, "here"), torch.tensor([[[7, 9]]] * 3, dtype=torch.uint8))
+    assert torch.equal(load_image([[7, 9]], 3, "here"), torch.tensor([[[7, 9]]] * 3, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize(("found", "why"), [
@@ -161,18 +161,18 @@ def test_numbers_are_read_in_either_order_and_by_their_white():
 ])  # fmt: skip
 def test_numbers_that_are_no_image_are_refused(found, why):
     with pytest.raises(DataError, match=f"here: .*{why}"):
-        picture(found, 3, "here")
+        load_image(found, 3, "here")
 
 
 def test_a_picture_has_one_colour_or_three():
     with pytest.raises(DataError, match="embed.channels is 5; give arrays"):
-        picture(packed(drawn(colours())), 5, "here")
-    assert picture(torch.zeros(4, 6, 5), 5, "here").shape == (5, 4, 6)
+        load_image(packed(drawn(colours())), 5, "here")
+    assert load_image(torch.zeros(4, 6, 5), 5, "here").shape == (5, 4, 6)
 
 
 def test_what_is_saved_is_read_again(tmp_path):
     for image in (colours(), colours()[:1]):
-        save(image, tmp_path / "a.png")
-        assert torch.equal(picture(tmp_path / "a.png", len(image), "here"), image)
+        save_image(image, tmp_path / "a.png")
+        assert torch.equal(load_image(tmp_path / "a.png", len(image), "here"), image)
     with pytest.raises(ConfigError, match="its name says no kind of image; call it .png"):
-        save(colours(), tmp_path / "a.nothing")
+        save_image(colours(), tmp_path / "a.nothing")

@@ -13,16 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import config as C
-from regard.config import ConfigError, DataError
-from regard.data import Tally, ask, prepare, read_texts, records, sources, tables
-from regard.data import formats as module
+from regard.config.errors import ConfigError, DataError
+from regard.data import records, sources
+from regard.data.prepare import prepare_examples, prepare_text
+from regard.data.readers import text_formats as module
+from regard.data.records import BadRecordPolicy
+from regard.data.sources import find_records, read_texts
 
 ROWS = [{"en": "Go.", "fr": "Va !"}, {"en": 'He said "no", twice', "fr": "«Non»\tdit-il"}, {"en": "日本 🙂", "fr": ""}]
 
 
 def read(*names, bad="stop", **how):
-    tally = Tally(bad)
-    found = [record for table in tables([str(name) for name in names], C.Data(bad=bad, **how))
+    tally = BadRecordPolicy(bad)
+    found = [record for table in find_records([str(name) for name in names], C.Data(bad=bad, **how))
              for record in table.records(tally)]  # fmt: skip
     return found, tally
 
@@ -69,7 +72,7 @@ def test_a_record_says_where_it_stood(tmp_path):
 @pytest.mark.parametrize("block", [3, 7, 64, 1 << 18])
 def test_a_json_list_is_the_same_in_blocks_of_any_size(block, tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "BLOCK", block)
-    rows = [{"text": "a ] , [ { } \" é", "n": [1, {"m": 2}]}, {}, {"x": -1.5e3}]
+    rows = [{"text": 'a ] , [ { } " é', "n": [1, {"m": 2}]}, {}, {"x": -1.5e3}]
     (tmp_path / "a.json").write_text(" " + json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     (tmp_path / "b.json").write_text("[ ]")
 
@@ -85,8 +88,8 @@ def test_whatever_stands_between_tabs_comes_back_unless_it_is_how_csv_writes_quo
     path.write_text("".join(f"{a}\t{b}\n" for a, b in [("one", "two"), *rows]), newline="")
     found = [tuple(record.values()) for record in read(path)[0]]
 
-    assert found == [tuple(map(module.unquoted, row)) for row in rows]
-    assert all(module.unquoted(word) == word for row in rows for word in row if '""' not in word)
+    assert found == [tuple(map(module.unquote_field, row)) for row in rows]
+    assert all(module.unquote_field(word) == word for row in rows for word in row if '""' not in word)
 
 
 def test_a_quote_between_tabs_is_a_character_and_a_doubled_one_is_how_csv_writes_it(tmp_path):
@@ -149,9 +152,9 @@ def test_a_folder_and_a_pattern_give_their_files_in_order(tmp_path):
 
 def test_standard_input_is_of_the_kind_one_says(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x,y\n1,2\n")))
-    [table] = tables(["-.csv"])
+    [table] = find_records(["-.csv"])
 
-    assert [list(table.records(Tally())) for _ in range(2)] == [[{"x": "1", "y": "2"}]] * 2
+    assert [list(table.records(BadRecordPolicy())) for _ in range(2)] == [[{"x": "1", "y": "2"}]] * 2
 
 
 BAD = {  # what is written, and what is said of it besides file and line
@@ -175,7 +178,7 @@ def test_a_bad_line_stops_with_its_number_and_what_was_expected_or_is_passed_ove
 ):
     content, line, says = BAD[name]
     if name == "long.txt":
-        monkeypatch.setattr(records, "LONGEST", 50)
+        monkeypatch.setattr(records, "MAX_LINE_BYTES", 50)
     path = tmp_path / name
     path.write_bytes(content)
 
@@ -186,7 +189,7 @@ def test_a_bad_line_stops_with_its_number_and_what_was_expected_or_is_passed_ove
     if name == "utf16.csv":
         return  # nothing in it is good
     found, tally = read(path, bad="skip")
-    assert tally.count == 1 and tally.first == str(caught.value) and str(caught.value) in tally.told
+    assert tally.count == 1 and tally.first == str(caught.value) and str(caught.value) in tally.summary
     assert len(found) == {"list.jsonl": 1, "deep.jsonl": 1, "latin.jsonl": 1, "open.csv": 1}.get(name, 2)
 
 
@@ -240,16 +243,18 @@ def test_a_setting_that_no_source_heeds_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' * 9)
 
     with pytest.raises(ConfigError, match=r"data\.columns: .*leave it out"):
-        ask(C.Data(source=str(tmp_path / "a.jsonl"), columns=("a",)), lambda record: {"ids": [1]}, "x", tmp_path)
+        prepare_examples(
+            C.Data(source=str(tmp_path / "a.jsonl"), columns=("a",)), lambda record: {"ids": [1]}, "x", tmp_path
+        )
     with pytest.raises(ConfigError, match=r"data\.documents: .*leave it out"):
-        prepare(C.Data(source=str(tmp_path / "a.jsonl"), documents=True), C.Bytes(), tmp_path)
+        prepare_text(C.Data(source=str(tmp_path / "a.jsonl"), documents=True), C.ByteTokenizer(), tmp_path)
 
 
 def test_each_record_of_a_text_to_learn_is_a_document(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": ""}\n{"text": "two two"}\n')
     data = C.Data(source=str(tmp_path / "a.jsonl"), validation=0.0)
-    made = prepare(data, C.Pieces(vocab=300), cache=tmp_path / "cache")
-    encode, end = made.tokenizer.encode, made.tokenizer.roles["end"]
+    made = prepare_text(data, C.SubwordTokenizer(vocab=300), cache=tmp_path / "cache")
+    encode, end = made.tokenizer.encode, made.tokenizer.special_ids["end"]
 
     assert made.train.ids().tolist() == [*encode("one"), end, *encode("two two")]
 
@@ -259,13 +264,15 @@ def test_bad_records_of_a_text_are_told_of_every_time(tmp_path):
     data = C.Data(source=str(tmp_path / "a.jsonl"), validation=0.0, bad="skip")
     for _ in range(2):
         said = []
-        made = prepare(data, C.Bytes(), cache=tmp_path / "cache", notice=said.append)
+        made = prepare_text(data, C.ByteTokenizer(), cache=tmp_path / "cache", notice=said.append)
 
         assert bytes(made.train.ids().tolist()) == b"one"
         [line] = said
         assert line.startswith("2 bad records were passed over") and "a.jsonl:2: not JSON" in line
     with pytest.raises(DataError, match="a.jsonl:2: not JSON"):
-        prepare(C.Data(source=str(tmp_path / "a.jsonl"), validation=0.0), C.Bytes(), cache=tmp_path / "cache")
+        prepare_text(
+            C.Data(source=str(tmp_path / "a.jsonl"), validation=0.0), C.ByteTokenizer(), cache=tmp_path / "cache"
+        )
 
 
 # ---------------------------------------------------------------- what comes with the package
@@ -306,7 +313,7 @@ def test_a_slip_of_the_pen_is_told_what_was_meant():
         "a + b + c": "3 files and 2 columns",
     }.items():  # fmt: skip
         with pytest.raises(DataError, match=says) as caught:
-            tables([name])
+            find_records([name])
         assert str(caught.value).startswith(name)
 
 

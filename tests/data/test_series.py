@@ -5,14 +5,14 @@ import torch
 from torch.testing import assert_close
 
 from regard import config as C
-from regard.data import tables
-from regard.data.series import Outlooks, read_series
+from regard.data.readers.time_series import ForecastWindows, read_series
+from regard.data.sources import find_records
 
 
 def series(folder, text, **settings):
     (folder / "a.csv").write_text(text)
-    [table] = tables([str(folder / "a.csv")])
-    return read_series(table, C.Forecast(**settings))
+    [table] = find_records([str(folder / "a.csv")])
+    return read_series(table, C.Forecasting(**settings))
 
 
 HOURS = "date,load,oil\n" + "".join(f"2016-07-0{1 + i // 24} {i % 24:02d}:00:00,{i}.5,{-i}\n" for i in range(30))
@@ -101,7 +101,7 @@ def test_without_dates_rows_are_evenly_apart(tmp_path):
 
 def outlooks(first, last, rows=40, length=7, horizon=3, **more):
     values = torch.arange(float(rows))[:, None].repeat(1, 2)
-    return Outlooks("part", values, first, last, length, horizon, **more)
+    return ForecastWindows("part", values, first, last, length, horizon, **more)
 
 
 def test_windows_to_validate_on_read_what_was_before_and_tell_only_their_own_rows():
@@ -128,7 +128,7 @@ def test_the_windows_of_ett_are_as_many_as_published():
     parts = [(0, 8640), (8640, 11_520), (11_520, 14_400)]
     values = torch.zeros(17_420, 7)
 
-    assert [Outlooks("ETTh1", values, *part, 336, 96).count for part in parts] == [8209, 2785, 2785]
+    assert [ForecastWindows("ETTh1", values, *part, 336, 96).count for part in parts] == [8209, 2785, 2785]
 
 
 def test_too_few_rows_for_a_window_are_one_sentence():

@@ -14,8 +14,9 @@ from torch.testing import assert_close
 
 import regard.inputs  # noqa: F401  cuts enter themselves in the table of sources
 from regard import config as C
-from regard.data import Tally, tables
-from regard.data.sounds import MANY, opened, read_sound, resampled
+from regard.data.readers.audio import MONO_NOTICE, open_audio, read_audio, resample
+from regard.data.records import BadRecordPolicy
+from regard.data.sources import find_records
 
 RATE = 1000
 
@@ -44,8 +45,8 @@ def test_every_kind_of_wav_is_what_soundfile_hears(kind, form, channels, tmp_pat
     soundfile.write(path, tone(channels=channels), RATE, subtype=kind, format=form)
     theirs, _ = soundfile.read(path, dtype="float32", always_2d=True)
 
-    with opened(path) as file:
-        assert (file.rate, file.channels, file.count, type(file).__name__) == (RATE, channels, 701, "Wave")
+    with open_audio(path) as file:
+        assert (file.rate, file.channels, file.count, type(file).__name__) == (RATE, channels, 701, "WavReader")
         assert_close(file.read(0, 701), torch.from_numpy(theirs), atol=1e-7, rtol=0)
         assert_close(file.read(33, 7), torch.from_numpy(theirs[33:40]), atol=1e-7, rtol=0)
 
@@ -56,7 +57,7 @@ def test_other_files_are_read_by_soundfile(suffix, tmp_path):
     path = tmp_path / f"a.{suffix}"
     soundfile.write(path, tone(8001), 8000)
 
-    assert_close(read_sound(path, 8000, 9.0), torch.from_numpy(tone(8001)[:, 0]).float(), atol=0.02, rtol=0)
+    assert_close(read_audio(path, 8000, 9.0), torch.from_numpy(tone(8001)[:, 0]).float(), atol=0.02, rtol=0)
 
 
 def test_without_soundfile_a_flac_is_one_sentence_with_the_way_out(tmp_path, monkeypatch):
@@ -64,7 +65,7 @@ def test_without_soundfile_a_flac_is_one_sentence_with_the_way_out(tmp_path, mon
     (tmp_path / "a.flac").write_bytes(b"fLaC")
 
     with pytest.raises(C.DataError, match=r"a\.flac: .*pip install 'regard\[data\]', or save it as 16-bit WAV"):
-        read_sound(tmp_path / "a.flac", RATE, 1.0)
+        read_audio(tmp_path / "a.flac", RATE, 1.0)
 
 
 def test_odd_chunks_and_a_header_from_a_pipe_are_read(tmp_path):
@@ -75,16 +76,16 @@ def test_odd_chunks_and_a_header_from_a_pipe_are_read(tmp_path):
     (tmp_path / "pipe.wav").write_bytes(head + b"data" + b"\xff" * 4 + samples)
 
     for name in ("odd.wav", "pipe.wav"):
-        assert_close(read_sound(tmp_path / name, RATE, 1.0), read_sound(tmp_path / "a.wav", RATE, 1.0))
+        assert_close(read_audio(tmp_path / name, RATE, 1.0), read_audio(tmp_path / "a.wav", RATE, 1.0))
 
 
 def test_several_channels_are_their_mean_and_that_is_said(tmp_path):
     path = plain(tmp_path / "a.wav", channels=2)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        samples = read_sound(path, RATE, 1.0)
+        samples = read_audio(path, RATE, 1.0)
 
-    assert [str(each.message) for each in heard] == [MANY]
+    assert [str(each.message) for each in heard] == [MONO_NOTICE]
     assert_close(samples, torch.from_numpy(tone(channels=2).mean(-1)).float(), atol=1e-4, rtol=0)
 
 
@@ -93,7 +94,7 @@ def test_a_recording_that_was_too_loud_is_said(tmp_path):
     pytest.importorskip("soundfile").write(path, np.clip(4 * tone(), -1, 1), RATE)
 
     with pytest.warns(UserWarning, match="too loud"):
-        read_sound(path, RATE, 1.0)
+        read_audio(path, RATE, 1.0)
 
 
 # ---------------------------------------------------------------- rates
@@ -109,7 +110,7 @@ def test_another_rate_keeps_what_both_can_hear(old, new):
         time = torch.arange(int(seconds * rate), dtype=torch.float64) / rate
         return sum(torch.sin(2 * torch.pi * pitch * time) for pitch in pitches).float()
 
-    ours, meant = resampled(made(old), old, new), made(new)
+    ours, meant = resample(made(old), old, new), made(new)
     gcd = math.gcd(old, new)
     theirs = torch.from_numpy(resample_poly(made(old).numpy(), new // gcd, old // gcd))
     middle = slice(200, -200)
@@ -122,12 +123,12 @@ def test_another_rate_keeps_what_both_can_hear(old, new):
 def test_what_the_lower_rate_cannot_hear_is_not_folded_back():
     time = torch.arange(22_050) / 44_100
 
-    assert float(resampled(torch.sin(2 * torch.pi * 5000 * time), 44_100, 8000)[200:-200].abs().max()) < 0.002
+    assert float(resample(torch.sin(2 * torch.pi * 5000 * time), 44_100, 8000)[200:-200].abs().max()) < 0.002
 
 
 def test_a_rate_without_a_small_ratio_is_refused(tmp_path):
     with pytest.raises(C.DataError, match="44,101 samples a second, which has no small ratio to 8,000"):
-        resampled(torch.zeros(99), 44_101, 8000)
+        resample(torch.zeros(99), 44_101, 8000)
 
 
 # ---------------------------------------------------------------- bad files
@@ -164,7 +165,7 @@ def test_what_is_no_sound_is_one_sentence_with_path_and_remedy(name, tmp_path):
     (tmp_path / name).write_bytes(content)
 
     with pytest.raises(C.DataError, match=says) as caught:
-        read_sound(tmp_path / name, RATE, 2.0)
+        read_audio(tmp_path / name, RATE, 2.0)
     assert str(caught.value).startswith(str(tmp_path / name)) and "\n" not in str(caught.value)
 
 
@@ -176,11 +177,11 @@ def test_ten_hours_are_refused_before_they_are_read(tmp_path):
         file.truncate(44 + size)  # a hole: no byte of it is on the disk
 
     with pytest.raises(C.DataError, match="36,000.0 seconds of sound, more than 10"):
-        read_sound(path, 16_000, 10.0)
+        read_audio(path, 16_000, 10.0)
     with path.open("r+b") as file:
         file.seek(44)
         file.write(b"\x01\x02" * 8)
-    assert len(read_sound(path, 16_000, 10.0, cut=True)) == 160_000
+    assert len(read_audio(path, 16_000, 10.0, cut=True)) == 160_000
 
 
 # ---------------------------------------------------------------- cuts
@@ -195,18 +196,18 @@ def long_one(folder):
 
 
 def test_a_table_of_cuts_gives_each_its_stretch_of_the_sound(tmp_path):
-    [table] = tables([long_one(tmp_path)])
-    records, whole = list(table.records(Tally())), read_sound(tmp_path / "all.wav", RATE, 2.0)
+    [table] = find_records([long_one(tmp_path)])
+    records, whole = list(table.records(BadRecordPolicy())), read_audio(tmp_path / "all.wav", RATE, 2.0)
 
     assert [(record["digit"], record["speaker"]) for record in records] == [("0", "ann"), ("1", "bob"), ("0", "ann")]
-    assert [len(read_sound(record["sound"], RATE, 2.0)) for record in records] == [300, 250, 350]
-    assert_close(torch.cat([read_sound(record["sound"], RATE, 2.0) for record in records]), whole)
+    assert [len(read_audio(record["sound"], RATE, 2.0)) for record in records] == [300, 250, 350]
+    assert_close(torch.cat([read_audio(record["sound"], RATE, 2.0) for record in records]), whole)
     assert records[1].where.endswith("all.tsv.gz:3")
 
 
 def test_other_samples_or_other_cuts_are_other_data(tmp_path):
     def digest():
-        return tables([f"{tmp_path / 'all.wav'} + {tmp_path / 'all.tsv.gz'}"])[0].digest
+        return find_records([f"{tmp_path / 'all.wav'} + {tmp_path / 'all.tsv.gz'}"])[0].digest
 
     long_one(tmp_path)
     first = digest()
@@ -224,11 +225,11 @@ def test_other_samples_or_other_cuts_are_other_data(tmp_path):
 def test_a_cut_that_is_not_there_is_named_by_its_line_or_passed_over(row, says, tmp_path):
     plain(tmp_path / "all.wav", size=900)
     (tmp_path / "all.tsv").write_text(f"start\tlength\n0\t300\n{row}\n")
-    [table] = tables([f"{tmp_path / 'all.wav'} + {tmp_path / 'all.tsv'}"])
+    [table] = find_records([f"{tmp_path / 'all.wav'} + {tmp_path / 'all.tsv'}"])
 
     with pytest.raises(C.DataError, match=rf"all\.tsv:3: .*{says}"):
-        list(table.records(Tally()))
-    skipping = Tally("skip")
+        list(table.records(BadRecordPolicy()))
+    skipping = BadRecordPolicy("skip")
     assert len(list(table.records(skipping))) == 1 and skipping.count == 1
 
 
@@ -236,12 +237,12 @@ def test_a_sound_without_a_table_of_cuts_is_refused(tmp_path):
     plain(tmp_path / "a.wav")
 
     with pytest.raises(C.DataError, match=r"a\.tsv with columns start and length"):
-        tables([f"{tmp_path / 'a.wav'} + {tmp_path / 'a.wav'}"])
+        find_records([f"{tmp_path / 'a.wav'} + {tmp_path / 'a.wav'}"])
 
 
 def test_sounds_are_found_beside_the_file_that_names_them(tmp_path):
     plain(tmp_path / "a.wav")
 
-    assert len(read_sound("a.wav#3+50", RATE, 1.0, where=f"{tmp_path / 'list.jsonl'}:4")) == 50
+    assert len(read_audio("a.wav#3+50", RATE, 1.0, where=f"{tmp_path / 'list.jsonl'}:4")) == 50
     with pytest.raises(C.DataError, match=r"list\.jsonl:4: no sound file 'b\.wav', here or in "):
-        read_sound("b.wav", RATE, 1.0, where=f"{tmp_path / 'list.jsonl'}:4")
+        read_audio("b.wav", RATE, 1.0, where=f"{tmp_path / 'list.jsonl'}:4")

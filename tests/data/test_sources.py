@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.config import DataError
-from regard.data import read_texts
+from regard.config.errors import DataError
 from regard.data import sources as module
-from regard.data.sources import find
+from regard.data.sources import find_texts, read_texts
 
 
 def write(path: Path, content: str | bytes) -> str:
@@ -50,7 +49,7 @@ def test_a_file_of_any_name_can_be_named(tmp_path):
 
 def test_standard_input_is_read_once_and_then_as_often_as_one_likes(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("añb\n".encode())))
-    [source] = find(["-"])
+    [source] = find_texts(["-"])
 
     assert ["".join(source.parts()) for _ in range(3)] == ["añb\n"] * 3
 
@@ -59,13 +58,13 @@ def test_standard_input_is_read_once_and_then_as_often_as_one_likes(monkeypatch)
 def test_no_character_is_split_where_a_block_ends(size, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BLOCK", size)
     text = "aé日🙂" * 5
-    [source] = find([write(tmp_path / "a.txt", b"\xef\xbb\xbf" + text.encode())])
+    [source] = find_texts([write(tmp_path / "a.txt", b"\xef\xbb\xbf" + text.encode())])
 
     assert "".join(source.parts()) == text
 
 
 def test_shakespeare_comes_with_the_package_unchanged():
-    [source] = find(["shakespeare"])
+    [source] = find_texts(["shakespeare"])
 
     assert source.digest == "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"  # as published
     assert len("".join(source.parts())) == 1_115_394

@@ -7,9 +7,9 @@ from text.families import saved
 
 from regard import config as C
 from regard import zoo
-from regard.data import prepare
-from regard.text import Tokenizer
-from regard.train.reading import Voice, read
+from regard.data.prepare import prepare_text
+from regard.text.tokenizer import Tokenizer
+from regard.training.data.read import Reporter, read_run_data
 
 TALKS = [[{"role": "user", "content": f"Hi, who {word}?"}, {"role": "assistant", "content": "I am nobody."}]
          for word in ("are you", "am I", "is it")] * 4  # fmt: skip
@@ -30,13 +30,13 @@ def rendered(request, tmp_path, monkeypatch):
 
 
 def setting(folder, specials):
-    return C.Saved(path=str(folder), specials=specials)
+    return C.TokenizerFile(path=str(folder), specials=specials)
 
 
 def test_a_text_that_is_kept_parsed_is_not_taken_for_one_that_is_kept_plain(rendered, tmp_path):
     auto, folder, file, texts = rendered
     data = C.Data(source=str(file), validation=0.0)
-    made = {how: prepare(data, setting(folder, how), notice=heard) for how in ("plain", "parse", "plain", "parse")}
+    made = {how: prepare_text(data, setting(folder, how), notice=heard) for how in ("plain", "parse", "plain", "parse")}
     ids = {how: one.train.ids().tolist() for how, one in made.items()}
 
     assert made["plain"].train.digest != made["parse"].train.digest
@@ -55,7 +55,7 @@ def test_a_tokenizer_that_is_given_reads_as_the_recipe_says(rendered):
     _, folder, file, texts = rendered
     known = Tokenizer.load(folder)
     for how in ("plain", "parse"):
-        made = prepare(C.Data(source=str(file), validation=0.0), setting(folder, how), tokenizer=known)
+        made = prepare_text(C.Data(source=str(file), validation=0.0), setting(folder, how), tokenizer=known)
         assert made.tokenizer.encode(texts[0]) == known.encode(texts[0], how)
 
 
@@ -68,7 +68,7 @@ def test_rows_of_a_recipe_are_parsed_or_plain_as_it_says_and_not_kept_for_each_o
             f"data.source={file}", "data.validation=0", f'text={{kind="file", path="{folder}", specials="{how}"}}',
             f"train.pack={pack}", *([] if pack == "true" else ["train.tokens=900"]), "train.context=300",
             "train.batch=1", "train.eval_every=none", "train.epochs=none", "train.best=false"])  # fmt: skip
-        found = read(recipe, None, Voice(heard))
+        found = read_run_data(recipe, None, Reporter(heard))
         inner = found.train.rows if hasattr(found.train, "rows") else found.train.data.rows
         rows[how] = [inner[place]["ids"] for place in range(len(inner))]
     parsed = auto(texts[0], add_special_tokens=False).input_ids
@@ -81,9 +81,9 @@ def test_rows_of_a_recipe_are_parsed_or_plain_as_it_says_and_not_kept_for_each_o
 def test_a_tokenizer_is_learnt_once_for_both(tmp_path):
     (tmp_path / "a.txt").write_text("the cat sat on <|endoftext|> a mat. " * 30)
     data, cache = C.Data(source=str(tmp_path / "a.txt"), validation=0.0), tmp_path / "cache"
-    made = [prepare(data, C.Pieces(vocab=301, specials=how), cache=cache) for how in ("plain", "parse")]
+    made = [prepare_text(data, C.SubwordTokenizer(vocab=301, specials=how), cache=cache) for how in ("plain", "parse")]
 
     assert len(list(cache.glob("*.tokenizer.json"))) == 1
-    assert [one.train.ids().eq(one.tokenizer.roles["end"]).sum().item() for one in made] == [0, 30]
-    again = prepare(data, C.Pieces(vocab=301, specials="parse"), cache=cache)
+    assert [one.train.ids().eq(one.tokenizer.special_ids["end"]).sum().item() for one in made] == [0, 30]
+    again = prepare_text(data, C.SubwordTokenizer(vocab=301, specials="parse"), cache=cache)
     assert again.train.ids().equal(made[1].train.ids()) and again.tokenizer.parses_specials

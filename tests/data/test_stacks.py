@@ -4,12 +4,13 @@ import numpy
 import pytest
 import torch
 
-from regard.config import DataError
-from regard.data import Tally, tables
+from regard.config.errors import DataError
+from regard.data.records import BadRecordPolicy
+from regard.data.sources import find_records
 
 
 def records(*names):
-    return [record for table in tables(names) for record in table.records(Tally())]
+    return [record for table in find_records(names) for record in table.records(BadRecordPolicy())]
 
 
 def test_every_array_of_a_file_is_a_column(tmp_path):
@@ -27,6 +28,14 @@ def test_an_array_alone_is_images(tmp_path):
     numpy.save(tmp_path / "a.npy", images)
 
     assert torch.equal(records(str(tmp_path / "a.npy"))[2]["image"], torch.from_numpy(images[2].copy()))
+
+
+def test_one_number_in_the_order_of_fortran_is_no_list_of_images(tmp_path):
+    header = b"{'descr': '<f4', 'fortran_order': True, 'shape': ()}".ljust(117) + b"\n"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(4))
+
+    with pytest.raises(DataError, match="a.npy"):
+        records(str(tmp_path / "a.npy"))
 
 
 def test_arrays_of_different_lengths_are_no_records(tmp_path):

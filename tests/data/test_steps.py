@@ -7,15 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.config import DataError
-from regard.data import Buckets, Fixed, in_order
-from regard.data.examples import kept
+from regard.config.errors import DataError
+from regard.data.batching import BucketedBatches, FixedSizeBatches, ordered_batches
+from regard.data.example_store import store_examples
 
 
 def rows_of(lengths, folder=Path("/dev/null/nowhere")):
     """Rows in memory, each of one number again and again."""
     rows = [{"ids": [number] * length} for number, length in enumerate(lengths)]
-    return kept(lambda tally: iter(rows), {}, folder, "rows", notice=lambda line: None)
+    return store_examples(lambda tally: iter(rows), {}, folder, "rows", notice=lambda line: None)
 
 
 def collate(rows, chance):
@@ -33,8 +33,8 @@ def same(one, other):
 
 lengths = st.lists(st.integers(1, 29), min_size=1, max_size=60)
 KINDS = {
-    "fixed": lambda rows, seed: Fixed(rows, collate, 7, seed),
-    "buckets": lambda rows, seed: Buckets(rows, collate, 64, seed),
+    "fixed": lambda rows, seed: FixedSizeBatches(rows, collate, 7, seed),
+    "buckets": lambda rows, seed: BucketedBatches(rows, collate, 64, seed),
 }
 
 
@@ -51,7 +51,7 @@ def test_a_batch_depends_on_seed_and_step_alone(kind, lengths, seed, steps):
 @pytest.mark.spec("S028")
 @given(lengths=lengths, budget=st.integers(32, 99), multiple=st.sampled_from([1, 3, 8]), epoch=st.integers(0, 3))
 def test_buckets_hold_every_row_once_an_epoch_within_the_budget(lengths, budget, multiple, epoch):
-    buckets = Buckets(rows_of(lengths), collate, budget, 5, multiple)
+    buckets = BucketedBatches(rows_of(lengths), collate, budget, 5, multiple)
     batches = [buckets.batch(epoch * buckets.count + step) for step in range(buckets.count)]
 
     assert sorted(torch.cat([batch["rows"] for batch in batches]).tolist()) == list(range(len(lengths)))
@@ -62,7 +62,7 @@ def test_buckets_hold_every_row_once_an_epoch_within_the_budget(lengths, budget,
 @given(lengths=lengths, multiple=st.sampled_from([4, 8]))
 def test_all_but_one_batch_of_a_width_have_the_same_number_of_rows(lengths, multiple):
     """A closed set of shapes: a compiled model meets each of them again."""
-    buckets = Buckets(rows_of(lengths), collate, 64, 5, multiple)
+    buckets = BucketedBatches(rows_of(lengths), collate, 64, 5, multiple)
     shapes = []
     for step in range(buckets.count):
         batch = buckets.batch(step)
@@ -73,7 +73,7 @@ def test_all_but_one_batch_of_a_width_have_the_same_number_of_rows(lengths, mult
 
 
 def test_rows_of_a_batch_are_of_about_one_length_and_meet_others_in_another_epoch():
-    buckets = Buckets(rows_of([1 + n % 64 for n in range(1280)]), collate, 512, 0)
+    buckets = BucketedBatches(rows_of([1 + n % 64 for n in range(1280)]), collate, 512, 0)
     batches = [buckets.batch(step) for step in range(2 * buckets.count)]
     wasted = sum((batch["ids"] == -1).sum() for batch in batches) / sum(batch["ids"].numel() for batch in batches)
     company = [{frozenset(batch["rows"].tolist()) for batch in some}
@@ -87,9 +87,9 @@ def test_rows_of_a_batch_are_of_about_one_length_and_meet_others_in_another_epoc
 @given(lengths=lengths, epoch=st.integers(0, 3))
 def test_fixed_rows_run_on_from_epoch_to_epoch_and_each_comes_once(lengths, epoch):
     rows, count = rows_of(lengths), len(lengths)
-    one = Fixed(rows, collate, 1, 3)
+    one = FixedSizeBatches(rows, collate, 1, 3)
     found = [int(one.batch(epoch * count + step)["rows"]) for step in range(count)]
-    many = Fixed(rows, collate, 7, 3)
+    many = FixedSizeBatches(rows, collate, 7, 3)
 
     assert sorted(found) == list(range(count))
     assert many.batch(2)["rows"].tolist() == [int(one.batch(place)["rows"]) for place in range(14, 21)]
@@ -106,15 +106,15 @@ def test_what_is_random_in_a_batch_differs_between_steps_and_seeds():
 @given(lengths=lengths, budget=st.integers(32, 99))
 def test_validation_reads_every_row_once_and_always_the_same_batches(lengths, budget):
     rows = rows_of(lengths)
-    once, again = (list(in_order(rows, collate, budget)) for _ in range(2))
+    once, again = (list(ordered_batches(rows, collate, budget)) for _ in range(2))
 
     assert all(same(a, b) for a, b in zip(once, again, strict=True))
     assert sorted(torch.cat([batch["rows"] for batch in once]).tolist()) == list(range(len(lengths)))
     assert all(batch["ids"].numel() <= budget for batch in once)
-    few = torch.cat([batch["rows"] for batch in in_order(rows, collate, budget, limit=5)])
+    few = torch.cat([batch["rows"] for batch in ordered_batches(rows, collate, budget, limit=5)])
     assert len(few) == len(set(few.tolist())) == min(5, len(lengths))
 
 
 def test_a_row_that_is_larger_than_a_batch_is_refused():
     with pytest.raises(DataError, match="a row of 72 tokens with its padding is more than a batch of 64; allow"):
-        Buckets(rows_of([3, 70]), collate, 64, 0)
+        BucketedBatches(rows_of([3, 70]), collate, 64, 0)

@@ -4,26 +4,35 @@ import pytest
 import torch
 
 from regard import config as C
-from regard.data import ask, tables, toys
+from regard.data import builtin
+from regard.data.prepare import prepare_examples
+from regard.data.sources import find_records
 
-ANSWERS = {"copy": lambda q: q, "reverse": lambda q: q[::-1], "sort": lambda q: "".join(sorted(q)),
-           "addition": lambda q: str(sum(map(int, q.split("+")))), "regress": lambda q: on_the_line(q),
-           "first": lambda q: q[0]}
+ANSWERS = {
+    "copy": lambda q: q,
+    "reverse": lambda q: q[::-1],
+    "sort": lambda q: "".join(sorted(q)),
+    "addition": lambda q: str(sum(map(int, q.split("+")))),
+    "regress": lambda q: on_the_line(q),
+    "first": lambda q: q[0],
+}
 
 
 def on_the_line(question):
     """By the first two points alone."""
     *points, asked = question.split(";")
-    (a, low), (b, high) = ((int(x), toys.HEIGHTS.index(y)) for x, y in (point.split("=") for point in points[:2]))
-    return toys.HEIGHTS[low + (high - low) * (int(asked) - a) // (b - a)]
+    (a, low), (b, high) = (
+        (int(x), builtin.TOY_HEIGHTS.index(y)) for x, y in (point.split("=") for point in points[:2])
+    )
+    return builtin.TOY_HEIGHTS[low + (high - low) * (int(asked) - a) // (b - a)]
 
 
 def table(name):
-    [found] = tables([name])
+    [found] = find_records([name])
     return found
 
 
-@pytest.mark.parametrize("task", toys.TOYS)
+@pytest.mark.parametrize("task", builtin.TOY_TASKS)
 def test_every_answer_is_right(task):
     toy = table(f"toy:{task}(7, 300)")
     found = [toy.record(index) for index in range(300)]
@@ -32,7 +41,7 @@ def test_every_answer_is_right(task):
     assert all(record["text"] == f"{record['source']}={record['target']}" for record in found)
 
 
-@pytest.mark.parametrize("task", toys.TOYS)
+@pytest.mark.parametrize("task", builtin.TOY_TASKS)
 def test_a_record_is_a_pure_function_of_the_name_and_its_number(task):
     one, other = table(f"toy:{task}(9, 40)"), table(f"toy:{task}(9, 9999)")
     backwards = [other.record(index) for index in reversed(range(40))]
@@ -45,7 +54,9 @@ def test_words_are_of_all_lengths_and_letters_and_numbers_of_all_sizes():
     """Chi-square by hand."""
     words = [table("toy:copy(9)").record(index)["source"] for index in range(3600)]
     lengths = torch.bincount(torch.tensor(list(map(len, words))), minlength=10)[1:]
-    letters = torch.bincount(torch.tensor([toys.LETTERS.index(letter) for letter in "".join(words)]), minlength=16)
+    letters = torch.bincount(
+        torch.tensor([builtin.TOY_LETTERS.index(letter) for letter in "".join(words)]), minlength=16
+    )
     sums = [table("toy:addition(3)").record(index)["source"] for index in range(900)]
     digits = torch.bincount(torch.tensor([len(number) for each in sums for number in each.split("+")]), minlength=4)[1:]
 
@@ -60,7 +71,7 @@ def example(record):
 
 @pytest.mark.parametrize("name", ["toy:addition(1, 2000)", "toy:sort(3, 2000)"])
 def test_no_question_to_validate_on_is_one_to_train_on(name, tmp_path):
-    train, validation = ask(C.Data(source=name), example, "bytes", tmp_path)
+    train, validation = prepare_examples(C.Data(source=name), example, "bytes", tmp_path)
     asked, known = ({tuple(row["source"]) for row in rows} for rows in (validation, train))
 
     assert asked and known and not asked & known

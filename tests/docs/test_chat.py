@@ -39,6 +39,6 @@ def test_a_piped_conversation_prints_what_the_page_shows(folder, command, shown)
 
 
 def test_the_page_names_every_command():
-    from regard.cli.slash import COMMANDS
+    from regard.cli.chat_commands import COMMANDS
 
     assert all(f"`/{name}" in PAGE for name in COMMANDS)

@@ -4,8 +4,8 @@ import families
 import pytest
 import torch
 
-from regard.hub.check.equal import DTYPES, ROUNDINGS, within
-from regard.hub.families import FAMILIES
+from regard.hub.check.parity import ALLOWED_ROUNDINGS, DTYPES, allowed_difference
+from regard.hub.families.registry import FAMILIES
 
 TEXT = families.PAGE.read_text(encoding="utf8")
 
@@ -23,7 +23,7 @@ def test_a_page_that_lacks_a_class_is_stale():
 def test_the_allowance_is_the_one_that_the_page_states(dtype):
     eps = torch.finfo(torch.float32 if dtype == "fp64" else DTYPES[dtype]).eps
 
-    assert f"{ROUNDINGS} units in the\n  last place" in TEXT
-    assert within(dtype, 1000.0) == ROUNDINGS * eps * 1000.0
-    assert within(dtype, 0.5) == max(ROUNDINGS * eps, 1e-4 * (dtype == "fp32"))
-    assert within("bf16", 1.0) == 0.25
+    assert f"{ALLOWED_ROUNDINGS} units in the\n  last place" in TEXT
+    assert allowed_difference(dtype, 1000.0) == ALLOWED_ROUNDINGS * eps * 1000.0
+    assert allowed_difference(dtype, 0.5) == max(ALLOWED_ROUNDINGS * eps, 1e-4 * (dtype == "fp32"))
+    assert allowed_difference("bf16", 1.0) == 0.25

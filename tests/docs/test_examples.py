@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.config.expressions import MASKS
-from regard.config.reader import ALSO
+from regard.config.masks import MASKS
+from regard.config.reader import EXTRA_KINDS
 from regard.config.trunk import KERNELS as SAYABLE
 from regard.core.kernels import KERNELS
-from regard.core.masks import NAMED
-from regard.core.model import FRONTS
+from regard.core.masks import MASK_TYPES
+from regard.core.model import FRONT_ENDS
 from regard.core.positions import POSITIONS
-from regard.inputs.senses import SENSES
-from regard.report.pictures import png
+from regard.inputs.processors import PROCESSORS
+from regard.report.image_rows import encode_png
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("bench/*.md"), *ROOT.glob("*.md")])
@@ -65,7 +65,7 @@ def run(text, name):
 @pytest.fixture
 def tables():
     """What a page enters in the tables leaves them again."""
-    tables = [KERNELS, NAMED, MASKS, POSITIONS, FRONTS, SENSES, ALSO]
+    tables = [KERNELS, MASK_TYPES, MASKS, POSITIONS, FRONT_ENDS, PROCESSORS, EXTRA_KINDS]
     before, names = [dict(table) for table in tables], list(SAYABLE)
     yield
     for table, old in zip(tables, before, strict=True):
@@ -88,8 +88,14 @@ def test_the_examples_that_a_page_names_run(command):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf8"}
     words = shlex.split(command, comments=True)[1:]
 
-    done = subprocess.run([sys.executable, "-W", "error", *words], cwd=ROOT, env=environment, capture_output=True,
-                          encoding="utf8", timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        encoding="utf8",
+        timeout=300,
+    )
 
     assert done.returncode == 0, done.stderr
     assert done.stdout
@@ -97,7 +103,7 @@ def test_the_examples_that_a_page_names_run(command):
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("make ")])
 def test_the_make_targets_that_a_page_names_exist(command):
-    targets = re.findall(r"^([a-z]+):", read(ROOT / "Makefile"), re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):", read(ROOT / "Makefile"), re.MULTILINE)
     asked = [word for word in shlex.split(command, comments=True)[1:] if "=" not in word]
 
     assert set(asked) <= set(targets)
@@ -110,7 +116,8 @@ def test_links_lead_to_files_and_names_in_them(page):
         assert path.exists(), f"{named(page)}: no file {target}"
         if path.suffix == ".py" and (name := re.fullmatch(r"`(\w+)`", text)):
             assert re.search(rf"^\s*(def|class) {name[1]}\b|^{name[1]}\b.*=", read(path), re.MULTILINE), (
-                f"{named(page)}: {target} has no {name[1]}")
+                f"{named(page)}: {target} has no {name[1]}"
+            )
 
 
 def test_a_fence_that_fails_says_on_which_line_of_its_page():
@@ -136,32 +143,46 @@ def test_links_are_found_in_prose_and_not_in_code():
 
 # ---------------------------------------------------------------- the command line
 
+TINY = ("train.minutes=none train.steps=2 train.batch=2 train.context=16 train.compile=false train.eval_tokens=500 "
+        "report.new=5 model.dim=32 model.depth=2 model.heads=2")  # fmt: skip
 SHORTER = {  # what makes a run of minutes one of seconds; the rest of a command is run as it stands
     "regard train cora": "train.steps=2",
     "regard train mutag": "train.steps=2 train.batch=2 model.dim=16 model.depth=2 model.heads=2",
     "regard train digits": "train.steps=2 train.batch=2 model.dim=16 model.depth=1 model.heads=2",
-    **dict.fromkeys(("regard train lstm", "regard train gru", "regard train bahdanau", "regard train fixed-vector"),
-                    "train.steps=2 train.batch=2 report.new=5 model.dim=16 data.validation=0.002"),
-    "regard train bilstm": "train.epochs=none train.steps=2 train.context=16 model.dim=16",
+    **dict.fromkeys(
+        ("regard train lstm", "regard train gru"),
+        "train.steps=2 train.batch=2 report.new=5 model.dim=16 data.validation=0.002",
+    ),
+    **dict.fromkeys(
+        ("regard train bahdanau", "regard train fixed-vector"),
+        "train.steps=2 train.batch=2 report.new=5 model.dim=16 data.source=toy:copy(50,500)",
+    ),
+    "regard train bilstm": "train.epochs=none train.steps=2 train.context=16 model.dim=16 "
+    "data.source=movie-reviews:validation",
     "regard train pixels": "train.steps=2 train.batch=2 model.dim=16 model.depth=1 model.heads=2",
     "regard train emoji-clip": "train.steps=2 train.batch=4 model.image.depth=1 model.text.depth=1 "
-                               "model.image.embed.widths=[8,8,16]",
+    "model.image.embed.widths=[8,8,16]",
     "regard train emoji-caption": "train.steps=2 train.batch=4 train.best=false model.dim=24 model.depth=1 "
-                                  "model.encoder.trunk.depth=1 model.encoder.embed.widths=[8,8,16]",
+    "model.encoder.trunk.depth=1 model.encoder.embed.widths=[8,8,16]",
     "regard train emoji-draw": "train.steps=2 train.batch=4 train.best=false model.dim=24 model.depth=1 "
-                               "task.pixels.grid=[4,4] train.context=56",
+    "task.pixels.grid=[4,4] train.context=56",
     "regard draw runs/emoji-draw": "--count 2",
-    "regard train": "train.minutes=none train.steps=2 train.batch=2 train.context=16 train.compile=false "
-                    "train.eval_tokens=500 report.new=5 model.dim=32 model.depth=2 model.heads=2",
+    "regard train translate": f"{TINY} data.source=tatoeba-en-fr:test",
+    "regard train toy": f"{TINY} data.source=toy:reverse(10,500)",
+    "regard train": TINY,
     "regard generate": "--new 5",
     "regard evaluate runs/translate": "--limit 9",
+    "regard doctor translate": "--steps 10 model.dim=32 model.depth=1 model.heads=2 train.batch=2 "
+    "data.source=tatoeba-en-fr:test",
     "regard doctor": "--steps 10 model.dim=32 model.depth=1 model.heads=2 train.batch=2",
     "regard compare shakespeare": "train.steps=2 train.batch=2 train.context=16 data.validation=0.002 model.dim=32 "
-                                  "model.depth=2 model.heads=2 train.schedule.warmup=1 --seeds 1",
+    "model.depth=2 model.heads=2 train.schedule.warmup=1 --seeds 1",
+    "regard compare attention": "--quick train.steps=2",
+    "regard compare in-context": "--quick train.steps=2",
     "regard compare": "--quick",
     "regard check ": "--quick",
     "regard scale": "train.steps=2 train.batch=2 train.context=16 data.validation=0.002 model.depth=1 "
-                    "--sizes 8,16,24,32",
+    "--sizes 8,16,24,32",
 }
 
 
@@ -171,7 +192,7 @@ def verbs(text):
     return [line for line in lines if line.startswith("regard ")]
 
 
-WARM = ("regard.train", "regard.generate.opening", "regard.hub.folder", "regard.report.page", "regard.train.compare")
+WARM = ("regard.training", "regard.inference.load", "regard.hub.read_folder", "regard.report.page", "regard.studies")
 
 
 @pytest.fixture(scope="session")
@@ -192,9 +213,31 @@ def warm():
         process.stdin.close()
 
 
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory):
+    """One cache for all pages: a text that one of them has tokenized is ready for the next."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def shortened(command):
+    """The words of a command, and those of SHORTER that make it quick: but for data that the page itself names, and
+    the sizes of a model that is begun from another."""
+    more = next((words for verb, words in SHORTER.items() if command.startswith(verb)), "").split()
+    stays = [key for key, sign in (("data.source=", "data.source="), ("model.", "--init-from")) if sign in command]
+    return [*shlex.split(command, comments=True)[1:], *(word for word in more if not word.startswith(tuple(stays)))]
+
+
+LONG_PAGES = {"README.md": 40, "compare.md": 20}  # seconds
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if verbs(read(page))], ids=named)
-def test_the_commands_of_a_page_run_one_after_the_other(page, tmp_path, warm):
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow(seconds=LONG_PAGES.get(page.name, 1)))
+     for page in PAGES if verbs(read(page))],
+    ids=named,
+)  # fmt: skip
+def test_the_commands_of_a_page_run_one_after_the_other(page, tmp_path, warm, prepared):
     text = "Is this a dagger which I see before me,\nThe handle toward my hand?\n" * 300
     for name in ("my.txt", "other.txt"):
         (tmp_path / name).write_text(text)
@@ -205,15 +248,11 @@ def test_the_commands_of_a_page_run_one_after_the_other(page, tmp_path, warm):
     molecules = ({"tags": [0, 1, number % 7], "edges": [[0, 1], [1, 2]][: 1 + number % 2], "label": "ab"[number % 2]}
                  for number in range(60))  # fmt: skip
     (tmp_path / "molecules.jsonl").write_text("\n".join(map(json.dumps, molecules)))
-    (tmp_path / "three.png").write_bytes(png(torch.randint(0, 255, (1, 8, 8)).to(torch.uint8)))
-    (tmp_path / "picture.png").write_bytes(png(torch.randint(0, 255, (3, 32, 32)).to(torch.uint8)))
+    (tmp_path / "three.png").write_bytes(encode_png(torch.randint(0, 255, (1, 8, 8)).to(torch.uint8)))
+    (tmp_path / "picture.png").write_bytes(encode_png(torch.randint(0, 255, (3, 32, 32)).to(torch.uint8)))
 
     for command in verbs(read(page)):
-        more = next((words for verb, words in SHORTER.items() if command.startswith(verb)), "")
-        if "--init-from" in command:  # the model is as it was trained
-            more = " ".join(word for word in more.split() if not word.startswith("model."))
-        words = [*shlex.split(command, comments=True)[1:], *shlex.split(more)]
-        done = warm(words, tmp_path, {"REGARD_CACHE": str(tmp_path / "cache")})
+        done = warm(shortened(command), tmp_path, {"REGARD_CACHE": str(prepared)})
 
         assert done["code"] == 0, f"{command}: {done['err']}"
         assert done["out"], command
@@ -224,3 +263,13 @@ def test_what_make_demo_calls_is_on_the_page_of_the_lab():
 
     assert "regard train shakespeare" in demo and "regard generate" in demo
     assert "regard train shakespeare" in read(ROOT / "README.md")
+
+
+def test_what_makes_a_command_shorter_leaves_what_the_page_says_of_its_data():
+    """And a model that is begun from another has the sizes of that one."""
+    toy, own = (shortened(f"regard train toy{more}") for more in ("", " data.source=toy:sort(10)"))
+    begun = shortened("regard train finetune-classify --init-from runs/bert data.source=mine.jsonl")
+
+    assert "data.source=toy:reverse(10,500)" in toy and "train.steps=2" in toy
+    assert [word for word in own if word.startswith("data.source=")] == ["data.source=toy:sort(10)"]
+    assert "train.steps=2" in begun and not any(word.startswith("model.") for word in begun)

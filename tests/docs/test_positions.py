@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.core.positions import sinusoid
+from regard.core.positions import sinusoidal_table
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "positions.md").read_text(encoding="utf8")
 
@@ -20,7 +20,7 @@ def step(k, width):
 
 
 def table(count, width):
-    return sinusoid(torch.arange(count, dtype=torch.float64), width)
+    return sinusoidal_table(torch.arange(count, dtype=torch.float64), width)
 
 
 @pytest.mark.spec("S030", "S190")
@@ -29,7 +29,7 @@ def test_the_page_proves_that_a_step_is_a_rotation_and_it_is(k):
     assert "**Claim.**" in PAGE and "**Proof.**" in PAGE and "∎" in PAGE
 
     at = torch.arange(50, 150, dtype=torch.float64)
-    residual = sinusoid(at, 512) @ step(k, 512).mT - sinusoid(at + k, 512)
+    residual = sinusoidal_table(at, 512) @ step(k, 512).mT - sinusoidal_table(at + k, 512)
 
     assert residual.abs().max() <= 1e-12
 

@@ -6,7 +6,7 @@ from core.made import trunk as small
 from torch import Tensor
 
 from regard import config as C
-from regard.core.kernels import How, plan
+from regard.core.kernels import AttentionArgs, make_plan
 from regard.core.layers import Attention
 
 
@@ -14,12 +14,12 @@ def layer(kernel: str, dim: int = DIM, heads: int = H, position: C.Position | No
     """An attention layer of its own."""
     torch.manual_seed(0)
     c = C.Attention(heads=heads, kernel=kernel, **said)
-    return Attention(c, small(dim=dim, attention=c, position=position or C.Nowhere()), 0)
+    return Attention(c, small(dim=dim, attention=c, position=position or C.NoPosition()), 0)
 
 
 def through(kernel: str, q: Tensor, k: Tensor, v: Tensor, ask, own=None, scale: float = 1.0, past=None) -> Tensor:
     """One call of a kernel with what it owns."""
-    return plan(kernel, ask).run(q, k, v, How(scale, own=own, past=past))
+    return make_plan(kernel, ask).run(q, k, v, AttentionArgs(scale, weights=own, cache_entry=past))
 
 
 def decoder(kernel: str, mask: str = "causal", **said: object):

@@ -8,12 +8,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from regard import config
 from regard.cli.check import check_kernel
-from regard.core.kernels import KERNELS, kernel, pattern, reference, scores, shared
-from regard.core.masks import CAUSAL, EVERYTHING, PADDING
-from regard.efficient.contract import LAWS, contract, judged
-from regard.efficient.grown import Peak
-from regard.efficient.subject import Subject
-from regard.efficient.yours import entered
+from regard.core.kernels import KERNELS, attention_scores, attention_weights, reference, register_kernel, repeat_kv
+from regard.core.masks import CAUSAL, FULL, PADDING
+from regard.doctor.kernel_cases import KernelSubject
+from regard.doctor.kernel_check import KERNEL_LAWS, check_kernel_laws, judge_results, load_custom_kernel
+from regard.measure.peak_memory import TensorTracker
 
 OURS = [
     "reference", "fused", "short", "tiled(5)", "local", "cells", "sparse", "topk(3)", "additive(5)", "linear",
@@ -32,8 +31,8 @@ def table_as_it_was(monkeypatch):
 
 
 def verdicts(said, *laws):
-    subject = Subject(said)
-    return {law: judged(law, list(LAWS[law](subject))).verdict for law in laws or LAWS}
+    subject = KernelSubject(said)
+    return {law: judge_results(law, list(KERNEL_LAWS[law](subject))).verdict for law in laws or KERNEL_LAWS}
 
 
 @pytest.mark.spec("S184")
@@ -49,11 +48,11 @@ def test_our_kernels_keep_every_law_they_do_not_refuse(said):
 
 
 def simple(ask):
-    return "" if ask.mask in (EVERYTHING, CAUSAL, PADDING, CAUSAL & PADDING) else "takes everything and causal"
+    return "" if ask.mask in (FULL, CAUSAL, PADDING, CAUSAL & PADDING) else "takes everything and causal"
 
 
 def broken(name, **facts):
-    return kernel(f"broken_{name}", refuses=simple, **facts)
+    return register_kernel(f"broken_{name}", unsupported_reason=simple, **facts)
 
 
 @broken("reference")
@@ -68,7 +67,7 @@ def no_gradient_for_keys(q, k, v, plan, how):
 
 @broken("future", exact=False)
 def looks_ahead(q, k, v, plan, how):
-    return scaled_dot_product_attention(q, shared(k, q), shared(v, q), scale=how.scale)
+    return scaled_dot_product_attention(q, repeat_kv(k, q), repeat_kv(v, q), scale=how.scale)
 
 
 @broken("crowd", exact=False)
@@ -78,13 +77,13 @@ def looks_ahead_without_a_gradient(q, k, v, plan, how):
 
 @broken("nobody", exact=False)
 def divides_by_nothing(q, k, v, plan, how):
-    return scores(q, k, how.scale, plan.table(q, None)).softmax(-1) @ shared(v, q)
+    return attention_scores(q, k, how.scale, plan.table(q, None)).softmax(-1) @ repeat_kv(v, q)
 
 
 @broken("groups", exact=False)
 def shares_in_turn(q, k, v, plan, how):
     k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))
-    return pattern(scores(q, k, how.scale, plan.table(q, None))) @ v
+    return attention_weights(attention_scores(q, k, how.scale, plan.table(q, None))) @ v
 
 
 @broken("chance", exact=False)
@@ -112,14 +111,14 @@ config.KERNELS[:] = [name for name in config.KERNELS if name not in MINE]
     ],
 )  # fmt: skip
 def test_a_kernel_that_breaks_a_law_is_found_out(name, law):
-    kernel(name, exact=MINE[name].exact, refuses=simple)(MINE[name].run)
+    register_kernel(name, exact=MINE[name].exact, unsupported_reason=simple)(MINE[name].run)
 
     assert verdicts(name, law)[law] == "fail"
 
 
 def test_a_kernel_that_raises_has_failed_and_the_rest_is_still_examined():
-    kernel("broken_raises", exact=False, refuses=simple)(raises)
-    found = contract("broken_raises", longest=512)
+    register_kernel("broken_raises", exact=False, unsupported_reason=simple)(raises)
+    found = check_kernel_laws("broken_raises", longest=512)
 
     assert [each.verdict for each in found].count("fail") == len(found) - 1  # but for what it is not asked
     assert "IndexError: off by one" in found[1].evidence
@@ -127,21 +126,21 @@ def test_a_kernel_that_raises_has_failed_and_the_rest_is_still_examined():
 
 def test_a_kernel_there_is_not_is_suggested():
     with pytest.raises(config.ConfigError, match="no kernel 'linera'; did you mean 'linear'"):
-        contract("linera")
+        check_kernel_laws("linera")
 
 
 @pytest.mark.slow
 @pytest.mark.spec("S114", "S184")
 def test_growth_tells_squares_from_lines():
-    dense, line = (contract(said, longest=1024)[-1] for said in ("reference", "linear"))
+    dense, line = (check_kernel_laws(said, longest=1024)[-1] for said in ("reference", "linear"))
 
     assert float(dense.evidence.split("memory as n^")[1][:4]) > 1.8
     assert float(line.evidence.split("memory as n^")[1][:4]) < 1.1
-    assert contract("reference", longest=1024, exponent=0.1)[-1].verdict == "fail"
+    assert check_kernel_laws("reference", longest=1024, exponent=0.1)[-1].verdict == "fail"
 
 
 def test_a_peak_counts_what_is_there_at_once():
-    with Peak() as held:
+    with TensorTracker() as held:
         x = torch.zeros(1000)
         for _ in range(5):
             x = x + 1
@@ -152,9 +151,9 @@ def test_a_peak_counts_what_is_there_at_once():
 # ---------------------------------------------------------------- a file of one's own
 
 FILE = """
-from regard.core.kernels import kernel, reference
+from regard.core.kernels import register_kernel, reference
 
-@kernel("mine")
+@register_kernel("mine")
 def mine(q, k, v, plan, how):
     return reference(q, k, v, plan, how){more}
 """
@@ -176,7 +175,7 @@ def test_a_script_reads_json(capsys):
     told = json.loads(capsys.readouterr().out)
 
     assert told["kept"] is True
-    assert {row["check"] for row in told["kernels"]["linear"]} == {*LAWS, "growth"}
+    assert {row["check"] for row in told["kernels"]["linear"]} == {*KERNEL_LAWS, "growth"}
 
 
 @pytest.mark.parametrize(
@@ -190,6 +189,6 @@ def test_a_script_reads_json(capsys):
 def test_a_file_that_cannot_be_used_says_why(tmp_path, text, why):
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(config.DataError, match=why):
-        entered(tmp_path / "mine.py")
+        load_custom_kernel(tmp_path / "mine.py")
     with pytest.raises(config.DataError, match="no such file"):
-        entered(tmp_path / "yours.py")
+        load_custom_kernel(tmp_path / "yours.py")

@@ -7,17 +7,17 @@ from core.made import B, D, E, asking, gradients, heads_of, ids_of, padded, padd
 from efficient.made import decoder, through
 from parity.near import GRADIENT, assert_near
 
-from regard.core.kernels import plan
+from regard.attention.causal_scan import CHUNK_SIZE, CausalSum, LinearState, causal_sum
+from regard.attention.performer import RandomFeatures, feature_map, redraw_features
+from regard.core.kernels import make_plan
 from regard.core.masks import mask
-from regard.core.tokens import Places, line
-from regard.efficient.performer import Directions, feature, redraw
-from regard.efficient.scan import SIZE, Before, State, before
+from regard.core.tokens import TokenLayout, sequence_tokens
 
-N = 2 * SIZE + 9
+N = 2 * CHUNK_SIZE + 9
 
 
 def row(count, batch=B):
-    return line(torch.empty(batch, count, 0))
+    return sequence_tokens(torch.empty(batch, count, 0))
 
 
 def by_table(q, k, v, allowed):
@@ -35,7 +35,7 @@ def test_both_ways_to_set_the_brackets_give_the_same():
 
 
 @pytest.mark.spec("S115")
-@pytest.mark.parametrize("count", [1, 3, SIZE, SIZE + 1, N])
+@pytest.mark.parametrize("count", [1, 3, CHUNK_SIZE, CHUNK_SIZE + 1, N])
 def test_the_causal_sum_in_chunks_is_the_table_with_its_upper_half_left_out(count):
     q, k, v = heads_of(count, count)
     made = through("linear", q, k, v, asking("causal", row(count)))
@@ -54,13 +54,13 @@ def test_the_sum_in_chunks_is_the_sum_that_runs():
         state = state + k[:, :, i, :, None] * v[:, :, i, None, :]
         rows.append((q[:, :, i, None] @ state)[:, :, 0])
 
-    assert_near(before(q, k, v), torch.stack(rows, 2), 1e-4)
+    assert_near(causal_sum(q, k, v), torch.stack(rows, 2), 1e-4)
 
 
 def test_its_own_gradient_is_that_of_small_steps():
     q, k, v = (torch.randn(2, 3, 4, width, dtype=torch.float64, requires_grad=True) for width in (3, 3, 5))
 
-    assert torch.autograd.gradcheck(Before.apply, (q, k, v))
+    assert torch.autograd.gradcheck(CausalSum.apply, (q, k, v))
 
 
 @pytest.mark.parametrize("kernel", ["linear", "performer"])
@@ -69,7 +69,7 @@ def test_padding_is_never_heard_and_who_hears_nobody_gets_zeros(kernel, text):
     real = torch.arange(9) >= torch.tensor([[3], [9]])  # the second row is padding alone
     ask = asking(mask(text) & mask("padding"), padded_tokens(torch.empty(2, 9, 0), real))
     q, k, v = heads_of(9, 9)
-    own = Directions(32, D)
+    own = RandomFeatures(32, D)
     out = through(kernel, q, k, v, ask, own)
     loud = [x.detach().masked_fill(~real[:, None, :, None], 50.0) for x in (k, v)]
 
@@ -125,13 +125,13 @@ def test_a_beam_reorders_states():
 
     assert_near(turned[0], turned[1], 1e-6)
     with pytest.raises(ValueError, match="rewind"):
-        cache.rewind(3)
+        cache.truncate(3)
 
 
 def test_half_precision_sums_in_fp32():
     q, k, v = (x.detach() for x in heads_of(N, N))
     exact = through("linear", q, k, v, asking("causal", row(N)))
-    state = State(B, 3, D, E, v.bfloat16())
+    state = LinearState(B, 3, D, E, v.bfloat16())
 
     assert_near(through("linear", *(x.bfloat16() for x in (q, k, v)), asking("causal", row(N))).float(), exact, 0.05)
     assert state.sum.dtype == torch.float32
@@ -149,12 +149,12 @@ def test_half_precision_sums_in_fp32():
         (asking("causal", bias=True), "no scores to add a bias to"),
         (asking("everything", dropout=True), "no weights to drop"),
         (asking("causal", row(3), row(5)), "one line of tokens"),
-        (asking("causal", Places(order=torch.tensor([[0, 2, 1]]))), "stand in another"),
+        (asking("causal", TokenLayout(order=torch.tensor([[0, 2, 1]]))), "stand in another"),
     ],
 )
 def test_what_a_sum_cannot_do_is_refused(kernel, ask, why):
     with pytest.raises(ValueError, match=why):
-        plan(kernel, ask)
+        make_plan(kernel, ask)
 
 
 def test_watching_weights_is_refused_and_the_rest_is_seen():
@@ -183,9 +183,9 @@ def test_random_features_are_an_unbiased_estimate_of_the_exponential():
     q, k = torch.randn(2, d, dtype=torch.float64) * 0.3
     made = []
     for seed in range(draws):
-        own = Directions(many, d)
+        own = RandomFeatures(many, d)
         own.draw(seed)
-        made.append((feature(q[None], own.w.double()).exp() * feature(k[None], own.w.double()).exp()).mean())
+        made.append((feature_map(q[None], own.w.double()).exp() * feature_map(k[None], own.w.double()).exp()).mean())
     estimates = torch.stack(made)
     error = estimates.std() / draws**0.5
 
@@ -196,7 +196,7 @@ def test_random_features_are_an_unbiased_estimate_of_the_exponential():
 def relative_error(features, scale, seed=0, n=128, d=64):
     torch.manual_seed(seed)
     q, k, v = (torch.randn(1, 1, n, d) for _ in range(3))
-    q, k, ask, own = q * scale, k * scale, asking("everything", row(n, 1)), Directions(features, d)
+    q, k, ask, own = q * scale, k * scale, asking("everything", row(n, 1)), RandomFeatures(features, d)
     exact, made = (through(name, q, k, v, ask, own, d**-0.5) for name in ("reference", "performer"))
     assert made.isfinite().all()
     return float((made - exact).norm() / exact.norm())
@@ -216,7 +216,7 @@ def test_the_error_falls_as_the_root_of_the_features_and_stays_bad_at_unit_scale
 
 
 def test_directions_are_at_right_angles_and_come_back_with_their_seed():
-    own, other = Directions(2 * D, D), Directions(2 * D, D)
+    own, other = RandomFeatures(2 * D, D), RandomFeatures(2 * D, D)
     along = own.w / own.w.norm(dim=-1, keepdim=True)
     other.draw(int(own.seed))
 
@@ -227,7 +227,7 @@ def test_directions_are_at_right_angles_and_come_back_with_their_seed():
 def test_directions_are_kept_with_the_weights_and_redrawn_on_request():
     one, other = decoder("performer(10)"), decoder("performer(10)", seed=5)
     before_ = one(ids_of(B, 5))
-    redraw(one, 3)
+    redraw_features(one, 3)
     assert (one(torch.ones(B, 5).long()) != before_).any()
     other.load_state_dict(one.state_dict())
 
@@ -240,6 +240,6 @@ def test_directions_are_kept_with_the_weights_and_redrawn_on_request():
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
 def test_no_key_however_large_makes_a_nan(scale):
     q, k, v = heads_of(N, N)
-    out = through("performer", q, scale * k, v, asking("causal", row(N)), Directions(32, D), 0.5)
+    out = through("performer", q, scale * k, v, asking("causal", row(N)), RandomFeatures(32, D), 0.5)
 
     assert out.isfinite().all() and all(grad.isfinite().all() for grad in gradients(out, (q, k, v)))

@@ -5,10 +5,10 @@ import torch
 from core.made import BIASES, asking, attend, biased, gradients, heads_of, padded_tokens
 from parity.near import GRADIENT, assert_near
 
-from regard.core.kernels import plan
+from regard.attention.local import BandPattern, band_of_mask, computed_pairs
+from regard.core.kernels import make_plan
 from regard.core.masks import mask
-from regard.core.tokens import Places, line
-from regard.efficient.local import Band, band, pairs
+from regard.core.tokens import TokenLayout, sequence_tokens
 
 SPARSE = [
     "window(5)", "causal & window(19)", "dilated(2, 3)", "causal & dilated(3, 5)", "strided(7)", "causal & strided(4)",
@@ -19,7 +19,7 @@ SPARSE = [
 
 
 def row(count, batch=2):
-    return line(torch.empty(batch, count, 0))
+    return sequence_tokens(torch.empty(batch, count, 0))
 
 
 def assert_same(ask, bias=None, keep=None, **heads):
@@ -70,7 +70,7 @@ def test_padding_before_and_after_the_tokens_is_never_seen(text, left, right):
 def test_packed_documents_stay_apart(text):
     document = torch.tensor([[0] * 19 + [1] * 3 + [2] * 15, [0] * 1 + [1] * 36])
     order = torch.cat([torch.cat([torch.arange(n) for n in sizes])[None] for sizes in ([19, 3, 15], [1, 36])])
-    places = Places(order=order, document=document)
+    places = TokenLayout(order=order, document=document)
 
     assert_same(asking(mask(text) & mask("documents"), places))
 
@@ -97,7 +97,7 @@ def test_gradients_are_those_of_small_steps():
 
 @pytest.mark.parametrize("text", SPARSE)
 def test_a_band_holds_every_pair_that_its_mask_allows(text):
-    found, places = band(mask(text)), row(37, 1)
+    found, places = band_of_mask(mask(text)), row(37, 1)
     i, j = torch.arange(37)[:, None], torch.arange(37)[None]
     near = ((i - j).abs() <= found.radius) & ((i - j) % max(found.step, 1) == 0)
     mark = (i < found.landmarks) | (j < found.landmarks)
@@ -107,16 +107,16 @@ def test_a_band_holds_every_pair_that_its_mask_allows(text):
 
 
 def test_bands_join_as_their_masks_do():
-    assert band(mask("causal & (dilated(4, 3) | landmarks(2))")) == Band(12, 3, 2, behind=True)
-    assert band(mask("window(4) | window(9)")) == Band(9)
-    assert band(mask("strided(4) & strided(6)")).step == 12
-    assert not band(mask("causal | window(2)")).sparse
+    assert band_of_mask(mask("causal & (dilated(4, 3) | landmarks(2))")) == BandPattern(12, 3, 2, behind=True)
+    assert band_of_mask(mask("window(4) | window(9)")) == BandPattern(9)
+    assert band_of_mask(mask("strided(4) & strided(6)")).step == 12
+    assert not band_of_mask(mask("causal | window(2)")).sparse
 
 
 @pytest.mark.spec("S114")
 @pytest.mark.parametrize("text", ["causal & window(16)", "dilated(16, 4)", "causal & (window(32) | landmarks(4))"])
 def test_twice_the_length_is_twice_the_work(text):
-    counts = [pairs(mask(text), n) for n in (2048, 4096, 8192)]
+    counts = [computed_pairs(mask(text), n) for n in (2048, 4096, 8192)]
 
     assert counts[1] / counts[0] == pytest.approx(2, rel=0.02)
     assert counts[2] < 8192**2 / 20
@@ -146,26 +146,26 @@ def test_no_table_of_n_by_n_is_made():
 
 
 def test_tokens_out_of_order_or_with_holes_are_refused():
-    shuffled = Places(order=torch.tensor([[0, 2, 1, 3]]))
+    shuffled = TokenLayout(order=torch.tensor([[0, 2, 1, 3]]))
     holes = padded_tokens(torch.empty(1, 5, 0), torch.tensor([[True, True, False, True, True]]))
 
     for text, places in (("causal & window(2)", shuffled), ("causal & window(2) & padding", holes)):
         with pytest.raises(ValueError, match="one after the other"):
-            plan("local", asking(text, places))
+            make_plan("local", asking(text, places))
 
 
 def test_landmarks_of_packed_documents_are_refused():
-    places = Places(order=torch.tensor([[0, 1, 0, 1]]), document=torch.tensor([[0, 0, 1, 1]]))
+    places = TokenLayout(order=torch.tensor([[0, 1, 0, 1]]), document=torch.tensor([[0, 0, 1, 1]]))
 
     with pytest.raises(ValueError, match="landmarks at the head of a row"):
-        plan("local", asking("documents & (window(1) | landmarks(1))", places))
+        make_plan("local", asking("documents & (window(1) | landmarks(1))", places))
 
 
 def test_auto_takes_it_for_long_sparse_lines_even_padded_and_never_where_it_would_refuse():
     real = torch.arange(200) < torch.tensor([[150], [200]])
     padded, holes = (padded_tokens(torch.empty(2, 200, 0), keep) for keep in (real, real & (torch.arange(200) != 70)))
 
-    assert plan("auto", asking("causal & (window(8) | landmarks(2))", row(200))).kernel.name == "local"
-    assert plan("auto", asking("causal & window(8) & padding", padded)).kernel.name == "local"
-    assert plan("auto", asking("causal & window(8) & padding", holes)).kernel.name == "fused"
-    assert plan("auto", asking("strided(2)", row(200))).kernel.name == "fused"
+    assert make_plan("auto", asking("causal & (window(8) | landmarks(2))", row(200))).kernel.name == "local"
+    assert make_plan("auto", asking("causal & window(8) & padding", padded)).kernel.name == "local"
+    assert make_plan("auto", asking("causal & window(8) & padding", holes)).kernel.name == "fused"
+    assert make_plan("auto", asking("strided(2)", row(200))).kernel.name == "fused"

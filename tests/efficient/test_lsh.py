@@ -9,17 +9,17 @@ from core.made import B, D, E, asking, gradients, ids_of, padded_tokens
 from efficient.made import decoder, layer, through
 from parity.near import GRADIENT, assert_near
 
-from regard.core.kernels import plan
+from regard.attention.lsh import SELF_SCORE, LSHRotations, bucket_factors, sort_into_buckets
+from regard.core.kernels import make_plan
 from regard.core.masks import mask
-from regard.core.tokens import Places, line
-from regard.efficient.lsh import ALONE, Turns, laid_out, sides
+from regard.core.tokens import TokenLayout, sequence_tokens
 
 N, H, SCALE = 23, 3, 0.4
 SHARED = {"maps": ("q", "v", "out")}
 
 
 def row(count, batch=B):
-    return line(torch.empty(batch, count, 0))
+    return sequence_tokens(torch.empty(batch, count, 0))
 
 
 def given(count=N, dtype=torch.float32):
@@ -30,13 +30,13 @@ def given(count=N, dtype=torch.float32):
 def dense(q, v, allowed):
     """Attention with one vector for q and k, and a token its own key only where there is no other."""
     s = SCALE * q @ F.normalize(q, dim=-1).mT
-    s = s.masked_fill(torch.eye(q.shape[2], dtype=torch.bool), ALONE).masked_fill(~allowed, -math.inf)
+    s = s.masked_fill(torch.eye(q.shape[2], dtype=torch.bool), SELF_SCORE).masked_fill(~allowed, -math.inf)
     return s.softmax(-1).nan_to_num() @ v
 
 
 def hashed(q, v, ask, size, rounds=2):
     torch.manual_seed(3)
-    return through("lsh", q, torch.full_like(q, math.nan), v, ask, Turns(size, rounds, D), SCALE)
+    return through("lsh", q, torch.full_like(q, math.nan), v, ask, LSHRotations(size, rounds, D), SCALE)
 
 
 @pytest.mark.spec("S064", "S119")
@@ -67,7 +67,7 @@ def test_one_bucket_is_what_transformers_computes_for_a_short_text():
     x = torch.randn(B, N, H * D)
     split = [weight(x).unflatten(-1, (H, D)).transpose(1, 2) for weight in (theirs.query_key, theirs.value)]
     expected = theirs(x).hidden_states.unflatten(-1, (H, D)).transpose(1, 2)
-    made = through("lsh", split[0], split[0], split[1], asking("causal", row(N)), Turns(64, 3, D), 1.0)
+    made = through("lsh", split[0], split[0], split[1], asking("causal", row(N)), LSHRotations(64, 3, D), 1.0)
 
     assert_near(made, expected, 1e-4)
 
@@ -76,7 +76,7 @@ def test_one_bucket_is_what_transformers_computes_for_a_short_text():
 def test_several_buckets_are_attention_to_those_of_the_bucket_and_nobody_else(text):
     """Of one round it can be said by a mask: the same bucket, and the same chunk of it or the one before."""
     q, v = given()
-    own, ask, size = Turns(4, 1, D), asking(text, row(N)), 4
+    own, ask, size = LSHRotations(4, 1, D), asking(text, row(N)), 4
     bucket = own.buckets(F.normalize(q.detach(), dim=-1), 0)
     earlier = (bucket[..., :, None] == bucket[..., None, :]).tril().sum(-1) - 1
     apart = earlier[..., :, None] // size - earlier[..., None, :] // size
@@ -113,11 +113,11 @@ def test_more_rounds_come_nearer():
     torch.manual_seed(0)
     q, v = (torch.randn(1, 2, 256, 16) * scale for scale in (3, 1))
     ask = asking("everything", row(256, 1))
-    exact = through("lsh", q, q, v, ask, Turns(256, 1, 16), 1.0)
+    exact = through("lsh", q, q, v, ask, LSHRotations(256, 1, 16), 1.0)
     errors = []
     for rounds in (1, 4, 16):
         torch.manual_seed(1)
-        errors.append((through("lsh", q, q, v, ask, Turns(32, rounds, 16), 1.0) - exact).norm())
+        errors.append((through("lsh", q, q, v, ask, LSHRotations(32, rounds, 16), 1.0) - exact).norm())
 
     assert errors[0] > errors[1] > errors[2]
 
@@ -125,7 +125,7 @@ def test_more_rounds_come_nearer():
 @pytest.mark.parametrize("many, size, count", [(1, 5, 7), (4, 3, 23), (12, 8, 50)])
 def test_every_token_has_a_slot_and_no_chunk_holds_two_buckets(many, size, count):
     bucket = torch.randint(many, (2, 3, count))
-    home, token = laid_out(bucket, size, many)
+    home, token = sort_into_buckets(bucket, size, many)
 
     assert torch.equal(token.gather(-1, home), torch.arange(count).expand_as(home))
     assert (token >= 0).sum() == bucket.numel()
@@ -137,7 +137,7 @@ def test_every_token_has_a_slot_and_no_chunk_holds_two_buckets(many, size, count
 
 @pytest.mark.parametrize("count, size, buckets", [(64, 64, 1), (65, 64, 2), (1000, 64, 16), (65536, 64, 1024)])
 def test_there_are_about_as_many_buckets_as_chunks(count, size, buckets):
-    first, second = sides(count, size)
+    first, second = bucket_factors(count, size)
 
     assert buckets <= first * second <= 2 * buckets
 
@@ -145,7 +145,7 @@ def test_there_are_about_as_many_buckets_as_chunks(count, size, buckets):
 def test_gradients_are_those_of_small_steps():
     q, v = given(7, torch.float64)
     q, v = (x[:1, :1, :, :3].detach().requires_grad_() for x in (q, v))
-    own, ask = Turns(3, 2, 3), asking("causal", row(7, 1))
+    own, ask = LSHRotations(3, 2, 3), asking("causal", row(7, 1))
 
     assert torch.autograd.gradcheck(lambda q, v: through("lsh", q, q, v, ask, own, SCALE), (q, v), atol=1e-4)
 
@@ -163,13 +163,13 @@ def test_caches_and_sources_are_refused():
     with pytest.raises(ValueError, match="keeps no cache"):
         decoder("lsh(4, 2)", attention=SHARED).cache(B, 9)
     with pytest.raises(ValueError, match="not across"):
-        plan("lsh", asking("everything", row(3), row(5)))
+        make_plan("lsh", asking("everything", row(3), row(5)))
 
 
 def test_packed_documents_are_refused():
-    places = Places(order=torch.tensor([[0, 1, 0]]), document=torch.tensor([[0, 0, 1]]))
+    places = TokenLayout(order=torch.tensor([[0, 1, 0]]), document=torch.tensor([[0, 0, 1]]))
     with pytest.raises(ValueError, match="crowd"):
-        plan("lsh", asking("causal & documents", places))
+        make_plan("lsh", asking("causal & documents", places))
 
 
 def test_its_numbers_are_the_size_of_a_bucket_and_the_rounds():

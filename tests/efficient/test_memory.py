@@ -11,14 +11,14 @@ from parity.near import assert_near
 
 from regard import config as C
 from regard.core.model import Transformer
-from regard.efficient.memory import memory
+from regard.models.segment_memory import build_segment_memory
 
 N = 23
 ENDLESS = [name for name in POSITIONS if not name.startswith(("learned", "onehot", "sinusoidal beside"))]
 
 
 def read(one, ids, pieces, length, real=None):
-    seen = memory(one, len(ids), length)
+    seen = build_segment_memory(one, len(ids), length)
     parts, begin = [], 0
     for size in pieces:
         piece = slice(begin, begin + size)
@@ -39,7 +39,7 @@ def test_a_memory_that_holds_everything_is_one_long_pass(name, pieces):
 @pytest.mark.spec("S199")
 @pytest.mark.parametrize("kernel", ["auto", "local", "tiled(4)", "topk(3)"])
 def test_a_memory_as_long_as_the_window_loses_nothing(kernel):
-    one, ids = decoder(kernel, "causal & window(5)", position=C.Rotary()).double(), ids_of(B, N)
+    one, ids = decoder(kernel, "causal & window(5)", position=C.RotaryPosition()).double(), ids_of(B, N)
 
     assert_near(read(one, ids, [6, 1, 9, 7], 5), one(ids), 1e-10)
     assert (read(one, ids, [6, 1, 9, 7], 3) - one(ids)).abs().max() > 1e-6
@@ -53,17 +53,17 @@ def test_a_state_needs_no_length(kernel):
 
 
 def test_padding_is_not_remembered():
-    one = model(mask="causal", position=C.Alibi()).double()
+    one = model(mask="causal", position=C.AlibiPosition()).double()
     ids, real, kept = padded(ids_of(B, 17), 3, 3)
 
     assert_near(read(one, ids, [5, 9, 9], N, real)[:, kept], one(ids, real=real)[:, kept], 1e-10)
 
 
 def test_the_new_segment_is_trained_and_what_is_remembered_is_not():
-    one = model(mask="causal", position=C.Rotary()).double()
+    one = model(mask="causal", position=C.RotaryPosition()).double()
     x = torch.randn(B, 10, one.c.trunk.dim, dtype=torch.float64, requires_grad=True)
     tokens = [tokens_at(x, 0, 6), tokens_at(x, 6, 10)]
-    seen = memory(one, B, 10)
+    seen = build_segment_memory(one, B, 10)
     one(tokens[0], cache=seen)
     (grad,) = torch.autograd.grad(one(tokens[1], cache=seen)[:, -1].sum(), x)
 
@@ -77,8 +77,8 @@ def tokens_at(x, begin, end):
 
 
 def test_its_size_never_changes_and_it_can_be_forgotten():
-    one, ids = model(mask="causal", position=C.Rotary()), ids_of(B, N)
-    seen = memory(one, B, 5)
+    one, ids = model(mask="causal", position=C.RotaryPosition()), ids_of(B, N)
+    seen = build_segment_memory(one, B, 5)
     shapes = [table.shape for table in seen.tables()]
     first = one(ids[:, :7], cache=seen)
     one(ids[:, 7:], cache=seen)
@@ -88,21 +88,23 @@ def test_its_size_never_changes_and_it_can_be_forgotten():
     assert_near(one(ids[:, :7], cache=seen), first, 0)
 
 
-@pytest.mark.parametrize("said, why", [({"position": C.Learned(length=31)}, "ends"), ({"mask": "everything"}, "ahead")])
+@pytest.mark.parametrize(
+    "said, why", [({"position": C.LearnedPosition(length=31)}, "ends"), ({"mask": "everything"}, "ahead")]
+)
 def test_what_cannot_be_remembered_is_refused(said, why):
     with pytest.raises(ValueError, match=why):
-        memory(model(**({"mask": "causal"} | said)), B, 5)
+        build_segment_memory(model(**({"mask": "causal"} | said)), B, 5)
 
 
 def test_rewinding_and_other_rows_are_refused():
-    one = model(mask="causal", position=C.Rotary())
-    seen = memory(one, B, 5)
+    one = model(mask="causal", position=C.RotaryPosition())
+    seen = build_segment_memory(one, B, 5)
     with pytest.raises(ValueError, match="rewind"):
-        seen.rewind(0)
+        seen.truncate(0)
     with pytest.raises(ValueError, match="rows"):
         one(ids_of(B + 1, 4), cache=seen)
     with pytest.raises(ValueError, match="length"):
-        memory(one, B, 0)
+        build_segment_memory(one, B, 0)
 
 
 # ---------------------------------------------------------------- what it is for
@@ -114,11 +116,11 @@ def copied(length, episodes=50):
     """The loss on texts that repeat after four windows, when they repeat, read a window at a time."""
     torch.manual_seed(0)
     c = C.Trunk(
-        dim=32, depth=1, mask="causal", position=C.Relative(radius=AGAIN, inside=False),
+        dim=32, depth=1, mask="causal", position=C.RelativeBias(radius=AGAIN, inside=False),
         attention=C.Attention(heads=1, maps=("q", "k")), mlp=C.MLP(hidden=64), dropout=C.NO_DROPOUT,
     )  # fmt: skip
-    one = Transformer(C.Transformer(embed=C.Embed(vocab=VOCAB), trunk=c, init="gpt2"))
-    optimizer, seen = torch.optim.AdamW(one.parameters(), lr=0.02), memory(one, ROWS, length)
+    one = Transformer(C.Transformer(embed=C.TextEmbedding(vocab=VOCAB), trunk=c, init="gpt2"))
+    optimizer, seen = torch.optim.AdamW(one.parameters(), lr=0.02), build_segment_memory(one, ROWS, length)
     for _ in range(episodes):
         losses, text = [], torch.randint(VOCAB, (ROWS, AGAIN)).repeat(1, 3)
         for begin in range(0, 2 * AGAIN, WINDOW):

@@ -26,15 +26,15 @@ from efficient.made import decoder, layer, through
 from parity.near import GRADIENT, assert_near
 
 from regard import config as C
-from regard.core.kernels import How, plan
+from regard.attention.additive import hard_lookup
+from regard.attention.linformer import LengthProjection
+from regard.core.kernels import AttentionArgs, make_plan
 from regard.core.masks import mask
-from regard.core.tokens import line
-from regard.efficient.linformer import Mix
-from regard.efficient.lookup import hard_lookup
+from regard.core.tokens import sequence_tokens
 
 
 def row(count, batch=B):
-    return line(torch.empty(batch, count, 0))
+    return sequence_tokens(torch.empty(batch, count, 0))
 
 
 def assert_same(ours, theirs, weights, within=1e-5):
@@ -47,7 +47,7 @@ def assert_same(ours, theirs, weights, within=1e-5):
 
 
 def identity(count):
-    own = Mix(count, count)
+    own = LengthProjection(count, count)
     with torch.no_grad():
         own.k.copy_(torch.eye(count))
         own.v.copy_(torch.eye(count))
@@ -65,7 +65,7 @@ def test_linformer_that_mixes_nothing_is_attention():
 @pytest.mark.spec("S065", "S117")
 def test_linformer_is_attention_to_mixed_keys():
     q, k, v = heads_of(K, K, heads=6, groups=2)
-    own, ask = Mix(3, K), asking("everything", row(K))
+    own, ask = LengthProjection(3, K), asking("everything", row(K))
     mixed = own.k @ k, own.v @ v
 
     expected = attend("reference", q, *mixed, asking("everything", row(K), row(3)))
@@ -76,7 +76,7 @@ def test_linformer_never_feels_padding():
     real = torch.arange(K) < torch.tensor([[4], [0]])
     ask = asking("padding", padded_tokens(torch.empty(B, K, 0), real))
     q, k, v = heads_of(K, K)
-    own = Mix(3, K)
+    own = LengthProjection(3, K)
     out = through("linformer", q, k, v, ask, own)
     loud = [x.masked_fill(~real[:, None, :, None], 1e9) for x in (k, v)]
 
@@ -87,7 +87,7 @@ def test_linformer_never_feels_padding():
 @pytest.mark.spec("S065", "S117")
 def test_the_weights_of_linformer_grow_with_the_length_times_what_is_left():
     assert sum(weight.numel() for weight in layer("linformer(5, 31)").own.parameters()) == 2 * 5 * 31
-    learned = layer("linformer(5)", position=C.Learned(length=17))
+    learned = layer("linformer(5)", position=C.LearnedPosition(length=17))
     assert learned.own.k.shape == (5, 17)
 
 
@@ -102,7 +102,7 @@ def test_the_weights_of_linformer_grow_with_the_length_times_what_is_left():
 )
 def test_what_linformer_cannot_do_is_refused(ask, why):
     with pytest.raises(ValueError, match=why):
-        plan("linformer", ask)
+        make_plan("linformer", ask)
 
 
 def test_linformer_needs_its_length_and_keeps_to_it():
@@ -145,12 +145,12 @@ def test_one_key_kept_is_the_hard_lookup():
 @pytest.mark.parametrize("text", ["everything", "causal & padding"])
 def test_the_best_keys_share_the_query_and_the_others_get_nothing(text, bias):
     places = scattered_pair()
-    places = [type(each)(order=each.order, real=each.real) for each in places]
+    places = [type(each)(order=each.order, is_real=each.is_real) for each in places]
     ask, (q, k, v) = asking(text, *places), heads_of(Q, K)
     made = None if bias is None else biased(BIASES[bias], H).prepare(*places).bias_for(q, 0.3)
     scores = 0.3 * q @ k.mT
     if made is not None:
-        scores = scores + plan("reference", replace(ask, bias=True, mask=mask("everything"))).table(q, made)
+        scores = scores + make_plan("reference", replace(ask, bias=True, mask=mask("everything"))).table(q, made)
     scores = scores.masked_fill(~ask.mask.table(*places)[:, None], float("-inf"))
     best = scores.topk(3)
     weights = torch.zeros_like(scores).scatter(-1, best.indices, best.values.softmax(-1)).nan_to_num()
@@ -161,7 +161,7 @@ def test_the_best_keys_share_the_query_and_the_others_get_nothing(text, bias):
 @pytest.mark.spec("S014")
 def test_gradients_of_the_best_are_finite_even_for_who_sees_nobody():
     q, k = scattered_pair()
-    k.real[0] = False
+    k.is_real[0] = False
     heads = heads_of(Q, K)
     out = attend("topk(2)", *heads, asking("padding", q, k))
 
@@ -178,7 +178,7 @@ def test_a_few_queries_at_a_time_are_the_same_as_all_at_once(kernel, monkeypatch
     q, k, v = (x[..., :4].detach().requires_grad_() for x in (q, k, v))
     ask, weights = asking(q=row(Q), k=row(K)), [q, k, v, *([] if layered.own is None else layered.own.parameters())]
     whole = through(kernel, q, k, v, ask, layered.own)
-    monkeypatch.setattr("regard.efficient.rows.ROOM", 2 * B * H * K * 5)
+    monkeypatch.setattr("regard.attention.pairwise.ROOM", 2 * B * H * K * 5)
 
     assert_same(through(kernel, q, k, v, ask, layered.own), whole, weights)
 
@@ -243,7 +243,7 @@ def test_tiles_keep_what_grows_with_the_length_alone():
     def kept(count):
         sizes, heads = [], [torch.randn(1, 2, count, 8, requires_grad=True) for _ in range(3)]
         with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
-            plan("tiled(32)", asking("causal", row(count, 1))).run(*heads, How(0.3))
+            make_plan("tiled(32)", asking("causal", row(count, 1))).run(*heads, AttentionArgs(0.3))
         return sum(sizes)
 
     assert kept(512) == 2 * kept(256)
@@ -252,4 +252,4 @@ def test_tiles_keep_what_grows_with_the_length_alone():
 
 def test_tiles_refuse_dropout():
     with pytest.raises(ValueError, match="dropout"):
-        plan("tiled", asking("causal", dropout=True))
+        make_plan("tiled", asking("causal", dropout=True))

@@ -10,7 +10,7 @@ import regard
 from regard import measure
 from regard.core.layers import Block
 from regard.core.model import Trunk
-from regard.efficient.recompute import Recomputed, recompute
+from regard.models.checkpointing import CheckpointedBlock, set_checkpointing
 
 B, N, S, V, D = 3, 17, 11, 23, 24
 LONG = 97  # tokens: enough for activations to outweigh all else
@@ -59,7 +59,7 @@ def assert_same(ours, theirs):
 def twins(model):
     """A model, and one like it that recomputes."""
     other = copy.deepcopy(model)
-    recompute(other)
+    set_checkpointing(other)
     return model, other
 
 
@@ -84,7 +84,7 @@ def test_stages_recompute_in_every_trunk():
     image = torch.randn(1, 3, 224, 224)
     trunks = [part for part in forgetful.modules() if isinstance(part, Trunk)]
 
-    assert len(trunks) > 1 and all(isinstance(block, Recomputed) for trunk in trunks for block in trunk.blocks)
+    assert len(trunks) > 1 and all(isinstance(block, CheckpointedBlock) for trunk in trunks for block in trunk.blocks)
     grads = []
     for model in (plain, forgetful):
         torch.manual_seed(7)
@@ -96,7 +96,7 @@ def test_stages_recompute_in_every_trunk():
 def test_parts_that_are_frozen_change_nothing():
     plain, forgetful = made("gpt2"), made("gpt2")
     forgetful.load_state_dict(plain.state_dict())
-    recompute(forgetful)
+    set_checkpointing(forgetful)
     for model in (plain, forgetful):
         model.embed.requires_grad_(False)
         model.trunk.positions.requires_grad_(False)  # nothing that comes into the first block asks for a gradient
@@ -146,7 +146,7 @@ def test_twelve_layers_hold_forty_percent_less():
 
 def test_measure_knows_what_is_held():
     plain, forgetful = twins(made("gpt2", depth=12, position={"length": LONG}))
-    known = measure.held(plain.c, B, LONG)
+    known = measure.activation_memory(plain.c, B, LONG)
 
     assert saved(plain) == pytest.approx(known.kept, rel=0.01)
     assert peak(forgetful) == pytest.approx(known.checkpointed, rel=0.2)  # and what backward makes on the way
@@ -158,23 +158,25 @@ def test_measure_knows_what_is_held():
 def test_it_comes_and_goes_and_the_weights_keep_their_names():
     model = made("gpt2")
     before = list(model.state_dict())
-    recompute(model)
-    assert [type(block) for block in model.trunk.blocks] == [Recomputed] * 3 and list(model.state_dict()) == before
-    recompute(model)  # twice is once
-    recompute(model, on=False)
+    set_checkpointing(model)
+    assert [type(block) for block in model.trunk.blocks] == [CheckpointedBlock] * 3 and list(
+        model.state_dict()
+    ) == before
+    set_checkpointing(model)  # twice is once
+    set_checkpointing(model, on=False)
 
     assert [type(block) for block in model.trunk.blocks] == [Block] * 3
 
 
 def test_a_copy_recomputes_with_its_own_weights():
     model = made("gpt2", dropout=0.0)
-    recompute(model)
+    set_checkpointing(model)
     other = copy.deepcopy(model)
     with torch.no_grad():
         for weight in other.parameters():
             weight.mul_(1.5)
     mine, theirs = gradients(model), gradients(other)
-    recompute(other, on=False)
+    set_checkpointing(other, on=False)
 
     assert_same(gradients(other), theirs)
     assert not torch.equal(mine["embed.tokens.weight"], theirs["embed.tokens.weight"])
@@ -186,7 +188,7 @@ def test_what_is_watched_is_seen_once_and_is_the_same():
     for model in (plain, forgetful):
         with regard.looking(model, "trunk.1.attn.pattern", "trunk.2.mlp.out") as seen:
             loss_of(model).backward()
-        records.append([seen.every(name) for name in seen])
+        records.append([seen.all_calls(name) for name in seen])
 
     assert [len(calls) for calls in records[1]] == [1, 1]
     assert all(torch.equal(a[0], b[0]) for a, b in zip(*records, strict=True))
@@ -216,7 +218,7 @@ def test_a_cache_is_written_once_even_while_training():
 def test_nothing_is_computed_twice_in_evaluation(monkeypatch):
     _, forgetful = twins(made("gpt2"))
     calls = []
-    monkeypatch.setattr("regard.efficient.recompute.checkpoint", lambda *given, **how: calls.append(given) or given[1])
+    monkeypatch.setattr("regard.models.checkpointing.checkpoint", lambda *given, **how: calls.append(given) or given[1])
     loss_of(forgetful.eval())
     with torch.no_grad():
         loss_of(forgetful.train())

@@ -7,7 +7,7 @@ from parity.near import assert_near
 
 import regard
 from regard import config as C
-from regard.efficient.reversible import Reversible
+from regard.models.reversible import ReversibleTrunk
 
 N = 9
 DROPS = C.Dropout(embed=0.1, attention=0.2, mlp=0.3, sublayer=0.2)
@@ -140,19 +140,22 @@ def test_watching_changes_nothing_and_edits_move_both_streams():
 def test_the_formula_of_a_block():
     one = reversible(depth=1)
     block, x = one.trunk.blocks[0], torch.randn(B, N, one.c.trunk.dim)
-    tokens = regard.line(x)
+    tokens = regard.sequence_tokens(x)
     first = x + block.attn(block.attn_norm(x), scope_of(one, tokens))
     second = x + block.mlp(block.mlp_norm(first), scope_of(one, tokens))
 
-    assert isinstance(one.trunk, Reversible)
+    assert isinstance(one.trunk, ReversibleTrunk)
     assert_near(one.trunk(tokens).x, one.trunk.final_norm((first + second) / 2), 1e-5)
 
 
 def scope_of(one, tokens):
     from regard.core.layers import Scope
-    from regard.core.positions import Place
+    from regard.core.positions import PreparedPosition
 
-    return Scope(plan=one.trunk.plan(tokens.x, one.trunk.masks[0], tokens, tokens, Place()), place=Place())
+    return Scope(
+        plan=one.trunk.runner.plan(one.trunk, tokens.x, one.trunk.masks[0], tokens, tokens, PreparedPosition()),
+        position=PreparedPosition(),
+    )
 
 
 def test_post_norm_is_refused():

@@ -26,10 +26,12 @@ def test_the_seven_steps_give_the_checked_numbers(example):
 def test_on_paper_the_numbers_are_the_slides_own(example):
     steps = example.on_paper(example.ANIMAL)
 
-    for numbers, slide in [(steps.powers, [1.16, 1.62, 1.05, 1.00, 1.16, 1.11]),
-                           (steps.total, 7.10),
-                           (steps.weights, [0.16, 0.23, 0.15, 0.14, 0.16, 0.16]),
-                           (steps.output, [0.223, 0.135, 0.237, 0.574])]:
+    for numbers, slide in [
+        (steps.powers, [1.16, 1.62, 1.05, 1.00, 1.16, 1.11]),
+        (steps.total, 7.10),
+        (steps.weights, [0.16, 0.23, 0.15, 0.14, 0.16, 0.16]),
+        (steps.output, [0.223, 0.135, 0.237, 0.574]),
+    ]:
         assert_close(numbers, torch.tensor(slide, dtype=torch.float64))
 
 
@@ -76,8 +78,16 @@ def test_attention_can_be_given_the_alignment_that_looks_at_cat(example):
 def test_the_script_prints_each_step_and_names_each_erratum(printed):
     text = printed()
 
-    for found in ["0.2277", "0.2213    0.1333    0.2334    0.5756", "0.2310", "0.505 0.083 0.038 0.374",
-                  "E13", "S169, rounding", "S169, wording", "S171"]:
+    for found in [
+        "0.2277",
+        "0.2213    0.1333    0.2334    0.5756",
+        "0.2310",
+        "0.505 0.083 0.038 0.374",
+        "E13",
+        "S169, rounding",
+        "S169, wording",
+        "S171",
+    ]:
         assert found in text
     assert [line[0] for line in text.splitlines() if line[1:3] == ". "][:7] == list("1234567")
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.core.kernels import Ask, How, plan
-from regard.core.masks import EVERYTHING
-from regard.core.tokens import line
-from regard.efficient.lookup import additive_score, hard_lookup, soft_lookup
+from regard.attention.additive import additive_score, hard_lookup, soft_lookup
+from regard.core.kernels import AttentionArgs, AttentionSpec, make_plan
+from regard.core.masks import FULL
+from regard.core.tokens import sequence_tokens
 
 B, Q, K, D, E = 2, 5, 7, 3, 4
 
@@ -18,11 +18,13 @@ def dictionary(queries=Q):
 
 def test_a_soft_lookup_is_what_the_reference_kernel_does():
     q, k, v = dictionary()
-    ask = Ask(mask=EVERYTHING, q=line(q[None]), k=line(k[None]))
+    ask = AttentionSpec(mask=FULL, q=sequence_tokens(q[None]), k=sequence_tokens(k[None]))
 
     soft, _ = soft_lookup(q, k, v, temperature=D**0.5)
 
-    assert_close(soft, plan("reference", ask).run(*(x[None, None] for x in (q, k, v)), How(D**-0.5))[0, 0])
+    assert_close(
+        soft, make_plan("reference", ask).run(*(x[None, None] for x in (q, k, v)), AttentionArgs(D**-0.5))[0, 0]
+    )
 
 
 def test_the_weights_of_a_soft_lookup_are_shares():
@@ -47,7 +49,7 @@ def test_soft_differs_from_hard_by_no_more_than_the_bound(example, temperature):
 
     rows = [example.cool(query, k, v, [temperature])[0] for query in q]
 
-    rounding = 4 * torch.finfo(v.dtype).eps * v.abs().max()      # the bound falls below what float64 can tell apart
+    rounding = 4 * torch.finfo(v.dtype).eps * v.abs().max()  # the bound falls below what float64 can tell apart
     assert all(row.difference <= row.bound + rounding for row in rows)
 
 

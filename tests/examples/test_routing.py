@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.config import MASKS
-from regard.core.kernels import Ask, How, plan
+from regard.config.masks import MASKS
+from regard.core.kernels import AttentionArgs, AttentionSpec, make_plan
 from regard.core.masks import CAUSAL, mask
 
 
@@ -33,7 +33,7 @@ def test_the_causal_mask_shares_out_anew_what_the_future_had(example):
 
 @pytest.mark.spec("S020")
 def test_the_causal_picture_of_four_tokens_is_the_slides():
-    forbidden = torch.ones(4, 4).triu(diagonal=1)       # the slide marks what may not be seen; we mark what may
+    forbidden = torch.ones(4, 4).triu(diagonal=1)  # the slide marks what may not be seen; we mark what may
     slide = "\n".join(" ".join("·" if cell else "■" for cell in row) for row in forbidden.tolist())
 
     assert CAUSAL.picture(4) == slide == "■ · · ·\n■ ■ · ·\n■ ■ ■ ·\n■ ■ ■ ■"
@@ -47,20 +47,23 @@ def test_the_gallery_shows_every_mask_there_is(example):
 
 
 @pytest.mark.spec("S027")
-@pytest.mark.parametrize("text, law", [
-    ("window(2)", lambda q, k: abs(q - k) <= 2),
-    ("strided(3)", lambda q, k: (q - k) % 3 == 0),
-    ("dilated(2, 2)", lambda q, k: abs(q - k) in (0, 2, 4)),
-    ("blocks(4)", lambda q, k: q // 4 == k // 4),
-    ("landmarks(2)", lambda q, k: q < 2 or k < 2),
-    ("prefix(4)", lambda q, k: k < 4 or k <= q),
-    ("padding", lambda q, k: k < 9),
-    ("documents", lambda q, k: (q < 5) == (k < 5)),
-    ("edges", lambda q, k: (q - k) % 12 in (0, 1, 11)),
-    ("cells(2)", lambda q, k: (q // 8, q % 4 // 2) == (k // 8, k % 4 // 2)),
-    ("causal & (landmarks(1) | window(2))", lambda q, k: k <= q and (k < 1 or q - k <= 2)),
-    ("causal & (window(1) | strided(4))", lambda q, k: k <= q and (q - k <= 1 or (q - k) % 4 == 0)),
-])
+@pytest.mark.parametrize(
+    "text, law",
+    [
+        ("window(2)", lambda q, k: abs(q - k) <= 2),
+        ("strided(3)", lambda q, k: (q - k) % 3 == 0),
+        ("dilated(2, 2)", lambda q, k: abs(q - k) in (0, 2, 4)),
+        ("blocks(4)", lambda q, k: q // 4 == k // 4),
+        ("landmarks(2)", lambda q, k: q < 2 or k < 2),
+        ("prefix(4)", lambda q, k: k < 4 or k <= q),
+        ("padding", lambda q, k: k < 9),
+        ("documents", lambda q, k: (q < 5) == (k < 5)),
+        ("edges", lambda q, k: (q - k) % 12 in (0, 1, 11)),
+        ("cells(2)", lambda q, k: (q // 8, q % 4 // 2) == (k // 8, k % 4 // 2)),
+        ("causal & (landmarks(1) | window(2))", lambda q, k: k <= q and (k < 1 or q - k <= 2)),
+        ("causal & (window(1) | strided(4))", lambda q, k: k <= q and (q - k <= 1 or (q - k) % 4 == 0)),
+    ],
+)
 def test_each_picture_is_what_its_name_says(example, text, law):
     picture = example.gallery((text,))[text].splitlines()
 
@@ -70,14 +73,17 @@ def test_each_picture_is_what_its_name_says(example, text, law):
 
 
 @pytest.mark.spec("S027")
-@pytest.mark.parametrize("text, layers, same", [
-    ("window(2)", 3, "window(6)"),
-    ("causal & window(2)", 3, "causal & window(6)"),
-    ("strided(3)", 4, "strided(3)"),
-    ("blocks(4)", 4, "blocks(4)"),
-    ("landmarks(1)", 2, "everything"),
-    ("dilated(2, 2)", 2, "dilated(4, 2)"),
-])
+@pytest.mark.parametrize(
+    "text, layers, same",
+    [
+        ("window(2)", 3, "window(6)"),
+        ("causal & window(2)", 3, "causal & window(6)"),
+        ("strided(3)", 4, "strided(3)"),
+        ("blocks(4)", 4, "blocks(4)"),
+        ("landmarks(1)", 2, "everything"),
+        ("dilated(2, 2)", 2, "dilated(4, 2)"),
+    ],
+)
 def test_layers_reach_the_set_that_is_predicted(example, text, layers, same):
     assert example.reach(text, layers).equal(example.reach(same, 1))
 
@@ -87,11 +93,11 @@ def test_layers_reach_the_set_that_is_predicted(example, text, layers, same):
 @pytest.mark.parametrize("text", ["window(2)", "landmarks(2)", "causal & (window(1) | strided(4))", "edges"])
 def test_gradients_come_from_the_predicted_set_and_from_nowhere_else(example, text, layers):
     places = example.tokens(text)
-    attend = plan("reference", Ask(mask=mask(text), q=places, k=places))
+    attend = make_plan("reference", AttentionSpec(mask=mask(text), q=places, k=places))
 
     def network(x):
         for _ in range(layers):
-            x = x + attend.run(*[x[None, None]] * 3, How(1.0))[0, 0]
+            x = x + attend.run(*[x[None, None]] * 3, AttentionArgs(1.0))[0, 0]
         return x.sum(-1)
 
     came = torch.autograd.functional.jacobian(network, torch.randn(12, 3, dtype=torch.float64)).abs().sum(-1) > 0

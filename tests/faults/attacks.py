@@ -79,8 +79,11 @@ def bodies() -> Iterator[Attack]:
     yield post("A1 many names", complete, names(b"{", b"1", b"}"))
     yield post("A1 many names, one twice", complete, names(b"{", b"1", b',"7":1}'))
     yield post("A1 many names inside", complete, names(ask + b'"a","logit_bias":{', b"1", b"}}"))
-    yield post("A1 many names of a schema", complete, names(
-        ask + b'"a","response_format":{"type":"json_schema","json_schema":{"schema":{', b"1", b"}}}}"))
+    yield post(
+        "A1 many names of a schema",
+        complete,
+        names(ask + b'"a","response_format":{"type":"json_schema","json_schema":{"schema":{', b"1", b"}}}}"),
+    )
     yield post("A2 tables for prompts", complete, repeated(ask + b"[", b"{}", b"]}", 48_000))
     yield post("A2 more tables for prompts", complete, repeated(ask + b"[", b"{}", b"]}"))
     yield post("A2 lists for prompts", complete, repeated(ask + b"[", b"[]", b"]}"))
@@ -151,8 +154,11 @@ def work(room: int) -> Iterator[Attack]:
                for place in range(1500)]  # fmt: skip
     yield post("A9 a schema of many kinds", complete, formed({"anyOf": several}))
     for top in (0, 1, 20):
-        yield post(f"A9 prompts read aloud, and {top} others", complete, {
-            "model": WRITER, "prompt": [long] * 72, "max_tokens": 0, "echo": True, "logprobs": top})
+        yield post(
+            f"A9 prompts read aloud, and {top} others",
+            complete,
+            {"model": WRITER, "prompt": [long] * 72, "max_tokens": 0, "echo": True, "logprobs": top},
+        )
     yield post("A9 prompts read aloud to nobody", complete, {
         "model": WRITER, "prompt": [long] * 40, "max_tokens": 1, "echo": True, "logprobs": 1, "stream": True},
         leaves=0.2)  # fmt: skip
@@ -160,8 +166,11 @@ def work(room: int) -> Iterator[Attack]:
     yield post("A9 a long text", "/tokenize", {"model": WRITER, "text": "a" * 260_000})
     yield post("A9 a text that is too long", "/tokenize", {"model": WRITER, "text": "a" * 1_000_000})
     yield post("A9 a long prompt", complete, {"model": TALKER, "prompt": "a" * 260_000, "max_tokens": 1})
-    yield post("A9 a long chat", "/v1/chat/completions", {
-        "model": TALKER, "messages": [{"role": "user", "content": "the cat " * 60}] * 2000, "max_tokens": 1})
+    yield post(
+        "A9 a long chat",
+        "/v1/chat/completions",
+        {"model": TALKER, "messages": [{"role": "user", "content": "the cat " * 60}] * 2000, "max_tokens": 1},
+    )
     yield post("A9 as many ids as may be", "/detokenize", {"model": TALKER, "ids": [5] * (1 << 14)})
     yield post("A3 vectors", "/v1/embeddings", {"model": READER, "input": ["the cat sat " * 9] * 128})
     yield post("A3 vectors of the writer", "/v1/embeddings", {"model": WRITER, "input": [long] * 128})

@@ -26,8 +26,25 @@ def header(chance: random.Random, shape: tuple | None = None) -> bytes:
     if shape is None and chance.random() < 0.4:
         return saved([3] * chance.choice((1, 1, 100)))
     shape = sides if shape is None else shape
-    said = repr(shape) if chance.random() < 0.9 else chance.choice(
-        ("(-1,)", "(1.5,)", "(True,)", "[3]", "3", "(" * 500, "(3,)*9", "(1e3,)", "((3,),)", "None", "'" + "9" * 9000))
+    said = (
+        repr(shape)
+        if chance.random() < 0.9
+        else chance.choice(
+            (
+                "(-1,)",
+                "(1.5,)",
+                "(True,)",
+                "[3]",
+                "3",
+                "(" * 500,
+                "(3,)*9",
+                "(1e3,)",
+                "((3,),)",
+                "None",
+                "'" + "9" * 9000,
+            )
+        )
+    )
     kind = chance.choice(("<f4", "<f8", "<i8", "|u1", "|b1", "<i2", "|O", "<U9", ">f4", "<c8", "[('a', '<f4')]"))
     told = f"{{'descr': {kind!r}, 'fortran_order': {chance.random() < 0.3}, 'shape': {said}, }}\n".encode("latin1")
     length = len(told) if chance.random() < 0.95 else chance.choice((0, 5, 65_535))
@@ -340,5 +357,9 @@ def shape_of(chance: random.Random, name: str) -> bytes:
         shape = tuple(min(chance.choice(SIDES), 2**64 - 1) for _ in range(chance.choice((0, 1, 2, 4, 9))))
     kind = 0 if chance.random() < 0.95 else chance.choice((1, 2, 8, 16, 30, 99))
     place = chance.randrange(30) * 512 if chance.random() < 0.95 else chance.choice(COUNTS)
-    return text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape) + struct.pack(
-        "<IQ", kind, place)
+    return (
+        text(name)
+        + struct.pack("<I", len(shape))
+        + struct.pack(f"<{len(shape)}Q", *shape)
+        + struct.pack("<IQ", kind, place)
+    )

@@ -23,6 +23,7 @@ MAKE = {
     "parquet": big_files.parquet, "gguf": big_files.gguf,
 }  # fmt: skip
 ROWS = 2000  # records that are taken of a file
+ROOM = 4 << 30  # bytes of address space: a file that wants more ends this process, and not the machine
 
 
 def main(kind: str, place: Path, first: int, last: int) -> None:
@@ -32,12 +33,21 @@ def main(kind: str, place: Path, first: int, last: int) -> None:
     warnings.simplefilter("ignore")
     place.mkdir(parents=True, exist_ok=True)
     open_file(kind, MAKE[kind](random.Random("warm"), place))  # what is imported once is not the file's doing
+    limit_memory()
     for number in range(first, last):
         given = MAKE[kind](random.Random(f"{kind} {number}"), place)
         start = time.process_time()
         what, told = open_file(kind, given)
         print(json.dumps({"number": number, "what": what, "told": told, "seconds": time.process_time() - start,
                           "memory": most_memory()}), flush=True)  # fmt: skip
+
+
+def limit_memory() -> None:
+    """From here on this process may take so much more, and no more (Linux)."""
+    with suppress(OSError):
+        pages = int(Path("/proc/self/statm").read_text(encoding="utf8").split()[0])
+        most = pages * resource.getpagesize() + ROOM
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def most_memory() -> int:
@@ -51,7 +61,7 @@ def most_memory() -> int:
 
 def open_file(kind: str, given: str) -> tuple[str, str]:
     """What came of it: "opened", "refused", or a fault, with what was said."""
-    from regard.config import ConfigError, DataError
+    from regard.config.errors import ConfigError, DataError
 
     try:
         OPEN[kind](given)
@@ -65,35 +75,35 @@ def open_file(kind: str, given: str) -> tuple[str, str]:
 
 
 def render(template: str) -> None:
-    from regard.text.chat import Chat
+    from regard.text.chat_template import ChatTemplate
 
-    Chat(template).render([{"role": "user", "content": "Hi, who are you?"}])
+    ChatTemplate(template).render([{"role": "user", "content": "Hi, who are you?"}])
 
 
 def encode(path: str) -> None:
     """What everybody does with a tokenizer: a text to ids, with all around it, and back."""
-    from regard.text import Tokenizer
+    from regard.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(path)
     for text in ("", "Unhappy dogs, 12 of them: é日🙂 don't.\n", "a b" * 500):
         tokenizer.decode(tokenizer.encode(text))
-        tokenizer.frame(text, "dogs", longest=64)
+        tokenizer.encode_with_specials(text, "dogs", longest=64)
 
 
 def records(path: str) -> None:
-    from regard.data.records import Tally
-    from regard.data.sources import tables
+    from regard.data.records import BadRecordPolicy
+    from regard.data.sources import find_records
 
-    for table in tables([path]):
-        for _, _ in zip(range(ROWS), table.records(Tally()), strict=False):
+    for table in find_records([path]):
+        for _, _ in zip(range(ROWS), table.records(BadRecordPolicy()), strict=False):
             pass
 
 
 def model(path: str) -> None:
-    from regard.hub import gguf
+    from regard.hub import gguf_model
 
-    gguf.read(Path(path))
-    gguf.words(Path(path))
+    gguf_model.read_gguf(Path(path))
+    gguf_model.gguf_tokenizer(Path(path))
 
 
 OPEN = {"templates": render, "tokenizers": encode, "arrays": records, "parquet": records, "gguf": model}

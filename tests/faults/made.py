@@ -11,7 +11,8 @@ from pathlib import Path
 
 from train.made import RECIPE, TEXT, lines
 
-from regard.hub import folder as hub
+from regard.files import manifest
+from regard.hub import locate
 
 FULL = os.environ.get("REGARD_FAULTS") == "full"
 HERE = Path(__file__).parent
@@ -116,7 +117,7 @@ class Desk:
         assert files(run) == files(self.straight), (run, why)
         for name in ("log.jsonl", "samples.jsonl"):
             assert lines(run / name) == lines(self.straight / name), (run, name, why)
-        ours, theirs = hub.steps(run)[-1], hub.steps(self.straight)[-1]
+        ours, theirs = locate.list_checkpoints(run)[-1], locate.list_checkpoints(self.straight)[-1]
         assert ours.name == theirs.name, (run, why)
         for name in TENSORS:
             assert (ours / name).read_bytes() == (theirs / name).read_bytes(), (ours / name, why)
@@ -129,4 +130,4 @@ def files(run: Path) -> list[str]:
 
 def damaged(run: Path) -> list[str]:
     """What is wrong with the checkpoints of a run that stand under their own names."""
-    return [wrong for step in hub.steps(run) if (wrong := hub.verify(step))]
+    return [wrong for step in locate.list_checkpoints(run) if (wrong := manifest.verify_manifest(step))]

@@ -18,6 +18,8 @@ import traceback
 import warnings
 from pathlib import Path
 
+from faults.expanding import limit_memory
+
 NUMBERS = (0, 1, -1, 2, 3, 7, 255, 256, 2**15, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63, 2**64, 10**30, 10**9,
            1e400, -1e308, 1e-320, 0.5, float("nan"))  # fmt: skip
 WORDS = ("", "x", "None", "../../etc/passwd", "F32", "float16", "auto", "bert", "relu", "\x00", "\ud800", "é" * 99,
@@ -31,6 +33,7 @@ def main(kind: str, place: Path, first: int, last: int) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     folders = sorted(path for path in (place / kind).iterdir() if path.is_dir())
+    limit_memory()
     for number in range(first, last):
         chance = random.Random(f"{kind} {number}")
         source = chance.choice(folders)
@@ -48,7 +51,7 @@ def main(kind: str, place: Path, first: int, last: int) -> None:
 
 def opened(kind: str, folder: Path) -> tuple[str, str]:
     """What came of it: "opened", "refused", or a fault, with what was said."""
-    from regard.config import ConfigError, DataError
+    from regard.config.errors import ConfigError, DataError
 
     try:
         read(folder) if kind in ("tokenizers", "pieces") else load(folder)
@@ -69,12 +72,12 @@ def load(folder: Path) -> None:
 
 def read(folder: Path) -> None:
     """What everybody does with a tokenizer: a text to ids, with all around it, and back."""
-    from regard.text import Tokenizer
+    from regard.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(folder)
     for text in ("", "Unhappy dogs, 12 of them: é日🙂 don't.\n", "a" * 300):
         tokenizer.decode(tokenizer.encode(text))
-        tokenizer.frame(text, "dogs", longest=64)
+        tokenizer.encode_with_specials(text, "dogs", longest=64)
 
 
 # ---------------------------------------------------------------- how files are changed

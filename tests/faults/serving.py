@@ -1,6 +1,6 @@
 """`regard serve` in a process of its own, with a model of a million weights, and what it says to one alone.
 
-    client ──► regard serve ──► text          the same words: an engine here, with one request
+client ──► regard serve ──► text          the same words: an engine here, with one request
 """
 
 import json
@@ -19,10 +19,11 @@ import torch
 from faults.made import HERE
 
 from regard import config, text, zoo
-from regard.generate.engine import Engine, Ticket
-from regard.generate.many import Answers, Piece
-from regard.generate.model import build
-from regard.generate.opening import load
+from regard.engine.engine import Engine
+from regard.engine.request_queue import RequestTicket
+from regard.engine.text_engine import CompletionChunk, TextEngine
+from regard.inference.load import load_model
+from regard.inference.model import build_model
 
 ON_LINUX = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="memory and load are read as Linux tells them")
 LETTERS = "abcdefghijklmnopqrstuvwxyz ,.;!?'-\nABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -48,8 +49,8 @@ def scribe(place: Path) -> Path:
     """A million random weights that go on from letters."""
     torch.manual_seed(11)
     sizes = dict(dim=128, depth=5, heads=4, vocab=len(LETTERS), position={"length": ROOM})
-    model = build(zoo.preset("gpt2", **sizes)).eval()
-    model.tokenizer, model.context = text.train(config.Characters(fallback=False), [LETTERS]), ROOM
+    model = build_model(zoo.preset("gpt2", **sizes)).eval()
+    model.tokenizer, model.context = text.train_tokenizer(config.CharTokenizer(fallback=False), [LETTERS]), ROOM
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3)  # or else it says the same letter for ever
@@ -61,27 +62,27 @@ class Alone:
     """What is said to one who is alone: an engine of the same shape, in this process, with one request at a time."""
 
     def __init__(self, folder: Path, slots: int) -> None:
-        model = load(folder, device="cpu")
-        self.answers = Answers(Engine(model, slots=slots), model)
+        model = load_model(folder, device="cpu")
+        self.answers = TextEngine(Engine(model, slots=slots), model)
         self.told = cache(self.find)
 
     def __call__(self, asked: dict) -> str:
         return self.told(json.dumps(asked))
 
     def find(self, asked: str) -> str:
-        pieces: list[Piece] = []
+        pieces: list[CompletionChunk] = []
         self.answers.finish(self.ask(json.loads(asked), pieces.append))
         assert pieces[-1].reason in ("length", "stop", "end"), pieces[-1]
         return "".join(piece.text for piece in pieces)
 
-    def ask(self, asked: dict, hear: Callable[[Piece], None]) -> Ticket:
+    def ask(self, asked: dict, hear: Callable[[CompletionChunk], None]) -> RequestTicket:
         """A request, in the words of the library."""
         settings = {NAMES.get(name, name): value for name, value in asked.items() if name != "model"}
         if "bias" in settings:
             settings["bias"] = {int(id): number for id, number in settings["bias"].items()}
         if "stop" in settings:
             settings["stop"] = tuple(settings["stop"])
-        return self.answers.ask(settings.pop("prompt"), hear, **settings)
+        return self.answers.submit(settings.pop("prompt"), hear, **settings)
 
 
 class Served:

@@ -7,11 +7,12 @@ from importlib import import_module
 import pytest
 from faults.made import count
 
-from regard.hub import folder as hub
-from regard.train.display import Counting
-from regard.train.parallel.ranks import ALONE
+from regard.files import manifest
+from regard.hub import locate
+from regard.training.parallel.ranks import SINGLE_PROCESS
+from regard.training.progress import DataProgress
 
-restored = import_module("regard.train.fit").restored
+restored = import_module("regard.training.api").restore_run
 
 
 @pytest.fixture
@@ -48,28 +49,28 @@ HARMS = (flipped, flipped, replaced, truncated)
 
 @pytest.mark.slow
 def test_every_damaged_byte_is_found_and_the_checkpoint_before_is_used(run, figures):
-    chance, (before, newest), wanted = random.Random(2), hub.steps(run), count(2000, 60)
+    chance, (before, newest), wanted = random.Random(2), locate.list_checkpoints(run), count(2000, 60)
     for number in range(wanted):
         path = chance.choice(files(newest))
         data, harm = path.read_bytes(), chance.choice(HARMS)
         path.write_bytes(harm(data, chance))
         try:
             with pytest.warns(UserWarning, match=f"{newest.name}.*; {before.name} is used in its place"):
-                found = hub.newest(run)
+                found = locate.newest_checkpoint(run)
             assert found == before, (number, path, harm)
             if number % 20 == 0:
-                made, *_ = restored(run, found, [], Counting(quiet=True), ALONE)
+                made, *_ = restored(run, found, [], DataProgress(quiet=True), SINGLE_PROCESS)
                 assert made.step == 9
         finally:
             path.write_bytes(data)
 
-    assert hub.newest(run) == newest
+    assert locate.newest_checkpoint(run) == newest
     figures(damaged=wanted)
 
 
 @pytest.mark.slow
 def test_a_run_with_a_damaged_checkpoint_says_so_and_ends_the_same(desk, run, figures):
-    chance, newest, wanted = random.Random(3), hub.steps(run)[-1], count(40, 4)
+    chance, newest, wanted = random.Random(3), locate.list_checkpoints(run)[-1], count(40, 4)
     for _ in range(wanted):
         path, harm = chance.choice(files(newest)), chance.choice(HARMS)
         path.write_bytes(harm(path.read_bytes(), chance))
@@ -85,12 +86,12 @@ def test_the_only_whole_checkpoint_is_kept_however_many_damaged_ones_are_newer(d
     """A run was killed before it could remove its oldest checkpoint, and then the two newer ones were damaged."""
     run = desk.new()
     assert desk.train(run, strike={"at": 1, "how": "kill", "inside": "checkpoints/step-000003"}).killed
-    oldest, *newer = hub.steps(run)
+    oldest, *newer = locate.list_checkpoints(run)
     for step in newer:
         (step / "model.safetensors").write_bytes(b"")
     assert desk.resume(run, strike={"at": 9, "how": "kill", "inside": "step-000006"}).killed
 
-    assert (oldest.name, len(newer), hub.verify(oldest)) == ("step-000003", 2, "")
+    assert (oldest.name, len(newer), manifest.verify_manifest(oldest)) == ("step-000003", 2, "")
     assert desk.resume(run).code == 0
     desk.assert_nothing_lost(run)
 
@@ -98,18 +99,18 @@ def test_the_only_whole_checkpoint_is_kept_however_many_damaged_ones_are_newer(d
 @pytest.mark.slow
 def test_where_no_checkpoint_is_whole_that_is_one_sentence(desk, run):
     log = (run / "log.jsonl").read_bytes()
-    for step in hub.steps(run):
+    for step in locate.list_checkpoints(run):
         path = step / "model.safetensors"
         path.write_bytes(flipped(path.read_bytes(), random.Random(4)))
     end = desk.resume(run)
 
     assert end.code == 3 and "no checkpoint is whole" in end.sentence and "model.safetensors" in end.sentence
-    assert (run / "log.jsonl").read_bytes() == log and len(hub.steps(run)) == 2
+    assert (run / "log.jsonl").read_bytes() == log and len(locate.list_checkpoints(run)) == 2
 
 
 def test_a_finished_run_whose_checkpoints_are_gone_is_not_begun_again(desk, run):
     log = (run / "log.jsonl").read_bytes()
-    for step in hub.steps(run):
+    for step in locate.list_checkpoints(run):
         shutil.rmtree(step)
     end = desk.resume(run)
 

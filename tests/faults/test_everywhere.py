@@ -16,13 +16,13 @@ from generate.made import POSITIONS, S, V, lively, trunk
 from torch import Tensor
 
 from regard import config as C
-from regard.core.cache import Cache
-from regard.generate import session as room
-from regard.generate.beam import Beams, Found, search
-from regard.generate.filters import streams
-from regard.generate.limits import Limits, barred, ring
-from regard.generate.model import Transformer
-from regard.generate.session import Session
+from regard.core.cache import KVCache
+from regard.generation import session as room
+from regard.generation.beam_search import BeamHypothesis, BeamSearch, beam_search
+from regard.generation.limits import GenerationLimits, barred_tokens, ring_length
+from regard.generation.logits_process import row_generators
+from regard.generation.session import DecodeSession
+from regard.inference.model import Model
 
 LONG, FEW = 256, (9, 17, 26)
 MASKS = ("causal", "causal & window(3)", "causal & window(11)", "causal & (window(2) | landmarks(2))",
@@ -45,20 +45,20 @@ class Texts:
 class Rereading:
     """A model that has no cache: whoever gives it one token more makes it read everything again."""
 
-    lookers = ("somebody",)  # who looks on is given all logits, not the last alone
+    hooks = ("somebody",)  # who looks on is given all logits, not the last alone
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Model) -> None:
         self.model, self.given = model, {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
-    def cache(self, batch: int, capacity: int) -> Cache:
-        made = Cache([Texts(batch)], batch, capacity, False, torch.empty(0))
+    def cache(self, batch: int, capacity: int) -> KVCache:
+        made = KVCache([Texts(batch)], batch, capacity, False, torch.empty(0))
         made.first = self.model.cache(1, 4).first
         return made
 
-    def __call__(self, ids: Tensor, *, cache: Cache, real: Tensor | None = None, source: Tensor | None = None,
+    def __call__(self, ids: Tensor, *, cache: KVCache, real: Tensor | None = None, source: Tensor | None = None,
                  source_real: Tensor | None = None) -> Tensor:  # fmt: skip
         [texts], begin, end = cache.entries, cache.used, cache.used + ids.shape[1]
         texts.ids[:, begin:end], texts.real[:, begin:end] = ids, True if real is None else real
@@ -74,7 +74,7 @@ class Trial:
     model: C.Transformer
     texts: list[list[int]]
     settings: dict[str, Any]
-    limits: Limits
+    limits: GenerationLimits
     piece: int
 
     @property
@@ -96,7 +96,9 @@ def drawn(seed: int) -> Trial:
     encoder = C.Encoder(trunk=trunk(mask="everything")) if translates and kind != "onehot" else None
     if encoder is None:
         shape.pop("cross", None)
-    model = C.Transformer(embed=C.Embed(vocab=V), trunk=trunk(**shape), encoder=encoder, head=C.Vocabulary(tied=False))
+    model = C.Transformer(
+        embed=C.TextEmbedding(vocab=V), trunk=trunk(**shape), encoder=encoder, head=C.LMHead(tied=False)
+    )
     new = LONG if seed % 10 == 0 else dice.choice(FEW)
     lengths = [dice.randint(3, 15) for _ in range(dice.choice([1, 2, 3, 4] if new < LONG else [2]))]
     texts = [[dice.randrange(V) for _ in range(length)] for length in lengths]
@@ -104,7 +106,7 @@ def drawn(seed: int) -> Trial:
     beams = dice.random() < 0.35
     slides = not beams and mask != "prefix(3)" and dice.random() < 0.25
     settings = searching(dice, new) if beams else choosing(dice, new)
-    return Trial(model, texts, settings, Limits(ends=ends, context=dice.choice([16, 21]) if slides else None),
+    return Trial(model, texts, settings, GenerationLimits(ends=ends, context=dice.choice([16, 21]) if slides else None),
                  dice.choice([3, 5, 512]))  # fmt: skip
 
 
@@ -133,20 +135,20 @@ def said(model: Any, trial: Trial, row: int | None = None) -> list[Any]:
     rows = slice(None) if row is None else slice(row, row + 1)
     texts, given = trial.texts[rows], sources(trial, rows)
     if trial.beams and row is None:
-        return search(model, texts, C.Search(**trial.settings), trial.limits, **given)
+        return beam_search(model, texts, C.BeamSearchParams(**trial.settings), trial.limits, **given)
     if trial.beams:
         return [searched(model.model, trial, texts[0], given)]
-    session = Session(model, texts, C.Sampling(**trial.settings), trial.limits, **given)
-    session.chooser.streams = streams(session.seed, len(trial.texts))[rows]
+    session = DecodeSession(model, texts, C.SamplingParams(**trial.settings), trial.limits, **given)
+    session.sampler.generators = row_generators(session.seed, len(trial.texts))[rows]
     every = list(session)
     return [[step[place] for step in every if step[place] is not None] for place in range(len(texts))]
 
 
 @torch.no_grad()
-def searched(model: Transformer, trial: Trial, text: list[int], given: dict[str, Tensor]) -> list[Found]:
+def searched(model: Model, trial: Trial, text: list[int], given: dict[str, Tensor]) -> list[BeamHypothesis]:
     """A search whose beams are read again from their first token on, at every step."""
-    c, prompt = C.Search(**trial.settings), torch.tensor([text])
-    beams = Beams(c, torch.tensor([c.new]), barred(model, trial.limits), trial.limits, [text])
+    c, prompt = C.BeamSearchParams(**trial.settings), torch.tensor([text])
+    beams = BeamSearch(c, torch.tensor([c.new]), barred_tokens(model, trial.limits), trial.limits, [text])
     logits = model(prompt, **given)[:, -1]
     while beams.step(logits):
         whole = torch.cat([prompt.expand(c.beams, -1), beams.said[0, :, : beams.made]], 1)
@@ -164,10 +166,10 @@ def test_ids_with_a_cache_are_those_without_one_whatever_the_model_and_however_i
     monkeypatch.setattr(room, "SMALLEST", 8)  # so that small texts outgrow their cache
     with warnings.catch_warnings(action="ignore"):  # sliding is said
         with monkeypatch.context() as patch:
-            patch.setattr(room, "PIECE", trial.piece)
+            patch.setattr(room, "PREFILL_CHUNK", trial.piece)
             together = said(one, trial)
         endless = replace(trial, limits=replace(trial.limits, context=None))  # behind a window nothing slides
-        other = endless if ring(one, trial.limits) else trial
+        other = endless if ring_length(one, trial.limits) else trial
         alone = [said(Rereading(one), other, row)[0] for row in range(len(trial.texts))]
 
     assert told(together) == told(alone), trial
@@ -175,4 +177,4 @@ def test_ids_with_a_cache_are_those_without_one_whatever_the_model_and_however_i
 
 def told(rows: list[Any]) -> list[Any]:
     """Ids alone: the last digits of scores may differ."""
-    return [[one.ids if isinstance(one, Found) else one for one in row] for row in rows]
+    return [[one.ids if isinstance(one, BeamHypothesis) else one for one in row] for row in rows]

@@ -1,7 +1,10 @@
 """Thousands of small files that promise much: each is opened or refused in a sentence, soon, and in little memory."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from faults.made import count
@@ -27,3 +30,13 @@ def test_a_small_file_that_promises_much_is_refused_before_memory_is_taken(kind,
     assert most < MOST, f"{most:,} kB"
     figures(**{kind: many}, opened=came["opened"], refused=came["refused"], slowest_ms=round(1000 * slow["seconds"]),
             most_mb=most >> 10)  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the limit is one of Linux")
+def test_a_file_that_wants_the_whole_memory_ends_its_own_process_alone():
+    taken = "import expanding\nexpanding.limit_memory()\nbytes(1 << 30)\nbytes(2 * expanding.ROOM)"
+    places = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    ended = subprocess.run([sys.executable, "-c", f"import sys\nsys.path[:0] = {places}\n{taken}"],
+                           capture_output=True, text=True)  # fmt: skip
+
+    assert ended.returncode == 1 and ended.stderr.rstrip().endswith("MemoryError")

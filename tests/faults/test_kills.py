@@ -6,7 +6,7 @@ import shutil
 import pytest
 from faults.made import count, damaged
 
-from regard.data import store
+from regard.files import atomic
 
 AGAIN = 3  # a run is killed so often, at most, before it is left alone
 
@@ -70,8 +70,8 @@ def test_a_run_killed_while_it_writes_anything_else_loses_nothing(desk, figures)
 
 
 def test_a_file_that_is_being_written_is_not_swept(tmp_path):
-    with store.writing(tmp_path / "file") as file:
-        store.sweep(tmp_path)
+    with atomic.open_atomic(tmp_path / "file") as file:
+        atomic.recover_folders(tmp_path)
         file.write(b"whole")
 
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_bytes() == b"whole"

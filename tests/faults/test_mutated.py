@@ -23,8 +23,9 @@ from text.test_framing import roberta, t5
 from text.test_published_tokenizers import byte_pieces, marian, merged, proto, unigrams, write
 
 from regard import config as C
-from regard.hub import folder
-from regard.text import Tokenizer, train
+from regard.hub import write_folder
+from regard.text.tokenizer import Tokenizer
+from regard.text.trainers import train_tokenizer
 
 PATIENCE = 60.0  # seconds without a word: a machine may be busy, so what a file took is told in its own time
 TEXT = "First Citizen: Before we proceed any further, hear me speak. Unhappy dogs, 12 of them!\n" * 3
@@ -40,7 +41,7 @@ def place(tmp_path_factory):
     torch.manual_seed(0)
     place = tmp_path_factory.mktemp("mutants")
     for name, c in (("gpt2", gpt2()), ("llama", llama()), ("own", nobodys())):
-        folder.write(place / "headers" / name, model(c))
+        write_folder.save_model(place / "headers" / name, model(c))
         (place / "headers" / name / "MANIFEST.json").unlink()
     for name in CHOSEN:
         theirs = MODELS[name]()
@@ -53,10 +54,15 @@ def place(tmp_path_factory):
 
 
 def vocabularies(place: Path) -> None:
-    kinds = (C.Characters(), C.Words(vocab=310), C.Pieces(kind="bpe", vocab=310), C.Pieces(kind="wordpiece", vocab=540),
-             C.Pieces(kind="unigram", vocab=330))  # fmt: skip
+    kinds = (
+        C.CharTokenizer(),
+        C.WordTokenizer(vocab=310),
+        C.SubwordTokenizer(kind="bpe", vocab=310),
+        C.SubwordTokenizer(kind="wordpiece", vocab=540),
+        C.SubwordTokenizer(kind="unigram", vocab=330),
+    )
     for number, setting in enumerate(kinds):
-        train(setting, [TEXT]).save(place / str(number))
+        train_tokenizer(setting, [TEXT]).save(place / str(number))
     for make in (wordpieces, pieces, roberta, t5):
         Tokenizer(make()).save(place / make.__name__)
     words().save(place / "words")

@@ -11,11 +11,11 @@ from faults.made import CHANGES
 from train.made import RECIPE, TEXT, lines
 
 from regard import zoo
-from regard.hub import folder as hub
-from regard.train import fit, resume
-from regard.train.optim import Optimizer
+from regard.hub import weights
+from regard.training.api import fit, resume_fit
+from regard.training.optim.optimizer import OptimizerGroup
 
-LOOP = import_module("regard.train.loop")
+LOOP = import_module("regard.training.loop")
 
 
 @pytest.fixture
@@ -23,9 +23,11 @@ def recipe(tmp_path, monkeypatch):
     """A recipe that keeps every step."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(import_module("regard.train.samples"), "SHORT", 5)
-    monkeypatch.setattr(import_module("regard.train.fit"), "described", lambda run: {})
-    monkeypatch.setattr("regard.train.health.Health.look", lambda self, step: {})  # it asks for gradients too
+    monkeypatch.setattr(import_module("regard.training.validation"), "SHORT", 5)
+    monkeypatch.setattr("regard.training.api.describe_run", lambda run: {})
+    monkeypatch.setattr(
+        "regard.training.diagnostics.TrainingDiagnostics.look", lambda self, step: {}
+    )  # it asks for gradients too
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "recipe.toml").write_text(RECIPE)
     return lambda *more: zoo.read_recipe("recipe.toml", [*CHANGES, "train.save_every=1", "train.keep=12", *more])
@@ -44,7 +46,7 @@ def counted(call, at, change):
 
 
 def poison_loss(monkeypatch, at, value):
-    monkeypatch.setattr(LOOP, "whole", counted(LOOP.whole, at, lambda loss: loss * value))
+    monkeypatch.setattr(LOOP, "combine_losses", counted(LOOP.combine_losses, at, lambda loss: loss * value))
 
 
 def poison_gradient(monkeypatch, at, value):
@@ -52,12 +54,12 @@ def poison_gradient(monkeypatch, at, value):
         grads[3].view(-1)[1] = value
         return grads
 
-    monkeypatch.setattr(Optimizer, "gradients", counted(Optimizer.gradients, at, spoil))
+    monkeypatch.setattr(OptimizerGroup, "gradients", counted(OptimizerGroup.gradients, at, spoil))
 
 
 def tensors(run, step):
     place = run / f"checkpoints/step-{step:06d}"
-    found = [hub.tensors_from(place / name) for name in ("model.safetensors", "train/optim.safetensors")]
+    found = [weights.load_tensors_lazy(place / name) for name in ("model.safetensors", "train/optim.safetensors")]
     return {name: tensor for each in found for name, tensor in each.items()}
 
 
@@ -103,9 +105,9 @@ def test_a_run_with_a_bad_step_that_is_stopped_goes_on_with_the_same_bits(recipe
         fit(recipe(), tmp_path / "straight", quiet=True)
     with monkeypatch.context() as patch:
         poison_gradient(patch, 5, math.inf)
-        patch.setattr(import_module("regard.train.fitting"), "train", stopped(LOOP.train, 7))
+        patch.setattr(import_module("regard.training.trainer"), "train_steps", stopped(LOOP.train_steps, 7))
         assert fit(recipe(), tmp_path / "run", quiet=True).steps == 7
-    resume(tmp_path / "run", quiet=True)
+    resume_fit(tmp_path / "run", quiet=True)
 
     assert lines(tmp_path / "run/log.jsonl") == lines(tmp_path / "straight/log.jsonl")
     ours, theirs = tensors(tmp_path / "run", 12), tensors(tmp_path / "straight", 12)

@@ -12,7 +12,7 @@ from faults.made import count, damaged, files
 from train.crew import Crew, children, gone
 from train.made import RECIPE, TEXT, lines
 
-from regard.hub import folder as hub
+from regard.hub import locate
 
 SOON = 30.0  # seconds in which all are gone
 CHANGES = ["train.steps=60", "train.save_every=7", "train.eval_every=20", "report.new=3"]
@@ -76,7 +76,9 @@ def assert_goes_on(crew, way):
     assert files(run) == files(straight)
     assert lines(run / "log.jsonl") == lines(straight / "log.jsonl")
     for name in TENSORS:
-        assert (hub.newest(run) / name).read_bytes() == (hub.newest(straight) / name).read_bytes(), name
+        assert (locate.newest_checkpoint(run) / name).read_bytes() == (
+            locate.newest_checkpoint(straight) / name
+        ).read_bytes(), name
     shutil.rmtree(run)
 
 

@@ -9,19 +9,19 @@ from faults.made import CHANGES, count, damaged
 from train.made import lines
 
 from regard import zoo
-from regard.train import fit, resume
+from regard.training.api import fit, resume_fit
 
 SOON = 5.0  # seconds
 CODES = {"SIGINT": 130, "SIGTERM": 143}
 MOMENTS = {
-    "the first step": ("regard.train.loop:Advance.step", 1),
-    "a later step": ("regard.train.loop:Advance.step", 8),
-    "an evaluation": ("regard.train.fitting:evaluate", 2),
-    "a sample": ("regard.train.samples:texts", 3),
-    "a save": ("regard.train.fitting:Fitting.write_checkpoint", 2),
-    "the last save": ("regard.train.fitting:Fitting.write_checkpoint", 4),
-    "the last evaluation": ("regard.train.fitting:evaluate", 6),
-    "the last sample": ("regard.train.samples:texts", 6),
+    "the first step": ("regard.training.loop:StepRunner.step", 1),
+    "a later step": ("regard.training.loop:StepRunner.step", 8),
+    "an evaluation": ("regard.training.trainer:validate", 2),
+    "a sample": ("regard.training.validation:sample_texts", 3),
+    "a save": ("regard.training.trainer:Trainer.write_checkpoint", 2),
+    "the last save": ("regard.training.trainer:Trainer.write_checkpoint", 4),
+    "the last evaluation": ("regard.training.trainer:validate", 6),
+    "the last sample": ("regard.training.validation:sample_texts", 6),
 }
 
 
@@ -69,7 +69,7 @@ def test_a_signal_at_any_write_loses_nothing(desk, kind, figures):
 @pytest.mark.slow
 def test_a_run_stopped_at_every_step_loses_nothing(desk, figures):
     run = desk.new()
-    ends = [desk.restart(run, calls={"regard.train.loop:Advance.step": (1, "SIGTERM")}) for _ in range(11)]
+    ends = [desk.restart(run, calls={"regard.training.loop:StepRunner.step": (1, "SIGTERM")}) for _ in range(11)]
 
     assert [end.code for end in ends] == [143] * 11, ends
     assert_goes_on(desk, run, *ends)
@@ -89,8 +89,8 @@ def test_a_signal_does_not_wait_for_the_rest_of_an_evaluation(tmp_path, monkeypa
     """However long it would take; resuming makes it again, in its place."""
     monkeypatch.chdir(desk.place)
     monkeypatch.setenv("REGARD_CACHE", str(desk.place / "cache"))
-    module, asked = import_module("regard.train.reading"), []
-    batches = module.Text.batches
+    module, asked = import_module("regard.training.data.read"), []
+    batches = module.TextWindows.batches
 
     def many(*how):
         for number in range(1000):
@@ -99,12 +99,12 @@ def test_a_signal_does_not_wait_for_the_rest_of_an_evaluation(tmp_path, monkeypa
                 signal.raise_signal(signal.SIGTERM)
             yield from batches(*how)
 
-    monkeypatch.setattr(import_module("regard.train.samples"), "SHORT", 5)
-    monkeypatch.setattr(import_module("regard.train.fit"), "described", lambda run: {})  # what a step would cost here
+    monkeypatch.setattr(import_module("regard.training.validation"), "SHORT", 5)
+    monkeypatch.setattr("regard.training.api.describe_run", lambda run: {})  # what a step would cost here
     with monkeypatch.context() as patch:
-        patch.setattr(module.Text, "batches", many)
+        patch.setattr(module.TextWindows, "batches", many)
         stopped = fit(zoo.read_recipe("recipe.toml", CHANGES), tmp_path / "run", quiet=True)
-    resume(tmp_path / "run", quiet=True)
+    resume_fit(tmp_path / "run", quiet=True)
 
     assert (stopped.interrupted, stopped.steps, len(asked)) == (signal.SIGTERM, 2, 3)
     assert lines(tmp_path / "run/log.jsonl") == lines(desk.straight / "log.jsonl")

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from faults.made import CHANGES, count, damaged
 
-from regard.hub import folder as hub
+from regard.hub import locate
 
 ROUNDS = count(200, 6)
 PROCESSES = 3
@@ -70,7 +70,7 @@ def test_three_processes_in_one_folder_never_write_at_the_same_time(desk, figure
         assert_one_writer(run, ends)
         assert_one_log(run, ends)
         assert damaged(run) == []
-        if run.exists() and any(run.iterdir()) and (hub.steps(run) or (run / "config.toml").exists()):
+        if run.exists() and any(run.iterdir()) and (locate.list_checkpoints(run) or (run / "config.toml").exists()):
             assert desk.restart(run).code == 0
             journal(run).unlink(missing_ok=True)
             desk.assert_nothing_lost(run, ends)

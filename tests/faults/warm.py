@@ -31,7 +31,8 @@ from regard.cli import main
 class Trial:
     """A command, and what befalls it: `after` so many seconds it is killed, or its disk strikes, or is small.
 
-    `calls` sends a signal at the n-th call of a function, as in {"regard.train.loop:Advance.step": [1, "SIGTERM"]}.
+    `calls` sends a signal at the n-th call of a function, as in
+    {"regard.training.loop:StepRunner.step": [1, "SIGTERM"]}.
     `room` is a disk with so many bytes, at the folder `root`; once there is enough, the command is tried again.
     `later` so many seconds it begins, and `journal` is a file in which it says when it begins and ends to write a run.
     """
@@ -118,8 +119,8 @@ def attempt(trial: Trial) -> int:
 
 def note_writing(journal: Path) -> None:
     """Write down when this process begins to write a run, and when it ends: by the calls, not by the lock."""
-    fitting = import_module("regard.train.fitting").Fitting
-    begin, go = fitting.__init__, fitting.go
+    fitting = import_module("regard.training.trainer").Trainer
+    begin, go = fitting.__init__, fitting.train
     handle = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(what: str) -> None:
@@ -135,7 +136,7 @@ def note_writing(journal: Path) -> None:
         finally:
             note("ends")
 
-    fitting.__init__, fitting.go = noted, gone
+    fitting.__init__, fitting.train = noted, gone
 
 
 def confined(trial: Trial, root: Path, kept: Path) -> int:
@@ -179,8 +180,8 @@ def send(name: str, at: int, kind: str, trace: Path) -> None:
 def warm(words: list[str]) -> None:
     """All that a process does once is done: modules, caches, the text tokenized, the speed of the machine measured."""
     torch.set_num_threads(1)  # one thread: it can fork, and gives the same bits each time
-    measure.predict = functools.cache(measure.predict)
-    import_module("regard.train.samples").SHORT = 5  # the samples on the way
+    measure.predict_step = functools.cache(measure.predict_step)
+    import_module("regard.training.validation").SHORT = 5  # the samples on the way
     for command in (["train", *words], ["resume", words[-1]]):
         with redirect_stdout(io.StringIO()) as out:
             code = main([*command, "--quiet"])

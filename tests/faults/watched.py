@@ -10,7 +10,7 @@ from regard.cli import main
 from regard.serve import app as serving
 
 TICK = 0.002
-make = serving.application
+make = serving.create_app
 
 
 class Watch:
@@ -39,5 +39,5 @@ def application(*given: Any) -> Any:
 
 
 if __name__ == "__main__":
-    serving.application = application
+    serving.create_app = application
     sys.exit(main(["serve", *sys.argv[1:]]))

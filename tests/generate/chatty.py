@@ -22,7 +22,8 @@ def tokenizer(template: str | None = TEMPLATE) -> hf.PreTrainedTokenizerFast:
     inner.decoder = decoders.Fuse()
     inner.add_special_tokens(list(SPECIALS))
     return hf.PreTrainedTokenizerFast(
-        tokenizer_object=inner, chat_template=template, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+        tokenizer_object=inner, chat_template=template, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
 
 
 def model(length: int = LENGTH) -> hf.LlamaForCausalLM:

@@ -6,21 +6,25 @@ from dataclasses import dataclass, field
 from generate.made import POSITIONS, V, lively, model
 
 from regard import config as C
-from regard.generate.engine import Asked, Busy, Engine, Ticket, Told
-from regard.generate.manner import Manner
-from regard.generate.model import Transformer
+from regard.engine.engine import Engine
+from regard.engine.request_queue import GenerationRequest, QueueFull, RequestTicket, TokenEvent
+from regard.generation.params import GenerationDefaults
+from regard.inference.model import Model
 
 HOT = dict(temperature=1.3)
 WAYS = [{}, HOT, HOT | {"top_p": 0.9, "repetition": 1.2}, {"frequency": 0.5}, HOT | {"no_repeat": 2}]
 
 
-def mixed(mixer: C.Mixer) -> Transformer:
+def mixed(mixer: C.Mixer) -> Model:
     return model(POSITIONS["none"], mixer=mixer)
 
 
-def stacked(cell: str) -> Transformer:
-    c = C.Transformer(embed=C.Embed(vocab=V), trunk=C.Recurrent(dim=12, depth=2, cell=cell, mask="causal", dropout=0.0),
-                      head=C.Vocabulary(tied=False))  # fmt: skip
+def stacked(cell: str) -> Model:
+    c = C.Transformer(
+        embed=C.TextEmbedding(vocab=V),
+        trunk=C.RecurrentStack(dim=12, depth=2, cell=cell, mask="causal", dropout=0.0),
+        head=C.LMHead(tied=False),
+    )
     return lively(c)
 
 
@@ -31,16 +35,16 @@ MODELS = {
     "window": lambda: model(mask="causal & window(5)"),
     "prefix": lambda: model(mask="prefix(4)"),
     "linear": lambda: model(POSITIONS["sinusoidal"], attention=C.Attention(heads=3, width=4, kernel="linear")),
-    "space": lambda: mixed(C.Space()),
+    "space": lambda: mixed(C.StateSpaceMixer()),
     "lstm": lambda: stacked("lstm"),
     "cnn": lambda: stacked("cnn"),
 }
 
 
-def small(name: str, double: bool = False) -> Transformer:
+def small(name: str, double: bool = False) -> Model:
     """One of the models in float32, with an end token that does come."""
     one = MODELS[name]()
-    one.manner = Manner(ends=frozenset({3}))
+    one.generation_defaults = GenerationDefaults(ends=frozenset({3}))
     return one if double else one.float()
 
 
@@ -48,11 +52,11 @@ def small(name: str, double: bool = False) -> Transformer:
 class Client:
     """Asks, and keeps all that it hears."""
 
-    asked: Asked
-    told: list[Told] = field(default_factory=list)
-    ticket: Ticket | None = None
+    asked: GenerationRequest
+    told: list[TokenEvent] = field(default_factory=list)
+    ticket: RequestTicket | None = None
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: TokenEvent) -> None:
         self.told.append(told)
 
     @property
@@ -70,8 +74,11 @@ class Client:
 
 
 def client(ids, *, logprobs: int = 0, rule=None, **settings) -> Client:
-    return Client(Asked(ids=tuple(ids), c=C.Sampling(**dict(temperature=0.0, new=9) | settings), rule=rule,
-                        logprobs=logprobs))  # fmt: skip
+    return Client(
+        GenerationRequest(
+            ids=tuple(ids), c=C.SamplingParams(**dict(temperature=0.0, new=9) | settings), rule=rule, logprobs=logprobs
+        )
+    )
 
 
 def ask(engine: Engine, *clients: Client) -> None:
@@ -112,7 +119,7 @@ def play(engine: Engine, clients: list[Client], dice: random.Random) -> list[Cli
             try:
                 ask(engine, coming[0])
                 here.append(coming.pop(0))
-            except Busy:
+            except QueueFull:
                 break
         if here and dice.random() < 0.1:
             dice.choice(here).ticket.cancel()

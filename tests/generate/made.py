@@ -9,22 +9,23 @@ from torch import Tensor, nn
 
 from regard import config as C
 from regard.core import model as core
-from regard.generate.model import Transformer
-from regard.generate.session import Limits, Session
+from regard.generation.limits import GenerationLimits
+from regard.generation.session import DecodeSession
+from regard.inference.model import Model
 
 D, H, V, S = 12, 3, 19, 7  # S: tokens of a source
 LONG = 300
 
 POSITIONS = {
-    "none": C.Nowhere(),
-    "sinusoidal": C.Sinusoidal(),
-    "learned": C.Learned(length=LONG, offset=2),
-    "onehot": C.OneHot(length=LONG),
-    "rotary": C.Rotary(),
-    "alibi": C.Alibi(),
-    "buckets": C.Buckets(buckets=7, distance=9, both=False),
-    "shaw": C.Shaw(radius=3),
-    "relative": C.Relative(radius=3),
+    "none": C.NoPosition(),
+    "sinusoidal": C.SinusoidalPosition(),
+    "learned": C.LearnedPosition(length=LONG, offset=2),
+    "onehot": C.OneHotPosition(length=LONG),
+    "rotary": C.RotaryPosition(),
+    "alibi": C.AlibiPosition(),
+    "buckets": C.T5Bias(buckets=7, distance=9, both=False),
+    "shaw": C.ShawPosition(radius=3),
+    "relative": C.RelativeBias(radius=3),
 }
 
 
@@ -33,27 +34,27 @@ def trunk(**rest) -> C.Trunk:
     return C.Trunk(**said | rest)
 
 
-def model(position: C.Position = POSITIONS["rotary"], embed: C.Embed | None = None, **rest) -> Transformer:
+def model(position: C.Position = POSITIONS["rotary"], embed: C.TextEmbedding | None = None, **rest) -> Model:
     """A decoder that does not say one word for ever: its head is its own, and its weights are large."""
     width = D if position.kind == "onehot" else None
     c = C.Transformer(
-        embed=embed or C.Embed(vocab=V), trunk=trunk(position=position, width=width, **rest),
-        head=C.Vocabulary(tied=False),
+        embed=embed or C.TextEmbedding(vocab=V), trunk=trunk(position=position, width=width, **rest),
+        head=C.LMHead(tied=False),
     )  # fmt: skip
     return lively(c)
 
 
-def translator(cross: str = "last") -> Transformer:
+def translator(cross: str = "last") -> Model:
     c = C.Transformer(
-        embed=C.Embed(vocab=V), trunk=trunk(cross=cross), encoder=C.Encoder(trunk=trunk(mask="everything")),
-        head=C.Vocabulary(tied=False),
+        embed=C.TextEmbedding(vocab=V), trunk=trunk(cross=cross), encoder=C.Encoder(trunk=trunk(mask="everything")),
+        head=C.LMHead(tied=False),
     )  # fmt: skip
     return lively(c)
 
 
 @torch.no_grad()
-def lively(c: C.Transformer) -> Transformer:
-    made = Transformer(c).double().eval()
+def lively(c: C.Transformer) -> Model:
+    made = Model(c).double().eval()
     randomise(made)
     for weight in made.parameters():
         weight.mul_(2)
@@ -64,11 +65,11 @@ def prompts(*lengths: int) -> list[list[int]]:
     return [torch.randint(V, (length,)).tolist() for length in lengths]
 
 
-def session(one: core.Transformer, texts: list[list[int]], **settings) -> Session:
+def session(one: core.Transformer, texts: list[list[int]], **settings) -> DecodeSession:
     """Greedy unless said; `context`, `known`, `ends` and `source` go where they belong."""
-    limits = Limits(**{name: settings.pop(name) for name in ("context", "known", "ends") if name in settings})
+    limits = GenerationLimits(**{name: settings.pop(name) for name in ("context", "known", "ends") if name in settings})
     sources = {name: settings.pop(name) for name in ("source", "source_real") if name in settings}
-    return Session(one, texts, C.Sampling(**dict(temperature=0.0) | settings), limits, **sources)
+    return DecodeSession(one, texts, C.SamplingParams(**dict(temperature=0.0) | settings), limits, **sources)
 
 
 def written(one: core.Transformer, texts: list[list[int]], **settings) -> list[list[int]]:
@@ -100,11 +101,13 @@ def slide(
     return generated[len(text) :]
 
 
-class Parrot(Transformer):
+class Parrot(Model):
     """Says what it was told to, one id a step for each row, whatever it reads; after that, one id for ever."""
 
     def __init__(self, lines: list[list[int]], vocab: int, **embed) -> None:
-        super().__init__(C.Transformer(embed=C.Embed(vocab=vocab, **embed), trunk=trunk(position=C.Nowhere())))
+        super().__init__(
+            C.Transformer(embed=C.TextEmbedding(vocab=vocab, **embed), trunk=trunk(position=C.NoPosition()))
+        )
         self.lines, self.place = lines, 0
 
     def forward(self, ids: Tensor, **_) -> Tensor:
@@ -114,10 +117,10 @@ class Parrot(Transformer):
         return 99.0 * said[:, None].expand(-1, ids.shape[1], -1)
 
 
-def both(name: str, last: tuple[str, str], times: float) -> tuple[nn.Module, Transformer]:
+def both(name: str, last: tuple[str, str], times: float) -> tuple[nn.Module, Model]:
     """Their model and ours in fp64, the last norm turned around: small models say for ever what they have just said."""
     theirs, core = (model.double() for model in pair(name))
-    ours = Transformer(core.c).double().eval()
+    ours = Model(core.c).double().eval()
     ours.load_state_dict(core.state_dict())
     with torch.no_grad():
         for model, weight in zip((theirs, ours), last, strict=True):

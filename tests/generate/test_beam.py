@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import config as C
-from regard.config.search import Search
-from regard.core.watch import looking
-from regard.generate import beam as room
-from regard.generate.beam import Found, largest, search
-from regard.generate.limits import Limits
-from regard.generate.quick import quicken
+from regard.config.generation import BeamSearchParams
+from regard.core.hooks import looking
+from regard.generation import beam_search as room
+from regard.generation.beam_search import BeamHypothesis, beam_search, largest_columns
+from regard.generation.limits import GenerationLimits
+from regard.native.quantize import pack_model
 
 LENGTHS = (5, 11, 2)  # three prompts, padded on the left to eleven
 NEW = 9
@@ -24,12 +24,12 @@ FEW = 5  # words of a vocabulary small enough to say everything in it
 
 
 def found(one, texts, ends=(), context=None, known=None, new=None, source=None, source_real=None, **settings):
-    limits = Limits(context=context, known=known, ends=frozenset(ends))
-    c = Search(**dict(new=NEW) | settings)
-    return search(one, texts, c, limits, new=new, source=source, source_real=source_real)
+    limits = GenerationLimits(context=context, known=known, ends=frozenset(ends))
+    c = BeamSearchParams(**dict(new=NEW) | settings)
+    return beam_search(one, texts, c, limits, new=new, source=source, source_real=source_real)
 
 
-def assert_same(ours: list[list[Found]], theirs: list[list[Found]], atol: float = 1e-10) -> None:
+def assert_same(ours: list[list[BeamHypothesis]], theirs: list[list[BeamHypothesis]], atol: float = 1e-10) -> None:
     assert [[one.ids for one in row] for row in ours] == [[one.ids for one in row] for row in theirs]
     scores = ([one.score for row in rows for one in row] for rows in (ours, theirs))
     torch.testing.assert_close(*map(torch.tensor, scores), atol=atol, rtol=0)
@@ -41,7 +41,7 @@ def logs(one, text: list[int], **source) -> torch.Tensor:  # (V,)
     return one(torch.tensor([text]), **source)[0, -1].log_softmax(-1)
 
 
-def plain(one, text: list[int], c: Search, ends=(), new: int | None = None, **source) -> list[Found]:
+def plain(one, text: list[int], c: BeamSearchParams, ends=(), new: int | None = None, **source) -> list[BeamHypothesis]:
     """Beam search as told aloud: no cache, no batch, no tensors but the model's."""
     beams, done, new = [(0.0, [])], [], new or c.new
     for length in range(1, new + 1):
@@ -49,7 +49,7 @@ def plain(one, text: list[int], c: Search, ends=(), new: int | None = None, **so
                  for id, step in enumerate(logs(one, text + said, **source).tolist())]  # fmt: skip
         grown = sorted(grown, key=lambda each: -each[0])[: max(2, 1 + len(ends)) * c.beams]
         over = [each[1][-1] in ends or length == new for each in grown]
-        done += [Found(tuple(said), log / length**c.length_penalty)
+        done += [BeamHypothesis(tuple(said), log / length**c.length_penalty)
                  for (log, said), ended in zip(grown[: c.beams], over, strict=False) if ended]  # fmt: skip
         done = sorted(done, key=lambda each: -each.score)[: c.beams]
         beams = [each for each, ended in zip(grown, over, strict=True) if not ended][: c.beams]
@@ -63,7 +63,7 @@ def plain(one, text: list[int], c: Search, ends=(), new: int | None = None, **so
 # ---------------------------------------------------------------- the true optimum
 
 
-def every(one, text: list[int], new: int, end: int, penalty: float, **source) -> list[Found]:
+def every(one, text: list[int], new: int, end: int, penalty: float, **source) -> list[BeamHypothesis]:
     """All texts that can be said with few words, by their scores: what ends with `end`, or is as long as can be."""
     words = [id for id in range(FEW) if id != end]
     short = [[*said, end] for length in range(new) for said in product(words, repeat=length)]
@@ -72,14 +72,14 @@ def every(one, text: list[int], new: int, end: int, penalty: float, **source) ->
         with torch.no_grad():
             logs = one(torch.tensor([text + said[:-1]]), **source)[0, len(text) - 1 :].log_softmax(-1)
         score = logs.gather(1, torch.tensor(said)[:, None]).sum().item() / len(said) ** penalty
-        told.append(Found(tuple(said), score))
+        told.append(BeamHypothesis(tuple(said), score))
     return sorted(told, key=lambda each: -each.score)
 
 
 @pytest.mark.spec("S108")
 @pytest.mark.parametrize("penalty", [-0.5, 0.0, 0.7, 1.0, 2.0])
 def test_as_many_beams_as_texts_find_the_best_of_all_texts(penalty):
-    one, text, new, end = model(embed=C.Embed(vocab=FEW)), [1, 3, 2], 3, 4
+    one, text, new, end = model(embed=C.TextEmbedding(vocab=FEW)), [1, 3, 2], 3, 4
     best = every(one, text, new, end, penalty)
     (said,) = found(one, [text], [end], new=[new], beams=FEW**new, best=7, length_penalty=penalty)
 
@@ -144,7 +144,7 @@ def test_a_larger_penalty_on_length_never_gives_a_shorter_text():
 @pytest.mark.spec("S112")
 @pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
 def test_beams_of_a_padded_batch_find_what_each_text_finds_alone_without_a_cache(position):
-    one, texts, c = model(position), prompts(*LENGTHS), Search(new=NEW, beams=3, best=3)
+    one, texts, c = model(position), prompts(*LENGTHS), BeamSearchParams(new=NEW, beams=3, best=3)
     free = plain(one, texts[0], c)
     ends = {each.ids[4] for each in free}  # tokens that do come, though not at once
     said = found(one, texts, ends, beams=3, best=3)
@@ -159,7 +159,7 @@ def test_beams_of_a_padded_batch_find_what_each_text_finds_alone_without_a_cache
 def test_beams_of_translations_find_what_each_finds_alone_without_a_cache(cross, early):
     one, texts, source, ends = translator(cross), prompts(3, 1), torch.randint(V, (2, S)), (2, 7, 11)
     real = torch.arange(S) < torch.tensor([[4], [S]])
-    c = Search(new=NEW, beams=3, best=2, early_stopping=early)
+    c = BeamSearchParams(new=NEW, beams=3, best=2, early_stopping=early)
     said = found(one, texts, ends, beams=3, best=2, early_stopping=early, source=source, source_real=real)
 
     alone = [plain(one, texts[0], c, ends, source=source[:1, :4]), plain(one, texts[1], c, ends, source=source[1:])]
@@ -168,7 +168,7 @@ def test_beams_of_translations_find_what_each_finds_alone_without_a_cache(cross,
 
 @pytest.mark.parametrize("mask", ["causal & window(3)", "prefix(4)", "causal & (window(2) | landmarks(1))"])
 def test_beams_hold_to_the_mask(mask):
-    one, texts, c = model(mask=mask), prompts(5, 11), Search(new=NEW, beams=3, best=3)
+    one, texts, c = model(mask=mask), prompts(5, 11), BeamSearchParams(new=NEW, beams=3, best=3)
 
     assert_same(found(one, texts, beams=3, best=3), [plain(one, text, c) for text in texts])
 
@@ -177,7 +177,7 @@ def test_beams_hold_to_the_mask(mask):
 @given(st.lists(st.tuples(st.integers(1, 7), st.integers(1, 6)), min_size=2, max_size=3), st.integers(1, 4))
 def test_texts_of_any_lengths_and_rooms_find_what_each_finds_alone(sizes, beams):
     one, texts, new = model(), prompts(*(size for size, _ in sizes)), [room for _, room in sizes]
-    c = Search(new=NEW, beams=beams, best=beams, early_stopping="never")
+    c = BeamSearchParams(new=NEW, beams=beams, best=beams, early_stopping="never")
     said = found(one, texts, (2, 7), new=new, beams=beams, best=beams, early_stopping="never")
 
     assert_same(said, [plain(one, text, c, (2, 7), most) for text, most in zip(texts, new, strict=True)])
@@ -207,12 +207,12 @@ def test_beams_that_share_a_source_find_what_those_apart_find(held, watched, mon
     one, texts, source = translator().float(), prompts(3, 1), torch.randint(V, (2, S))
     asked = dict(ends=(2, 7), beams=3, best=2, source=source, source_real=torch.arange(S) < torch.tensor([[4], [S]]))
     if held == "fp32":
-        quicken(one)
+        pack_model(one)
     with looking(one, "trunk.1.cross.k", "trunk.1.cross.pattern") if watched else nullcontext() as seen:
         together = found(one, texts, **asked)
     if watched:
         assert len(seen["trunk.1.cross.k"]) == 6  # whoever looks sees a row for each beam
-    monkeypatch.setattr(room, "ready", lambda: False)
+    monkeypatch.setattr(room, "is_loaded", lambda: False)
 
     assert_same(together, found(one, texts, **asked), 1e-5)
 
@@ -230,7 +230,7 @@ def test_a_text_is_as_long_as_asked_for_or_ends_with_an_end():
 
 
 def test_fewer_texts_are_found_where_fewer_can_be_said():
-    one = model(embed=C.Embed(vocab=FEW))
+    one = model(embed=C.TextEmbedding(vocab=FEW))
     (said,) = found(one, [[1]], new=[1], beams=9, best=9)
 
     assert sorted(each.ids for each in said) == [(id,) for id in range(FEW)]
@@ -238,7 +238,7 @@ def test_fewer_texts_are_found_where_fewer_can_be_said():
 
 
 def test_words_without_a_piece_and_padding_are_never_said():
-    one = model(embed=C.Embed(vocab=V, pad=3))
+    one = model(embed=C.TextEmbedding(vocab=V, pad=3))
     every = [each for row in found(one, prompts(5, 2), known=11, beams=7, best=7) for each in row]
 
     assert {id for each in every for id in each.ids} <= set(range(11)) - {3}
@@ -248,11 +248,11 @@ def test_no_texts_find_nothing():
     assert found(model(), []) == []
 
 
-@pytest.mark.parametrize("position", [C.Learned(length=13), C.Rotary()], ids=["learned", "context"])
+@pytest.mark.parametrize("position", [C.LearnedPosition(length=13), C.RotaryPosition()], ids=["learned", "context"])
 def test_a_text_that_just_fits_its_window_is_searched_for(position):
     one, (text,) = model(position), prompts(5)
     context = 13 if position.kind == "rotary" else None
-    c = Search(new=NEW, beams=3, best=1)
+    c = BeamSearchParams(new=NEW, beams=3, best=1)
 
     assert_same(found(one, [text], context=context, beams=3), [plain(one, text, c)])  # the last token is never read
     with pytest.raises(C.ConfigError, match="^new: 10 tokens after a prompt of 5 are more than the 13 .* new to 9 or"):
@@ -264,7 +264,7 @@ def test_a_text_that_just_fits_its_window_is_searched_for(position):
 @pytest.mark.parametrize("need, most, size", [(3, None, 32), (32, None, 32), (33, None, 64), (3, 20, 20), (9, 9, 9)],
                          ids=str)  # fmt: skip
 def test_a_cache_has_one_of_few_sizes_and_none_beyond_the_window(need, most, size):
-    assert room.capacity(need, most) == size
+    assert room.cache_capacity(need, most) == size
 
 
 # ---------------------------------------------------------------- the model, before and after
@@ -320,16 +320,16 @@ SETTINGS = {
 @pytest.mark.parametrize("settings, message", SETTINGS.values(), ids=SETTINGS)
 def test_settings_that_make_no_sense_are_told_by_name(settings, message):
     with pytest.raises(C.ConfigError, match=message):
-        C.make(Search, settings)
+        C.from_dict(BeamSearchParams, settings)
 
 
 @pytest.mark.parametrize("size, count", [(130, 3), (4097, 8), (9000, 1), (64 * 40, 20)])
 @pytest.mark.parametrize("native", [True, False])
 def test_the_largest_of_a_long_row_are_found_piece_by_piece(size, count, native, monkeypatch):
     if not native:
-        monkeypatch.setattr(room, "at_hand", lambda table: False)
+        monkeypatch.setattr(room, "is_readable", lambda table: False)
     table = torch.randn(5, size).masked_fill(torch.rand(5, size) > 0.9, -torch.inf)
-    best, places = largest(table, count)
+    best, places = largest_columns(table, count)
     right = table.topk(count).values
 
     assert torch.equal(best, right) and torch.equal(table.gather(1, places), right)

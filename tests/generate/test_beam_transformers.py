@@ -8,10 +8,10 @@ from parity.families import B, N, S, V, ids, keep
 from torch import nn
 from transformers import GenerationConfig
 
-from regard.config.search import Search
-from regard.generate.beam import Found, search
-from regard.generate.limits import Limits
-from regard.generate.model import Transformer
+from regard.config.generation import BeamSearchParams
+from regard.generation.beam_search import BeamHypothesis, beam_search
+from regard.generation.limits import GenerationLimits
+from regard.inference.model import Model
 
 NEW, START, WITHIN = 13, 5, 1e-5
 LAST = {
@@ -27,7 +27,7 @@ def far(monkeypatch):
     monkeypatch.setattr(families, "LENGTH", N + NEW)  # places for all of it
 
 
-def turned(name: str) -> tuple[nn.Module, Transformer]:
+def turned(name: str) -> tuple[nn.Module, Model]:
     return both(name, LAST[name], -2.0)
 
 
@@ -52,15 +52,19 @@ class Asked:
         if not padded and name == "gpt2":  # their processors take padding for words that were said
             self.texts, self.asked = self.asked["inputs"].tolist(), dict(inputs=self.asked["inputs"])
 
-    def found(self, c: Search, ends: tuple[int, ...], known: int | None) -> list[list[Found]]:
-        return search(self.ours, self.texts, c, Limits(ends=frozenset(ends), known=known), **self.sources)
+    def found(self, c: BeamSearchParams, ends: tuple[int, ...], known: int | None) -> list[list[BeamHypothesis]]:
+        return beam_search(
+            self.ours, self.texts, c, GenerationLimits(ends=frozenset(ends), known=known), **self.sources
+        )
 
     def ends(self, place: int = 3) -> tuple[int, ...]:
         """Tokens that do come, and not at once: those at one place of the likeliest texts."""
-        free = self.found(Search(new=NEW, beams=4, best=4), (), None)
+        free = self.found(BeamSearchParams(new=NEW, beams=4, best=4), (), None)
         return tuple(sorted({one.ids[place] for row in free for one in row}))
 
-    def compare(self, c: Search, ends: tuple[int, ...] = (), known: int | None = None) -> list[list[Found]]:
+    def compare(
+        self, c: BeamSearchParams, ends: tuple[int, ...] = (), known: int | None = None
+    ) -> list[list[BeamHypothesis]]:
         self.theirs.generation_config = GenerationConfig(
             max_new_tokens=c.new, min_new_tokens=c.shortest or None, num_beams=c.beams, num_return_sequences=c.best,
             length_penalty=c.length_penalty, early_stopping=c.early_stopping, eos_token_id=list(ends) or None,
@@ -80,7 +84,7 @@ class Asked:
         return found
 
 
-def lengths(found: list[list[Found]]) -> list[int]:
+def lengths(found: list[list[BeamHypothesis]]) -> list[int]:
     return [len(one.ids) for row in found for one in row]
 
 
@@ -89,7 +93,7 @@ def lengths(found: list[list[Found]]) -> list[int]:
 @pytest.mark.parametrize("beams", [2, 3, 7])
 def test_the_best_text_is_theirs_whatever_the_number_of_beams(name, beams):
     one = Asked(name)
-    one.compare(Search(new=NEW, beams=beams), one.ends()[:1])
+    one.compare(BeamSearchParams(new=NEW, beams=beams), one.ends()[:1])
 
 
 @pytest.mark.spec("S108")
@@ -98,14 +102,16 @@ def test_the_best_text_is_theirs_whatever_the_number_of_beams(name, beams):
 @pytest.mark.parametrize("penalty", [-1.0, 0.0, 0.6, 2.0])
 def test_every_penalty_and_every_way_to_stop_gives_their_four_best(name, penalty, early):
     one = Asked(name)
-    found = one.compare(Search(new=NEW, beams=4, best=4, length_penalty=penalty, early_stopping=early), one.ends())
+    found = one.compare(
+        BeamSearchParams(new=NEW, beams=4, best=4, length_penalty=penalty, early_stopping=early), one.ends()
+    )
 
     assert (min(lengths(found)) < NEW) == (penalty < 2 or early != "never")  # who never stops finds the longest
 
 
 @EVERY
 def test_texts_without_an_end_are_theirs(name):
-    found = Asked(name).compare(Search(new=NEW, beams=3, best=3))
+    found = Asked(name).compare(BeamSearchParams(new=NEW, beams=3, best=3))
 
     assert set(lengths(found)) == {NEW}
 
@@ -114,7 +120,10 @@ def test_texts_without_an_end_are_theirs(name):
 @EVERY
 def test_an_end_that_must_wait_comes_as_late_as_theirs(name):
     one, c = Asked(name), dict(new=NEW, beams=3, best=3, length_penalty=0.0)
-    soon, late = one.compare(Search(**c), one.ends()), one.compare(Search(**c, shortest=7), one.ends())
+    soon, late = (
+        one.compare(BeamSearchParams(**c), one.ends()),
+        one.compare(BeamSearchParams(**c, shortest=7), one.ends()),
+    )
 
     assert min(lengths(soon)) <= 7 < min(lengths(late))
 
@@ -122,7 +131,7 @@ def test_an_end_that_must_wait_comes_as_late_as_theirs(name):
 @EVERY
 def test_tokens_that_are_never_said_leave_the_scores_of_the_others_as_they_are(name):
     one = Asked(name)
-    found = one.compare(Search(new=NEW, beams=3, best=3), one.ends(), known=29)
+    found = one.compare(BeamSearchParams(new=NEW, beams=3, best=3), one.ends(), known=29)
 
     assert max(max(each.ids) for row in found for each in row) < 29
 
@@ -142,6 +151,6 @@ PRICES = {  # and what is the same without
 @pytest.mark.parametrize("price, free", PRICES.values(), ids=PRICES)
 def test_prices_and_bans_within_the_search_are_theirs(name, price, free):
     one, c = Asked(name, padded=False), dict(new=NEW, beams=4, best=4, shortest=8)
-    found = one.compare(Search(**c, **price), one.ends()[:1])
+    found = one.compare(BeamSearchParams(**c, **price), one.ends()[:1])
 
-    assert found != one.found(Search(**c, **free), one.ends()[:1], None)  # it makes a difference
+    assert found != one.found(BeamSearchParams(**c, **free), one.ends()[:1], None)  # it makes a difference

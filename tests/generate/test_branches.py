@@ -8,8 +8,9 @@ import torch
 from generate.made import POSITIONS, S, V, model, prompts, session, translator
 
 from regard import config as C
-from regard.generate import session as room
-from regard.generate.keeping import load
+from regard.generation import limits
+from regard.generation import session as room
+from regard.generation.session_file import load_session
 
 NEW, CUT = 23, 9
 HOW = {
@@ -60,7 +61,7 @@ def test_branches_with_seeds_of_their_own_differ():
     one = session(model(), prompts(5), new=NEW, temperature=1.5, seed=1)
     steps(one, CUT)
     other = one.branch([0, 0])
-    other.chooser.reseed(7)
+    other.sampler.reseed(7)
     first, second = zip(*other, strict=True)
 
     assert first != second
@@ -85,8 +86,8 @@ def test_a_saved_session_goes_on_with_the_same_ids(how, cut, mask, tmp_path):
     one = session(made, prompts(5, 11, 2), new=NEW, **how)
     steps(one, cut)
     one.save(tmp_path / "session")
-    limits = room.Limits(ends=how.get("ends", frozenset()))
-    other = load(made, tmp_path / "session", limits)
+    found = limits.GenerationLimits(ends=how.get("ends", frozenset()))
+    other = load_session(made, tmp_path / "session", found)
 
     assert [len(text) for text in other.texts] == [len(text) for text in one.texts]
     assert list(other) == list(one)
@@ -98,7 +99,7 @@ def test_what_was_computed_is_kept_to_the_last_bit(tmp_path):
     one = session(made, prompts(5, 11), new=NEW)
     steps(one, CUT)
     one.save(tmp_path / "session")
-    other = load(made, tmp_path / "session")
+    other = load_session(made, tmp_path / "session", made.generation_limits)
 
     for mine, kept in zip(one.cache.tables(), other.cache.tables(), strict=True):
         assert torch.equal(mine, kept)
@@ -111,7 +112,7 @@ def test_a_saved_translation_goes_on(cross, tmp_path):
     steps(one, CUT)
     one.save(tmp_path / "session")
 
-    assert list(load(made, tmp_path / "session")) == list(one)
+    assert list(load_session(made, tmp_path / "session", made.generation_limits)) == list(one)
 
 
 def test_a_saved_session_slides_as_it_would_have(tmp_path):
@@ -120,7 +121,7 @@ def test_a_saved_session_slides_as_it_would_have(tmp_path):
         one = session(made, prompts(5, 7), new=40, context=9)
         steps(one, 15)
         one.save(tmp_path / "session")
-        assert list(load(made, tmp_path / "session", room.Limits(context=9))) == list(one)
+        assert list(load_session(made, tmp_path / "session", limits.GenerationLimits(context=9))) == list(one)
 
 
 def test_a_session_of_another_model_is_refused(tmp_path):
@@ -129,30 +130,30 @@ def test_a_session_of_another_model_is_refused(tmp_path):
     one.save(tmp_path / "session")
 
     with pytest.raises(C.DataError, match="this session is of another model; load the one"):
-        load(model(POSITIONS["alibi"]), tmp_path / "session")
+        load_session(other := model(POSITIONS["alibi"]), tmp_path / "session", other.generation_limits)
 
 
 def test_a_damaged_file_is_told_in_a_sentence(tmp_path):
-    from regard.hub.weights import tensors_from, tensors_to
+    from regard.hub.weights import load_tensors_lazy, save_tensors
 
     made, path = model(), tmp_path / "session"
     one = session(made, prompts(5), new=NEW)
     steps(one, CUT)
     one.save(path)
-    tensors = {name: table.clone() for name, table in tensors_from(path).items()}
+    tensors = {name: table.clone() for name, table in load_tensors_lazy(path).items()}
     told = json.loads(bytes(tensors["said"].tolist()))
     for harm in ({"texts": 3}, {"format": 99}, {"settings": {"top_k": -1}}, {"cache": {"rows": 2}}, {"whole": [[999]]}):
         words = torch.tensor(list(json.dumps(told | harm).encode()), dtype=torch.uint8)
-        tensors_to(path, tensors | {"said": words})
+        save_tensors(path, tensors | {"said": words})
         with pytest.raises(C.DataError, match="^.*session"):
-            load(made, path)
+            load_session(made, path, made.generation_limits)
     for name in ("said", "chance.0", "cache.order", "cache.1.0"):
-        tensors_to(path, {other: table for other, table in tensors.items() if other != name})
+        save_tensors(path, {other: table for other, table in tensors.items() if other != name})
         with pytest.raises(C.DataError, match="no whole session"):
-            load(made, path)
+            load_session(made, path, made.generation_limits)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(C.DataError, match="not whole safetensors"):
-        load(made, path)
+        load_session(made, path, made.generation_limits)
 
 
 def test_nothing_is_left_behind_where_a_session_cannot_be_written(tmp_path):

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from regard import config as C
 from regard import text
-from regard.generate.asked import sampling
-from regard.generate.choosing import Chooser
-from regard.generate.limits import Limits
+from regard.generation.limits import GenerationLimits
+from regard.generation.params import sampling_params
+from regard.generation.sampler import Sampler
 
 NONE = torch.zeros(V, dtype=torch.bool)
 WRONG = {
@@ -27,12 +27,12 @@ class Only:
     def __init__(self, ids: list[int], end: int | None = None) -> None:
         self.ids, self.end, self.heard = ids, end, list[int]()
 
-    def allowed(self) -> Tensor:
+    def allowed_tokens(self) -> Tensor:
         left = self.ids[len(self.heard) :]
         may = left[:1] or ([] if self.end is None else [self.end])
         return torch.isin(torch.arange(V), torch.tensor(may, dtype=torch.long))
 
-    def tell(self, id: int) -> None:
+    def advance(self, id: int) -> None:
         self.heard.append(id)
 
     def copy(self) -> "Only":
@@ -42,10 +42,10 @@ class Only:
 
 
 def ruled(rules: list, **settings) -> list[list[int]]:
-    from regard.generate.session import Session
+    from regard.generation.session import DecodeSession
 
-    limits = Limits(ends=settings.pop("ends", frozenset()))
-    one = Session(model(), prompts(*[4] * len(rules)), C.Sampling(**settings), limits, rules=rules)
+    limits = GenerationLimits(ends=settings.pop("ends", frozenset()))
+    one = DecodeSession(model(), prompts(*[4] * len(rules)), C.SamplingParams(**settings), limits, rules=rules)
     rows: list[list[int]] = [[] for _ in rules]
     for ids in one:
         for row, id in zip(rows, ids, strict=True):
@@ -75,7 +75,7 @@ def test_no_token_comes_twice_and_when_all_are_said_the_text_is_over(warmth):
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_search_that_may_say_nothing_more_has_found_what_it_has(beams):
     one, texts = model(), prompts(2, 5)
-    for text_, found in zip(texts, one.search(texts, new=99, beams=beams, best=beams, no_repeat=1), strict=True):
+    for text_, found in zip(texts, one.beam_search(texts, new=99, beams=beams, best=beams, no_repeat=1), strict=True):
         assert len(found) == beams
         assert all(sorted({*text_, *each.ids}) == list(range(V)) for each in found)
         assert all(len(each.ids) == V - len(set(text_)) for each in found)
@@ -91,11 +91,11 @@ def test_no_run_comes_twice(size):
 
 
 def test_frequency_and_presence_are_paid_for_what_was_said_and_not_for_the_prompt():
-    chooser = Chooser(C.Sampling(frequency=0.5, presence=0.25), [[3, 3], [4]], NONE, seed=0)
-    assert torch.equal(chooser.left(torch.zeros(2, V)), torch.zeros(2, V, dtype=torch.float64))
+    chooser = Sampler(C.SamplingParams(frequency=0.5, presence=0.25), [[3, 3], [4]], NONE, seed=0)
+    assert torch.equal(chooser.filtered_logits(torch.zeros(2, V)), torch.zeros(2, V, dtype=torch.float64))
     for ids in ([5, 6], [5, None], [7, None]):
-        chooser.tell(ids)
-    left = chooser.left(torch.zeros(2, V))
+        chooser.update(ids)
+    left = chooser.filtered_logits(torch.zeros(2, V))
 
     assert left[0, [3, 5, 6, 7]].tolist() == [0, -1.25, 0, -0.75]
     assert left[1, [4, 5, 6]].tolist() == [0, 0, -0.75]
@@ -127,10 +127,10 @@ def test_a_bias_moves_one_token_and_minus_infinity_forbids_it():
 
 
 def test_ids_that_may_not_begin_come_later():
-    chooser = Chooser(C.Sampling(temperature=0.0), [[1]], NONE, seed=0, begin=frozenset({4}))
+    chooser = Sampler(C.SamplingParams(temperature=0.0), [[1]], NONE, seed=0, begin=frozenset({4}))
     logits = torch.zeros(1, V).index_fill(1, torch.tensor([4]), 3.0)
     first = int(chooser.choose(logits))
-    chooser.tell([first])
+    chooser.update([first])
 
     assert first != 4 and int(chooser.choose(logits)) == 4
 
@@ -138,51 +138,51 @@ def test_ids_that_may_not_begin_come_later():
 def test_plain_choosing_is_greedy_with_nothing_to_remember():
     greedy = dict(temperature=0.0)
 
-    assert Chooser(C.Sampling(**greedy), [[1]], NONE, seed=0).plain
-    assert Chooser(C.Sampling(**greedy, top_k=3, typical=0.5), [[1]], NONE, seed=0).plain
+    assert Sampler(C.SamplingParams(**greedy), [[1]], NONE, seed=0).is_greedy
+    assert Sampler(C.SamplingParams(**greedy, top_k=3, typical=0.5), [[1]], NONE, seed=0).is_greedy
     for other in (dict(no_repeat=2), dict(repetition=1.1), dict(presence=0.1), dict(bias={1: 1.0})):
-        assert not Chooser(C.Sampling(**greedy, **other), [[1]], NONE, seed=0).plain
-    assert not Chooser(C.Sampling(**greedy), [[1]], NONE, seed=0, rules=[Only([1])]).plain
+        assert not Sampler(C.SamplingParams(**greedy, **other), [[1]], NONE, seed=0).is_greedy
+    assert not Sampler(C.SamplingParams(**greedy), [[1]], NONE, seed=0, rules=[Only([1])]).is_greedy
 
 
 def test_plain_choosing_is_choosing():
     logits, barred = torch.randn(5, V), torch.arange(V) % 3 == 0
     logits[2, 4] = torch.nan
-    plain = Chooser(C.Sampling(temperature=0.0), [[1]] * 5, barred, seed=0)
-    other = Chooser(C.Sampling(temperature=0.0, no_repeat=9), [[1]] * 5, barred, seed=0)
+    plain = Sampler(C.SamplingParams(temperature=0.0), [[1]] * 5, barred, seed=0)
+    other = Sampler(C.SamplingParams(temperature=0.0, no_repeat=9), [[1]] * 5, barred, seed=0)
 
     assert plain.choose(logits).tolist() == other.choose(logits).tolist()
     assert plain.choose(logits)[2] == -1
 
 
 def test_a_branch_remembers_and_neither_hears_the_other():
-    c = C.Sampling(frequency=1.0, repetition=1.2, no_repeat=2)
-    one = Chooser(c, [[1, 2], [3]], NONE, seed=4, rules=[None, Only([5, 6, 7])])
-    one.tell([4, 5])
+    c = C.SamplingParams(frequency=1.0, repetition=1.2, no_repeat=2)
+    one = Sampler(c, [[1, 2], [3]], NONE, seed=4, rules=[None, Only([5, 6, 7])])
+    one.update([4, 5])
     other = one.copy()
     logits = torch.randn(2, V, dtype=torch.float64)
 
-    assert torch.equal(one.left(logits), other.left(logits))
+    assert torch.equal(one.filtered_logits(logits), other.filtered_logits(logits))
     assert [one.choose(logits).tolist() for _ in range(9)] == [other.choose(logits).tolist() for _ in range(9)]
-    one.tell([9, 6])
-    assert not torch.equal(one.left(logits), other.left(logits))
+    one.update([9, 6])
+    assert not torch.equal(one.filtered_logits(logits), other.filtered_logits(logits))
 
 
 @pytest.mark.parametrize("name, value", WRONG.items(), ids=WRONG)
 def test_a_setting_that_means_nothing_is_refused_by_its_name(name, value):
     with pytest.raises(ValueError, match=rf"^({name}|add): "):
-        C.Sampling(**{name: value})
+        C.SamplingParams(**{name: value})
     with pytest.raises(C.ConfigError, match=rf"^{name}"):
-        sampling({name: value})
+        sampling_params({name: value})
 
 
 def test_a_bias_is_given_in_many_ways_and_means_the_same():
-    spoken = text.train(C.Characters(), ["abc"])
+    spoken = text.train_tokenizer(C.CharTokenizer(), ["abc"])
     [id] = spoken.encode("b")
-    want = (C.Nudge(id=id, add=-2.0),)
+    want = (C.LogitBias(id=id, add=-2.0),)
 
     for bias in ({id: -2}, {"b": -2.0}, [f"{id}=-2"], ["b=-2"], want, [{"id": id, "add": -2}]):
-        assert sampling({"bias": bias}, spoken).bias == want
+        assert sampling_params({"bias": bias}, spoken).bias == want
 
 
 ODD = {
@@ -196,7 +196,7 @@ ODD = {
 @pytest.mark.parametrize("bias, message", ODD.values(), ids=ODD)
 def test_a_bias_that_means_nothing_is_told_in_a_sentence(bias, message):
     with pytest.raises(C.ConfigError, match=message):
-        sampling({"bias": bias})
+        sampling_params({"bias": bias})
 
 
 def test_a_bias_beyond_the_vocabulary_is_refused():

@@ -8,10 +8,11 @@ from torch.testing import assert_close
 
 import regard
 from regard import config, text
-from regard.data import Record, chance
-from regard.tasks.rows import Rows
-from regard.tasks.task import build, equip
-from regard.train.judging import Judge
+from regard.data.batching import seeded_generator
+from regard.data.records import Record
+from regard.inference.classification import Classifier
+from regard.tasks.collate import RowPadding
+from regard.tasks.task import add_task_tokens, build_task
 
 LABELS = {"id2label": {0: "bad", 1: "so-so", 2: "good"}, "label2id": {"bad": 0, "so-so": 1, "good": 2}}
 PAIRS = ["it was good", "Paris?", "a cat", "the old man", "who"]
@@ -110,12 +111,14 @@ def test_what_is_too_long_is_cut_as_the_pipeline_cuts_it_and_told_once(tmp_path)
 @pytest.fixture
 def own():
     """A model of pairs as training makes it, and its objective; 15 tokens at once."""
-    c = config.Classify(pair="other", classes=("no", "yes"))
-    tokenizer = equip(c, text.train(config.Characters(fallback=False), ["abcdefghijklmnopqrstuvwxyz ?"]))
+    c = config.Classification(pair="other", classes=("no", "yes"))
+    tokenizer = add_task_tokens(
+        c, text.train_tokenizer(config.CharTokenizer(fallback=False), ["abcdefghijklmnopqrstuvwxyz ?"])
+    )
     model = regard.build(regard.preset("bert-base", dim=12, depth=1, heads=3, vocab=len(tokenizer),
-                                       head=config.Pooled(dense=True, out=2))).eval()  # fmt: skip
+                                       head=config.PoolingHead(dense=True, out=2))).eval()  # fmt: skip
     model.tokenizer, model.task, model.context = tokenizer, c, 15
-    return model, build(c, tokenizer, model.c, rows=Rows(15))
+    return model, build_task(c, tokenizer, model.c, rows=RowPadding(15))
 
 
 LONG = [("a cat", "who?"), ("a very long text indeed", "yes"), ("no", "another very long one"), ("x" * 30, "y" * 30)]
@@ -125,7 +128,7 @@ LONG = [("a cat", "who?"), ("a very long text indeed", "yes"), ("no", "another v
 def test_a_run_of_our_own_is_asked_as_its_training_asked_it_also_where_texts_are_cut(own):
     model, task = own
     rows = [task.example(Record({"text": a, "other": b, "label": "no"}, ""), model.tokenizer) for a, b in LONG]
-    batch = task.collate(rows, chance(0))
+    batch = task.collate(rows, seeded_generator(0))
     with torch.no_grad():
         want = model(batch["ids"], real=batch.get("real"), segment=batch["segment"]).softmax(-1)
     got = model.classify([a for a, _ in LONG], [b for _, b in LONG])
@@ -137,7 +140,7 @@ def test_a_run_on_pairs_is_given_both_with_a_tab_between(own):
     model, _ = own
     [want] = model.classify(["a cat"], ["who?"])
 
-    [found] = Judge(model)(["a cat\twho?"], top=2)
+    [found] = Classifier(model)(["a cat\twho?"], top=2)
     assert found == {"of": "a cat\twho?", "classes": pytest.approx(want, abs=1e-6)}
     with pytest.raises(config.DataError, match="trained on pairs of texts; give both, with a tab between"):
-        list(Judge(model)(["a cat"]))
+        list(Classifier(model)(["a cat"]))

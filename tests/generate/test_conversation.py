@@ -9,11 +9,11 @@ from parity.near import randomise
 
 from regard import config as C
 from regard import text
-from regard.config import ConfigError, DataError, RunError
-from regard.generate.conversation import Conversation
-from regard.generate.forms import Growing, Template, ends_of, template_of
-from regard.generate.opening import load
-from regard.text.chat import Chat
+from regard.chat.conversation import Conversation
+from regard.chat.formats import ContinuationFormat, TemplateFormat, find_chat_template, template_end_ids
+from regard.config.errors import ConfigError, DataError, RunError
+from regard.inference.load import load_model
+from regard.text.chat_template import ChatTemplate
 
 TURNS = ["Hello, you?", "Who?", "And why is it so", "ok"]
 ALPHABET = "abcdefghijklm .,?!\n"
@@ -26,7 +26,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(place):
-    return load(place, device="cpu").double()
+    return load_model(place, device="cpu").double()
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def talk(model):
     """A conversation that is greedy unless said."""
 
     def talk(system=None, **settings):
-        form = Template(model, template_of(model))
+        form = TemplateFormat(model, find_chat_template(model))
         return Conversation(model, form, system=system, **{"new": 9, "temperature": 0.0} | settings)
 
     return talk
 
 
 def said(conversation, message):
-    return "".join(conversation.say(message))
+    return "".join(conversation.send(message))
 
 
 def afresh(conversation):
@@ -99,44 +99,49 @@ def test_with_a_seed_a_conversation_comes_again_and_its_turns_differ(talk):
 def test_an_answer_ends_where_the_template_ends_it(model, talk):
     conversation = talk(bias={4: 1e6})
 
-    assert 4 not in model.limits.ends
+    assert 4 not in model.generation_limits.ends
     assert said(conversation, "Hello") == "" and conversation.answer.reason == "end"
-    assert 4 not in model.limits.ends
+    assert 4 not in model.generation_limits.ends
 
 
 @pytest.mark.parametrize("name, end", [("chatml", "<|im_end|>"), ("zephyr", "</s>"), ("mistral", "</s>")])
 def test_the_end_of_an_answer_is_found_in_the_template(place, name, end):
     tokens = text.Tokenizer.load(place)
     template = (chatty.Path(__file__).parents[1] / "text" / "chats" / f"{name}.jinja").read_text()
-    chat = Chat(template, {"bos_token": "<s>", "eos_token": "</s>"})
+    chat = ChatTemplate(template, {"bos_token": "<s>", "eos_token": "</s>"})
 
-    assert ends_of(chat, tokens) == {chatty.SPECIALS.index(end)}
+    assert template_end_ids(chat, tokens) == {chatty.SPECIALS.index(end)}
 
 
 def test_a_template_without_an_end_finds_none(place):
-    assert ends_of(Chat("{% for m in messages %}{{ m.content }}\n{% endfor %}"), text.Tokenizer.load(place)) == set()
+    assert (
+        template_end_ids(
+            ChatTemplate("{% for m in messages %}{{ m.content }}\n{% endfor %}"), text.Tokenizer.load(place)
+        )
+        == set()
+    )
 
 
 def test_a_space_that_the_template_writes_is_not_said_twice(model):
     mistral = (chatty.Path(__file__).parents[1] / "text" / "chats" / "mistral.jinja").read_text()
-    form = Template(model, Chat(mistral, {"bos_token": "<s>", "eos_token": "</s>"}))
+    form = TemplateFormat(model, ChatTemplate(mistral, {"bos_token": "<s>", "eos_token": "</s>"}))
     asked = [{"role": "user", "content": "a"}]
 
-    assert form.heard(asked, " b c") == "b c"
-    assert Template(model, template_of(model)).heard(asked, " b c\n") == " b c\n"
+    assert form.parse_reply(asked, " b c") == "b c"
+    assert TemplateFormat(model, find_chat_template(model)).parse_reply(asked, " b c\n") == " b c\n"
 
 
 # ---------------------------------------------------------------- a growing text
 
 
 def growing(one, context=None):
-    one.tokenizer = text.train(C.Characters(fallback=False), [ALPHABET])
+    one.tokenizer = text.train_tokenizer(C.CharTokenizer(fallback=False), [ALPHABET])
     one.context = context
     return one
 
 
 def recurrent():
-    return made.lively(C.Transformer(embed=C.Embed(vocab=19), trunk=C.Recurrent(dim=12, depth=2)))
+    return made.lively(C.Transformer(embed=C.TextEmbedding(vocab=19), trunk=C.RecurrentStack(dim=12, depth=2)))
 
 
 MODELS = {
@@ -154,7 +159,7 @@ MODELS = {
 def test_a_growing_text_goes_on_as_generate_does(name):
     torch.manual_seed(3)
     one = growing(MODELS[name]())
-    conversation, whole = Conversation(one, Growing(one), new=7, seed=5), ""
+    conversation, whole = Conversation(one, ContinuationFormat(one), new=7, seed=5), ""
     for turn, typed in enumerate(["abcd", "e f", "", "g"]):
         whole += typed
         want = one.generate(whole, new=7, seed=5 + turn)
@@ -166,7 +171,7 @@ def test_a_growing_text_goes_on_as_generate_does(name):
 def test_a_ring_goes_on_and_what_it_has_written_over_is_read_again():
     torch.manual_seed(3)
     one = growing(made.model(mask="causal & window(5)"))
-    conversation = Conversation(one, Growing(one), new=7, seed=5)
+    conversation = Conversation(one, ContinuationFormat(one), new=7, seed=5)
     first = said(conversation, "abcdefg" * 71)
     ring, second = conversation.memory.cache, said(conversation, "hij" * 99)
 
@@ -180,7 +185,7 @@ def test_a_ring_goes_on_and_what_it_has_written_over_is_read_again():
 def test_a_growing_text_that_slides_reads_its_newest_part():
     torch.manual_seed(3)
     one = growing(made.model(), context=23)
-    conversation = Conversation(one, Growing(one), new=40, seed=5)
+    conversation = Conversation(one, ContinuationFormat(one), new=40, seed=5)
     with pytest.warns(UserWarning, match="newest"):
         assert len(said(conversation, "abcd")) == 40
     with warnings.catch_warnings():
@@ -193,13 +198,13 @@ def test_a_growing_text_has_no_system_message():
     one = growing(made.model())
 
     with pytest.raises(ConfigError, match="system"):
-        Conversation(one, Growing(one), system="be brief")
+        Conversation(one, ContinuationFormat(one), system="be brief")
 
 
 def test_without_a_tokenizer_there_is_no_conversation():
     one = made.model()
 
-    for form in (lambda: Growing(one), lambda: Template(one, Chat("a"))):
+    for form in (lambda: ContinuationFormat(one), lambda: TemplateFormat(one, ChatTemplate("a"))):
         with pytest.raises(DataError, match="no tokenizer"):
             form()
 
@@ -209,7 +214,7 @@ def test_without_a_tokenizer_there_is_no_conversation():
 
 def test_an_answer_that_is_stopped_stays_as_far_as_it_came(talk):
     conversation = talk(new=50, shortest=50)
-    pieces = conversation.say("Hello")
+    pieces = conversation.send("Hello")
     heard = next(pieces) + next(pieces)
 
     assert conversation.stop() and not conversation.stop()
@@ -222,7 +227,7 @@ def test_an_answer_that_is_stopped_stays_as_far_as_it_came(talk):
 
 def test_an_answer_that_is_broken_off_stays_and_is_read_again(talk):
     conversation = talk(new=50, shortest=50)
-    pieces = conversation.say("Hello")
+    pieces = conversation.send("Hello")
     heard = next(pieces) + next(pieces)
     with pytest.raises(KeyboardInterrupt):
         pieces.throw(KeyboardInterrupt)
@@ -257,10 +262,10 @@ def afresh_of(table, conversation):
 
 
 def test_what_damaged_weights_say_is_no_answer(place):
-    broken = load(place, device="cpu")
+    broken = load_model(place, device="cpu")
     with torch.no_grad():
         broken.head.weight.fill_(torch.nan)
-    conversation = Conversation(broken, Template(broken, template_of(broken)))
+    conversation = Conversation(broken, TemplateFormat(broken, find_chat_template(broken)))
 
     with pytest.raises(RunError, match="damaged"):
         said(conversation, "Hello")
@@ -334,14 +339,14 @@ def test_again_is_another_answer_to_the_same_message(talk):
     conversation = talk(temperature=2.0, seed=3)
     said(conversation, "Hello")
     first = said(conversation, "Who?")
-    second, third = ("".join(conversation.again()) for _ in range(2))
+    second, third = ("".join(conversation.regenerate()) for _ in range(2))
 
     assert len({first, second, third}) == 3
     assert [question for question, _ in conversation.exchanges] == ["Hello", "Who?"]
     assert conversation.exchanges[-1][1] == third
 
 
-@pytest.mark.parametrize("what", ["undo", "again"])
+@pytest.mark.parametrize("what", ["undo", "regenerate"])
 def test_nothing_can_be_taken_back_before_something_was_said(talk, what):
     with pytest.raises(ConfigError, match="nothing was said"):
         getattr(talk(), what)()
@@ -354,7 +359,7 @@ def test_settings_count_from_the_next_answer_on_and_none_is_as_usual(talk):
     assert conversation.answer.tokens == 3
 
     conversation.set({"new": None})
-    assert conversation.sampling([]).new == C.Sampling.new
+    assert conversation.sampling([]).new == C.SamplingParams.new
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": float("nan")}, {"temperture": 1.0}, {"temperture": None},
@@ -368,12 +373,12 @@ def test_a_setting_that_cannot_be_is_refused_and_changes_nothing(talk, wrong):
 
 
 def test_a_template_that_knows_no_system_refuses_it_at_once(model):
-    chat = Chat("{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
+    chat = ChatTemplate("{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
                 "{% for m in messages %}{{ m.content }}{% endfor %}")  # fmt: skip
-    conversation = Conversation(model, Template(model, chat))
+    conversation = Conversation(model, TemplateFormat(model, chat))
 
     with pytest.raises(DataError, match="no system here"):
-        conversation.instruct("be brief")
+        conversation.set_system("be brief")
     assert conversation.system is None
 
 

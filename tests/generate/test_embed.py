@@ -11,8 +11,8 @@ from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 import regard
 from regard import config, text
-from regard.tasks.specials import Specials
-from regard.tasks.task import equip
+from regard.tasks.collate import TaskSpecialTokens
+from regard.tasks.task import add_task_tokens
 
 NEAR = dict(rtol=0, atol=1e-5)
 
@@ -120,10 +120,12 @@ def test_clip_gives_the_vectors_that_it_compares_of_texts_and_of_pictures(tmp_pa
 
 
 def test_a_run_of_our_own_is_read_as_its_training_laid_out_its_texts():
-    words = equip(config.Masked(), text.train(config.Characters(fallback=False), ["the cat sat on the mat."]))
+    words = add_task_tokens(
+        config.MaskedLM(), text.train_tokenizer(config.CharTokenizer(fallback=False), ["the cat sat on the mat."])
+    )
     model = regard.build(regard.preset("bert-base", dim=12, depth=1, heads=3, vocab=len(words))).eval()
-    model.tokenizer, model.task = words, config.Masked()
-    ids = Specials.of(words).single(words.encode("the cat"))
+    model.tokenizer, model.task = words, config.MaskedLM()
+    ids = TaskSpecialTokens.of(words).single(words.encode("the cat"))
     with torch.no_grad():
         want = model.trunk(model.embed(torch.tensor([ids]))).x.mean(1)
 

@@ -9,12 +9,12 @@ from generate.made import V, both, prompts, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.generate.engine import Engine
-from regard.generate.manner import Manner
-from regard.native.build import library
+from regard.engine.engine import Engine
+from regard.generation.params import GenerationDefaults
+from regard.native.library import load_library
 
 SIZES = dict(slots=5, capacity=41, chunk=4, waiting=6, prefixes=3)
-NATIVE = pytest.mark.skipif(library() is None, reason="there is no compiler here")
+NATIVE = pytest.mark.skipif(load_library() is None, reason="there is no compiler here")
 EVERY = pytest.mark.parametrize("name", MODELS)
 
 
@@ -28,7 +28,7 @@ def test_whatever_happens_around_it_a_request_is_told_the_bits_it_is_told_alone(
     crowd, reference = Engine(one, **SIZES), Engine(one, **SIZES | {"prefixes": 0})
     stayed = play(crowd, some(dice, 29, 23), dice)
 
-    assert len(stayed) > 15 and crowd.figures.hits
+    assert len(stayed) > 15 and crowd.stats.hits
     assert [each.bits for each in stayed] == [alone(each, reference) for each in stayed]
 
 
@@ -87,7 +87,7 @@ def test_the_thread_gives_the_bits_of_the_steps_by_hand():
         ask(engine, *clients)
     reference = Engine(one, **SIZES | {"prefixes": 0})
 
-    assert all(each.ticket.over.is_set() for each in clients)
+    assert all(each.ticket.finished.is_set() for each in clients)
     assert [each.bits for each in clients] == [alone(each, reference) for each in clients]
 
 
@@ -156,8 +156,8 @@ def test_a_beginning_that_was_read_before_is_not_read_again_and_changes_no_bit(n
     reference = Engine(one, **SIZES | {"prefixes": 0})
 
     assert first.told[-1].cached == 0 and again.told[-1].cached == 12 and longer.told[-1].cached >= 12 - 12 % 4
-    assert engine.figures.copied == again.ticket.cached + longer.ticket.cached
-    assert engine.figures.read + engine.figures.copied == 13 + 13 + 18
+    assert engine.stats.copied == again.ticket.cached + longer.ticket.cached
+    assert engine.stats.read + engine.stats.copied == 13 + 13 + 18
     assert first.bits == again.bits == alone(first, reference) and longer.bits == alone(longer, reference)
 
 
@@ -165,7 +165,7 @@ def test_two_that_read_the_same_beginning_by_turns_read_it_once():
     engine, (text,) = Engine(small("alibi"), **SIZES), prompts(17)
     run(engine, client(text), client(text))
 
-    assert engine.figures.read == 17 + 1
+    assert engine.stats.read == 17 + 1
 
 
 def test_kept_beginnings_never_fill_more_than_their_room_and_the_oldest_make_room():
@@ -186,7 +186,7 @@ def test_padding_in_a_prompt_is_not_read():
 
     from regard import config as C
 
-    one = model(embed=C.Embed(vocab=V, pad=0))
+    one = model(embed=C.TextEmbedding(vocab=V, pad=0))
     plain, padded = client([4, 5, 6, 7, 8], new=7), client([0, 0, 4, 5, 0, 6, 7, 8], new=7)
     run(Engine(one, **SIZES), plain, padded)
 
@@ -198,15 +198,27 @@ def test_padding_in_a_prompt_is_not_read():
 
 def test_a_text_ends_at_its_length_at_the_capacity_or_by_an_end_token():
     one, (text,) = small("alibi", double=True), prompts(9)
-    one.manner = Manner()
+    one.generation_defaults = GenerationDefaults()
     short, full, none = client(text, new=6), client(text, new=99), client(text, new=0)
     engine = Engine(one, slots=2, capacity=20, chunk=4)
     run(engine, short, full, none)
-    one.manner = Manner(ends=frozenset({short.ids[2]}))
+    one.generation_defaults = GenerationDefaults(ends=frozenset({short.ids[2]}))
     ended = client(text, new=6)
     run(Engine(one, slots=2, capacity=20, chunk=4), ended)
 
     assert (len(short.ids), short.reason) == (6, "length") and (len(full.ids), full.reason) == (20 - 9 + 1, "length")
     assert full.ids == written(one, [text], new=12)[0] and (none.ids, none.reason) == ([], "length")
     assert ended.ids == short.ids[: short.ids.index(short.ids[2]) + 1] and ended.reason == "end"
-    assert engine.figures.made == 6 + 12
+    assert engine.stats.made == 6 + 12
+
+
+def test_a_request_that_has_its_last_token_is_no_longer_counted_as_running():
+    """A client may ask for the figures as soon as it has its answer."""
+    engine = Engine(small("alibi"), slots=2, capacity=20, chunk=4)
+    running = []
+    request = client(prompts(5)[0], new=3)
+    engine.submit(request.asked, lambda event: running.append(engine.stats.running))
+    while engine.step():
+        pass
+
+    assert running[-1] == 0 and set(running[:-1]) <= {1}

@@ -9,7 +9,8 @@ from generate.crowd import Client, alone, ask, client, play, run, small, some
 from generate.made import model, prompts, translator
 
 from regard import config as C
-from regard.generate.engine import Asked, Busy, Engine
+from regard.engine.engine import Engine
+from regard.engine.request_queue import GenerationRequest, QueueFull
 
 SIZES = dict(slots=3, capacity=41, chunk=4, waiting=5, prefixes=2)
 BAD = 7  # the token whose vector is damaged
@@ -35,7 +36,7 @@ def test_who_reads_or_says_a_damaged_token_ends_there_and_nobody_else_notices(na
     stayed = [each for each in clients if each.reason != "cancelled"]
     ends = {each.reason for each in stayed}
 
-    assert {"error", "length"} <= ends and crowd.figures.running == 0
+    assert {"error", "length"} <= ends and crowd.stats.running == 0
     assert all("not finite" in each.told[-1].problem for each in stayed if each.reason == "error")
     for each in stayed:  # a reference that has never met a NaN
         assert each.bits == alone(each, Engine(poisoned, **SIZES | {"prefixes": 0}))
@@ -47,12 +48,12 @@ class Broken:
     def __init__(self, patience: int, where: str) -> None:
         self.patience, self.where = patience, where
 
-    def allowed(self):
+    def allowed_tokens(self):
         if self.where == "allowed" and not self.patience:
             raise ZeroDivisionError("a rule broke")
         return torch.ones(19, dtype=torch.bool)
 
-    def tell(self, id):
+    def advance(self, id):
         self.patience -= 1
         if self.where == "tell" and not self.patience:
             raise ZeroDivisionError("a rule broke")
@@ -74,7 +75,7 @@ def test_a_rule_that_breaks_ends_its_own_text(one, where):
 
 def test_a_text_of_which_nothing_more_may_be_said_has_ended(one):
     class Over(Broken):
-        def allowed(self):
+        def allowed_tokens(self):
             return torch.full((19,), self.patience > 0)
 
     asked = client(prompts(6)[0], rule=Over(2, ""), bias={3: -99.0})
@@ -95,7 +96,7 @@ def test_who_cannot_hear_is_let_go_and_not_told_again(one):
     run(engine, other)
 
     assert len(calls) == 1 and ticket.reason == "error" and isinstance(ticket.problem, OSError)
-    assert other.reason in ("length", "end") and engine.figures.running == 0
+    assert other.reason in ("length", "end") and engine.stats.running == 0
 
 
 def test_who_has_heard_enough_leaves_at_once(one):
@@ -108,7 +109,7 @@ def test_who_has_heard_enough_leaves_at_once(one):
     ticket = engine.submit(client([1, 2, 4, 5, 6], new=30).asked, hear)
     engine.step(), engine.step(), engine.step()
 
-    assert len(heard) == 2 and ticket.reason == "stop" and engine.figures.running == 0 and not engine.busy
+    assert len(heard) == 2 and ticket.reason == "stop" and engine.stats.running == 0 and not engine.busy
 
 
 def test_a_prompt_that_cannot_be_read_ends_alone(one):
@@ -138,7 +139,7 @@ def test_a_model_that_fails_is_said_to_all_and_to_whoever_comes(one):
     engine = Failing(one, **SIZES)
     clients = [client(text, new=20) for text in prompts(5, 5, 5, 5)]
     ask(engine, *clients)
-    work = engine.do(lambda: 1)
+    work = engine.run_in_thread(lambda: 1)
     engine.failing = True
     engine.start()
 
@@ -161,11 +162,11 @@ def tables(engine):
 def test_a_thousand_requests_leave_nothing_behind(one):
     engine, dice = Engine(one, **SIZES), random.Random(2)
     run(engine, client(prompts(9)[0]))
-    before, room = tables(engine), engine.figures.bytes - engine.kept.bytes
+    before, room = tables(engine), engine.stats.bytes - engine.kept.bytes
     clients = [*some(dice, 50, 9), *(client(text, new=dice.choice([1, 1, 2])) for text in prompts(*[4] * 950))]
     dice.shuffle(clients)
     play(engine, clients, dice)
-    figures = engine.figures
+    figures = engine.stats
 
     assert all(each.reason is not None for each in clients)
     assert (figures.running, figures.waiting, engine.line.here) == (0, 0, 0) and len(engine.slots.free) == 3
@@ -185,7 +186,7 @@ def test_a_slot_is_free_one_step_after_its_text_was_cancelled_and_the_next_one_h
     engine.step()
 
     assert [each.reason for each in clients] == ["cancelled", None, "cancelled", None, "cancelled"]
-    assert engine.figures.running == 2 and engine.figures.waiting == 0 and clients[3].ticket in engine.steps.rows
+    assert engine.stats.running == 2 and engine.stats.waiting == 0 and clients[3].ticket in engine.steps.rows
     count = len(clients[0].told)
     engine.step()
     assert len(clients[0].told) == count
@@ -210,7 +211,7 @@ def test_slots_are_given_in_the_order_of_coming_and_nobody_waits_for_ever(one):
 def test_a_long_prompt_makes_neither_a_short_one_nor_a_speaking_one_wait(one):
     engine = Engine(one, **SIZES)
     speaking, long, short = client([1, 2, 4, 5], new=38), client(prompts(40)[0], new=2), client(prompts(5)[0], new=2)
-    one_more = Client(Asked(ids=speaking.asked.ids, c=C.Sampling(new=38, temperature=1.0, seed=4)))
+    one_more = Client(GenerationRequest(ids=speaking.asked.ids, c=C.SamplingParams(new=38, temperature=1.0, seed=4)))
     ask(engine, one_more)
     engine.step()
     ask(engine, long, short)
@@ -227,7 +228,9 @@ def test_who_is_too_many_is_told_when_to_come_again(one):
     engine = Engine(one, **SIZES)
     clients = [client(text, new=2) for text in prompts(*[5] * 8)]
     ask(engine, *clients)
-    with pytest.raises(Busy, match=r"8 requests are here, and no more may be; come again in about \d+ seconds") as busy:
+    with pytest.raises(
+        QueueFull, match=r"8 requests are here, and no more may be; come again in about \d+ seconds"
+    ) as busy:
         ask(engine, client([1, 2, 4, 5]))
     while engine.step():
         pass
@@ -272,7 +275,7 @@ def test_it_sleeps_while_there_is_nothing_to_do(one):
             ask(engine, each := client([1, 2, 4, 5], new=5, bias={3: -99.0}))
             each.ticket.wait(20)
 
-    assert engine.figures.steps == 3 * 5
+    assert engine.stats.steps == 3 * 5
 
 
 def test_stopping_lets_texts_end_or_ends_them(one):
@@ -284,14 +287,14 @@ def test_stopping_lets_texts_end_or_ends_them(one):
     long = [client(text, new=290, bias={3: -99.0}) for text in prompts(5, 5, 5, 5, 5)]
     ask(cut, *long)
     cut.submit(client([1, 2, 4, 5]).asked, lambda told: heard.set())
-    late = cut.do(lambda: heard.wait(0))
+    late = cut.run_in_thread(lambda: heard.wait(0))
     cut.start()
     late.result(20)
     cut.stop(drain=0)
 
     assert {each.reason for each in short} <= {"length", "end"}
     assert "cancelled" in {each.reason for each in long} <= {"cancelled", "length"}
-    assert cut.figures.running == cut.figures.waiting == 0 and cut.thread is None
+    assert cut.stats.running == cut.stats.waiting == 0 and cut.thread is None
     with pytest.raises(C.RunError, match="the engine has stopped and takes no more requests"):
         ask(cut, client([1, 2, 4, 5]))
     ask(cut.start(), again := client([1, 2, 4, 5]))
@@ -301,17 +304,17 @@ def test_stopping_lets_texts_end_or_ends_them(one):
 
 def test_other_work_is_done_between_steps_in_the_thread_of_the_engine(one):
     engine, text = Engine(one, **SIZES), client([1, 2, 4, 5], new=30)
-    by_hand = engine.do(threading.get_ident)
+    by_hand = engine.run_in_thread(threading.get_ident)
     engine.step()
     with engine:
         ask(engine, text)
-        where = engine.do(threading.get_ident).result(20)
-        broken = engine.do(lambda: 1 // 0)
+        where = engine.run_in_thread(threading.get_ident).result(20)
+        broken = engine.run_in_thread(lambda: 1 // 0)
         assert isinstance(broken.exception(20), ZeroDivisionError)
         with pytest.raises(RuntimeError, match="own thread takes the steps"):
             engine.step()
     left = Engine(one, **SIZES)
-    never = left.do(lambda: 1)
+    never = left.run_in_thread(lambda: 1)
     left.stop(drain=0)
 
     assert by_hand.result() == threading.get_ident() != where
@@ -346,7 +349,7 @@ def test_a_request_that_cannot_be_done_is_refused_in_a_sentence(one, asked, erro
     (model, {"waiting": -1}, "waiting: -1 is too few"),
     (model, {"prefixes": -1}, "prefixes: -1 is too few"),
     (lambda: model(mask="prefix(5)"), {}, "chunk: 4 is too few; this model takes 5 or more"),
-    (lambda: model(C.Learned(length=40)), {}, "capacity: 41 is more than the 40 tokens"),
+    (lambda: model(C.LearnedPosition(length=40)), {}, "capacity: 41 is more than the 40 tokens"),
     (translator, {}, "encoder: an engine goes on from texts, and this model translates them"),
     (lambda: model(mask="everything"), {}, "does not write from left to right"),
 ], ids=["slots", "chunk", "waiting", "prefixes", "prefix", "learned", "encoder", "both ways"])  # fmt: skip
@@ -356,5 +359,5 @@ def test_an_engine_that_cannot_run_is_refused_in_a_sentence(make, sizes, why):
 
 
 def test_the_capacity_is_by_itself_what_the_model_reads_at_once():
-    assert Engine(model(C.Learned(length=40)), slots=1).capacity == 40
+    assert Engine(model(C.LearnedPosition(length=40)), slots=1).capacity == 40
     assert Engine(model(), slots=1).capacity == 1024

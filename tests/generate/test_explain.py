@@ -10,11 +10,10 @@ from generate.made import POSITIONS, V, model
 
 from regard import config as C
 from regard import text
-from regard.generate.explain import Drawn, Searched
-from regard.generate.filters import choose, streams
-from regard.generate.model import Transformer
-from regard.generate.spoiler import GROUPS, WORDS, logits, shares
-from regard.generate.telling import told
+from regard.generation.logits_process import row_generators, sample_tokens
+from regard.inference.explain_generation import BeamExplanation, SampledExplanation, format_explanation
+from regard.inference.model import Model
+from regard.studies.demo import WORD_GROUPS, WORD_PROBABILITIES, example_logits, group_shares
 
 LETTERS = "abcdefghijklmnop .,"
 HOW = {
@@ -28,9 +27,9 @@ EVERY = pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 
 
 @pytest.fixture
-def one() -> Transformer:
+def one() -> Model:
     made = model(POSITIONS["rotary"])
-    made.tokenizer = text.train(C.Characters(fallback=False), [LETTERS * 3])
+    made.tokenizer = text.train_tokenizer(C.CharTokenizer(fallback=False), [LETTERS * 3])
     assert len(made.tokenizer) <= V
     return made
 
@@ -39,7 +38,7 @@ def one() -> Transformer:
 def test_the_text_is_the_one_that_is_made_without_an_explanation(one, how):
     made = one.explain_generation("abc", new=6, **how)
 
-    assert isinstance(made, Drawn) and made.made.text == one.generate("abc", new=6, **how)
+    assert isinstance(made, SampledExplanation) and made.made.text == one.generate("abc", new=6, **how)
     assert [choice.chosen.id for choice in made.choices] == list(made.made.ids)
 
 
@@ -52,7 +51,7 @@ def test_what_is_kept_and_what_is_removed_is_all_there_was(one, how):
 
     for candidate in choice.candidates:
         assert candidate.before == pytest.approx(float(first[candidate.id]))
-        assert candidate.token == one.tokenizer.piece(candidate.id)
+        assert candidate.token == one.tokenizer.token_text(candidate.id)
     assert choice.kept + sum(cut.removed for cut in choice.cuts) == V
     assert 0 < choice.mass <= 1 + 1e-9 and choice.chosen.after > 0
     if not any(cut.removed for cut in choice.cuts):
@@ -69,7 +68,7 @@ def test_each_filter_is_named_in_turn_with_what_it_removed(one):
     assert made.choices[0].kept == 4
 
 
-def never(made: Drawn) -> int:
+def never(made: SampledExplanation) -> int:
     return sum(cut.removed for cut in made.choices[0].cuts if cut.name == "never")
 
 
@@ -78,13 +77,13 @@ def test_where_nothing_is_left_to_say_the_last_choice_is_none(one):
     made = one.explain_generation("abc", new=40, no_repeat=1, seed=1)
 
     assert len(made.choices) == known - 3 + 1 and made.choices[-1].chosen is None and made.choices[-1].kept == 0
-    assert made.made.reason == "end" and "nothing may be said" in told(made)
+    assert made.made.reason == "end" and "nothing may be said" in format_explanation(made)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_tree_holds_every_text_that_was_found_and_its_probability(one, beams):
     made = one.explain_generation("abc", new=5, beams=beams, best=beams)
-    assert isinstance(made, Searched)
+    assert isinstance(made, BeamExplanation)
     for found in (made.made, *made.made.others):
         [end] = [place for place, last in enumerate(made.steps[-1]) if last.fate == "ended" and last.score ==
                  pytest.approx(found.score)]  # fmt: skip
@@ -110,7 +109,7 @@ def test_as_many_live_as_there_are_beams_and_only_they_have_children(one):
 
 def test_a_tree_is_drawn_with_the_best_text_marked_once(one):
     made = one.explain_generation("abc", new=4, beams=3)
-    drawing = told(made)
+    drawing = format_explanation(made)
 
     assert drawing.startswith("'abc'\n") and drawing.count("◄ best") == 1
     lived = sum(each.fate != "died" for step in made.steps for each in step)
@@ -134,19 +133,21 @@ def test_guesses_ahead_have_no_explanation(one):
 
 @pytest.mark.spec("S109")
 def test_the_likeliest_word_speaks_for_the_minority_and_the_few_likeliest_for_the_majority():
-    assert sum(WORDS.values()) == pytest.approx(1) and sum(GROUPS["bad"].values()) < 0.5 < sum(GROUPS["good"].values())
-    [greedy] = choose(logits(), C.Sampling(temperature=0.0), streams(0, 1)).tolist()
+    assert sum(WORD_PROBABILITIES.values()) == pytest.approx(1) and sum(WORD_GROUPS["bad"].values()) < 0.5 < sum(
+        WORD_GROUPS["good"].values()
+    )
+    [greedy] = sample_tokens(example_logits(), C.SamplingParams(temperature=0.0), row_generators(0, 1)).tolist()
 
-    assert list(WORDS)[greedy] in GROUPS["bad"]
-    assert shares(temperature=0) == {"bad": 1.0, "good": 0.0}
-    for k in range(3, len(WORDS) + 1):
-        assert shares(top_k=k)["good"] > 0.5
+    assert list(WORD_PROBABILITIES)[greedy] in WORD_GROUPS["bad"]
+    assert group_shares(temperature=0) == {"bad": 1.0, "good": 0.0}
+    for k in range(3, len(WORD_PROBABILITIES) + 1):
+        assert group_shares(top_k=k)["good"] > 0.5
 
 
 @pytest.mark.spec("S109")
 def test_words_drawn_among_the_five_likeliest_are_mostly_good():
-    dice, c, words = streams(4, 400), C.Sampling(top_k=5), list(WORDS)
-    said = [words[id] for id in choose(logits().expand(400, -1), c, dice).tolist()]
-    good = sum(word in GROUPS["good"] for word in said) / len(said)
+    dice, c, words = row_generators(4, 400), C.SamplingParams(top_k=5), list(WORD_PROBABILITIES)
+    said = [words[id] for id in sample_tokens(example_logits().expand(400, -1), c, dice).tolist()]
+    good = sum(word in WORD_GROUPS["good"] for word in said) / len(said)
 
-    assert good == pytest.approx(shares(top_k=5)["good"], abs=0.07)
+    assert good == pytest.approx(group_shares(top_k=5)["good"], abs=0.07)

@@ -7,7 +7,7 @@ from generate.folders import LENGTH, V, bert, bytelevel, saved, wordpiece
 
 import regard
 from regard import config, text
-from regard.tasks.task import equip
+from regard.tasks.task import add_task_tokens
 
 ONE, TWO = "Paris is the [MASK] of France.", "the [MASK] sat on a [MASK]!"
 
@@ -35,7 +35,7 @@ def test_the_words_of_bert_and_their_probabilities_are_those_of_the_pipeline(sai
         alone = hf.BertForMaskedLM(model.config).eval()
         alone.load_state_dict({name: x for name, x in model.state_dict().items() if name in alone.state_dict()})
 
-    same(regard.load(folder, device="cpu").fill(said, best=7), theirs(alone, tokenizer, said, 7))
+    same(regard.load(folder, device="cpu").fill_mask(said, best=7), theirs(alone, tokenizer, said, 7))
 
 
 OTHERS = {
@@ -55,7 +55,7 @@ def test_other_families_fill_as_the_pipeline_does(name, tmp_path):
         tokenizer.model_input_names = ["input_ids", "attention_mask"]
     ours = regard.load(saved(model, tokenizer, tmp_path / name), device="cpu")
 
-    same(ours.fill(TWO), theirs(model, tokenizer, TWO, 5))
+    same(ours.fill_mask(TWO), theirs(model, tokenizer, TWO, 5))
 
 
 @pytest.mark.parametrize("said", ["the cat <mask> on a mat.", "paris is <mask> of <mask>."])
@@ -67,27 +67,29 @@ def test_another_mask_token_is_meant_by_its_own_name_and_by_the_usual_one(said, 
         max_position_embeddings=77, type_vocab_size=1, pad_token_id=1))  # fmt: skip
     ours = regard.load(saved(model, tokenizer, tmp_path / "r"), device="cpu")
 
-    same(ours.fill(said), theirs(model, tokenizer, said, 5))
-    assert ours.fill(said.replace("<mask>", "[MASK]")) == ours.fill(said)
+    same(ours.fill_mask(said), theirs(model, tokenizer, said, 5))
+    assert ours.fill_mask(said.replace("<mask>", "[MASK]")) == ours.fill_mask(said)
 
 
 def test_many_texts_are_told_in_their_order_each_as_if_alone(tmp_path):
-    from regard.generate.fill import fill
+    from regard.inference.fill_mask import fill_masks
 
     _, _, folder = bert("ForMaskedLM", tmp_path / "m")
     ours = regard.load(folder, device="cpu")
     texts = [f"{'the cat sat. ' * many} who [MASK]?" for many in (4, 0, 7, 2)]
-    for together, each in zip(fill(ours, texts, 3), texts, strict=True):
-        for a, b in zip(together[0], ours.fill(each, 3)[0], strict=True):
+    for together, each in zip(fill_masks(ours, texts, 3), texts, strict=True):
+        for a, b in zip(together[0], ours.fill_mask(each, 3)[0], strict=True):
             assert a.id == b.id and a.probability == pytest.approx(b.probability, abs=1e-6)
 
 
 def test_a_masked_run_of_our_own_fills_blanks_too():
-    tokenizer = equip(config.Masked(), text.train(config.Characters(fallback=False), ["the cat sat on the mat."]))
+    tokenizer = add_task_tokens(
+        config.MaskedLM(), text.train_tokenizer(config.CharTokenizer(fallback=False), ["the cat sat on the mat."])
+    )
     model = regard.build(regard.preset("bert-base", dim=12, depth=1, heads=3, vocab=len(tokenizer),
-                                       head=config.Vocabulary(transform=True, bias=True))).eval()  # fmt: skip
-    model.tokenizer, model.task = tokenizer, config.Masked()
-    [blank] = model.fill("the c[MASK]t", best=99)
+                                       head=config.LMHead(transform=True, bias=True))).eval()  # fmt: skip
+    model.tokenizer, model.task = tokenizer, config.MaskedLM()
+    [blank] = model.fill_mask("the c[MASK]t", best=99)
 
     assert sum(guess.probability for guess in blank) == pytest.approx(1, abs=1e-5)
     assert {"a", "c", "h"} <= {guess.word for guess in blank}
@@ -102,7 +104,7 @@ def test_a_text_that_cannot_be_filled_is_one_sentence(said, sentence, tmp_path):
     _, _, folder = bert("ForMaskedLM", tmp_path / "m")
 
     with pytest.raises(config.DataError, match=sentence):
-        regard.load(folder, device="cpu").fill(said)
+        regard.load(folder, device="cpu").fill_mask(said)
 
 
 @pytest.mark.parametrize(("kind", "sentence"), [
@@ -112,20 +114,20 @@ def test_who_says_no_words_fills_no_blanks(kind, sentence, tmp_path):
     _, _, folder = bert(kind, tmp_path / "m")
 
     with pytest.raises(config.ConfigError, match=sentence):
-        regard.load(folder, device="cpu").fill(ONE)
+        regard.load(folder, device="cpu").fill_mask(ONE)
 
 
 def test_who_reads_from_left_to_right_sees_nothing_behind_a_blank():
     model = regard.build(regard.preset("gpt2", dim=12, depth=1, heads=3, vocab=30))
 
     with pytest.raises(config.ConfigError, match="reads from left to right .* generate"):
-        model.fill(ONE)
+        model.fill_mask(ONE)
 
 
 def test_a_tokenizer_without_a_mask_is_told(tmp_path):
     _, _, folder = bert("ForMaskedLM", tmp_path / "m")
     ours = regard.load(folder, device="cpu")
-    ours.tokenizer = text.train(config.Characters(), [ONE])
+    ours.tokenizer = text.train_tokenizer(config.CharTokenizer(), [ONE])
 
     with pytest.raises(config.DataError, match="the tokenizer has no mask token"):
-        ours.fill(ONE)
+        ours.fill_mask(ONE)

@@ -20,25 +20,25 @@ from transformers import (
 )
 
 from regard import config as C
-from regard.generate.choosing import Chooser
-from regard.generate.filters import (
-    NOTHING,
-    Memory,
-    choose,
-    filtered,
-    filters,
-    frequency,
-    mentioned,
-    min_p,
-    presence,
-    repeated,
-    repetition,
-    streams,
-    temperature,
-    top_k,
-    top_p,
-    typical,
+from regard.generation.logits_process import (
+    NO_TOKEN,
+    TokenHistory,
+    apply_temperature,
+    filter_min_p,
+    filter_top_k,
+    filter_top_p,
+    filter_typical,
+    frequency_penalty,
+    presence_penalty,
+    process_logits,
+    process_logits_steps,
+    repeated_ngrams,
+    repetition_penalty,
+    row_generators,
+    sample_tokens,
+    seen_tokens,
 )
+from regard.generation.sampler import Sampler
 
 B, V = 3, 17
 THROWS = 4000
@@ -56,8 +56,8 @@ def kept(logits: Tensor) -> Tensor:
     return logits > -torch.inf
 
 
-def greedy() -> C.Sampling:
-    return C.Sampling(temperature=0.0)
+def greedy() -> C.SamplingParams:
+    return C.SamplingParams(temperature=0.0)
 
 
 # ---------------------------------------------------------------- greedy and temperature
@@ -67,13 +67,13 @@ def greedy() -> C.Sampling:
 def test_greedy_is_the_likeliest_token():
     logits = torch.randn(B, V)
 
-    assert choose(logits, greedy(), streams(0, B)).tolist() == logits.argmax(-1).tolist()
+    assert sample_tokens(logits, greedy(), row_generators(0, B)).tolist() == logits.argmax(-1).tolist()
 
 
 def test_among_equally_likely_tokens_greedy_takes_the_lowest_id():
     logits = torch.zeros(B, V).index_fill(1, torch.tensor([5, 11]), 2.0)
 
-    assert choose(logits, greedy(), streams(0, B)).tolist() == [5] * B
+    assert sample_tokens(logits, greedy(), row_generators(0, B)).tolist() == [5] * B
 
 
 @pytest.mark.spec("S105")
@@ -81,18 +81,21 @@ def test_among_equally_likely_tokens_greedy_takes_the_lowest_id():
 def test_a_temperature_near_zero_is_greedy(warmth):
     logits = torch.randn(B, V)
 
-    assert choose(logits, C.Sampling(temperature=warmth), streams(0, B)).tolist() == logits.argmax(-1).tolist()
+    assert (
+        sample_tokens(logits, C.SamplingParams(temperature=warmth), row_generators(0, B)).tolist()
+        == logits.argmax(-1).tolist()
+    )
 
 
 @pytest.mark.spec("S105")
 @given(scores, st.floats(0.05, 20), st.floats(1.01, 3))
 def test_entropy_rises_with_temperature(numbers, warmth, factor):
     def entropy(warmth: float) -> float:
-        chances = temperature(row(numbers), warmth).softmax(-1)
+        chances = apply_temperature(row(numbers), warmth).softmax(-1)
         return float(torch.special.entr(chances).sum())
 
     assert entropy(warmth) <= entropy(warmth * factor) + 1e-12
-    chances = temperature(row(numbers), warmth).softmax(-1)
+    chances = apply_temperature(row(numbers), warmth).softmax(-1)
     if (chances[chances < chances.max() * 0.999] > 1e-6).any():  # else all that is likely is equally so
         assert entropy(warmth) < entropy(warmth * factor)
 
@@ -100,7 +103,7 @@ def test_entropy_rises_with_temperature(numbers, warmth, factor):
 def test_at_infinite_temperature_allowed_tokens_are_equally_likely_and_forbidden_ones_stay_forbidden():
     logits = row([3.0, -torch.inf, 1.0, -9.0])
 
-    assert_close(temperature(logits, math.inf).softmax(-1), row([1 / 3, 0, 1 / 3, 1 / 3]))
+    assert_close(apply_temperature(logits, math.inf).softmax(-1), row([1 / 3, 0, 1 / 3, 1 / 3]))
 
 
 # ---------------------------------------------------------------- what each filter leaves
@@ -109,7 +112,7 @@ def test_at_infinite_temperature_allowed_tokens_are_equally_likely_and_forbidden
 @pytest.mark.spec("S106")
 @given(scores, st.integers(1, V + 5))
 def test_top_k_leaves_the_k_likeliest_and_never_more(numbers, count):
-    left = kept(top_k(row(numbers), count))[0]
+    left = kept(filter_top_k(row(numbers), count))[0]
     best = sorted(range(len(numbers)), key=lambda id: (-numbers[id], id))[:count]  # lowest ids first among equals
 
     assert left.nonzero()[:, 0].tolist() == sorted(best)
@@ -119,7 +122,7 @@ def test_top_k_leaves_the_k_likeliest_and_never_more(numbers, count):
 @given(scores, parts)
 def test_top_p_leaves_the_smallest_set_with_enough_mass(numbers, mass):
     logits = row(numbers)
-    left, chances = kept(top_p(logits, mass))[0], logits.softmax(-1)[0]
+    left, chances = kept(filter_top_p(logits, mass))[0], logits.softmax(-1)[0]
     ranked = chances.sort(descending=True).values
     smaller = ranked[: int(left.sum()) - 1].sum()  # no set of one token fewer has more than this
 
@@ -132,17 +135,17 @@ def test_top_p_leaves_the_smallest_set_with_enough_mass(numbers, mass):
 def test_top_p_counts_a_token_that_reaches_the_mass_exactly():
     logits = row([0.5, 0.25, 0.125, 0.125]).log()
 
-    assert kept(top_p(logits, 0.75))[0].tolist() == [True, True, False, False]
+    assert kept(filter_top_p(logits, 0.75))[0].tolist() == [True, True, False, False]
 
 
 def test_top_p_takes_the_lowest_ids_among_equals():
-    assert kept(top_p(torch.zeros(1, 5), 0.5))[0].tolist() == [True, True, True, False, False]
+    assert kept(filter_top_p(torch.zeros(1, 5), 0.5))[0].tolist() == [True, True, True, False, False]
 
 
 @given(scores, parts)
 def test_min_p_leaves_what_is_likely_enough_beside_the_likeliest(numbers, part):
     logits = row(numbers)
-    chances, left = logits.softmax(-1)[0], kept(min_p(logits, part))[0]
+    chances, left = logits.softmax(-1)[0], kept(filter_min_p(logits, part))[0]
     ratio = chances / chances.max()
 
     assert left[ratio >= part + 1e-12].all()
@@ -152,8 +155,8 @@ def test_min_p_leaves_what_is_likely_enough_beside_the_likeliest(numbers, part):
 
 @given(scores, st.integers(1, V), parts, parts, st.floats(0.1, 5))
 def test_filters_together_always_leave_the_likeliest_token_and_sum_to_one(numbers, count, mass, part, warmth):
-    c = C.Sampling(temperature=warmth, top_k=count, top_p=mass, min_p=part)
-    left = filtered(row(numbers), c)
+    c = C.SamplingParams(temperature=warmth, top_k=count, top_p=mass, min_p=part)
+    left = process_logits(row(numbers), c)
 
     assert left[0, max(range(len(numbers)), key=lambda id: (numbers[id], -id))] > -torch.inf
     assert_close(left.softmax(-1).sum(-1), torch.ones(1, dtype=torch.float64))
@@ -161,15 +164,15 @@ def test_filters_together_always_leave_the_likeliest_token_and_sum_to_one(number
 
 def test_settings_that_ask_for_nothing_change_nothing():
     logits = torch.randn(B, V, dtype=torch.float64)
-    c, there = C.Sampling(top_p=1.0, min_p=0.0, top_k=V), Memory(seen=torch.ones(B, V).bool())
+    c, there = C.SamplingParams(top_p=1.0, min_p=0.0, top_k=V), TokenHistory(seen=torch.ones(B, V).bool())
 
-    assert torch.equal(filtered(logits, c, there), logits)
+    assert torch.equal(process_logits(logits, c, there), logits)
 
 
 def test_repetition_makes_what_was_said_less_likely_whatever_its_sign():
     logits, seen = row([2.0, -2.0, 0.5, -0.5]), torch.tensor([[True, True, False, False]])
 
-    assert repetition(logits, 4.0, seen).tolist() == [[0.5, -8.0, 0.5, -0.5]]
+    assert repetition_penalty(logits, 4.0, seen).tolist() == [[0.5, -8.0, 0.5, -0.5]]
 
 
 @given(st.lists(st.integers(0, 3), max_size=12), st.integers(1, 4))
@@ -178,24 +181,24 @@ def test_no_token_may_end_a_run_that_was_said_before(text, size):
     last = tuple(text[len(text) - size + 1 :]) if len(text) >= size - 1 else None
     want = [last is not None and (*last, id) in runs for id in range(V)]
 
-    assert repeated(torch.tensor([text], dtype=torch.long), size, V)[0].tolist() == want
+    assert repeated_ngrams(torch.tensor([text], dtype=torch.long), size, V)[0].tolist() == want
     padded = torch.tensor([[-1, -1, -1, -1, *text]])
-    assert repeated(padded, size, V)[0].tolist() == want
-    assert mentioned(padded, V)[0].nonzero()[:, 0].tolist() == sorted(set(text))
+    assert repeated_ngrams(padded, size, V)[0].tolist() == want
+    assert seen_tokens(padded, V)[0].nonzero()[:, 0].tolist() == sorted(set(text))
 
 
 def test_frequency_is_paid_each_time_and_presence_once():
     logits, counts = row([1.0, 1.0, 1.0]), torch.tensor([[0.0, 1.0, 3.0]])
 
-    assert frequency(logits, 0.5, counts).tolist() == [[1.0, 0.5, -0.5]]
-    assert presence(logits, 0.5, counts).tolist() == [[1.0, 0.5, 0.5]]
-    assert frequency(logits, -0.5, counts).tolist() == [[1.0, 1.5, 2.5]]
+    assert frequency_penalty(logits, 0.5, counts).tolist() == [[1.0, 0.5, -0.5]]
+    assert presence_penalty(logits, 0.5, counts).tolist() == [[1.0, 0.5, 0.5]]
+    assert frequency_penalty(logits, -0.5, counts).tolist() == [[1.0, 1.5, 2.5]]
 
 
 @given(scores, st.floats(0.01, 0.99))
 def test_typical_leaves_the_tokens_nearest_to_the_expected_surprise(numbers, mass):
     logits = row(numbers)
-    left, logs = kept(typical(logits, mass))[0], logits.log_softmax(-1)[0]
+    left, logs = kept(filter_typical(logits, mass))[0], logits.log_softmax(-1)[0]
     far = (-logs - torch.special.entr(logs.exp()).sum()).abs()
 
     assert left.any() and logs.exp()[left].sum() >= mass - 1e-12
@@ -205,24 +208,24 @@ def test_typical_leaves_the_tokens_nearest_to_the_expected_surprise(numbers, mas
 def test_typical_may_leave_out_the_likeliest_token_and_greedy_choosing_does_not_ask_it():
     logits = torch.tensor([[0.4, *[0.6 / 16] * 16]], dtype=torch.float64).log()
 
-    assert typical(logits, 0.3)[0, 0] == -torch.inf
-    assert choose(logits, C.Sampling(temperature=0.0, typical=0.3), streams(0, 1)).tolist() == [0]
+    assert filter_typical(logits, 0.3)[0, 0] == -torch.inf
+    assert sample_tokens(logits, C.SamplingParams(temperature=0.0, typical=0.3), row_generators(0, 1)).tolist() == [0]
 
 
 def test_where_all_tokens_are_forbidden_nothing_is_chosen():
     logits, none = torch.randn(B, V), torch.tensor([[False], [True], [False]]).expand(B, V)
 
-    for c in (greedy(), C.Sampling(), C.Sampling(top_k=3, top_p=0.9, typical=0.5, temperature=0.7)):
-        ids = choose(logits, c, streams(0, B), Memory(forbidden={"no_repeat": none})).tolist()
-        assert [id == NOTHING for id in ids] == [False, True, False]
+    for c in (greedy(), C.SamplingParams(), C.SamplingParams(top_k=3, top_p=0.9, typical=0.5, temperature=0.7)):
+        ids = sample_tokens(logits, c, row_generators(0, B), TokenHistory(forbidden={"no_repeat": none})).tolist()
+        assert [id == NO_TOKEN for id in ids] == [False, True, False]
 
 
 def test_filters_stand_in_the_order_of_the_page():
-    every = C.Sampling(temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, typical=0.9, repetition=1.3, frequency=0.2,
+    every = C.SamplingParams(temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, typical=0.9, repetition=1.3, frequency=0.2,
                        presence=0.1)  # fmt: skip
-    there = Memory(seen=torch.ones(B, V).bool(), counts=torch.ones(B, V), added=torch.zeros(V),
+    there = TokenHistory(seen=torch.ones(B, V).bool(), counts=torch.ones(B, V), added=torch.zeros(V),
                    forbidden={"no_repeat": torch.zeros(B, V).bool()})  # fmt: skip
-    names = [name for name, _ in filters(torch.randn(B, V), every, there)]
+    names = [name for name, _ in process_logits_steps(torch.randn(B, V), every, there)]
 
     assert names == ["bias", "repetition", "frequency", "presence", "no_repeat", "temperature", "top_k", "top_p",
                      "min_p", "typical"]  # fmt: skip
@@ -232,8 +235,8 @@ def test_a_row_without_finite_logits_is_told_apart():
     logits = torch.randn(4, V)
     logits[0, 3], logits[2], logits[3, 5] = torch.nan, -torch.inf, torch.inf
 
-    for c in (greedy(), C.Sampling(), C.Sampling(top_k=3, top_p=0.9, min_p=0.1, temperature=0.7)):
-        ids = choose(logits, c, streams(0, 4)).tolist()
+    for c in (greedy(), C.SamplingParams(), C.SamplingParams(top_k=3, top_p=0.9, min_p=0.1, temperature=0.7)):
+        ids = sample_tokens(logits, c, row_generators(0, 4)).tolist()
         assert [id < 0 for id in ids] == [True, False, True, True]
 
 
@@ -241,33 +244,33 @@ def test_a_row_without_finite_logits_is_told_apart():
 
 # Random numbers have no ties, so at the border both sides must agree.
 THEIRS = {
-    "temperature": (TemperatureLogitsWarper(0.7), C.Sampling(temperature=0.7)),
-    "hot": (TemperatureLogitsWarper(3.1), C.Sampling(temperature=3.1)),
-    "top-k": (TopKLogitsWarper(5), C.Sampling(top_k=5)),
-    "top-k beyond": (TopKLogitsWarper(V + 3), C.Sampling(top_k=V + 3)),
-    "top-p": (TopPLogitsWarper(0.8), C.Sampling(top_p=0.8)),
-    "top-p tiny": (TopPLogitsWarper(1e-4), C.Sampling(top_p=1e-4)),
-    "min-p": (MinPLogitsWarper(0.1), C.Sampling(min_p=0.1)),
-    "repetition": (RepetitionPenaltyLogitsProcessor(1.7), C.Sampling(repetition=1.7)),
-    "encouraged": (RepetitionPenaltyLogitsProcessor(0.6), C.Sampling(repetition=0.6)),
-    "typical": (TypicalLogitsWarper(0.7), C.Sampling(typical=0.7)),
-    "typical tiny": (TypicalLogitsWarper(1e-4), C.Sampling(typical=1e-4)),
-    "no run of two": (NoRepeatNGramLogitsProcessor(2), C.Sampling(no_repeat=2)),
-    "no run of one": (NoRepeatNGramLogitsProcessor(1), C.Sampling(no_repeat=1)),
-    "bias": (SequenceBiasLogitsProcessor([[[3], 2.5], [[0], -7.0]]), C.Sampling(bias={3: 2.5, 0: -7.0})),
+    "temperature": (TemperatureLogitsWarper(0.7), C.SamplingParams(temperature=0.7)),
+    "hot": (TemperatureLogitsWarper(3.1), C.SamplingParams(temperature=3.1)),
+    "top-k": (TopKLogitsWarper(5), C.SamplingParams(top_k=5)),
+    "top-k beyond": (TopKLogitsWarper(V + 3), C.SamplingParams(top_k=V + 3)),
+    "top-p": (TopPLogitsWarper(0.8), C.SamplingParams(top_p=0.8)),
+    "top-p tiny": (TopPLogitsWarper(1e-4), C.SamplingParams(top_p=1e-4)),
+    "min-p": (MinPLogitsWarper(0.1), C.SamplingParams(min_p=0.1)),
+    "repetition": (RepetitionPenaltyLogitsProcessor(1.7), C.SamplingParams(repetition=1.7)),
+    "encouraged": (RepetitionPenaltyLogitsProcessor(0.6), C.SamplingParams(repetition=0.6)),
+    "typical": (TypicalLogitsWarper(0.7), C.SamplingParams(typical=0.7)),
+    "typical tiny": (TypicalLogitsWarper(1e-4), C.SamplingParams(typical=1e-4)),
+    "no run of two": (NoRepeatNGramLogitsProcessor(2), C.SamplingParams(no_repeat=2)),
+    "no run of one": (NoRepeatNGramLogitsProcessor(1), C.SamplingParams(no_repeat=1)),
+    "bias": (SequenceBiasLogitsProcessor([[[3], 2.5], [[0], -7.0]]), C.SamplingParams(bias={3: 2.5, 0: -7.0})),
 }
 
 
-def remembered(c: C.Sampling, ids: Tensor) -> Memory:
+def remembered(c: C.SamplingParams, ids: Tensor) -> TokenHistory:
     """What a chooser remembers of some texts."""
-    return Chooser(c, ids.tolist(), torch.zeros(V, dtype=torch.bool), seed=0).memory()
+    return Sampler(c, ids.tolist(), torch.zeros(V, dtype=torch.bool), seed=0).memory()
 
 
 @pytest.mark.parametrize("theirs, ours", THEIRS.values(), ids=THEIRS)
 def test_each_filter_leaves_the_chances_that_transformers_leaves(theirs, ours):
     logits, ids = 3 * torch.randn(29, V, dtype=torch.float64), torch.randint(V, (29, 11))
 
-    assert_close(filtered(logits, ours, remembered(ours, ids)).softmax(-1), theirs(ids, logits).softmax(-1))
+    assert_close(process_logits(logits, ours, remembered(ours, ids)).softmax(-1), theirs(ids, logits).softmax(-1))
 
 
 def test_all_filters_in_a_row_leave_the_chances_that_transformers_leaves():
@@ -275,10 +278,10 @@ def test_all_filters_in_a_row_leave_the_chances_that_transformers_leaves():
     want = logits
     for one in ("bias", "repetition", "no run of two", "temperature", "top-k", "top-p", "min-p", "typical"):
         want = THEIRS[one][0](ids, want)
-    ours = C.Sampling(repetition=1.7, temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, typical=0.7, no_repeat=2,
+    ours = C.SamplingParams(repetition=1.7, temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, typical=0.7, no_repeat=2,
                       bias={3: 2.5, 0: -7.0})  # fmt: skip
 
-    assert_close(filtered(logits, ours, remembered(ours, ids)).softmax(-1), want.softmax(-1))
+    assert_close(process_logits(logits, ours, remembered(ours, ids)).softmax(-1), want.softmax(-1))
 
 
 # ---------------------------------------------------------------- frequencies
@@ -304,20 +307,20 @@ def renormalised(logits: Tensor, keep: list[int], warmth: float = 1.0) -> Tensor
 LOGITS = torch.tensor([1.3, -0.4, 0.9, 0.0, 2.1, -1.7, 0.3, 1.1])
 RANKED = [4, 0, 7, 2, 6, 3, 1, 5]  # by likelihood; chances .398 .179 .147 .120 .066 .049 .033 .009
 DRAWN = {
-    "plain": (C.Sampling(), RANKED, 1.0),
-    "cold": (C.Sampling(temperature=0.6), RANKED, 0.6),
-    "hot": (C.Sampling(temperature=1.9), RANKED, 1.9),
-    "top-k": (C.Sampling(top_k=3), RANKED[:3], 1.0),
-    "top-p": (C.Sampling(top_p=0.75), RANKED[:4], 1.0),
-    "min-p": (C.Sampling(min_p=0.35), RANKED[:3], 1.0),
-    "hot top-k": (C.Sampling(temperature=1.5, top_k=5), RANKED[:5], 1.5),
+    "plain": (C.SamplingParams(), RANKED, 1.0),
+    "cold": (C.SamplingParams(temperature=0.6), RANKED, 0.6),
+    "hot": (C.SamplingParams(temperature=1.9), RANKED, 1.9),
+    "top-k": (C.SamplingParams(top_k=3), RANKED[:3], 1.0),
+    "top-p": (C.SamplingParams(top_p=0.75), RANKED[:4], 1.0),
+    "min-p": (C.SamplingParams(min_p=0.35), RANKED[:3], 1.0),
+    "hot top-k": (C.SamplingParams(temperature=1.5, top_k=5), RANKED[:5], 1.5),
 }
 
 
-def drawn(c: C.Sampling, seed: int = 3) -> Tensor:
-    dice = streams(seed, B)
+def drawn(c: C.SamplingParams, seed: int = 3) -> Tensor:
+    dice = row_generators(seed, B)
     logits = LOGITS.expand(B, -1)
-    return torch.stack([choose(logits, c, dice) for _ in range(THROWS // B)]).flatten()
+    return torch.stack([sample_tokens(logits, c, dice) for _ in range(THROWS // B)]).flatten()
 
 
 @pytest.mark.spec("S105", "S106", "S107")
@@ -352,8 +355,10 @@ def test_the_tail_of_chi_square_is_that_of_the_tables():
 
 
 def said(seed: int, rows: int, steps: int = 40) -> list[list[int]]:
-    dice = streams(seed, rows)
-    return torch.stack([choose(torch.zeros(rows, V), C.Sampling(), dice) for _ in range(steps)], 1).tolist()
+    dice = row_generators(seed, rows)
+    return torch.stack(
+        [sample_tokens(torch.zeros(rows, V), C.SamplingParams(), dice) for _ in range(steps)], 1
+    ).tolist()
 
 
 def test_one_seed_is_one_text():

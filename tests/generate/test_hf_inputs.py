@@ -10,8 +10,9 @@ from parity.near import OUTPUT, assert_near
 
 import regard
 from regard import config as C
-from regard.config import DataError
-from regard.text import Tokenizer, train
+from regard.config.errors import DataError
+from regard.text.tokenizer import Tokenizer
+from regard.text.trainers import train_tokenizer
 
 CASES = odd_encoders.CASES | odd_images.CASES | odd_pairs.CASES
 
@@ -20,7 +21,7 @@ CASES = odd_encoders.CASES | odd_images.CASES | odd_pairs.CASES
 def words(tmp_path_factory):
     """One tokenizer, as `transformers` has it."""
     folder = tmp_path_factory.mktemp("words")
-    train(C.Pieces(vocab=300), TEXTS).save(folder)
+    train_tokenizer(C.SubwordTokenizer(vocab=300), TEXTS).save(folder)
     made = hf.AutoTokenizer.from_pretrained(folder)
     made.pad_token = made.pad_token or made.eos_token or "!"
     return made

@@ -8,13 +8,12 @@ import torch
 from torch import nn
 
 import regard
-from regard.generate import layout as room
-from regard.generate import quick
-from regard.generate.layout import pack
-from regard.generate.opening import load_to_answer
-from regard.generate.quick import held
-from regard.native.build import library
-from regard.native.held import Held
+from regard.inference import packed_weights as room
+from regard.inference.load import load_for_inference
+from regard.inference.packed_weights import pack_in_place
+from regard.native import quantize
+from regard.native.library import load_library
+from regard.native.quantize import PackedWeight, packed_format
 
 PROMPT = torch.tensor([[3, 50, 7, 11]])
 
@@ -22,9 +21,9 @@ PROMPT = torch.tensor([[3, 50, 7, 11]])
 @pytest.fixture
 def saved(tmp_path, monkeypatch):
     """A model that counts as large, stored in bf16."""
-    if library() is None:
+    if load_library() is None:
         pytest.skip("packed weights need a C compiler")
-    monkeypatch.setattr(quick, "LARGE", 1000)
+    monkeypatch.setattr(quantize, "LARGE", 1000)
     torch.manual_seed(0)
     regard.build(regard.preset("gpt2", depth=2, dim=48, heads=3, vocab=203)).bfloat16().save(tmp_path / "one")
     return tmp_path / "one"
@@ -33,13 +32,13 @@ def saved(tmp_path, monkeypatch):
 @pytest.fixture
 def products(monkeypatch):
     """How many products were made by panels."""
-    made, before = [], room.hold.__globals__["products"].mapped
+    made, before = [], quantize.library.packed_linear
 
     def mapped(*given):
         made.append(1)
         return before(*given)
 
-    monkeypatch.setattr(room.hold.__globals__["products"], "mapped", mapped)
+    monkeypatch.setattr(quantize.library, "packed_linear", mapped)
     return made
 
 
@@ -53,7 +52,10 @@ def test_verbs_of_a_loaded_model_use_panels_and_say_the_same(saved, products):
     assert not products and plain.layout is None
 
     assert write(usual) == said and products
-    assert all(type(each) is nn.Parameter and each.requires_grad for each in usual.parameters()) and held(usual) is None
+    assert (
+        all(type(each) is nn.Parameter and each.requires_grad for each in usual.parameters())
+        and packed_format(usual) is None
+    )
 
 
 def test_everything_else_sees_plain_weights(saved, products, tmp_path):
@@ -79,6 +81,15 @@ def test_a_weight_that_has_changed_is_packed_again(saved):
         fresh.layout = None
 
         assert write(usual) == write(fresh), change.__name__
+
+
+def test_layers_with_adapters_multiply_by_the_panels_that_there_are(saved, products):
+    usual = regard.load(saved, device="cpu")
+    said, count = write(usual), len(products)
+    packed = usual.layout.packed
+    usual.adapt(regard.config.LoRA(targets=("q", "v", "out", "up", "down")))
+
+    assert write(usual) == said and len(products) == 2 * count and usual.layout.packed is packed
 
 
 def trained(model):
@@ -117,11 +128,11 @@ def test_verbs_inside_verbs_and_a_step_that_fails_leave_the_weights_plain(saved)
     session = model.session([[3, 5]], new=3)
     with model.layout.used(list(model.modules())):
         session.step()
-        assert held(model) == "fp32"
-    assert held(model) is None
+        assert packed_format(model) == "fp32"
+    assert packed_format(model) is None
     with pytest.raises(ZeroDivisionError), model.layout.used(list(model.modules())):
         raise ZeroDivisionError
-    assert held(model) is None
+    assert packed_format(model) is None
 
 
 def test_no_copy_is_made_without_memory_for_it(saved, products, monkeypatch):
@@ -132,11 +143,11 @@ def test_no_copy_is_made_without_memory_for_it(saved, products, monkeypatch):
 
 
 def test_a_process_that_only_answers_holds_packed_weights_alone(saved, products):
-    model = load_to_answer(saved, "cpu")
+    model = load_for_inference(saved, "cpu")
 
-    assert model.layout is None and held(model) == "fp32"
+    assert model.layout is None and packed_format(model) == "fp32"
     assert write(model) == write(regard.load(saved, device="cpu", weights="plain")) and products
-    assert held(pack(regard.load(saved, device="cpu", weights="plain"))) is None
+    assert packed_format(pack_in_place(regard.load(saved, device="cpu", weights="plain"))) is None
 
 
 @pytest.mark.parametrize("dtype", ["auto", "fp16", "fp32"])
@@ -145,10 +156,10 @@ def test_weights_of_sixteen_bits_are_converted_to_be_packed(saved, dtype, kind):
     model = regard.load(saved, device="cpu", dtype=dtype, weights=kind)
     plain = regard.load(saved, device="cpu", dtype=dtype, weights="plain").float()
 
-    assert held(model) == kind and {each.dtype for each in model.parameters()} == {torch.float32}
+    assert packed_format(model) == kind and {each.dtype for each in model.parameters()} == {torch.float32}
     far = (model(PROMPT) - plain(PROMPT)).std() / plain(PROMPT).std()
     assert far < {"fp32": 1e-5, "bf16": 0.01, "int8": 0.02}[kind]
-    assert any(isinstance(each, Held) for each in model.parameters()) and len(write(model)[0]) == 12
+    assert any(isinstance(each, PackedWeight) for each in model.parameters()) and len(write(model)[0]) == 12
 
 
 def test_a_layout_that_there_is_not_is_refused_before_anything_is_read(tmp_path):

@@ -9,18 +9,19 @@ from generate.made import lively, model, trunk
 
 from regard import config as C
 from regard import load, text
-from regard.generate.likelihood import batches, labelled, likelihoods, logs_of
-from regard.generate.model import Transformer
+from regard.inference.batching import length_batches
+from regard.inference.likelihood import rank_labels, score_texts, token_log_probs
+from regard.inference.model import Model
 
 TEXTS = ["the cat sat", "a dog", "the mat and the hat and the cat and the rat"]
 LABELS = ["cat", "dog", "the hat"]
 
 
 @pytest.fixture
-def speaker() -> Transformer:
+def speaker() -> Model:
     torch.manual_seed(0)
-    words = text.train(C.Characters(), TEXTS)
-    one = lively(C.Transformer(embed=C.Embed(vocab=len(words)), trunk=trunk(), head=C.Vocabulary(tied=False)))
+    words = text.train_tokenizer(C.CharTokenizer(), TEXTS)
+    one = lively(C.Transformer(embed=C.TextEmbedding(vocab=len(words)), trunk=trunk(), head=C.LMHead(tied=False)))
     one.tokenizer = words
     return one
 
@@ -28,7 +29,7 @@ def speaker() -> Transformer:
 def gpt2(folder):
     """A tiny GPT-2 of `transformers` with a byte-level tokenizer, as a folder."""
     torch.manual_seed(0)
-    words = text.train(C.Pieces(vocab=300), TEXTS)
+    words = text.train_tokenizer(C.SubwordTokenizer(vocab=300), TEXTS)
     theirs = hf.GPT2LMHeadModel(hf.GPT2Config(
         vocab_size=len(words), n_positions=37, n_embd=24, n_layer=2, n_head=3, bos_token_id=0, eos_token_id=0,
     )).eval()  # fmt: skip
@@ -57,7 +58,7 @@ def loop(theirs, ids: list[int], start: int) -> list[float]:
 
 @pytest.mark.spec("S084")
 def test_the_tokens_of_a_text_have_the_chances_of_the_plain_forward(speaker):
-    for one in likelihoods(speaker, TEXTS):
+    for one in score_texts(speaker, TEXTS):
         ids = torch.tensor(one.ids)
         with torch.no_grad():
             logs = speaker(ids[None, :-1])[0].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
@@ -76,7 +77,7 @@ def test_all_texts_together_have_the_chance_of_one():
     one = model()
     rows = [[3, a, b] for a in range(19) for b in range(19)]
 
-    totals = [sum(log for log in row if log is not None) for row in logs_of(one, rows)]
+    totals = [sum(log for log in row if log is not None) for row in token_log_probs(one, rows)]
 
     assert sum(map(math.exp, totals)) == pytest.approx(1)
 
@@ -92,9 +93,9 @@ def test_a_plain_loop_with_transformers_says_the_same(published):
 
 
 def test_texts_have_the_same_chances_alone_and_beside_others(speaker, monkeypatch):
-    together = likelihoods(speaker, TEXTS)
-    monkeypatch.setattr("regard.generate.likelihood.ENTRIES", 1)
-    alone = likelihoods(speaker, TEXTS)
+    together = score_texts(speaker, TEXTS)
+    monkeypatch.setattr("regard.inference.likelihood.ENTRIES", 1)
+    alone = score_texts(speaker, TEXTS)
 
     for one, other in zip(together, alone, strict=True):
         assert one.logs[1:] == pytest.approx(other.logs[1:])
@@ -109,10 +110,10 @@ def test_a_start_token_lets_the_first_token_have_a_chance(speaker):
     inner.add_special_tokens(["<s>"])
     start = inner.token_to_id("<s>")
     inner.post_processor = TemplateProcessing(single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", start)])
-    one = lively(C.Transformer(embed=C.Embed(vocab=start + 1), trunk=trunk(), head=C.Vocabulary(tied=False)))
+    one = lively(C.Transformer(embed=C.TextEmbedding(vocab=start + 1), trunk=trunk(), head=C.LMHead(tied=False)))
     one.tokenizer = text.Tokenizer(inner)
 
-    [told] = likelihoods(one, ["the"])
+    [told] = score_texts(one, ["the"])
 
     assert len(told.ids) == len(told.logs) == 3 and None not in told.logs
 
@@ -120,7 +121,7 @@ def test_a_start_token_lets_the_first_token_have_a_chance(speaker):
 def test_batches_hold_every_text_once_and_no_more_than_fits():
     texts = [tuple(range(length)) for length in (1, 2, 2, 3, 7, 50)]
 
-    made = list(batches(texts, 8))
+    made = [[texts[place] for place in batch] for batch in length_batches(list(map(len, texts)), 8)]
 
     assert [text for batch in made for text in batch] == texts
     assert all(len(batch) == 1 or len(batch) * max(map(len, batch)) <= 8 for batch in made)
@@ -183,7 +184,7 @@ def test_labels_of_one_token_cost_one_look(speaker, monkeypatch):
 def test_many_prompts_say_what_each_says_alone(speaker):
     prompts = ["the ", "a dog and a ", "the mat"]
 
-    together = labelled(speaker, prompts, LABELS)
+    together = rank_labels(speaker, prompts, LABELS)
 
     for prompt, found in zip(prompts, together, strict=True):
         assert found == pytest.approx(speaker.choose_label(prompt, LABELS))
@@ -213,7 +214,7 @@ def test_what_cannot_be_scored_is_one_sentence(speaker):
 
 
 def test_who_does_not_write_from_left_to_right_is_refused():
-    reader = Transformer(C.Transformer(embed=C.Embed(vocab=9), trunk=trunk(mask="everything")))
+    reader = Model(C.Transformer(embed=C.TextEmbedding(vocab=9), trunk=trunk(mask="everything")))
 
     with pytest.raises(C.ConfigError, match="does not write from left to right"):
         reader.likelihoods(["a"])

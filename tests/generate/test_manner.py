@@ -9,7 +9,7 @@ from generate.folders import TEXTS, bytelevel, saved
 
 import regard
 from regard import config
-from regard.generate import manner
+from regard.generation import params
 
 WORDS = [text.lower() for text in TEXTS]
 PAIRS = {
@@ -111,7 +111,7 @@ def test_older_folders_say_it_in_config_json(tmp_path):
     (tmp_path / "bart" / "config.json").write_text(json.dumps(said | {"max_length": 15, "num_beams": 3}))
     again = regard.load(tmp_path / "bart", device="cpu").double()
 
-    assert (again.manner.found, again.manner.most_whole) == ({"beams": 3}, 15)
+    assert (again.generation_defaults.beam_search, again.generation_defaults.most_whole) == ({"beams": 3}, 15)
     assert again.translate(WORDS) == ours.translate(WORDS)
 
 
@@ -162,9 +162,9 @@ def test_a_decoder_goes_on_from_what_its_tokenizer_makes_of_a_prompt(name, how, 
 def test_chance_is_as_the_folder_says_where_it_is_asked_for(tmp_path):
     _, _, ours = speaker("llama", tmp_path / "m", do_sample=True, temperature=0.6, top_p=0.9, top_k=7, max_new_tokens=9)
 
-    assert ours.usual([[1, 2]]) == {"temperature": 0.6, "top_p": 0.9, "top_k": 7, "new": 9}
+    assert ours.default_settings([[1, 2]]) == {"temperature": 0.6, "top_p": 0.9, "top_k": 7, "new": 9}
     assert ours.generate("a", seed=3) == ours.generate("a", seed=3, temperature=0.6, top_p=0.9, top_k=7, new=9)
-    assert ours.limits.ends == {2, 77}
+    assert ours.generation_limits.ends == {2, 77}
 
 
 @pytest.mark.parametrize(("said", "sentence"), [
@@ -177,4 +177,4 @@ def test_a_folder_that_says_nonsense_is_one_sentence(said, sentence, tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps(said))
 
     with pytest.raises(config.DataError, match=f"generation_config.json: {sentence}"):
-        manner.read(tmp_path, {})
+        params.read_generation_config(tmp_path, {})

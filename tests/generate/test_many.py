@@ -9,15 +9,20 @@ import torch
 from generate.made import lively, translator, trunk
 
 from regard import config as C
-from regard.generate.engine import Busy, Engine
-from regard.generate.many import Answers, Piece
-from regard.text import Tokenizer, train
+from regard.engine.engine import Engine
+from regard.engine.request_queue import QueueFull
+from regard.engine.text_engine import CompletionChunk, TextEngine
+from regard.text.tokenizer import Tokenizer
+from regard.text.trainers import train_tokenizer
 
 TEXT = "Der Jubel hallt über die Äcker: „ahoi!“ 日本 ☂ — naïve café, the the the cat sat on the mat. 0123456789\n" * 3
 KINDS = {
-    "char": C.Characters(), "byte": C.Bytes(), "bpe": C.Pieces(vocab=400),
-    "wordpiece": C.Pieces(kind="wordpiece", vocab=600), "unigram": C.Pieces(kind="unigram", vocab=400),
-}  # fmt: skip
+    "char": C.CharTokenizer(),
+    "byte": C.ByteTokenizer(),
+    "bpe": C.SubwordTokenizer(vocab=400),
+    "wordpiece": C.SubwordTokenizer(kind="wordpiece", vocab=600),
+    "unigram": C.SubwordTokenizer(kind="unigram", vocab=400),
+}
 EVERY = pytest.mark.parametrize("kind", KINDS)
 PROMPTS = ["the cat", "Der Jubel hallt", "on", "ahoi! the mat", "naïve café, the", "mat", "the the the cat sat"]
 NEW = 23
@@ -26,27 +31,27 @@ SIZES = dict(slots=3, capacity=97, chunk=4, waiting=2)
 
 @pytest.fixture(scope="module")
 def tokenizers() -> dict[str, Tokenizer]:
-    return {name: train(kind, [TEXT]) for name, kind in KINDS.items()}
+    return {name: train_tokenizer(kind, [TEXT]) for name, kind in KINDS.items()}
 
 
 def speaker(tokenizer: Tokenizer):
     torch.manual_seed(1)
-    embed = C.Embed(vocab=len(tokenizer) + 3)
-    one = lively(C.Transformer(embed=embed, trunk=trunk(), head=C.Vocabulary(tied=False)))
+    embed = C.TextEmbedding(vocab=len(tokenizer) + 3)
+    one = lively(C.Transformer(embed=embed, trunk=trunk(), head=C.LMHead(tied=False)))
     one.tokenizer = tokenizer
     return one
 
 
-def heard(one, prompt, **settings) -> list[Piece]:
+def heard(one, prompt, **settings) -> list[CompletionChunk]:
     """All pieces of one text."""
     engine, pieces = Engine(one, **SIZES), []
-    Answers(engine, one).ask(prompt, pieces.append, **settings)
+    TextEngine(engine, one).submit(prompt, pieces.append, **settings)
     while engine.step():
         pass
     return pieces
 
 
-def whole(pieces: list[Piece]) -> str:
+def whole(pieces: list[CompletionChunk]) -> str:
     return "".join(piece.text for piece in pieces)
 
 
@@ -61,7 +66,7 @@ def facts(completion) -> tuple:
 def test_texts_are_those_of_complete(kind, tokenizers):
     one = speaker(tokenizers[kind])
     alone = [one.complete(prompt, new=NEW, temperature=0.0) for prompt in PROMPTS]
-    many = Answers(Engine(one, **SIZES), one).complete(PROMPTS, new=NEW, temperature=0.0)
+    many = TextEngine(Engine(one, **SIZES), one).complete(PROMPTS, new=NEW, temperature=0.0)
 
     assert list(map(facts, many)) == list(map(facts, alone))
 
@@ -74,7 +79,7 @@ def test_drawn_and_stopped_texts_are_those_of_complete(kind, tokenizers):
     how["stop"] = (free[len(free) // 2 :][:2], "never said")
     alone = one.complete(PROMPTS[0], **how)
     pieces = heard(one, PROMPTS[0], **how)
-    (again,) = Answers(Engine(one, **SIZES), one).complete(PROMPTS[:1], **how)
+    (again,) = TextEngine(Engine(one, **SIZES), one).complete(PROMPTS[:1], **how)
 
     assert pieces[-1].reason == alone.reason == "stop" and facts(again) == facts(alone) and again.seed == 5
     assert whole(pieces) == alone.text == free[: free.find(how["stop"][0])]
@@ -95,11 +100,11 @@ def test_a_stop_string_frees_the_slot_at_once(tokenizers):
     one = speaker(tokenizers["char"])
     free = one.complete("the", new=9, temperature=0.0).text
     engine, pieces = Engine(one, **SIZES), []
-    ticket = Answers(engine, one).ask("the", pieces.append, new=9, temperature=0.0, stop=free[2])
+    ticket = TextEngine(engine, one).submit("the", pieces.append, new=9, temperature=0.0, stop=free[2])
     while not pieces or pieces[-1].reason is None:
         engine.step()
 
-    assert ticket.reason == "stop" and engine.figures.running == 0 and engine.figures.made <= 3
+    assert ticket.reason == "stop" and engine.stats.running == 0 and engine.stats.made <= 3
 
 
 def test_ids_may_be_asked_as_well(tokenizers):
@@ -126,7 +131,7 @@ def test_tokens_carry_their_chances_and_what_they_spell(kind, tokenizers):
     one = speaker(tokenizers[kind])
     pieces = heard(one, PROMPTS[0], new=11, temperature=1.5, seed=4, logprobs=3)
     tokens = [token for piece in pieces for token in piece.tokens]
-    ids = one.encoded(PROMPTS[:1])[1][0] + [token.id for token in tokens]
+    ids = one.encode_prompts(PROMPTS[:1])[1][0] + [token.id for token in tokens]
     with torch.no_grad():
         logs = one(torch.tensor([ids]))[0, -len(tokens) - 1 : -1].log_softmax(-1)
 
@@ -142,7 +147,7 @@ def test_what_it_cost_is_told_with_the_last_piece(tokenizers):
     one = speaker(tokenizers["char"])
     engine, first, again = Engine(one, **SIZES), [], []
     for pieces in (first, again):
-        Answers(engine, one).ask("the the cat", pieces.append, new=5, temperature=0.0)
+        TextEngine(engine, one).submit("the the cat", pieces.append, new=5, temperature=0.0)
         while engine.step():
             pass
 
@@ -157,9 +162,9 @@ def test_what_it_cost_is_told_with_the_last_piece(tokenizers):
 
 def test_more_prompts_than_fit_are_all_answered_by_the_thread_too(tokenizers):
     one, prompts = speaker(tokenizers["char"]), PROMPTS * 3
-    alone = Answers(Engine(one, **SIZES), one).complete(prompts, new=9, temperature=0.0)
+    alone = TextEngine(Engine(one, **SIZES), one).complete(prompts, new=9, temperature=0.0)
     with Engine(one, **SIZES) as engine:
-        many = Answers(engine, one).complete(prompts, new=9, temperature=0.0)
+        many = TextEngine(engine, one).complete(prompts, new=9, temperature=0.0)
 
     assert list(map(facts, many)) == list(map(facts, alone)) and len(many) == 21
 
@@ -168,16 +173,16 @@ def test_where_others_fill_the_engine_it_says_so(tokenizers):
     one = speaker(tokenizers["char"])
     engine = Engine(one, **SIZES)
     for _ in range(5):
-        Answers(engine, one).ask("the", lambda piece: None, new=5)
+        TextEngine(engine, one).submit("the", lambda piece: None, new=5)
 
-    with pytest.raises(Busy, match="5 requests are here"):
-        Answers(engine, one).complete(["the"])
+    with pytest.raises(QueueFull, match="5 requests are here"):
+        TextEngine(engine, one).complete(["the"])
 
 
 def test_a_text_that_is_broken_off_says_why(tokenizers):
     one, pieces, seen = speaker(tokenizers["char"]), [], threading.Event()
     with Engine(one, **SIZES) as engine:
-        ticket = Answers(engine, one).ask("the", lambda piece: (pieces.append(piece), seen.set()), new=80, seed=1)
+        ticket = TextEngine(engine, one).submit("the", lambda piece: (pieces.append(piece), seen.set()), new=80, seed=1)
         seen.wait(20)
         ticket.cancel()
         ticket.wait(20)
@@ -188,7 +193,7 @@ def test_a_text_that_is_broken_off_says_why(tokenizers):
     assert pieces[-1].reason == "cancelled" and broken[-1].reason == "error"
     assert broken[-1].problem.startswith("the model's logits are not finite") and whole(broken) == ""
     with pytest.raises(C.RunError, match="a text was broken off: the model's logits are not finite"):
-        Answers(Engine(one, **SIZES), one).complete(["the"], new=5)
+        TextEngine(Engine(one, **SIZES), one).complete(["the"], new=5)
 
 
 @pytest.mark.parametrize(("prompt", "settings", "error", "why"), [

@@ -13,16 +13,21 @@ from tokenizers import decoders, models, pre_tokenizers
 
 import regard
 from regard import config as C
-from regard.generate import opening as room
-from regard.generate.model import Transformer
-from regard.generate.opening import load
-from regard.text import Tokenizer, train
+from regard.inference import load as room
+from regard.inference.load import load_model
+from regard.inference.model import Model
+from regard.text.tokenizer import Tokenizer
+from regard.text.trainers import train_tokenizer
 
 TEXT = "Der Jubel hallt über die Äcker: „ahoi!“ 日本 ☂ — naïve café, the the the cat sat on the mat.\n" * 3
 KINDS = {
-    "char": C.Characters(), "byte": C.Bytes(), "word": C.Words(vocab=400), "bpe": C.Pieces(vocab=400),
-    "wordpiece": C.Pieces(kind="wordpiece", vocab=600), "unigram": C.Pieces(kind="unigram", vocab=400),
-}  # fmt: skip
+    "char": C.CharTokenizer(),
+    "byte": C.ByteTokenizer(),
+    "word": C.WordTokenizer(vocab=400),
+    "bpe": C.SubwordTokenizer(vocab=400),
+    "wordpiece": C.SubwordTokenizer(kind="wordpiece", vocab=600),
+    "unigram": C.SubwordTokenizer(kind="unigram", vocab=400),
+}
 EVERY = pytest.mark.parametrize("kind", KINDS)
 PROMPT = "the cat"
 NEW = 41
@@ -30,19 +35,19 @@ NEW = 41
 
 @pytest.fixture(scope="module")
 def tokenizers() -> dict[str, Tokenizer]:
-    return {name: train(kind, [TEXT]) for name, kind in KINDS.items()}
+    return {name: train_tokenizer(kind, [TEXT]) for name, kind in KINDS.items()}
 
 
-def speaker(tokenizer: Tokenizer, room: int = 3) -> Transformer:
+def speaker(tokenizer: Tokenizer, room: int = 3) -> Model:
     """A random model that speaks in these tokens; it has `room` ids more than they are, as padded vocabularies have."""
-    embed = C.Embed(vocab=len(tokenizer) + room)
-    one = lively(C.Transformer(embed=embed, trunk=trunk(), head=C.Vocabulary(tied=False)))
+    embed = C.TextEmbedding(vocab=len(tokenizer) + room)
+    one = lively(C.Transformer(embed=embed, trunk=trunk(), head=C.LMHead(tied=False)))
     one.tokenizer = tokenizer
     return one
 
 
-def parrot(tokenizer: Tokenizer, *texts: str, ends: bool = False) -> Transformer:
-    end = [tokenizer.roles["end"]] if ends else tokenizer.encode(".")
+def parrot(tokenizer: Tokenizer, *texts: str, ends: bool = False) -> Model:
+    end = [tokenizer.special_ids["end"]] if ends else tokenizer.encode(".")
     one = Parrot([tokenizer.encode(text) + end for text in texts], len(tokenizer))
     one.tokenizer = tokenizer
     return one
@@ -56,7 +61,7 @@ def test_a_string_gives_the_text_of_the_ids_that_the_loop_of_the_slide_gives(tok
     tokenizer = tokenizers[kind]
     one = speaker(tokenizer, room=0)
     ids = tokenizer.encode(PROMPT)
-    said = slide(one, ids, NEW, end=tokenizer.roles.get("end"))
+    said = slide(one, ids, NEW, end=tokenizer.special_ids.get("end"))
 
     whole = tokenizer.decode(ids + said)
     assert tokenizer.decode(ids) + one.generate(PROMPT, new=NEW, temperature=0) == whole
@@ -172,7 +177,7 @@ def test_a_text_ends_at_the_end_token_and_does_not_show_it(tokenizers, kind):
     told = one.complete(PROMPT, new=NEW, temperature=0)
 
     assert (told.text, told.reason) == (" sat on the mat", "end")
-    assert told.ids[-1] == tokenizers[kind].roles["end"]
+    assert told.ids[-1] == tokenizers[kind].special_ids["end"]
 
 
 @pytest.mark.spec("S110")
@@ -217,7 +222,7 @@ def cut_at(text: str, stops: list[str]) -> str:
 
 @given(st.text("ab", min_size=1, max_size=30), st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3))
 def test_where_a_text_stops_does_not_depend_on_its_tokens(text, stops):
-    tokenizer = train(C.Characters(fallback=False), ["ab."])
+    tokenizer = train_tokenizer(C.CharTokenizer(fallback=False), ["ab."])
     one = parrot(tokenizer, text)
 
     assert one.generate("a", new=len(text), temperature=0, stop=stops) == cut_at(text, stops)
@@ -256,8 +261,8 @@ def test_a_prompt_is_not_part_of_what_is_searched_for_stop_strings(tokenizers):
 def test_the_best_text_in_strings_is_the_best_in_ids(tokenizers, kind):
     tokenizer = tokenizers[kind]
     one, ids = speaker(tokenizer), tokenizer.encode(PROMPT)
-    ([found],) = one.search([ids], new=NEW, beams=3)
-    end = found.ids[-1] in one.limits.ends
+    ([found],) = one.beam_search([ids], new=NEW, beams=3)
+    end = found.ids[-1] in one.generation_limits.ends
     whole = tokenizer.decode(ids) + one.generate(PROMPT, new=NEW, beams=3)
 
     assert whole == tokenizer.decode([*ids, *found.ids[: len(found.ids) - end]])
@@ -267,7 +272,7 @@ def test_the_best_text_in_strings_is_the_best_in_ids(tokenizers, kind):
 def test_a_completion_by_beams_has_a_score_and_the_others(tokenizers):
     one = speaker(tokenizers["bpe"])
     told = one.complete(PROMPT, new=7, beams=5, best=3)
-    (found,) = one.search([one.tokenizer.encode(PROMPT)], new=7, beams=5, best=3)
+    (found,) = one.beam_search([one.tokenizer.encode(PROMPT)], new=7, beams=5, best=3)
     every = [told, *told.others]
 
     assert [(each.ids, each.score) for each in every] == [(each.ids, each.score) for each in found]
@@ -279,8 +284,8 @@ def test_a_completion_by_beams_has_a_score_and_the_others(tokenizers):
 @pytest.mark.spec("S110")
 def test_a_text_found_by_beams_does_not_show_its_end_token(tokenizers):
     one = speaker(tokenizers["bpe"])
-    end, ids = one.tokenizer.roles["end"], one.tokenizer.encode(PROMPT)
-    ([free],) = one.search([ids], new=NEW, beams=9)
+    end, ids = one.tokenizer.special_ids["end"], one.tokenizer.encode(PROMPT)
+    ([free],) = one.beam_search([ids], new=NEW, beams=9)
     with torch.no_grad():
         one.head.weight[end] = 1.1 * one.head.weight[free.ids[3]]  # an end that comes
     every = one.complete(PROMPT, new=NEW, beams=9, best=9, length_penalty=0.0)
@@ -292,9 +297,9 @@ def test_a_text_found_by_beams_does_not_show_its_end_token(tokenizers):
 
 
 def test_rows_of_ids_that_beams_end_early_are_filled_with_the_token_that_ended_them():
-    one = lively(C.Transformer(embed=C.Embed(vocab=11, end=2), trunk=trunk(), head=C.Vocabulary(tied=False)))
+    one = lively(C.Transformer(embed=C.TextEmbedding(vocab=11, end=2), trunk=trunk(), head=C.LMHead(tied=False)))
     prompt = torch.randint(11, (7, 3))
-    found = one.search(prompt.tolist(), new=NEW, beams=3, length_penalty=0.0)
+    found = one.beam_search(prompt.tolist(), new=NEW, beams=3, length_penalty=0.0)
     said = one.generate(prompt, new=NEW, beams=3, length_penalty=0.0)
 
     assert [tuple(row[: len(each.ids)].tolist()) for row, (each,) in zip(said, found, strict=True)] == [
@@ -305,7 +310,7 @@ def test_rows_of_ids_that_beams_end_early_are_filled_with_the_token_that_ended_t
 
 
 def test_padding_in_a_tensor_of_prompts_is_not_read():
-    c = C.Transformer(embed=C.Embed(vocab=11, pad=3), trunk=trunk(), head=C.Vocabulary(tied=False))
+    c = C.Transformer(embed=C.TextEmbedding(vocab=11, pad=3), trunk=trunk(), head=C.LMHead(tied=False))
     one = lively(c)
 
     assert one.generate(torch.tensor([[3, 3, 5, 7]]), new=5, beams=2).tolist() == [
@@ -353,7 +358,7 @@ def test_beams_cannot_be_streamed_and_generate_gives_one_text(tokenizers):
 @pytest.mark.spec("S110")
 def test_an_empty_prompt_begins_where_texts_begin(tokenizers):
     one = speaker(tokenizers["bpe"])
-    start = one.tokenizer.roles.get("start", one.tokenizer.roles["end"])
+    start = one.tokenizer.special_ids.get("start", one.tokenizer.special_ids["end"])
     ids = one.generate(torch.tensor([start]), new=NEW, temperature=0).tolist()
 
     assert one.generate("", new=NEW, temperature=0) == one.tokenizer.decode(ids)
@@ -362,9 +367,9 @@ def test_an_empty_prompt_begins_where_texts_begin(tokenizers):
 def test_a_start_token_goes_before_an_end_token_when_there_are_both(tokenizers):
     one = speaker(tokenizers["bpe"])
     one.tokenizer = Tokenizer(tokenizers["bpe"].inner)
-    one.tokenizer.roles = {"start": 5, "end": 7}
+    one.tokenizer.special_ids = {"start": 5, "end": 7}
 
-    assert one.begun([]) == [5] and one.begun([3]) == [3]
+    assert one.with_start_token([]) == [5] and one.with_start_token([3]) == [3]
 
 
 # ---------------------------------------------------------------- mistakes
@@ -389,14 +394,14 @@ def test_a_mistaken_setting_is_told_before_anything_is_read(tokenizers, settings
 
 
 def test_an_empty_prompt_without_a_start_token_says_that_one_is_needed():
-    one = speaker(train(C.Characters(fallback=False), ["the cat"]))
+    one = speaker(train_tokenizer(C.CharTokenizer(fallback=False), ["the cat"]))
 
     with pytest.raises(C.DataError, match="^prompt: it is empty, .* give it something to continue"):
         one.generate("")
 
 
 def test_a_prompt_that_cannot_be_said_is_refused():
-    one = speaker(train(C.Characters(fallback=False), ["the cat"]))
+    one = speaker(train_tokenizer(C.CharTokenizer(fallback=False), ["the cat"]))
 
     with pytest.raises(C.DataError, match="'z'"):
         one.generate("a zebra")
@@ -428,17 +433,17 @@ def test_a_saved_model_says_the_same_after_loading(tokenizers, tmp_path):
     one, how = speaker(tokenizers["bpe"]).float(), dict(new=NEW, seed=6, temperature=0.9, top_p=0.95)
     one.context = 64
     one.save(tmp_path / "saved")
-    again = load(tmp_path / "saved", device="cpu")
+    again = load_model(tmp_path / "saved", device="cpu")
 
     assert again.generate(PROMPT, **how) == one.generate(PROMPT, **how)
-    assert (again.context, again.training, again.tokenizer.roles) == (64, False, one.tokenizer.roles)
+    assert (again.context, again.training, again.tokenizer.special_ids) == (64, False, one.tokenizer.special_ids)
 
 
 def test_a_model_without_a_tokenizer_is_saved_without_one(tmp_path):
-    one = lively(C.Transformer(embed=C.Embed(vocab=7), trunk=trunk())).float()
+    one = lively(C.Transformer(embed=C.TextEmbedding(vocab=7), trunk=trunk())).float()
     one.save(tmp_path / "saved")
 
-    assert load(str(tmp_path / "saved")).tokenizer is None
+    assert load_model(str(tmp_path / "saved")).tokenizer is None
 
 
 def test_a_built_model_is_fresh():
@@ -449,7 +454,7 @@ def test_a_built_model_is_fresh():
 
 def test_a_folder_that_is_none_is_told_in_a_sentence(tmp_path):
     with pytest.raises(C.DataError, match="nowhere"):
-        load(tmp_path / "nowhere")
+        load_model(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name, message", [("gpu", "^device: no .gpu.; there are auto"), ("mps", "not available")])
@@ -457,11 +462,11 @@ def test_a_device_that_is_not_there_is_told_in_a_sentence(name, message, monkeyp
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
 
     with pytest.raises(C.ConfigError, match=message):
-        room.place(name)
+        room.resolve_device(name)
 
 
 def test_the_automatic_device_is_the_fastest_there_is(monkeypatch):
     for there, name in (((True, True), "cuda"), ((False, True), "mps"), ((False, False), "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there[0])
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda there=there: there[1])
-        assert room.place("auto").type == name
+        assert room.resolve_device("auto").type == name

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import regard
-from regard.hub.manifest import verify
-from regard.zoo.models import TRANSLATOR, names, packaged
+from regard.files.manifest import verify_manifest
+from regard.zoo.packaged import DEFAULT_TRANSLATOR, packaged_model, packaged_names
 
 CATS = "The cat sat on the mat."
 AREA = "The agreement on the European Economic Area was signed in August 1992."
@@ -18,23 +18,23 @@ AREA = "The agreement on the European Economic Area was signed in August 1992."
 
 @pytest.fixture(scope="module")
 def translator():
-    return regard.load(TRANSLATOR)
+    return regard.load(DEFAULT_TRANSLATOR)
 
 
 def test_it_is_whole_and_small():
-    folder = packaged(TRANSLATOR)
+    folder = packaged_model(DEFAULT_TRANSLATOR)
 
-    assert names() == [TRANSLATOR] and verify(folder) == ""
+    assert packaged_names() == [DEFAULT_TRANSLATOR] and verify_manifest(folder) == ""
     assert sum(path.stat().st_size for path in folder.glob("*.safetensors")) <= 15_000_000
 
 
 def test_a_model_of_that_name_on_the_disk_goes_before_it_and_any_other_folder_does_not(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / TRANSLATOR).mkdir()
-    assert packaged(TRANSLATOR) is not None
-    (tmp_path / TRANSLATOR / "config.json").write_text("{}")
+    (tmp_path / DEFAULT_TRANSLATOR).mkdir()
+    assert packaged_model(DEFAULT_TRANSLATOR) is not None
+    (tmp_path / DEFAULT_TRANSLATOR / "config.json").write_text("{}")
 
-    assert packaged(TRANSLATOR) is None and packaged("en-de") is None
+    assert packaged_model(DEFAULT_TRANSLATOR) is None and packaged_model("en-de") is None
 
 
 @pytest.mark.parametrize(("english", "french"), {

@@ -5,51 +5,51 @@ import torch
 
 import regard
 from regard import config as C
-from regard.config import ConfigError
-from regard.generate.pictures import draw, sheet
+from regard.config.errors import ConfigError
+from regard.inference.images import contact_sheet, sample_images
 from regard.inputs import palette
 
-TRUNK = C.Trunk(dim=12, depth=2, mask="causal", position=C.Learned(length=45), attention=C.Attention(heads=3),
+TRUNK = C.Trunk(dim=12, depth=2, mask="causal", position=C.LearnedPosition(length=45), attention=C.Attention(heads=3),
                 dropout=C.NO_DROPOUT)  # fmt: skip
 FRONTS = {
-    "grey": C.Pixels(palette=7, grid=(5, 9), channels=1, values="levels"),
-    "every number": C.Pixels(palette=7, grid=(3, 5), values="levels"),
-    "colours": C.Pixels(palette=4, grid=(5, 9), colours=("000000", "ff0000", "00ff00", "0000ff")),
+    "grey": C.PixelEmbedding(palette=7, grid=(5, 9), channels=1, values="levels"),
+    "every number": C.PixelEmbedding(palette=7, grid=(3, 5), values="levels"),
+    "colours": C.PixelEmbedding(palette=4, grid=(5, 9), colours=("000000", "ff0000", "00ff00", "0000ff")),
 }
 
 
 def model(front, **head):
-    return regard.build(C.Transformer(embed=front, trunk=TRUNK, head=C.Vocabulary(**head))).eval()
+    return regard.build(C.Transformer(embed=front, trunk=TRUNK, head=C.LMHead(**head))).eval()
 
 
 @pytest.mark.spec("S060")
 @pytest.mark.parametrize("kind", FRONTS)
 def test_pictures_are_of_the_palette_and_of_the_right_size(kind):
     front = FRONTS[kind]
-    images = draw(model(front, tied=True), 3, seed=1)  # a tied head could say the start token too
+    images = sample_images(model(front, tied=True), 3, seed=1)  # a tied head could say the start token too
 
     assert images.shape == (3, front.channels, *front.grid) and images.dtype == torch.uint8
-    assert torch.equal(palette.shown(palette.ids(images, front), front), images)
+    assert torch.equal(palette.colors_of_ids(palette.quantize_colors(images, front), front), images)
 
 
 def test_the_same_seed_draws_the_same_pictures_and_others_differ():
     writer = model(FRONTS["grey"], tied=False, size=7)
 
-    assert torch.equal(draw(writer, 2, seed=5), draw(writer, 2, seed=5))
-    assert not torch.equal(draw(writer, 2, seed=5), draw(writer, 2, seed=6))
+    assert torch.equal(sample_images(writer, 2, seed=5), sample_images(writer, 2, seed=5))
+    assert not torch.equal(sample_images(writer, 2, seed=5), sample_images(writer, 2, seed=6))
 
 
 def test_the_likeliest_picture_is_what_the_model_says_when_it_reads_it():
     writer, front = model(FRONTS["grey"], tied=False, size=7), FRONTS["grey"]
-    ids = palette.ids(draw(writer, 1, temperature=0.0), front)
+    ids = palette.quantize_colors(sample_images(writer, 1, temperature=0.0), front)
 
     assert torch.equal(writer(ids).argmax(-1), ids.flatten(1))
 
 
 def test_rows_that_are_given_stay():
     writer, front = model(FRONTS["colours"], tied=False, size=4), FRONTS["colours"]
-    begin = palette.shown(torch.randint(4, (1, 5, 9)), front)[0]
-    images = draw(writer, 3, begin=begin, rows=2, seed=0)
+    begin = palette.colors_of_ids(torch.randint(4, (1, 5, 9)), front)[0]
+    images = sample_images(writer, 3, begin=begin, rows=2, seed=0)
 
     assert torch.equal(images[:, :, :2], begin[None, :, :2].expand(3, -1, -1, -1))
     assert not torch.equal(images[0, :, 2:], images[1, :, 2:])
@@ -57,7 +57,7 @@ def test_rows_that_are_given_stay():
 
 def test_a_sheet_shows_every_picture_once():
     images = torch.randint(255, (5, 3, 4, 6), dtype=torch.uint8)
-    page = sheet(images)
+    page = contact_sheet(images)
 
     assert page.shape == (3, 3 * 4 + 2 * 2, 2 * 6 + 2)
     assert torch.equal(page[:, 6:10, 8:14], images[3])
@@ -71,12 +71,12 @@ def test_a_sheet_shows_every_picture_once():
 ])  # fmt: skip
 def test_what_cannot_be_drawn_is_one_sentence(settings, why):
     with pytest.raises(ConfigError, match=why):
-        draw(model(FRONTS["grey"]), 1, **settings)
+        sample_images(model(FRONTS["grey"]), 1, **settings)
 
 
 def test_who_draws_no_pixels_says_so():
-    text = regard.build(C.Transformer(embed=C.Embed(vocab=9), trunk=TRUNK))
+    text = regard.build(C.Transformer(embed=C.TextEmbedding(vocab=9), trunk=TRUNK))
     with pytest.raises(ConfigError, match="embed.kind: 'text' draws no pictures"):
-        draw(text)
+        sample_images(text)
     with pytest.raises(ConfigError, match="which 4 colours there are is not known"):
-        draw(model(C.Pixels(palette=4, grid=(5, 9))))
+        sample_images(model(C.PixelEmbedding(palette=4, grid=(5, 9))))

@@ -82,8 +82,10 @@ def test_what_is_loaded_in_fp32_is_saved_in_fp32(saved, tmp_path):
 
 def test_towers_compute_in_fp32_too(tmp_path):
     trunk = C.Trunk(dim=16, depth=1, attention=C.Attention(heads=2))
-    tower = C.Transformer(embed=C.Embed(vocab=31), trunk=trunk, head=C.Pooled(place="mean"), precision="mixed")
-    regard.build(C.Towers(towers=(tower, tower))).save(tmp_path / "two")
+    tower = C.Transformer(
+        embed=C.TextEmbedding(vocab=31), trunk=trunk, head=C.PoolingHead(place="mean"), precision="mixed"
+    )
+    regard.build(C.DualEncoder(towers=(tower, tower))).save(tmp_path / "two")
     model = regard.load(tmp_path / "two", device="cpu")
 
     assert model.c.precision == "fp32" and model(IDS, IDS).dtype == torch.float32

@@ -9,22 +9,23 @@ from hypothesis import strategies as some
 
 from regard import config as C
 from regard import text
-from regard.data import Record
-from regard.generate.likelihood import labelled
-from regard.generate.model import Transformer
-from regard.generate.prompts import Prompt, Template, chosen, fitting, prompt
-from regard.train.compare import incontext
+from regard.data.records import Record
+from regard.inference.few_shot import FewShotPrompt, PromptTemplate, build_prompt, choose_examples, fits_context
+from regard.inference.likelihood import rank_labels
+from regard.inference.model import Model
+from regard.studies import in_context
 
-MOODS = Template("Review: {text}\nMood: {label}")
+MOODS = PromptTemplate("Review: {text}\nMood: {label}")
 EXAMPLES = [{"text": f"text {number}", "label": "good" if number % 2 else "bad"} for number in range(7)]
 QUESTION = {"text": "the last one"}
 
 
 @pytest.mark.spec("S111")
 def test_a_prompt_is_examples_and_a_question_without_its_answer():
-    made = prompt(MOODS, EXAMPLES[:2], QUESTION, intro="What do they think?")
+    made = build_prompt(MOODS, EXAMPLES[:2], QUESTION, intro="What do they think?")
 
-    assert made == Prompt(text="What do they think?\n\nReview: text 0\nMood: bad\n\nReview: text 1\nMood: good\n\n"
+    assert made == FewShotPrompt(text="What do they think?\n\nReview: text 0\nMood: bad\n\nReview: text 1\nMood: "
+                                      "good\n\n"
                                "Review: the last one\nMood: ", examples=2)  # fmt: skip
 
 
@@ -37,7 +38,7 @@ words = some.text(some.characters(blacklist_categories=["Cs"]), max_size=9)
        some.sampled_from([("{text}={label}", ";"), ("Q: {text}\nA: {label}.", "\n\n"), ("{{{text}}} -> {label}", "\n"),
                           ("{label}|{text}", "---")]))  # fmt: skip
 def test_what_is_rendered_is_parsed_back_or_refused(examples, form):
-    template = Template(*form)
+    template = PromptTemplate(*form)
     try:
         text_ = template.between.join(template.render(each) for each in examples)
     except C.DataError:
@@ -49,40 +50,44 @@ def test_what_is_rendered_is_parsed_back_or_refused(examples, form):
 
 @given(some.integers(0, 7), some.integers(0, 99))
 def test_the_same_seed_chooses_the_same_examples_and_none_twice(shots, seed):
-    picked = chosen(EXAMPLES, shots, seed)
+    picked = choose_examples(EXAMPLES, shots, seed)
 
-    assert picked == chosen(EXAMPLES, shots, seed) and len(picked) == shots
+    assert picked == choose_examples(EXAMPLES, shots, seed) and len(picked) == shots
     assert all(each in EXAMPLES for each in picked) and len({each["text"] for each in picked}) == shots
-    assert chosen(EXAMPLES, shots, seed, "given") == [each for each in EXAMPLES if each in picked]
-    assert chosen(EXAMPLES, shots) == EXAMPLES[:shots]
+    assert choose_examples(EXAMPLES, shots, seed, "given") == [each for each in EXAMPLES if each in picked]
+    assert choose_examples(EXAMPLES, shots) == EXAMPLES[:shots]
 
 
 @pytest.mark.parametrize("most", [34, 60, 120, 10_000])
 def test_what_does_not_fit_loses_its_first_examples_whole(most):
-    whole = prompt(MOODS, EXAMPLES, QUESTION).text
+    whole = build_prompt(MOODS, EXAMPLES, QUESTION).text
     if len(whole) <= most:
-        made = prompt(MOODS, EXAMPLES, QUESTION, fits=lambda text_: len(text_) <= most)
+        made = build_prompt(MOODS, EXAMPLES, QUESTION, fits=lambda text_: len(text_) <= most)
     else:
         with pytest.warns(UserWarning, match="the first . of 7 are left out"):
-            made = prompt(MOODS, EXAMPLES, QUESTION, fits=lambda text_: len(text_) <= most)
+            made = build_prompt(MOODS, EXAMPLES, QUESTION, fits=lambda text_: len(text_) <= most)
 
     kept = MOODS.parse(made.text)
     assert len(made.text) <= most and made.examples + made.dropped == 7
     assert kept == [*EXAMPLES[made.dropped :], QUESTION | {"label": ""}]
     if made.dropped:
-        assert len(prompt(MOODS, EXAMPLES[made.dropped - 1 :], QUESTION).text) > most, "one more would have fitted"
+        assert len(build_prompt(MOODS, EXAMPLES[made.dropped - 1 :], QUESTION).text) > most, (
+            "one more would have fitted"
+        )
 
 
 def test_a_model_has_room_for_the_prompt_and_its_answer():
-    words_ = text.train(C.Characters(), ["Review: text 0123456789\nMood: goodba the last one"])
-    one = Transformer(C.Transformer(embed=C.Embed(vocab=len(words_)), trunk=C.Trunk(dim=8, depth=1, mask="causal",
+    words_ = text.train_tokenizer(C.CharTokenizer(), ["Review: text 0123456789\nMood: goodba the last one"])
+    one = Model(C.Transformer(embed=C.TextEmbedding(vocab=len(words_)), trunk=C.Trunk(dim=8, depth=1, mask="causal",
                                     attention=C.Attention(heads=1))))  # fmt: skip
     one.tokenizer, one.context = words_, 90
 
     with pytest.warns(UserWarning):
-        made = prompt(MOODS, EXAMPLES, QUESTION, fits=fitting(one, 4))
+        made = build_prompt(MOODS, EXAMPLES, QUESTION, fits=fits_context(one, 4))
 
-    assert len(words_.encode(made.text)) + 4 <= 90 < len(words_.encode(prompt(MOODS, EXAMPLES, QUESTION).text)) + 4
+    assert (
+        len(words_.encode(made.text)) + 4 <= 90 < len(words_.encode(build_prompt(MOODS, EXAMPLES, QUESTION).text)) + 4
+    )
 
 
 # ---------------------------------------------------------------- mistakes
@@ -96,43 +101,43 @@ def test_a_model_has_room_for_the_prompt_and_its_answer():
 ])  # fmt: skip
 def test_a_form_that_means_nothing_is_refused(form, said):
     with pytest.raises(C.ConfigError, match=said):
-        Template(form)
+        PromptTemplate(form)
 
 
 def test_marks_that_do_not_part_examples_are_refused():
     with pytest.raises(C.ConfigError, match="between: nothing parts"):
-        Template("{text} {label}", "")
+        PromptTemplate("{text} {label}", "")
     with pytest.raises(C.ConfigError, match=r"between: '\\n' stands in the form"):
-        Template("{text}\n{label}", "\n")
+        PromptTemplate("{text}\n{label}", "\n")
     with pytest.raises(C.DataError, match="cannot be told apart"):
         MOODS.render({"text": "one\n\ntwo", "label": "good"})
 
 
 def test_an_example_that_lacks_something_is_told_by_its_place():
     with pytest.raises(C.DataError, match="rows.csv:3: no 'label', which the form asks for; it has text"):
-        prompt(MOODS, [Record({"text": "a"}, "rows.csv:3")], QUESTION)
+        build_prompt(MOODS, [Record({"text": "a"}, "rows.csv:3")], QUESTION)
     with pytest.raises(C.DataError, match="question: no 'text'"):
-        prompt(MOODS, [], {})
+        build_prompt(MOODS, [], {})
     with pytest.raises(C.DataError, match="its text is None, and no text"):
         MOODS.ask({"text": None})
     with pytest.raises(C.DataError, match="question: it is longer than what the model reads"):
-        prompt(MOODS, EXAMPLES, QUESTION, fits=lambda text_: False)
+        build_prompt(MOODS, EXAMPLES, QUESTION, fits=lambda text_: False)
     with pytest.raises(C.ConfigError, match="shots: 8 of 7 examples"):
-        chosen(EXAMPLES, 8)
+        choose_examples(EXAMPLES, 8)
 
 
 # ---------------------------------------------------------------- learning in context
 
 
-POINT = Template("{text}={label}", ";")
+POINT = PromptTemplate("{text}={label}", ";")
 
 
 @pytest.mark.spec("S111")
 def test_points_of_lines_are_such_prompts():
     """`regard compare in-context` asks its model in this form."""
-    made = prompt(POINT, [{"text": 2, "label": "V"}, {"text": 7, "label": "L"}], {"text": 4})
+    made = build_prompt(POINT, [{"text": 2, "label": "V"}, {"text": 7, "label": "L"}], {"text": 4})
 
-    assert made.text == incontext.prompt([(2, "V"), (7, "L")], 4)
+    assert made.text == in_context.format_points([(2, "V"), (7, "L")], 4)
 
 
 KEYS, VALUES = "abcde", "xyz"
@@ -149,10 +154,10 @@ def shown(dice: random.Random) -> list[dict[str, str]]:
 def test_a_small_model_answers_by_the_examples_in_its_prompt():
     """Nobody told it the value of a text: it reads it in the prompt. Without examples it can only guess."""
     torch.manual_seed(0)
-    words_, dice = text.train(C.Characters(fallback=False), [KEYS + VALUES + "=;"]), random.Random(0)
-    trunk = C.Trunk(dim=32, depth=1, mask="causal", attention=C.Attention(heads=2), position=C.Rotary(),
+    words_, dice = text.train_tokenizer(C.CharTokenizer(fallback=False), [KEYS + VALUES + "=;"]), random.Random(0)
+    trunk = C.Trunk(dim=32, depth=1, mask="causal", attention=C.Attention(heads=2), position=C.RotaryPosition(),
                     dropout=C.NO_DROPOUT)  # fmt: skip
-    one = Transformer(C.Transformer(embed=C.Embed(vocab=len(words_)), trunk=trunk))
+    one = Model(C.Transformer(embed=C.TextEmbedding(vocab=len(words_)), trunk=trunk))
     one.tokenizer = words_
     optimizer = torch.optim.AdamW(one.parameters(), lr=1e-2)
     for _ in range(40):
@@ -166,8 +171,8 @@ def test_a_small_model_answers_by_the_examples_in_its_prompt():
 
     def right(shots: int) -> float:
         asked = [shown(dice) for _ in range(150)]
-        texts = [prompt(POINT, each[:shots], each[-1]).text for each in asked]
-        told = [max(shares, key=shares.get) for shares in labelled(one, texts, [*VALUES])]
+        texts = [build_prompt(POINT, each[:shots], each[-1]).text for each in asked]
+        told = [max(shares, key=shares.get) for shares in rank_labels(one, texts, [*VALUES])]
         return sum(guess == each[-1]["label"] for guess, each in zip(told, asked, strict=True)) / len(asked)
 
     assert right(shots=2) > 0.95

@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard import config as C
-from regard.generate import readings, recorded
+from regard.generation import cuda_graphs
 
 NEW = 60
 
@@ -15,9 +15,9 @@ NEW = 60
 @pytest.fixture
 def devices():
     """The devices that record, to be changed."""
-    kinds = list(recorded.KINDS)
-    yield recorded.KINDS
-    recorded.KINDS[:] = kinds
+    kinds = list(cuda_graphs.GRAPH_DEVICES)
+    yield cuda_graphs.GRAPH_DEVICES
+    cuda_graphs.GRAPH_DEVICES[:] = kinds
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def ahead(devices):
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    trunk = C.Trunk(dim=32, depth=2, mask="causal", position=C.Rotary(), attention=C.Attention(heads=4))
-    model = regard.Transformer(C.Transformer(embed=C.Embed(vocab=50), trunk=trunk)).double()
+    trunk = C.Trunk(dim=32, depth=2, mask="causal", position=C.RotaryPosition(), attention=C.Attention(heads=4))
+    model = regard.Model(C.Transformer(embed=C.TextEmbedding(vocab=50), trunk=trunk)).double()
     for each in model.parameters():
         each.data = torch.randn_like(each) * 0.4
     return model
@@ -55,7 +55,7 @@ def test_what_is_said_is_the_same(model, plain, ahead):
     one = session(model)
 
     assert list(one) == plain
-    assert one.recorded is not None
+    assert one.decode_graph is not None
 
 
 def test_drawn_texts_are_the_same(model, devices):
@@ -77,7 +77,7 @@ def test_a_saved_session_goes_on_from_what_was_heard(model, plain, ahead, tmp_pa
     one, first, _ = begun(model)
     one.save(tmp_path / "session")
 
-    assert first + list(model.resume(tmp_path / "session")) == plain
+    assert first + list(model.resume_session(tmp_path / "session")) == plain
 
 
 def test_whoever_looks_sees_the_step_that_is_heard(model, plain, ahead):
@@ -102,15 +102,15 @@ def test_a_window_that_is_full_begins_again_from_its_newest_half(model, devices)
 def test_a_recording_is_used_again_and_not_by_two_at_once(model, plain, ahead):
     one, first, rest = begun(model)
     two, second, _ = begun(model)
-    assert one.recorded is not two.recorded
+    assert one.decode_graph is not two.decode_graph
     assert first + list(rest) == plain
-    used = one.recorded
+    used = one.decode_graph
     del one, rest
     gc.collect()
 
     three = session(model)
     assert list(three) == plain
-    assert three.recorded is used
+    assert three.decode_graph is used
 
 
 def pairs():
@@ -124,35 +124,35 @@ def test_prompts_of_a_shape_that_came_before_are_played(model, ahead):
     for texts in pairs():
         one = model.session(texts, temperature=0, new=NEW)
         told.append(list(one))
-        seen.append(one.recorded)
+        seen.append(one.decode_graph)
         del one
     assert len(set(map(id, seen))) == 1
     assert {shape: reading is not None for shape, reading in seen[0].readings.known.items()} == {
         (5, True): True, (5, False): False, (4, False): True,
     }  # fmt: skip
-    recorded.KINDS.clear()
+    cuda_graphs.GRAPH_DEVICES.clear()
 
     assert told == [list(model.session(texts, temperature=0, new=NEW)) for texts in pairs()]
 
 
 def test_the_shapes_that_are_kept_are_the_newest(model, ahead, monkeypatch):
-    monkeypatch.setattr(readings, "KEPT", 2)
+    monkeypatch.setattr(cuda_graphs, "MAX_PREFILL_SHAPES", 2)
     for length in (3, 4, 3, 5, 3):
         one = model.session([list(range(length))], temperature=0, new=NEW)
         list(one)
-        known = one.recorded.readings.known
+        known = one.decode_graph.readings.known
         del one
 
     assert list(known) == [(5, False), (3, False)]
 
 
 def test_a_long_prompt_is_read_as_written(model, ahead, monkeypatch):
-    monkeypatch.setattr(readings, "MOST", 3)
+    monkeypatch.setattr(cuda_graphs, "MOST", 3)
     for _ in range(3):
         one = model.session([[1, 2, 3, 4]], temperature=0, new=NEW)
         list(one)
 
-    assert not one.recorded.readings.known
+    assert not one.decode_graph.readings.known
 
 
 def test_whoever_looks_sees_a_prompt_read(model, ahead):
@@ -168,7 +168,7 @@ def test_a_prompt_that_cannot_be_recorded_is_read_as_written_and_told_once(model
     def fail(*given):
         raise RuntimeError("not while capturing\nand more")
 
-    monkeypatch.setattr(readings, "Reading", fail)
+    monkeypatch.setattr(cuda_graphs, "PrefillGraph", fail)
     list(session(model)), list(session(model))  # one has no recording to be read into yet
     with pytest.warns(UserWarning, match=r"cannot be recorded \(not while capturing\)"):
         assert list(session(model)) == plain
@@ -181,7 +181,7 @@ def test_weights_that_moved_are_not_played(model, ahead):
         each.data = each.data * 1.1
     gc.collect()
     told = list(session(model))
-    recorded.KINDS.clear()
+    cuda_graphs.GRAPH_DEVICES.clear()
 
     assert list(session(model)) == told
 
@@ -195,10 +195,10 @@ def test_weights_that_lie_flipped_are_laid_out(model, plain, ahead):
 
 
 def test_a_short_text_is_not_recorded(model, ahead):
-    one = session(model, new=recorded.WORTH - 1)
+    one = session(model, new=cuda_graphs.MIN_STEPS - 1)
     list(one)
 
-    assert one.recorded is None
+    assert one.decode_graph is None
 
 
 def test_logits_that_are_no_numbers_are_told(model, ahead):
@@ -212,11 +212,12 @@ def test_logits_that_are_no_numbers_are_told(model, ahead):
 
 
 def test_an_engine_says_the_same_with_a_recorded_step(model, plain, ahead):
-    from regard.generate.engine import Asked, Engine
+    from regard.engine.engine import Engine
+    from regard.engine.request_queue import GenerationRequest
 
     engine, told = Engine(model, slots=2, capacity=100), [[], []]
     for row, ids in enumerate(([1, 2, 3], [4, 5, 6, 7, 8])):
-        asked = Asked(ids=tuple(ids), c=C.Sampling(temperature=0, new=NEW))
+        asked = GenerationRequest(ids=tuple(ids), c=C.SamplingParams(temperature=0, new=NEW))
         engine.submit(asked, lambda one, row=row: told[row].append(one.id) if one.id is not None else None)
     while engine.step():
         pass

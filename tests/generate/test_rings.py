@@ -13,9 +13,9 @@ from torch.testing import assert_close
 
 from regard import config as C
 from regard.core import model as core
-from regard.generate import session as room
-from regard.generate.limits import Limits, ring
-from regard.generate.model import Transformer
+from regard.generation import session as room
+from regard.generation.limits import GenerationLimits, ring_length
+from regard.inference.model import Model
 
 RADIUS, NEW = 4, 61
 LENGTHS = (5, 11, 2)
@@ -28,7 +28,7 @@ def small(monkeypatch):
     monkeypatch.setattr(room, "SMALLEST", 8)
 
 
-def windowed(kind: str = "rotary", **rest) -> Transformer:
+def windowed(kind: str = "rotary", **rest) -> Model:
     return model(POSITIONS[kind], mask=f"causal & window({RADIUS})", **rest)
 
 
@@ -53,8 +53,8 @@ def test_where_distances_count_what_was_said_long_ago_makes_no_difference(kind):
 @pytest.mark.parametrize("length", [3, 70])
 def test_it_takes_the_same_room_for_ever_and_reads_nothing_twice(length):
     one = session(windowed(), prompts(length), new=200)
-    reads, inner = [], one.read
-    one.read = lambda: reads.append(1) or inner()
+    reads, inner = [], one.prefill
+    one.prefill = lambda: reads.append(1) or inner()
     sizes = [one.cache.capacity for _ in one]
 
     assert len(reads) <= 2 and set(sizes[10:]) == {RADIUS + 8}
@@ -70,7 +70,7 @@ def test_beyond_its_context_a_window_goes_on_and_nothing_is_said_of_sliding():
 def test_a_translation_has_a_ring_too():
     c, source = trunk(cross="last", mask=f"causal & window({RADIUS})"), torch.randint(V, (1, S))
     one = translator()
-    ringed = Transformer(C.Transformer(embed=one.c.embed, trunk=c, encoder=one.c.encoder, head=one.c.head)).double()
+    ringed = Model(C.Transformer(embed=one.c.embed, trunk=c, encoder=one.c.encoder, head=one.c.head)).double()
     ringed.load_state_dict(one.state_dict())
 
     assert written(ringed, [[1]], new=NEW, source=source) == [slide(ringed, [1], NEW, source=source)]
@@ -88,19 +88,19 @@ NOT = {
 def test_there_is_no_ring_where_something_old_is_still_seen(rest):
     one, texts = model(**rest), prompts(*LENGTHS)
 
-    assert ring(one, Limits()) == 0
+    assert ring_length(one, GenerationLimits()) == 0
     assert written(one, texts, new=40) == [slide(one, text, 40) for text in texts]
 
 
 def test_sines_go_on_in_a_ring_unless_they_were_trained_on_so_many_places():
-    assert ring(windowed("sinusoidal"), Limits()) == RADIUS + 1
-    assert ring(windowed("sinusoidal"), Limits(context=99)) == 0
-    assert ring(windowed("rotary"), Limits(context=99)) == RADIUS + 1
+    assert ring_length(windowed("sinusoidal"), GenerationLimits()) == RADIUS + 1
+    assert ring_length(windowed("sinusoidal"), GenerationLimits(context=99)) == 0
+    assert ring_length(windowed("rotary"), GenerationLimits(context=99)) == RADIUS + 1
 
 
 def test_the_narrowest_window_counts_and_the_widest_layer():
-    assert ring(model(mask="causal & window(3) & window(5)"), Limits()) == 4
-    assert ring(model(mask=("causal & window(3)", "causal & window(6)")), Limits()) == 7
+    assert ring_length(model(mask="causal & window(3) & window(5)"), GenerationLimits()) == 4
+    assert ring_length(model(mask=("causal & window(3)", "causal & window(6)")), GenerationLimits()) == 7
 
 
 @pytest.mark.parametrize("kernel", ["linear", "performer"])
@@ -108,8 +108,8 @@ def test_a_state_needs_no_larger_cache_however_long_the_text(kernel):
     one = model(attention=C.Attention(heads=3, width=4, kernel=kernel))
     texts, reads = prompts(*LENGTHS), []
     spoken = session(one, texts, new=NEW)
-    inner = spoken.read
-    spoken.read = lambda: reads.append(1) or inner()
+    inner = spoken.prefill
+    spoken.prefill = lambda: reads.append(1) or inner()
     said = [list(row) for row in zip(*spoken, strict=True)]
 
     assert len(reads) == 1
@@ -150,12 +150,12 @@ def test_a_ring_that_has_come_round_cannot_be_rewound_and_one_that_has_not_can()
     cache = one.cache(1, 9)
     cache.reach = RADIUS + 1
     one(torch.randint(V, (1, 8)), cache=cache)
-    cache.rewind(5)
+    cache.truncate(5)
     one(torch.randint(V, (1, 4)), cache=cache)
     one(torch.randint(V, (1, 3)), cache=cache)
 
-    with pytest.raises(ValueError, match="^rewind: .* nor a ring find the older; begin anew"):
-        cache.rewind(10)
+    with pytest.raises(ValueError, match="^rewind: .* nor can a ring; begin anew"):
+        cache.truncate(10)
 
 
 @pytest.mark.slow

@@ -14,24 +14,28 @@ from tokenizers import decoders, models
 
 from regard import config as C
 from regard import text
-from regard.generate.model import Transformer
-from regard.generate.rules import rule_of
+from regard.generation.structured_output import build_constraint
+from regard.inference.model import Model
 
 WORDS = ['{"name": "Ada", "age": [1, 2.5, -3]} true false null the cat said: "no" at 17:05, a-b_c@d.org \\ / \n'] * 3
 TOKENIZERS = {
-    "byte": C.Bytes(), "char": C.Characters(), "word": C.Words(vocab=300), "bpe": C.Pieces(vocab=300),
-    "wordpiece": C.Pieces(kind="wordpiece", vocab=600), "unigram": C.Pieces(kind="unigram", vocab=330),
-}  # fmt: skip
+    "byte": C.ByteTokenizer(),
+    "char": C.CharTokenizer(),
+    "word": C.WordTokenizer(vocab=300),
+    "bpe": C.SubwordTokenizer(vocab=300),
+    "wordpiece": C.SubwordTokenizer(kind="wordpiece", vocab=600),
+    "unigram": C.SubwordTokenizer(kind="unigram", vocab=330),
+}
 
 
-def speaker(kind: str, seed: int = 0, end: bool = True) -> Transformer:
+def speaker(kind: str, seed: int = 0, end: bool = True) -> Model:
     """A tiny random model that speaks the tokens of a tokenizer and one that ends a text; its head has some more."""
     torch.manual_seed(seed)
-    inner = tokenizers.Tokenizer.from_str(text.train(TOKENIZERS[kind], WORDS).text())
+    inner = tokenizers.Tokenizer.from_str(text.train_tokenizer(TOKENIZERS[kind], WORDS).text())
     inner.add_special_tokens(["<end>"] if end else [])
     words = text.Tokenizer(inner, {"eos_token": "<end>"} if end else {})
-    trunk = C.Trunk(dim=D, depth=1, mask="causal", attention=C.Attention(heads=H, width=4), position=C.Rotary())
-    made = Transformer(C.Transformer(embed=C.Embed(vocab=len(words) + 3), trunk=trunk)).eval()
+    trunk = C.Trunk(dim=D, depth=1, mask="causal", attention=C.Attention(heads=H, width=4), position=C.RotaryPosition())
+    made = Model(C.Transformer(embed=C.TextEmbedding(vocab=len(words) + 3), trunk=trunk)).eval()
     made.tokenizer = words
     return made
 
@@ -59,15 +63,15 @@ def test_every_text_that_ends_matches_the_expression(kind, regex):
 
 
 def test_greedy_says_the_likeliest_token_that_is_allowed(kind):
-    made, c = speaker(kind), C.Sampling(regex=r"[a-z ]{9,12}", temperature=0.0, new=15)
-    prompt = made.encoded(["the cat"])[1][0]
-    rule, plain = made.rules(c, 1)[0], list(prompt)
+    made, c = speaker(kind), C.SamplingParams(regex=r"[a-z ]{9,12}", temperature=0.0, new=15)
+    prompt = made.encode_prompts(["the cat"])[1][0]
+    rule, plain = made.constraints(c, 1)[0], list(prompt)
     for _ in range(c.new):
         with torch.inference_mode():
             logits = made(torch.tensor([plain]))[0, -1]
-        plain.append(int(logits.masked_fill(~rule.allowed(), -torch.inf).argmax()))
-        rule.tell(plain[-1])
-        if plain[-1] in made.limits.ends:
+        plain.append(int(logits.masked_fill(~rule.allowed_tokens(), -torch.inf).argmax()))
+        rule.advance(plain[-1])
+        if plain[-1] in made.generation_limits.ends:
             break
 
     assert made.complete("the cat", regex=c.regex, temperature=0, new=15).ids == tuple(plain[len(prompt) :])
@@ -77,10 +81,10 @@ def walked(rule, ends, dice, most=80):
     """Any of the tokens that a rule allows, until it is over."""
     said = []
     for _ in range(most):
-        allowed = rule.allowed().nonzero().flatten().tolist()
+        allowed = rule.allowed_tokens().nonzero().flatten().tolist()
         assert allowed, "a mask leaves nothing, and the text is not over"
         said.append(dice.choice(allowed))
-        rule.tell(said[-1])
+        rule.advance(said[-1])
         if said[-1] in ends:
             return said[:-1], True
     return said, False
@@ -121,8 +125,8 @@ def schema_of(dice: random.Random, deep: int = 2) -> dict:
 def test_every_text_that_ends_is_json_of_the_schema(seed):
     dice = random.Random(seed)
     schema, made = schema_of(dice), speaker([*TOKENIZERS][seed % len(TOKENIZERS)], seed)
-    c, ends = C.Sampling(schema=json.dumps(schema)), made.limits.ends
-    first = made.rules(c, 1)[0]
+    c, ends = C.SamplingParams(schema=json.dumps(schema)), made.generation_limits.ends
+    first = made.constraints(c, 1)[0]
 
     done = 0
     for _ in range(6):
@@ -155,7 +159,7 @@ def test_a_length_that_ends_a_text_sooner_is_told():
 
 def test_without_an_end_token_a_text_is_over_when_nothing_more_fits():
     made = speaker("byte", end=False)
-    assert not made.limits.ends
+    assert not made.generation_limits.ends
 
     told = made.complete("a", regex="(cat|dog)s?!", new=40, seed=2)
 
@@ -172,12 +176,12 @@ def test_a_stop_string_ends_a_text_before_the_rule_does():
 
 def test_an_end_may_not_come_before_the_text_may_end():
     made = speaker("bpe")
-    [end] = made.limits.ends
-    rule = made.rules(C.Sampling(regex="ab?"), 1)[0]
+    [end] = made.generation_limits.ends
+    rule = made.constraints(C.SamplingParams(regex="ab?"), 1)[0]
 
-    assert not rule.allowed()[end]
-    rule.tell(made.tokenizer.encode("a")[0])
-    assert rule.allowed()[end]
+    assert not rule.allowed_tokens()[end]
+    rule.advance(made.tokenizer.encode("a")[0])
+    assert rule.allowed_tokens()[end]
 
 
 # ---------------------------------------------------------------- with guesses, and in copies
@@ -198,13 +202,13 @@ def test_guesses_keep_to_the_rule_and_change_nothing(given):
 
 def test_a_copy_goes_its_own_way():
     made = speaker("char")
-    one = made.rules(C.Sampling(regex="ab|ac"), 1)[0]
+    one = made.constraints(C.SamplingParams(regex="ab|ac"), 1)[0]
     a, b, c = (made.tokenizer.encode(letter)[0] for letter in "abc")
-    one.tell(a)
+    one.advance(a)
     other = one.copy()
-    one.tell(b)
+    one.advance(b)
 
-    assert other.allowed()[[b, c]].all() and not one.allowed()[[a, b, c]].any()
+    assert other.allowed_tokens()[[b, c]].all() and not one.allowed_tokens()[[a, b, c]].any()
 
 
 # ---------------------------------------------------------------- vocabularies
@@ -212,21 +216,21 @@ def test_a_copy_goes_its_own_way():
 
 def test_every_token_that_fits_may_be_said_however_texts_are_usually_cut():
     made, whole = speaker("word"), " the cat"
-    rule = made.rules(C.Sampling(regex=whole), 1)[0]
+    rule = made.constraints(C.SamplingParams(regex=whole), 1)[0]
     spelt = [made.tokenizer.decode([id]) for id in range(len(made.tokenizer))]
 
-    allowed = {spelt[id] for id in rule.allowed().nonzero().flatten().tolist()}
+    allowed = {spelt[id] for id in rule.allowed_tokens().nonzero().flatten().tolist()}
 
     assert allowed == {piece for piece in spelt if piece and whole.startswith(piece)} and len(allowed) > 1
 
 
-@pytest.mark.parametrize("words", [C.Characters(fallback=False), C.Words(vocab=200, fallback=False)])
+@pytest.mark.parametrize("words", [C.CharTokenizer(fallback=False), C.WordTokenizer(vocab=200, fallback=False)])
 def test_no_rule_leads_where_a_small_vocabulary_cannot_go_on(words):
     """Python's `re` over all that can be said is the oracle: an x cannot be, so ax and bx are no way to go."""
-    tokenizer = text.train(words, ["ab ba / b a . ab"])
+    tokenizer = text.train_tokenizer(words, ["ab ba / b a . ab"])
     vocab = tokenizer.size
 
-    rule = rule_of(C.Sampling(regex=r"(ax|b[xa]|a/?b\.?) ?"), tokenizer, vocab + 1, frozenset({vocab}))
+    rule = build_constraint(C.SamplingParams(regex=r"(ax|b[xa]|a/?b\.?) ?"), tokenizer, vocab + 1, frozenset({vocab}))
 
     for seed in range(20):
         said, ended = walked(rule.copy(), {vocab}, random.Random(seed))
@@ -234,10 +238,12 @@ def test_no_rule_leads_where_a_small_vocabulary_cannot_go_on(words):
 
 
 def test_special_tokens_are_never_part_of_a_text():
-    tokenizer = text.train(C.Pieces(vocab=300), WORDS)
+    tokenizer = text.train_tokenizer(C.SubwordTokenizer(vocab=300), WORDS)
     assert tokenizer.specials
 
-    allowed = rule_of(C.Sampling(regex="(?s:.)*"), tokenizer, tokenizer.size, frozenset()).allowed()
+    allowed = build_constraint(
+        C.SamplingParams(regex="(?s:.)*"), tokenizer, tokenizer.size, frozenset()
+    ).allowed_tokens()
 
     assert not allowed[list(tokenizer.specials)].any()
     plain = [id for id in range(len(tokenizer)) if tokenizer.decode([id]).isascii() and id not in tokenizer.specials]
@@ -252,12 +258,12 @@ def test_tokens_of_sentencepiece_have_their_space_and_bytes_their_byte():
                                        decoders.Strip(" ", 1, 0)])  # fmt: skip
     inner.add_special_tokens(["<unk>", "<s>", "</s>"])
     tokenizer = text.Tokenizer(inner)
-    rule = rule_of(C.Sampling(regex="a b( a)?é|日"), tokenizer, len(pieces), frozenset({2}))
+    rule = build_constraint(C.SamplingParams(regex="a b( a)?é|日"), tokenizer, len(pieces), frozenset({2}))
 
     for seed in range(20):
         said, ended = walked(rule.copy(), {2}, random.Random(seed))
         assert ended and re.fullmatch("a b( a)?é|日", inner.decode(said))
-    assert {pieces[id] for id in rule.allowed().nonzero().flatten().tolist()} == {"a", "<0x61>", "<0xE6>"}
+    assert {pieces[id] for id in rule.allowed_tokens().nonzero().flatten().tolist()} == {"a", "<0x61>", "<0xE6>"}
 
 
 def test_a_vocabulary_whose_tokens_have_no_bytes_is_refused():
@@ -265,7 +271,7 @@ def test_a_vocabulary_whose_tokens_have_no_bytes_is_refused():
     inner.decoder = decoders.WordPiece()
 
     with pytest.raises(C.DataError, match="joins its tokens by rules of its own"):
-        rule_of(C.Sampling(regex="a"), text.Tokenizer(inner), 3, frozenset())
+        build_constraint(C.SamplingParams(regex="a"), text.Tokenizer(inner), 3, frozenset())
 
 
 # ---------------------------------------------------------------- mistakes
@@ -313,12 +319,12 @@ def test_what_cannot_be_kept_to_is_one_sentence(given, said):
 
 
 def test_what_the_vocabulary_cannot_say_is_one_sentence():
-    tokenizer = text.train(C.Characters(fallback=False), ["abc"])
+    tokenizer = text.train_tokenizer(C.CharTokenizer(fallback=False), ["abc"])
 
     with pytest.raises(C.ConfigError, match="nothing that this model can say fits it"):
-        rule_of(C.Sampling(regex="[x-z]+"), tokenizer, 3, frozenset())
+        build_constraint(C.SamplingParams(regex="[x-z]+"), tokenizer, 3, frozenset())
     with pytest.raises(C.ConfigError, match="nothing that this model can say fits it"):
-        rule_of(C.Sampling(schema="{}"), tokenizer, 3, frozenset())
+        build_constraint(C.SamplingParams(schema="{}"), tokenizer, 3, frozenset())
 
 
 def test_a_model_without_a_tokenizer_is_told_so():
@@ -330,10 +336,10 @@ def test_a_model_without_a_tokenizer_is_told_so():
 
 
 def test_without_the_library_the_error_names_the_extra(monkeypatch):
-    from regard.generate import rules
+    from regard.generation import structured_output
 
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    rules.library.cache_clear()
+    structured_output.import_llguidance.cache_clear()
     with pytest.raises(C.ConfigError, match=r"pip install 'regard\[constrain\]'"):
-        rule_of(C.Sampling(regex="a"), text.train(C.Bytes(), ["a"]), 256, frozenset())
-    rules.library.cache_clear()
+        build_constraint(C.SamplingParams(regex="a"), text.train_tokenizer(C.ByteTokenizer(), ["a"]), 256, frozenset())
+    structured_output.import_llguidance.cache_clear()

@@ -5,8 +5,8 @@ import sys
 import pytest
 import sacrebleu
 
-from regard.config import ConfigError
-from regard.generate.score import Scoring, judged
+from regard.config.errors import ConfigError
+from regard.evaluation.bleu import TranslationScoring, score_translations
 
 SOURCES = ["the cat", "a dog", "the cat", "an owl"]
 SAID = ["Le chat s'est assis .", "Un chien dort ici.", "Le chat s'est assis .", "Une chouette"]
@@ -16,7 +16,7 @@ MEANT = ["Le chat s'est assis.", "un Chien dort là.", "Le chat est assis là.",
 @pytest.mark.parametrize("lower", [False, True])
 @pytest.mark.parametrize("tokenise", ["13a", "intl", "zh", "char", "none"])
 def test_the_figures_are_sacrebleu_s(lower, tokenise):
-    found = judged(SOURCES, SAID, MEANT, Scoring(lower=lower, tokenise=tokenise))
+    found = score_translations(SOURCES, SAID, MEANT, TranslationScoring(lower=lower, tokenise=tokenise))
     bleu = sacrebleu.corpus_bleu(SAID, [MEANT], lowercase=lower, tokenize=tokenise, force=True)
     cased = (lambda texts: [text.lower() for text in texts]) if lower else list
 
@@ -30,12 +30,14 @@ def test_bleu_worked_by_hand():
     """Of 5 words 4 are right, of 4 pairs 3, of 3 runs of three 2, of 2 runs of four 1; as long as it should be."""
     said, meant = "a b c d e", "a b c d f"
 
-    assert judged([""], [said], [meant]).scores["bleu"] == pytest.approx(100 * (4 * 3 * 2 / (5 * 4 * 3 * 2)) ** 0.25)
-    assert judged([""], [meant], [meant]).scores == pytest.approx({"bleu": 100, "chrf": 100})
+    assert score_translations([""], [said], [meant]).scores["bleu"] == pytest.approx(
+        100 * (4 * 3 * 2 / (5 * 4 * 3 * 2)) ** 0.25
+    )
+    assert score_translations([""], [meant], [meant]).scores == pytest.approx({"bleu": 100, "chrf": 100})
 
 
 def test_a_group_is_translated_once_and_all_its_targets_are_right():
-    found = judged(SOURCES, SAID, MEANT, Scoring(group=True))
+    found = score_translations(SOURCES, SAID, MEANT, TranslationScoring(group=True))
     said, first = [SAID[0], SAID[1], SAID[3]], [MEANT[0], MEANT[1], MEANT[3]]
     theirs = sacrebleu.BLEU(force=True).corpus_score(said, [first, [MEANT[2], None, None]])
 
@@ -46,7 +48,7 @@ def test_a_group_is_translated_once_and_all_its_targets_are_right():
 
 
 def test_sources_that_differ_are_groups_of_one():
-    found = judged(["1", "2", "3", "4"], SAID, MEANT, Scoring(group=True)).scores
+    found = score_translations(["1", "2", "3", "4"], SAID, MEANT, TranslationScoring(group=True)).scores
 
     assert (found["bleu"], found["chrf"]) == (found["grouped bleu"], found["grouped chrf"])
 
@@ -54,4 +56,4 @@ def test_sources_that_differ_are_groups_of_one():
 def test_without_sacrebleu_a_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(ConfigError, match=r"sacrebleu, which is not here; pip install 'regard\[metrics\]'"):
-        judged(SOURCES, SAID, MEANT)
+        score_translations(SOURCES, SAID, MEANT)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard import config as C
-from regard.generate import session as room
-from regard.generate.filters import choose, streams
-from regard.generate.model import Transformer
+from regard.generation import session as room
+from regard.generation.logits_process import row_generators, sample_tokens
+from regard.inference.model import Model
 
 LENGTHS = (5, 11, 2)  # three prompts, padded on the left to eleven
 NEW = 23
@@ -71,11 +71,11 @@ def test_256_greedy_ids_are_those_of_the_loop_without_a_cache(kind):
 @FAR
 def test_256_sampled_ids_are_those_of_the_loop_without_a_cache(kind):
     """Small models that are greedy go round in circles; these do not."""
-    one, texts, c = model(POSITIONS[kind]), prompts(*LENGTHS), C.Sampling(temperature=1.5, seed=8)
+    one, texts, c = model(POSITIONS[kind]), prompts(*LENGTHS), C.SamplingParams(temperature=1.5, seed=8)
 
     def loop(row: int) -> list[int]:
-        dice = streams(8, 3)[row]
-        return slide(one, texts[row], 256, pick=lambda logits: int(choose(logits[None], c, [dice])))
+        dice = row_generators(8, 3)[row]
+        return slide(one, texts[row], 256, pick=lambda logits: int(sample_tokens(logits[None], c, [dice])))
 
     said = written(one, texts, new=256, temperature=1.5, seed=8)
     assert said == [loop(row) for row in range(3)]
@@ -89,14 +89,14 @@ def test_256_sampled_ids_are_those_of_the_loop_without_a_cache(kind):
 def test_a_prompt_read_in_pieces_is_the_prompt_read_at_once(piece, monkeypatch):
     one, texts = model(), prompts(*LENGTHS)
     whole = written(one, texts, new=NEW)
-    monkeypatch.setattr(room, "PIECE", piece)
+    monkeypatch.setattr(room, "PREFILL_CHUNK", piece)
 
     assert written(one, texts, new=NEW) == whole
 
 
 def test_a_prefix_is_read_in_one_piece(monkeypatch):
     one, texts = model(mask="prefix(4)"), prompts(5, 11)
-    monkeypatch.setattr(room, "PIECE", 3)
+    monkeypatch.setattr(room, "PREFILL_CHUNK", 3)
 
     assert len(written(one, texts, new=NEW)[0]) == NEW
 
@@ -118,7 +118,7 @@ def test_sampled_rows_do_not_depend_on_what_stands_below_them(small):
 
 @pytest.mark.parametrize("length, size", [(1, 256), (255, 256), (256, 1024), (1023, 1024), (1024, 4096)])
 def test_a_cache_has_one_of_few_sizes(length, size):
-    assert room.bucket(length) == size
+    assert room.cache_bucket(length) == size
 
 
 def test_a_text_that_outgrows_its_cache_moves_to_a_larger_one(small):
@@ -170,7 +170,7 @@ def test_a_row_that_is_ended_from_outside_is_not_listened_to():
     one = session(model(), prompts(3, 3), new=NEW)
     steps = []
     for ids in one:
-        one.end(0)
+        one.stop_row(0)
         steps.append(ids)
 
     assert [ids[0] is None for ids in steps] == [False] + [True] * (NEW - 1)
@@ -182,19 +182,19 @@ def test_a_session_is_over_when_all_its_rows_are():
     steps = 0
     for _ in one:
         steps += 1
-        one.end(0)
-        one.end(1)
+        one.stop_row(0)
+        one.stop_row(1)
 
     assert steps == 1
 
 
 def test_rows_that_have_ended_do_not_make_the_others_read_again(small):
     one = session(model(), prompts(7, 1), new=NEW, context=8)
-    reads, inner = [], one.read
-    one.read = lambda: reads.append(1) or inner()
+    reads, inner = [], one.prefill
+    one.prefill = lambda: reads.append(1) or inner()
     with warnings.catch_warnings(action="ignore"):
         for _ in one:
-            one.end(0)  # the long row, whose text alone would fill the window again and again
+            one.stop_row(0)  # the long row, whose text alone would fill the window again and again
 
     assert len(reads) <= 2 + NEW // 4
 
@@ -215,7 +215,7 @@ def windowed(one, text: list[int], new: int, window: int) -> list[int]:
 
 @pytest.mark.parametrize("how", ["context", "learned", "both"])
 def test_a_long_text_slides_by_half_its_window_and_each_row_in_its_own_time(how):
-    position = C.Learned(length=9 if how == "learned" else 13) if how != "context" else C.Rotary()
+    position = C.LearnedPosition(length=9 if how == "learned" else 13) if how != "context" else C.RotaryPosition()
     one, texts = model(position), prompts(4, 9, 1)
     context = None if how == "learned" else 9
 
@@ -240,7 +240,9 @@ def test_sliding_is_said_once():
 
 
 def test_a_text_that_just_fits_its_window_is_told_nothing():
-    written(model(C.Learned(length=9)), prompts(4), new=6)  # the sixth token is never read; a warning would be an error
+    written(
+        model(C.LearnedPosition(length=9)), prompts(4), new=6
+    )  # the sixth token is never read; a warning would be an error
 
 
 @pytest.mark.parametrize("window", [1, 2])
@@ -273,7 +275,7 @@ def test_ids_without_a_piece_in_the_tokenizer_are_never_said():
 
 
 def test_padding_is_never_said_and_not_read():
-    one, (text,) = model(embed=C.Embed(vocab=V, pad=3)), prompts(6)
+    one, (text,) = model(embed=C.TextEmbedding(vocab=V, pad=3)), prompts(6)
     text = [id for id in text if id != 3]
     free = written(one, [text], new=60, temperature=5.0, seed=1)[0]
 
@@ -345,10 +347,10 @@ def test_what_cannot_be_continued_is_refused_before_the_first_step(wrong, error,
 
 
 def test_a_head_without_words_is_refused():
-    c = C.Transformer(embed=C.Embed(vocab=V), trunk=trunk(), head=C.Pooled())
+    c = C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk(), head=C.PoolingHead())
 
     with pytest.raises(C.ConfigError, match="^head.kind: 'pooled' makes no words"):
-        session(Transformer(c), [[1]])
+        session(Model(c), [[1]])
 
 
 def test_broken_weights_are_told_in_a_sentence():

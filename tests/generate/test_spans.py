@@ -7,7 +7,7 @@ from generate.folders import LENGTH, bert, bytelevel, saved
 
 import regard
 from regard import config
-from regard.generate.spans import answers
+from regard.inference.question_answering import answer_questions
 
 QUESTION, CONTEXT = "who sat on a mat?", "Ada saw a cat. The old dog sat on a big mat in Paris, and it was good."
 
@@ -40,7 +40,7 @@ def test_the_span_and_its_probability_are_those_of_their_logits(seed, tmp_path):
         model.qa_outputs.weight.mul_(1 + 3 * seed)
     saved(model, None, folder)
     place, score = by_hand(model, tokenizer, QUESTION, CONTEXT)
-    got = regard.load(folder, device="cpu").answer(QUESTION, CONTEXT)
+    got = regard.load(folder, device="cpu").answer_question(QUESTION, CONTEXT)
 
     assert (got.start, got.stop) == place and got.score == pytest.approx(score, abs=1e-5)
     assert got.text == CONTEXT[slice(*place)]
@@ -54,12 +54,12 @@ def test_roberta_is_asked_with_what_its_tokenizer_puts_between(tmp_path):
         max_position_embeddings=157, type_vocab_size=1, pad_token_id=1))  # fmt: skip
     ours = regard.load(saved(model, tokenizer, tmp_path / "r"), device="cpu")
     place, score = by_hand(model, tokenizer, QUESTION, CONTEXT)
-    got = ours.answer(QUESTION, CONTEXT)
+    got = ours.answer_question(QUESTION, CONTEXT)
 
     assert (got.start, got.stop) == place and got.score == pytest.approx(score, abs=1e-5)
 
 
-class Pointer(regard.Transformer):
+class Pointer(regard.Model):
     """Answers begin and end at one word wherever it stands; at the first token it is half as sure."""
 
     def forward(self, ids, **_):
@@ -72,20 +72,20 @@ def pointer(word, tmp_path):
     _, _, folder = bert("ForQuestionAnswering", tmp_path / "m")
     ours = regard.load(folder, device="cpu")
     made = Pointer(ours.c)
-    made.tokenizer, made.context, made.origin = ours.tokenizer, ours.context, ours.origin
+    made.tokenizer, made.context, made.source_folder = ours.tokenizer, ours.context, ours.source_folder
     made.wanted = ours.tokenizer.encode(word)[0]
     return made
 
 
 def test_a_long_text_is_read_in_windows_to_its_end(tmp_path):
     long = "The cat sat on a mat. " * 60 + "It was in Paris, and it was good. " + "The dog saw a man. " * 70
-    got = pointer("Paris", tmp_path).answer("where was it?", long)
+    got = pointer("Paris", tmp_path).answer_question("where was it?", long)
 
     assert got.text == "Paris" and long[got.start : got.stop] == "Paris"
 
 
 def test_where_no_window_has_an_answer_there_is_none(tmp_path):
-    got = pointer("film", tmp_path).answer("where was it?", "The cat sat on a mat. " * 60)
+    got = pointer("film", tmp_path).answer_question("where was it?", "The cat sat on a mat. " * 60)
 
     assert (got.text, got.start, got.stop) == ("", 0, 0) and 0 < got.score <= 1
 
@@ -94,8 +94,8 @@ def test_many_questions_are_answered_in_their_order(tmp_path):
     _, _, folder = bert("ForQuestionAnswering", tmp_path / "m")
     ours = regard.load(folder, device="cpu")
     asked = [(QUESTION, CONTEXT), ("what?", "a cat sat"), ("who saw a dog?", "the cat sat. " * 30), ("where?", CONTEXT)]
-    for together, each in zip(answers(ours, asked), asked, strict=True):
-        alone = ours.answer(*each)
+    for together, each in zip(answer_questions(ours, asked), asked, strict=True):
+        alone = ours.answer_question(*each)
         assert together[:3] == alone[:3] and together.score == pytest.approx(alone.score, abs=1e-6)
 
 
@@ -109,12 +109,12 @@ def test_what_cannot_be_answered_is_one_sentence(kind, question, context, error,
     _, _, folder = bert(kind, tmp_path / "m")
 
     with pytest.raises(error, match=sentence):
-        regard.load(folder, device="cpu").answer(question, context)
+        regard.load(folder, device="cpu").answer_question(question, context)
 
 
 def test_a_window_is_never_longer_than_the_model_reads(tmp_path):
-    from regard.generate.spans import objective
+    from regard.inference.question_answering import qa_objective
 
     _, _, folder = bert("ForQuestionAnswering", tmp_path / "m")
 
-    assert objective(regard.load(folder, device="cpu")).rows.length == LENGTH
+    assert qa_objective(regard.load(folder, device="cpu")).rows.length == LENGTH

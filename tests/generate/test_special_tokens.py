@@ -10,9 +10,9 @@ from text.families import saved as family
 from torch.testing import assert_close
 
 import regard
-from regard.config import ConfigError
-from regard.generate.conversation import Conversation
-from regard.generate.forms import Template, template_of
+from regard.chat.conversation import Conversation
+from regard.chat.formats import TemplateFormat, find_chat_template
+from regard.config.errors import ConfigError
 
 ODD = ["The cat [SEP] sat [MASK].", "[CLS] who is it?", "a [PAD] dog", "[UNK] cat"]
 TALK = [{"role": "user", "content": "Hi, who are you?"}]
@@ -60,19 +60,19 @@ def test_blanks_are_filled_whether_or_not_other_special_tokens_are_parsed(how, t
             asked = tokenizer(text, return_tensors="pt")
             place = asked["input_ids"][0].tolist().index(4)
             want = model(**asked).logits[0, place].softmax(-1).max().item()
-        [[best, *_]] = ours.fill(text)
+        [[best, *_]] = ours.fill_mask(text)
         assert (best.probability == pytest.approx(want, abs=1e-6)) == same
 
 
 @pytest.mark.parametrize("name", CHATS)
 def test_going_on_from_a_rendered_template_is_what_a_chat_answers(name, tmp_path):
     known, model = llama(name, tmp_path)
-    chat = template_of(model)
+    chat = find_chat_template(model)
     rendered = known.apply_chat_template(TALK, tokenize=False, add_generation_prompt=True)
     want = known.apply_chat_template(TALK, add_generation_prompt=True)["input_ids"]
-    [[*ids]] = model.encoded([rendered])[1]
-    talk = Conversation(model, Template(model, chat), new=7, temperature=0.0)
-    said = "".join(talk.say(TALK[0]["content"]))
+    [[*ids]] = model.encode_prompts([rendered])[1]
+    talk = Conversation(model, TemplateFormat(model, chat), new=7, temperature=0.0)
+    said = "".join(talk.send(TALK[0]["content"]))
 
     assert chat.encode(model.tokenizer, TALK) == want
     if name == "zephyr":  # its tokenizer begins texts with <s>, and its template does not
@@ -85,7 +85,7 @@ def test_a_start_token_that_a_prompt_has_is_not_put_before_it_again(tmp_path):
     known, model = llama("llama3", tmp_path)
     start = known.bos_token
     for text in (f"{start}Hi, who", "Hi, who"):
-        assert model.encoded([text])[1] == [known("Hi, who").input_ids]
+        assert model.encode_prompts([text])[1] == [known("Hi, who").input_ids]
     [twice, once] = model.likelihoods([f"{start}Hi, who", "Hi, who"])
     assert (twice.ids, twice.logs) == (once.ids, once.logs)
 
@@ -115,7 +115,7 @@ def test_a_model_that_is_loaded_plain_reads_special_tokens_as_text(tmp_path):
     known, _ = llama("chatml", tmp_path)
     model = regard.load(tmp_path, device="cpu", specials="plain")
 
-    assert model.encoded(["Hi<|im_end|>"])[1] != [known("Hi<|im_end|>").input_ids]
+    assert model.encode_prompts(["Hi<|im_end|>"])[1] != [known("Hi<|im_end|>").input_ids]
     with pytest.raises(ConfigError, match="specials: no 'text'; there are plain and parse"):
         regard.load(tmp_path, device="cpu", specials="text")
 

@@ -9,9 +9,9 @@ from scipy.stats import chisquare
 
 from regard import config as C
 from regard import text
-from regard.generate.filters import draw
-from regard.generate.model import Transformer
-from regard.generate.speculate import Speculation, settled
+from regard.generation.logits_process import sample_from
+from regard.generation.speculative import SpeculativeSession, accept_or_resample
+from regard.inference.model import Model
 
 LONG = 29
 
@@ -21,9 +21,9 @@ def seeded():
     torch.manual_seed(0)
 
 
-def near(one: Transformer, noise: float = 0.1) -> Transformer:
+def near(one: Model, noise: float = 0.1) -> Model:
     """A draft that often says what the model says."""
-    other = Transformer(one.c).double().eval()
+    other = Model(one.c).double().eval()
     other.load_state_dict(one.state_dict())
     with torch.no_grad():
         for weight in other.parameters():
@@ -82,7 +82,7 @@ def test_a_text_slides_where_it_slides_without_guesses(window, length):
 
 def test_rows_say_what_each_says_alone_and_end_where_they_end():
     one = model()
-    one.manner = type(one.manner)(ends=frozenset({3, 11}))
+    one.generation_defaults = type(one.generation_defaults)(ends=frozenset({3, 11}))
     texts = prompts(2, 5, 9)
     alone = [said(one.session([text_], new=LONG, temperature=0))[0] for text_ in texts]
     assert {len(row) for row in alone} != {LONG}, "some row should end"
@@ -120,9 +120,9 @@ def cycle(ids, cache=None, **_):
 # ---------------------------------------------------------------- drawn
 
 
-def table_model(chances: torch.Tensor) -> Transformer:
+def table_model(chances: torch.Tensor) -> Model:
     """A model whose next token depends on the last one alone, by a table (V, V)."""
-    made = Transformer(C.Transformer(embed=C.Embed(vocab=len(chances)), trunk=trunk(position=C.Nowhere())))
+    made = Model(C.Transformer(embed=C.TextEmbedding(vocab=len(chances)), trunk=trunk(position=C.NoPosition())))
 
     def forward(ids, cache=None, **_):
         if cache is not None:
@@ -151,7 +151,7 @@ def test_what_is_drawn_has_the_chances_of_the_model(settings, ahead):
     assert 0 < session.kept[0] < session.guessed[0]
     for word in range(5):
         after = torch.tensor([sum(pair == (word, next) for pair in pairwise([0, *row])) for next in range(5)])
-        chances = session.chooser.left(one(torch.tensor([[word]]))[:, -1]).softmax(-1)[0]
+        chances = session.sampler.filtered_logits(one(torch.tensor([[word]]))[:, -1]).softmax(-1)[0]
         assert not after[chances == 0].any()
         if (chances > 0).sum() > 1 and after.any():
             wanted = chances[chances > 0]
@@ -162,13 +162,13 @@ def test_what_is_drawn_has_the_chances_of_the_model(settings, ahead):
 def test_a_guess_that_is_judged_is_a_draw_from_the_model(sure):
     """Chi-square of single draws, with guesses that were drawn and with guesses that were not."""
     one, draws = model(), 4000
-    chooser = one.session([[1]], new=3, seed=2, top_k=7).chooser
+    chooser = one.session([[1]], new=3, seed=2, top_k=7).sampler
     logits, other = torch.randn(2, 1, V).double() * 2
-    p, q = (chooser.left(each).softmax(-1) for each in (logits, other))
+    p, q = (chooser.filtered_logits(each).softmax(-1) for each in (logits, other))
     dice = [torch.Generator().manual_seed(seed) for seed in range(draws)]
-    guesses = [4] * draws if sure else draw(q.expand(draws, -1), dice)
+    guesses = [4] * draws if sure else sample_from(q.expand(draws, -1), dice)
 
-    found = [settled(chooser, logits, int(guess), None if sure else q[0]) for guess in guesses]
+    found = [accept_or_resample(chooser, logits, int(guess), None if sure else q[0]) for guess in guesses]
 
     counts = torch.bincount(torch.tensor(found), minlength=V)
     assert not counts[p[0] == 0].any()
@@ -189,8 +189,8 @@ def test_the_same_seed_draws_the_same_text_and_another_seed_another():
 
 @pytest.fixture
 def speaker():
-    words = text.train(C.Characters(), ["the cat sat on the mat. the dog sat on the cat."])
-    one = lively(C.Transformer(embed=C.Embed(vocab=len(words)), trunk=trunk(), head=C.Vocabulary(tied=False)))
+    words = text.train_tokenizer(C.CharTokenizer(), ["the cat sat on the mat. the dog sat on the cat."])
+    one = lively(C.Transformer(embed=C.TextEmbedding(vocab=len(words)), trunk=trunk(), head=C.LMHead(tied=False)))
     one.tokenizer = words
     return one
 
@@ -245,17 +245,17 @@ def test_settings_that_mean_nothing_are_refused(given, told):
 
 
 def test_a_draft_of_another_vocabulary_is_refused(speaker):
-    other = Transformer(speaker.c)
-    other.tokenizer = text.train(C.Characters(), ["xyz"])
+    other = Model(speaker.c)
+    other.tokenizer = text.train_tokenizer(C.CharTokenizer(), ["xyz"])
     with pytest.raises(C.ConfigError, match="draft: its tokens are not those of the model"):
         speaker.generate("the", draft=other)
     with pytest.raises(C.ConfigError, match="draft: it has 7 tokens, and the model 19"):
-        model().session([[1]], draft=model(embed=C.Embed(vocab=7)))
+        model().session([[1]], draft=model(embed=C.TextEmbedding(vocab=7)))
 
 
 @pytest.mark.parametrize("given", [{"lookup": 2}, {"draft": model()}], ids=["lookup", "draft"])
 def test_a_state_that_cannot_forget_is_refused(given):
-    sums = model(C.Nowhere(), attention=C.Attention(heads=3, width=4, kernel="linear"))
+    sums = model(C.NoPosition(), attention=C.Attention(heads=3, width=4, kernel="linear"))
 
     with pytest.raises(C.ConfigError, match="this model sums up all tokens before"):
         sums.session([[1]], **given)
@@ -278,4 +278,4 @@ def test_beams_have_no_guesses():
 
 
 def test_a_session_that_guesses_is_a_session():
-    assert isinstance(model().session([[1]], new=3, lookup=2), Speculation)
+    assert isinstance(model().session([[1]], new=3, lookup=2), SpeculativeSession)

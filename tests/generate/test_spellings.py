@@ -11,8 +11,8 @@ from parity.near import OUTPUT, assert_near
 from torch import nn
 
 import regard
-import regard.generate.opening as room
-from regard.config import ConfigError, DataError
+import regard.inference.load as room
+from regard.config.errors import ConfigError, DataError
 
 CASES = odd_decoders.CASES | odd_encoders.CASES | odd_images.CASES | odd_pairs.CASES
 
@@ -64,7 +64,7 @@ def test_a_model_of_images_is_called_with_pixels(name, tmp_path):
 def test_towers_are_called_with_pixels_and_ids(tmp_path):
     theirs, model, asked = theirs_and_ours("clip", tmp_path)
 
-    assert isinstance(model, regard.Towers)
+    assert isinstance(model, regard.DualEncoderModel)
     assert_near(model(asked.theirs["pixel_values"], asked.theirs["input_ids"]), theirs, OUTPUT)
 
 
@@ -73,7 +73,7 @@ def test_towers_are_called_with_pixels_and_ids(tmp_path):
 ])  # fmt: skip
 def test_the_head_that_was_loaded_answers(name, shape, tmp_path):
     pair(CASES[name], tmp_path / "model")
-    model = regard.Transformer.from_pretrained(tmp_path / "model")
+    model = regard.Model.from_pretrained(tmp_path / "model")
 
     assert model(torch.randint(3, 50, (3, 9))).shape[:-1] == shape
 
@@ -83,13 +83,13 @@ def test_the_head_that_was_loaded_answers(name, shape, tmp_path):
 
 def test_all_spellings_are_one_model(folder):
     ids = torch.tensor([[3, 5, 7]])
-    told = [open_(folder)(ids) for open_ in (regard.load, regard.from_pretrained, regard.Transformer.from_pretrained)]
+    told = [open_(folder)(ids) for open_ in (regard.load, regard.from_pretrained, regard.Model.from_pretrained)]
 
     assert torch.equal(told[0], told[1]) and torch.equal(told[1], told[2])
 
 
 def test_save_pretrained_is_save(folder, tmp_path):
-    model = regard.Transformer.from_pretrained(folder)
+    model = regard.Model.from_pretrained(folder)
     model.save_pretrained(tmp_path / "one", safe_serialization=True)
     model.save(tmp_path / "other")
     files = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "other")]
@@ -99,15 +99,15 @@ def test_save_pretrained_is_save(folder, tmp_path):
 
 
 def test_a_class_opens_its_own_kind_alone(folder):
-    with pytest.raises(DataError, match="holds Transformer and not Towers; use regard.Transformer.from_pretrained"):
-        regard.Towers.from_pretrained(folder)
+    with pytest.raises(DataError, match="holds Model and not DualEncoderModel; use regard.Model.from_pretrained"):
+        regard.DualEncoderModel.from_pretrained(folder)
 
 
 def test_a_class_of_your_own_is_not_taken_for_what_was_loaded(folder):
-    class Mine(regard.Transformer):
+    class Mine(regard.Model):
         pass
 
-    with pytest.raises(DataError, match="holds Transformer and not Mine"):
+    with pytest.raises(DataError, match="holds Model and not Mine"):
         Mine.from_pretrained(folder)
 
 
@@ -127,7 +127,7 @@ def test_a_type_is_said_in_either_way(folder, key, said, kind):
 def test_a_device_map_is_one_device(folder, said):
     place = next(regard.from_pretrained(folder, device_map=said).parameters()).device
 
-    assert place.type == (room.place("auto").type if said == "auto" else "cpu")
+    assert place.type == (room.resolve_device("auto").type if said == "auto" else "cpu")
 
 
 def test_keywords_that_say_what_is_done_anyway_change_nothing(folder):
@@ -153,7 +153,7 @@ def test_keywords_that_say_what_is_done_anyway_change_nothing(folder):
 ])  # fmt: skip
 def test_what_cannot_be_honoured_is_refused_in_a_sentence(folder, given, said):
     with pytest.raises(ConfigError) as problem:
-        regard.Transformer.from_pretrained(folder, **given)
+        regard.Model.from_pretrained(folder, **given)
 
     assert said in str(problem.value) and "secret" not in str(problem.value)
 
@@ -180,7 +180,7 @@ def test_a_short_name_is_an_id_of_the_hub_unless_it_is_a_folder_here(folder, mon
     with pytest.raises(ConfigError, match="local_files_only: no-such-model is no folder here; with HF_HUB_OFFLINE=1"):
         regard.from_pretrained("no-such-model", local_files_only=True)
     monkeypatch.chdir(folder.parent)
-    assert regard.from_pretrained("gpt2", local_files_only=True).origin.path.name == "gpt2"
+    assert regard.from_pretrained("gpt2", local_files_only=True).source_folder.path.name == "gpt2"
 
 
 def test_a_folder_that_asks_for_its_own_code_is_refused_whatever_is_passed(folder):

@@ -7,8 +7,8 @@ from generate.folders import LENGTH, TEXTS, bert, bytelevel, saved
 
 import regard
 from regard import config
-from regard.generate.frames import Reader
-from regard.generate.tags import Tagged, entities, stretches, tags
+from regard.inference.text_inputs import TextInputs
+from regard.inference.token_classification import TaggedSpan, merge_entities, split_frame, tag_texts
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 LABELS = {"id2label": dict(enumerate(NAMES)), "label2id": {name: n for n, name in enumerate(NAMES)}}
@@ -37,7 +37,7 @@ def test_entities_are_those_of_the_pipeline(text, tmp_path):
     model, tokenizer, folder = bert("ForTokenClassification", tmp_path / "m", **LABELS)
     want = [(each["start"], each["end"], each["entity_group"], pytest.approx(float(each["score"]), abs=1e-5))
             for each in theirs(model, tokenizer, text, "first")]  # fmt: skip
-    got = entities(text, regard.load(folder, device="cpu").tag(text))
+    got = merge_entities(text, regard.load(folder, device="cpu").tag(text))
 
     assert [(each.start, each.stop, each.label, each.score) for each in got] == want
 
@@ -58,7 +58,7 @@ def test_words_of_bytes_are_whole_and_without_the_space_before_them(tmp_path):
 
 
 def words(*labels):
-    return [Tagged(letter, 2 * place, 2 * place + 1, label, 0.5 + 0.1 * place)
+    return [TaggedSpan(letter, 2 * place, 2 * place + 1, label, 0.5 + 0.1 * place)
             for place, (letter, label) in enumerate(zip("abcdef", labels, strict=False))]  # fmt: skip
 
 
@@ -70,15 +70,15 @@ def words(*labels):
     (("O", "O"), []),
 ])  # fmt: skip
 def test_b_begins_an_entity_and_i_of_the_same_kind_goes_on(labels, found):
-    assert [(each.text, each.label) for each in entities("a b c d e f", words(*labels))] == found
+    assert [(each.text, each.label) for each in merge_entities("a b c d e f", words(*labels))] == found
 
 
 def test_a_long_text_is_read_in_parts_that_cover_it_once(tmp_path):
     _, _, folder = bert("ForTokenClassification", tmp_path / "m", **LABELS)
-    reader = Reader.of(regard.load(folder, device="cpu"))
+    reader = TextInputs.of(regard.load(folder, device="cpu"))
     for many in (1, 9, 12, 40):
         frame = reader.frame("the cat sat. " * many)
-        parts = list(stretches(frame, LENGTH))
+        parts = list(split_frame(frame, LENGTH))
 
         assert all(len(part.frame) <= LENGTH for part in parts)
         told = [place for part in parts for place in range(part.first, part.last)]
@@ -91,7 +91,7 @@ def test_a_long_text_is_read_in_parts_that_cover_it_once(tmp_path):
 def test_every_word_of_a_long_text_has_a_label(tmp_path):
     _, _, folder = bert("ForTokenClassification", tmp_path / "m", **LABELS)
     long, short = "Ada wrote to the old man. " * 30, "a cat"
-    got = tags(regard.load(folder, device="cpu"), [long, short])
+    got = tag_texts(regard.load(folder, device="cpu"), [long, short])
 
     assert "".join(word.text for word in got[0]) == long.replace(" ", "") and len(got[1]) == 2
     assert all(word.score > 1 / len(NAMES) - 1e-6 for word in got[0])

@@ -8,7 +8,7 @@ from parity.families import N, S, ids, keep
 from torch import Tensor, nn
 from transformers import GenerationConfig
 
-from regard.generate.model import Transformer
+from regard.inference.model import Model
 
 NEW = 64
 LAST = {"gpt2": "transformer.ln_f.weight", "llama": "model.norm.weight", "t5": "decoder.final_layer_norm.weight"}
@@ -20,7 +20,7 @@ def far(monkeypatch):
     monkeypatch.setattr(families, "LENGTH", N + NEW)  # places for all of it
 
 
-def turned(name: str) -> tuple[nn.Module, Transformer]:
+def turned(name: str) -> tuple[nn.Module, Model]:
     return both(name, (LAST[name], "trunk.final_norm.weight"), -1.0)
 
 

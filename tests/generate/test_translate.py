@@ -10,17 +10,20 @@ from generate.toy import AREA, CAT, LONGEST, fresh, learnt, long, pairs, speaker
 
 import regard
 from regard import config as C
-from regard.generate import translate as room
-from regard.generate.model import Transformer
-from regard.generate.translate import Translator, batches
-from regard.tasks import Rows, build
-from regard.text import train
+from regard.config import generation
+from regard.inference import translation as room
+from regard.inference.batching import length_batches
+from regard.inference.model import Model
+from regard.inference.translation import Translator
+from regard.tasks.collate import RowPadding
+from regard.tasks.task import build_task
+from regard.text.trainers import train_tokenizer
 
 SENTENCE, TOLD = long(*AREA)
 SOURCES = [SENTENCE, *(source for source, _ in pairs(9, Random(3)))]
 
 
-def odd(**rest) -> Transformer:
+def odd(**rest) -> Model:
     """A translator that has learnt nothing and says something, in double precision."""
     reads, speaks = speakers()
     one = lively(fresh(reads, speaks, **rest).c)
@@ -33,29 +36,29 @@ def odd(**rest) -> Transformer:
 
 def test_a_source_and_the_beginning_of_its_target_stand_as_in_training():
     one = odd()
-    task = build(C.Translate(), one.tokenizer, rows=Rows(LONGEST), target=one.target_tokenizer)
+    task = build_task(C.Translation(), one.tokenizer, rows=RowPadding(LONGEST), target=one.target_tokenizer)
     example = task.example({"source": SENTENCE, "target": TOLD}, one.tokenizer, one.target_tokenizer)
     batch = task.collate([example], None)
     read = torch.tensor([Translator(one).source(SENTENCE)])
 
     assert torch.equal(read, batch["source"])
-    assert Translator(one).begin == batch["ids"][0, 0] == one.target_tokenizer.roles["start"]
+    assert Translator(one).begin == batch["ids"][0, 0] == one.target_tokenizer.special_ids["start"]
 
 
 def test_a_translation_is_the_best_that_beams_find_after_the_beginning():
     one = odd()
     read = torch.tensor([Translator(one).source(SENTENCE)])
-    ([found],) = one.search([[Translator(one).begin]], source=read, new=LONGEST, beams=4)
-    said = [id for id in found.ids if id not in one.limits.ends]
+    ([found],) = one.beam_search([[Translator(one).begin]], source=read, new=LONGEST, beams=4)
+    said = [id for id in found.ids if id not in one.generation_limits.ends]
 
     assert one.translate(SENTENCE, new=LONGEST) == one.target_tokenizer.decode(said)
 
 
 def test_a_target_may_begin_with_another_token():
     one = odd()
-    plain, one.begin = one.translate(SENTENCE), one.target_tokenizer.roles["end"]
+    plain, one.decoder_start_id = one.translate(SENTENCE), one.target_tokenizer.special_ids["end"]
 
-    assert Translator(one).begin == one.begin
+    assert Translator(one).begin == one.decoder_start_id
     assert one.translate(SENTENCE) != plain
 
 
@@ -65,10 +68,12 @@ def test_a_target_that_begins_with_the_pad_token_is_read_from_it():
     c = fresh(reads, reads).c
     torch.manual_seed(3)
     plain = lively(c)
-    padded = Transformer(C.make(C.Transformer, C.tree(c) | {"embed": C.tree(c.embed) | {"pad": 0}})).double().eval()
+    padded = (
+        Model(C.from_dict(C.Transformer, C.to_dict(c) | {"embed": C.to_dict(c.embed) | {"pad": 0}})).double().eval()
+    )
     padded.load_state_dict(plain.state_dict())
     for one in (plain, padded):
-        one.tokenizer, one.begin = reads, reads.roles["pad"]
+        one.tokenizer, one.decoder_start_id = reads, reads.special_ids["pad"]
     known = [each.ids for each in plain.translations([SENTENCE, CAT[0]])]
 
     assert not any(0 in ids for ids in known)  # else they would differ: who knows of padding never says it
@@ -76,7 +81,9 @@ def test_a_target_that_begins_with_the_pad_token_is_read_from_it():
 
 
 def test_one_tokenizer_may_serve_both_sides():
-    tokenizer = train(C.Words(vocab=200, fallback=False), [side for pair in pairs(500, Random(1)) for side in pair])
+    tokenizer = train_tokenizer(
+        C.WordTokenizer(vocab=200, fallback=False), [side for pair in pairs(500, Random(1)) for side in pair]
+    )
     one = lively(fresh(tokenizer, tokenizer).c)
     one.tokenizer = tokenizer
 
@@ -90,7 +97,7 @@ def test_one_tokenizer_may_serve_both_sides():
 def test_texts_in_a_batch_are_translated_as_each_alone(monkeypatch):
     one = odd()
     alone = [one.translations([source], best=2)[0] for source in SOURCES]
-    monkeypatch.setattr(room, "AT_ONCE", 150)  # several batches
+    monkeypatch.setattr(room, "BATCH_TOKENS", 150)  # several batches
     together = one.translations(SOURCES, best=2)
 
     assert [each.prompt for each in together] == SOURCES
@@ -99,11 +106,9 @@ def test_texts_in_a_batch_are_translated_as_each_alone(monkeypatch):
     torch.testing.assert_close(*(torch.tensor([each.score for each in rows]) for rows in (together, alone)))
 
 
-def test_a_batch_holds_texts_of_like_length_and_not_too_many(monkeypatch):
-    monkeypatch.setattr(room, "AT_ONCE", 40)
-
-    assert list(batches([9, 2, 3, 50, 2], beams=4)) == [[1, 4, 2], [0], [3]]
-    assert list(batches([], beams=4)) == []
+def test_a_batch_holds_texts_of_like_length_and_not_too_many():
+    assert list(length_batches([9, 2, 3, 50, 2], 40, copies=4)) == [[1, 4, 2], [0], [3]]
+    assert list(length_batches([], 40, copies=4)) == []
 
 
 def test_no_texts_have_no_translations():
@@ -114,13 +119,15 @@ def test_a_translation_has_at_most_twice_its_source_and_a_few_tokens_unless_said
     monkeypatch.setattr(room, "MORE", 3)
     one = odd()
     with torch.no_grad():
-        one.head.weight[one.target_tokenizer.roles["end"]] = -100 * one.head.weight.mean(0)
+        one.head.weight[one.target_tokenizer.special_ids["end"]] = -100 * one.head.weight.mean(0)
     source, most = "The cat sat.", 2 * 5 + 3
     free = one.translations([source], length_penalty=9.0)[0]
 
-    assert len(free.ids) <= most and Translator(one).most(5, C.make(room.Search, {})) == most
+    assert len(free.ids) <= most and Translator(one).most(5, C.from_dict(generation.BeamSearchParams, {})) == most
     assert len(one.translations([source], new=4, length_penalty=9.0)[0].ids) <= 4
-    assert Translator(one).most(15, C.make(room.Search, {})) == LONGEST  # no more than the decoder has places for
+    assert (
+        Translator(one).most(15, C.from_dict(generation.BeamSearchParams, {})) == LONGEST
+    )  # no more than the decoder has places for
 
 
 # ---------------------------------------------------------------- a toy that has learnt
@@ -190,7 +197,7 @@ def test_rows_of_an_alignment_sum_to_one_and_have_the_names_of_their_tokens():
 def test_an_alignment_is_the_pattern_of_cross_attention_averaged_over_heads(layer):
     one = odd(depth=3, attention=C.Attention(heads=3))
     read, told = Translator(one).source(SENTENCE), one.target_tokenizer.encode(TOLD)
-    heard = [one.target_tokenizer.roles["start"], *told]
+    heard = [one.target_tokenizer.special_ids["start"], *told]
     with regard.looking(one, f"trunk.{layer % 3}.cross.pattern") as seen, torch.no_grad():
         one(torch.tensor([heard]), source=torch.tensor([read]))
     pattern = seen[f"trunk.{layer % 3}.cross.pattern"][0]
@@ -204,7 +211,7 @@ def test_without_a_target_the_own_translation_is_aligned():
     one = odd()
     [best] = one.translations([SENTENCE])
 
-    assert one.align(SENTENCE).target == tuple(map(one.target_tokenizer.piece, best.ids))
+    assert one.align(SENTENCE).target == tuple(map(one.target_tokenizer.token_text, best.ids))
 
 
 def test_looking_leaves_nothing_behind():
@@ -212,7 +219,7 @@ def test_looking_leaves_nothing_behind():
     one.train()
     first, again = one.align(SENTENCE, TOLD), one.align(SENTENCE, TOLD)
 
-    assert one.training and one.lookers == ()
+    assert one.training and one.hooks == ()
     assert torch.equal(first.weights, again.weights)
 
 
@@ -221,21 +228,21 @@ def test_looking_leaves_nothing_behind():
 LONG_TEXT = " ".join(["The cat sat."] * 20)
 
 
-def no_encoder() -> Transformer:
-    one = lively(C.Transformer(embed=C.Embed(vocab=9), trunk=trunk()))
+def no_encoder() -> Model:
+    one = lively(C.Transformer(embed=C.TextEmbedding(vocab=9), trunk=trunk()))
     one.tokenizer = speakers()[0]
     return one
 
 
-def no_tokenizer() -> Transformer:
+def no_tokenizer() -> Model:
     one = odd()
     one.tokenizer = one.target_tokenizer = None
     return one
 
 
-def other_words() -> Transformer:
+def other_words() -> Model:
     one = odd()
-    one.tokenizer = train(C.Words(vocab=900), ["a zebra crossing"])
+    one.tokenizer = train_tokenizer(C.WordTokenizer(vocab=900), ["a zebra crossing"])
     return one
 
 
@@ -279,5 +286,5 @@ def test_a_second_tokenizer_and_the_first_token_of_a_target_are_saved_too(tmp_pa
 
     assert again.tokenizer.text() == one.tokenizer.text()
     assert again.target_tokenizer.text() == one.target_tokenizer.text()
-    assert again.begin == one.begin
+    assert again.decoder_start_id == one.decoder_start_id
     assert again.translate(SENTENCE) == one.translate(SENTENCE)

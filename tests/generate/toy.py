@@ -15,18 +15,40 @@ from torch import nn
 
 from regard import config as C
 from regard import text
-from regard.generate.model import Transformer
-from regard.tasks import Rows, build
+from regard.inference.model import Model
+from regard.tasks.collate import RowPadding
+from regard.tasks.task import build_task
 
 NOUN = {"cat": "chat", "dog": "chien", "owl": "hibou", "king": "roi", "boy": "garçon", "wolf": "loup", "fox": "renard"}
 VERB = {"sat": "dormit", "sang": "chanta", "ate": "mangea", "ran": "courut", "fell": "tomba", "won": "gagna"}
 PACT = {"agreement": "accord", "opinion": "avis", "order": "ordre", "appeal": "appel", "plan": "essai", "help": "aide"}
-FIRST = {"European": "européenne", "Italian": "italienne", "Swedish": "suédoise", "Roman": "romaine",
-         "Greek": "grecque", "Polish": "polonaise", "Swiss": "suisse"}
-SECOND = {"Economic": "économique", "Military": "militaire", "Historic": "historique", "Private": "privée",
-          "Secret": "secrète", "Open": "ouverte", "Modern": "moderne"}
-PLACE = {"Area": "zone", "Route": "route", "School": "école", "Bank": "banque", "House": "maison", "City": "ville",
-         "Chapel": "chapelle"}
+FIRST = {
+    "European": "européenne",
+    "Italian": "italienne",
+    "Swedish": "suédoise",
+    "Roman": "romaine",
+    "Greek": "grecque",
+    "Polish": "polonaise",
+    "Swiss": "suisse",
+}
+SECOND = {
+    "Economic": "économique",
+    "Military": "militaire",
+    "Historic": "historique",
+    "Private": "privée",
+    "Secret": "secrète",
+    "Open": "ouverte",
+    "Modern": "moderne",
+}
+PLACE = {
+    "Area": "zone",
+    "Route": "route",
+    "School": "école",
+    "Bank": "banque",
+    "House": "maison",
+    "City": "ville",
+    "Chapel": "chapelle",
+}
 MADE = {"signed": "signé", "sent": "envoyé", "lost": "perdu", "read": "lu", "found": "trouvé", "sold": "vendu"}
 MONTH = {"August": "août", "May": "mai", "June": "juin", "March": "mars", "July": "juillet", "April": "avril"}
 YEAR = {year: year for year in ("1992", "1815", "1957", "2004", "1789", "1648")}
@@ -60,33 +82,35 @@ def pairs(count: int, dice: Random) -> list[tuple[str, str]]:
 def speakers() -> tuple[text.Tokenizer, text.Tokenizer]:
     every = pairs(3000, Random(1))
     sides = [[side for side, _ in every], [side for _, side in every]]
-    return tuple(text.train(C.Words(vocab=150, fallback=False), side) for side in sides)
+    return tuple(text.train_tokenizer(C.WordTokenizer(vocab=150, fallback=False), side) for side in sides)
 
 
-def fresh(reads: text.Tokenizer, speaks: text.Tokenizer, **trunk) -> Transformer:
+def fresh(reads: text.Tokenizer, speaks: text.Tokenizer, **trunk) -> Model:
     """A small encoder-decoder that reads the words of one tokenizer and says those of another."""
     said = dict(dim=48, depth=1, attention=C.Attention(heads=1), dropout=C.NO_DROPOUT)
-    said["position"] = C.Learned(length=LONGEST)
+    said["position"] = C.LearnedPosition(length=LONGEST)
     c = C.Transformer(
-        embed=C.Embed(vocab=len(speaks)), trunk=C.Trunk(**said | dict(mask="causal", cross="last") | trunk),
-        encoder=C.Encoder(trunk=C.Trunk(**said, mask="window(0)"), embed=C.Embed(vocab=len(reads))),
+        embed=C.TextEmbedding(vocab=len(speaks)), trunk=C.Trunk(**said | dict(mask="causal", cross="last") | trunk),
+        encoder=C.Encoder(trunk=C.Trunk(**said, mask="window(0)"), embed=C.TextEmbedding(vocab=len(reads))),
     )  # fmt: skip
-    model = Transformer(c)
+    model = Model(c)
     model.tokenizer, model.target_tokenizer = reads, speaks
     return model.eval()
 
 
 @cache
-def learnt() -> Transformer:
+def learnt() -> Model:
     torch.manual_seed(0)
     model, dice = fresh(*speakers()), Random(0)
-    task = build(C.Translate(smoothing=0.0), model.tokenizer, rows=Rows(LONGEST), target=model.target_tokenizer)
+    task = build_task(
+        C.Translation(smoothing=0.0), model.tokenizer, rows=RowPadding(LONGEST), target=model.target_tokenizer
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     pace = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, STEPS)
     for _ in range(STEPS):
         said = [{"source": source, "target": target} for source, target in pairs(BATCH, dice)]
         batch = task.collate([task.example(one, model.tokenizer, model.target_tokenizer) for one in said], None)
-        loss = task.sums(model, batch)["loss"] / task.parts(batch)["loss"].count
+        loss = task.loss_sums(model, batch)["loss"] / task.count_parts(batch)["loss"].count
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

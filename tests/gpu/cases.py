@@ -30,6 +30,7 @@ def cases(**lists: Iterable[Any]) -> Callable:
             return test
         values = rows if len(lists) > 1 else [row[0] for row in rows]
         return pytest.mark.parametrize(",".join(lists), values, ids=[label(row) for row in rows])(test)
+
     return decorate
 
 

@@ -87,7 +87,7 @@ def attempt(name: str, test: Callable, case: dict, tally: Tally) -> None:
 def load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module          # dataclasses look their module up
+    sys.modules[path.stem] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 

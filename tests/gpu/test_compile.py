@@ -30,23 +30,25 @@ def trunk(mask="everything", **more):
 
 SHAPES = {
     "encoder": lambda: C.Transformer(
-        embed=C.Embed(vocab=97), trunk=trunk(place="post", position=C.Learned(length=2048))
+        embed=C.TextEmbedding(vocab=97), trunk=trunk(place="post", position=C.LearnedPosition(length=2048))
     ),
-    "decoder": lambda: C.Transformer(embed=C.Embed(vocab=97), trunk=trunk("causal", position=C.Rotary())),
+    "decoder": lambda: C.Transformer(
+        embed=C.TextEmbedding(vocab=97), trunk=trunk("causal", position=C.RotaryPosition())
+    ),
     "decoder, banded": lambda: C.Transformer(
-        embed=C.Embed(vocab=97), trunk=trunk(("causal", "causal & window(99)"), position=C.Alibi())
+        embed=C.TextEmbedding(vocab=97), trunk=trunk(("causal", "causal & window(99)"), position=C.AlibiPosition())
     ),
     "encoder-decoder": lambda: C.Transformer(
-        embed=C.Embed(vocab=97),
-        trunk=trunk("causal", cross="last", position=C.Buckets(both=False)),
-        encoder=C.Encoder(trunk=trunk(position=C.Buckets())),
+        embed=C.TextEmbedding(vocab=97),
+        trunk=trunk("causal", cross="last", position=C.T5Bias(both=False)),
+        encoder=C.Encoder(trunk=trunk(position=C.T5Bias())),
     ),
 }
 
 
 def model(shape, **more):
     torch._dynamo.reset()
-    return regard.Transformer(SHAPES[shape]()).to(DEVICE)
+    return regard.Model(SHAPES[shape]()).to(DEVICE)
 
 
 def batches(shape, count, N):
@@ -106,7 +108,7 @@ def test_a_decode_step_replays_as_one_cuda_graph():
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             out = net(token, cache=cache)
-        cache.rewind(9)
+        cache.truncate(9)
         steps = []
         for i in range(9, 41):
             token.copy_(ids[:, i : i + 1])

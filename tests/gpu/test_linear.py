@@ -5,11 +5,12 @@ from unittest import SkipTest
 import torch
 
 from cases import cases
-from regard.core.kernels import Ask, How, plan
+from regard.attention import causal_scan
+from regard.attention.linear import positive_features
+from regard.core.kernels import AttentionArgs, AttentionSpec, make_plan
 from regard.core.masks import CAUSAL
-from regard.core.tokens import line
-from regard.efficient import scan, swift
-from regard.efficient.linear import positive
+from regard.core.tokens import sequence_tokens
+from regard.gpu import linear_attention
 
 NEAR = 3e-2  # of the largest; 16-bit products, 25 seeds: values 6e-3, queries 2.4e-2, keys and values 6e-3
 
@@ -22,8 +23,8 @@ def given(batch, heads, count, widths, dtype):
 
 
 def asked(q):
-    where = line(torch.zeros(q.shape[0], q.shape[2], 0, device="cuda"))
-    return Ask(mask=CAUSAL, q=where, k=where, grad=True, dtype=q.dtype, device="cuda")
+    where = sequence_tokens(torch.zeros(q.shape[0], q.shape[2], 0, device="cuda"))
+    return AttentionSpec(mask=CAUSAL, q=where, k=where, grad=True, dtype=q.dtype, device="cuda")
 
 
 def both(out, qkv):
@@ -38,18 +39,18 @@ def off(ours, theirs):
 def by_sums(qkv, ask):
     """In fp32, through the sums of plain torch."""
     q, k, v = (x.detach().float().requires_grad_() for x in qkv)
-    return both(scan.weighed(positive(q), positive(k), v, ask, None), (q, k, v))
+    return both(causal_scan.weighted_values(positive_features(q), positive_features(k), v, ask, None), (q, k, v))
 
 
 @cases(size=[(2, 3, 64), (3, 2, 1), (1, 5, 777), (2, 2, 4100)], widths=[(64, 64), (32, 32), (128, 128)])
 def test_the_loops_are_the_sums(size, widths):
-    if not swift.AT_HAND:
+    if not linear_attention.HAS_TRITON_LINEAR:
         raise SkipTest("Triton is not installed")
     qkv = given(*size, widths, torch.bfloat16)
     ask = asked(qkv[0])
 
-    assert swift.fits(qkv[0], qkv[2], ask)
-    ours, theirs = both(plan("linear", ask).run(*qkv, How(0.125)), qkv), by_sums(qkv, ask)
+    assert linear_attention.is_supported(qkv[0], qkv[2], ask)
+    ours, theirs = both(make_plan("linear", ask).run(*qkv, AttentionArgs(0.125)), qkv), by_sums(qkv, ask)
 
     assert off(ours[:1], theirs[:1]) < NEAR
     assert off(ours[3:], theirs[3:]) < NEAR
@@ -59,11 +60,11 @@ def test_the_loops_are_the_sums(size, widths):
 
 def test_compiled_they_give_the_same():
     qkv = given(2, 4, 600, (64, 64), torch.bfloat16)
-    made = plan("linear", asked(qkv[0]))
-    eager = both(made.run(*qkv, How(0.125)), qkv)
+    made = make_plan("linear", asked(qkv[0]))
+    eager = both(made.run(*qkv, AttentionArgs(0.125)), qkv)
     torch._dynamo.reset()
 
-    compiled = torch.compile(lambda q, k, v: made.run(q, k, v, How(0.125)) * 1.0, dynamic=False)
+    compiled = torch.compile(lambda q, k, v: made.run(q, k, v, AttentionArgs(0.125)) * 1.0, dynamic=False)
 
     assert off(both(compiled(*qkv), qkv), [x.float() for x in eager]) < NEAR
 
@@ -72,6 +73,6 @@ def test_compiled_they_give_the_same():
 def test_what_they_cannot_do_goes_the_other_way(dtype):
     qkv = given(1, 2, 40, (64, 64), dtype)
 
-    assert not swift.fits(qkv[0], qkv[2], asked(qkv[0]))
-    assert not swift.fits(*(x.bfloat16() for x in (qkv[0], qkv[2][..., :32])), asked(qkv[0]))
-    assert plan("linear", asked(qkv[0])).run(*qkv, How(0.125)).isfinite().all()
+    assert not linear_attention.is_supported(qkv[0], qkv[2], asked(qkv[0]))
+    assert not linear_attention.is_supported(*(x.bfloat16() for x in (qkv[0], qkv[2][..., :32])), asked(qkv[0]))
+    assert make_plan("linear", asked(qkv[0])).run(*qkv, AttentionArgs(0.125)).isfinite().all()

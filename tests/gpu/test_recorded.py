@@ -7,22 +7,22 @@ import torch
 import regard
 from cases import cases
 from regard import config as C
-from regard.generate import recorded
-from regard.generate.recorded import Recorded, can_record
-from regard.gpu import walk
+from regard.generation import cuda_graphs
+from regard.generation.cuda_graphs import DecodeGraph, can_capture
+from regard.gpu import decode_step
 
 GATED = C.MLP(gated=True, activation="silu", bias=False, hidden=192)
 MODELS = {
-    "gpt2": dict(position=C.Learned(length=2000), mlp=C.MLP(activation="gelu_tanh")),
-    "llama": dict(position=C.Rotary(), attention=C.Attention(heads=8, groups=2, bias=()), mlp=GATED,
+    "gpt2": dict(position=C.LearnedPosition(length=2000), mlp=C.MLP(activation="gelu_tanh")),
+    "llama": dict(position=C.RotaryPosition(), attention=C.Attention(heads=8, groups=2, bias=()), mlp=GATED,
                   norm=C.Norm(kind="rms", bias=False)),
-    "neighbours": dict(position=C.Rotary(layout="interleaved", part=0.5), attention=C.Attention(heads=2)),
-    "window": dict(position=C.Rotary(), mask="causal & window(40)"),
-    "post": dict(position=C.Sinusoidal(), place="post", mlp=C.MLP(activation="relu")),
-    "slopes": dict(position=C.Alibi()),
-    "turns": dict(position=C.Rotary(), mask=("causal & window(9)", "causal")),
-    "narrow": dict(position=C.Rotary(), dim=120, attention=C.Attention(heads=3), mlp=C.MLP(activation="relu2")),
-    "normed": dict(position=C.Rotary(), attention=C.Attention(heads=4, qk_norm=C.Norm(kind="rms", bias=False))),
+    "neighbours": dict(position=C.RotaryPosition(layout="interleaved", part=0.5), attention=C.Attention(heads=2)),
+    "window": dict(position=C.RotaryPosition(), mask="causal & window(40)"),
+    "post": dict(position=C.SinusoidalPosition(), place="post", mlp=C.MLP(activation="relu")),
+    "slopes": dict(position=C.AlibiPosition()),
+    "turns": dict(position=C.RotaryPosition(), mask=("causal & window(9)", "causal")),
+    "narrow": dict(position=C.RotaryPosition(), dim=120, attention=C.Attention(heads=3), mlp=C.MLP(activation="relu2")),
+    "normed": dict(position=C.RotaryPosition(), attention=C.Attention(heads=4, qk_norm=C.Norm(kind="rms", bias=False))),
 }  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def made(name, dtype=torch.bfloat16):
     torch.manual_seed(0)
     said = {"dim": 128, "depth": 3, "mask": "causal", "dropout": C.NO_DROPOUT, "attention": C.Attention(heads=4)}
     trunk = C.Trunk(**(said | MODELS[name]))
-    model = regard.Transformer(C.Transformer(embed=C.Embed(vocab=211), trunk=trunk)).eval()
+    model = regard.Model(C.Transformer(embed=C.TextEmbedding(vocab=211), trunk=trunk)).eval()
     for each in model.parameters():
         each.data = torch.randn_like(each) * 0.1 if each.dim() > 1 else each.data + torch.randn_like(each) * 0.1
     return model.to("cuda", dtype)
@@ -57,11 +57,11 @@ def test_a_recorded_step_is_the_step_as_written(name, rows):
         plain, ours, sure = (one.cache(rows, capacity) for one in (model, model, exact))
         for one, cache in ((model, plain), (model, ours), (exact, sure)):
             one(ids, real=real, cache=cache)
-        step = Recorded(model, ours)
+        step = DecodeGraph(model, ours)
         for _ in range(20):
             new = torch.randint(211, (rows, 1), device="cuda")
             truth = exact(new, cache=sure)[:, -1]
-            theirs, mine = model(new, cache=plain)[:, -1], step.play(new)
+            theirs, mine = model(new, cache=plain)[:, -1], step.replay(new)
             assert off(mine, truth) < 2 * off(theirs, truth) + 0.01
             assert torch.equal(plain.length, ours.length) and torch.equal(plain.real, ours.real)
 
@@ -71,16 +71,16 @@ def test_texts_grow_the_same_through_a_recorded_step(name, rows):
     """In double precision, where no token is a matter of rounding."""
     model = made(name, torch.float64)
     texts = [ids.tolist() for ids in torch.randint(211, (rows, 30))]
-    assert can_record(model)
+    assert can_capture(model)
     told = list(model.session(texts, temperature=0, new=300))
     kept = model.session(texts, temperature=0, new=300)
     first = [one for _, one in zip(range(40), kept, strict=False)]
     rest = list(kept.copy())
-    recorded.KINDS.clear()
+    cuda_graphs.GRAPH_DEVICES.clear()
     try:
         plain = list(model.session(texts, temperature=0, new=300))
     finally:
-        recorded.KINDS.append("cuda")
+        cuda_graphs.GRAPH_DEVICES.append("cuda")
     assert told == plain
     assert first + rest == plain
 
@@ -94,18 +94,18 @@ def test_texts_grow_the_same_after_a_recorded_prompt(name, lengths):
     for texts in asked:
         one = model.session(texts, temperature=0, new=40)
         told.append(list(one))
-        last = one.recorded
+        last = one.decode_graph
         del one
     assert all(last.readings.known.values()) and last.readings.able
-    recorded.KINDS.clear()
+    cuda_graphs.GRAPH_DEVICES.clear()
     try:
         assert told == [list(model.session(texts, temperature=0, new=40)) for texts in asked]
     finally:
-        recorded.KINDS.append("cuda")
+        cuda_graphs.GRAPH_DEVICES.append("cuda")
 
 
 def test_a_row_says_the_same_bits_beside_any_others():
-    if not walk.AT_HAND:
+    if not decode_step.HAS_TRITON:
         raise SkipTest("Triton is not installed")
     model = made("llama")
     with torch.inference_mode():
@@ -118,7 +118,7 @@ def test_a_row_says_the_same_bits_beside_any_others():
             for entry in cache.entries:  # what was read of a prompt is not at issue here
                 for table in entry.tables():
                     table[5] = torch.linspace(-1, 1, table[5].numel(), device="cuda").view_as(table[5])
-            answers.append(Recorded(model, cache).play(ids[:, -1:])[5].clone())
+            answers.append(DecodeGraph(model, cache).replay(ids[:, -1:])[5].clone())
     assert torch.equal(answers[0], answers[1]) and torch.equal(answers[0], answers[2])
 
 
@@ -128,25 +128,30 @@ def test_weights_that_move_are_recorded_anew():
     for each in model.parameters():
         each.data = each.data * 1.5
     told = list(model.session([[1, 2, 3]], temperature=0, new=40))
-    recorded.KINDS.clear()
+    cuda_graphs.GRAPH_DEVICES.clear()
     try:
         assert told == list(model.session([[1, 2, 3]], temperature=0, new=40))
     finally:
-        recorded.KINDS.append("cuda")
+        cuda_graphs.GRAPH_DEVICES.append("cuda")
 
 
 def test_an_engine_says_the_same_alone_and_in_a_crowd():
     """In bf16, by the loops: the same ids and the same log-probabilities, to the bit."""
-    from regard.generate.engine import Asked, Engine
+    from regard.engine.engine import Engine
+    from regard.engine.request_queue import GenerationRequest
 
     model, told = made("llama"), []
     for others in (0, 3):
         heard = []
         with Engine(model, slots=4, capacity=256) as engine:
             assert engine.slots.recorded is not None
-            tickets = [engine.submit(Asked(ids=(1, 2, 3, 4), c=C.Sampling(temperature=0, new=60)), heard.append)]
+            tickets = [
+                engine.submit(
+                    GenerationRequest(ids=(1, 2, 3, 4), c=C.SamplingParams(temperature=0, new=60)), heard.append
+                )
+            ]
             for seed in range(others):
-                asked = Asked(ids=(5, 6, 7 + seed), c=C.Sampling(temperature=1.0, new=50, seed=seed))
+                asked = GenerationRequest(ids=(5, 6, 7 + seed), c=C.SamplingParams(temperature=1.0, new=50, seed=seed))
                 tickets.append(engine.submit(asked, lambda one: None))
             for ticket in tickets:
                 ticket.wait()

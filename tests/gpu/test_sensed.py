@@ -4,10 +4,9 @@ from itertools import islice
 from unittest.mock import patch
 
 from cases import cases
-from regard.train import Run, train
-from regard.train.capture import Captured
-from regard.train.loop import Advance
-from regard.zoo import read_recipe
+from regard.training.loop import CapturedStep, StepRunner, train_steps
+from regard.training.run import Run
+from regard.zoo.recipe import read_recipe
 
 CHANGES = ["train.device=cuda", "train.steps=24", "train.compile=true", "train.schedule.warmup=2"]
 
@@ -17,13 +16,13 @@ def run_of(*changes):
 
 
 def losses(run, steps=None):
-    return [float(step.loss) for step in islice(train(run), steps)]
+    return [float(step.loss) for step in islice(train_steps(run), steps)]
 
 
 @cases(more=[(), ("train.augment={mixup=0.4}",), ("train.precision=mixed",)])
 def test_a_captured_step_on_images_learns_what_kernels_one_by_one_learn(more):
     captured = losses(run_of("model.dropout=0", *more))
-    with patch.object(Captured, "AFTER", 10**9):
+    with patch.object(CapturedStep, "AFTER", 10**9):
         one_by_one = losses(run_of("model.dropout=0", *more))
 
     assert max(abs(a - b) for a, b in zip(captured, one_by_one, strict=True)) < 5e-3
@@ -35,12 +34,12 @@ def fail(said):
 
 def test_a_compiled_run_on_images_is_captured():
     run = run_of()
-    advance = Advance(run, fail)
-    for _ in range(Captured.AFTER + 2):
+    advance = StepRunner(run, fail)
+    for _ in range(CapturedStep.AFTER + 2):
         advance()
         run.step += 1
 
-    assert isinstance(advance.way, Captured) and advance.way.graph is not None
+    assert isinstance(advance.run_step, CapturedStep) and advance.run_step.graph is not None
 
 
 @cases(recipe=["lstm", "gru", "cnn"])

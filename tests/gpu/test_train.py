@@ -5,16 +5,22 @@ from itertools import islice
 import pytest
 import torch
 
-from regard.train import Run, train
-from regard.train.capture import Captured
-from regard.train.loop import Advance
-from regard.train.optim import Optimizer
-from regard.zoo import preset, read_recipe
+from regard.training.loop import CapturedStep, StepRunner, train_steps
+from regard.training.optim.optimizer import OptimizerGroup
+from regard.training.run import Run
+from regard.zoo.preset import preset
+from regard.zoo.recipe import read_recipe
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:TensorFloat32")]  # exact fp32 is meant here
 
-CHANGES = ["train.device=cuda", "train.steps=24", "train.compile=true", "model.dim=64", "model.depth=2",
-           "train.schedule.warmup=2"]
+CHANGES = [
+    "train.device=cuda",
+    "train.steps=24",
+    "train.compile=true",
+    "model.dim=64",
+    "model.depth=2",
+    "train.schedule.warmup=2",
+]
 ADAFACTOR = ["train.optimizer.kind=adafactor", "train.optimizer.lr=0.05", "train.precision=fp32", "train.average=0.9"]
 DEEP = ["model.dropout=0.2", "train.recompute=true", "train.precision=mixed"]
 MUON = ["model.preset=lab", "train.optimizer.kind=muon", "train.precision=mixed"]
@@ -25,7 +31,7 @@ def run_of(*changes):
 
 
 def losses(run, steps=None):
-    return [float(step.loss) for step in islice(train(run), steps)]
+    return [float(step.loss) for step in islice(train_steps(run), steps)]
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +45,7 @@ WAYS = {"adamw fp32": ["train.precision=fp32"], "muon mixed": MUON, "adafactor, 
 @pytest.mark.parametrize("more", WAYS.values(), ids=WAYS)
 def test_a_captured_step_learns_what_kernels_one_by_one_learn(more, monkeypatch):
     captured = losses(run_of(*more))
-    monkeypatch.setattr(Captured, "AFTER", 10**9)
+    monkeypatch.setattr(CapturedStep, "AFTER", 10**9)
     one_by_one = losses(run_of(*more))
 
     assert captured == pytest.approx(one_by_one, abs=2e-3)
@@ -48,7 +54,7 @@ def test_a_captured_step_learns_what_kernels_one_by_one_learn(more, monkeypatch)
 
 def test_a_run_that_recomputes_learns_with_or_without_a_graph():
     run, said = run_of(*DEEP), []
-    found = [float(step.loss) for step in train(run, said.append)]
+    found = [float(step.loss) for step in train_steps(run, said.append)]
 
     assert found[-1] < found[0] - 0.5, said
 
@@ -63,7 +69,7 @@ def test_every_way_of_reading_learns(more):
 def test_a_batch_that_leaps_is_not_learned_from(monkeypatch):
     """On the device, without a look from the host: the same weights before and after."""
     run = run_of("train.compile=false", "train.steps=60", "train.guard.spike=4")
-    steps = train(run)
+    steps = train_steps(run)
     list(islice(steps, 55))
     before = {name: weight.detach().clone() for name, weight in run.model.named_parameters()}
     monkeypatch.setattr(run.data, "batch", lambda step: torch.randint(65, (12, 65)))
@@ -75,12 +81,12 @@ def test_a_batch_that_leaps_is_not_learned_from(monkeypatch):
 
 def test_a_compiled_run_is_captured():
     run = run_of()
-    advance = Advance(run, pytest.fail)
-    for _ in range(Captured.AFTER + 2):
+    advance = StepRunner(run, pytest.fail)
+    for _ in range(CapturedStep.AFTER + 2):
         advance()
         run.step += 1
 
-    assert isinstance(advance.way, Captured) and advance.way.graph is not None and advance.settled
+    assert isinstance(advance.run_step, CapturedStep) and advance.run_step.graph is not None and advance.settled
 
 
 @pytest.mark.parametrize("more", [["model.dropout=0.2"], [*MUON, "model.dropout=0.2"]], ids=["adamw", "muon"])
@@ -129,7 +135,7 @@ def test_gradients_that_are_no_numbers_move_nothing(kind):
 
     settings = read_recipe("shakespeare-nano", [f"train.optimizer.kind={kind}"]).train.optimizer
     model = build(preset("lab", dim=32, depth=2, heads=2)).cuda()
-    optimizer = Optimizer(model, settings)
+    optimizer = OptimizerGroup(model, settings)
     for weight in model.parameters():
         weight.grad = torch.randn_like(weight)
     optimizer.step(1.0)

@@ -6,7 +6,7 @@ from tokenizers import models, pre_tokenizers
 
 from regard import config as C
 from regard.core.model import Transformer
-from regard.text import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 V, D, H, F, LENGTH = 53, 36, 6, 60, 40
 LLAMA = dict(norm=C.Norm(kind="rms", eps=1e-6), mlp=C.MLP(hidden=F, activation="silu", gated=True, bias=False))
@@ -14,28 +14,28 @@ ROTARY = dict(base=10_000.0)
 
 
 def gpt2(head=None, mlp=None, **trunk):
-    trunk = dict(position=C.Learned(length=LENGTH), attention=C.Attention(heads=H)) | trunk
+    trunk = dict(position=C.LearnedPosition(length=LENGTH), attention=C.Attention(heads=H)) | trunk
     mlp = mlp or C.MLP(hidden=F, activation="gelu_tanh")
     return C.Transformer(
-        embed=C.Embed(vocab=V), trunk=C.Trunk(dim=D, depth=3, mask="causal", mlp=mlp, **trunk),
-        head=head or C.Vocabulary(), init="gpt2",
+        embed=C.TextEmbedding(vocab=V), trunk=C.Trunk(dim=D, depth=3, mask="causal", mlp=mlp, **trunk),
+        head=head or C.LMHead(), init="gpt2",
     )  # fmt: skip
 
 
 def llama(head=None, rotary=None, **trunk):
     trunk = LLAMA | dict(attention=C.Attention(heads=H, groups=3, width=14, bias=())) | trunk
-    position = C.Rotary(**(rotary or ROTARY))
+    position = C.RotaryPosition(**(rotary or ROTARY))
     return C.Transformer(
-        embed=C.Embed(vocab=V), trunk=C.Trunk(dim=D, depth=3, mask="causal", position=position, **trunk),
-        head=head or C.Vocabulary(tied=False), init="bert",
+        embed=C.TextEmbedding(vocab=V), trunk=C.Trunk(dim=D, depth=3, mask="causal", position=position, **trunk),
+        head=head or C.LMHead(tied=False), init="bert",
     )  # fmt: skip
 
 
 def nobodys(**trunk):
     """ALiBi, normed q and k, a window, a shared layer: no family has words for it."""
-    trunk = dict(position=C.Alibi(), mask="causal & window(7)", shared=True) | trunk
+    trunk = dict(position=C.AlibiPosition(), mask="causal & window(7)", shared=True) | trunk
     attention = C.Attention(heads=H, groups=2, qk_norm=C.Norm(kind="rms"), bias=("q", "v"))
-    return C.Transformer(embed=C.Embed(vocab=V), trunk=C.Trunk(dim=D, depth=3, attention=attention, **trunk))
+    return C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=C.Trunk(dim=D, depth=3, attention=attention, **trunk))
 
 
 def model(c: C.Transformer) -> Transformer:

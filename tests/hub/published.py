@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 import regard
 from regard import config as C
-from regard.hub import names
-from regard.hub.families import FAMILIES
+from regard.hub import name_table
+from regard.hub.families.registry import FAMILIES
 
 V, D, H, F, LENGTH = 53, 36, 4, 60, 80  # words, width, heads, hidden, places: no two alike
 B, N, S = 3, 9, 13  # rows, tokens, tokens of a source
@@ -42,8 +42,8 @@ class Pair:
     def architecture(self) -> str:
         return json.loads((self.folder / "config.json").read_text())["architectures"][0]
 
-    def rows(self) -> list[names.Row]:
-        found = self.ours.origin
+    def rows(self) -> list[name_table.NameRow]:
+        found = self.ours.source_folder
         return FAMILIES[found.family].rows(found.architecture, found.config)
 
 
@@ -70,14 +70,14 @@ class Question:
 def question(of: Pair, padding: str = "none", dtype: torch.dtype = torch.float32) -> Question:
     torch.manual_seed(11)
     c = of.ours.c
-    if isinstance(c, C.Towers):
+    if isinstance(c, C.DualEncoder):
         pictures, read = picture(c.towers[0].embed, dtype), reading(of, padding)
         given = dict(ids=read.ours[0], **read.named)
         return Question(dict(read.theirs, pixel_values=pictures), (pictures, given), {})
-    if isinstance(c.embed, C.Patches | C.Stages):
+    if isinstance(c.embed, C.PatchEmbedding | C.StageEmbedding):
         pictures = picture(c.embed, dtype)
         return Question(dict(pixel_values=pictures), (pictures,), {})
-    if isinstance(c.embed, C.Pixels):
+    if isinstance(c.embed, C.PixelEmbedding):
         ids = torch.randint(c.embed.palette, (B, c.embed.count))
         ids[:, 0] = c.embed.palette
         return Question(dict(input_ids=ids), (ids,), {})
@@ -110,13 +110,13 @@ def telling(of: Pair, padding: str, dtype: torch.dtype) -> Question:
     c, kept, real = of.ours.c, keep(S, padding), keep(N, padding)
     pad, own = of.theirs.config.pad_token_id, c.encoder.embed
     ids = words(c.embed.vocab, N, pad).masked_fill(~real, pad)
-    if isinstance(own, C.Sound):
+    if isinstance(own, C.AudioEmbedding):
         source = torch.randn(B, own.way.mels, own.way.windows(own.limit)).to(dtype)
         asked, masks, ours = dict(input_features=source), {}, {}
     else:
         source = words((own or c.embed).vocab, S, pad).masked_fill(~kept, pad)
         asked, masks, ours = dict(input_ids=source), dict(attention_mask=kept.long()), dict(source_real=kept)
-    if isinstance(c.head, C.Pooled):
+    if isinstance(c.head, C.PoolingHead):
         return once_more(of, source, kept)
     asked, named = asked | dict(decoder_input_ids=ids), dict(source=source)
     if padding != "none":
@@ -136,7 +136,7 @@ def once_more(of: Pair, source: Tensor, kept: Tensor) -> Question:
 
 def begun(of: Pair, dtype: torch.dtype) -> Question:
     """A question that has an answer after it: a text with padding before it, or a target with a padded source."""
-    if isinstance(of.ours.c.embed, C.Pixels):
+    if isinstance(of.ours.c.embed, C.PixelEmbedding):
         ids = question(of, "none", dtype).ours[0][:, :N]
         return Question(dict(input_ids=ids), (ids,), {})
     if of.ours.c.encoder is None:
@@ -152,17 +152,17 @@ def begun(of: Pair, dtype: torch.dtype) -> Question:
 def sides(of: Pair) -> tuple[str, ...]:
     """Where theirs can bear padding: on the left only if its places do not count it."""
     c = of.ours.c
-    if isinstance(c, C.Towers):
+    if isinstance(c, C.DualEncoder):
         return ("right", "left")
-    if not isinstance(c.embed, C.Embed):
+    if not isinstance(c.embed, C.TextEmbedding):
         return ()
     if getattr(c.trunk.position, "scaling", "") == "dynamic":  # goes by the length of the input
         return ()
     takes = inspect.signature(of.theirs.forward).parameters
     own = getattr(c.trunk.position, "offset", 0) and c.encoder is None  # counted from the ids that are not padding
     free = c.trunk.position.kind in ("buckets", "none")
-    first = c.head.pooled if isinstance(c.head, C.Both) else c.head
-    if isinstance(first, C.Pooled) and first.place == "cls":
+    first = c.head.pooled if isinstance(c.head, C.PretrainingHead) else c.head
+    if isinstance(first, C.PoolingHead) and first.place == "cls":
         return ("right",)  # theirs takes the first token, real or not
     return ("right", "left") if "position_ids" in takes or own or free else ("right",)
 
@@ -180,7 +180,7 @@ def keep(count: int, padding: str) -> Tensor:  # (B, count): rows lack 0, 3 and 
 
 
 def picture(c: Any, dtype: torch.dtype) -> Tensor:
-    c = c.patches if isinstance(c, C.Stages) else c
+    c = c.patches if isinstance(c, C.StageEmbedding) else c
     return torch.randn(B, c.channels, c.image, c.image).to(dtype)
 
 
@@ -244,4 +244,4 @@ def slopes(of: Pair, folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]
         for place, weight in zip(ours.parameters(), of.ours.parameters(), strict=True):
             place.copy_(torch.zeros_like(weight) if weight.grad is None else weight.grad)
     want = {name: x for name, x in stored(theirs, folder).items() if x.is_floating_point() and not x.isnan().any()}
-    return want, names.save(ours, of.rows())
+    return want, name_table.export_tensors(ours, of.rows())

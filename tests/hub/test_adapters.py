@@ -14,9 +14,11 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 import regard
-from regard import config, lora
-from regard.hub import adapting
-from regard.hub.inside import INSIDE, filed, running
+from regard import config
+from regard.hub import peft_load
+from regard.hub.families import hf_config
+from regard.hub.name_table import RUNTIME_NAMES, file_name, runtime_name
+from regard.models import lora
 
 CASES = {**odd_decoders.CASES, **odd_encoders.CASES, **odd_pairs.CASES, **odd_images.CASES}
 CLOSE = 1e-5
@@ -112,7 +114,7 @@ def test_adapters_on_our_parts_answer_alike_there(name, of, tmp_path):
     both, asked = of(name)
     both.ours.adapt(config.LoRA(rank=3, alpha=5, targets=("q", "v", "out")))
     with torch.no_grad():
-        for weight in lora.learned(both.ours).values():
+        for weight in lora.adapter_parameters(both.ours).values():
             weight.normal_(std=0.2)
     both.ours.save_adapter(tmp_path / "ours")
     both.theirs = opened(both.theirs, tmp_path / "ours")
@@ -149,7 +151,7 @@ def test_parts_of_a_map_that_is_one_for_them_are_one_adapter_of_a_higher_rank(ta
     both, asked = of("gpt2")
     both.ours.adapt(config.LoRA(rank=3, targets=targets))
     with torch.no_grad():
-        for weight in lora.learned(both.ours).values():
+        for weight in lora.adapter_parameters(both.ours).values():
             weight.normal_(std=0.2)
     both.ours.save_adapter(tmp_path / "ours")
     said = json.loads((tmp_path / "ours/adapter_config.json").read_text())
@@ -164,7 +166,7 @@ def test_one_adapter_for_three_maps_of_theirs_is_three_that_read_alike(of, tmp_p
     both, asked = of("llama")
     both.ours.adapt(config.LoRA(rank=3, targets=("qkv",)))
     with torch.no_grad():
-        for weight in lora.learned(both.ours).values():
+        for weight in lora.adapter_parameters(both.ours).values():
             weight.normal_(std=0.2)
     both.ours.save_adapter(tmp_path / "ours")
     both.theirs = opened(both.theirs, tmp_path / "ours")
@@ -185,7 +187,7 @@ def test_a_part_that_learned_whole_takes_the_place_of_the_bases(of, tmp_path):
     learn = {name for name, weight in both.ours.named_parameters() if weight.requires_grad}
 
     assert off(*told(both, asked)) <= CLOSE
-    assert learn - lora.learned(both.ours).keys() == {f"head.{part}.{w}" for part in ("dense", "out")
+    assert learn - lora.adapter_parameters(both.ours).keys() == {f"head.{part}.{w}" for part in ("dense", "out")
                                                       for w in ("weight", "bias")}  # fmt: skip
     both.ours.save_adapter(tmp_path / "ours")
     base = hf.BertForSequenceClassification.from_pretrained(tmp_path / "base")
@@ -224,12 +226,12 @@ def test_a_head_that_nobody_has_is_told(of, tmp_path):
     with pytest.raises(config.DataError, match="another head, and neither it nor the model has head.dense.bias"):
         both.ours.adapt(tmp_path / "theirs")
 
-    assert before.keys() == both.ours.state_dict().keys() and not lora.worn(both.ours)
+    assert before.keys() == both.ours.state_dict().keys() and not lora.adapted_modules(both.ours)
     assert all(torch.equal(weight, before[name]) for name, weight in both.ours.state_dict().items())
 
 
 def test_a_model_of_no_family_has_adapters_with_its_own_names(tmp_path):
-    c = config.Transformer(embed=config.Embed(vocab=19), trunk=config.Trunk(
+    c = config.Transformer(embed=config.TextEmbedding(vocab=19), trunk=config.Trunk(
         dim=12, depth=2, attention=config.Attention(heads=3, kernel="linear"), mask="causal"))  # fmt: skip
     model, ids = regard.build(c).eval(), torch.arange(7)[None]
     model.save(tmp_path / "base")
@@ -263,7 +265,7 @@ def test_saving_a_model_that_wears_adapters_merges_them_in_the_folder_alone(of, 
     both.ours.save(tmp_path / "merged")
 
     assert off(asking(regard.load(tmp_path / "merged", device="cpu"), both, asked), before) <= CLOSE
-    assert lora.worn(both.ours) and torch.equal(told(both, asked)[1][0], before[0])
+    assert lora.adapted_modules(both.ours) and torch.equal(told(both, asked)[1][0], before[0])
     with quiet():
         both.theirs = hf.GPT2LMHeadModel.from_pretrained(tmp_path / "merged").eval()
     assert off(*told(both, asked)) <= CLOSE
@@ -425,18 +427,20 @@ def test_a_model_wears_one_adapter_at_a_time_and_others_after_merging(theirs):
         model.adapt(folder)
     model.merge().adapt(folder)
 
-    assert lora.worn(model)
+    assert lora.adapted_modules(model)
 
 
-@pytest.mark.parametrize("family", INSIDE)
+@pytest.mark.parametrize("family", RUNTIME_NAMES)
 def test_names_of_files_and_of_running_models_translate_both_ways(family):
-    rows = regard.hub.names.every(family)
-    for row in (row for row in rows if row.how not in regard.hub.names.READ):
-        assert filed(running(row.theirs, family), family) == row.theirs
+    rows = regard.hub.name_table.all_name_rows(family)
+    for row in (row for row in rows if row.transform not in regard.hub.name_table.READ_ONLY_KINDS):
+        assert file_name(runtime_name(row.theirs, family), family) == row.theirs
 
 
 def test_every_setting_that_peft_has_unless_said_is_understood():
     plain = peft.LoraConfig(target_modules=["q"]).to_dict()
 
-    adapting.check(adapting.Theirs(plain))  # a newer peft may have more, and they are refused where they are said
-    assert {"use_dora", "lora_bias", "trainable_token_indices"} <= plain.keys() - adapting.KNOWN
+    peft_load.check_peft_config(
+        hf_config.HFConfig(plain)
+    )  # a newer peft may have more, and they are refused where they are said
+    assert {"use_dora", "lora_bias", "trainable_token_indices"} <= plain.keys() - peft_load.KNOWN_PEFT_KEYS

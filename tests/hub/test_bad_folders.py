@@ -7,9 +7,9 @@ import pytest
 import torch
 from hub.made import gpt2, model, nobodys, words
 
-from regard.config import DataError
+from regard.config.errors import DataError
 from regard.core.model import Transformer
-from regard.hub import folder
+from regard.hub import read_folder, weights, write_folder
 
 
 @pytest.fixture(scope="module")
@@ -17,31 +17,31 @@ def saved(tmp_path_factory):
     """A run with one checkpoint, a folder of GPT-2's family, one of no family, and one in shards."""
     torch.manual_seed(0)
     place = tmp_path_factory.mktemp("saved")
-    folder.write(place / "run/checkpoints/step-000007", model(gpt2()))
-    folder.write(place / "gpt2", model(gpt2()), words())
-    folder.write(place / "own", model(nobodys()))
+    write_folder.save_model(place / "run/checkpoints/step-000007", model(gpt2()))
+    write_folder.save_model(place / "gpt2", model(gpt2()), words())
+    write_folder.save_model(place / "own", model(nobodys()))
     for name in ("gpt2", "own"):
         (place / name / "MANIFEST.json").unlink()  # as a folder from elsewhere: nothing but its contents speaks
     shards(place / "gpt2", place / "shards")
-    folder.write(place / "sealed", model(nobodys()))
+    write_folder.save_model(place / "sealed", model(nobodys()))
     return place
 
 
 def shards(source, place):
     shutil.copytree(source, place)
-    tensors = folder.tensors_from(place / "model.safetensors")
+    tensors = weights.load_tensors_lazy(place / "model.safetensors")
     parts = {"a.safetensors": sorted(tensors)[::2], "b.safetensors": sorted(tensors)[1::2]}
     for file, names in parts.items():
-        folder.tensors_to(place / file, {name: tensors[name].clone() for name in names})
+        weights.save_tensors(place / file, {name: tensors[name].clone() for name in names})
     weight_map = {name: file for file, names in parts.items() for name in names}
     (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     (place / "model.safetensors").unlink()
 
 
 def opened(path):
-    found = folder.read(path)
+    found = read_folder.read_model_folder(path)
     made = Transformer(found.config)
-    folder.fill(made, found)
+    read_folder.load_weights(made, found)
     return made
 
 
@@ -53,9 +53,9 @@ def edit(path, change):
 
 
 def retensor(path, change):
-    tensors = {name: tensor.clone() for name, tensor in folder.tensors_from(path).items()}
+    tensors = {name: tensor.clone() for name, tensor in weights.load_tensors_lazy(path).items()}
     change(tensors)
-    folder.tensors_to(path, tensors)
+    weights.save_tensors(path, tensors)
 
 
 def cut(path, count):
@@ -146,34 +146,43 @@ MISTAKES = {
         ["nothing for trunk.positions.0.tables.0, trunk.blocks.0", "more;"],
     ),
     "another shape": (
-        lambda at: retensor(at / "gpt2/model.safetensors", lambda t: t.update({"transformer.ln_f.bias": torch.ones(7)}))
-        or at / "gpt2",
+        lambda at: (
+            retensor(at / "gpt2/model.safetensors", lambda t: t.update({"transformer.ln_f.bias": torch.ones(7)}))
+            or at / "gpt2"
+        ),
         ["transformer.ln_f.bias", "(7,)", "(36,)"],
     ),
     "quantised": (
-        lambda at: retensor(
-            at / "gpt2/model.safetensors", lambda t: t.update({"transformer.ln_f.bias": torch.ones(36).char()})
-        )
-        or at / "gpt2",
+        lambda at: (
+            retensor(
+                at / "gpt2/model.safetensors", lambda t: t.update({"transformer.ln_f.bias": torch.ones(36).char()})
+            )
+            or at / "gpt2"
+        ),
         ["transformer.ln_f.bias", "int8", "quantised"],
     ),
     "a lost shard": (lambda at: (at / "shards/b.safetensors").unlink() or at / "shards", ["b.safetensors", "fetch"]),
     "a shard elsewhere": (
-        lambda at: edit(
-            at / "shards/model.safetensors.index.json",
-            lambda index: index["weight_map"].update(x="../gpt2/model.safetensors"),
-        )
-        or at / "shards",
+        lambda at: (
+            edit(
+                at / "shards/model.safetensors.index.json",
+                lambda index: index["weight_map"].update(x="../gpt2/model.safetensors"),
+            )
+            or at / "shards"
+        ),
         ["index.json", "../gpt2/model.safetensors"],
     ),
     "an index of nothing": (
-        lambda at: edit(at / "shards/model.safetensors.index.json", lambda index: index.pop("weight_map"))
-        or at / "shards",
+        lambda at: (
+            edit(at / "shards/model.safetensors.index.json", lambda index: index.pop("weight_map")) or at / "shards"
+        ),
         ["index.json", "none"],
     ),
     "an index that names too much": (
-        lambda at: edit(at / "shards/model.safetensors.index.json", lambda i: i["weight_map"].update(x="a.safetensors"))
-        or at / "shards",
+        lambda at: (
+            edit(at / "shards/model.safetensors.index.json", lambda i: i["weight_map"].update(x="a.safetensors"))
+            or at / "shards"
+        ),
         ["index.json", "names x", "no shard"],
     ),
     "a flipped byte": (
@@ -219,16 +228,16 @@ def test_a_file_that_holds_no_tensors_is_refused(data, tmp_path):
         path.write_bytes(data)
 
     with pytest.raises(DataError, match="optim.safetensors"):
-        folder.tensors_from(path)
+        weights.load_tensors_lazy(path)
 
 
 def test_a_wrong_folder_leaves_the_model_as_it_was(saved, tmp_path):
     copy = shutil.copytree(saved / "own", tmp_path / "own")
     retensor(copy / "model.safetensors", lambda tensors: tensors.pop("trunk.final_norm.bias"))
-    found = folder.read(copy)
+    found = read_folder.read_model_folder(copy)
     made = Transformer(found.config)
     before = {name: tensor.clone() for name, tensor in made.state_dict().items()}
 
     with pytest.raises(DataError):
-        folder.fill(made, found)
+        read_folder.load_weights(made, found)
     assert all(torch.equal(tensor, before[name]) for name, tensor in made.state_dict().items())

@@ -12,8 +12,8 @@ from hub.made import gpt2, model, nobodys, words
 import regard
 from regard import config
 from regard.cli import main
-from regard.hub import folder
-from regard.hub.card import BEGIN
+from regard.hub import locate, write_folder
+from regard.hub.model_card import BEGIN
 from regard.hub.provenance import format_card, parse_card, read_card
 
 THEIRS = """---
@@ -91,8 +91,8 @@ def test_saving_again_and_again_adds_nothing(published, tmp_path):
 
 def test_another_head_keeps_the_terms_and_not_the_praise(published, tmp_path):
     ours = regard.load(published, device="cpu")
-    other = regard.build(replace(ours.c, head=config.Vocabulary(transform=True, bias=True)))
-    other.tokenizer, other.origin = ours.tokenizer, ours.origin
+    other = regard.build(replace(ours.c, head=config.LMHead(transform=True, bias=True)))
+    other.tokenizer, other.source_folder = ours.tokenizer, ours.source_folder
     other.save(tmp_path / "other")
     card = read_card(tmp_path / "other")
 
@@ -119,30 +119,49 @@ def test_a_model_of_the_hub_is_named_by_its_id(published, tmp_path):
 def test_a_fine_tuned_model_says_what_it_began_with(published, tmp_path, capsys):
     lines = [json.dumps({"text": one, "label": 1.5}) for one in ("the cat sat", "a dog", "a mat", "big man")] * 4
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    assert main(["train", "finetune-regress", "--init-from", str(published), f"data.source={tmp_path / 'a.jsonl'}",
-                 "train.steps=1", "train.minutes=none", "train.batch=2", "train.context=16", "train.device=cpu",
-                 "--quiet", "--out", str(tmp_path / "run")]) == 0, capsys.readouterr().err
-    card = read_card(folder.newest(tmp_path / "run"))
+    assert (
+        main(
+            [
+                "train",
+                "finetune-regress",
+                "--init-from",
+                str(published),
+                f"data.source={tmp_path / 'a.jsonl'}",
+                "train.steps=1",
+                "train.minutes=none",
+                "train.batch=2",
+                "train.context=16",
+                "train.device=cpu",
+                "--quiet",
+                "--out",
+                str(tmp_path / "run"),
+            ]
+        )
+        == 0
+    ), capsys.readouterr().err
+    card = read_card(locate.newest_checkpoint(tmp_path / "run"))
 
     assert card.metadata["base_model"] == "base_model: some-bert\n" and card.metadata["license"] == "license: other\n"
     assert "- de" in card.metadata["language"] and "squad" in card.metadata["datasets"]
-    said = json.loads((folder.newest(tmp_path / "run") / "config.json").read_text())
+    said = json.loads((locate.newest_checkpoint(tmp_path / "run") / "config.json").read_text())
     assert said["problem_type"] == "regression"
-    [theirs] = hf.pipeline("text-classification", model=str(folder.newest(tmp_path / "run")), device="cpu")("the cat")
+    [theirs] = hf.pipeline("text-classification", model=str(locate.newest_checkpoint(tmp_path / "run")), device="cpu")(
+        "the cat"
+    )
     [ours] = regard.load(tmp_path / "run", device="cpu").classify(["the cat"])
     assert ours == pytest.approx(theirs["score"], abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["a folder", "x: y", "née"])
 def test_a_name_that_cannot_stand_in_a_card_is_left_out(name, tmp_path):
-    folder.write(tmp_path / name, model(gpt2()), words())
+    write_folder.save_model(tmp_path / name, model(gpt2()), words())
     regard.load(tmp_path / name, device="cpu").save(tmp_path / "again")
 
     assert "base_model" not in metadata(tmp_path / "again")
 
 
 def test_what_somebody_writes_on_our_own_card_stays(tmp_path):
-    folder.write(tmp_path / "mine", model(nobodys()))
+    write_folder.save_model(tmp_path / "mine", model(nobodys()))
     path = tmp_path / "mine/README.md"
     card = path.read_text().replace("---\nlibrary", "---\nlicense: mit\nlibrary")
     path.write_text(f"{card}\nTrained on a rainy day.\n")

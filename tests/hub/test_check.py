@@ -11,9 +11,9 @@ from hub import odd_decoders, odd_encoders, odd_images, odd_pairs
 from hub.published import LENGTH, pair
 
 import regard
-from regard.config import DataError
+from regard.config.errors import DataError
 from regard.hub import check
-from regard.hub.check.questions import packed, unpacked
+from regard.hub.check.reference import flatten_probe, unflatten_probe
 
 CASES = odd_decoders.CASES | odd_encoders.CASES | odd_images.CASES | odd_pairs.CASES
 KINDS = ("gpt2", "llama", "bert words and pairs, relu", "roberta", "albert words and order", "electra", "t5", "bart",
@@ -26,12 +26,12 @@ class Both:
     def __init__(self, name, folder, dtype="fp32"):
         kind = check.DTYPES[dtype]
         self.ours = pair(CASES[name], folder).ours.to(kind)
-        self.theirs = check.opened(self.ours.origin, kind)
-        self.asked = check.question(self.ours, self.theirs, 11, kind)
+        self.theirs = check.load_reference(self.ours.source_folder, kind)
+        self.asked = check.build_probe(self.ours, self.theirs, 11, kind)
         self.dtype = dtype
 
     def equal(self):
-        return check.equal(self.ours, self.theirs, self.asked, self.dtype)
+        return check.compare_outputs(self.ours, self.theirs, self.asked, self.dtype)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -62,7 +62,7 @@ def test_texts_are_asked_with_rows_that_end_early(tmp_path):
 
 def test_the_same_folder_is_always_asked_the_same(tmp_path):
     both = Both("marian apart, two vocabularies", tmp_path / "model")
-    again = check.question(both.ours, both.theirs, 11)
+    again = check.build_probe(both.ours, both.theirs, 11)
 
     assert all(again.theirs[name].equal(x) for name, x in both.asked.theirs.items())
 
@@ -70,21 +70,21 @@ def test_the_same_folder_is_always_asked_the_same(tmp_path):
 def test_a_question_is_never_longer_than_the_model_has_places(tmp_path):
     both = Both("gpt2", tmp_path / "model")
 
-    assert check.question(both.ours, both.theirs, 5000).ours[0].shape[1] == both.ours.c.trunk.position.length
+    assert check.build_probe(both.ours, both.theirs, 5000).ours[0].shape[1] == both.ours.c.trunk.position.length
 
 
 def test_a_source_is_never_as_long_as_its_target(tmp_path):
     both = Both("bart", tmp_path / "model")
-    asked = check.question(both.ours, both.theirs, 5000)
+    asked = check.build_probe(both.ours, both.theirs, 5000)
 
     assert asked.theirs["decoder_input_ids"].shape[1] < asked.theirs["input_ids"].shape[1] == LENGTH
-    assert check.equal(both.ours, both.theirs, asked).same
+    assert check.compare_outputs(both.ours, both.theirs, asked).same
 
 
 @pytest.mark.parametrize("name", ["clip", "marian apart, two vocabularies", "vit"])
 def test_a_question_survives_the_way_to_another_process(name, tmp_path):
     both = Both(name, tmp_path / "model")
-    given, named = unpacked(packed(both.asked, "ours"))
+    given, named = unflatten_probe(flatten_probe(both.asked, "ours"))
 
     assert torch.equal(both.ours(*given, **named), both.asked.asked_of(both.ours))
 
@@ -176,9 +176,11 @@ def test_numbers_too_large_for_a_type_are_never_equal(tmp_path):
 @pytest.mark.parametrize("name", KINDS)
 def test_every_tensor_goes_back_to_the_byte(name, tmp_path):
     ours = pair(CASES[name], tmp_path / "model").ours
-    found = check.back(ours)
+    found = check.check_round_trip(ours)
 
-    assert found.whole and found.same == len(regard.hub.folder.tensors_from(tmp_path / "model" / "model.safetensors"))
+    assert found.whole and found.same == len(
+        regard.hub.weights.load_tensors_lazy(tmp_path / "model" / "model.safetensors")
+    )
 
 
 def test_a_tensor_that_changed_by_one_bit_is_named(tmp_path):
@@ -186,15 +188,15 @@ def test_a_tensor_that_changed_by_one_bit_is_named(tmp_path):
     weight = ours.trunk.blocks[1].attn.qkv.weight.data
     weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(9.0))
 
-    assert check.back(ours).changed == ("model.layers.1.self_attn.q_proj.weight",)
+    assert check.check_round_trip(ours).changed == ("model.layers.1.self_attn.q_proj.weight",)
 
 
 def test_a_model_that_comes_from_nowhere_cannot_go_back():
     with pytest.raises(DataError, match="not read from a folder"):
-        check.back(regard.build(regard.preset("gpt2", dim=12, depth=1, heads=2, vocab=7)))
+        check.check_round_trip(regard.build(regard.preset("gpt2", dim=12, depth=1, heads=2, vocab=7)))
 
 
 def test_one_file_alone_imports_the_other_library():
     files = [path for path in Path(regard.__file__).parent.rglob("*.py") if '"transformers")' in path.read_text("utf8")]
 
-    assert [path.name for path in files] == ["theirs.py"]
+    assert [path.name for path in files] == ["reference.py"]

@@ -13,29 +13,29 @@ from safetensors.torch import load_file, save_file
 
 import regard
 from regard import config as C
-from regard.hub.families import heard, kin, reasons
+from regard.hub.families.registry import explain_all, match_family, parse_hf_config
 
-BOTH = C.Both()
-WORDS = C.Vocabulary(transform=True, bias=True)
+BOTH = C.PretrainingHead()
+WORDS = C.LMHead(transform=True, bias=True)
 PRESETS = [
     ("bert-base", BOTH, "BertForPreTraining"),
     ("bert-base", WORDS, "BertForMaskedLM"),
-    ("bert-base", C.Both(vocabulary=C.Bare(), pooled=C.Pooled(dense=True)), "BertModel"),
-    ("bert-large", C.Pooled(dense=True, out=3), "BertForSequenceClassification"),
+    ("bert-base", C.PretrainingHead(vocabulary=C.NoHead(), pooled=C.PoolingHead(dense=True)), "BertModel"),
+    ("bert-large", C.PoolingHead(dense=True, out=3), "BertForSequenceClassification"),
     ("roberta-base", WORDS, "RobertaForMaskedLM"),
-    ("roberta-base", C.Each(out=9), "RobertaForTokenClassification"),
-    ("distilbert", C.Bare(), "DistilBertModel"),
-    ("distilbert", C.Pooled(dense=True, activation="relu", out=2), "DistilBertForSequenceClassification"),
+    ("roberta-base", C.TokenHead(out=9), "RobertaForTokenClassification"),
+    ("distilbert", C.NoHead(), "DistilBertModel"),
+    ("distilbert", C.PoolingHead(dense=True, activation="relu", out=2), "DistilBertForSequenceClassification"),
     ("albert-base", BOTH, "AlbertForPreTraining"),
-    ("electra-small", C.Bare(), "ElectraModel"),
-    ("electra-small", C.Each(out=1, dense=True), "ElectraForPreTraining"),
-    ("electra-small", C.Pooled(dense=True, activation="gelu", out=2), "ElectraForSequenceClassification"),
+    ("electra-small", C.NoHead(), "ElectraModel"),
+    ("electra-small", C.TokenHead(out=1, dense=True), "ElectraForPreTraining"),
+    ("electra-small", C.PoolingHead(dense=True, activation="gelu", out=2), "ElectraForSequenceClassification"),
 ]
 
 
 @pytest.mark.parametrize("preset, head, architecture", PRESETS, ids=lambda one: one if isinstance(one, str) else "")
 def test_a_preset_with_a_head_is_a_class_of_its_family(preset, head, architecture):
-    found = kin(replace(regard.preset(preset), head=head))
+    found = match_family(replace(regard.preset(preset), head=head))
 
     assert found is not None and found.architecture == architecture
 
@@ -44,7 +44,7 @@ def test_a_preset_with_a_head_is_a_class_of_its_family(preset, head, architectur
     "wanted", ["BertForTokenClassification", "BertForQuestionAnswering", "ElectraForTokenClassification"]
 )
 def test_of_classes_with_one_head_the_wanted_one_is_it(wanted):
-    found = kin(replace(regard.preset("bert-base"), head=C.Each(out=2)), wanted)
+    found = match_family(replace(regard.preset("bert-base"), head=C.TokenHead(out=2)), wanted)
 
     assert found is not None and found.architecture == wanted
 
@@ -61,21 +61,21 @@ NOT = [
 
 @pytest.mark.parametrize("preset, family, why", NOT)
 def test_a_relative_is_told_apart_by_what_differs(preset, family, why):
-    assert why in reasons(replace(regard.preset(preset), head=WORDS))[family]
+    assert why in explain_all(replace(regard.preset(preset), head=WORDS))[family]
 
 
 def test_padding_elsewhere_than_before_the_first_place_is_a_reason_against_roberta():
     c = replace(regard.preset("roberta-base"), head=WORDS)
 
-    assert "embed.pad is 0" in reasons(replace(c, embed=replace(c.embed, pad=0)))["roberta"]
-    assert reasons(replace(c, embed=replace(c.embed, pad=1)))["roberta"] == ""
+    assert "embed.pad is 0" in explain_all(replace(c, embed=replace(c.embed, pad=0)))["roberta"]
+    assert explain_all(replace(c, embed=replace(c.embed, pad=1)))["roberta"] == ""
 
 
 # ---------------------------------------------------------------- what is heard
 
 
 def test_places_of_roberta_begin_after_padding():
-    position = heard(roberta(pad_token_id=6).config.to_dict(), "config.json").config.trunk.position
+    position = parse_hf_config(roberta(pad_token_id=6).config.to_dict(), "config.json").config.trunk.position
 
     assert (position.length, position.offset) == (80 - 7, 7)
 
@@ -85,7 +85,7 @@ def test_the_layer_before_words_has_its_own_activation_in_roberta_alone(case, ac
     key = "activation" if case is distilbert else "hidden_act"
     said = case(**{key: "relu"}).config.to_dict() | {"architectures": None}
 
-    assert heard(said, "config.json").config.head.activation == activation
+    assert parse_hf_config(said, "config.json").config.head.activation == activation
 
 
 REFUSED = [
@@ -115,7 +115,7 @@ REFUSED = [
 @pytest.mark.parametrize("case, said, words", REFUSED, ids=lambda one: next(iter(one), "") if type(one) is dict else "")
 def test_what_we_cannot_say_is_refused_by_the_name_of_its_key(case, said, words):
     with pytest.raises(C.DataError) as error:
-        heard(case().config.to_dict() | said, "folder/config.json")
+        parse_hf_config(case().config.to_dict() | said, "folder/config.json")
 
     for word in ("folder/config.json", *words):
         assert word in str(error.value)
@@ -125,7 +125,7 @@ def test_what_we_cannot_say_is_refused_by_the_name_of_its_key(case, said, words)
 def test_a_body_does_not_ask_whether_words_are_tied():
     said = bert().config.to_dict() | {"architectures": ["BertModel"], "tie_word_embeddings": False}
 
-    assert heard(said, "config.json").config.head.kind == "both"
+    assert parse_hf_config(said, "config.json").config.head.kind == "both"
 
 
 # ---------------------------------------------------------------- files
@@ -182,7 +182,7 @@ def test_a_tied_table_may_be_stored_twice(case, tmp_path):
 
 
 def test_labels_are_said_as_many_as_there_are_answers(tmp_path):
-    c = replace(regard.preset("bert-base", dim=24, depth=1, heads=3, vocab=31), head=C.Pooled(dense=True, out=5))
+    c = replace(regard.preset("bert-base", dim=24, depth=1, heads=3, vocab=31), head=C.PoolingHead(dense=True, out=5))
     regard.build(c).save(tmp_path / "five")
     with quiet():
         theirs = hf.BertForSequenceClassification.from_pretrained(tmp_path / "five")

@@ -13,9 +13,10 @@ from transformers.activations import ACT2FN
 import regard
 from regard import config as C
 from regard.core.layers import ACTIVATIONS
-from regard.hub.families import FAMILIES, family_of, heard, kin, reasons, settled
-from regard.hub.families.theirs import ACTIVATIONS as WORDS
-from regard.hub.families.theirs import Theirs
+from regard.hub.families.canonical import canonicalize
+from regard.hub.families.hf_config import HF_ACTIVATIONS as WORDS
+from regard.hub.families.hf_config import HFConfig
+from regard.hub.families.registry import FAMILIES, explain_all, family_of, match_family, parse_hf_config
 
 CONFIGS = {
     "gpt2": hf.GPT2Config, "llama": hf.LlamaConfig, "gpt_neo": hf.GPTNeoConfig, "openai-gpt": hf.OpenAIGPTConfig,
@@ -42,9 +43,9 @@ def changed(c, path, value):
 def test_a_config_of_transformers_is_heard_as_the_sentence_that_equals_it(name):
     theirs, ours = MODELS[name]()
 
-    c, family, _, longest = heard(theirs.config.to_dict(), "config.json")
+    c, family, _, longest = parse_hf_config(theirs.config.to_dict(), "config.json")
 
-    assert settled(c) == settled(ours) and family.name == name.split()[0]
+    assert canonicalize(c) == canonicalize(ours) and family.name == name.split()[0]
     assert longest == theirs.config.max_position_embeddings
 
 
@@ -64,24 +65,24 @@ def test_presets_are_of_their_families(name, preset):
 @pytest.mark.parametrize("name, preset", [("gpt2", "gpt2"), ("llama", "llama-7b")])
 def test_presets_say_what_transformers_takes_for_granted(name, preset):
     defaults = CONFIGS[name]().to_dict()
-    said = FAMILIES[name].say(regard.preset(preset), None)
+    said = FAMILIES[name].to_hf(regard.preset(preset), None)
 
     assert {key: defaults[key] for key in said} == said | ({"n_inner": None} if name == "gpt2" else {})
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_word_that_is_said_is_one_that_transformers_knows(name):
-    c = heard(CONFIGS[name]().to_dict(), "config.json").config
+    c = parse_hf_config(CONFIGS[name]().to_dict(), "config.json").config
     unwritten = {"head_dim"} if name == "qwen2" else set()  # which its class reads, and has no default for
 
-    assert FAMILIES[name].say(c, 17).keys() <= CONFIGS[name]().to_dict().keys() | unwritten
+    assert FAMILIES[name].to_hf(c, 17).keys() <= CONFIGS[name]().to_dict().keys() | unwritten
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_transformers_takes_for_granted_is_heard_and_said_again(name):
     usual = CONFIGS[name]().to_dict()
-    c, family, _, longest = heard(usual, "config.json")
-    said = family.say(c, longest)
+    c, family, _, longest = parse_hf_config(usual, "config.json")
+    said = family.to_hf(c, longest)
     same = {"n_inner", "intermediate_size", "attention_types", "head_dim", "max_window_layers"}  # said in other words
 
     assert {key: value for key, value in usual.items() if key in said.keys() - same} == {
@@ -92,10 +93,10 @@ def test_what_transformers_takes_for_granted_is_heard_and_said_again(name):
 def test_dropout_is_carried_over_where_the_family_has_a_word():
     rates = C.Dropout(embed=0.11, attention=0.12, sublayer=0.13)
 
-    said = FAMILIES["gpt2"].say(gpt2(dropout=rates), None)
+    said = FAMILIES["gpt2"].to_hf(gpt2(dropout=rates), None)
     assert (said["embd_pdrop"], said["attn_pdrop"], said["resid_pdrop"]) == (0.11, 0.12, 0.13)
-    assert FAMILIES["gpt2"].hear(Theirs(said), C.Bare()).trunk.dropout == rates
-    assert FAMILIES["llama"].say(llama(dropout=rates), None)["attention_dropout"] == 0.12
+    assert FAMILIES["gpt2"].from_hf(HFConfig(said), C.NoHead()).trunk.dropout == rates
+    assert FAMILIES["llama"].to_hf(llama(dropout=rates), None)["attention_dropout"] == 0.12
 
 
 # ---------------------------------------------------------------- what makes a model not of a family
@@ -115,7 +116,7 @@ COMMON = {
     "trunk.final_norm": False,
     "trunk.shared": True,
     "trunk.width": 20,
-    "trunk.position": C.Alibi(),
+    "trunk.position": C.AlibiPosition(),
     "embed.scale": 6.0,
     "embed.segments": 2,
     "head.bias": True,
@@ -148,29 +149,29 @@ def test_a_setting_that_the_family_has_no_word_for_is_the_reason_against_it(make
     c = changed(make(), path, value)
 
     assert make.__name__ != name_of(c)
-    assert path in reasons(c)[make.__name__]
+    assert path in explain_all(c)[make.__name__]
 
 
 @pytest.mark.parametrize("c", [gpt2, llama], ids=["gpt2", "llama"])
 def test_an_encoder_beside_it_or_another_head_is_a_reason(c):
     encoder = C.Encoder(trunk=c().trunk)
 
-    assert "cross" in reasons(replace(c(), trunk=replace(c().trunk, cross="last"), encoder=encoder))[c.__name__]
-    assert "head.kind" in reasons(replace(c(), head=C.Pooled()))[c.__name__]
+    assert "cross" in explain_all(replace(c(), trunk=replace(c().trunk, cross="last"), encoder=encoder))[c.__name__]
+    assert "head.kind" in explain_all(replace(c(), head=C.PoolingHead()))[c.__name__]
 
 
 def test_a_head_of_odd_width_is_a_reason_against_llama():
-    assert "head_dim is 15" in reasons(llama(attention=C.Attention(heads=H, groups=3, width=15, bias=())))["llama"]
+    assert "head_dim is 15" in explain_all(llama(attention=C.Attention(heads=H, groups=3, width=15, bias=())))["llama"]
 
 
 def test_heads_that_differ_from_layer_to_layer_are_a_reason():
     attention = C.Attention(heads=(6, 3, 6), width=6)
 
-    assert "heads" in reasons(gpt2(attention=attention))["gpt2"]
+    assert "heads" in explain_all(gpt2(attention=attention))["gpt2"]
 
 
 def test_nobodys_model_has_a_reason_against_every_family():
-    assert all(reasons(nobodys()).values())
+    assert all(explain_all(nobodys()).values())
 
 
 SAME = {
@@ -195,7 +196,7 @@ SAME = {
 def test_the_same_model_said_in_another_way_is_still_of_the_family(path):
     c = gpt2(attention=C.Attention(heads=H, width=D // H))
 
-    assert reasons(changed(c, path, SAME[path]))["gpt2"] == ""
+    assert explain_all(changed(c, path, SAME[path]))["gpt2"] == ""
 
 
 # ---------------------------------------------------------------- what is heard
@@ -210,8 +211,8 @@ def test_an_activation_is_the_one_that_transformers_means(word):
 
 SMALL = dict(num_hidden_layers=5, hidden_size=36, num_attention_heads=6, num_key_value_heads=3)
 SAID = {
-    "gpt2": FAMILIES["gpt2"].say(gpt2(), None) | {"model_type": "gpt2"},
-    "llama": FAMILIES["llama"].say(llama(), None) | {"model_type": "llama"},
+    "gpt2": FAMILIES["gpt2"].to_hf(gpt2(), None) | {"model_type": "gpt2"},
+    "llama": FAMILIES["llama"].to_hf(llama(), None) | {"model_type": "llama"},
     "gpt_neo": hf.GPTNeoConfig(num_layers=4, attention_types=[[["global", "local"], 2]]).to_dict(),
     "openai-gpt": hf.OpenAIGPTConfig().to_dict(),
     "mistral": hf.MistralConfig(**SMALL).to_dict(),
@@ -234,9 +235,11 @@ ROPE = {"rope_theta": 50.0, "rope_type": "llama3", "factor": 8.0, "low_freq_fact
     ids=["rope_parameters", "rope_theta and rope_scaling", "type", "length outside"],
 )  # fmt: skip
 def test_rotary_positions_are_heard_in_every_spelling(said):
-    position = heard(SAID["llama"] | said, "config.json")[0].trunk.position
+    position = parse_hf_config(SAID["llama"] | said, "config.json")[0].trunk.position
 
-    assert settled(llama(rotary=dict(base=50.0, scaling="llama3", factor=8.0, length=17))).trunk.position == position
+    assert (
+        canonicalize(llama(rotary=dict(base=50.0, scaling="llama3", factor=8.0, length=17))).trunk.position == position
+    )
 
 
 def test_a_config_from_before_groups_and_biases_is_heard():
@@ -244,13 +247,13 @@ def test_a_config_from_before_groups_and_biases_is_heard():
     said = {key: value for key, value in SAID["llama"].items() if key not in new}
     old = llama(attention=C.Attention(heads=H, bias=()))
 
-    assert settled(heard(said, "config.json")[0]) == settled(old)
+    assert canonicalize(parse_hf_config(said, "config.json")[0]) == canonicalize(old)
 
 
 @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
 @pytest.mark.parametrize("word, precision", [("float32", "fp32"), ("float16", "fp32"), ("bfloat16", "bf16")])
 def test_the_type_of_the_weights_is_heard(key, word, precision):
-    assert heard(SAID["gpt2"] | {key: word}, "config.json")[0].precision == precision
+    assert parse_hf_config(SAID["gpt2"] | {key: word}, "config.json")[0].precision == precision
 
 
 REFUSED = [
@@ -303,7 +306,7 @@ REFUSED = [
 @pytest.mark.parametrize("name, said, words", REFUSED, ids=lambda one: str(one)[:60] if isinstance(one, dict) else "")
 def test_what_we_cannot_say_is_refused_by_the_name_of_its_key(name, said, words):
     with pytest.raises(C.DataError) as error:
-        heard(SAID[name] | said, "folder/config.json")
+        parse_hf_config(SAID[name] | said, "folder/config.json")
 
     for word in ("folder/config.json", *words):
         assert word in str(error.value)
@@ -311,7 +314,7 @@ def test_what_we_cannot_say_is_refused_by_the_name_of_its_key(name, said, words)
 
 
 def test_hidden_is_four_times_the_width_unless_said():
-    assert heard(SAID["gpt2"] | {"n_inner": None}, "")[0].trunk.mlp.hidden == 4 * D != F
+    assert parse_hf_config(SAID["gpt2"] | {"n_inner": None}, "")[0].trunk.mlp.hidden == 4 * D != F
 
 
 # ---------------------------------------------------------------- how far back layers look
@@ -337,41 +340,41 @@ SEEN = [
 @pytest.mark.parametrize("name, said, mask", SEEN, ids=lambda one: one if isinstance(one, str) else "")
 def test_what_layers_see_is_heard_as_the_shortest_tile_and_said_again(name, said, mask):
     said = {key: value for key, value in (SAID[name] | said).items() if value is not None or key == "sliding_window"}
-    c, family, _, longest = heard(said, "config.json")
+    c, family, _, longest = parse_hf_config(said, "config.json")
 
     assert c.trunk.mask == mask
-    assert family.hear(Theirs(family.say(c, longest)), c.head).trunk.mask == mask
+    assert family.from_hf(HFConfig(family.to_hf(c, longest)), c.head).trunk.mask == mask
 
 
 def test_a_window_that_is_not_said_is_the_usual_one():
     said = {key: value for key, value in SAID["mistral"].items() if key != "sliding_window"}
 
-    assert heard(said, "config.json").config.trunk.mask == "causal & window(4095)"
+    assert parse_hf_config(said, "config.json").config.trunk.mask == "causal & window(4095)"
 
 
 @pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3", "gpt_neo"])
 @pytest.mark.parametrize("mask", ["everything", "causal & strided(3)", ("causal & window(3)", "causal & window(5)")])
 def test_a_mask_that_is_no_window_is_a_reason_against_it(name, mask):
-    c = heard(SAID[name], "config.json").config
+    c = parse_hf_config(SAID[name], "config.json").config
 
-    assert "trunk.mask" in reasons(changed(c, "trunk.mask", mask))[name]
+    assert "trunk.mask" in explain_all(changed(c, "trunk.mask", mask))[name]
 
 
 def test_relatives_of_llama_are_told_apart_by_what_differs():
-    told = {name: heard(SAID[name], "config.json").config for name in ("llama", "mistral", "qwen2", "qwen3")}
+    told = {name: parse_hf_config(SAID[name], "config.json").config for name in ("llama", "mistral", "qwen2", "qwen3")}
 
     assert {name: name_of(c) for name, c in told.items()} == {name: name for name in told}
-    assert "trunk.mask" in reasons(told["mistral"])["llama"]
-    assert "trunk.attention.bias" in reasons(told["qwen2"])["llama"]
-    assert "trunk.attention.qk_norm" in reasons(told["qwen3"])["llama"]
+    assert "trunk.mask" in explain_all(told["mistral"])["llama"]
+    assert "trunk.attention.bias" in explain_all(told["qwen2"])["llama"]
+    assert "trunk.attention.qk_norm" in explain_all(told["qwen3"])["llama"]
 
 
 def test_a_model_that_two_families_can_say_stays_what_it_was():
-    c = heard(SAID["mistral"] | {"sliding_window": None}, "config.json").config
+    c = parse_hf_config(SAID["mistral"] | {"sliding_window": None}, "config.json").config
 
-    assert kin(c).family.name == "llama"
-    assert kin(c, "MistralForCausalLM") == (FAMILIES["mistral"], "MistralForCausalLM")
-    assert kin(replace(c, head=C.Bare()), "MistralModel") == (FAMILIES["mistral"], "MistralModel")
+    assert match_family(c).family.name == "llama"
+    assert match_family(c, "MistralForCausalLM") == (FAMILIES["mistral"], "MistralForCausalLM")
+    assert match_family(replace(c, head=C.NoHead()), "MistralModel") == (FAMILIES["mistral"], "MistralModel")
 
 
 @pytest.mark.parametrize("pad, known", [(0, 0), (5, 5), (None, None), (-1, None), (10**9, None), ("0", None)])
@@ -380,5 +383,5 @@ def test_a_head_for_the_last_token_knows_padding_where_there_is_such_a_word(pad,
         label = next(each for each in FAMILIES[name].heads if each.endswith("ForSequenceClassification"))
         said = SAID[name] | {"pad_token_id": pad}
 
-        assert heard(said | {"architectures": [label]}, "config.json").config.embed.pad == known
-        assert heard(said, "config.json").config.embed.pad is None
+        assert parse_hf_config(said | {"architectures": [label]}, "config.json").config.embed.pad == known
+        assert parse_hf_config(said, "config.json").config.embed.pad is None

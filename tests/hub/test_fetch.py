@@ -15,9 +15,9 @@ from hub.test_bad_folders import shards
 from huggingface_hub import constants, errors
 
 import regard
-from regard.config import DataError
-from regard.hub import fetch, folder
-from regard.hub.fetch import fetched, hub_id
+from regard.config.errors import DataError
+from regard.hub import locate, read_folder, write_folder
+from regard.hub.locate import download_model, parse_repo_id
 
 SHA, OTHER = "8d" * 20, "3c" * 20
 
@@ -26,7 +26,7 @@ SHA, OTHER = "8d" * 20, "3c" * 20
 def saved(tmp_path_factory):
     torch.manual_seed(5)
     place = tmp_path_factory.mktemp("saved")
-    folder.write(place / "one", model(gpt2()), words())
+    write_folder.save_model(place / "one", model(gpt2()), words())
     (place / "one/MANIFEST.json").unlink()
     shards(place / "one", place / "many")
     return place
@@ -69,20 +69,20 @@ def test_what_looks_like_a_place_on_the_disk_is_no_id(text, want, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
 
-    assert hub_id(text) == want
+    assert parse_repo_id(text) == want
 
 
 def test_a_folder_that_is_there_goes_before_the_hub(saved, cache):
     cached(cache, saved / "many", sha=OTHER)
     shutil.copytree(saved / "one", cache.parent / "org/name")
 
-    assert folder.read("org/name").path.resolve() == cache.parent / "org/name"
+    assert read_folder.read_model_folder("org/name").path.resolve() == cache.parent / "org/name"
 
 
 @pytest.mark.parametrize("text", ["hf:", "hf:a/b/c", "hf:../x", "hf:a b", "hf:/etc/passwd"])
 def test_an_id_that_can_be_none_is_refused(text, cache):
     with pytest.raises(DataError, match="not the id of a model"):
-        folder.read(text)
+        read_folder.read_model_folder(text)
 
 
 def test_a_bare_name_says_how_the_hub_would_be_asked(cache):
@@ -99,7 +99,7 @@ def test_a_model_in_the_cache_is_opened_through_its_links_without_a_network(text
     cached(cache, saved / kind)
     made = regard.load(text, device="cpu")
 
-    assert made.tokenizer is not None and made.origin.path == cache / f"models--org--name/snapshots/{SHA}"
+    assert made.tokenizer is not None and made.source_folder.path == cache / f"models--org--name/snapshots/{SHA}"
     assert all(torch.equal(x, made.state_dict()[key])
                for key, x in regard.load(saved / "one", device="cpu").state_dict().items())  # fmt: skip
 
@@ -108,7 +108,10 @@ def test_each_revision_is_a_folder_of_its_own(saved, cache):
     cached(cache, saved / "one")
     cached(cache, saved / "many", sha=OTHER, revision="v2")
 
-    assert folder.read("org/name@v2").path.name == OTHER and folder.read("org/name").path.name == SHA
+    assert (
+        read_folder.read_model_folder("org/name@v2").path.name == OTHER
+        and read_folder.read_model_folder("org/name").path.name == SHA
+    )
 
 
 def test_a_link_out_of_the_cache_is_not_followed(saved, cache):
@@ -117,7 +120,7 @@ def test_a_link_out_of_the_cache_is_not_followed(saved, cache):
     (at / "model.safetensors").symlink_to(saved / "one/model.safetensors")
 
     with pytest.raises(DataError, match="a link that leads out of the folder"):
-        folder.read("org/name")
+        read_folder.read_model_folder("org/name")
 
 
 @pytest.mark.slow
@@ -221,7 +224,7 @@ def test_what_the_hub_answers_is_one_sentence(name, cache, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", name == "offline")
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refuse)
     with pytest.raises(DataError) as error:
-        fetched("org/name", "v9")
+        download_model("org/name", "v9")
 
     message = str(error.value)
     assert message.startswith("org/name@v9: ") and "\n" not in message
@@ -236,7 +239,7 @@ def test_what_was_fetched_before_is_opened_while_the_hub_is_away(name, saved, ca
         raise REFUSALS[name][0]
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refuse)
-    assert fetch.located("org/name").name == SHA
+    assert locate.locate_model("org/name").name == SHA
 
 
 def test_a_download_that_breaks_off_is_one_sentence(saved, cache, monkeypatch):

@@ -14,8 +14,8 @@ from parity.near import assert_near, randomise
 
 from regard import config as C
 from regard.core.model import Transformer
-from regard.hub import folder
-from regard.hub.families import settled
+from regard.hub import locate, read_folder, weights, write_folder
+from regard.hub.families.canonical import canonicalize
 
 IDS = torch.arange(3, V - 1, dtype=torch.long)[:33].view(3, 11)
 YARN = dict(scaling="yarn", factor=4.0, length=16, fast=2.0, slow=0.1, stretch=1.25)
@@ -23,10 +23,10 @@ FACTORS = (1.0, 1.1, 1.3, 1.7, 2.0, 2.5, 3.0)
 
 MODELS_OF_A_FAMILY = {
     "gpt2": gpt2(),
-    "gpt2 untied": gpt2(head=C.Vocabulary(tied=False)),
+    "gpt2 untied": gpt2(head=C.LMHead(tied=False)),
     "gpt2 with relu": gpt2(mlp=C.MLP(activation="relu"), norm=C.Norm(eps=1e-3)),
     "llama": llama(),
-    "llama tied": llama(head=C.Vocabulary(tied=True)),
+    "llama tied": llama(head=C.LMHead(tied=True)),
     "llama with biases": llama(
         attention=C.Attention(heads=H, groups=2), mlp=C.MLP(hidden=F, activation="gelu_tanh", gated=True)
     ),
@@ -43,9 +43,9 @@ EVERY = pytest.mark.parametrize("name", MODELS_OF_A_FAMILY)
 
 def opened(path) -> Transformer:
     """The model in a folder, as our loader opens it."""
-    found = folder.read(path)
+    found = read_folder.read_model_folder(path)
     made = Transformer(found.config).eval()
-    folder.fill(made, found)
+    read_folder.load_weights(made, found)
     return made
 
 
@@ -61,7 +61,7 @@ def assert_same_bits(one: torch.nn.Module, other: torch.nn.Module) -> None:
 @EVERY
 def test_transformers_opens_our_folder_with_equal_logits(name, tmp_path):
     ours = model(MODELS_OF_A_FAMILY[name])
-    folder.write(tmp_path / "out", ours, context=LENGTH)
+    write_folder.save_model(tmp_path / "out", ours, context=LENGTH)
 
     theirs, report = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
 
@@ -73,36 +73,36 @@ def test_transformers_opens_our_folder_with_equal_logits(name, tmp_path):
 def test_a_family_folder_comes_back_bit_for_bit_with_all_of_its_config(name, tmp_path):
     c = replace(MODELS_OF_A_FAMILY[name], init="vit")
     ours = model(c)
-    folder.write(tmp_path / "out", ours, context=17)
-    found = folder.read(tmp_path / "out")
+    write_folder.save_model(tmp_path / "out", ours, context=17)
+    found = read_folder.read_model_folder(tmp_path / "out")
 
     assert (found.config, found.context, found.family) == (c, 17, name.split()[0])
     assert_same_bits(opened(tmp_path / "out"), ours)
 
 
 def test_their_autotokenizer_opens_the_tokenizer_and_knows_its_roles(tmp_path):
-    folder.write(tmp_path / "out", model(llama()), words())
+    write_folder.save_model(tmp_path / "out", model(llama()), words())
     theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
 
     assert tokenizer("w5 w9").input_ids == [5, 9]
     for said in (theirs.config, theirs.generation_config):
         assert (said.bos_token_id, said.eos_token_id, said.pad_token_id) == (1, 2, 0)
-    assert folder.read(tmp_path / "out").tokenizer_path == tmp_path / "out" / "tokenizer.json"
+    assert read_folder.read_model_folder(tmp_path / "out").tokenizer_path == tmp_path / "out" / "tokenizer.json"
 
 
 def test_without_a_tokenizer_there_is_no_end_of_text(tmp_path):
-    folder.write(tmp_path / "out", model(gpt2()))
+    write_folder.save_model(tmp_path / "out", model(gpt2()))
     theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
 
     assert theirs.config.eos_token_id is theirs.generation_config.eos_token_id is None
-    assert folder.read(tmp_path / "out").tokenizer_path is None
+    assert read_folder.read_model_folder(tmp_path / "out").tokenizer_path is None
     assert theirs.generate(IDS, max_new_tokens=2, do_sample=False).shape == (3, 13)
 
 
 def test_weights_in_bf16_are_opened_as_bf16_on_both_sides(tmp_path):
     ours = model(replace(llama(), precision="bf16"))
-    folder.write(tmp_path / "out", ours)
+    write_folder.save_model(tmp_path / "out", ours)
 
     assert hf.AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
     assert_same_bits(opened(tmp_path / "out"), ours)
@@ -110,9 +110,9 @@ def test_weights_in_bf16_are_opened_as_bf16_on_both_sides(tmp_path):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_tied_table_is_stored_once(tied, tmp_path):
-    folder.write(tmp_path / "out", model(gpt2(head=C.Vocabulary(tied=tied))))
+    write_folder.save_model(tmp_path / "out", model(gpt2(head=C.LMHead(tied=tied))))
 
-    assert ("lm_head.weight" in folder.tensors_from(tmp_path / "out/model.safetensors")) == (not tied)
+    assert ("lm_head.weight" in weights.load_tensors_lazy(tmp_path / "out/model.safetensors")) == (not tied)
 
 
 # ---------------------------------------------------------------- and back
@@ -128,7 +128,7 @@ def test_a_folder_that_transformers_wrote_opens_with_equal_logits(name, shard, t
     ours = opened(tmp_path)
 
     assert (tmp_path / "model.safetensors.index.json").exists() == (shard == "20kB")
-    assert settled(ours.c) == settled(sentence)
+    assert canonicalize(ours.c) == canonicalize(sentence)
     assert_near(ours(IDS), theirs(IDS).logits)
 
 
@@ -139,7 +139,7 @@ def test_a_trunk_that_was_stored_alone_opens_as_the_published_gpt2_does(tmp_path
     said = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(said | {"architectures": ["GPT2LMHeadModel"]}))
 
-    assert "wte.weight" in folder.tensors_from(tmp_path / "model.safetensors")
+    assert "wte.weight" in weights.load_tensors_lazy(tmp_path / "model.safetensors")
     assert_near(opened(tmp_path)(IDS), theirs(IDS).logits)
 
 
@@ -155,7 +155,7 @@ def test_half_precision_of_others_is_read_into_fp32(tmp_path):
 
 
 def test_a_folder_changed_by_others_is_read_in_their_words(tmp_path):
-    folder.write(tmp_path / "out", model(gpt2()))
+    write_folder.save_model(tmp_path / "out", model(gpt2()))
     theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     theirs.resize_token_embeddings(V + 4)
     theirs.save_pretrained(tmp_path / "changed")
@@ -170,11 +170,13 @@ def test_a_folder_changed_by_others_is_read_in_their_words(tmp_path):
 # ---------------------------------------------------------------- models of nobody's family
 
 
-@pytest.mark.parametrize("c", [nobodys(), nobodys(position=C.Shaw(radius=5)), nobodys(place="post", shared=False)])
+@pytest.mark.parametrize(
+    "c", [nobodys(), nobodys(position=C.ShawPosition(radius=5)), nobodys(place="post", shared=False)]
+)
 def test_a_model_of_no_family_comes_back_bit_for_bit(c, tmp_path):
     ours = model(c)
-    folder.write(tmp_path / "out", ours, context=29)
-    found = folder.read(tmp_path / "out")
+    write_folder.save_model(tmp_path / "out", ours, context=29)
+    found = read_folder.read_model_folder(tmp_path / "out")
 
     assert (found.config, found.family, found.context) == (c, None, 29)
     assert json.loads((tmp_path / "out/config.json").read_text())["model_type"] == "regard"
@@ -182,7 +184,7 @@ def test_a_model_of_no_family_comes_back_bit_for_bit(c, tmp_path):
 
 
 def test_the_card_says_that_transformers_has_no_class_for_it_and_why(tmp_path):
-    folder.write(tmp_path / "out", model(nobodys()))
+    write_folder.save_model(tmp_path / "out", model(nobodys()))
     card = (tmp_path / "out/README.md").read_text()
 
     assert "`transformers` has no class" in card and "trunk.attention.qk_norm" in card
@@ -191,7 +193,7 @@ def test_the_card_says_that_transformers_has_no_class_for_it_and_why(tmp_path):
 @pytest.mark.parametrize("tokenizer", [None, words], ids=["silent", "speaking"])
 def test_the_card_of_a_family_says_how_transformers_opens_it(tokenizer, tmp_path, monkeypatch):
     ours = model(llama())
-    folder.write(tmp_path / "out", ours, tokenizer and tokenizer())
+    write_folder.save_model(tmp_path / "out", ours, tokenizer and tokenizer())
     blocks = re.findall(r"```python\n(.*?)```", (tmp_path / "out/README.md").read_text(), re.S)
     monkeypatch.chdir(tmp_path / "out")
     names = {}
@@ -203,11 +205,11 @@ def test_the_card_of_a_family_says_how_transformers_opens_it(tokenizer, tmp_path
 
 def test_the_settings_on_the_card_are_the_model(tmp_path):
     c = nobodys()
-    folder.write(tmp_path / "out", model(c))
+    write_folder.save_model(tmp_path / "out", model(c))
     [block] = re.findall(r"```toml\n(.*?)```", (tmp_path / "out/README.md").read_text(), re.S)
     (tmp_path / "card.toml").write_text(block)
 
-    assert C.read(C.Transformer, tmp_path / "card.toml") == c
+    assert C.read_toml(C.Transformer, tmp_path / "card.toml") == c
 
 
 # ---------------------------------------------------------------- runs
@@ -215,41 +217,45 @@ def test_the_settings_on_the_card_are_the_model(tmp_path):
 
 def test_a_run_stands_for_its_newest_checkpoint(tmp_path):
     for step in (9, 100, 20):
-        folder.write(tmp_path / f"checkpoints/step-{step:06d}", model(nobodys()))
+        write_folder.save_model(tmp_path / f"checkpoints/step-{step:06d}", model(nobodys()))
 
-    assert folder.read(tmp_path).path == folder.newest(tmp_path) == tmp_path / "checkpoints/step-000100"
-    assert [path.name for path in folder.steps(tmp_path)] == ["step-000009", "step-000020", "step-000100"]
+    assert (
+        read_folder.read_model_folder(tmp_path).path
+        == locate.newest_checkpoint(tmp_path)
+        == tmp_path / "checkpoints/step-000100"
+    )
+    assert [path.name for path in locate.list_checkpoints(tmp_path)] == ["step-000009", "step-000020", "step-000100"]
 
 
 def test_steps_beyond_a_million_are_newer_still(tmp_path):
     for step in (999_999, 1_000_000):
-        folder.write(tmp_path / f"checkpoints/step-{step:06d}", model(nobodys()))
+        write_folder.save_model(tmp_path / f"checkpoints/step-{step:06d}", model(nobodys()))
 
-    assert folder.newest(tmp_path).name == "step-1000000"
+    assert locate.newest_checkpoint(tmp_path).name == "step-1000000"
 
 
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(tmp_path):
     for step in (1, 2):
-        folder.write(tmp_path / f"checkpoints/step-{step:06d}", model(nobodys()))
+        write_folder.save_model(tmp_path / f"checkpoints/step-{step:06d}", model(nobodys()))
     (tmp_path / "checkpoints/step-000002/config.json").unlink()
 
     with pytest.warns(UserWarning, match="step-000002/config.json: no such file.*step-000001 is used"):
-        assert folder.newest(tmp_path).name == "step-000001"
-    folder.write(tmp_path / "checkpoints/step-000002", model(nobodys()))  # and the run may write it again
+        assert locate.newest_checkpoint(tmp_path).name == "step-000001"
+    write_folder.save_model(tmp_path / "checkpoints/step-000002", model(nobodys()))  # and the run may write it again
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert folder.newest(tmp_path).name == "step-000002"
+        assert locate.newest_checkpoint(tmp_path).name == "step-000002"
 
 
 def test_more_files_are_sealed_with_the_others(tmp_path):
     def more(place):
         (place / "train").mkdir()
-        folder.tensors_to(place / "train/optim.safetensors", {"step": torch.tensor(7)})
+        weights.save_tensors(place / "train/optim.safetensors", {"step": torch.tensor(7)})
 
-    folder.write(tmp_path / "out", model(nobodys()), more=more)
+    write_folder.save_model(tmp_path / "out", model(nobodys()), more=more)
 
     assert "train/optim.safetensors" in json.loads((tmp_path / "out/MANIFEST.json").read_text())["files"]
-    assert folder.tensors_from(tmp_path / "out/train/optim.safetensors")["step"] == 7
+    assert weights.load_tensors_lazy(tmp_path / "out/train/optim.safetensors")["step"] == 7
 
 
 # ---------------------------------------------------------------- tensors alone
@@ -262,28 +268,28 @@ def test_tensors_of_every_kind_come_back(tmp_path):
         "flipped": table.mT, "row": table[0], "once": table, "twice": table, "half": table.bfloat16(),
         "random": torch.get_rng_state(), "bits": torch.tensor([True, False]),
     }  # fmt: skip
-    folder.tensors_to(tmp_path / "x.safetensors", tensors)
-    again = folder.tensors_from(tmp_path / "x.safetensors")
+    weights.save_tensors(tmp_path / "x.safetensors", tensors)
+    again = weights.load_tensors_lazy(tmp_path / "x.safetensors")
 
     assert again.keys() == tensors.keys()
     assert all(torch.equal(again[name], tensors[name]) and again[name].dtype == tensors[name].dtype for name in again)
 
 
 def test_no_tensors_at_all_come_back(tmp_path):
-    folder.tensors_to(tmp_path / "x.safetensors", {}, {"step": "7"})
+    weights.save_tensors(tmp_path / "x.safetensors", {}, {"step": "7"})
 
-    assert folder.tensors_from(tmp_path / "x.safetensors") == {}
+    assert weights.load_tensors_lazy(tmp_path / "x.safetensors") == {}
 
 
 def test_a_file_of_tensors_may_be_read_by_whoever_may_read_its_folder(tmp_path):
     for rights in (0o755, 0o700):
         tmp_path.chmod(rights)
-        folder.tensors_to(tmp_path / "x.safetensors", {})
+        weights.save_tensors(tmp_path / "x.safetensors", {})
 
         assert (tmp_path / "x.safetensors").stat().st_mode & 0o777 == rights & 0o644
 
 
 def test_rotary_length_is_the_context_where_nothing_is_stretched(tmp_path):
-    folder.write(tmp_path / "out", model(llama(rotary=ROTARY)), context=19)
+    write_folder.save_model(tmp_path / "out", model(llama(rotary=ROTARY)), context=19)
 
     assert json.loads((tmp_path / "out/config.json").read_text())["max_position_embeddings"] == 19

@@ -18,8 +18,8 @@ from hub.odd_decoders import llama, qwen2, qwen3
 from parity.near import OUTPUT, assert_near
 
 import regard
-from regard.config import DataError
-from regard.hub import folder
+from regard.config.errors import DataError
+from regard.hub import read_folder
 
 gguf = pytest.importorskip("gguf")
 
@@ -59,7 +59,7 @@ def test_what_was_read_is_saved_as_a_folder_that_transformers_opens_with_every_b
     assert not any(report.values()), report
     assert all(torch.equal(again.state_dict()[each], x) for each, x in theirs.state_dict().items())
     assert torch.equal(again(ids()).logits, theirs(ids()).logits)
-    assert regard.load(tmp_path / "out", device="cpu").origin.family == theirs.config.model_type
+    assert regard.load(tmp_path / "out", device="cpu").source_folder.family == theirs.config.model_type
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q5_1", "Q4_0"])
@@ -133,7 +133,9 @@ LISTS = {"add_bos_token_id": 1, "add_eos_token_id": 2, "add_pad_token_id": 0}
 
 def byte_pairs():
     """Tokens and merges of a small byte-level BPE, three control tokens first."""
-    inner = regard.text.train(regard.config.Pieces(kind="bpe", vocab=400), TEXTS * 3 + ["Hello hello world world"] * 9)
+    inner = regard.text.train_tokenizer(
+        regard.config.SubwordTokenizer(kind="bpe", vocab=400), TEXTS * 3 + ["Hello hello world world"] * 9
+    )
     spec = json.loads(inner.text())["model"]
     tokens = ["<pad>", "<s>", "</s>", *(each for each in spec["vocab"] if each != "<|endoftext|>")]
     return tokens, [" ".join(pair) for pair in spec["merges"]]
@@ -171,8 +173,8 @@ def test_merges_are_made_as_transformers_makes_them(split, tmp_path):
     for text in TEXTS:
         assert ours.tokenizer.encode(text) == theirs.encode(text, add_special_tokens=False), text
         assert ours.tokenizer.decode(ours.tokenizer.encode(text)) == text
-    assert ours.tokenizer.roles == {"pad": 0, "start": 1, "end": 2}
-    assert ours.tokenizer.before == ([1] if split == "llama-bpe" else [])
+    assert ours.tokenizer.special_ids == {"pad": 0, "start": 1, "end": 2}
+    assert ours.tokenizer.leading_ids == ([1] if split == "llama-bpe" else [])
 
 
 def test_digits_of_smollm_stand_alone(tmp_path):
@@ -183,8 +185,8 @@ def test_digits_of_smollm_stand_alone(tmp_path):
     apart, _ = spoken(lists | dict(add_tokenizer_pre="smollm"), tmp_path)
     usual, _ = spoken(lists | dict(add_tokenizer_pre="gpt-2"), tmp_path)
 
-    assert [apart.tokenizer.piece(id) for id in apart.tokenizer.encode("a 12")] == ["a", "·", "1", "2"]
-    assert usual.tokenizer.piece(usual.tokenizer.encode("12")[0]) == "12"
+    assert [apart.tokenizer.token_text(id) for id in apart.tokenizer.encode("a 12")] == ["a", "·", "1", "2"]
+    assert usual.tokenizer.token_text(usual.tokenizer.encode("12")[0]) == "12"
 
 
 def test_scores_are_used_as_sentencepiece_uses_them(tmp_path):
@@ -192,13 +194,13 @@ def test_scores_are_used_as_sentencepiece_uses_them(tmp_path):
     lists = dict(add_tokenizer_model="llama", add_token_list=tokens, add_token_types=types, add_token_scores=scores)
     ours, path = spoken(lists, tmp_path)
     theirs = oracle(path)
-    told = [ours.tokenizer.piece(id) for id in ours.tokenizer.encode("Hello world é日")]
+    told = [ours.tokenizer.token_text(id) for id in ours.tokenizer.encode("Hello world é日")]
 
     assert told == ["▁Hello", "▁world", "▁", "é", "<0xE6>", "<0x97>", "<0xA5>"]
     for text in ["Hello world", "hello  hello", "2024, Hello\n", "日本 é"]:
         assert ours.tokenizer.encode(text) == theirs.encode(text, add_special_tokens=False), text
         assert ours.tokenizer.decode(ours.tokenizer.encode(text)) == text
-    assert ours.tokenizer.before == [1]
+    assert ours.tokenizer.leading_ids == [1]
 
 
 def test_a_file_with_words_and_a_chat_template_speaks_and_keeps_both(tmp_path):
@@ -269,7 +271,7 @@ def test_lists_that_promise_more_than_the_file_has_are_refused_at_once(tmp_path)
     (tmp_path / "list.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + facts + b"\0" * 64)
 
     with pytest.raises(DataError, match="promises 2,305,843,009,213,693,952 things"):
-        folder.read(tmp_path / "list.gguf")
+        read_folder.read_model_folder(tmp_path / "list.gguf")
 
 
 def test_every_file_that_is_cut_short_is_refused_in_a_sentence(tmp_path):
@@ -278,7 +280,7 @@ def test_every_file_that_is_cut_short_is_refused_in_a_sentence(tmp_path):
     for length in range(0, len(raw), len(raw) // 97):
         path.write_bytes(raw[:length])
         with pytest.raises(DataError) as error:
-            folder.read(path)
+            read_folder.read_model_folder(path)
         assert "\n" not in str(error.value)
 
 

@@ -14,7 +14,7 @@ from hub.test_bad_folders import edit, retensor, shards
 
 import regard
 from regard.cli import main
-from regard.hub import folder
+from regard.hub import write_folder
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def saved(tmp_path_factory):
     torch.manual_seed(0)
     place = tmp_path_factory.mktemp("saved")
     for name, c in (("gpt2", gpt2()), ("llama", llama()), ("own", nobodys()), ("elsewhere", gpt2())):
-        folder.write(place / name, model(c), words())
+        write_folder.save_model(place / name, model(c), words())
         (place / name / "MANIFEST.json").unlink()
         if name != "own":
             edit(place / name / "config.json", lambda said: said.pop("regard"))

@@ -18,16 +18,17 @@ from safetensors.torch import load_file, save_file
 
 import regard
 from regard import config as C
-from regard.config import ConfigError, DataError
-from regard.generate.opening import hollow
-from regard.hub import folder, names, reading, weights
-from regard.hub.reading import finite
-from regard.hub.weights import listed
+from regard.config.errors import ConfigError, DataError
+from regard.hub import name_table, read_folder, weight_reader, weights, write_folder
+from regard.hub.weight_reader import all_finite
+from regard.hub.weights import folder_headers
+from regard.inference.load import model_on_meta
 
 PRESETS = sorted(path.stem for path in Path(regard.__file__).parent.glob("zoo/presets/*.toml"))
-LSTM = C.Transformer(embed=C.Embed(vocab=53), trunk=C.Recurrent(cell="lstm", dim=36, depth=2))
+LSTM = C.Transformer(embed=C.TextEmbedding(vocab=53), trunk=C.RecurrentStack(cell="lstm", dim=36, depth=2))
 PERFORMER = C.Transformer(
-    embed=C.Embed(vocab=53), trunk=C.Trunk(dim=36, depth=2, attention=C.Attention(heads=6, kernel="performer(16)"))
+    embed=C.TextEmbedding(vocab=53),
+    trunk=C.Trunk(dim=36, depth=2, attention=C.Attention(heads=6, kernel="performer(16)")),
 )
 MODELS = {"gpt2": gpt2(), "llama": llama(), "nobody's": nobodys(), "lstm": LSTM, "performer": PERFORMER}
 
@@ -36,7 +37,7 @@ MODELS = {"gpt2": gpt2(), "llama": llama(), "nobody's": nobodys(), "lstm": LSTM,
 def saved(tmp_path):
     """A model of GPT-2's family in a folder, as somebody else would have written it."""
     torch.manual_seed(1)
-    folder.write(tmp_path / "gpt2", model(gpt2()))
+    write_folder.save_model(tmp_path / "gpt2", model(gpt2()))
     (tmp_path / "gpt2/MANIFEST.json").unlink()
     return tmp_path / "gpt2"
 
@@ -52,7 +53,7 @@ def retensor(path, change):
 
 @pytest.mark.parametrize("piece", [7, 4 << 20])
 def test_a_matrix_that_is_stored_flipped_lies_as_it_is_stored(saved, piece, tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "PIECE", piece)
+    monkeypatch.setattr(weight_reader, "PIECE", piece)
     ours, stored = regard.load(saved, device="cpu"), load_file(saved / "model.safetensors")
     weight, theirs = ours.trunk.blocks[1].mlp.up.weight, stored["transformer.h.1.mlp.c_fc.weight"]
     ours.save(tmp_path / "again")
@@ -65,8 +66,8 @@ def test_a_matrix_that_is_stored_flipped_lies_as_it_is_stored(saved, piece, tmp_
 @pytest.mark.parametrize("piece", [7, 4 << 20])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_built_without_numbers_is_the_one_that_was_saved(name, piece, tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "PIECE", piece)
-    monkeypatch.setattr(reading, "ALONE", piece)
+    monkeypatch.setattr(weight_reader, "PIECE", piece)
+    monkeypatch.setattr(weight_reader, "ALONE", piece)
     torch.manual_seed(2)
     whole = regard.build(MODELS[name]).eval()
     randomise(whole)
@@ -76,7 +77,7 @@ def test_a_model_built_without_numbers_is_the_one_that_was_saved(name, piece, tm
     after, ids = torch.get_rng_state(), torch.randint(53, (2, 9))
 
     assert all(torch.equal(tensor, again.state_dict()[key]) for key, tensor in whole.state_dict().items())
-    assert list(names.once(again)) == list(names.once(whole)), "what is tied"
+    assert list(name_table.untied_tensors(again)) == list(name_table.untied_tensors(whole)), "what is tied"
     assert all(a.requires_grad == b.requires_grad for a, b in zip(again.parameters(), whole.parameters(), strict=True))
     assert torch.equal(again(ids), whole(ids))
     assert torch.equal(chance, after), "nothing was drawn for it"
@@ -85,7 +86,7 @@ def test_a_model_built_without_numbers_is_the_one_that_was_saved(name, piece, tm
 @pytest.mark.parametrize("name", PRESETS)
 def test_no_model_has_tables_that_are_neither_weights_nor_stored(name):
     """One that had would be built in full; a plain tensor would be left without numbers."""
-    made = hollow(folder.Folder(Path(), regard.preset(name)))
+    made = model_on_meta(read_folder.ModelFolder(Path(), regard.preset(name)))
     loose = [f"{place}.{key}" for place, module in made.named_modules() for key, value in vars(module).items()
              if isinstance(value, torch.Tensor)]  # fmt: skip
 
@@ -135,11 +136,11 @@ def test_a_load_needs_a_tenth_more_memory_than_the_weights_at_most(dtype, saved,
 
 def test_names_and_shapes_are_compared_before_there_is_room_for_a_number(saved):
     retensor(saved, lambda tensors: tensors.update({"transformer.h.1.ln_2.bias": torch.ones(7)}))
-    found = folder.read(saved)
-    made = hollow(found)
+    found = read_folder.read_model_folder(saved)
+    made = model_on_meta(found)
 
     with pytest.raises(DataError, match="h.1.ln_2.bias"):
-        folder.fill(made, found)
+        read_folder.load_weights(made, found)
     assert all(weight.is_meta for weight in made.parameters())
 
 
@@ -219,7 +220,7 @@ def test_a_type_that_there_is_not_is_a_mistake_of_the_setting(saved):
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_model_stays_as_it_is_when_its_file_is_overwritten_and_cut_short(name, tmp_path):
     torch.manual_seed(3)
-    folder.write(tmp_path / "at", model(MODELS[name]))
+    write_folder.save_model(tmp_path / "at", model(MODELS[name]))
     made, file = regard.load(tmp_path / "at", device="cpu"), tmp_path / "at/model.safetensors"
     before, size = {key: tensor.clone() for key, tensor in made.state_dict().items()}, file.stat().st_size
     with file.open("r+b") as open_file:
@@ -232,11 +233,11 @@ def test_a_model_stays_as_it_is_when_its_file_is_overwritten_and_cut_short(name,
 
 def test_a_file_that_ends_while_it_is_read_is_refused(saved):
     file = saved / "model.safetensors"
-    found = listed(saved)
+    found = folder_headers(saved)
     with pytest.raises(DataError, match=f"{file}: ended at byte [0-9,]+ while it was read"), \
-            reading.Reader([file]) as reader:  # fmt: skip
+            weight_reader.WeightReader([file]) as reader:  # fmt: skip
         os.truncate(file, file.stat().st_size - 9)
-        reader.fill([reading.Wanted(each, names.Row(name, name), torch.empty(each.shape))
+        reader.fill([weight_reader.ReadRequest(each, name_table.NameRow(name, name), torch.empty(each.shape))
                      for name, each in found.items()])  # fmt: skip
 
 
@@ -244,23 +245,23 @@ def test_a_disk_that_fails_is_told_in_a_sentence(saved, monkeypatch):
     def fails(*_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    found = folder.read(saved)
-    monkeypatch.setattr(reading.os, "preadv", fails)
+    found = read_folder.read_model_folder(saved)
+    monkeypatch.setattr("regard.hub.weight_reader.os.preadv", fails)
     with pytest.raises(DataError, match="model.safetensors: input/output error at byte"):
-        folder.fill(hollow(found), found)
+        read_folder.load_weights(model_on_meta(found), found)
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_read_to_its_end(saved, tmp_path, monkeypatch):
-    found, want = folder.read(saved), load_file(saved / "model.safetensors")
-    settle = weights.settle
+    found, want = read_folder.read_model_folder(saved), load_file(saved / "model.safetensors")
+    settle = weights.materialize
 
     def replaced(*given):
         (tmp_path / "other").write_bytes(b"nothing")
         os.replace(tmp_path / "other", saved / "model.safetensors")
         settle(*given)
 
-    monkeypatch.setattr(weights, "settle", replaced)
-    folder.fill(made := hollow(found), found)
+    monkeypatch.setattr(weights, "materialize", replaced)
+    read_folder.load_weights(made := model_on_meta(found), found)
 
     assert torch.equal(made.embed.tokens.weight, want["transformer.wte.weight"])
 
@@ -276,10 +277,10 @@ def test_numbers_are_found_behind_tensors_of_a_type_that_nobody_reads(saved):
 
 
 def test_a_place_that_is_not_in_one_piece_is_filled_too(saved):
-    found = listed(saved)["transformer.wte.weight"]
+    found = folder_headers(saved)["transformer.wte.weight"]
     wide = torch.zeros(found.shape[1], found.shape[0]).mT
-    with reading.Reader([found.path]) as reader:
-        reader.fill([reading.Wanted(found, names.Row("x", "x"), wide)])
+    with weight_reader.WeightReader([found.path]) as reader:
+        reader.fill([weight_reader.ReadRequest(found, name_table.NameRow("x", "x"), wide)])
 
     assert not wide.is_contiguous() and torch.equal(wide, load_file(found.path)[found.name])
 
@@ -287,13 +288,17 @@ def test_a_place_that_is_not_in_one_piece_is_filled_too(saved):
 @pytest.mark.parametrize("how", ["", "flip"])
 def test_a_place_on_another_device_gets_whole_pieces(how, saved, monkeypatch):
     """The meta device stands for one: it takes what is given and forgets it."""
-    monkeypatch.setattr(reading, "PIECE", 400)
-    monkeypatch.setattr(reading, "ALONE", 7)
-    found, came = listed(saved)["transformer.wte.weight"], []
-    shape, put = found.shape[::-1] if how else found.shape, reading.Reader.put
-    monkeypatch.setattr(reading.Reader, "put", lambda self, new, at: came.append(new.clone()) or put(self, new, at))
-    with reading.Reader([found.path]) as reader:
-        reader.fill([reading.Wanted(found, names.Row("x", "x", how), torch.empty(shape, device="meta"))])
+    monkeypatch.setattr(weight_reader, "PIECE", 400)
+    monkeypatch.setattr(weight_reader, "ALONE", 7)
+    found, came = folder_headers(saved)["transformer.wte.weight"], []
+    shape, put = found.shape[::-1] if how else found.shape, weight_reader.WeightReader.put
+    monkeypatch.setattr(
+        weight_reader.WeightReader, "put", lambda self, new, at: came.append(new.clone()) or put(self, new, at)
+    )
+    with weight_reader.WeightReader([found.path]) as reader:
+        reader.fill(
+            [weight_reader.ReadRequest(found, name_table.NameRow("x", "x", how), torch.empty(shape, device="meta"))]
+        )
 
     assert sum(each.numel() for each in came if each.shape[-1] == shape[-1]) == found.shape[0] * found.shape[1]
 
@@ -304,7 +309,7 @@ def test_a_place_on_another_device_gets_whole_pieces(how, saved, monkeypatch):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("name", ["wte.weight", "h.2.ln_1.bias", "h.1.attn.c_attn.weight"])
 def test_weights_that_are_not_finite_are_refused_by_name(name, value, saved, monkeypatch):
-    monkeypatch.setattr(reading, "PIECE", 300)
+    monkeypatch.setattr(weight_reader, "PIECE", 300)
 
     def spoil(tensors):
         tensors[f"transformer.{name}"].view(-1)[-2] = value
@@ -319,7 +324,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(name, value, saved, mon
 
 def test_of_many_that_are_not_finite_the_first_in_the_file_is_named(saved):
     retensor(saved, lambda tensors: [tensor.fill_(torch.nan) for tensor in tensors.values()])
-    first = next(iter(listed(saved)))
+    first = next(iter(folder_headers(saved)))
 
     for _ in range(5):
         with pytest.raises(DataError, match=f"{first} holds numbers"):
@@ -337,8 +342,10 @@ def test_a_number_that_the_asked_type_cannot_hold_is_refused(saved):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_the_largest_numbers_are_numbers(dtype):
     most = torch.finfo(dtype).max
-    assert finite(torch.tensor([most, most, most], dtype=dtype)) and finite(torch.empty(0, dtype=dtype))
-    assert not finite(torch.tensor([0, torch.inf], dtype=dtype)) and not finite(torch.tensor([torch.nan], dtype=dtype))
+    assert all_finite(torch.tensor([most, most, most], dtype=dtype)) and all_finite(torch.empty(0, dtype=dtype))
+    assert not all_finite(torch.tensor([0, torch.inf], dtype=dtype)) and not all_finite(
+        torch.tensor([torch.nan], dtype=dtype)
+    )
 
 
 def test_a_model_may_be_opened_in_inference_mode(tmp_path):

@@ -14,9 +14,8 @@ from tokenizers import models, pre_tokenizers, processors
 
 import regard
 from regard import config as C
-from regard.generate.manner import PLAIN
-from regard.hub.families import FAMILIES, heard
-from regard.hub.families.table import reason
+from regard.generation.params import NO_DEFAULTS
+from regard.hub.families.registry import FAMILIES, explain_mismatch, parse_hf_config
 
 TEXTS = ["c d e f g", "h", "i j k l m n o p", "q r s t"]
 NEW = 15
@@ -112,9 +111,11 @@ def test_bart_classifies_a_source_that_it_reads_once_more_one_place_later():
     randomise(theirs)
     source = torch.tensor([[1, 7, 8, 9, 2], [1, 7, 2, 0, 0]])
     want = theirs.eval()(input_ids=source, attention_mask=(source != 0).long()).logits
-    c = heard(theirs.config.to_dict() | {"architectures": ["BartForSequenceClassification"]}, "").config
+    c = parse_hf_config(theirs.config.to_dict() | {"architectures": ["BartForSequenceClassification"]}, "").config
     ours = regard.build(c).eval()
-    regard.hub.names.load(ours, untied(theirs), regard.hub.names.table("bart", "BartForSequenceClassification"))
+    regard.hub.name_table.load_tensors(
+        ours, untied(theirs), regard.hub.name_table.load_name_table("bart", "BartForSequenceClassification")
+    )
     target = torch.cat([torch.full((2, 1), 2), source[:, :-1]], 1)
 
     assert_near(ours(target, source=source, source_real=source != 0, real=source != 0), want)
@@ -133,7 +134,7 @@ def test_a_raw_sound_is_told_as_generate_tells_its_features(tmp_path):
     of.theirs.generation_config = hf.GenerationConfig(max_new_tokens=30, do_sample=False, decoder_start_token_id=3)
     with quiet():
         want = hf.GenerationMixin.generate(of.theirs, features, decoder_input_ids=begin)[:, 2:]
-    of.ours.manner = PLAIN  # no end, as there
+    of.ours.generation_defaults = NO_DEFAULTS  # no end, as there
 
     assert of.ours.generate(begin, source=sound, new=30, temperature=0).tolist() == want.tolist()
     assert want[0].tolist() != want[1].tolist()
@@ -153,15 +154,18 @@ def test_a_head_of_its_own_in_t5_is_heard_in_old_and_in_new_words():
     old = {key: value for key, value in new.items() if key not in newer} | {"tie_word_embeddings": False}
 
     assert new["tie_word_embeddings"] and not new["scale_decoder_outputs"]
-    assert heard(new, "")[0] == heard(old, "")[0]
-    assert heard(new, "")[0].head == C.Vocabulary(tied=False)
+    assert parse_hf_config(new, "")[0] == parse_hf_config(old, "")[0]
+    assert parse_hf_config(new, "")[0].head == C.LMHead(tied=False)
 
 
 def test_a_published_t5_of_the_first_kind_is_heard_without_newer_words():
     newer = ("scale_decoder_outputs", "dense_act_fn", "is_gated_act", "tie_word_embeddings", "feed_forward_proj")
     whole = said(t5())
 
-    assert heard({key: value for key, value in whole.items() if key not in newer}, "")[0] == heard(whole, "")[0]
+    assert (
+        parse_hf_config({key: value for key, value in whole.items() if key not in newer}, "")[0]
+        == parse_hf_config(whole, "")[0]
+    )
 
 
 REFUSED = [
@@ -184,7 +188,7 @@ REFUSED = [
 @pytest.mark.parametrize("make, wrong, words", REFUSED, ids=lambda one: str(one)[:50] if isinstance(one, dict) else "")
 def test_what_we_cannot_say_is_refused_by_the_name_of_its_key(make, wrong, words):
     with pytest.raises(C.DataError) as error:
-        heard(said(make()) | wrong, "folder/config.json")
+        parse_hf_config(said(make()) | wrong, "folder/config.json")
 
     for word in ("folder/config.json", *words):
         assert word in str(error.value)
@@ -193,14 +197,14 @@ def test_what_we_cannot_say_is_refused_by_the_name_of_its_key(make, wrong, words
 
 @pytest.mark.parametrize("preset, family", [("t5-small", "t5"), ("t5-v1.1-base", "t5"), ("marian", "marian")])
 def test_presets_are_of_their_families(preset, family):
-    assert reason(regard.preset(preset), FAMILIES[family]) == ""
+    assert explain_mismatch(regard.preset(preset), FAMILIES[family]) == ""
 
 
 def test_an_encoder_of_another_kind_is_a_reason_against_all_of_them():
     c = regard.preset("marian")
-    other = C.Transformer(**vars(c) | {"encoder": C.Encoder(trunk=C.Recurrent(dim=c.trunk.dim))})
+    other = C.Transformer(**vars(c) | {"encoder": C.Encoder(trunk=C.RecurrentStack(dim=c.trunk.dim))})
 
-    told = {name: reason(other, FAMILIES[name]) for name in ("t5", "bart", "mbart", "marian", "whisper")}
+    told = {name: explain_mismatch(other, FAMILIES[name]) for name in ("t5", "bart", "mbart", "marian", "whisper")}
 
     assert all("encoder.trunk.kind is 'recurrent'" in why for why in told.values()), told
 

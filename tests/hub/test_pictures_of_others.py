@@ -18,13 +18,14 @@ from safetensors.torch import save_file
 
 import regard
 from regard import config as C
-from regard.cli.app import run
-from regard.data import Record
-from regard.hub.families import FAMILIES, heard, kin, settled
-from regard.hub.pictures import NAME
-from regard.inputs.image import seen
-from regard.inputs.senses import sense
-from regard.text.spelling import letters
+from regard.cli.app import run_command
+from regard.data.records import Record
+from regard.hub.families.canonical import canonicalize
+from regard.hub.families.registry import FAMILIES, match_family, parse_hf_config
+from regard.hub.image_preprocessor import PREPROCESSOR_FILE
+from regard.inputs.image import normalize_image
+from regard.inputs.processors import build_processor
+from regard.text.token_bytes import byte_to_letter
 
 OPEN_CLIP = "c549ad5ed6bfc119cc11105033c0a2b9d7a2a4afeb40a58a09aab3da1a0043ce"
 IMAGENET = dict(image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225])
@@ -44,10 +45,10 @@ def photo(rows, columns):
 
 def shown(model, image):
     """The numbers that a model of ours sees in an image."""
-    front = (model.c.towers[0] if isinstance(model.c, C.Towers) else model.c).embed
-    reader = sense(front)
-    ids = reader.batch([reader.example(Record({"image": image}, "photo"), "image")], None)["ids"]
-    return ids.flatten(1) if isinstance(front, C.Pixels) else seen(reader.look, ids)
+    front = (model.c.towers[0] if isinstance(model.c, C.DualEncoder) else model.c).embed
+    reader = build_processor(front)
+    ids = reader.collate([reader.example(Record({"image": image}, "photo"), "image")], None)["ids"]
+    return ids.flatten(1) if isinstance(front, C.PixelEmbedding) else normalize_image(reader.look, ids)
 
 
 PROCESSORS = {
@@ -98,14 +99,14 @@ def test_other_pictures_are_made_as_large_to_one_byte(name, rows, columns, publi
 
 def within(model, count):
     """So many bytes in the numbers that a model sees."""
-    front = (model.c.towers[0] if isinstance(model.c, C.Towers) else model.c).embed
+    front = (model.c.towers[0] if isinstance(model.c, C.DualEncoder) else model.c).embed
     return count / 255 / min(getattr(front, "patches", front).std) + 1e-6
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_saved_from_our_own_words_transformers_sees_the_same(name, published, tmp_path):
     ours, processor = published(name)
-    ours.origin = None
+    ours.source_folder = None
     ours.save(tmp_path / "ours")
     again, image = hf.AutoImageProcessor.from_pretrained(tmp_path / "ours", backend="pil"), photo(50, 70)
 
@@ -116,9 +117,11 @@ def test_saved_from_our_own_words_transformers_sees_the_same(name, published, tm
 
 def test_our_own_way_to_cut_comes_back_though_theirs_have_no_word_for_it(tmp_path):
     c = regard.preset("vit-b16", trunk=dict(depth=1, dim=24, attention=dict(heads=3)))
-    c = replace(c, embed=replace(c.embed, frame=C.Frame()), trunk=replace(c.trunk, mlp=replace(c.trunk.mlp, hidden=9)))
+    c = replace(
+        c, embed=replace(c.embed, frame=C.ImageResize()), trunk=replace(c.trunk, mlp=replace(c.trunk.mlp, hidden=9))
+    )
     regard.build(c).save(tmp_path / "ours")
-    said = json.loads((tmp_path / "ours" / NAME).read_text())
+    said = json.loads((tmp_path / "ours" / PREPROCESSOR_FILE).read_text())
 
     assert said["size"] == {"shortest_edge": 224} and said["crop_size"] == square(224)
     assert regard.load(tmp_path / "ours", device="cpu").c == c
@@ -126,13 +129,13 @@ def test_our_own_way_to_cut_comes_back_though_theirs_have_no_word_for_it(tmp_pat
 
 OLD = {
     "vit": (odd_images.vit, {"feature_extractor_type": "ViTFeatureExtractor", "size": 24, "resample": 2,
-                             "image_mean": [0.5, 0.5, 0.5], "image_std": 0.25}, C.Frame(fit="squeeze")),
+                             "image_mean": [0.5, 0.5, 0.5], "image_std": 0.25}, C.ImageResize(fit="squeeze")),
     "deit": (odd_images.deit, {"feature_extractor_type": "DeiTFeatureExtractor", "size": 27, "crop_size": 24,
                                "do_center_crop": True, "resample": 3, "image_std": [0.25]},
-             C.Frame(fit="squeeze", whole=27, resample="bicubic")),
+             C.ImageResize(fit="squeeze", whole=27, resample="bicubic")),
     "clip": (odd_images.seer, {"feature_extractor_type": "CLIPFeatureExtractor", "size": 24, "crop_size": 24,
                                "do_center_crop": True, "resample": 3, "image_std": [0.25] * 3},
-             C.Frame(fit="shorter", resample="bicubic")),
+             C.ImageResize(fit="shorter", resample="bicubic")),
 }  # fmt: skip
 
 
@@ -140,7 +143,7 @@ OLD = {
 def test_files_of_early_versions_are_understood(name, tmp_path):
     make, said, frame = OLD[name]
     make().save_pretrained(tmp_path)
-    (tmp_path / NAME).write_text(json.dumps(said))
+    (tmp_path / PREPROCESSOR_FILE).write_text(json.dumps(said))
     front = regard.load(tmp_path, device="cpu").c.embed
 
     assert front.frame == frame and set(front.std) == {0.25}
@@ -161,16 +164,16 @@ WRONG = [
 @pytest.mark.parametrize("said, words", WRONG)
 def test_a_way_of_seeing_that_is_none_is_one_sentence(said, words, tmp_path):
     odd_images.vit().save_pretrained(tmp_path)
-    (tmp_path / NAME).write_text(json.dumps(said))
+    (tmp_path / PREPROCESSOR_FILE).write_text(json.dumps(said))
     with pytest.raises(C.DataError) as error:
         regard.load(tmp_path, device="cpu")
 
-    assert "\n" not in str(error.value) and all(word in str(error.value) for word in (NAME, *words))
+    assert "\n" not in str(error.value) and all(word in str(error.value) for word in (PREPROCESSOR_FILE, *words))
 
 
 def test_a_way_to_resize_that_is_not_known_is_told_of(tmp_path):
     odd_images.vit().save_pretrained(tmp_path)
-    (tmp_path / NAME).write_text(json.dumps({"resample": 1}))
+    (tmp_path / PREPROCESSOR_FILE).write_text(json.dumps({"resample": 1}))
     with pytest.warns(UserWarning, match="resample is 1"):
         regard.load(tmp_path, device="cpu")
 
@@ -189,7 +192,7 @@ def test_classify_tells_the_names_of_a_published_folder(case, tmp_path, capsys):
     image.save(tmp_path / "a.png")
     capsys.readouterr()
 
-    assert run(["classify", str(tmp_path / "theirs"), str(tmp_path / "a.png"), "--top", "7", "--json"]) == 0
+    assert run_command(["classify", str(tmp_path / "theirs"), str(tmp_path / "a.png"), "--top", "7", "--json"]) == 0
     [told] = json.loads(capsys.readouterr().out)["answers"]
     want = theirs(**processor(image, return_tensors="pt")).logits.softmax(-1)[0].tolist()
     assert told["classes"].keys() == {"crane (0)", "dog", "crane (2)", "cat", "bus", "owl", "a, b"}
@@ -210,7 +213,7 @@ def test_a_palette_is_read_from_the_clusters_and_pixels_are_told_in_it(tmp_path)
     want = torch.as_tensor(processor(image, return_tensors="pt")["input_ids"])
 
     assert ours.c.embed.grid == (17, 4) and torch.equal(shown(ours, image), want)
-    ours.origin = None
+    ours.source_folder = None
     ours.save(tmp_path / "ours")
     assert regard.load(tmp_path / "ours", device="cpu").c == ours.c
     again = hf.AutoImageProcessor.from_pretrained(tmp_path / "ours", backend="pil")
@@ -218,19 +221,19 @@ def test_a_palette_is_read_from_the_clusters_and_pixels_are_told_in_it(tmp_path)
 
 
 def test_a_published_model_of_pixels_draws(tmp_path):
-    from regard.generate.pictures import draw
+    from regard.inference.images import sample_images
 
     odd_images.imagegpt(n_positions=20).save_pretrained(tmp_path)
     clusters = torch.rand(odd_images.V - 1, 3).numpy()
     hf.ImageGPTImageProcessorPil(clusters=clusters, size=dict(height=4, width=5)).save_pretrained(tmp_path)
 
-    assert draw(regard.load(tmp_path, device="cpu"), 2, seed=0).shape == (2, 3, 4, 5)
+    assert sample_images(regard.load(tmp_path, device="cpu"), 2, seed=0).shape == (2, 3, 4, 5)
 
 
 def test_clusters_that_are_no_palette_are_refused(tmp_path):
     odd_images.imagegpt().save_pretrained(tmp_path)
     for clusters, word in ([[0.0, 1.0]], "3 numbers"), ([[0.0, 1.0, 0.5]], "palette has 52"):
-        (tmp_path / NAME).write_text(json.dumps({"clusters": clusters}))
+        (tmp_path / PREPROCESSOR_FILE).write_text(json.dumps({"clusters": clusters}))
         with pytest.raises(C.DataError, match=word):
             regard.load(tmp_path, device="cpu")
 
@@ -243,7 +246,7 @@ def tokenizer():
     with wheel("open_clip_torch", "3.3.0", OPEN_CLIP) as inside:
         told = gzip.decompress(inside.read("open_clip/bpe_simple_vocab_16e6.txt.gz")).decode().split("\n")
     merges = [tuple(line.split()) for line in told[1 : 49_152 - 256 - 2 + 1]]
-    alphabet = list(letters())
+    alphabet = list(byte_to_letter())
     words = [*alphabet, *(f"{letter}</w>" for letter in alphabet), *map("".join, merges)]
     vocabulary = [*words, "<|startoftext|>", "<|endoftext|>"]
     return hf.CLIPTokenizer(vocab={word: place for place, word in enumerate(vocabulary)}, merges=merges)
@@ -268,15 +271,15 @@ def test_pictures_match_texts_as_they_do_there(end, tmp_path):
     assert asked["input_ids"][0, :7].tolist() == [49406, 320, 1125, 539, 320, 2368, 49407]
     assert_near(ours.match(files, texts), want)
     with pytest.raises(C.DataError, match="100 tokens; expected 1 to 75"):
-        ours.read(["cat " * 100])
+        ours.embed_texts(["cat " * 100])
 
 
 @pytest.mark.parametrize("case", ["clip that ends with the highest id", "clip text body, highest id"])
 def test_early_texts_end_where_their_highest_id_stands_whichever_that_is(case, tmp_path):
     of, ids = pair(odd_images.CASES[case], tmp_path), torch.randint(3, 40, (5, 9))
-    reads = of.ours.towers[1] if isinstance(of.ours.c, C.Towers) else of.ours
+    reads = of.ours.towers[1] if isinstance(of.ours.c, C.DualEncoder) else of.ours
     theirs = getattr(of.theirs, "text_model", of.theirs)(input_ids=ids).pooler_output
-    theirs = of.theirs.text_projection(theirs) if isinstance(of.ours.c, C.Towers) else theirs
+    theirs = of.theirs.text_projection(theirs) if isinstance(of.ours.c, C.DualEncoder) else theirs
     told = reads(ids)
 
     assert_near(told[1] if isinstance(told, tuple) else told, theirs)
@@ -287,17 +290,19 @@ def test_towers_of_an_early_config_are_those_under_dict():
     early = said | {"text_config_dict": said["text_config"], "vision_config_dict": said["vision_config"],
                     "text_config": {}, "vision_config": {"hidden_size": 7}}  # fmt: skip
 
-    assert settled(heard(early, "config.json").config) == settled(heard(said, "config.json").config)
+    assert canonicalize(parse_hf_config(early, "config.json").config) == canonicalize(
+        parse_hf_config(said, "config.json").config
+    )
 
 
 def test_two_towers_that_are_no_clip_are_nobodys():
-    c = heard(odd_images.clip().config.to_dict(), "config.json").config
+    c = parse_hf_config(odd_images.clip().config.to_dict(), "config.json").config
     sees, reads = c.towers
     backwards = replace(c, towers=(reads, sees))
     three = replace(c, towers=(sees, reads, reads))
     ends = replace(c, towers=(sees, replace(reads, embed=replace(reads.embed, end=2))))  # which means something else
 
-    assert kin(c) and not any(map(kin, (backwards, three, ends)))
+    assert match_family(c) and not any(map(match_family, (backwards, three, ends)))
 
 
 # ---------------------------------------------------------------- what is heard
@@ -312,20 +317,20 @@ ASIDE = {"drop_path_rate", "n_inner", "id2label", "label2id"}  # no setting; sai
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_transformers_takes_for_granted_is_heard_and_said_again(name):
     usual = json.loads(CONFIGS[name]().to_json_string(use_diff=False))
-    c, family, _, longest = heard(usual, "config.json")
-    said = {key: value for key, value in family.say(c, longest).items() if key not in ASIDE}
+    c, family, _, longest = parse_hf_config(usual, "config.json")
+    said = {key: value for key, value in family.to_hf(c, longest).items() if key not in ASIDE}
 
     assert said.keys() <= usual.keys()
     assert all(value.items() <= usual[key].items() if isinstance(value, dict) else value == usual[key]
                for key, value in said.items())  # fmt: skip
-    assert heard({"model_type": name}, "config.json").config == c
+    assert parse_hf_config({"model_type": name}, "config.json").config == c
 
 
 @pytest.mark.parametrize("name", ["vit", "imagegpt", "clip", "swin"])
 def test_a_config_of_transformers_is_heard_as_the_sentence_that_equals_it(name):
     theirs, ours, _ = images.MODELS[name]()
 
-    assert settled(heard(theirs.config.to_dict(), "config.json").config) == settled(ours)
+    assert canonicalize(parse_hf_config(theirs.config.to_dict(), "config.json").config) == canonicalize(ours)
 
 
 PRESETS = {"vit-b16": "ViTForImageClassification", "vit-l16": "ViTForImageClassification", "swin-tiny":
@@ -335,7 +340,7 @@ PRESETS = {"vit-b16": "ViTForImageClassification", "vit-l16": "ViTForImageClassi
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_are_of_their_families(preset):
-    assert kin(regard.preset(preset)).architecture == PRESETS[preset]
+    assert match_family(regard.preset(preset)).architecture == PRESETS[preset]
 
 
 REFUSED = [
@@ -365,7 +370,7 @@ SAID = {
 @pytest.mark.parametrize("name, said, words", REFUSED, ids=lambda one: str(one)[:60] if isinstance(one, dict) else "")
 def test_what_we_cannot_say_is_refused_by_the_name_of_its_key(name, said, words):
     with pytest.raises(C.DataError) as error:
-        heard(SAID[name]().config.to_dict() | said, "folder/config.json")
+        parse_hf_config(SAID[name]().config.to_dict() | said, "folder/config.json")
 
     assert "\n" not in str(error.value)
     assert all(word in str(error.value) for word in ("folder/config.json", *words)), str(error.value)
@@ -375,7 +380,10 @@ def test_what_we_cannot_say_is_refused_by_the_name_of_its_key(name, said, words)
 def test_square_images_may_be_said_as_rows_and_columns(name):
     said = getattr(odd_images, name)().config.to_dict()
 
-    assert heard(said | {"image_size": [24, 24], "patch_size": [6, 6]}, "").config == heard(said, "").config
+    assert (
+        parse_hf_config(said | {"image_size": [24, 24], "patch_size": [6, 6]}, "").config
+        == parse_hf_config(said, "").config
+    )
 
 
 # ---------------------------------------------------------------- names
@@ -416,7 +424,7 @@ def test_a_body_without_a_pooler_is_known_by_its_weights_in_shards_too(tmp_path)
     theirs.save_pretrained(tmp_path, max_shard_size="20KB")
     ours, image = regard.load(tmp_path, device="cpu"), torch.randn(2, 3, 24, 24)
 
-    assert (tmp_path / "model.safetensors.index.json").is_file() and ours.c.head == C.Bare()
+    assert (tmp_path / "model.safetensors.index.json").is_file() and ours.c.head == C.NoHead()
     assert_near(ours(image), theirs(image).last_hidden_state, OUTPUT)
 
 
@@ -444,4 +452,7 @@ def test_larger_images_are_seen_as_transformers_sees_them(tmp_path):
 
 def test_a_family_says_nothing_of_how_images_are_seen():
     for name in ("vit", "swin", "clip"):
-        assert not {"image_mean", "size"} & FAMILIES[name].say(heard({"model_type": name}, "").config, None).keys()
+        assert (
+            not {"image_mean", "size"}
+            & FAMILIES[name].to_hf(parse_hf_config({"model_type": name}, "").config, None).keys()
+        )

@@ -17,9 +17,9 @@ from tokenizers import processors
 
 import regard
 from regard import config, text
-from regard.tasks.task import equip
-from regard.text.post_processor import text_without_template
-from regard.train.judging import Judge
+from regard.inference.classification import Classifier
+from regard.tasks.task import add_task_tokens
+from regard.text.post_processor import without_post_processor
 
 NEAR = dict(abs=1e-5, rel=1e-4)
 LABELS = {"id2label": {0: "bad", 1: "so-so", 2: "good"}, "label2id": {"bad": 0, "so-so": 1, "good": 2}}
@@ -37,7 +37,7 @@ def again(folder, ours, task=None):
     """The model of a folder, written by us and opened again, and where; in `ours` no word of the old folder is left."""
     model = regard.load(folder, device="cpu")
     if ours:
-        model.origin, model.task = None, task
+        model.source_folder, model.task = None, task
     model.save(folder.with_name("again"))
     return regard.load(folder.with_name("again"), device="cpu"), str(folder.with_name("again"))
 
@@ -59,7 +59,10 @@ def assert_same_classes(model, place):
 @BOTH
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "bart"])
 def test_one_of_several_classes(kind, ours, tmp_path):
-    words, task = bytelevel("" if kind == "gpt2" else "<s> $A </s>"), config.Classify(classes=("bad", "so-so", "good"))
+    words, task = (
+        bytelevel("" if kind == "gpt2" else "<s> $A </s>"),
+        config.Classification(classes=("bad", "so-so", "good")),
+    )
     if kind == "bert":
         bert("ForSequenceClassification", tmp_path / "m", **LABELS)
     elif kind == "gpt2":
@@ -83,7 +86,7 @@ def test_several_classes_at_a_time(tmp_path):
 
 
 @BOTH
-@pytest.mark.parametrize("task", [config.Regress(), None], ids=["trained here", "untold"])
+@pytest.mark.parametrize("task", [config.Regression(), None], ids=["trained here", "untold"])
 def test_a_number_is_told_as_it_is_and_not_squeezed_into_a_share(task, ours, tmp_path):
     bert("ForSequenceClassification", tmp_path / "m", problem_type="regression", num_labels=1)
     model, place = again(tmp_path / "m", ours, task)
@@ -93,13 +96,17 @@ def test_a_number_is_told_as_it_is_and_not_squeezed_into_a_share(task, ours, tmp
     assert json.loads((tmp_path / "again/config.json").read_text())["problem_type"] == "regression"
 
 
-@pytest.mark.parametrize("task", [config.Regress(), config.Classify(classes=("no", "yes"))], ids=lambda c: c.kind)
-@pytest.mark.parametrize("words", [config.Pieces(vocab=300), config.Characters(fallback=False)], ids=lambda c: c.kind)
+@pytest.mark.parametrize(
+    "task", [config.Regression(), config.Classification(classes=("no", "yes"))], ids=lambda c: c.kind
+)
+@pytest.mark.parametrize(
+    "words", [config.SubwordTokenizer(vocab=300), config.CharTokenizer(fallback=False)], ids=lambda c: c.kind
+)
 @pytest.mark.parametrize("base", ["bert-base", "gpt2"])
 def test_what_training_puts_around_a_text_the_pipeline_puts_there_too(base, words, task, tmp_path):
-    plain = text.train(words, TEXTS * 9)
-    tokenizer = equip(task, plain)
-    head = config.Pooled(dense=base != "gpt2", place="cls" if base != "gpt2" else "last",
+    plain = text.train_tokenizer(words, TEXTS * 9)
+    tokenizer = add_task_tokens(task, plain)
+    head = config.PoolingHead(dense=base != "gpt2", place="cls" if base != "gpt2" else "last",
                          out=1 if task.kind == "regress" else 2, bias=base != "gpt2")  # fmt: skip
     model = regard.build(regard.preset(base, dim=12, depth=1, heads=3, vocab=len(tokenizer), head=head)).eval()
     for weight in model.parameters():
@@ -112,13 +119,15 @@ def test_what_training_puts_around_a_text_the_pipeline_puts_there_too(base, word
         for one, ours in zip(asked, said, strict=True):
             theirs = {each["label"]: each["score"] for each in found(one, top_k=None)}
             assert theirs == pytest.approx(ours if task.kind == "classify" else {"LABEL_0": ours}, **NEAR)
-    assert text_without_template(tokenizer) == equip(config.NextToken(), plain).text()  # and data is kept by that name
+    assert (
+        without_post_processor(tokenizer) == add_task_tokens(config.NextToken(), plain).text()
+    )  # and data is kept by that name
 
 
 @BOTH
 def test_classes_that_are_only_named_when_asked(ours, tmp_path):
     bert("ForSequenceClassification", tmp_path / "m", **NLI)
-    model, place = again(tmp_path / "m", ours, config.Classify(pair="pair", classes=tuple(NLI["label2id"])))
+    model, place = again(tmp_path / "m", ours, config.Classification(pair="pair", classes=tuple(NLI["label2id"])))
     said = pipeline("zero-shot-classification", place)(TEXTS[0], ["big", "old"], multi_label=True)
     found = model.classify([TEXTS[0]] * 2, [f"This example is {name}." for name in said["labels"]])
 
@@ -132,7 +141,7 @@ def test_classes_that_are_only_named_when_asked(ours, tmp_path):
 @BOTH
 def test_a_label_for_every_word(ours, tmp_path):
     bert("ForTokenClassification", tmp_path / "m", **TAGS)
-    model, place = again(tmp_path / "m", ours, config.Tag(classes=("O", "B-PER", "I-PER")))
+    model, place = again(tmp_path / "m", ours, config.TokenClassification(classes=("O", "B-PER", "I-PER")))
     found = pipeline("token-classification", place)
     for one in TEXTS:
         said = {each["start"]: each for each in found(one, ignore_labels=[])}
@@ -144,9 +153,9 @@ def test_a_label_for_every_word(ours, tmp_path):
 @BOTH
 def test_missing_words(ours, tmp_path):
     bert("ForMaskedLM", tmp_path / "m")
-    model, place = again(tmp_path / "m", ours, config.Masked())
+    model, place = again(tmp_path / "m", ours, config.MaskedLM())
     said = pipeline("fill-mask", place)("The [MASK] sat.", top_k=5)
-    [found] = model.fill("The [MASK] sat.", best=5)
+    [found] = model.fill_mask("The [MASK] sat.", best=5)
 
     assert [guess.id for guess in found] == [each["token"] for each in said]
     assert [guess.probability for guess in found] == pytest.approx([each["score"] for each in said], **NEAR)
@@ -156,14 +165,14 @@ def test_missing_words(ours, tmp_path):
 def test_where_an_answer_stands(ours, tmp_path):
     """Its first and its last token, by the class itself: there is no pipeline for it any more."""
     bert("ForQuestionAnswering", tmp_path / "m")
-    model, place = again(tmp_path / "m", ours, config.Answer())
+    model, place = again(tmp_path / "m", ours, config.QuestionAnswering())
     words, theirs = hf.AutoTokenizer.from_pretrained(place), hf.AutoModelForQuestionAnswering.from_pretrained(place)
     asked = words("who is it?", "Ada Lovelace wrote to a man.", return_tensors="pt")
     with torch.no_grad():
         said, ours = theirs.eval()(**asked), model(asked["input_ids"], segment=asked["token_type_ids"])
 
     assert torch.allclose(ours, torch.stack([said.start_logits, said.end_logits], -1), atol=1e-4)
-    assert model.answer("who is it?", "Ada Lovelace wrote to a man.").text in "Ada Lovelace wrote to a man."
+    assert model.answer_question("who is it?", "Ada Lovelace wrote to a man.").text in "Ada Lovelace wrote to a man."
 
 
 @BOTH
@@ -222,12 +231,12 @@ def test_which_class_an_image_is(case, ours, tmp_path):
     theirs = make(id2label=dict(enumerate(names)), label2id={name: place for place, name in enumerate(names)})
     saved(theirs, None, tmp_path / "m")
     processor.save_pretrained(tmp_path / "m")
-    model, place = again(tmp_path / "m", ours, config.Classify(text="image", classes=tuple(names)))
+    model, place = again(tmp_path / "m", ours, config.Classification(text="image", classes=tuple(names)))
     size = json.loads((tmp_path / "again/preprocessor_config.json").read_text())["size"]
     edge = size.get("height") or size["shortest_edge"]
     photo(edge, edge).save(tmp_path / "a.png")  # of the right size: theirs and ours round otherwise when they resize
     said = pipeline("image-classification", place)(str(tmp_path / "a.png"), top_k=7)
-    [found] = Judge(model)([str(tmp_path / "a.png")], top=7)
+    [found] = Classifier(model)([str(tmp_path / "a.png")], top=7)
 
     assert found["classes"] == pytest.approx({each["label"]: each["score"] for each in said}, abs=2e-3)
 
@@ -256,7 +265,8 @@ def test_which_text_an_image_is(ours, tmp_path):
     edge = model.c.towers[0].embed.image
     photo(edge, edge).save(tmp_path / "a.png")
     said = pipeline("zero-shot-image-classification", place)(
-        str(tmp_path / "a.png"), candidate_labels=["a cat", "the old man", "who"], hypothesis_template="{}")
+        str(tmp_path / "a.png"), candidate_labels=["a cat", "the old man", "who"], hypothesis_template="{}"
+    )
     mine = model.match([tmp_path / "a.png"], [each["label"] for each in said])[0]
 
     assert mine.tolist() == pytest.approx([each["score"] for each in said], abs=2e-3)
@@ -267,11 +277,15 @@ def test_a_template_is_added_to_what_a_tokenizer_does_already_and_can_be_taken_o
     published.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
     published.save_pretrained(tmp_path)
     plain = text.Tokenizer.load(tmp_path)
-    made = equip(config.Classify(), plain)
+    made = add_task_tokens(config.Classification(), plain)
     made.save(tmp_path / "made")
     theirs = hf.AutoTokenizer.from_pretrained(tmp_path / "made")
 
     for one in TEXTS:
         ids = plain.encode(one)
-        assert made.encode(one) == ids and theirs(one)["input_ids"] == [plain.roles["cls"], *ids, plain.roles["sep"]]
-    assert text_without_template(made) == plain.text() and equip(config.Classify(), made) is made
+        assert made.encode(one) == ids and theirs(one)["input_ids"] == [
+            plain.special_ids["cls"],
+            *ids,
+            plain.special_ids["sep"],
+        ]
+    assert without_post_processor(made) == plain.text() and add_task_tokens(config.Classification(), made) is made

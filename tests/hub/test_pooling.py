@@ -8,9 +8,9 @@ import torch
 from hub.made import gpt2, model, words
 
 import regard
-from regard.config import DataError
-from regard.hub import folder
-from regard.hub.pooling import Pooling, pooling
+from regard.config.errors import DataError
+from regard.hub import read_folder, write_folder
+from regard.hub.sentence_pooling import SentencePooling, read_pooling
 
 STEPS = ["Transformer", "Pooling", "Normalize"]
 MODES = {
@@ -42,22 +42,24 @@ def test_the_place_and_the_length_of_the_vector_are_heard(place, normal, tmp_pat
     lengths = {"sentence_bert_config.json": {"max_seq_length": 257, "do_lower_case": False}}
     at = laid_out(tmp_path, STEPS[: 2 + normal], mode(place), lengths)
 
-    assert pooling(at) == Pooling(place, normal, 257)
+    assert read_pooling(at) == SentencePooling(place, normal, 257)
 
 
 def test_a_later_spelling_means_the_same(tmp_path):
-    assert pooling(laid_out(tmp_path / "a", said={"pooling_mode": "lasttoken"})).place == "last"
-    assert pooling(laid_out(tmp_path / "b", said={"pooling_mode": ["mean"], "include_prompt": True})).place == "mean"
+    assert read_pooling(laid_out(tmp_path / "a", said={"pooling_mode": "lasttoken"})).place == "last"
+    assert (
+        read_pooling(laid_out(tmp_path / "b", said={"pooling_mode": ["mean"], "include_prompt": True})).place == "mean"
+    )
 
 
 def test_a_prompt_that_every_text_is_given_is_told(tmp_path):
     said = {"prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt_name": "query"}
 
-    assert pooling(laid_out(tmp_path, prompts=said)).prompt == "query: "
+    assert read_pooling(laid_out(tmp_path, prompts=said)).prompt == "query: "
 
 
 def test_a_folder_that_says_nothing_of_it_has_none(tmp_path):
-    assert pooling(tmp_path) is None
+    assert read_pooling(tmp_path) is None
 
 
 MISTAKES = {
@@ -85,7 +87,7 @@ MISTAKES = {
 def test_what_is_not_understood_is_one_sentence(name, tmp_path):
     said, words = MISTAKES[name]
     with pytest.raises(DataError) as error:
-        pooling(laid_out(tmp_path, **said))
+        read_pooling(laid_out(tmp_path, **said))
     message = str(error.value)
 
     assert message.startswith(str(tmp_path)) and "\n" not in message
@@ -101,7 +103,7 @@ def test_a_step_outside_the_folder_is_not_looked_for(path, tmp_path):
     (at / "modules.json").write_text(json.dumps(steps))
 
     with pytest.raises(DataError, match="not inside this folder"):
-        pooling(at)
+        read_pooling(at)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"type": 1}]', "[" * 100_000, '[{"path": "x"}]'])
@@ -109,12 +111,12 @@ def test_a_broken_list_of_steps_is_one_sentence(text, tmp_path):
     (tmp_path / "modules.json").write_text(text)
 
     with pytest.raises(DataError, match="modules.json"):
-        pooling(tmp_path)
+        read_pooling(tmp_path)
 
 
 def test_a_model_that_is_saved_again_takes_its_pooling_along(tmp_path):
     torch.manual_seed(3)
-    folder.write(tmp_path / "at", model(gpt2()), words())
+    write_folder.save_model(tmp_path / "at", model(gpt2()), words())
     laid_out(tmp_path / "at", [*STEPS[:2], "Dense"])
     (tmp_path / "at/2_Dense").mkdir()
     shutil.copy(tmp_path / "at/model.safetensors", tmp_path / "at/2_Dense/model.safetensors")
@@ -125,4 +127,4 @@ def test_a_model_that_is_saved_again_takes_its_pooling_along(tmp_path):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "at" / name).read_bytes()
     assert not (tmp_path / "again/2_Dense/evil.py").exists()
     with pytest.raises(DataError, match="Dense"):
-        _ = folder.read(tmp_path / "again").pooling
+        _ = read_folder.read_model_folder(tmp_path / "again").pooling

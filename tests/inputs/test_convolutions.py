@@ -7,14 +7,14 @@ from torch.testing import assert_close
 
 from regard import config as C
 from regard.core.model import Transformer
-from regard.inputs.convolutions import Before
+from regard.inputs.cnn import MaskedConv
 
-ALONE = dict(mixer=C.Nothing(), position=C.Nowhere(), attention=C.Attention(heads=1), dropout=C.NO_DROPOUT)
+ALONE = dict(mixer=C.NoMixer(), position=C.NoPosition(), attention=C.Attention(heads=1), dropout=C.NO_DROPOUT)
 
 
 def masked(reach, own):
     """The same as nn.Conv2d with a mask over its weights, as PixelCNN has it."""
-    ours = Before(3, 5, reach, own)
+    ours = MaskedConv(3, 5, reach, own)
     weight = torch.zeros(5, 3, 2 * reach + 1, 2 * reach + 1)
     weight[:, :, :reach] = ours.above.weight.detach()
     weight[:, :, reach, : reach + own] = ours.left.weight.detach()[:, :, 0]
@@ -32,9 +32,9 @@ def test_two_plain_convolutions_are_a_masked_one(reach, own):
 @pytest.mark.spec("S061")
 @pytest.mark.parametrize("place", [0, 1, 8, 17, 34])
 def test_no_pixel_is_said_with_knowledge_of_itself_or_of_later_ones(place):
-    embed = C.MaskedPixels(palette=11, grid=(5, 7), channels=1, values="levels", width=8, blocks=2)
+    embed = C.MaskedConvEmbedding(palette=11, grid=(5, 7), channels=1, values="levels", width=8, blocks=2)
     trunk = C.Trunk(dim=12, depth=1, mask="causal", **ALONE)
-    c = C.Transformer(embed=embed, trunk=trunk, head=C.Vocabulary(tied=False, size=11))
+    c = C.Transformer(embed=embed, trunk=trunk, head=C.LMHead(tied=False, size=11))
     model, ids = Transformer(c).eval(), torch.randint(11, (1, 5, 7))
     before = model(ids)
     ids.view(-1)[place] = (ids.view(-1)[place] + 1) % 11
@@ -45,7 +45,7 @@ def test_no_pixel_is_said_with_knowledge_of_itself_or_of_later_ones(place):
 
 
 def test_a_residual_network_is_a_front_end_with_nothing_to_mix_behind_it():
-    c = C.Transformer(embed=C.Convolutions(image=12, widths=(4, 8), blocks=2), head=C.Pooled(place="mean", out=5),
+    c = C.Transformer(embed=C.ConvEmbedding(image=12, widths=(4, 8), blocks=2), head=C.PoolingHead(place="mean", out=5),
                       trunk=C.Trunk(dim=10, depth=1, **ALONE))  # fmt: skip
     model, images = Transformer(c).eval(), torch.randint(256, (3, 3, 12, 12), dtype=torch.uint8)
 
@@ -56,8 +56,8 @@ def test_a_residual_network_is_a_front_end_with_nothing_to_mix_behind_it():
 
 
 def test_convolutions_move_with_the_image():
-    c = C.Convolutions(image=16, channels=1, widths=(4,), blocks=1)
-    front = Transformer(C.Transformer(embed=c, trunk=C.Trunk(dim=8, depth=1, **ALONE), head=C.Bare())).embed
+    c = C.ConvEmbedding(image=16, channels=1, widths=(4,), blocks=1)
+    front = Transformer(C.Transformer(embed=c, trunk=C.Trunk(dim=8, depth=1, **ALONE), head=C.NoHead())).embed
     image = torch.zeros(1, 1, 16, 16)
     image[..., 5:7, 6:8] = 3.0
     here, there = (front(x).x.unflatten(1, (16, 16)) for x in (image, image.roll(2, -1)))
@@ -67,22 +67,22 @@ def test_convolutions_move_with_the_image():
 
 def test_what_convolutions_cannot_do_is_one_sentence():
     with pytest.raises(ValueError, match="widths: 4 stages halve an image of 12 pixels 3 times"):
-        C.Convolutions(image=12, widths=(4, 8, 16, 32))
+        C.ConvEmbedding(image=12, widths=(4, 8, 16, 32))
     with pytest.raises(ValueError, match="values: a masked convolution has one token a pixel"):
-        C.MaskedPixels(palette=8, values="levels", channels=3)
-    c = C.Transformer(embed=C.MaskedPixels(palette=4, grid=(2, 3), channels=1, values="levels"), head=C.Bare(),
+        C.MaskedConvEmbedding(palette=8, values="levels", channels=3)
+    c = C.Transformer(embed=C.MaskedConvEmbedding(palette=4, grid=(2, 3), channels=1, values="levels"), head=C.NoHead(),
                       trunk=C.Trunk(dim=4, depth=1, mask="causal", **ALONE))  # fmt: skip
     with pytest.raises(ValueError, match="whole images"):
         Transformer(c)(torch.zeros(1, 6, dtype=torch.long))
 
 
 def test_masked_convolutions_drop_in_training_alone():
-    embed = C.MaskedPixels(palette=11, grid=(5, 7), channels=1, values="levels", width=8, blocks=2, dropout=0.5)
+    embed = C.MaskedConvEmbedding(palette=11, grid=(5, 7), channels=1, values="levels", width=8, blocks=2, dropout=0.5)
     trunk = C.Trunk(dim=12, depth=1, mask="causal", **ALONE)
-    model = Transformer(C.Transformer(embed=embed, trunk=trunk, head=C.Vocabulary(tied=False, size=11)))
+    model = Transformer(C.Transformer(embed=embed, trunk=trunk, head=C.LMHead(tied=False, size=11)))
     ids = torch.randint(11, (3, 5, 7))
 
     assert not torch.equal(model(ids), model(ids))
     assert torch.equal(model.eval()(ids), model(ids))
     with pytest.raises(ValueError, match="dropout: 1.5 is not between 0 and 1"):
-        C.MaskedPixels(palette=11, grid=(5, 7), channels=1, values="levels", dropout=1.5)
+        C.MaskedConvEmbedding(palette=11, grid=(5, 7), channels=1, values="levels", dropout=1.5)

@@ -8,17 +8,17 @@ from torch.testing import assert_close
 
 import regard
 from regard import config as C
-from regard.data import Record
-from regard.inputs.film import Films, blocks
+from regard.data.records import Record
+from regard.inputs.video import VideoProcessor, tubelets
 
-FILM = C.Film(frames=6, image=12, channels=3, tube=2, size=4)
+FILM = C.VideoEmbedding(frames=6, image=12, channels=3, tube=2, size=4)
 
 
 def model(c=FILM, position=None, out=4):
     trunk = C.Trunk(dim=24, depth=2, attention=C.Attention(heads=3), dropout=C.NO_DROPOUT,
-                    position=position or C.Sinusoidal(axes=3))  # fmt: skip
+                    position=position or C.SinusoidalPosition(axes=3))  # fmt: skip
     torch.manual_seed(0)
-    return regard.build(C.Transformer(embed=c, trunk=trunk, head=C.Pooled(place="mean", out=out))).eval()
+    return regard.build(C.Transformer(embed=c, trunk=trunk, head=C.PoolingHead(place="mean", out=out))).eval()
 
 
 @pytest.mark.spec("S082")
@@ -30,16 +30,18 @@ def test_tokens_are_the_steps_of_a_convolution_in_time_and_space():
 
     assert_close(tokens.x, theirs.flatten(2).mT, atol=1e-5, rtol=1e-5)
     assert tokens.grid == FILM.grid == (3, 3, 3) and tokens.count == FILM.count == 27
-    assert tokens.at[0, [0, 1, 3, 9, 26]].tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0], [2, 2, 2]]
+    assert tokens.coords[0, [0, 1, 3, 9, 26]].tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0], [2, 2, 2]]
 
 
 def test_no_pixel_is_lost_or_counted_twice():
     films = torch.arange(6 * 3 * 12 * 12).view(1, 6, 3, 12, 12)
 
-    assert blocks(films, FILM).flatten().sort().values.tolist() == films.flatten().tolist()
+    assert tubelets(films, FILM).flatten().sort().values.tolist() == films.flatten().tolist()
 
 
-@pytest.mark.parametrize("position", [C.Sinusoidal(axes=3), C.Learned(length=(3, 3, 3)), C.Relative(radius=2, axes=3)])
+@pytest.mark.parametrize(
+    "position", [C.SinusoidalPosition(axes=3), C.LearnedPosition(length=(3, 3, 3)), C.RelativeBias(radius=2, axes=3)]
+)
 def test_positions_on_three_axes_tell_time_from_space(position):
     told, films = model(position=position), torch.randn(1, 6, 3, 12, 12)
     for place in told.trunk.position.parameters():
@@ -47,13 +49,13 @@ def test_positions_on_three_axes_tell_time_from_space(position):
     backwards = films.unflatten(1, (3, 2)).flip(1).flatten(1, 2)  # the same blocks at other times
 
     assert not torch.allclose(told(films), told(backwards), atol=1e-4)
-    nowhere = model(position=C.Nowhere())
+    nowhere = model(position=C.NoPosition())
     assert_close(nowhere(films), nowhere(backwards), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("make, name", [
-    (lambda: C.Film(frames=5, tube=2), "tube"), (lambda: C.Film(image=65, size=16), "size"),
-    (lambda: C.Film(channels=2), "channels"),
+    (lambda: C.VideoEmbedding(frames=5, tube=2), "tube"), (lambda: C.VideoEmbedding(image=65, size=16), "size"),
+    (lambda: C.VideoEmbedding(channels=2), "channels"),
 ])  # fmt: skip
 def test_blocks_that_do_not_fill_a_film_are_refused(make, name):
     with pytest.raises(ValueError, match=f"^{name}: "):
@@ -73,7 +75,7 @@ def shot(count=7, side=12):
 
 
 def test_a_folder_of_frames_an_npz_and_an_array_are_the_same_film(tmp_path):
-    film, sense = shot(), Films(FILM)
+    film, sense = shot(), VideoProcessor(FILM)
     (tmp_path / "frames").mkdir()
     for place, frame in enumerate(film):
         Image.fromarray(frame).save(tmp_path / "frames" / f"{place:03d}.png")
@@ -83,14 +85,14 @@ def test_a_folder_of_frames_an_npz_and_an_array_are_the_same_film(tmp_path):
 
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
     assert torch.equal(found[0], torch.from_numpy(film[[0, 1, 2, 3, 4, 5]]).movedim(-1, 1))  # evenly, 6 of 7
-    batch = sense.batch([{"film": found[0]}], None)["ids"]
+    batch = sense.collate([{"film": found[0]}], None)["ids"]
     assert batch.shape == (1, 6, 3, 12, 12) and float(batch.min()) >= -1 and float(batch.max()) <= 1
 
 
 def test_frames_of_another_size_are_cut_to_a_square_and_resized():
     film = np.full((6, 20, 30, 3), 77, dtype=np.uint8)
     film[:, :, :5] = 255  # left of the middle square
-    made = Films(FILM).example(Record({"film": film}, "a:1"), "film")["film"]
+    made = VideoProcessor(FILM).example(Record({"film": film}, "a:1"), "film")["film"]
 
     assert made.shape == (6, 3, 12, 12) and bool((made == 77).all())
 
@@ -107,7 +109,7 @@ def test_what_is_no_film_is_one_sentence_with_its_place(name):
     given, says = BAD[name]
 
     with pytest.raises(C.DataError, match=f"^list.jsonl:7: column 'film'.*{says}"):
-        Films(FILM).example(Record({"film": given}, "list.jsonl:7"), "film")
+        VideoProcessor(FILM).example(Record({"film": given}, "list.jsonl:7"), "film")
 
 
 def moving(count, seed):
@@ -125,7 +127,7 @@ def moving(count, seed):
 @pytest.mark.slow
 @pytest.mark.spec("S082")
 def test_a_small_model_learns_which_way_a_dot_moves():
-    learner = model(C.Film(frames=6, image=8, channels=1, tube=2, size=4)).train()
+    learner = model(C.VideoEmbedding(frames=6, image=8, channels=1, tube=2, size=4)).train()
     optimizer = torch.optim.AdamW(learner.parameters(), lr=5e-3)
     for step in range(200):
         films, which = moving(64, step)

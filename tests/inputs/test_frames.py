@@ -6,8 +6,8 @@ import torch
 import regard.config as C
 from regard.core.model import Transformer
 from regard.inputs import palette
-from regard.inputs.image_sense import framed
-from regard.inputs.senses import sense
+from regard.inputs.image_processor import resize_image
+from regard.inputs.processors import build_processor
 
 
 def stripes():
@@ -18,16 +18,16 @@ def stripes():
 
 
 def test_cut_shows_the_middle_and_squeeze_shows_all():
-    squeezed = framed(stripes(), 3, 3, C.Frame(fit="squeeze"))[0, 0].tolist()
+    squeezed = resize_image(stripes(), 3, 3, C.ImageResize(fit="squeeze"))[0, 0].tolist()
 
-    assert framed(stripes(), 3, 3).unique().tolist() == [255]
+    assert resize_image(stripes(), 3, 3).unique().tolist() == [255]
     assert squeezed[1] > 150 > 60 > squeezed[0] == squeezed[2]
 
 
 def test_of_a_larger_whole_the_middle_is_seen():
     image = torch.randint(256, (3, 12, 12), dtype=torch.uint8)
 
-    assert torch.equal(framed(image, 8, 8, C.Frame(fit="squeeze", whole=12)), image[:, 2:10, 2:10])
+    assert torch.equal(resize_image(image, 8, 8, C.ImageResize(fit="squeeze", whole=12)), image[:, 2:10, 2:10])
 
 
 @pytest.mark.parametrize("fit", ["squeeze", "shorter"])
@@ -35,36 +35,36 @@ def test_of_a_larger_whole_the_middle_is_seen():
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1), (1, 1), (3, 2), (50, 31)])
 def test_whatever_the_shape_what_is_seen_is_as_large_as_asked(shape, resample, fit):
     image = torch.full((3, *shape), 77, dtype=torch.uint8)
-    seen = framed(image, 8, 8, C.Frame(fit=fit, whole=11, resample=resample))
+    seen = resize_image(image, 8, 8, C.ImageResize(fit=fit, whole=11, resample=resample))
 
     assert seen.shape == (3, 8, 8) and seen.dtype == torch.uint8 and set(seen.flatten().tolist()) == {77}
 
 
 def test_the_middle_of_a_long_strip_is_that_of_a_shorter_one():
     image = torch.randint(256, (1, 20, 400), dtype=torch.uint8)
-    frame = C.Frame(fit="shorter")
+    frame = C.ImageResize(fit="shorter")
 
-    assert torch.equal(framed(image, 10, 10, frame), framed(image[..., 100:300], 10, 10, frame))
+    assert torch.equal(resize_image(image, 10, 10, frame), resize_image(image[..., 100:300], 10, 10, frame))
 
 
 @pytest.mark.parametrize("said, word", [
-    (dict(frame=C.Frame(fit="squeeze", whole=200)), "frame.whole: 200"),
+    (dict(frame=C.ImageResize(fit="squeeze", whole=200)), "frame.whole: 200"),
     (dict(cls=-1), "cls: -1"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused(said, word):
     with pytest.raises(ValueError, match=word):
-        C.Patches(**said)
+        C.PatchEmbedding(**said)
     with pytest.raises(ValueError, match="whole: an image that is cut first"):
-        C.Frame(whole=9)
+        C.ImageResize(whole=9)
     with pytest.raises(ValueError, match="frame.fit"):
-        C.Pixels(grid=(3, 4), frame=C.Frame(fit="shorter"))
+        C.PixelEmbedding(grid=(3, 4), frame=C.ImageResize(fit="shorter"))
 
 
 def test_examples_depend_on_the_frame_and_those_of_before_stay():
-    about = sense(C.Patches()).about
+    about = build_processor(C.PatchEmbedding()).about
 
     assert "frame" not in about
-    assert sense(C.Patches(frame=C.Frame(fit="squeeze"))).about == about | {"frame": {
+    assert build_processor(C.PatchEmbedding(frame=C.ImageResize(fit="squeeze"))).about == about | {"frame": {
         "fit": "squeeze", "whole": "none", "resample": "bilinear"}}  # fmt: skip
 
 
@@ -73,10 +73,10 @@ def test_examples_depend_on_the_frame_and_those_of_before_stay():
 
 @pytest.mark.parametrize("cls, count", [(False, 9), (0, 9), (True, 10), (1, 10), (2, 11), (4, 13)])
 def test_so_many_learned_tokens_stand_before_the_patches(cls, count):
-    front = C.Patches(size=4, image=12, cls=cls)
+    front = C.PatchEmbedding(size=4, image=12, cls=cls)
     place = "cls" if cls else "mean"
-    trunk = C.Trunk(dim=12, depth=1, position=C.Learned(length=13), attention=C.Attention(heads=3))
-    model = Transformer(C.Transformer(embed=front, trunk=trunk, head=C.Pooled(place=place, out=5)))
+    trunk = C.Trunk(dim=12, depth=1, position=C.LearnedPosition(length=13), attention=C.Attention(heads=3))
+    model = Transformer(C.Transformer(embed=front, trunk=trunk, head=C.PoolingHead(place=place, out=5)))
     tokens = model.embed(torch.randn(2, 3, 12, 12))
 
     assert front.count == count == tokens.x.shape[1]
@@ -86,33 +86,34 @@ def test_so_many_learned_tokens_stand_before_the_patches(cls, count):
 
 
 def config_again(front):
-    return C.make(C.Patches, C.tree(front))
+    return C.from_dict(C.PatchEmbedding, C.to_dict(front))
 
 
 def test_one_learned_token_is_said_in_one_way():
-    assert C.Patches(cls=1) == C.Patches(cls=True) and C.Patches(cls=1).cls is True
-    assert C.Patches(cls=0).cls is False and C.Patches(cls=0).raster == (14, 14)
+    assert C.PatchEmbedding(cls=1) == C.PatchEmbedding(cls=True) and C.PatchEmbedding(cls=1).cls is True
+    assert C.PatchEmbedding(cls=0).cls is False and C.PatchEmbedding(cls=0).raster == (14, 14)
 
 
 def test_several_voices_are_the_mean_of_what_each_token_says():
-    trunk = C.Trunk(dim=12, depth=1, position=C.Learned(length=11), attention=C.Attention(heads=3))
-    head = C.Pooled(out=5, voices=2)
-    model = Transformer(C.Transformer(embed=C.Patches(size=4, image=12, cls=2), trunk=trunk, head=head)).eval()
+    trunk = C.Trunk(dim=12, depth=1, position=C.LearnedPosition(length=11), attention=C.Attention(heads=3))
+    head = C.PoolingHead(out=5, voices=2)
+    model = Transformer(C.Transformer(embed=C.PatchEmbedding(size=4, image=12, cls=2), trunk=trunk, head=head)).eval()
     x = model.trunk(model.embed(torch.randn(2, 3, 12, 12)))
 
     torch.testing.assert_close(model.head(x), (model.head.out(x.x[:, 0]) + model.head.others[0](x.x[:, 1])) / 2)
     for said in (dict(place="mean", out=5), dict(out=None), dict(dense=True, out=5)):
         with pytest.raises(ValueError, match="voices"):
-            C.Pooled(voices=2, **said)
+            C.PoolingHead(voices=2, **said)
 
 
 # ---------------------------------------------------------------- colours between bytes
 
 
 def test_a_colour_of_four_digits_lies_between_bytes():
-    fine, coarse = (C.Pixels(palette=2, grid=(1, 1), channels=1, colours=said) for said in (
-        ("09a3", "0ba5"), ("0a", "0c")))  # 9.6 and 11.6; 10 and 12
+    fine, coarse = (
+        C.PixelEmbedding(palette=2, grid=(1, 1), channels=1, colours=said) for said in (("09a3", "0ba5"), ("0a", "0c"))
+    )  # 9.6 and 11.6; 10 and 12
     grey = torch.full((1, 1, 1, 1), 11, dtype=torch.uint8)
 
-    assert (palette.ids(grey, fine).item(), palette.ids(grey, coarse).item()) == (1, 0)
-    assert [palette.shown(torch.tensor([[place]]), fine).item() for place in (0, 1)] == [10, 12]
+    assert (palette.quantize_colors(grey, fine).item(), palette.quantize_colors(grey, coarse).item()) == (1, 0)
+    assert [palette.colors_of_ids(torch.tensor([[place]]), fine).item() for place in (0, 1)] == [10, 12]

@@ -9,14 +9,14 @@ from torch.testing import assert_close
 
 import regard
 from regard import config as C
-from regard.core.model import FRONTS
-from regard.data import Record
-from regard.data.arrays import marked
-from regard.inputs import structure
-from regard.inputs.graph import Graphs, encodings
+from regard.core.model import FRONT_ENDS
+from regard.data.records import Record
+from regard.data.tensor_store import hash_row
+from regard.inputs import graph_encodings
+from regard.inputs.graph import GraphProcessor, compute_graph_encodings
 
 B, N, F, H, D = 2, 11, 5, 3, 12
-HEAD = C.Pooled(place="mean", out=4)
+HEAD = C.PoolingHead(place="mean", out=4)
 
 
 def graphs(*shape, rate=0.25):
@@ -26,9 +26,9 @@ def graphs(*shape, rate=0.25):
 
 
 def model(front, head=HEAD, **trunk):
-    said = {"dim": D, "depth": 2, "attention": C.Attention(heads=H), "position": C.Nowhere(), "mask": "edges",
+    said = {"dim": D, "depth": 2, "attention": C.Attention(heads=H), "position": C.NoPosition(), "mask": "edges",
             "dropout": C.NO_DROPOUT, **trunk}  # fmt: skip
-    made = regard.Transformer(C.Transformer(embed=front, trunk=C.Trunk(**said), head=head))
+    made = regard.Model(C.Transformer(embed=front, trunk=C.Trunk(**said), head=head))
     with torch.no_grad():
         for weight in made.parameters():
             weight.add_(0.3 * torch.randn_like(weight))
@@ -44,14 +44,14 @@ def test_waves_are_eigenvectors_of_scipys_laplacian_in_its_order():
     theirs = csgraph.laplacian(joined.double().numpy(), normed=True)
     values = np.linalg.eigvalsh(theirs)
 
-    waves = structure.waves(joined, 4).double().numpy()
+    waves = graph_encodings.laplacian_eigenvectors(joined, 4).double().numpy()
 
     assert_close(theirs @ waves, waves * values[1:5], atol=1e-5, rtol=1e-5)
     assert_close(waves.T @ waves, np.eye(4), atol=1e-5, rtol=0)
 
 
 def test_a_graph_with_fewer_waves_than_asked_for_has_zeros_behind_them():
-    waves = structure.waves(graphs(3, rate=1.0), 7)
+    waves = graph_encodings.laplacian_eigenvectors(graphs(3, rate=1.0), 7)
 
     assert waves.shape == (3, 7) and (waves[:, 2:] == 0).all() and (waves[:, :2] != 0).any(0).all()
 
@@ -63,7 +63,7 @@ def test_walks_are_the_diagonals_of_powers_of_the_transition_matrix():
     step = step / np.maximum(step.sum(1, keepdims=True), 1)
     theirs = np.stack([np.diag(np.linalg.matrix_power(step, power)) for power in range(1, 6)], -1)
 
-    assert_close(structure.walks(joined, 5).double().numpy(), theirs, atol=1e-6, rtol=0)
+    assert_close(graph_encodings.random_walk_probabilities(joined, 5).double().numpy(), theirs, atol=1e-6, rtol=0)
 
 
 def test_distances_are_scipys_shortest_paths_up_to_the_radius():
@@ -72,7 +72,7 @@ def test_distances_are_scipys_shortest_paths_up_to_the_radius():
 
     for radius in (1, 3, N):
         expected = torch.where(theirs > radius, radius + 1, theirs).long()
-        assert torch.equal(structure.distances(joined, radius), expected)
+        assert torch.equal(graph_encodings.shortest_paths(joined, radius), expected)
 
 
 def kipf(joined):
@@ -96,19 +96,22 @@ def test_hops_are_the_mean_of_a_power_series(hops):
 
     expected = torch.tensor(np.stack(powers)) @ x.double()
 
-    assert_close(structure.spread(x, joined, hops), expected.float(), atol=1e-5, rtol=1e-5)
+    assert_close(graph_encodings.propagate_features(x, joined, hops), expected.float(), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows, tables", [(1, 1), (3, 3), (3, 1)])
 def test_along_the_few_edges_of_large_graphs_comes_what_the_whole_table_gives(rows, tables, monkeypatch):
-    count = structure.WORTH + 1
+    count = graph_encodings.SPARSE_NODES + 1
     joined = torch.cat([few(count) for _ in range(tables)])
     x, other = torch.randn(rows, count, 3), torch.randn(rows, count, 3)
     answers = []
-    for worth in (structure.WORTH, count + 1):  # along edges, and by the table
-        monkeypatch.setattr(structure, "WORTH", worth)
+    for worth in (graph_encodings.SPARSE_NODES, count + 1):  # along edges, and by the table
+        monkeypatch.setattr(graph_encodings, "SPARSE_NODES", worth)
         leaf = x.clone().requires_grad_()
-        for step in (structure.sharing(joined, x.dtype), structure.passing(joined, x.dtype)):
+        for step in (
+            graph_encodings.normalized_adjacency(joined, x.dtype),
+            graph_encodings.adjacency_product(joined, x.dtype),
+        ):
             (step(step(leaf)) * other).sum().backward()
             answers += [step(leaf).detach(), leaf.grad.clone()]
 
@@ -117,17 +120,25 @@ def test_along_the_few_edges_of_large_graphs_comes_what_the_whole_table_gives(ro
 
 
 def test_only_a_large_graph_with_few_edges_is_gone_along_one_by_one():
-    kinds = [structure.passing(joined, torch.float32).__name__ for joined in (
-        graphs(1, N), graphs(1, structure.WORTH + 1, rate=0.5), few(structure.WORTH + 1))]  # fmt: skip
+    kinds = [
+        graph_encodings.adjacency_product(joined, torch.float32).__name__
+        for joined in (
+            graphs(1, N),
+            graphs(1, graph_encodings.SPARSE_NODES + 1, rate=0.5),
+            few(graph_encodings.SPARSE_NODES + 1),
+        )
+    ]
 
     assert kinds == ["<lambda>", "<lambda>", "step"]
 
 
-@pytest.mark.parametrize("joined", [graphs(1, N, rate=0.5), few(structure.WORTH + 44)], ids=["table", "along edges"])
+@pytest.mark.parametrize(
+    "joined", [graphs(1, N, rate=0.5), few(graph_encodings.SPARSE_NODES + 44)], ids=["table", "along edges"]
+)
 def test_what_passes_is_dropped_at_its_rate_and_keeps_its_mean(joined):
     rate, x = 0.4, torch.eye(joined.shape[-1])[None]
 
-    drawn = torch.stack([structure.passing(joined, x.dtype, rate)(x) for _ in range(50)])
+    drawn = torch.stack([graph_encodings.adjacency_product(joined, x.dtype, rate)(x) for _ in range(50)])
 
     kept = drawn[:, joined]  # what came along each edge
     assert set(kept.unique().tolist()) == {0.0, float(torch.tensor(1 / (1 - rate)))}
@@ -143,7 +154,7 @@ def test_a_weight_is_zero_exactly_where_there_is_no_edge(mask, loops):
     edges, itself = graphs(B, N), torch.eye(N, dtype=torch.bool)
     allowed = edges | itself if loops else edges
 
-    made = model(C.Graph(features=F), mask=mask)
+    made = model(C.GraphEmbedding(features=F), mask=mask)
     with regard.looking(made, "trunk.*.attn.pattern") as seen:
         made(torch.randn(B, N, F), edges=edges)
 
@@ -153,20 +164,23 @@ def test_a_weight_is_zero_exactly_where_there_is_no_edge(mask, loops):
 
 
 STRUCTURES = {
-    "edges as mask": (C.Graph(tags=7), {}),
-    "walks and degrees": (C.Graph(tags=7, walks=4, degrees=3), {"mask": "everything"}),
-    "distances": (C.Graph(features=F), {"mask": "everything", "position": C.Spatial(radius=3)}),
-    "all of it": (C.Graph(features=F, waves=3, walks=4, degrees=3), {"position": C.Spatial(radius=3, tables="layer")}),
-    "a graph convolution": (C.Graph(features=F, walks=2), {"mixer": C.Neighbours()}),
-    "sums": (C.Graph(tags=7), {"mixer": C.Neighbours(sums=True)}),
-    "hops": (C.Graph(features=F, hops=3), {"mask": "everything"}),
-    "no structure": (C.Graph(tags=7), {"mask": "everything"}),
+    "edges as mask": (C.GraphEmbedding(tags=7), {}),
+    "walks and degrees": (C.GraphEmbedding(tags=7, walks=4, degrees=3), {"mask": "everything"}),
+    "distances": (C.GraphEmbedding(features=F), {"mask": "everything", "position": C.GraphDistanceBias(radius=3)}),
+    "all of it": (
+        C.GraphEmbedding(features=F, waves=3, walks=4, degrees=3),
+        {"position": C.GraphDistanceBias(radius=3, tables="layer")},
+    ),
+    "a graph convolution": (C.GraphEmbedding(features=F, walks=2), {"mixer": C.GraphConv()}),
+    "sums": (C.GraphEmbedding(tags=7), {"mixer": C.GraphConv(sums=True)}),
+    "hops": (C.GraphEmbedding(features=F, hops=3), {"mask": "everything"}),
+    "no structure": (C.GraphEmbedding(tags=7), {"mask": "everything"}),
 }
 
 
 def given(front, edges):
     nodes = torch.randint(front.tags, edges.shape[:2]) if front.tags else torch.randn(*edges.shape[:2], front.features)
-    return nodes, {"edges": edges, **encodings(front, edges)}
+    return nodes, {"edges": edges, **compute_graph_encodings(front, edges)}
 
 
 def shuffled(nodes, given, order):
@@ -190,7 +204,7 @@ def test_the_order_of_nodes_changes_no_answer_about_the_graph(name):
 def test_nodes_in_another_order_get_their_answers_in_that_order(name):
     front, trunk = STRUCTURES[name]
     nodes, rest = given(front, graphs(B, N))
-    made, order = model(front, head=C.Each(out=4), **trunk), torch.randperm(N)
+    made, order = model(front, head=C.TokenHead(out=4), **trunk), torch.randperm(N)
     other, others = shuffled(nodes, rest, order)
 
     assert_close(made(other, **others), made(nodes, **rest)[:, order], atol=1e-5, rtol=0)
@@ -201,7 +215,7 @@ def test_edges_change_the_answer(name):
     front, trunk = STRUCTURES[name]
     nodes, rest = given(front, graphs(B, N))
     made = model(front, **trunk)
-    others = {"edges": graphs(B, N), **encodings(front, graphs(B, N))}
+    others = {"edges": graphs(B, N), **compute_graph_encodings(front, graphs(B, N))}
 
     assert not torch.allclose(made(nodes, **rest), made(nodes, **others), atol=1e-3)
 
@@ -217,10 +231,10 @@ def test_without_structure_a_graph_is_a_set_of_nodes():
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_padding_beside_a_graph_changes_nothing(name):
     front, trunk = STRUCTURES[name]
-    sense, made = Graphs(front), model(front, **trunk)
+    sense, made = GraphProcessor(front), model(front, **trunk)
     small, large = (example(sense, count) for count in (5, N))
 
-    alone, together = sense.batch([small], None), sense.batch([small, large], None)
+    alone, together = sense.collate([small], None), sense.collate([small, large], None)
 
     assert_close(said(made, together)[:1], said(made, alone), atol=1e-5, rtol=0)
 
@@ -238,10 +252,10 @@ def said(made, batch):
 
 
 def test_graphs_that_differ_in_edges_or_in_nodes_have_marks_of_their_own():
-    sense = Graphs(C.Graph(tags=7))
+    sense = GraphProcessor(C.GraphEmbedding(tags=7))
     said = [([0, 1, 2], [[0, 1]]), ([0, 1, 2], [[0, 2]]), ([0, 1, 3], [[0, 1]]), ([0, 1, 2], [[1, 0]])]
 
-    marks = [marked(sense.example(Record({"tags": tags, "edges": edges}, "here:1"), "graph")) for tags, edges in said]
+    marks = [hash_row(sense.example(Record({"tags": tags, "edges": edges}, "here:1"), "graph")) for tags, edges in said]
 
     assert len(set(marks[:3])) == 3 and marks[3] == marks[0]
 
@@ -251,7 +265,7 @@ def test_graphs_that_differ_in_edges_or_in_nodes_have_marks_of_their_own():
 
 @pytest.mark.parametrize("mask, loops", [("edges", 1), ("edges(0)", 0)])
 def test_the_mixer_is_the_formula_of_kipf_and_welling(mask, loops):
-    made = model(C.Graph(features=F), head=C.Bare(), depth=1, mask=mask, mixer=C.Neighbours())
+    made = model(C.GraphEmbedding(features=F), head=C.NoHead(), depth=1, mask=mask, mixer=C.GraphConv())
     edges, mixer = graphs(1, N), made.trunk.blocks[0].attn
     a = edges[0].double().numpy() + loops * np.eye(N)
     root = np.diag(np.maximum(a.sum(1), 1) ** -0.5)
@@ -266,8 +280,10 @@ def test_the_mixer_is_the_formula_of_kipf_and_welling(mask, loops):
 
 
 def test_a_mean_over_neighbours_has_a_quarter_of_attentions_weights():
-    sizes = [sum(weight.numel() for weight in model(C.Graph(tags=7), mixer=mixer).trunk.blocks[0].attn.parameters())
-             for mixer in (C.Neighbours(), C.Attend())]  # fmt: skip
+    sizes = [
+        sum(weight.numel() for weight in model(C.GraphEmbedding(tags=7), mixer=mixer).trunk.blocks[0].attn.parameters())
+        for mixer in (C.GraphConv(), C.AttentionMixer())
+    ]
 
     assert sizes == [D * D + D, 4 * (D * D + D)]
 
@@ -276,8 +292,8 @@ def test_with_sums_a_node_can_count_its_neighbours():
     star = torch.zeros(2, 7, 7, dtype=torch.bool)
     star[0, 0, 1:4] = star[0, 1:4, 0] = True  # three around the first
     star[1, 0, 1:7] = star[1, 1:7, 0] = True  # six
-    mean, sums = (model(C.Graph(tags=1), head=C.Each(out=3), depth=1, mixer=mixer, mask="edges(0)")
-                  for mixer in (C.Attend(), C.Neighbours(sums=True)))  # fmt: skip
+    mean, sums = (model(C.GraphEmbedding(tags=1), head=C.TokenHead(out=3), depth=1, mixer=mixer, mask="edges(0)")
+                  for mixer in (C.AttentionMixer(), C.GraphConv(sums=True)))  # fmt: skip
     nodes = torch.zeros(2, 7, dtype=torch.long)
 
     assert_close(mean(nodes, edges=star)[0, 0], mean(nodes, edges=star)[1, 0], atol=1e-5, rtol=0)
@@ -285,7 +301,7 @@ def test_with_sums_a_node_can_count_its_neighbours():
 
 
 def test_sums_are_the_adjacency_times_what_each_gives():
-    made = model(C.Graph(features=F), head=C.Bare(), depth=1, mixer=C.Neighbours(sums=True))
+    made = model(C.GraphEmbedding(features=F), head=C.NoHead(), depth=1, mixer=C.GraphConv(sums=True))
     edges, mixer = graphs(1, N), made.trunk.blocks[0].attn
 
     with regard.looking(made, "trunk.embed", "trunk.0.attn.out") as seen:
@@ -300,7 +316,7 @@ def test_sums_are_the_adjacency_times_what_each_gives():
 
 
 def test_hidden_nodes_carry_nothing_and_the_others_as_much_more():
-    front = FRONTS["graph"](C.Graph(features=F, hide=0.4), D)
+    front = FRONT_ENDS["graph"](C.GraphEmbedding(features=F, hide=0.4), D)
     nodes = torch.randn(B, 400, F)
     plain = front.eval()(nodes).x
 
@@ -312,7 +328,7 @@ def test_hidden_nodes_carry_nothing_and_the_others_as_much_more():
 
 
 def test_a_hidden_node_is_told_of_by_its_neighbours():
-    front = FRONTS["graph"](C.Graph(features=F, hops=1, hide=0.5), D)
+    front = FRONT_ENDS["graph"](C.GraphEmbedding(features=F, hops=1, hide=0.5), D)
     pair = torch.tensor([[[False, True], [True, False]]])  # each is half of what both get
 
     drawn = [front.train()(torch.ones(1, 2, F), edges=pair).x[0] for _ in range(40)]
@@ -323,7 +339,7 @@ def test_a_hidden_node_is_told_of_by_its_neighbours():
 
 
 def test_hops_in_training_draw_by_torchs_seed():
-    made = model(C.Graph(features=F, hops=2, hide=0.5)).train()
+    made = model(C.GraphEmbedding(features=F, hops=2, hide=0.5)).train()
     nodes, edges = torch.randn(B, N, F), graphs(B, N)
     answers = []
     for seed in (3, 3, 4):
@@ -334,13 +350,13 @@ def test_hops_in_training_draw_by_torchs_seed():
 
 
 def test_signs_of_waves_are_drawn_in_training_alone_and_by_the_given_chance():
-    sense = Graphs(C.Graph(tags=7, waves=3))
+    sense = GraphProcessor(C.GraphEmbedding(tags=7, waves=3))
     rows = [example(sense, 5), example(sense, N)]
 
-    plain = sense.batch(rows, None)["waves"]
-    drawn = [sense.batch(rows, torch.Generator().manual_seed(seed))["waves"] for seed in (0, 0, 1, 2, 3)]
+    plain = sense.collate(rows, None)["waves"]
+    drawn = [sense.collate(rows, torch.Generator().manual_seed(seed))["waves"] for seed in (0, 0, 1, 2, 3)]
 
-    assert torch.equal(plain, sense.batch(rows, None)["waves"])
+    assert torch.equal(plain, sense.collate(rows, None)["waves"])
     assert torch.equal(drawn[0], drawn[1]) and not all(torch.equal(drawn[0], other) for other in drawn[2:])
     for each in drawn:
         signs = (each * plain).sum(1)  # of unit vectors
@@ -357,12 +373,12 @@ def test_a_compiled_graph_transformer_says_the_same(name):
     assert_close(torch.compile(made, fullgraph=True, backend="aot_eager")(nodes, **rest), made(nodes, **rest))
 
 
-@pytest.mark.parametrize("mixer", [C.Neighbours(), C.Neighbours(sums=True), C.Attend()])
+@pytest.mark.parametrize("mixer", [C.GraphConv(), C.GraphConv(sums=True), C.AttentionMixer()])
 def test_an_estimate_of_a_large_graph_needs_shapes_alone(mixer):
-    made = model(C.Graph(features=F, hops=2, nodes=structure.WORTH + 1), mixer=mixer)
+    made = model(C.GraphEmbedding(features=F, hops=2, nodes=graph_encodings.SPARSE_NODES + 1), mixer=mixer)
 
     with FakeTensorMode(allow_non_fake_inputs=True):
-        said = made(torch.randn(1, structure.WORTH + 1, F), edges=few(structure.WORTH + 1))
+        said = made(torch.randn(1, graph_encodings.SPARSE_NODES + 1, F), edges=few(graph_encodings.SPARSE_NODES + 1))
 
     assert said.shape == (1, 4)
 
@@ -374,21 +390,21 @@ ALIKE, OTHERS = [0] * 6, [0, 0, 0, 1, 1, 1]  # in a triangle neighbours have one
 
 def pair(tags, front):
     """Both graphs as one batch."""
-    sense = Graphs(front)
+    sense = GraphProcessor(front)
     records = [Record({"tags": tags, "edges": edges}, "here:1") for edges in (TWO, RING)]
-    return sense.batch([sense.example(record, "graph") for record in records], None)
+    return sense.collate([sense.example(record, "graph") for record in records], None)
 
 
 @pytest.mark.slow
 @pytest.mark.spec("S068", "S134")
 @pytest.mark.parametrize("tags, front, trunk", [
-    (ALIKE, C.Graph(tags=1, walks=4), {"mask": "everything"}),  # a walk is back after three steps, or is not
-    (OTHERS, C.Graph(tags=2), {"mask": "edges"}),
-    (OTHERS, C.Graph(tags=2), {"mask": "edges", "mixer": C.Neighbours()}),
-    (OTHERS, C.Graph(tags=2), {"mask": "everything", "position": C.Spatial(radius=3)}),
+    (ALIKE, C.GraphEmbedding(tags=1, walks=4), {"mask": "everything"}),  # a walk is back after three steps, or is not
+    (OTHERS, C.GraphEmbedding(tags=2), {"mask": "edges"}),
+    (OTHERS, C.GraphEmbedding(tags=2), {"mask": "edges", "mixer": C.GraphConv()}),
+    (OTHERS, C.GraphEmbedding(tags=2), {"mask": "everything", "position": C.GraphDistanceBias(radius=3)}),
 ])  # fmt: skip
 def test_structure_teaches_to_tell_two_triangles_from_a_ring(tags, front, trunk):
-    made, batch = model(front, head=C.Pooled(place="mean", out=2), **trunk), pair(tags, front)
+    made, batch = model(front, head=C.PoolingHead(place="mean", out=2), **trunk), pair(tags, front)
     optimizer = torch.optim.AdamW(made.parameters(), lr=0.02)
 
     for _ in range(60):
@@ -401,8 +417,8 @@ def test_structure_teaches_to_tell_two_triangles_from_a_ring(tags, front, trunk)
 
 
 @pytest.mark.parametrize("tags, front, trunk", [
-    (OTHERS, C.Graph(tags=2), {"mask": "everything"}),  # a bag of nodes
-    (ALIKE, C.Graph(tags=1, degrees=4), {"mask": "edges"}),  # to every node two neighbours, all of them alike
+    (OTHERS, C.GraphEmbedding(tags=2), {"mask": "everything"}),  # a bag of nodes
+    (ALIKE, C.GraphEmbedding(tags=1, degrees=4), {"mask": "edges"}),  # to every node two neighbours, all of them alike
 ])  # fmt: skip
 def test_without_structure_two_triangles_and_a_ring_are_the_same(tags, front, trunk):
     two, ring = said(model(front, **trunk), pair(tags, front))
@@ -414,12 +430,14 @@ def test_without_structure_two_triangles_and_a_ring_are_the_same(tags, front, tr
 
 
 @pytest.mark.parametrize("front, nodes, rest, message", [
-    (C.Graph(features=F), (B, N), {}, "nodes must be .batch, nodes, 5. by embed.features"),
-    (C.Graph(features=F), (B, N, F), {}, "the mask reads 'edges'"),
-    (C.Graph(features=F, walks=3), (B, N, F), {"edges": (B, N, N)}, "embed.walks is 3, and 0 were given"),
-    (C.Graph(features=F), (B, N, F), {"edges": (B, N, N), "waves": (B, N, 2)}, "embed.waves is 0, and 2 were given"),
-    (C.Graph(features=F, hops=2), (B, N, F), {}, "embed.hops goes along edges, and none were given; give edges="),
-    (C.Graph(features=F, degrees=2), (B, N, F), {}, "embed.degrees goes along edges, and none were given"),
+    (C.GraphEmbedding(features=F), (B, N), {}, "nodes must be .batch, nodes, 5. by embed.features"),
+    (C.GraphEmbedding(features=F), (B, N, F), {}, "the mask reads 'edges'"),
+    (C.GraphEmbedding(features=F, walks=3), (B, N, F), {"edges": (B, N, N)}, "embed.walks is 3, and 0 were given"),
+    (C.GraphEmbedding(features=F), (B, N, F), {"edges": (B, N, N), "waves": (B, N, 2)}, "embed.waves is 0, and 2 were "
+                                                                                        "given"),
+    (C.GraphEmbedding(features=F, hops=2), (B, N, F), {}, "embed.hops goes along edges, and none were given; give "
+                                                          "edges="),
+    (C.GraphEmbedding(features=F, degrees=2), (B, N, F), {}, "embed.degrees goes along edges, and none were given"),
 ])  # fmt: skip
 def test_a_front_end_that_is_given_the_wrong_thing_says_what_it_takes(front, nodes, rest, message):
     tables = {name: torch.zeros(shape, dtype=torch.bool) for name, shape in rest.items()}
@@ -428,15 +446,17 @@ def test_a_front_end_that_is_given_the_wrong_thing_says_what_it_takes(front, nod
         model(front)(torch.randn(nodes), **tables)
 
 
-@pytest.mark.parametrize("position", [C.Sinusoidal(), C.Learned(length=N), C.Rotary(), C.Alibi(), C.Buckets()])
+@pytest.mark.parametrize(
+    "position", [C.SinusoidalPosition(), C.LearnedPosition(length=N), C.RotaryPosition(), C.AlibiPosition(), C.T5Bias()]
+)
 def test_positions_that_count_places_are_refused(position):
     with pytest.raises(ValueError, match="trunk.position.kind: .* the nodes of a graph stand in no order"):
-        model(C.Graph(tags=7), position=position)
+        model(C.GraphEmbedding(tags=7), position=position)
 
 
 def test_the_mixer_refuses_positions_on_scores_that_it_does_not_have():
     with pytest.raises(ValueError, match="trunk.position: 'spatial' is added to scores"):
-        model(C.Graph(tags=7), position=C.Spatial(), mixer=C.Neighbours())
+        model(C.GraphEmbedding(tags=7), position=C.GraphDistanceBias(), mixer=C.GraphConv())
 
 
 @pytest.mark.parametrize("settings, message", [
@@ -447,4 +467,4 @@ def test_the_mixer_refuses_positions_on_scores_that_it_does_not_have():
 ])  # fmt: skip
 def test_a_setting_that_means_nothing_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        C.Graph(**settings)
+        C.GraphEmbedding(**settings)

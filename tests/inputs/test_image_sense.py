@@ -6,26 +6,27 @@ from PIL import Image
 from torch.testing import assert_close
 
 import regard.config as C
-from regard.config import ConfigError, DataError
+from regard.config.errors import ConfigError, DataError
 from regard.core.model import Transformer
-from regard.data import Record, Tally, tables
+from regard.data.records import BadRecordPolicy, Record
+from regard.data.sources import find_records
 from regard.inputs import palette
-from regard.inputs.image_sense import framed
-from regard.inputs.senses import sense
+from regard.inputs.image_processor import resize_image
+from regard.inputs.processors import build_processor
 
 
 def test_an_image_of_the_right_size_is_left_alone():
     image = torch.randint(256, (3, 8, 6), dtype=torch.uint8)
 
-    assert framed(image, 8, 6) is image
+    assert resize_image(image, 8, 6) is image
 
 
 def test_a_wider_image_is_cut_at_its_middle():
     image = torch.zeros(1, 4, 10, dtype=torch.uint8)
     image[..., 3:7] = 200
 
-    assert torch.equal(framed(image, 4, 4), torch.full((1, 4, 4), 200, dtype=torch.uint8))
-    assert torch.equal(framed(image.mT, 4, 4), torch.full((1, 4, 4), 200, dtype=torch.uint8))
+    assert torch.equal(resize_image(image, 4, 4), torch.full((1, 4, 4), 200, dtype=torch.uint8))
+    assert torch.equal(resize_image(image.mT, 4, 4), torch.full((1, 4, 4), 200, dtype=torch.uint8))
 
 
 def test_resizing_is_about_what_pillow_does():
@@ -34,12 +35,12 @@ def test_resizing_is_about_what_pillow_does():
     theirs = list(theirs.resize((12, 12), Image.Resampling.BILINEAR).tobytes())
     theirs = torch.tensor(theirs).view(12, 12, 3).movedim(-1, 0)
 
-    assert (framed(image, 12, 12) - theirs).abs().max() <= 1
+    assert (resize_image(image, 12, 12) - theirs).abs().max() <= 1
 
 
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1), (1, 1), (3, 2)])
 def test_odd_proportions_cost_no_memory(shape):
-    assert framed(torch.full((3, *shape), 9, dtype=torch.uint8), 32, 32).unique().tolist() == [9]
+    assert resize_image(torch.full((3, *shape), 9, dtype=torch.uint8), 32, 32).unique().tolist() == [9]
 
 
 def test_a_folder_of_pictures_is_classes_by_their_folders(tmp_path):
@@ -47,8 +48,8 @@ def test_a_folder_of_pictures_is_classes_by_their_folders(tmp_path):
         (tmp_path / kind).mkdir()
         for number in range(2):
             Image.new("RGB", (9, 7), (shade, shade, shade)).save(tmp_path / kind / f"{number}.png")
-    images = sense(C.Patches(size=2, image=6))
-    records = [record for table in tables((str(tmp_path),)) for record in table.records(Tally())]
+    images = build_processor(C.PatchEmbedding(size=2, image=6))
+    records = [record for table in find_records((str(tmp_path),)) for record in table.records(BadRecordPolicy())]
 
     assert [record["label"] for record in records] == ["cat", "cat", "dog", "dog"]
     assert [int(images.example(record, "image")["image"].max()) for record in records] == [10, 10, 240, 240]
@@ -57,8 +58,10 @@ def test_a_folder_of_pictures_is_classes_by_their_folders(tmp_path):
 def test_a_path_in_a_file_is_found_from_the_file(tmp_path):
     Image.new("L", (6, 6), 77).save(tmp_path / "one.png")
     (tmp_path / "all.jsonl").write_text('{"image": "one.png"}\n{"image": "two.png"}\n')
-    first, second = (record for table in tables((str(tmp_path / "all.jsonl"),)) for record in table.records(Tally()))
-    images = sense(C.Patches(size=2, image=6, channels=1))
+    first, second = (
+        record for table in find_records((str(tmp_path / "all.jsonl"),)) for record in table.records(BadRecordPolicy())
+    )
+    images = build_processor(C.PatchEmbedding(size=2, image=6, channels=1))
 
     assert images.example(first, "image")["image"].unique().tolist() == [77]
     with pytest.raises(DataError, match="all.jsonl:2: .*two.png"):
@@ -66,50 +69,56 @@ def test_a_path_in_a_file_is_found_from_the_file(tmp_path):
 
 
 FRONTS = {
-    "patches": C.Patches(size=2, image=8, channels=1),
-    "stages": C.Stages(patches=C.Patches(size=2, image=8, channels=1, cls=False), trunks=(
-        C.Trunk(dim=8, depth=1, position=C.Sinusoidal(axes=2), attention=C.Attention(heads=2)),)),
-    "convolutions": C.Convolutions(image=8, channels=1, widths=(4, 6), blocks=1),
-    "pixels": C.Pixels(palette=16, grid=(8, 8), channels=1, values="levels"),
-    "masked_pixels": C.MaskedPixels(palette=16, grid=(8, 8), channels=1, values="levels", width=8, blocks=1),
+    "patches": C.PatchEmbedding(size=2, image=8, channels=1),
+    "stages": C.StageEmbedding(patches=C.PatchEmbedding(size=2, image=8, channels=1, cls=False), trunks=(
+        C.Trunk(dim=8, depth=1, position=C.SinusoidalPosition(axes=2), attention=C.Attention(heads=2)),)),
+    "convolutions": C.ConvEmbedding(image=8, channels=1, widths=(4, 6), blocks=1),
+    "pixels": C.PixelEmbedding(palette=16, grid=(8, 8), channels=1, values="levels"),
+    "masked_pixels": C.MaskedConvEmbedding(palette=16, grid=(8, 8), channels=1, values="levels", width=8, blocks=1),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", FRONTS)
 def test_every_front_end_takes_the_batch_of_its_sense(kind):
     front = FRONTS[kind]
-    images = sense(front)
+    images = build_processor(front)
     examples = [images.example(Record({"image": torch.randint(256, (9, 11))}, "here:1"), "image") for _ in range(3)]
-    trunk = C.Trunk(dim=12, depth=1, mask="causal", position=C.Nowhere(), attention=C.Attention(heads=3))
-    model = Transformer(C.Transformer(embed=front, trunk=trunk, head=C.Bare()))
+    trunk = C.Trunk(dim=12, depth=1, mask="causal", position=C.NoPosition(), attention=C.Attention(heads=3))
+    model = Transformer(C.Transformer(embed=front, trunk=trunk, head=C.NoHead()))
 
-    assert model(**images.batch(examples, None)).shape == (3, images.length(examples[0]), 12)
+    assert model(**images.collate(examples, None)).shape == (3, images.length(examples[0]), 12)
     assert images.length(examples[0]) == front.count
 
 
 def test_how_images_are_seen_does_not_change_what_is_kept():
-    one, two = C.Patches(size=4, image=8), C.Patches(size=2, image=8, mean=(0.1,), cls=False)
+    one, two = C.PatchEmbedding(size=4, image=8), C.PatchEmbedding(size=2, image=8, mean=(0.1,), cls=False)
 
-    assert sense(one).about == sense(two).about != sense(C.Patches(size=4, image=8, channels=1)).about
+    assert (
+        build_processor(one).about
+        == build_processor(two).about
+        != build_processor(C.PatchEmbedding(size=4, image=8, channels=1)).about
+    )
 
 
 def test_a_palette_that_is_not_known_yet_is_asked_for():
-    images = sense(C.Pixels(palette=4, grid=(2, 2)))
+    images = build_processor(C.PixelEmbedding(palette=4, grid=(2, 2)))
     with pytest.raises(ConfigError, match="model.embed.colours: which 4 colours there are is not known"):
-        images.batch([{"image": torch.zeros(3, 2, 2, dtype=torch.uint8)}], None)
-    known = sense(C.Pixels(palette=2, grid=(2, 2), colours=("000000", "ffffff")))
-    assert known.batch([{"image": torch.full((3, 2, 2), 200, dtype=torch.uint8)}], None)["ids"].unique().tolist() == [1]
-    assert palette.table(known.front).shape == (2, 3)
+        images.collate([{"image": torch.zeros(3, 2, 2, dtype=torch.uint8)}], None)
+    known = build_processor(C.PixelEmbedding(palette=2, grid=(2, 2), colours=("000000", "ffffff")))
+    assert known.collate([{"image": torch.full((3, 2, 2), 200, dtype=torch.uint8)}], None)["ids"].unique().tolist() == [
+        1
+    ]
+    assert palette.palette_table(known.front).shape == (2, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FRONTS)
 def test_every_front_end_compiles_whole(kind):
     front = FRONTS[kind]
-    images = sense(front)
-    batch = images.batch([images.example(Record({"image": torch.randint(256, (8, 8))}, "here:1"), "image")] * 2, None)
-    trunk = C.Trunk(dim=12, depth=1, mask="causal", position=C.Nowhere(), attention=C.Attention(heads=3))
-    model = Transformer(C.Transformer(embed=front, trunk=trunk, head=C.Bare())).eval()
+    images = build_processor(front)
+    batch = images.collate([images.example(Record({"image": torch.randint(256, (8, 8))}, "here:1"), "image")] * 2, None)
+    trunk = C.Trunk(dim=12, depth=1, mask="causal", position=C.NoPosition(), attention=C.Attention(heads=3))
+    model = Transformer(C.Transformer(embed=front, trunk=trunk, head=C.NoHead())).eval()
     torch.compiler.reset()
 
     assert_close(torch.compile(model, fullgraph=True, backend="eager")(**batch), model(**batch))

@@ -9,22 +9,21 @@ from torch.testing import assert_close
 
 import regard
 from regard import config as C
-from regard.config import ConfigError
+from regard.config.errors import ConfigError
+from regard.core.hooks import looking
 from regard.core.model import Transformer
-from regard.core.positions import sinusoid
-from regard.core.tokens import raster
-from regard.core.watch import looking
-from regard.inputs.image import Patches, patches, seen, unpatch
-from regard.inputs.resolution import resize
-from regard.train import Run
-from regard.zoo import read_recipe
+from regard.core.positions import sinusoidal_table
+from regard.core.tokens import grid_tokens
+from regard.inputs.image import PatchEmbedding, normalize_image, patchify, resize_model, unpatchify
+from regard.training.run import Run
+from regard.zoo.recipe import read_recipe
 
 
 @pytest.mark.spec("S079")
 def test_patches_are_what_unfold_cuts():
     images = torch.randn(2, 3, 12, 20)
     columns = F.unfold(images, 4, stride=4).mT  # (B, N, C·4·4): channels first
-    ours = patches(images, 4).unflatten(-1, (16, 3)).mT.flatten(-2)
+    ours = patchify(images, 4).unflatten(-1, (16, 3)).mT.flatten(-2)
 
     assert_close(ours, columns, atol=0, rtol=0)
 
@@ -32,7 +31,7 @@ def test_patches_are_what_unfold_cuts():
 @pytest.mark.spec("S079")
 def test_a_map_of_patches_is_a_convolution_whose_steps_are_patches():
     images, weight = torch.randn(2, 3, 224, 224), torch.randn(5, 3, 16, 16) / 16
-    flat = patches(images, 16)
+    flat = patchify(images, 16)
 
     assert flat.shape == (2, 196, 768)
     mapped = F.linear(flat, weight.permute(0, 2, 3, 1).flatten(1))
@@ -43,24 +42,24 @@ def test_a_map_of_patches_is_a_convolution_whose_steps_are_patches():
 def test_patches_put_together_are_the_image():
     images = torch.randint(256, (2, 3, 15, 35), dtype=torch.uint8)
 
-    assert torch.equal(unpatch(patches(images, 5), 5, 7), images)
+    assert torch.equal(unpatchify(patchify(images, 5), 5, 7), images)
 
 
 def test_bytes_are_normed_by_the_config_and_other_numbers_are_not():
-    c = C.Patches(size=3, image=6, channels=3, mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))
+    c = C.PatchEmbedding(size=3, image=6, channels=3, mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))
     images = torch.randint(256, (2, 3, 6, 6), dtype=torch.uint8)
     mean, std = (torch.tensor(each)[:, None, None] for each in (c.mean, c.std))
 
-    assert_close(seen(c, images), (images / 255 - mean) / std)
-    front = Patches(c, 7)
+    assert_close(normalize_image(c, images), (images / 255 - mean) / std)
+    front = PatchEmbedding(c, 7)
     assert_close(front(images).x, front((images / 255 - mean) / std).x)
 
 
 def test_grey_images_need_one_mean():
     with pytest.raises(ValueError, match=r"mean: \[0.1, 0.2\] for 1 channels; say one number, or one for each"):
-        C.Patches(channels=1, mean=(0.1, 0.2))
+        C.PatchEmbedding(channels=1, mean=(0.1, 0.2))
     with pytest.raises(ValueError, match="std: .* it must be more than zero"):
-        C.Patches(std=(0.0,))
+        C.PatchEmbedding(std=(0.0,))
 
 
 @pytest.mark.spec("S033")
@@ -76,7 +75,7 @@ def test_a_larger_image_stretches_the_places_as_transformers_does():
     theirs, ours, _ = pair("vit")
     images = torch.randn(2, 3, 42, 42)  # 7 x 7 patches where there were 4 x 4
     want = theirs(pixel_values=images, interpolate_pos_encoding=True).logits
-    resize(ours, 42)
+    resize_model(ours, 42)
 
     assert_close(ours(images), want, atol=1e-5, rtol=0)
     assert ours.c.embed.image == 42 and ours.c.trunk.position.length == 50
@@ -145,7 +144,7 @@ def test_presets_see_images_as_they_were_published():
 def test_a_model_of_224_pixels_reads_384():
     model = regard.build(regard.preset("vit-b16", depth=1, dim=24, heads=3)).eval()
     small = model(torch.randn(1, 3, 224, 224))
-    resize(model, 384)
+    resize_model(model, 384)
 
     assert model(torch.randn(1, 3, 384, 384)).shape == small.shape == (1, 1000)
     assert model.trunk.positions[0].tables[0].shape == (577, 24)
@@ -155,39 +154,41 @@ def test_resizing_to_the_same_size_changes_nothing():
     model = Transformer(vit()[1]).eval()
     images = torch.randn(2, 3, 24, 24)
     before = model(images)
-    resize(model, 24)
+    resize_model(model, 24)
 
     assert_close(model(images), before)
 
 
 def test_windows_and_tables_for_each_axis_are_resized_too():
     _, swin, _ = pair("swin")
-    resize(swin, 96)
+    resize_model(swin, 96)
     assert swin(torch.randn(2, 3, 96, 96)).shape == (2, 7)
 
-    trunk = C.Trunk(dim=12, depth=1, position=C.Learned(length=(4, 4)), attention=C.Attention(heads=3))
-    model = Transformer(C.Transformer(embed=C.Patches(size=3, image=12, cls=False), trunk=trunk, head=C.Bare())).eval()
-    resize(model, 21)
+    trunk = C.Trunk(dim=12, depth=1, position=C.LearnedPosition(length=(4, 4)), attention=C.Attention(heads=3))
+    model = Transformer(
+        C.Transformer(embed=C.PatchEmbedding(size=3, image=12, cls=False), trunk=trunk, head=C.NoHead())
+    ).eval()
+    resize_model(model, 21)
     assert model(torch.randn(1, 3, 21, 21)).shape == (1, 49, 12)
 
 
 def test_what_cannot_be_resized_says_why():
-    text = Transformer(C.Transformer(embed=C.Embed(vocab=9), trunk=C.Trunk(dim=8, depth=1)))
+    text = Transformer(C.Transformer(embed=C.TextEmbedding(vocab=9), trunk=C.Trunk(dim=8, depth=1)))
     with pytest.raises(ValueError, match="resize: embed.kind is 'text'"):
-        resize(text, 32)
+        resize_model(text, 32)
     with pytest.raises(ValueError, match="patches of 6 pixels do not fill an image of 25"):
-        resize(Transformer(vit()[1]), 25)
+        resize_model(Transformer(vit()[1]), 25)
 
 
 @pytest.mark.spec("S034")
 def test_sinusoids_on_two_axes_are_rows_beside_columns():
     grid, dim = (3, 5), 24
     position = Transformer(C.Transformer(
-        embed=C.Patches(size=2, image=6, cls=False), head=C.Bare(),
-        trunk=C.Trunk(dim=dim, depth=1, position=C.Sinusoidal(axes=2), attention=C.Attention(heads=3)),
+        embed=C.PatchEmbedding(size=2, image=6, cls=False), head=C.NoHead(),
+        trunk=C.Trunk(dim=dim, depth=1, position=C.SinusoidalPosition(axes=2), attention=C.Attention(heads=3)),
     )).trunk.position  # fmt: skip
-    table = position.table(raster(torch.zeros(1, 15, dim), grid))[0].unflatten(0, grid)
-    rows, columns = (sinusoid(torch.arange(size), dim // 2) for size in grid)
+    table = position.table(grid_tokens(torch.zeros(1, 15, dim), grid))[0].unflatten(0, grid)
+    rows, columns = (sinusoidal_table(torch.arange(size), dim // 2) for size in grid)
 
     assert torch.equal(table[..., : dim // 2], rows[:, None].expand(3, 5, -1))  # the same in every column
     assert torch.equal(table[..., dim // 2 :], columns[None].expand(3, 5, -1))  # and in every row
@@ -208,9 +209,9 @@ def test_four_stages_see_3136_784_196_and_49_tokens():
 def test_a_shifted_window_joins_what_windows_part():
     def trunk(*masks):
         return C.Transformer(
-            embed=C.Patches(size=2, image=16, channels=1, cls=False), head=C.Bare(), init="vit",
+            embed=C.PatchEmbedding(size=2, image=16, channels=1, cls=False), head=C.NoHead(), init="vit",
             trunk=C.Trunk(dim=12, depth=len(masks), mask=masks, attention=C.Attention(heads=3), dropout=C.NO_DROPOUT,
-                          position=C.Relative(radius=3, axes=2, inside=False)),
+                          position=C.RelativeBias(radius=3, axes=2, inside=False)),
         )  # fmt: skip
 
     def moved(c):

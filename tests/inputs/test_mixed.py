@@ -12,11 +12,20 @@ V, D, SEEN, N = 23, 12, 9, 5
 
 def mixed(mask="everything", seen=None, **text):
     made = C.Transformer(
-        embed=C.Mixed(seen=seen or C.Patches(size=4, image=12, cls=False), text=C.Embed(vocab=V, **text)),
-        trunk=C.Trunk(dim=D, depth=2, attention=C.Attention(heads=3), mask=mask, dropout=C.NO_DROPOUT,
-                      position=C.Learned(length=SEEN + 1 + N), mlp=C.MLP(hidden=20)),
-        head=C.Vocabulary(),
-    )  # fmt: skip
+        embed=C.MultimodalEmbedding(
+            seen=seen or C.PatchEmbedding(size=4, image=12, cls=False), text=C.TextEmbedding(vocab=V, **text)
+        ),
+        trunk=C.Trunk(
+            dim=D,
+            depth=2,
+            attention=C.Attention(heads=3),
+            mask=mask,
+            dropout=C.NO_DROPOUT,
+            position=C.LearnedPosition(length=SEEN + 1 + N),
+            mlp=C.MLP(hidden=20),
+        ),
+        head=C.LMHead(),
+    )
     return regard.build(made).eval()
 
 
@@ -26,10 +35,14 @@ def pair(rows=2, words=N):
 
 @pytest.mark.spec("S083", "S137")
 def test_196_tokens_of_a_picture_and_20_of_a_text_are_216_that_look_at_each_other():
-    model = regard.build(C.Transformer(
-        embed=C.Mixed(seen=C.Patches(size=16, image=224, cls=False), text=C.Embed(vocab=V)),
-        trunk=C.Trunk(dim=512, depth=1, attention=C.Attention(heads=8), position=C.Learned(length=216)),
-    )).eval()  # fmt: skip
+    model = regard.build(
+        C.Transformer(
+            embed=C.MultimodalEmbedding(
+                seen=C.PatchEmbedding(size=16, image=224, cls=False), text=C.TextEmbedding(vocab=V)
+            ),
+            trunk=C.Trunk(dim=512, depth=1, attention=C.Attention(heads=8), position=C.LearnedPosition(length=216)),
+        )
+    ).eval()
     images, ids = torch.randn(1, 3, 224, 224), torch.randint(V, (1, 20))
     with regard.looking(model, "trunk.embed", "trunk.0.attn.pattern") as seen:
         model(ids, seen=images)
@@ -50,7 +63,7 @@ def test_tokens_are_those_of_the_two_front_ends_side_by_side():
     assert_close(made.x, torch.cat([first.x + kinds[0], second.x + kinds[1]], 1))
     assert made.order.tolist() == [list(range(SEEN + N))] * 2
     assert made.segment.tolist() == [[0] * SEEN + [1] * N] * 2
-    assert made.plain and made.real is None and made.at is None
+    assert made.is_plain and made.is_real is None and made.coords is None
 
 
 def test_places_run_on_over_padding_on_either_side_of_the_text():
@@ -59,10 +72,10 @@ def test_places_run_on_over_padding_on_either_side_of_the_text():
     real = torch.tensor([[True, True, True, False, False], [False, True, True, True, True]])
     made = front(ids, seen=images, real=real)
 
-    assert made.real.tolist() == [[True] * SEEN + row for row in real.tolist()]
+    assert made.is_real.tolist() == [[True] * SEEN + row for row in real.tolist()]
     assert made.order[0, SEEN : SEEN + 3].tolist() == [9, 10, 11]
     assert made.order[1, SEEN + 1 :].tolist() == [9, 10, 11, 12]
-    assert not made.plain
+    assert not made.is_plain
 
 
 def test_what_is_no_token_of_the_text_changes_nothing():
@@ -98,12 +111,12 @@ def test_a_text_goes_on_from_a_cache_that_has_seen_the_picture(rows):
 
 
 def test_a_sound_before_a_text_may_be_padded_too():
-    front = C.Sound(rate=100, seconds=2.0, way=C.Frames(size=20))
+    front = C.AudioEmbedding(rate=100, seconds=2.0, way=C.RawFrames(size=20))
     model = mixed(seen=front)
     samples, real = torch.randn(2, 160), torch.arange(8) < torch.tensor([[8], [3]])
     tokens = model.embed(pair()[1], seen=samples, seen_real=real)
 
-    assert tokens.real.sum(-1).tolist() == [8 + N, 3 + N]
+    assert tokens.is_real.sum(-1).tolist() == [8 + N, 3 + N]
     assert tokens.order[1, -N:].tolist() == [3, 4, 5, 6, 7], "the text begins where the sound ends"
 
 
@@ -119,4 +132,4 @@ def test_what_cannot_be_joined_is_one_sentence(given, sentence):
 
 def test_a_text_is_not_seen_before_itself():
     with pytest.raises(ValueError, match="seen.kind: 'text' is what comes after it"):
-        C.Mixed(seen=C.Embed(vocab=V))
+        C.MultimodalEmbedding(seen=C.TextEmbedding(vocab=V))

@@ -7,26 +7,28 @@ from torch.testing import assert_close
 
 import regard
 from regard import config as C
-from regard.config import ConfigError
-from regard.core.kernels import KERNELS, How, Plan
+from regard.config.errors import ConfigError
+from regard.core.hooks import looking
+from regard.core.kernels import KERNELS, AttentionArgs, Plan
 from regard.core.model import Transformer, Trunk
-from regard.core.tokens import Spot, line
-from regard.core.watch import looking
-from regard.generate.pictures import draw
+from regard.core.tokens import TokenIndex, sequence_tokens
+from regard.inference.images import sample_images
 from regard.inputs import palette
-from regard.inputs.near import AROUND
-from regard.train import Run, evaluate, train
-from regard.zoo import read_recipe
+from regard.models.positions import NEIGHBOUR_OFFSETS
+from regard.training.loop import train_steps
+from regard.training.run import Run
+from regard.training.validation import validate
+from regard.zoo.recipe import read_recipe
 
 ROWS, COLUMNS, LEVELS = 5, 7, 11
-PIXELS = C.Pixels(palette=LEVELS, grid=(ROWS, COLUMNS), channels=1, values="levels")
+PIXELS = C.PixelEmbedding(palette=LEVELS, grid=(ROWS, COLUMNS), channels=1, values="levels")
 
 
 def config(mask="causal", heads=4, **trunk):
-    near = C.Near(grid=(ROWS, COLUMNS))
+    near = C.ConvLikePosition(grid=(ROWS, COLUMNS))
     trunk = C.Trunk(dim=8 * heads, depth=2, mask=mask, position=near, attention=C.Attention(heads=heads),
                     dropout=C.NO_DROPOUT, **trunk)  # fmt: skip
-    return C.Transformer(embed=PIXELS, trunk=trunk, head=C.Vocabulary(tied=False, size=LEVELS), init="gpt2")
+    return C.Transformer(embed=PIXELS, trunk=trunk, head=C.LMHead(tied=False, size=LEVELS), init="gpt2")
 
 
 def pattern(model, layer=0, seed=0):
@@ -40,7 +42,7 @@ def pattern(model, layer=0, seed=0):
 @pytest.mark.parametrize("head", range(8))
 def test_a_head_begins_by_looking_at_its_own_neighbour(head):
     model = regard.build(config(heads=8)).eval()
-    down, across = AROUND[head]
+    down, across = NEIGHBOUR_OFFSETS[head]
     place = 3 * COLUMNS + 3  # has them all
 
     assert int(pattern(model)[head, place].argmax()) == place + down * COLUMNS + across
@@ -54,13 +56,16 @@ def test_sharp_heads_are_a_masked_convolution():
     attn, x = trunk.blocks[0].attn, torch.randn(1, ROWS * COLUMNS, 32, dtype=torch.double)
     with torch.no_grad():
         trunk.position.looks.copy_(torch.tensor([0.0, 0.0, 9.0]))  # e^9: no other place is left
-        tokens = line(x)
+        tokens = sequence_tokens(x)
         bias = trunk.position.prepare(tokens, tokens).bias
-        ask = trunk.plan(x, trunk.masks[0], tokens, tokens, trunk.position.prepare(tokens, tokens)).ask
+        place = trunk.position.prepare(tokens, tokens)
+        ask = trunk.runner.plan(trunk, x, trunk.masks[0], tokens, tokens, place).spec
         q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in attn.qkv(x).chunk(3, -1))
-        heads = Plan(KERNELS["reference"], "", ask).run(q, k, v, How(scale=8**-0.5, bias=bias))  # (1, H, N, d)
+        heads = Plan(KERNELS["reference"], "", ask).run(
+            q, k, v, AttentionArgs(scale=8**-0.5, bias=bias)
+        )  # (1, H, N, d)
     images = v.transpose(-1, -2).unflatten(-1, (ROWS, COLUMNS))  # (1, H, d, rows, columns)
-    for head, (down, across) in enumerate(AROUND[:4]):
+    for head, (down, across) in enumerate(NEIGHBOUR_OFFSETS[:4]):
         kernel = torch.zeros(8, 8, 5, 9, dtype=torch.double)
         kernel[range(8), range(8), 2 + down, 4 + across] = 1.0
         moved = F.conv2d(images[:, head], kernel, padding=(2, 4))
@@ -70,12 +75,12 @@ def test_sharp_heads_are_a_masked_convolution():
 
 def test_the_score_falls_with_the_squared_distance_from_the_neighbour():
     model = Trunk(config().trunk)
-    tokens = line(torch.randn(1, ROWS * COLUMNS, 32))
+    tokens = sequence_tokens(torch.randn(1, ROWS * COLUMNS, 32))
     bias = model.position.prepare(tokens, tokens).bias
     i, j = torch.arange(ROWS * COLUMNS)[:, None], torch.arange(ROWS * COLUMNS)
     zero = torch.zeros((), dtype=torch.long)
-    ours = bias.at(zero, zero + 1, Spot(tokens, zero, i), Spot(tokens, zero, j))
-    (down, across), (r, c, log) = AROUND[1], model.position.looks[1].tolist()
+    ours = bias.at(zero, zero + 1, TokenIndex(tokens, zero, i), TokenIndex(tokens, zero, j))
+    (down, across), (r, c, log) = NEIGHBOUR_OFFSETS[1], model.position.looks[1].tolist()
     for q, k in [(0, 0), (9, 3), (20, 20), (34, 1), (17, 30)]:
         row, column = k // COLUMNS - q // COLUMNS - down - r, k % COLUMNS - q % COLUMNS - across - c
         want = -torch.tensor(log).exp() * (row**2 + column**2)
@@ -84,7 +89,7 @@ def test_the_score_falls_with_the_squared_distance_from_the_neighbour():
 
 def test_tokens_of_one_row_or_column_share_its_vector():
     position = Trunk(config().trunk).position
-    table = position.table(line(torch.empty(3, ROWS * COLUMNS, 32)))[0].unflatten(0, (ROWS, COLUMNS))
+    table = position.table(sequence_tokens(torch.empty(3, ROWS * COLUMNS, 32)))[0].unflatten(0, (ROWS, COLUMNS))
 
     assert_close(table[1:] - table[:-1], (table[1:] - table[:-1])[:, :1].expand(-1, COLUMNS, -1))
     assert_close(table[2, 5], position.rows[2] + position.columns[5])
@@ -103,7 +108,7 @@ def test_a_cache_gives_what_the_whole_image_gives(mask):
 
 def test_the_likeliest_picture_is_what_the_model_says_when_it_reads_it():
     model = regard.build(config()).eval()
-    ids = palette.ids(draw(model, 1, temperature=0.0), PIXELS)
+    ids = palette.quantize_colors(sample_images(model, 1, temperature=0.0), PIXELS)
 
     assert torch.equal(model(ids).argmax(-1), ids.flatten(1))
 
@@ -134,9 +139,9 @@ def test_a_saved_model_looks_at_the_same_places(tmp_path):
 
 def test_more_tokens_than_the_grid_has_are_refused():
     with pytest.raises(ValueError, match=r"36 tokens are more than position.grid \[5, 7\] has places for"):
-        Trunk(config().trunk)(line(torch.empty(1, 36, 32)))
+        Trunk(config().trunk)(sequence_tokens(torch.empty(1, 36, 32)))
     with pytest.raises(ValueError, match=r"grid: \[3\] is not rows and tokens in a row"):
-        C.Near(grid=(3,))
+        C.ConvLikePosition(grid=(3,))
 
 
 @pytest.mark.parametrize(("grid", "channels", "wanted"), [([9, 8], 1, "[8, 8]"), ([8, 8], 3, "[8, 24]")])
@@ -154,13 +159,13 @@ def test_after_some_steps_it_needs_fewer_bits_than_pixels_that_are_told_alone():
     """The packaged digits: how often each grey is at each place needs 2.44 bits a pixel."""
     changes = ["train.steps=80", "train.minutes=none", "train.eval_every=none", "train.compile=false"]
     run = Run.from_recipe(read_recipe("pixels", [*changes, "model.trunk.mask=causal & window(24)"]))
-    for _ in train(run):
+    for _ in train_steps(run):
         pass
-    ids, asked = (run.objective.sense.batch(rows[:], None)["ids"].flatten(1)
+    ids, asked = (run.objective.sense.collate(rows[:], None)["ids"].flatten(1)
                   for rows in (run.data.rows, run.validation.rows))  # fmt: skip
     counts = 1 + torch.stack([(ids == level).sum(0) for level in range(17)], -1).double()  # (N, V), one more of each
     alone = -(counts / counts.sum(-1, keepdim=True)).gather(1, asked.mT).log2().mean()
-    score = evaluate(run.model, run.validation.batches(), run.objective, scores=True)
+    score = validate(run.model, run.validation.batches(), run.objective, scores=True)
 
     assert 2.4 < alone < 2.5
     assert score.scores["bits per dimension"] < alone - 0.2

@@ -6,21 +6,20 @@ from torch.testing import assert_close
 
 import regard
 from regard import config as C
-from regard.data import Record
-from regard.inputs.series import Patched
-from regard.inputs.series_sense import Windows
+from regard.data.records import Record
+from regard.inputs.series import SeriesProcessor, SeriesTokens
 
 CHANNELS, LENGTH, HORIZON = 3, 41, 5
 
 
 def series(**more):
-    return C.Series(**({"channels": CHANNELS, "length": LENGTH, "patch": 8, "stride": 5} | more))
+    return C.SeriesEmbedding(**({"channels": CHANNELS, "length": LENGTH, "patch": 8, "stride": 5} | more))
 
 
 def model(c, head=None):
     trunk = C.Trunk(dim=12, depth=2, attention=C.Attention(heads=3), dropout=C.NO_DROPOUT)
     torch.manual_seed(0)
-    return regard.build(C.Transformer(embed=c, trunk=trunk, head=head or C.Horizon(horizon=HORIZON))).eval()
+    return regard.build(C.Transformer(embed=c, trunk=trunk, head=head or C.ForecastHead(horizon=HORIZON))).eval()
 
 
 @pytest.mark.parametrize("mix, rows, width", [("independent", 2 * CHANNELS, 8), ("mixed", 2, 8 * CHANNELS)])
@@ -41,7 +40,7 @@ COUNTS = [(336, 16, 8, 42), (512, 16, 8, 64), (41, 8, 5, 9), (8, 8, 8, 2)]  # th
 
 @pytest.mark.parametrize("length, patch, stride, count", COUNTS)
 def test_there_are_as_many_patches_as_published(length, patch, stride, count):
-    c = C.Series(channels=1, length=length, patch=patch, stride=stride)
+    c = C.SeriesEmbedding(channels=1, length=length, patch=patch, stride=stride)
 
     assert c.count == count and c.length + c.padding == c.patch + (count - 1) * stride
     assert model(c).embed(torch.randn(1, length, 1)).count == count
@@ -93,7 +92,7 @@ def test_independent_channels_do_not_see_each_other_and_share_their_weights():
 @pytest.mark.parametrize("mix", ["independent", "mixed"])
 def test_with_a_line_the_tokens_tell_the_rest(mix):
     """A head whose tokens say nothing is the straight map of the window, level and spread given back."""
-    forecaster = model(series(mix=mix, affine=False), C.Horizon(horizon=HORIZON, line=True))
+    forecaster = model(series(mix=mix, affine=False), C.ForecastHead(horizon=HORIZON, line=True))
     x = torch.randn(2, LENGTH, CHANNELS)
     torch.nn.init.zeros_(forecaster.head.out.weight)
     level, spread = x.mean(1, keepdim=True), (x.var(1, keepdim=True, correction=0) + 1e-5).sqrt()
@@ -106,7 +105,7 @@ def test_what_was_taken_travels_with_the_tokens_through_the_trunk():
     forecaster, x = model(series()), torch.randn(2, LENGTH, CHANNELS)
     tokens = forecaster.trunk(forecaster.embed(x))
 
-    assert isinstance(tokens, Patched)
+    assert isinstance(tokens, SeriesTokens)
     assert_close(tokens.level[:, 0], x.mean(1))
 
 
@@ -133,14 +132,17 @@ def test_a_window_of_another_size_is_refused_by_its_setting():
 
 def test_a_forecast_is_of_series_alone():
     with pytest.raises(ValueError, match="head.kind: 'forecast' says how a series goes on"):
-        model(C.Patches(image=8, size=4))
+        model(C.PatchEmbedding(image=8, size=4))
 
 
 SETTINGS = {
-    "patch": lambda: C.Series(length=9, patch=10), "stride": lambda: C.Series(patch=4, stride=5),
-    "names": lambda: C.Series(channels=2, names=("a",)), "scale": lambda: C.Series(channels=1, scale=(0.0,)),
-    "horizon": lambda: C.Horizon(horizon=0), "dropout": lambda: C.Horizon(dropout=1.0),
-}  # fmt: skip
+    "patch": lambda: C.SeriesEmbedding(length=9, patch=10),
+    "stride": lambda: C.SeriesEmbedding(patch=4, stride=5),
+    "names": lambda: C.SeriesEmbedding(channels=2, names=("a",)),
+    "scale": lambda: C.SeriesEmbedding(channels=1, scale=(0.0,)),
+    "horizon": lambda: C.ForecastHead(horizon=0),
+    "dropout": lambda: C.ForecastHead(dropout=1.0),
+}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -153,12 +155,12 @@ def test_settings_that_cannot_be_are_refused(name):
 
 
 def test_lists_and_tables_of_numbers_are_series():
-    sense, rows = Windows(series(mix="mixed")), torch.randn(LENGTH, CHANNELS)
+    sense, rows = SeriesProcessor(series(mix="mixed")), torch.randn(LENGTH, CHANNELS)
 
     assert_close(sense.example(Record({"series": rows.tolist()}, "a:1"), "series")["series"], rows)
-    one = Windows(C.Series(channels=1, length=LENGTH, patch=8, stride=5))
+    one = SeriesProcessor(C.SeriesEmbedding(channels=1, length=LENGTH, patch=8, stride=5))
     assert one.example(Record({"series": rows[:, 0].tolist()}, "a:1"), "series")["series"].shape == (LENGTH, 1)
-    assert sense.batch([sense.blank(0)] * 2, None)["ids"].shape == (2, LENGTH, CHANNELS)
+    assert sense.collate([sense.blank(0)] * 2, None)["ids"].shape == (2, LENGTH, CHANNELS)
 
 
 BAD = {
@@ -174,12 +176,12 @@ def test_what_is_no_series_is_one_sentence_with_its_place(name):
     given, says = BAD[name]
 
     with pytest.raises(C.DataError, match=f"^list.jsonl:7: column 'series' .*{says}"):
-        Windows(series(mix="mixed")).example(Record({"series": given}, "list.jsonl:7"), "series")
+        SeriesProcessor(series(mix="mixed")).example(Record({"series": given}, "list.jsonl:7"), "series")
 
 
 def test_one_answer_for_all_channels_is_asked_of_mixed_ones():
     with pytest.raises(C.ConfigError, match="model.embed.mix: .*set it to mixed"):
-        Windows(series()).example(Record({"series": []}, "a:1"), "series")
+        SeriesProcessor(series()).example(Record({"series": []}, "a:1"), "series")
 
 
 def waves(count, seed):
@@ -192,8 +194,8 @@ def waves(count, seed):
 
 @pytest.mark.slow
 def test_a_small_model_learns_which_series_follow_each_other():
-    c = C.Series(channels=3, length=32, patch=8, stride=4, mix="mixed")
-    learner = model(c, C.Pooled(place="mean", out=2)).train()
+    c = C.SeriesEmbedding(channels=3, length=32, patch=8, stride=4, mix="mixed")
+    learner = model(c, C.PoolingHead(place="mean", out=2)).train()
     optimizer = torch.optim.AdamW(learner.parameters(), lr=3e-3)
     for step in range(250):
         x, which = waves(64, step)

@@ -9,51 +9,52 @@ from transformers.audio_utils import mel_filter_bank, spectrogram, window_functi
 
 import regard
 from regard import config as C
-from regard.data import Record, chance
-from regard.inputs.sound import bank, logmel
-from regard.inputs.sound_sense import Sounds
+from regard.data.batching import seeded_generator
+from regard.data.records import Record
+from regard.inputs.audio import log_mel_spectrogram, mel_filterbank
+from regard.inputs.audio_processor import AudioProcessor
 
 RATE = 2000
 WAYS = {
-    "mel": C.Mel(window=64, hop=24, mels=15, frames=3),
-    "grid": C.Mel(window=64, hop=24, mels=15, frames=3, bands=5),
-    "frames": C.Frames(size=35),
-    "rates": C.Rates(size=7),
+    "mel": C.MelSpectrogram(window=64, hop=24, mels=15, frames=3),
+    "grid": C.MelSpectrogram(window=64, hop=24, mels=15, frames=3, bands=5),
+    "frames": C.RawFrames(size=35),
+    "rates": C.MultiRateFrames(size=7),
 }
 
 
 def sound(way, **more):
-    return C.Sound(rate=RATE, seconds=1.5, way=WAYS[way], **more)
+    return C.AudioEmbedding(rate=RATE, seconds=1.5, way=WAYS[way], **more)
 
 
 def model(c, axes=1, out=5):
-    trunk = C.Trunk(dim=24, depth=2, attention=C.Attention(heads=3), position=C.Sinusoidal(axes=axes))
+    trunk = C.Trunk(dim=24, depth=2, attention=C.Attention(heads=3), position=C.SinusoidalPosition(axes=axes))
     torch.manual_seed(0)
-    return regard.build(C.Transformer(embed=c, trunk=trunk, head=C.Pooled(place="mean", out=out))).eval()
+    return regard.build(C.Transformer(embed=c, trunk=trunk, head=C.PoolingHead(place="mean", out=out))).eval()
 
 
 @pytest.mark.parametrize("scale", ["slaney", "htk"])
 @pytest.mark.parametrize("window", [200, 333])
 def test_the_mel_bands_are_those_of_transformers(scale, window):
-    c = C.Mel(window=window, hop=80, mels=23, scale=scale, low=20.0, high=700.0)
+    c = C.MelSpectrogram(window=window, hop=80, mels=23, scale=scale, low=20.0, high=700.0)
     theirs = mel_filter_bank(window // 2 + 1, 23, 20.0, 700.0, RATE, "slaney" if scale == "slaney" else None, scale)
     if window % 2 == 0:  # theirs has the last bin of an odd window at half the rate, where it is not
-        assert_close(bank(c, RATE), torch.from_numpy(theirs).float())
+        assert_close(mel_filterbank(c, RATE), torch.from_numpy(theirs).float())
     frequencies = np.fft.rfftfreq(window, 1 / RATE)
-    peaks = frequencies[bank(c, RATE).numpy().argmax(0)]
+    peaks = frequencies[mel_filterbank(c, RATE).numpy().argmax(0)]
 
     assert (np.diff(peaks) >= 0).all() and peaks[0] >= 20 and peaks[-1] <= 700
 
 
 @pytest.mark.spec("S080")
 def test_the_spectrogram_is_that_of_transformers_and_of_scipy():
-    c, x = C.Mel(window=200, hop=80, mels=23), torch.randn(2, 1111)
+    c, x = C.MelSpectrogram(window=200, hop=80, mels=23), torch.randn(2, 1111)
     count = c.windows(1111)
     padded = np.pad(x[0].numpy(), (0, (count - 1) * 80 + 200 - 1111))
     filters = mel_filter_bank(101, 23, 0.0, RATE / 2, RATE, "slaney", "slaney")
     theirs = spectrogram(padded, window_function(200, "hann"), 200, 80, power=2.0, center=False, mel_filters=filters,
                          mel_floor=1e-10, log_mel="log")  # fmt: skip
-    ours = logmel(x, c, RATE, count)
+    ours = log_mel_spectrogram(x, c, RATE, count)
 
     assert_close(ours[0].mT, torch.from_numpy(theirs).float(), atol=1e-4, rtol=1e-5)
     _, _, waves = stft(padded, window="hann", nperseg=200, noverlap=120, boundary=None, padded=False)
@@ -66,9 +67,9 @@ def test_the_spectrogram_is_that_of_transformers_and_of_scipy():
 @pytest.mark.parametrize("normal", [True, False])
 def test_a_sound_means_the_same_alone_and_beside_longer_ones(way, normal):
     c = sound(way, normal=normal)
-    front, sense = model(c, 2 if way == "grid" else 1), Sounds(c)
+    front, sense = model(c, 2 if way == "grid" else 1), AudioProcessor(c)
     sounds = [{"sound": torch.randn(size) / 9} for size in (501, 1333, 77)]
-    batch = sense.batch(sounds, None)
+    batch = sense.collate(sounds, None)
     together = front(batch["ids"], real=batch["real"])
 
     for row, each in enumerate(sounds):
@@ -88,7 +89,7 @@ def test_tokens_of_a_spectrogram_stand_in_time_and_in_time_and_frequency():
     flat, grid = (model(sound(way), axes).embed(x) for way, axes in (("mel", 1), ("grid", 2)))
     steps = WAYS["mel"].steps(1400)
 
-    assert flat.at is None and flat.count == steps
+    assert flat.coords is None and flat.count == steps
     assert grid.grid == (steps, 3) and grid.count == 3 * steps
 
 
@@ -102,7 +103,7 @@ def test_three_rates_read_every_hundredth_tenth_and_single_sample():
     parts = tokens.x.split(counts, 1)
     for part, step, map, rate in zip(parts, (100, 10, 1), front.way.maps, front.way.rates.weight, strict=True):
         assert_close(part[0], map(x[0, ::step].view(-1, 7)) + rate)
-    times = [part.flatten().tolist() for part in tokens.at.split(counts, 1)]
+    times = [part.flatten().tolist() for part in tokens.coords.split(counts, 1)]
     assert times[0] == [0, 100] and times[1] == list(range(0, 200, 10)) and times[2] == list(range(200))
 
 
@@ -119,11 +120,11 @@ def test_a_later_sample_moves_no_earlier_frame():
 
 
 def test_training_varies_sounds_and_validation_never_does():
-    vary = C.Vary(speed=0.2, shift=0.3, noise=0.5, times=2, bands=1)
-    sense = Sounds(sound("mel", vary=vary))
+    vary = C.AudioAugment(speed=0.2, shift=0.3, noise=0.5, times=2, bands=1)
+    sense = AudioProcessor(sound("mel", vary=vary))
     sounds = [{"sound": torch.randn(size)} for size in (901, 1333)]
-    one, same, other = (sense.batch(sounds, chance(0, word)) for word in ("a", "a", "b"))
-    plain = sense.batch(sounds, None)
+    one, same, other = (sense.collate(sounds, seeded_generator(0, word)) for word in ("a", "a", "b"))
+    plain = sense.collate(sounds, None)
 
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert one["ids"].shape != other["ids"].shape or not torch.equal(one["ids"], other["ids"])
@@ -143,7 +144,7 @@ def test_what_is_hidden_is_not_heard():
 
 
 def test_samples_in_a_record_are_a_sound_too():
-    sense, samples = Sounds(sound("frames")), [0.5, -0.25, 0.125] * 99
+    sense, samples = AudioProcessor(sound("frames")), [0.5, -0.25, 0.125] * 99
 
     for given in (samples, torch.tensor(samples), torch.tensor(samples).numpy()):
         assert_close(sense.example(Record({"sound": given}, "a:1"), "sound")["sound"], torch.tensor(samples))
@@ -165,17 +166,20 @@ def test_what_is_no_sound_is_one_sentence_with_its_place(name):
     given, says = BAD[name]
 
     with pytest.raises(C.DataError, match=says) as caught:
-        Sounds(sound("mel")).example(Record({"sound": given}, "list.jsonl:7"), "sound")
+        AudioProcessor(sound("mel")).example(Record({"sound": given}, "list.jsonl:7"), "sound")
     assert str(caught.value).startswith("list.jsonl:7") and "\n" not in str(caught.value)
 
 
 SETTINGS = {
-    "a hop beyond the window": (lambda: C.Mel(window=100, hop=101), "hop"),
-    "bands that do not fill": (lambda: C.Mel(mels=80, bands=3), "bands"),
-    "a pitch that is not there": (lambda: C.Sound(rate=8000, way=C.Mel(high=4001.0)), "way.high"),
-    "a day": (lambda: C.Sound(seconds=86_400.0), "seconds"),
-    "fine before coarse": (lambda: C.Rates(steps=(1, 10)), "steps"),
-    "hidden bands of samples": (lambda: C.Sound(way=C.Frames(), vary=C.Vary(bands=1)), "vary.times"),
+    "a hop beyond the window": (lambda: C.MelSpectrogram(window=100, hop=101), "hop"),
+    "bands that do not fill": (lambda: C.MelSpectrogram(mels=80, bands=3), "bands"),
+    "a pitch that is not there": (lambda: C.AudioEmbedding(rate=8000, way=C.MelSpectrogram(high=4001.0)), "way.high"),
+    "a day": (lambda: C.AudioEmbedding(seconds=86_400.0), "seconds"),
+    "fine before coarse": (lambda: C.MultiRateFrames(steps=(1, 10)), "steps"),
+    "hidden bands of samples": (
+        lambda: C.AudioEmbedding(way=C.RawFrames(), vary=C.AudioAugment(bands=1)),
+        "vary.times",
+    ),
 }
 
 
@@ -202,17 +206,17 @@ def tones(count, seed):
 @pytest.mark.slow
 @pytest.mark.spec("S136")
 def test_a_small_model_learns_whether_a_tone_rises_or_falls():
-    c = C.Sound(rate=RATE, seconds=1.0, way=C.Mel(window=64, hop=32, mels=20, frames=2))
+    c = C.AudioEmbedding(rate=RATE, seconds=1.0, way=C.MelSpectrogram(window=64, hop=32, mels=20, frames=2))
     torch.manual_seed(0)
-    learner, sense = model(c, out=2).train(), Sounds(c)
+    learner, sense = model(c, out=2).train(), AudioProcessor(c)
     optimizer = torch.optim.AdamW(learner.parameters(), lr=3e-3)
     for step in range(40):
         sounds, which = zip(*tones(24, step), strict=True)
-        loss = torch.nn.functional.cross_entropy(learner(**sense.batch(sounds, None)), torch.tensor(which))
+        loss = torch.nn.functional.cross_entropy(learner(**sense.collate(sounds, None)), torch.tensor(which))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     sounds, which = zip(*tones(100, 10_000), strict=True)
-    right = learner.eval()(**sense.batch(sounds, None)).argmax(-1) == torch.tensor(which)
+    right = learner.eval()(**sense.collate(sounds, None)).argmax(-1) == torch.tensor(which)
 
     assert float(right.float().mean()) >= 0.95

@@ -10,18 +10,19 @@ from transformers import WhisperFeatureExtractor
 
 import regard
 from regard import config as C
-from regard.data import Record, chance
-from regard.inputs.sound import levels, logmel
-from regard.inputs.sound_sense import Sounds
+from regard.data.batching import seeded_generator
+from regard.data.records import Record
+from regard.inputs.audio import log_mel_spectrogram, normalize_spectrogram
+from regard.inputs.audio_processor import AudioProcessor
 
 RATE = 16_000
 
 
 def front(seconds=0.5, mels=80, **more):
     torch.manual_seed(0)
-    c = C.Sound(rate=RATE, seconds=seconds, way=C.Convolved(mels=mels), **{"normal": "peak", **more})
-    trunk = C.Trunk(dim=24, depth=1, attention=C.Attention(heads=3), position=C.Learned(length=c.count))
-    return regard.build(C.Transformer(embed=c, trunk=trunk, head=C.Pooled(place="mean", out=5))).eval()
+    c = C.AudioEmbedding(rate=RATE, seconds=seconds, way=C.ConvSpectrogram(mels=mels), **{"normal": "peak", **more})
+    trunk = C.Trunk(dim=24, depth=1, attention=C.Attention(heads=3), position=C.LearnedPosition(length=c.count))
+    return regard.build(C.Transformer(embed=c, trunk=trunk, head=C.PoolingHead(place="mean", out=5))).eval()
 
 
 def wave(seconds, loud=0.3):
@@ -87,9 +88,9 @@ def test_it_is_one_graph(shape):
 @torch.no_grad()
 def test_a_batch_of_records_is_what_the_front_end_takes():
     model = front()
-    sense = Sounds(model.c.embed)
+    sense = AudioProcessor(model.c.embed)
     examples = [sense.example(Record({"sound": wave(seconds)}, where="row"), "sound") for seconds in (0.2, 0.45)]
-    batch = sense.batch(examples, None)
+    batch = sense.collate(examples, None)
     alone = torch.cat([model(example["sound"][None]) for example in examples])
 
     assert batch["real"].all() and sense.length(examples[0]) == model.c.embed.count == 25
@@ -98,10 +99,10 @@ def test_a_batch_of_records_is_what_the_front_end_takes():
 
 @torch.no_grad()
 def test_parts_of_the_spectrogram_can_be_hidden():
-    model = front(vary=C.Vary(times=2, bands=3))
-    x, made = torch.from_numpy(wave(0.45))[None], Sounds(model.c.embed)
+    model = front(vary=C.AudioAugment(times=2, bands=3))
+    x, made = torch.from_numpy(wave(0.45))[None], AudioProcessor(model.c.embed)
     example = made.example(Record({"sound": x[0].numpy()}, where="row"), "sound")
-    hide = made.batch([example], chance(5, "test"))["hide"]
+    hide = made.collate([example], seeded_generator(5, "test"))["hide"]
     table = model.embed.way.spectrogram(x)
     for first, long, low, wide in hide[0].tolist():
         table[:, low : low + wide, first : first + long] = 0
@@ -121,14 +122,14 @@ def test_what_is_no_sound_is_refused_with_what_would_be(shape):
 @pytest.mark.parametrize(
     "said, words",
     [
-        (dict(way=C.Frames(), normal="peak"), ("normal", "peak", "mel")),
-        (dict(way=C.Convolved(), seconds=0.0125), ("seconds", "200", "400", "201")),
-        (dict(way=C.Frames(), vary=C.Vary(times=1)), ("vary.times",)),
+        (dict(way=C.RawFrames(), normal="peak"), ("normal", "peak", "mel")),
+        (dict(way=C.ConvSpectrogram(), seconds=0.0125), ("seconds", "200", "400", "201")),
+        (dict(way=C.RawFrames(), vary=C.AudioAugment(times=1)), ("vary.times",)),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(said, words):
     with pytest.raises(ValueError) as error:
-        C.Sound(**said)
+        C.AudioEmbedding(**said)
     for word in words:
         assert word in str(error.value)
 
@@ -136,14 +137,14 @@ def test_settings_that_make_no_sense_are_refused(said, words):
 @pytest.mark.parametrize("tokens", range(200, 420, 3))
 def test_as_many_tokens_are_heard_as_there_are_places(tokens):
     """Seconds are a quotient, and no sample is lost by it."""
-    assert C.Sound(seconds=tokens * 320 / RATE, way=C.Convolved()).count == tokens
+    assert C.AudioEmbedding(seconds=tokens * 320 / RATE, way=C.ConvSpectrogram()).count == tokens
 
 
 def test_twenty_decibels_are_half_a_unit_and_eighty_below_the_loudest_is_the_floor():
-    x, c = torch.from_numpy(wave(0.3)).repeat(2, 1), C.Mel()
+    x, c = torch.from_numpy(wave(0.3)).repeat(2, 1), C.MelSpectrogram()
     x[:, 1600:3200] = 0  # silence, between sounds
     x[1] *= 10
-    once, louder = levels(logmel(x, c, RATE, c.windows(4800)), "peak")
+    once, louder = normalize_spectrogram(log_mel_spectrogram(x, c, RATE, c.windows(4800)), "peak")
 
     assert_close(louder, once + 0.5, atol=1e-4, rtol=0)  # bands of noise alone lose a few bits
     assert_close(once.max() - once.min(), torch.tensor(2.0))

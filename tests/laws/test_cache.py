@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from regard import config as C
-from regard.core.cache import Cache
+from regard.core.cache import KVCache
 from regard.core.model import Transformer
-from regard.core.tokens import line
+from regard.core.tokens import sequence_tokens
 
 B, N, S, D, V = 2, 11, 7, 12, 19  # S: tokens of a source
 ROOM = 13  # slots of a cache
@@ -21,21 +21,21 @@ H = 6
 LONG = 300
 
 POSITIONS = {
-    "none": C.Nowhere(),
-    "sinusoidal": C.Sinusoidal(),
-    "sinusoidal-concat": C.Sinusoidal(mode="concat", width=4),
-    "sinusoidal-qk": C.Sinusoidal(mode="qk"),
-    "learned": C.Learned(length=LONG, offset=2),
-    "learned-qk": C.Learned(length=LONG, mode="qk"),
-    "onehot": C.OneHot(length=LONG),
-    "rotary": C.Rotary(),
-    "rotary-part": C.Rotary(part=0.5, layout="interleaved"),
-    "rotary-yarn": C.Rotary(scaling="yarn", length=5, factor=3.0),
-    "alibi": C.Alibi(),
-    "buckets": C.Buckets(buckets=7, distance=9, both=False, tables="layer"),
-    "shaw": C.Shaw(radius=3),
-    "relative": C.Relative(radius=3),
-    "relative-outside": C.Relative(radius=3, inside=False),
+    "none": C.NoPosition(),
+    "sinusoidal": C.SinusoidalPosition(),
+    "sinusoidal-concat": C.SinusoidalPosition(mode="concat", width=4),
+    "sinusoidal-qk": C.SinusoidalPosition(mode="qk"),
+    "learned": C.LearnedPosition(length=LONG, offset=2),
+    "learned-qk": C.LearnedPosition(length=LONG, mode="qk"),
+    "onehot": C.OneHotPosition(length=LONG),
+    "rotary": C.RotaryPosition(),
+    "rotary-part": C.RotaryPosition(part=0.5, layout="interleaved"),
+    "rotary-yarn": C.RotaryPosition(scaling="yarn", length=5, factor=3.0),
+    "alibi": C.AlibiPosition(),
+    "buckets": C.T5Bias(buckets=7, distance=9, both=False, tables="layer"),
+    "shaw": C.ShawPosition(radius=3),
+    "relative": C.RelativeBias(radius=3),
+    "relative-outside": C.RelativeBias(radius=3, inside=False),
 }
 MASKS = ["causal", "causal & window(3)", "causal & landmarks(2)", "prefix(2)"]
 
@@ -60,14 +60,16 @@ def model(position: C.Position = POSITIONS["sinusoidal"], **rest) -> Transformer
     """A small decoder; what is set beside the vectors makes them wider, and a map brings them back to dim."""
     width = 8 if getattr(position, "mode", "") == "concat" else None
     c = C.Transformer(
-        embed=C.Embed(vocab=V), trunk=trunk(position=position, width=width, **rest), head=C.Vocabulary(transform=True)
+        embed=C.TextEmbedding(vocab=V),
+        trunk=trunk(position=position, width=width, **rest),
+        head=C.LMHead(transform=True),
     )
     return ready(c)
 
 
 def translator(cross: str = "last", place: str = "pre", **rest) -> Transformer:
     c = C.Transformer(
-        embed=C.Embed(vocab=V),
+        embed=C.TextEmbedding(vocab=V),
         trunk=trunk(cross=cross, place=place, **rest),
         encoder=C.Encoder(trunk=trunk(mask="everything", place=place)),
     )
@@ -84,7 +86,7 @@ def ids(*shape: int) -> Tensor:
     return torch.randint(V, shape)
 
 
-def fed(one: Transformer, given: Tensor, pieces: list[int], cache: Cache | None = None, real=None, **first) -> Tensor:
+def fed(one: Transformer, given: Tensor, pieces: list[int], cache: KVCache | None = None, real=None, **first) -> Tensor:
     """The logits of all tokens, given to a cache piece by piece; `first` goes with the first piece alone."""
     cache = one.cache(len(given), ROOM) if cache is None else cache
     parts, begin = [], 0
@@ -122,7 +124,7 @@ def test_cached_is_uncached(position, mask, real, groups):
 
 @given(data=st.data(), left=st.lists(st.integers(0, N - 1), min_size=3, max_size=3))
 def test_cached_is_uncached_however_the_text_is_cut(data, left):
-    one, given = model(C.Rotary(), mask="causal & window(3)"), ids(3, N)
+    one, given = model(C.RotaryPosition(), mask="causal & window(3)"), ids(3, N)
     cuts = sorted(data.draw(st.sets(st.integers(1, N - 1))))
     pieces = [end - begin for begin, end in zip([0, *cuts], [*cuts, N], strict=True)]
     real = torch.arange(N) >= torch.tensor(left)[:, None]
@@ -132,7 +134,7 @@ def test_cached_is_uncached_however_the_text_is_cut(data, left):
 
 @pytest.mark.parametrize("kernel", ["reference", "fused"])
 def test_cached_is_uncached_in_every_kernel_that_takes_a_cache(kernel):
-    one, given = model(C.Alibi(), attention=C.Attention(heads=H, width=4, groups=3, kernel=kernel)), ids(B, N)
+    one, given = model(C.AlibiPosition(), attention=C.Attention(heads=H, width=4, groups=3, kernel=kernel)), ids(B, N)
 
     assert_same(fed(one, given, [4, 1, 6]), one(given))
 
@@ -179,7 +181,7 @@ def test_what_a_cache_holds_carries_no_gradient():
 # ---------------------------------------------------------------- generation
 
 
-def greedy(one: Transformer, given: Tensor, new: int, real: Tensor, cache: Cache | None) -> Tensor:
+def greedy(one: Transformer, given: Tensor, new: int, real: Tensor, cache: KVCache | None) -> Tensor:
     """The likeliest token again and again, but none of the last three: so small a model would say one for ever."""
     step, seen = given, real
     for _ in range(new):
@@ -203,7 +205,7 @@ def test_greedy_ids_are_the_same_with_and_without_a_cache_over_256_tokens(positi
     assert len(cached[:, N:].unique()) > 3
 
 
-def beams(one: Transformer, start: Tensor, new: int, width: int, cache: Cache | None) -> Tensor:
+def beams(one: Transformer, start: Tensor, new: int, width: int, cache: KVCache | None) -> Tensor:
     """The `width` best texts, by total log-probability; rows of the cache follow the texts they belong to."""
     texts, totals = start.expand(width, -1), torch.tensor([0.0] + [-torch.inf] * (width - 1)).double()
     step = texts
@@ -297,7 +299,7 @@ def test_a_second_source_is_read_in_place_of_the_first():
     one, given, first, second = translator(), ids(B, N), ids(B, S), ids(B, S)
     cache = one.cache(B, ROOM)
     fed(one, given, [N], cache, source=first)
-    cache.rewind(0)
+    cache.truncate(0)
 
     assert_same(fed(one, given, [N], cache, source=second), one(given, source=second))
 
@@ -330,7 +332,7 @@ def test_rewinding_is_as_if_the_rest_had_never_been_written(position):
     rewound, never = one.cache(B, ROOM), one.cache(B, ROOM)
     fed(one, given[:, :5], [5], never, real=LEFT)
     fed(one, torch.cat([given[:, :5], ids(B, 4)], 1), [5, 4], rewound, real=LEFT)
-    rewound.rewind(5)
+    rewound.truncate(5)
 
     assert torch.equal(fed(one, given[:, 5:], [1, 5], rewound), fed(one, given[:, 5:], [1, 5], never))
 
@@ -339,17 +341,17 @@ def test_rewinding_to_nothing_is_a_new_cache():
     one, given = model(), ids(B, N)
     cache = one.cache(B, ROOM)
     fed(one, ids(B, 9), [9], cache)
-    cache.rewind(0)
+    cache.truncate(0)
 
     assert torch.equal(fed(one, given, [4, 7], cache), fed(one, given, [4, 7]))
 
 
 @given(st.lists(st.integers(0, 7), min_size=3, max_size=3))
 def test_each_row_can_be_rewound_to_a_length_of_its_own(lengths):
-    one, given, more = model(C.Rotary()), ids(3, 7), ids(3, 4)
+    one, given, more = model(C.RotaryPosition()), ids(3, 7), ids(3, 4)
     cache = one.cache(3, ROOM)
     fed(one, given, [7], cache)
-    cache.rewind(torch.tensor(lengths))
+    cache.truncate(torch.tensor(lengths))
     cached = fed(one, more, [1, 3], cache)
 
     for row, length in enumerate(lengths):
@@ -358,11 +360,11 @@ def test_each_row_can_be_rewound_to_a_length_of_its_own(lengths):
 
 
 def test_a_copied_row_goes_on_as_its_original_would_and_the_others_as_they_were():
-    one, given = model(C.Alibi()), ids(3, N)
+    one, given = model(C.AlibiPosition()), ids(3, N)
     real = torch.arange(N) >= torch.tensor([[2], [0], [1]])
     cache = one.cache(3, ROOM)
     fed(one, given[:, :4], [4], cache, real=real)
-    cache.copy(0, to=2)
+    cache.copy_row(0, to=2)
     rows = torch.tensor([0, 1, 0])
     mixed = torch.cat([given[rows, :4], given[:, 4:]], 1)
 
@@ -373,7 +375,7 @@ def test_a_copied_row_of_a_translation_takes_its_source_along():
     one, given, source = translator("layerwise"), ids(3, N), ids(3, S)
     cache = one.cache(3, ROOM)
     fed(one, given[:, :4], [4], cache, source=source)
-    cache.copy(1, to=0)
+    cache.copy_row(1, to=0)
     rows = torch.tensor([1, 1, 2])
     mixed = torch.cat([given[rows, :4], given[:, 4:]], 1)
 
@@ -410,7 +412,7 @@ def test_a_cache_that_refused_tokens_still_takes_fewer():
 
 def test_a_cache_longer_than_learned_positions_is_refused():
     with pytest.raises(ValueError, match="^14 tokens are more than position.length 13"):
-        model(C.Learned(length=13)).cache(B, 14)
+        model(C.LearnedPosition(length=13)).cache(B, 14)
 
 
 def test_documents_do_not_go_into_a_cache():
@@ -421,7 +423,7 @@ def test_documents_do_not_go_into_a_cache():
 
 
 def test_edges_do_not_go_into_a_cache():
-    one, tokens = model(), line(torch.randn(B, N, D).double())
+    one, tokens = model(), sequence_tokens(torch.randn(B, N, D).double())
     tokens.edges = torch.ones(B, N, N, dtype=torch.bool)
 
     with pytest.raises(ValueError, match="documents and edges cannot"):
@@ -429,8 +431,8 @@ def test_edges_do_not_go_into_a_cache():
 
 
 UNCACHED = {
-    "turns old keys anew": C.Rotary(scaling="dynamic", length=5, factor=2.0),
-    "reads several axes": C.Relative(radius=2, axes=2),
+    "turns old keys anew": C.RotaryPosition(scaling="dynamic", length=5, factor=2.0),
+    "reads several axes": C.RelativeBias(radius=2, axes=2),
 }
 
 
@@ -466,7 +468,7 @@ def test_a_prefix_is_not_rewound_in_part():
     fed(one, ids(B, N), [N], cache)
 
     with pytest.raises(ValueError, match="prefix"):
-        cache.rewind(3)
+        cache.truncate(3)
 
 
 def test_rewinding_ahead_is_refused():
@@ -475,7 +477,7 @@ def test_rewinding_ahead_is_refused():
     fed(one, ids(B, 4), [4], cache)
 
     with pytest.raises(ValueError, match=r"^rewind: 7 is not between 0 and what was written, \[4, 4\]$"):
-        cache.rewind(7)
+        cache.truncate(7)
 
 
 @pytest.mark.parametrize("rows", [B - 1, B + 1])

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from regard import config as C
+from regard.core.hooks import looking
 from regard.core.model import Transformer
-from regard.core.tokens import raster
-from regard.core.watch import looking
-from regard.native import build
+from regard.core.tokens import grid_tokens
+from regard.native import library
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,16 +27,16 @@ pytestmark = [
 B, N, S, D, H, V = 2, 7, 5, 12, 3, 19  # S: tokens of a source
 
 POSITIONS = {
-    "none": C.Nowhere(),
-    "sinusoidal": C.Sinusoidal(),
-    "sinusoidal-qk": C.Sinusoidal(mode="qk"),
-    "learned": C.Learned(length=99),
-    "rotary": C.Rotary(),
-    "alibi": C.Alibi(),
-    "buckets": C.Buckets(both=False),
-    "buckets-layer": C.Buckets(both=False, tables="layer"),
-    "shaw": C.Shaw(radius=3),
-    "relative": C.Relative(radius=3),
+    "none": C.NoPosition(),
+    "sinusoidal": C.SinusoidalPosition(),
+    "sinusoidal-qk": C.SinusoidalPosition(mode="qk"),
+    "learned": C.LearnedPosition(length=99),
+    "rotary": C.RotaryPosition(),
+    "alibi": C.AlibiPosition(),
+    "buckets": C.T5Bias(both=False),
+    "buckets-layer": C.T5Bias(both=False, tables="layer"),
+    "shaw": C.ShawPosition(radius=3),
+    "relative": C.RelativeBias(radius=3),
 }
 positions = pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
 
@@ -59,7 +59,7 @@ class Graphs:
 @pytest.fixture(autouse=True)
 def one_kernel(monkeypatch):
     """A graph has torch's own attention; so does what it is compared with, to the bit."""
-    monkeypatch.setattr(build, "FOUND", [None])
+    monkeypatch.setattr(library, "LOADED", [None])
 
 
 @pytest.fixture
@@ -86,12 +86,12 @@ def ready(c: C.Transformer) -> Transformer:
 
 
 def model(**rest) -> Transformer:
-    return ready(C.Transformer(embed=C.Embed(vocab=V), trunk=trunk(**rest)))
+    return ready(C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk(**rest)))
 
 
 def translator(cross: str = "last") -> Transformer:
     encoder = C.Encoder(trunk=trunk(mask="everything"))
-    return ready(C.Transformer(embed=C.Embed(vocab=V), trunk=trunk(cross=cross), encoder=encoder))
+    return ready(C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk(cross=cross), encoder=encoder))
 
 
 def ids(*shape: int) -> Tensor:
@@ -184,7 +184,9 @@ def test_one_graph_serves_twelve_blocks_and_any_padding(graphs, position):
 
 def test_one_graph_serves_the_blocks_of_a_decoder_that_looks_across(graphs):
     one = ready(
-        C.Transformer(embed=C.Embed(vocab=V), trunk=trunk(cross="last", depth=12), encoder=C.Encoder(trunk=trunk()))
+        C.Transformer(
+            embed=C.TextEmbedding(vocab=V), trunk=trunk(cross="last", depth=12), encoder=C.Encoder(trunk=trunk())
+        )
     )
     graphs.compile(*one.trunk.blocks)
     for _ in range(3):
@@ -203,8 +205,8 @@ def test_one_graph_serves_twelve_blocks_with_masks_in_turn(graphs):
 
 
 def test_windows_of_an_image_compile_whole(graphs):
-    one = model(mask=("cells(3)", "cells(3, 1)"), position=C.Relative(radius=2, axes=2, inside=False))
-    image = raster(torch.randn(B, 35, D), (5, 7))
+    one = model(mask=("cells(3)", "cells(3, 1)"), position=C.RelativeBias(radius=2, axes=2, inside=False))
+    image = grid_tokens(torch.randn(B, 35, D), (5, 7))
     expected = one(image)
     graphs.compile(one)
 
@@ -264,7 +266,7 @@ def test_rewinding_and_reordering_need_no_new_graph(graphs):
     one(ids(B, N), cache=cache)
     for length in (N, N - 1, 3, 5):
         one(ids(B, 1), cache=cache)
-        cache.rewind(min(length, N))
+        cache.truncate(min(length, N))
         cache.reorder(torch.tensor([1, 0]))
         one(ids(B, 1), cache=cache)
 
@@ -346,7 +348,7 @@ def test_looking_at_the_same_again_needs_no_new_graph(graphs):
     for _ in range(3):
         with looking(one, PATTERN) as seen:
             one(given)
-        assert len(seen.every(PATTERN)) == 1
+        assert len(seen.all_calls(PATTERN)) == 1
 
     assert graphs.count == 1  # the first call was already watched
 
@@ -359,7 +361,7 @@ def test_ten_watched_calls_are_one_graph(graphs):
         for _ in range(10):
             one(given)
 
-    assert len(seen.every(PATTERN)) == 10
+    assert len(seen.all_calls(PATTERN)) == 10
     assert graphs.count == 1
 
 
@@ -389,23 +391,25 @@ def test_twelve_compiled_blocks_can_all_be_watched_at_once(graphs):
 
 def scales() -> C.Transformer:
     """Windows on a grid of 6 x 6, merged to 3 x 3."""
-    place = C.Relative(radius=2, axes=2, inside=False, tables="layer")
+    place = C.RelativeBias(radius=2, axes=2, inside=False, tables="layer")
     first = trunk(mask=("cells(3)", "cells(3, 1)"), position=place, final_norm=False)
     return C.Transformer(
-        embed=C.Stages(patches=C.Patches(size=2, image=12, cls=False, norm=True), trunks=(first,)),
+        embed=C.StageEmbedding(patches=C.PatchEmbedding(size=2, image=12, cls=False, norm=True), trunks=(first,)),
         trunk=trunk(dim=2 * D, mask="cells(3)", position=place),
-        head=C.Pooled(place="mean", out=5),
+        head=C.PoolingHead(place="mean", out=5),
     )
 
 
 IMAGES = {
     "patches": C.Transformer(
-        embed=C.Patches(size=3, image=12), trunk=trunk(position=C.Learned(length=17)), head=C.Pooled(out=5)
+        embed=C.PatchEmbedding(size=3, image=12),
+        trunk=trunk(position=C.LearnedPosition(length=17)),
+        head=C.PoolingHead(out=5),
     ),
     "pixels": C.Transformer(
-        embed=C.Pixels(palette=V, grid=(3, 4)),
-        trunk=trunk(mask="causal", position=C.Learned(length=12)),
-        head=C.Vocabulary(tied=False, size=V),
+        embed=C.PixelEmbedding(palette=V, grid=(3, 4)),
+        trunk=trunk(mask="causal", position=C.LearnedPosition(length=12)),
+        head=C.LMHead(tied=False, size=V),
     ),
     "stages": scales(),
 }

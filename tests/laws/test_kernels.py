@@ -29,15 +29,15 @@ from core.made import (
 from parity.near import GRADIENT, assert_near
 from torch import Tensor
 
-from regard.core.kernels import KERNELS, Ask, How, plan
+from regard.core.kernels import KERNELS, AttentionArgs, AttentionSpec, make_plan
 from regard.core.masks import CAUSAL
 from regard.core.positions import Bias
-from regard.core.tokens import Places, Spot, line, raster
+from regard.core.tokens import TokenIndex, TokenLayout, grid_tokens, sequence_tokens
 
 OTHERS = [name for name in CPU_KERNELS if name != "reference"]
 
 
-def assert_same(name: str, ask: Ask, bias: str | None = None, scale: float = D**-0.5, **heads: int) -> None:
+def assert_same(name: str, ask: AttentionSpec, bias: str | None = None, scale: float = D**-0.5, **heads: int) -> None:
     """Output and gradients of q, k, v and the bias' own tables, against the reference."""
     q, k, v = heads_of(ask.q.count, ask.k.count, **heads)
     place = None if bias is None else biased(BIASES[bias], q.shape[1])
@@ -82,7 +82,7 @@ def test_the_reference_is_the_formula_to_ten_digits(text, groups):
 @pytest.mark.parametrize("name", CPU_KERNELS)
 def test_equal_keys_share_the_query_equally(name):
     q, _, v = heads_of(Q, K)
-    few, many = line(torch.empty(B, Q, 0)), line(torch.empty(B, K, 0))
+    few, many = sequence_tokens(torch.empty(B, Q, 0)), sequence_tokens(torch.empty(B, K, 0))
     out = attend(name, q, torch.zeros(B, H, K, D), v, asking(q=few, k=many))
 
     assert_near(out, v.mean(2, keepdim=True).expand_as(out))
@@ -91,7 +91,7 @@ def test_equal_keys_share_the_query_equally(name):
 @pytest.mark.parametrize("name", CPU_KERNELS)
 def test_a_causal_query_counts_from_the_first_key_however_many_keys_there_are(name):
     """PyTorch's own is_causal hangs the triangle in the upper left corner, and so must we when Q is not K."""
-    few, many = line(torch.empty(B, Q, 0)), line(torch.empty(B, K, 0))
+    few, many = sequence_tokens(torch.empty(B, Q, 0)), sequence_tokens(torch.empty(B, K, 0))
     q, k, v = heads_of(Q, K)
     out = attend(name, q, k, v, asking(CAUSAL, few, many))
 
@@ -111,7 +111,7 @@ def test_an_exact_kernel_means_the_same_under_every_mask(name, text):
 @pytest.mark.parametrize("text", ["everything", "causal & padding"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_an_exact_kernel_means_the_same_under_every_bias(name, text, bias):
-    q, k = (replace(places, at=None) for places in scattered_pair())
+    q, k = (replace(places, coords=None) for places in scattered_pair())
 
     assert_same(name, asking(text, q, k), bias)
 
@@ -120,7 +120,7 @@ def test_an_exact_kernel_means_the_same_under_every_bias(name, text, bias):
 @pytest.mark.parametrize("bias", [None, "alibi", "shaw"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_an_exact_kernel_means_the_same_when_heads_share_keys(name, bias, groups):
-    q, k = (replace(places, at=None) for places in scattered_pair())
+    q, k = (replace(places, coords=None) for places in scattered_pair())
 
     assert_same(name, asking("window(2)", q, k), bias, heads=6, groups=groups)
 
@@ -141,14 +141,14 @@ def test_the_fast_path_of_plain_tokens_means_the_same(name, text):
 
 
 def test_a_table_made_ahead_for_all_layers_is_the_table_a_layer_would_make():
-    q, k = (replace(places, at=None) for places in scattered_pair())
+    q, k = (replace(places, coords=None) for places in scattered_pair())
     bias = biased(BIASES["relative outside"], H).prepare(q, k).bias
     ask = replace(asking("causal", q, k), bias=True)
     heads = heads_of(Q, K)
-    ahead, alone = plan("fused", ask, bias, H), plan("fused", ask)
+    ahead, alone = make_plan("fused", ask, bias, H), make_plan("fused", ask)
 
     assert_near(ahead.table(heads[0], bias), alone.table(heads[0], bias), 0)
-    assert_near(ahead.run(*heads, How(1.0, bias=bias)), alone.run(*heads, How(1.0, bias=bias)), 0)
+    assert_near(ahead.run(*heads, AttentionArgs(1.0, bias=bias)), alone.run(*heads, AttentionArgs(1.0, bias=bias)), 0)
 
 
 # ---------------------------------------------------------------- image windows by regrouping
@@ -156,8 +156,8 @@ def test_a_table_made_ahead_for_all_layers_is_the_table_a_layer_would_make():
 WINDOWS = ["cells(2)", "cells(2, 1)", "cells(3, 1)", "cells(4, 3)", "cells(7)", "cells(1)", "cells(2, 5)"]
 
 
-def image(grid: tuple[int, ...] = GRID) -> Places:
-    return raster(torch.empty(B, math.prod(grid), 0), grid)
+def image(grid: tuple[int, ...] = GRID) -> TokenLayout:
+    return grid_tokens(torch.empty(B, math.prod(grid), 0), grid)
 
 
 @pytest.mark.parametrize("grid", [(3, 5), (5, 1), (7,), (2, 3, 3)])
@@ -190,7 +190,7 @@ def test_regrouped_windows_mean_the_same_when_heads_share_keys(groups):
 @pytest.mark.parametrize("bias", [None, "shaw", "relative"])
 @pytest.mark.parametrize("name", [*CPU_KERNELS, "cells"])
 def test_gradients_are_those_of_small_steps(name, bias):
-    q, k = (replace(places, at=None) for places in scattered_pair(queries=3, keys=5))
+    q, k = (replace(places, coords=None) for places in scattered_pair(queries=3, keys=5))
     ask = asking("cells(2, 1)", image((5,))) if name == "cells" else asking("causal & padding", q, k)
     place = None if bias is None else biased(BIASES[bias], 2).double()
     q, k, v = heads_of(ask.q.count, ask.k.count, heads=2, groups=1, dtype=torch.float64)
@@ -208,7 +208,7 @@ def test_gradients_are_those_of_small_steps(name, bias):
 class Silent(Bias):
     """Forbids the second query everything, from within the scores."""
 
-    def at(self, b: Tensor, h: Tensor, q: Spot, k: Spot) -> Tensor:
+    def at(self, b: Tensor, h: Tensor, q: TokenIndex, k: TokenIndex) -> Tensor:
         nothing = torch.zeros_like(q.i * k.i, dtype=torch.float32)
         return nothing.masked_fill(q.i == 1, float("-inf"))
 
@@ -220,9 +220,9 @@ def assert_silent(out: Tensor, silent: Tensor, inputs: list[Tensor]) -> None:
     assert all(grad.isfinite().all() for grad in gradients(out, inputs))
 
 
-def lonely() -> tuple[Places, Places]:
+def lonely() -> tuple[TokenLayout, TokenLayout]:
     """Queries and keys of which the second query of the first row sees nobody, under each of the masks below."""
-    q, k = (replace(places, at=None) for places in scattered_pair())
+    q, k = (replace(places, coords=None) for places in scattered_pair())
     q.order[0, 1], q.document[0, 1], q.edges[0, 1] = 99, 99, False
     return q, k
 
@@ -249,10 +249,10 @@ def test_a_query_that_sees_nobody_gets_zeros_and_finite_gradients(name, text, bi
 @pytest.mark.parametrize("name", CPU_KERNELS)
 def test_a_row_of_nothing_but_padding_gets_zeros_and_finite_gradients(name):
     q, k = scattered_pair()
-    k.real[0] = False
+    k.is_real[0] = False
     heads = heads_of(Q, K)
     silent = torch.tensor([True, False])[:, None].expand(B, Q)
-    k.real[1, 0] = True
+    k.is_real[1, 0] = True
 
     assert_silent(attend(name, *heads, asking("padding", q, k)), silent, heads)
 
@@ -272,7 +272,7 @@ def test_a_query_that_a_bias_forbids_everything_gets_zeros_and_finite_gradients(
 def test_a_forbidden_key_is_not_even_felt_when_it_is_huge(name):
     ask = asking("padding", *scattered_pair())
     q, k, v = heads_of(Q, K)
-    loud = [x.masked_fill(~ask.k.real[:, None, :, None], 1e9) for x in (k, v)]
+    loud = [x.masked_fill(~ask.k.is_real[:, None, :, None], 1e9) for x in (k, v)]
 
     assert_near(attend(name, q, *loud, ask), attend(name, q, k, v, ask), 0)
 
@@ -299,7 +299,7 @@ def at_rest(*counts: int, **heads: int) -> list[Tensor]:
 )
 @torch.no_grad()
 def test_flex_means_the_same(text, bias, groups):
-    q, k = (replace(places, at=None) for places in scattered_pair(queries=9))
+    q, k = (replace(places, coords=None) for places in scattered_pair(queries=9))
     heads = at_rest(9, K, groups=groups)
     made = None if bias is None else biased(BIASES[bias], H).prepare(q, k).bias_for(heads[0], 0.3)
     ask = asking(text, q, k)
@@ -335,7 +335,7 @@ def test_flex_gives_zeros_to_a_query_that_sees_nobody(bias):
 # ---------------------------------------------------------------- refusing, and choosing
 
 packed = scattered(Q, Q)
-counted = replace(packed, pieces=9)
+counted = replace(packed, num_documents=9)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ counted = replace(packed, pieces=9)
 )
 def test_a_kernel_refuses_what_it_cannot_do_in_one_sentence(name, ask, why):
     with pytest.raises(ValueError, match="attention.kernel") as refusal:
-        plan(name, ask)
+        make_plan(name, ask)
 
     said = str(refusal.value)
     assert repr(name) in said and why in said and "'auto'" in said
@@ -365,17 +365,17 @@ def test_a_kernel_refuses_what_it_cannot_do_in_one_sentence(name, ask, why):
 
 def test_a_kernel_that_is_misspelt_is_suggested():
     with pytest.raises(ValueError, match="no kernel 'fussed'; did you mean 'fused'"):
-        plan("fussed", asking())
+        make_plan("fussed", asking())
 
 
 @pytest.mark.parametrize("name", ["reference", "fused"])
 @pytest.mark.parametrize("text", MEANINGS)
 def test_the_kernels_of_the_core_refuse_nothing(name, text):
-    assert plan(name, asking(text, *scattered_pair(), bias=True, dropout=True, grad=True)).kernel.name == name
+    assert make_plan(name, asking(text, *scattered_pair(), bias=True, dropout=True, grad=True)).kernel.name == name
 
 
-def long(m: str, **rest: object) -> Ask:
-    return asking(m, line(torch.empty(1, 1025, 0)), **rest)
+def long(m: str, **rest: object) -> AttentionSpec:
+    return asking(m, sequence_tokens(torch.empty(1, 1025, 0)), **rest)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def long(m: str, **rest: object) -> Ask:
 )
 def test_auto_says_what_it_chose_and_why(ask, chosen, reason):
     # On the host the plan of a CUDA ask can be made, though not run.
-    made = plan("auto", ask)
+    made = make_plan("auto", ask)
 
     assert made.kernel.name == chosen and reason in made.reason
     assert str(made) == f"{chosen}: {ask.mask} over {ask.q.count} x {ask.k.count}, {made.reason}"
@@ -408,19 +408,19 @@ def test_auto_never_chooses_a_kernel_that_refuses(text):
             rest = dict(grad=bool(grad), bias=bool(bias), dropout=bool(dropout), dtype=dtype, device=device)
             ask = asking(text, *scattered_pair(), **rest)
 
-            assert KERNELS[plan("auto", ask).kernel.name].refuses(ask) == ""
+            assert KERNELS[make_plan("auto", ask).kernel.name].unsupported_reason(ask) == ""
 
 
 def test_a_mask_that_only_contains_windows_is_not_run_as_windows():
     windows, more = asking("cells(2)", image()), asking("cells(2) & causal", image())
 
-    assert plan("auto", windows).kernel.name == "cells"
-    assert plan("auto", more).kernel.name != "cells"
+    assert make_plan("auto", windows).kernel.name == "cells"
+    assert make_plan("auto", more).kernel.name != "cells"
 
 
 def test_values_may_be_wider_than_keys():
     q, k, v = heads_of(Q, K)
-    few, many = line(torch.empty(B, Q, 0)), line(torch.empty(B, K, 0))
+    few, many = sequence_tokens(torch.empty(B, Q, 0)), sequence_tokens(torch.empty(B, K, 0))
 
     for name in CPU_KERNELS:
         assert attend(name, q, k, v, asking(q=few, k=many)).shape == (B, H, Q, E)

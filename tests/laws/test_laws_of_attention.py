@@ -12,12 +12,13 @@ from parity.near import NORM, assert_near, randomise
 from torch import Tensor, nn
 
 from regard import config as C
-from regard.core.init import initialise
-from regard.core.kernels import pattern, scores
+from regard.config.trunk import PROJECTIONS
+from regard.core.hooks import looking
+from regard.core.init import init_weights
+from regard.core.kernels import attention_scores, attention_weights
 from regard.core.layers import MLP, Attention
 from regard.core.model import Transformer, Trunk
-from regard.core.tokens import line
-from regard.core.watch import looking
+from regard.core.tokens import sequence_tokens
 
 N = 5
 BARE = dict(maps=(), scale=1.0)
@@ -27,7 +28,7 @@ def layer(heads: int = H, dim: int = DIM, **said: object) -> Attention:
     """One attention layer with noise in all its weights."""
     c = trunk(dim=dim, attention=C.Attention(heads=heads, **said))
     made = Attention(c.attention, c, 0)
-    initialise(made, "xavier", c)
+    init_weights(made, "xavier", c)
     randomise(made)
     return made
 
@@ -41,20 +42,22 @@ def run(attention: Attention, x: Tensor, **rest: object) -> Tensor:
 
 def in_numpy(attention: Attention, x: Tensor) -> np.ndarray:
     """The same layer head by head and token by token, from its weights alone."""
-    parts = {n: [None if t is None else t.detach().numpy() for t in wb] for n, wb in attention.qkv.parts().items()}
+    parts = {
+        n: [None if t is None else t.detach().numpy() for t in wb] for n, wb in attention.qkv.named_parts().items()
+    }
     maps = {n: x.numpy() @ weight.T + (0 if bias is None else bias) for n, (weight, bias) in parts.items()}
     heads = []
     for h in range(attention.heads):
         q, k, v = (maps[name][..., h * attention.width : (h + 1) * attention.width] for name in "qkv")
         e = np.exp(np.einsum("bqd,bkd->bqk", q, k) / np.sqrt(attention.width))
         heads.append(np.einsum("bqk,bke->bqe", e / e.sum(-1, keepdims=True), v))
-    weight, bias = (None if t is None else t.detach().numpy() for t in attention.out.parts()["out"])
+    weight, bias = (None if t is None else t.detach().numpy() for t in attention.out.named_parts()["out"])
     return np.concatenate(heads, -1) @ weight.T + (0 if bias is None else bias)
 
 
 @pytest.mark.spec("S001", "S002", "S006")
 @pytest.mark.parametrize("dtype, within", [(torch.float64, 1e-10), (torch.float32, 1e-6)])
-@pytest.mark.parametrize("bias", [C.trunk.MAPS, (), ("q", "v")], ids=["all", "none", "q and v"])
+@pytest.mark.parametrize("bias", [PROJECTIONS, (), ("q", "v")], ids=["all", "none", "q and v"])
 def test_the_layer_is_what_numpy_makes_of_its_weights(bias, dtype, within):
     attention, x = layer(bias=bias).double(), torch.randn(B, N, DIM, dtype=torch.float64)
     formula = torch.from_numpy(in_numpy(attention, x))
@@ -85,7 +88,7 @@ def test_a_key_without_bias_is_a_key_whose_bias_is_zero():
 def test_weights_are_never_negative_and_sum_to_one(seed, size):
     chance = torch.Generator().manual_seed(seed)
     q, k = torch.randn(B, H, Q, D, generator=chance) * size, torch.randn(B, H, K, D, generator=chance)
-    weights = pattern(scores(q, k, 1.0, None), None)
+    weights = attention_weights(attention_scores(q, k, 1.0, None), None)
 
     assert (weights >= 0).all()
     assert_near(weights.sum(-1), torch.ones(B, H, Q), 1e-6)
@@ -95,7 +98,7 @@ def test_weights_are_never_negative_and_sum_to_one(seed, size):
 def test_a_query_looks_hardest_at_the_key_it_agrees_with():
     keys = torch.linalg.qr(torch.randn(D, D)).Q[:K]
     which = torch.tensor([3, 0, 6, 2, 2])
-    weights = pattern(scores(9 * keys[which][None, None], keys[None, None], 1.0, None), None)
+    weights = attention_weights(attention_scores(9 * keys[which][None, None], keys[None, None], 1.0, None), None)
 
     assert weights[0, 0].argmax(-1).tolist() == which.tolist()
 
@@ -104,7 +107,7 @@ def test_a_query_looks_hardest_at_the_key_it_agrees_with():
 def test_tokens_as_columns_give_the_same_transposed():
     """E19: with a token a column the product is K'Q, normalised down each column; Q'K is something else."""
     q, k, v = (x[:1, :1].double() for x in heads_of(K, K))
-    rows = attend("reference", q, k, v, asking(q=line(torch.empty(1, K, 0))))[0, 0]
+    rows = attend("reference", q, k, v, asking(q=sequence_tokens(torch.empty(1, K, 0))))[0, 0]
     Qc, Kc, Vc = (x[0, 0].mT for x in (q, k, v))
     columns = Vc @ (Kc.mT @ Qc / math.sqrt(D)).softmax(0)
     slide = Vc @ (Qc.mT @ Kc / math.sqrt(D)).softmax(0)
@@ -130,7 +133,7 @@ def test_all_heads_at_once_are_the_heads_one_by_one():
 def test_any_number_of_queries_and_keys_of_any_width(sizes):
     queries, keys, wide, value = sizes
     q, k, v = (torch.randn(1, H, n, d) for n, d in ((queries, wide), (keys, wide), (keys, value)))
-    ask = asking(q=line(torch.empty(1, queries, 0)), k=line(torch.empty(1, keys, 0)))
+    ask = asking(q=sequence_tokens(torch.empty(1, queries, 0)), k=sequence_tokens(torch.empty(1, keys, 0)))
 
     assert attend("reference", q, k, v, ask).shape == (1, H, queries, value)
 
@@ -210,7 +213,9 @@ def test_a_score_of_random_vectors_spreads_by_their_width_and_the_scale_undoes_i
 def test_without_the_scale_a_wide_head_looks_at_one_key_alone(width, unscaled):
     """How much of a query the best of 64 keys takes. Small samples differ by 0.02: 0.60, 0.81, 0.91, 0.95 were seen."""
     q, k = torch.randn(60, 1, 64, width), torch.randn(60, 1, 64, width)  # 60 sets of 64 queries and 64 keys
-    loudest = [pattern(scores(q, k, scale, None), None).amax(-1).mean() for scale in (1, width**-0.5)]
+    loudest = [
+        attention_weights(attention_scores(q, k, scale, None), None).amax(-1).mean() for scale in (1, width**-0.5)
+    ]
 
     assert loudest[0] == pytest.approx(unscaled, abs=0.01)
     assert loudest[1] == pytest.approx(0.11, abs=0.01)
@@ -230,7 +235,7 @@ def test_once_a_softmax_is_full_the_louder_its_scores_the_smaller_their_gradient
     norms = []
     for loud in (3, 10, 30, 100):
         s = (loud * raw).requires_grad_()
-        norms.append(gradients(pattern(s, None) @ values, [s])[0].norm().item())
+        norms.append(gradients(attention_weights(s, None) @ values, [s])[0].norm().item())
 
     assert norms == sorted(norms, reverse=True) and norms[-1] < norms[0] / 3
 
@@ -238,8 +243,8 @@ def test_once_a_softmax_is_full_the_louder_its_scores_the_smaller_their_gradient
 @pytest.mark.spec("S193", "S005")
 def test_the_scale_keeps_the_gradient_of_wide_heads_alive():
     def norm(width: int, scale: float) -> float:
-        s = scores(torch.randn(1, 1, 300, width), torch.randn(1, 1, 64, width), scale, None).requires_grad_()
-        return gradients(pattern(s, None) @ torch.randn(64, 13), [s])[0].norm().item()
+        s = attention_scores(torch.randn(1, 1, 300, width), torch.randn(1, 1, 64, width), scale, None).requires_grad_()
+        return gradients(attention_weights(s, None) @ torch.randn(64, 13), [s])[0].norm().item()
 
     assert norm(1024, 1.0) < norm(16, 1.0) / 2
     assert norm(1024, 1024**-0.5) == pytest.approx(norm(16, 16**-0.5), rel=0.2)
@@ -254,7 +259,7 @@ def test_a_score_is_two_lengths_and_an_angle():
     cosines = nn.functional.cosine_similarity(q[..., :, None, :], k[..., None, :, :], dim=-1)
     lengths = q.norm(dim=-1)[..., :, None] * k.norm(dim=-1)[..., None, :]
 
-    assert_near(scores(q, k, 1 / D, None), lengths * cosines / D, 1e-6)
+    assert_near(attention_scores(q, k, 1 / D, None), lengths * cosines / D, 1e-6)
 
 
 @pytest.mark.spec("S015")
@@ -274,7 +279,7 @@ def test_with_cosines_every_score_lies_between_plus_and_minus_the_scale():
     q, k, _ = attention.project(9 * x, None)
 
     assert attention.scale == 5.0 and layer(score="cosine").scale == pytest.approx(2)
-    assert scores(q, k, attention.scale, None).abs().max() <= 5.0 + 1e-5
+    assert attention_scores(q, k, attention.scale, None).abs().max() <= 5.0 + 1e-5
 
 
 # ---------------------------------------------------------------- symmetries
@@ -293,10 +298,10 @@ def test_without_positions_shuffled_in_is_shuffled_out(order):
 @pytest.mark.spec("S017")
 def test_a_whole_trunk_without_positions_sees_a_set():
     trunk_, x, order = stack(depth=3), torch.randn(B, N, DIM), torch.randperm(N)
-    out = trunk_(line(x)).x
+    out = trunk_(sequence_tokens(x)).x
 
     assert out.shape == x.shape
-    assert_near(trunk_(line(x[:, order])).x, out[:, order])
+    assert_near(trunk_(sequence_tokens(x[:, order])).x, out[:, order])
 
 
 @pytest.mark.spec("S017")
@@ -305,14 +310,14 @@ def test_every_position_breaks_the_symmetry(name):
     trunk_ = stack(**PLACED[name])
     x, order = torch.randn(B, N, trunk_.incoming), [3, 1, 4, 0, 2]
 
-    assert (trunk_(line(x[:, order])).x - trunk_(line(x)).x[:, order]).abs().max() > 1e-2
+    assert (trunk_(sequence_tokens(x[:, order])).x - trunk_(sequence_tokens(x)).x[:, order]).abs().max() > 1e-2
 
 
 @pytest.mark.spec("S017")
 def test_a_causal_mask_breaks_the_symmetry_by_itself():
     trunk_, x, order = stack(mask="causal"), torch.randn(B, N, DIM), [3, 1, 4, 0, 2]
 
-    assert (trunk_(line(x[:, order])).x - trunk_(line(x)).x[:, order]).abs().max() > 1e-2
+    assert (trunk_(sequence_tokens(x[:, order])).x - trunk_(sequence_tokens(x)).x[:, order]).abs().max() > 1e-2
 
 
 @pytest.mark.spec("S040")
@@ -359,7 +364,7 @@ def test_a_window_of_one_makes_attention_see_as_far_as_the_convolution():
 def test_the_feed_forward_layer_costs_two_maps_and_two_biases_whatever_the_length(dim, hidden):
     wide = hidden or 4 * dim
     mlp = MLP(C.MLP(hidden=hidden), dim, 0.0)
-    initialise(mlp, "xavier", trunk(dim=dim))
+    init_weights(mlp, "xavier", trunk(dim=dim))
 
     assert parameters(mlp) == 2 * dim * wide + wide + dim
     for count in (1, 7):
@@ -378,14 +383,14 @@ def test_the_original_feed_forward_layer_widens_512_to_2048():
 @pytest.mark.spec("S038")
 def test_the_feed_forward_layer_is_its_formula():
     mlp, x = stack().blocks[0].mlp, torch.randn(B, N, DIM)
-    (w1, b1), (w2, b2) = mlp.up.parts()["up"], mlp.down.parts()["down"]
+    (w1, b1), (w2, b2) = mlp.up.named_parts()["up"], mlp.down.named_parts()["down"]
 
     assert_near(mlp(x, scope(x)), (x @ w1.mT + b1).clamp(min=0) @ w2.mT + b2, NORM)
 
 
 def test_a_gated_feed_forward_layer_multiplies_its_two_maps():
     mlp, x = stack(mlp=C.MLP(hidden=17, gated=True, activation="silu")).blocks[0].mlp, torch.randn(B, N, DIM)
-    (gate, gate_bias), (up, up_bias) = (mlp.up.parts()[name] for name in ("gate", "up"))
+    (gate, gate_bias), (up, up_bias) = (mlp.up.named_parts()[name] for name in ("gate", "up"))
     hidden = nn.functional.silu(x @ gate.mT + gate_bias) * (x @ up.mT + up_bias)
 
     assert_near(mlp(x, scope(x)), mlp.down(hidden), NORM)
@@ -397,7 +402,7 @@ def test_a_gated_feed_forward_layer_multiplies_its_two_maps():
 @pytest.mark.spec("S026")
 @pytest.mark.parametrize("text, loops", [("edges", True), ("edges(0)", False)])
 def test_on_a_graph_nobody_hears_who_is_not_joined(text, loops):
-    nodes = line(torch.randn(B, K, DIM))
+    nodes = sequence_tokens(torch.randn(B, K, DIM))
     nodes.edges = torch.rand(B, K, K) < 0.4
     weights = watched(stack(mask=text), nodes)
     joined = nodes.edges.clone()
@@ -408,7 +413,7 @@ def test_on_a_graph_nobody_hears_who_is_not_joined(text, loops):
 
 def watched(trunk_: Trunk, tokens: object) -> Tensor:
     """The pattern of the first layer."""
-    whole = Transformer(C.Transformer(trunk=trunk_.c, embed=C.Embed(vocab=3), head=C.Bare())).eval()
+    whole = Transformer(C.Transformer(trunk=trunk_.c, embed=C.TextEmbedding(vocab=3), head=C.NoHead())).eval()
     whole.trunk.load_state_dict(trunk_.state_dict())
     with looking(whole, "trunk.0.attn.pattern") as seen:
         whole(tokens)
@@ -431,7 +436,7 @@ def test_grouped_heads_equal_full_heads_whose_keys_and_values_repeat(groups):
     few, all_ = layer(6, groups=groups), layer(6)
     with torch.no_grad():
         for name in ("weight", "bias"):
-            parts = {n: wb[name == "bias"] for n, wb in few.qkv.parts().items()}
+            parts = {n: wb[name == "bias"] for n, wb in few.qkv.named_parts().items()}
             again = [parts[n].unflatten(0, (groups, 2)).repeat_interleave(6 // groups, 0).flatten(0, 1) for n in "kv"]
             getattr(all_.qkv, name).copy_(torch.cat([parts["q"], *again]))
     all_.out.load_state_dict(few.out.state_dict())
@@ -444,7 +449,7 @@ def test_grouped_heads_equal_full_heads_whose_keys_and_values_repeat(groups):
 @pytest.mark.spec("S008")
 def test_the_values_of_a_wide_head_come_out_of_the_kernel_unmixed():
     q, k, v = heads_of(Q, K)
-    few, many = line(torch.empty(B, Q, 0)), line(torch.empty(B, K, 0))
+    few, many = sequence_tokens(torch.empty(B, Q, 0)), sequence_tokens(torch.empty(B, K, 0))
     out = attend("reference", q, k, v, asking(q=few, k=many))
     again = attend("reference", q, k, v[..., :4], asking(q=few, k=many))
 

@@ -5,14 +5,14 @@ import torch
 from core.made import asking, attend, gradients, heads_of
 from parity.near import GRADIENT, assert_near
 
-from regard.core.kernels import plan
-from regard.core.tokens import line
+from regard.core.kernels import make_plan
+from regard.core.tokens import sequence_tokens
 
 MASKS = ["causal & window(5)", "window(5)", "causal & window(20)", "window(17)", "causal & window(0)", "window(0)"]
 
 
 def row(count):
-    return line(torch.empty(2, count, 0))
+    return sequence_tokens(torch.empty(2, count, 0))
 
 
 @pytest.mark.spec("S027")
@@ -33,13 +33,13 @@ def test_chunks_of_a_window_equal_the_dense_mask(text, count, heads, groups):
 def test_a_long_line_is_claimed_and_a_short_or_padded_one_is_not():
     long, short = asking("causal & window(8)", row(64)), asking("causal & window(8)", row(63))
 
-    assert plan("auto", long).kernel.name == "local"
-    assert "no further than the window" in plan("auto", long).reason
-    assert plan("auto", short).kernel.name == "fused"
-    assert plan("auto", asking("causal", row(64))).kernel.name == "fused"
+    assert make_plan("auto", long).kernel.name == "local"
+    assert "no further than the window" in make_plan("auto", long).reason
+    assert make_plan("auto", short).kernel.name == "fused"
+    assert make_plan("auto", asking("causal", row(64))).kernel.name == "fused"
 
 
 @pytest.mark.parametrize("text", ["everything", "causal", "edges", "strided(3) | window(2)", "~window(3)"])
 def test_masks_that_leave_most_keys_are_refused(text):
     with pytest.raises(ValueError, match="computes windows, blocks, dilations and landmarks"):
-        plan("local", asking(text, row(64)))
+        make_plan("local", asking(text, row(64)))

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_mask
 
 from regard import config as C
-from regard.config.expressions import MASKS, check_mask
-from regard.core.masks import CAUSAL, DOCUMENTS, EVERYTHING, NAMED, PADDING, Not, mask
-from regard.core.tokens import line, raster
-from regard.efficient.flex import block_mask, blocks
+from regard.attention.flex import block_mask, cached_block_mask
+from regard.config.masks import MASKS, check_mask
+from regard.core.masks import CAUSAL, DOCUMENTS, FULL, MASK_TYPES, PADDING, Not, mask
+from regard.core.tokens import grid_tokens, sequence_tokens
 
 single = st.sampled_from([text for text in MEANINGS if "&" not in text and "|" not in text]).map(mask)
 masks = st.recursive(
@@ -48,12 +48,12 @@ def test_joining_a_mask_with_itself_changes_nothing(a):
 
 @given(masks)
 def test_everything_leaves_an_and_alone_and_swallows_an_or(a):
-    assert a & EVERYTHING == a and EVERYTHING & a == a
-    assert a | EVERYTHING == EVERYTHING and EVERYTHING | a == EVERYTHING
+    assert a & FULL == a and FULL & a == a
+    assert a | FULL == FULL and FULL | a == FULL
 
 
 def test_a_mask_joined_with_everything_is_the_very_same_object():
-    assert (CAUSAL & EVERYTHING) is CAUSAL and (EVERYTHING & CAUSAL) is CAUSAL
+    assert (CAUSAL & FULL) is CAUSAL and (FULL & CAUSAL) is CAUSAL
 
 
 @given(masks)
@@ -121,31 +121,31 @@ def test_the_predicate_of_flex_is_the_dense_table(text):
 
 @pytest.mark.parametrize("text", ["causal & window(2)", "cells(2, 1)", "~strided(3) | landmarks(2)"])
 def test_the_predicate_of_flex_is_the_dense_table_where_no_data_is_needed(text):
-    places, count = raster(torch.empty(B, 15, 0), (3, 5)), 15
+    places, count = grid_tokens(torch.empty(B, 15, 0), (3, 5)), 15
     allows = block_mask(asking(text, places), None).mask_mod
 
     assert torch.equal(create_mask(allows, 1, 1, count, count, device="cpu")[:, 0], mask(text).table(places, places))
 
 
-@pytest.mark.parametrize("text", [text for text in MEANINGS if mask(text).tables <= {"order", "at"}])
+@pytest.mark.parametrize("text", [text for text in MEANINGS if mask(text).tables <= {"order", "coords"}])
 def test_a_mask_without_data_has_one_table_for_all_rows(text):
-    places = raster(torch.empty(B, 15, 0), (3, 5))
+    places = grid_tokens(torch.empty(B, 15, 0), (3, 5))
 
     assert mask(text).table(places, places).shape == (1, 15, 15)
 
 
 @pytest.mark.parametrize("text", ["causal", "cells(2, 1)", "causal & padding"])
 def test_flex_makes_the_blocks_of_a_mask_once_unless_it_reads_data(text):
-    places = raster(torch.empty(B, 15, 0), (3, 5))
-    places.real = torch.ones(B, 15, dtype=torch.bool)
+    places = grid_tokens(torch.empty(B, 15, 0), (3, 5))
+    places.is_real = torch.ones(B, 15, dtype=torch.bool)
     ask = asking(text, places)
 
-    assert (blocks(ask) is blocks(ask)) == ("padding" not in text)
+    assert (cached_block_mask(ask) is cached_block_mask(ask)) == ("padding" not in text)
 
 
 @pytest.mark.parametrize("text, wants", [("padding", "real"), ("documents", "document"), ("edges", "edges")])
 def test_a_mask_that_lacks_its_table_says_which(text, wants):
-    bare = line(torch.empty(B, Q, 0))
+    bare = sequence_tokens(torch.empty(B, Q, 0))
 
     with pytest.raises(ValueError, match=f"reads '{wants}'.* give {wants}="):
         mask(text).table(bare, bare)
@@ -165,7 +165,7 @@ def test_the_causal_mask_of_four_tokens_is_a_triangle_with_its_diagonal():
 
 
 @pytest.mark.spec("S027")
-@pytest.mark.parametrize("text", [text for text in MEANINGS if mask(text).tables <= {"order", "at"}])
+@pytest.mark.parametrize("text", [text for text in MEANINGS if mask(text).tables <= {"order", "coords"}])
 def test_every_pattern_prints_a_gallery_picture(text):
     rows = mask(text).picture(5).split("\n")
 
@@ -176,7 +176,7 @@ def test_a_mask_with_data_is_drawn_for_its_first_row():
     places = scattered(5, 5)
     columns = mask("padding").picture(places).split("\n")[0].split(" ")
 
-    assert [cell == "■" for cell in columns] == places.real[0].tolist()
+    assert [cell == "■" for cell in columns] == places.is_real[0].tolist()
 
 
 # ---------------------------------------------------------------- how far they reach
@@ -196,10 +196,12 @@ def test_after_some_layers_a_token_has_heard_of_exactly_those_in_its_reach(text,
     count = 9
     trunk = stack(depth=depth, mask=text, attention=C.Attention(heads=3, kernel=kernel))
     x = torch.randn(1, count, trunk.c.dim, requires_grad=True)
-    out = trunk(line(x)).x
+    out = trunk(sequence_tokens(x)).x
     probe = torch.randn(trunk.c.dim)
     felt = [torch.autograd.grad(out[0, i] @ probe, x, retain_graph=True)[0][0].abs().sum(-1) > 0 for i in range(count)]
-    one = mask(text).table(line(x), line(x))[0] | torch.eye(count, dtype=torch.bool)  # the residual sees itself
+    one = mask(text).table(sequence_tokens(x), sequence_tokens(x))[0] | torch.eye(
+        count, dtype=torch.bool
+    )  # the residual sees itself
     reach = torch.linalg.matrix_power(one.double(), depth) > 0
 
     assert torch.equal(torch.stack(felt), reach)
@@ -209,7 +211,7 @@ def test_after_some_layers_a_token_has_heard_of_exactly_those_in_its_reach(text,
 def test_masks_tiled_over_layers_reach_as_far_as_one_after_the_other():
     trunk = stack(depth=2, mask=("strided(4)", "blocks(3)"))
     x = torch.randn(1, 9, trunk.c.dim, requires_grad=True)
-    felt = torch.autograd.grad(trunk(line(x)).x[0, 4] @ torch.randn(trunk.c.dim), x)[0][0].abs().sum(-1) > 0
+    felt = torch.autograd.grad(trunk(sequence_tokens(x)).x[0, 4] @ torch.randn(trunk.c.dim), x)[0][0].abs().sum(-1) > 0
 
     assert felt.nonzero().flatten().tolist() == [0, 1, 3, 4, 5, 7, 8]  # of 3, 4, 5 in its block, every fourth
 
@@ -321,7 +323,7 @@ def test_optional_numbers_may_be_left_out():
 
 
 def test_the_closed_table_of_masks_is_the_rooms_table():
-    assert set(MASKS) == {*NAMED, "dilated"}
+    assert set(MASKS) == {*MASK_TYPES, "dilated"}
 
 
 def test_padding_and_documents_join_by_name():

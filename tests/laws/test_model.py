@@ -28,10 +28,10 @@ from parity.near import NORM, assert_near
 from torch import Tensor
 
 from regard import config as C
+from regard.core.hooks import looking
 from regard.core.masks import mask
 from regard.core.model import Transformer, Trunk
-from regard.core.tokens import line
-from regard.core.watch import looking
+from regard.core.tokens import sequence_tokens
 
 N, M = 7, 5
 amounts = st.integers(0, 4)
@@ -44,7 +44,7 @@ BOTH = {"both": True}  # buckets that look both ways, for masks that do
 def derivatives(trunk_: Trunk, count: int) -> Tensor:
     """(N, N): how much output i is moved by input j."""
     x = torch.randn(1, count, trunk_.incoming, requires_grad=True)
-    out = trunk_(line(x)).x[0]
+    out = trunk_(sequence_tokens(x)).x[0]
     probe = torch.randn(out.shape[-1])
     return torch.stack([torch.autograd.grad(row @ probe, x, retain_graph=True)[0][0].abs().sum(-1) for row in out])
 
@@ -144,8 +144,8 @@ def test_padding_on_either_side_changes_nothing(text, name, left, right):
 @torch.no_grad()
 def test_a_padding_id_in_the_config_is_as_good_as_saying_what_is_real(text, kernel, left, right):
     torch.manual_seed(0)
-    said = dict(mask=text, position=C.Learned(length=31), attention=C.Attention(heads=H, kernel=kernel))
-    one, ids = model(embed=C.Embed(vocab=VOCAB, pad=0), **said), ids_of(B, N)
+    said = dict(mask=text, position=C.LearnedPosition(length=31), attention=C.Attention(heads=H, kernel=kernel))
+    one, ids = model(embed=C.TextEmbedding(vocab=VOCAB, pad=0), **said), ids_of(B, N)
     wide, _, inside = padded(ids, left, right, fill=0)
 
     assert_near(one(wide)[:, inside], one(ids))
@@ -171,7 +171,7 @@ def test_padding_on_either_side_of_source_and_target_changes_no_translation(name
 @pytest.mark.spec("S021")
 @torch.no_grad()
 def test_rows_of_different_length_in_one_batch_are_the_rows_alone():
-    one = model(mask="causal", position=C.Learned(length=31), embed=C.Embed(vocab=VOCAB, pad=0))
+    one = model(mask="causal", position=C.LearnedPosition(length=31), embed=C.TextEmbedding(vocab=VOCAB, pad=0))
     rows = [ids_of(1, n) for n in (3, 7, 1, 5)]
     batch = torch.cat([F.pad(row, (0, 7 - row.shape[1])) for row in rows])
 
@@ -186,7 +186,11 @@ def test_rows_of_different_length_in_one_batch_are_the_rows_alone():
 @torch.no_grad()
 def test_padding_may_even_stand_between_the_tokens(text, seed):
     torch.manual_seed(seed)
-    one, ids, real = model(mask=text, position=C.Learned(length=31)), ids_of(1, N), torch.zeros(1, 13, dtype=torch.bool)
+    one, ids, real = (
+        model(mask=text, position=C.LearnedPosition(length=31)),
+        ids_of(1, N),
+        torch.zeros(1, 13, dtype=torch.bool),
+    )
     where = torch.randperm(13)[:N].sort().values
     wide, real[0, where] = ids_of(1, 13), True
     wide[0, where] = ids[0]
@@ -216,14 +220,16 @@ def test_zeros_are_not_ignored_by_themselves():
     wide = F.pad(x, (0, 0, 0, 4))
     real = torch.arange(N + 4).expand(B, -1) < N
 
-    assert (bare(line(wide)).x[:, :N] - bare(line(x)).x).abs().max() > 0.1
-    assert_near(bare(padded_tokens(wide, real)).x[:, :N], bare(line(x)).x)
+    assert (bare(sequence_tokens(wide)).x[:, :N] - bare(sequence_tokens(x)).x).abs().max() > 0.1
+    assert_near(bare(padded_tokens(wide, real)).x[:, :N], bare(sequence_tokens(x)).x)
 
 
 @pytest.mark.spec("S024")
 @pytest.mark.parametrize("kernel", CPU_KERNELS)
 def test_a_row_that_is_all_padding_harms_no_gradient(kernel):
-    one = model(mask="causal", attention=C.Attention(heads=H, kernel=kernel), embed=C.Embed(vocab=VOCAB, pad=0)).train()
+    one = model(
+        mask="causal", attention=C.Attention(heads=H, kernel=kernel), embed=C.TextEmbedding(vocab=VOCAB, pad=0)
+    ).train()
     ids = ids_of(B, N)
     ids[0] = 0
     one(ids)[1].square().sum().backward()
@@ -270,14 +276,14 @@ def test_packed_documents_are_the_documents_apart(kernel, name):
 )
 @torch.no_grad()
 def test_packed_documents_are_the_documents_apart_under_every_mask(text):
-    packed_equals_apart(model(mask=text, position=C.Sinusoidal()))
+    packed_equals_apart(model(mask=text, position=C.SinusoidalPosition()))
 
 
 @pytest.mark.parametrize("first_sides", [(0, 0), (2, 0), (0, 2), (1, 3)])
 @pytest.mark.parametrize("second_sides", [(0, 0), (2, 0), (0, 2), (1, 3)])
 @torch.no_grad()
 def test_packed_documents_may_be_padded_on_either_side(first_sides, second_sides):
-    one = model(mask="causal", position=C.Learned(length=5), embed=C.Embed(vocab=VOCAB, pad=0))
+    one = model(mask="causal", position=C.LearnedPosition(length=5), embed=C.TextEmbedding(vocab=VOCAB, pad=0))
     apart = [ids_of(B, 3), ids_of(B, 5)]
     sides = (first_sides, second_sides)
     together, document = packed([F.pad(ids, side) for ids, side in zip(apart, sides, strict=True)])
@@ -288,12 +294,12 @@ def test_packed_documents_may_be_padded_on_either_side(first_sides, second_sides
 
 @torch.no_grad()
 def test_a_packed_row_may_be_longer_than_its_longest_document():
-    packed_equals_apart(model(mask="causal", position=C.Learned(length=5)))
+    packed_equals_apart(model(mask="causal", position=C.LearnedPosition(length=5)))
 
 
 @torch.no_grad()
 def test_packed_translations_are_the_translations_apart():
-    one = translator(source={"position": C.Sinusoidal()}, position=C.Sinusoidal())
+    one = translator(source={"position": C.SinusoidalPosition()}, position=C.SinusoidalPosition())
     sources, targets = ([ids_of(B, size) for size in sizes] for sizes in ((4, 1, 3), (2, 5, 1)))
     (source, read), (target, written) = packed(sources), packed(targets)
     apart = [one(ids, source=its) for ids, its in zip(targets, sources, strict=True)]
@@ -357,7 +363,7 @@ def test_layer_by_layer_each_decoder_layer_reads_its_own_encoder_layer():
 def test_a_translation_looks_at_all_of_the_source_and_not_at_its_own_future():
     one, source, target = translator(), ids_of(1, M), ids_of(1, N)
     memory, x = (torch.randn(1, n, DIM, requires_grad=True) for n in (M, N))
-    out = one(line(x), source=line(memory))
+    out = one(sequence_tokens(x), source=sequence_tokens(memory))
     to_source, to_past = torch.autograd.grad(out[0, 2] @ torch.randn(VOCAB), [memory, x])
 
     assert (to_source[0].abs().sum(-1) > 0).all()
@@ -371,8 +377,8 @@ def test_a_translation_looks_at_all_of_the_source_and_not_at_its_own_future():
 @pytest.mark.slow
 @pytest.mark.spec("S192")
 def test_a_small_model_learns_any_table_of_sequences_by_heart():
-    c = trunk(dim=48, attention=C.Attention(heads=3), mlp=C.MLP(hidden=95), position=C.Learned(length=N))
-    one = Transformer(C.Transformer(embed=C.Embed(vocab=VOCAB), trunk=c, head=C.Vocabulary(tied=True), init="gpt2"))
+    c = trunk(dim=48, attention=C.Attention(heads=3), mlp=C.MLP(hidden=95), position=C.LearnedPosition(length=N))
+    one = Transformer(C.Transformer(embed=C.TextEmbedding(vocab=VOCAB), trunk=c, head=C.LMHead(tied=True), init="gpt2"))
     ask, answer = torch.randint(VOCAB, (100, N)), torch.randint(VOCAB, (100, N))
     optimizer = torch.optim.Adam(one.parameters(), lr=3e-3)
     for _ in range(250):

@@ -12,30 +12,38 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from regard import config as C
-from regard.config.reader import make
-from regard.core.positions import Buckets, OneHot, Rotary, Sinusoidal, sinusoid, slopes, turn
-from regard.core.tokens import Places, Spot, Tokens, line, raster
-from regard.core.watch import looking
-from regard.generate.model import Transformer  # the core's, and what can be done with it besides
+from regard.config.reader import from_dict
+from regard.core.hooks import looking
+from regard.core.positions import (
+    RotaryPosition,
+    SinusoidalPosition,
+    T5Bias,
+    alibi_slopes,
+    rotate_pairs,
+    sinusoidal_table,
+)
+from regard.core.tokens import TokenIndex, TokenLayout, Tokens, grid_tokens, sequence_tokens
+from regard.inference.model import Model  # the core's, and what can be done with it besides
+from regard.models.positions import OneHotPosition
 
 B, N, D, H, V = 2, 7, 12, 3, 19
 WIDE = 512  # the width of the original Transformer
 
 POSITIONS = {
-    "none": C.Nowhere(),
-    "sinusoidal": C.Sinusoidal(),
-    "sinusoidal-concat": C.Sinusoidal(mode="concat", width=4),
-    "sinusoidal-qk": C.Sinusoidal(mode="qk", layout="halves"),
-    "learned": C.Learned(length=N, offset=2),
-    "learned-qk": C.Learned(length=N, mode="qk"),
-    "onehot": C.OneHot(length=N),
-    "rotary": C.Rotary(),
-    "rotary-part": C.Rotary(part=0.5, layout="interleaved"),
-    "alibi": C.Alibi(),
-    "buckets": C.Buckets(buckets=6, distance=9),
-    "shaw": C.Shaw(radius=3),
-    "relative": C.Relative(radius=3),
-    "relative-outside": C.Relative(radius=3, inside=False, tables="layer"),
+    "none": C.NoPosition(),
+    "sinusoidal": C.SinusoidalPosition(),
+    "sinusoidal-concat": C.SinusoidalPosition(mode="concat", width=4),
+    "sinusoidal-qk": C.SinusoidalPosition(mode="qk", layout="halves"),
+    "learned": C.LearnedPosition(length=N, offset=2),
+    "learned-qk": C.LearnedPosition(length=N, mode="qk"),
+    "onehot": C.OneHotPosition(length=N),
+    "rotary": C.RotaryPosition(),
+    "rotary-part": C.RotaryPosition(part=0.5, layout="interleaved"),
+    "alibi": C.AlibiPosition(),
+    "buckets": C.T5Bias(buckets=6, distance=9),
+    "shaw": C.ShawPosition(radius=3),
+    "relative": C.RelativeBias(radius=3),
+    "relative-outside": C.RelativeBias(radius=3, inside=False, tables="layer"),
 }
 positions = pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
 
@@ -47,15 +55,15 @@ def trunk(position: C.Position, **rest) -> C.Trunk:
     return C.Trunk(position=position, **said)
 
 
-def model(position: C.Position, **rest) -> Transformer:
-    c = C.Transformer(embed=C.Embed(vocab=V), trunk=trunk(position, **rest), head=C.Bare())
-    made = Transformer(c).double().eval()
+def model(position: C.Position, **rest) -> Model:
+    c = C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk(position, **rest), head=C.NoHead())
+    made = Model(c).double().eval()
     randomise(made)
     return made
 
 
-def places(*order: int) -> Places:
-    return Places(order=torch.tensor([order]))
+def places(*order: int) -> TokenLayout:
+    return TokenLayout(order=torch.tensor([order]))
 
 
 def seen_in(one: torch.nn.Module, ids: Tensor, *names: str) -> list[Tensor]:
@@ -74,27 +82,27 @@ def ids(*shape: int) -> Tensor:
 
 @pytest.mark.spec("S029")
 def test_the_first_sinusoid_is_zero_one_zero_one():
-    assert torch.equal(sinusoid(torch.tensor(0), WIDE), torch.tensor([0.0, 1.0] * (WIDE // 2)))
+    assert torch.equal(sinusoidal_table(torch.tensor(0), WIDE), torch.tensor([0.0, 1.0] * (WIDE // 2)))
 
 
 @pytest.mark.spec("S029")
 def test_sinusoids_stay_between_minus_one_and_one():
-    assert sinusoid(torch.arange(5_000), WIDE).abs().max() <= 1
+    assert sinusoidal_table(torch.arange(5_000), WIDE).abs().max() <= 1
 
 
 @pytest.mark.spec("S029")
 def test_sinusoids_have_no_parameters():
-    assert not list(Sinusoidal(C.Sinusoidal(), WIDE).parameters())
+    assert not list(SinusoidalPosition(C.SinusoidalPosition(), WIDE).parameters())
 
 
 @pytest.mark.spec("S029")
 def test_five_thousand_places_have_five_thousand_sinusoids():
-    assert len(sinusoid(torch.arange(5_000), WIDE).unique(dim=0)) == 5_000
+    assert len(sinusoidal_table(torch.arange(5_000), WIDE).unique(dim=0)) == 5_000
 
 
 @pytest.mark.spec("S029")
 def test_each_channel_is_the_wave_of_the_formula():
-    table = sinusoid(torch.arange(N).double(), D)
+    table = sinusoidal_table(torch.arange(N).double(), D)
 
     for pos in range(N):
         for i in range(D // 2):
@@ -106,7 +114,9 @@ def test_each_channel_is_the_wave_of_the_formula():
 def test_two_halves_hold_the_same_waves_as_turn_and_turn_about():
     at = torch.arange(N)
 
-    assert torch.equal(sinusoid(at, D, layout="halves"), sinusoid(at, D).unflatten(-1, (-1, 2)).mT.flatten(-2))
+    assert torch.equal(
+        sinusoidal_table(at, D, layout="halves"), sinusoidal_table(at, D).unflatten(-1, (-1, 2)).mT.flatten(-2)
+    )
 
 
 def shift_matrix(k: int, width: int) -> Tensor:
@@ -118,7 +128,7 @@ def shift_matrix(k: int, width: int) -> Tensor:
 
 @pytest.mark.spec("S030", "S190")
 def test_moving_a_sinusoid_is_one_rotation_wherever_it_stands():
-    table = sinusoid(torch.arange(1_000).double(), WIDE)
+    table = sinusoidal_table(torch.arange(1_000).double(), WIDE)
 
     assert_close(table[:-7] @ shift_matrix(7, WIDE).mT, table[7:], atol=1e-12, rtol=0)
 
@@ -130,13 +140,13 @@ def test_moving_twice_is_moving_by_the_sum(k, j):
 
 
 def likeness() -> Tensor:  # PE(0)·PE(distance)
-    table = sinusoid(torch.arange(200).double(), WIDE)
+    table = sinusoidal_table(torch.arange(200).double(), WIDE)
     return table @ table[0]
 
 
 @pytest.mark.spec("S031")
 def test_how_alike_two_sinusoids_are_is_a_matter_of_distance():
-    table = sinusoid(torch.arange(200).double(), WIDE)
+    table = sinusoidal_table(torch.arange(200).double(), WIDE)
 
     for pos in (3, 50, 101):
         assert_close(table[pos:] @ table[pos], likeness()[: 200 - pos], atol=1e-10, rtol=0)
@@ -156,17 +166,17 @@ def test_beyond_43_steps_nearer_need_not_mean_more_alike():
 
 
 TOO_LONG = {
-    "learned": (C.Learned(length=N), N + 1, f"{N + 1} tokens are more than position.length {N}"),
-    "one-hot": (C.OneHot(length=N), N + 1, f"{N + 1} tokens are more than position.length {N}"),
-    "too many rows": (C.Learned(length=(2, 4)), (3, 4), "3x4 tokens are more than position.length 2x4"),
-    "too many columns": (C.Learned(length=(3, 3)), (3, 4), "3x4 tokens are more than position.length 3x3"),
+    "learned": (C.LearnedPosition(length=N), N + 1, f"{N + 1} tokens are more than position.length {N}"),
+    "one-hot": (C.OneHotPosition(length=N), N + 1, f"{N + 1} tokens are more than position.length {N}"),
+    "too many rows": (C.LearnedPosition(length=(2, 4)), (3, 4), "3x4 tokens are more than position.length 2x4"),
+    "too many columns": (C.LearnedPosition(length=(3, 3)), (3, 4), "3x4 tokens are more than position.length 3x3"),
 }
 
 
 def vectors(size: int | tuple[int, int], width: int = D) -> Tokens:
     """Tokens in a row, or on a grid of this size."""
     x = torch.randn(B, math.prod(size) if isinstance(size, tuple) else size, width, dtype=torch.float64)
-    return raster(x, size) if isinstance(size, tuple) else line(x)
+    return grid_tokens(x, size) if isinstance(size, tuple) else sequence_tokens(x)
 
 
 @pytest.mark.spec("S032")
@@ -193,7 +203,7 @@ def test_who_stretches_as_the_refusal_says_is_taken(kind):
 
 @pytest.mark.spec("S032")
 def test_the_first_and_last_vectors_survive_stretching():
-    one = model(C.Learned(length=N, offset=2))
+    one = model(C.LearnedPosition(length=N, offset=2))
     [before] = [table.detach().clone() for table in one.trunk.position.tables]
     one.extend(2 * N - 1)
     [after] = one.trunk.position.tables
@@ -206,9 +216,9 @@ def test_the_first_and_last_vectors_survive_stretching():
 @pytest.mark.spec("S032")
 @pytest.mark.parametrize("length, longer", [(N, (13,)), (N, (5,)), ((2, 3), (3, 5))], ids=["longer", "shorter", "grid"])
 def test_a_stretched_model_is_the_one_that_its_config_describes(length, longer):
-    one, given = model(C.Learned(length=length, offset=2)), vectors(longer if len(longer) > 1 else longer[0])
+    one, given = model(C.LearnedPosition(length=length, offset=2)), vectors(longer if len(longer) > 1 else longer[0])
     one.extend(*longer)
-    twin = Transformer(one.c).double().eval()
+    twin = Model(one.c).double().eval()
     twin.load_state_dict(one.state_dict())
 
     assert one.trunk.position.lengths == twin.trunk.position.lengths == longer
@@ -218,7 +228,7 @@ def test_a_stretched_model_is_the_one_that_its_config_describes(length, longer):
 
 @pytest.mark.parametrize("length, lengths", [(N, (13, 13)), ((2, 3), (5,))], ids=["too many", "too few"])
 def test_stretching_takes_one_length_for_each_axis(length, lengths):
-    one = model(C.Learned(length=length))
+    one = model(C.LearnedPosition(length=length))
 
     with pytest.raises(ValueError, match="axes"):
         one.extend(*lengths)
@@ -226,7 +236,7 @@ def test_stretching_takes_one_length_for_each_axis(length, lengths):
 
 @given(offset=st.integers(0, 5), count=st.integers(1, N))
 def test_an_offset_skips_the_first_rows_of_the_table(offset, count):
-    table = model(C.Learned(length=N, offset=offset)).trunk.position
+    table = model(C.LearnedPosition(length=N, offset=offset)).trunk.position
 
     assert torch.equal(table.table(places(*range(count)))[0], table.tables[0][offset : offset + count])
 
@@ -236,23 +246,23 @@ def test_an_offset_skips_the_first_rows_of_the_table(offset, count):
 
 def slide(h: int, w: int, width: int) -> Tensor:
     """The lecture's construction of positions on two axes, (h·w, width)."""
-    rows, columns = sinusoid(torch.arange(h), width // 2), sinusoid(torch.arange(w), width // 2)
+    rows, columns = sinusoidal_table(torch.arange(h), width // 2), sinusoidal_table(torch.arange(w), width // 2)
     return torch.cat([rows.unsqueeze(1).repeat(1, w, 1), columns.unsqueeze(0).repeat(h, 1, 1)], -1).flatten(0, 1)
 
 
 @pytest.mark.spec("S034")
 @given(h=st.integers(1, 9), w=st.integers(1, 9))
 def test_two_axes_are_the_lecture_s_bit_for_bit(h, w):
-    table = Sinusoidal(C.Sinusoidal(axes=2), D).table(raster(torch.empty(B, h * w, D), (h, w)))
+    table = SinusoidalPosition(C.SinusoidalPosition(axes=2), D).table(grid_tokens(torch.empty(B, h * w, D), (h, w)))
 
     assert torch.equal(table[0], slide(h, w, D))
 
 
 @pytest.mark.spec("S034")
-@pytest.mark.parametrize("c", [C.Sinusoidal(axes=2), C.Learned(length=(5, 7))], ids=lambda c: c.kind)
+@pytest.mark.parametrize("c", [C.SinusoidalPosition(axes=2), C.LearnedPosition(length=(5, 7))], ids=lambda c: c.kind)
 def test_half_the_channels_tell_the_row_and_half_the_column(c):
     made = model(c).trunk.position
-    rows, columns = made.table(raster(torch.empty(B, 35, D), (5, 7)))[0].unflatten(0, (5, 7)).chunk(2, -1)
+    rows, columns = made.table(grid_tokens(torch.empty(B, 35, D), (5, 7)))[0].unflatten(0, (5, 7)).chunk(2, -1)
 
     assert torch.equal(rows, rows[:, :1].expand_as(rows))
     assert torch.equal(columns, columns[:1].expand_as(columns))
@@ -260,14 +270,14 @@ def test_half_the_channels_tell_the_row_and_half_the_column(c):
 
 
 def test_a_learned_table_for_each_axis_is_read_at_its_own_coordinate():
-    made = model(C.Learned(length=(5, 7))).trunk.position
+    made = model(C.LearnedPosition(length=(5, 7))).trunk.position
     rows, columns = made.tables
-    table = made.table(raster(torch.empty(B, 35, D), (5, 7)))
+    table = made.table(grid_tokens(torch.empty(B, 35, D), (5, 7)))
 
     assert torch.equal(table[0, 3 * 7 + 4], torch.cat([rows[3], columns[4]]))
 
 
-@pytest.mark.parametrize("c", [C.Sinusoidal(axes=2), C.Learned(length=(5, 7))], ids=lambda c: c.kind)
+@pytest.mark.parametrize("c", [C.SinusoidalPosition(axes=2), C.LearnedPosition(length=(5, 7))], ids=lambda c: c.kind)
 def test_tokens_in_a_row_have_no_second_axis(c):
     with pytest.raises(ValueError, match="2 axes, and the tokens 1 coordinates$"):
         model(c)(ids(B, N))
@@ -275,7 +285,7 @@ def test_tokens_in_a_row_have_no_second_axis(c):
 
 def test_rotary_refuses_coordinates_it_would_not_read():
     with pytest.raises(ValueError, match="1 axes, and the tokens 2 coordinates$"):
-        model(C.Rotary())(vectors((3, 4)))
+        model(C.RotaryPosition())(vectors((3, 4)))
 
 
 # ---------------------------------------------------------------- on the scores
@@ -283,7 +293,7 @@ def test_rotary_refuses_coordinates_it_would_not_read():
 
 @pytest.mark.spec("S035")
 def test_the_lecture_s_r_stands_inside_the_division():
-    one = model(C.Relative(radius=3), depth=1)
+    one = model(C.RelativeBias(radius=3), depth=1)
     q, k, scores = seen_in(one, ids(B, N), "q", "k", "scores")
     r = one.trunk.position.bias
 
@@ -295,7 +305,7 @@ def test_the_lecture_s_r_stands_inside_the_division():
 
 
 def test_outside_the_division_r_is_added_as_it_is():
-    one = model(C.Relative(radius=3, inside=False), depth=1)
+    one = model(C.RelativeBias(radius=3, inside=False), depth=1)
     q, k, scores = seen_in(one, ids(B, N), "q", "k", "scores")
     distance = (torch.arange(N)[None] - torch.arange(N)[:, None]).clamp(-3, 3) + 3
     r = one.trunk.position.bias[distance].permute(2, 0, 1)
@@ -305,7 +315,7 @@ def test_outside_the_division_r_is_added_as_it_is():
 
 @pytest.mark.spec("S035")
 def test_shaw_s_vectors_are_added_to_the_keys():
-    one = model(C.Shaw(radius=3), depth=1)
+    one = model(C.ShawPosition(radius=3), depth=1)
     q, k, scores = seen_in(one, ids(B, N), "q", "k", "scores")
     distance = (torch.arange(N)[None] - torch.arange(N)[:, None]).clamp(-3, 3) + 3
     moved = k[:, :, None] + one.trunk.position.keys[distance]  # (B, H, Q, K, d)
@@ -315,9 +325,9 @@ def test_shaw_s_vectors_are_added_to_the_keys():
 
 @pytest.mark.spec("S035")
 def test_each_alibi_head_subtracts_its_slope_times_the_distance():
-    q, k, scores = seen_in(model(C.Alibi(), depth=1), ids(B, N), "q", "k", "scores")
+    q, k, scores = seen_in(model(C.AlibiPosition(), depth=1), ids(B, N), "q", "k", "scores")
     distance = (torch.arange(N)[None] - torch.arange(N)[:, None]).abs()
-    slope = slopes(H).double()  # they are kept in fp32
+    slope = alibi_slopes(H).double()  # they are kept in fp32
 
     assert_close(scores, q @ k.mT / math.sqrt(D // H) - slope[:, None, None] * distance, atol=1e-12, rtol=0)
 
@@ -334,12 +344,12 @@ def published_slopes(heads: int) -> list[float]:
 @pytest.mark.spec("S035")
 @pytest.mark.parametrize("heads", [8, 12, 1, 3, 16])
 def test_alibi_s_slopes_are_the_published_ones(heads):
-    assert_close(slopes(heads), torch.tensor(published_slopes(heads)), atol=0, rtol=1e-6)
+    assert_close(alibi_slopes(heads), torch.tensor(published_slopes(heads)), atol=0, rtol=1e-6)
 
 
 @pytest.mark.spec("S035")
 def test_eight_heads_halve_the_slope_from_one_to_the_next():
-    assert slopes(8).tolist() == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    assert alibi_slopes(8).tolist() == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
 
 
 def bucket(distance: int, both: bool, buckets: int, farthest: int) -> int:
@@ -358,10 +368,10 @@ def bucket(distance: int, both: bool, buckets: int, farthest: int) -> int:
     return first + min(near + int(far + 1e-6), buckets - 1)  # fp32 may fall short where the logarithm is whole
 
 
-def buckets_of(c: C.Buckets, distances: Tensor) -> Tensor:
+def buckets_of(c: C.T5Bias, distances: Tensor) -> Tensor:
     b = torch.zeros(1, dtype=torch.long)
-    here, there = places(0), Places(order=distances[None])
-    return Buckets(c, H).index(Spot(here, b, b), Spot(there, b, torch.arange(len(distances))))
+    here, there = places(0), TokenLayout(order=distances[None])
+    return T5Bias(c, H).index(TokenIndex(here, b, b), TokenIndex(there, b, torch.arange(len(distances))))
 
 
 @pytest.mark.spec("S035")
@@ -369,7 +379,7 @@ def buckets_of(c: C.Buckets, distances: Tensor) -> Tensor:
 @pytest.mark.parametrize("buckets, farthest", [(32, 128), (12, 50)])
 def test_buckets_are_t5_s_for_every_distance(both, buckets, farthest):
     distances = torch.arange(-200, 201)
-    ours = buckets_of(C.Buckets(buckets=buckets, distance=farthest, both=both), distances)
+    ours = buckets_of(C.T5Bias(buckets=buckets, distance=farthest, both=both), distances)
 
     assert ours.tolist() == [bucket(d, both, buckets, farthest) for d in distances.tolist()]
 
@@ -382,13 +392,13 @@ def test_buckets_are_those_of_the_transformers_library(both, buckets, farthest):
     distances = torch.arange(-200, 201)
     theirs = attention._relative_position_bucket(distances, both, buckets, farthest)
 
-    assert torch.equal(buckets_of(C.Buckets(buckets=buckets, distance=farthest, both=both), distances), theirs)
+    assert torch.equal(buckets_of(C.T5Bias(buckets=buckets, distance=farthest, both=both), distances), theirs)
 
 
 @pytest.mark.spec("S035")
 @pytest.mark.parametrize("kind", ["relative", "relative-outside", "buckets", "shaw"])
 def test_a_table_of_zeros_is_no_position_at_all(kind):
-    one, none = model(POSITIONS[kind]), model(C.Nowhere())
+    one, none = model(POSITIONS[kind]), model(C.NoPosition())
     for weight in one.trunk.positions.parameters():
         torch.nn.init.zeros_(weight)
     none.load_state_dict({name: weight for name, weight in one.state_dict().items() if "positions" not in name})
@@ -400,7 +410,7 @@ def test_a_table_of_zeros_is_no_position_at_all(kind):
 # ---------------------------------------------------------------- where they go
 
 
-def embedded(one: Transformer, given: Tensor) -> Tensor:
+def embedded(one: Model, given: Tensor) -> Tensor:
     with looking(one, "trunk.embed") as seen:
         one(given)
     return seen["trunk.embed"]
@@ -408,13 +418,15 @@ def embedded(one: Transformer, given: Tensor) -> Tensor:
 
 @pytest.mark.spec("S036")
 def test_added_positions_are_added():
-    one, given = model(C.Sinusoidal()), ids(B, N)
+    one, given = model(C.SinusoidalPosition()), ids(B, N)
 
-    assert torch.equal(embedded(one, given), one.embed.tokens(given) + sinusoid(torch.arange(N), D))
+    assert torch.equal(embedded(one, given), one.embed.tokens(given) + sinusoidal_table(torch.arange(N), D))
 
 
 @pytest.mark.spec("S036")
-@pytest.mark.parametrize("position", [C.Sinusoidal(mode="concat", width=4), C.Learned(mode="concat", width=4)])
+@pytest.mark.parametrize(
+    "position", [C.SinusoidalPosition(mode="concat", width=4), C.LearnedPosition(mode="concat", width=4)]
+)
 def test_concatenated_positions_stand_beside_the_vectors_and_the_width_grows(position):
     one, given = model(position, dim=D + 4, width=None, attention=C.Attention(heads=2)), ids(B, N)
     beside = one.trunk.position.table(one.embed(given)).expand(B, N, 4).double()
@@ -425,22 +437,22 @@ def test_concatenated_positions_stand_beside_the_vectors_and_the_width_grows(pos
 
 @pytest.mark.spec("S036")
 def test_positions_for_queries_and_keys_alone_leave_values_alone():
-    one, given = model(C.Sinusoidal(mode="qk"), depth=1), ids(B, N)
+    one, given = model(C.SinusoidalPosition(mode="qk"), depth=1), ids(B, N)
     block = one.trunk.blocks[0]
-    x, p = block.attn_norm(one.embed.tokens(given)), sinusoid(torch.arange(N), D)
+    x, p = block.attn_norm(one.embed.tokens(given)), sinusoidal_table(torch.arange(N), D)
     made = dict(zip("qkv", seen_in(one, given, "q", "k", "v"), strict=True))
 
     for name, comes_from in (("q", x + p), ("k", x + p), ("v", x)):
-        weight, bias = block.attn.qkv.parts()[name]
+        weight, bias = block.attn.qkv.named_parts()[name]
         assert_close(made[name], block.attn.split(comes_from @ weight.mT + bias, H), atol=1e-12, rtol=0)
 
 
 @pytest.mark.spec("S016")
 def test_a_score_with_positions_is_the_sum_of_four_terms():
-    one, given = model(C.Sinusoidal(mode="qk"), depth=1), ids(B, N)
+    one, given = model(C.SinusoidalPosition(mode="qk"), depth=1), ids(B, N)
     block = one.trunk.blocks[0]
-    x, p = block.attn_norm(one.embed.tokens(given)), sinusoid(torch.arange(N), D).double()[None]
-    (w_q, b_q), (w_k, b_k), _ = block.attn.qkv.parts().values()
+    x, p = block.attn_norm(one.embed.tokens(given)), sinusoidal_table(torch.arange(N), D).double()[None]
+    (w_q, b_q), (w_k, b_k), _ = block.attn.qkv.named_parts().values()
     qx, kx = block.attn.split(x @ w_q.mT + b_q, H), block.attn.split(x @ w_k.mT + b_k, H)
     qp, kp = block.attn.split(p @ w_q.mT, H), block.attn.split(p @ w_k.mT, H)
     terms = [q @ k.mT / math.sqrt(D // H) for q in (qx, qp) for k in (kx, kp)]  # xx, xp, px, pp
@@ -452,7 +464,7 @@ def test_a_score_with_positions_is_the_sum_of_four_terms():
 
 @pytest.mark.spec("S198")
 def test_one_hot_positions_widen_the_vectors_by_the_length():
-    one = model(C.OneHot(length=N), dim=D + N, width=None, attention=C.Attention(heads=1))
+    one = model(C.OneHotPosition(length=N), dim=D + N, width=None, attention=C.Attention(heads=1))
 
     assert one.embed.tokens.weight.shape == (V, D)
     assert embedded(one, ids(B, N)).shape == (B, N, D + N)
@@ -462,7 +474,7 @@ def test_one_hot_positions_widen_the_vectors_by_the_length():
 @given(st.lists(st.integers(0, N - 1), min_size=1, max_size=N))
 def test_a_linear_map_reads_one_hot_positions_back_exactly(order):
     tokens = Tokens(x=torch.randn(1, len(order), D), order=torch.tensor([order]))
-    beside = OneHot(C.OneHot(length=N)).embed(tokens.x, tokens)
+    beside = OneHotPosition(C.OneHotPosition(length=N)).embed(tokens.x, tokens)
     read_out = torch.cat([torch.zeros(D), torch.arange(N).float()])
 
     assert torch.equal(beside @ read_out, torch.tensor([order]).float())
@@ -482,7 +494,7 @@ FOUR = {  # absolute?, learned?
 @pytest.mark.spec("S037")
 @pytest.mark.parametrize("kind, learned", [(kind, learned) for kind, (_, learned) in FOUR.items()])
 def test_chosen_positions_have_no_parameters_and_learned_ones_have(kind, learned):
-    one = model(make(C.Trunk, {"position": {"kind": kind}}).position)
+    one = model(from_dict(C.Trunk, {"position": {"kind": kind}}).position)
 
     assert bool(list(one.trunk.positions.parameters())) == learned
 
@@ -490,8 +502,8 @@ def test_chosen_positions_have_no_parameters_and_learned_ones_have(kind, learned
 @pytest.mark.spec("S037")
 @pytest.mark.parametrize("kind, absolute", [(kind, absolute) for kind, (absolute, _) in FOUR.items()])
 def test_moving_everybody_is_seen_by_absolute_positions_alone(kind, absolute):
-    one = model(make(C.Trunk, {"position": {"kind": kind}}).position)
-    here = line(torch.randn(B, N, D).double())
+    one = model(from_dict(C.Trunk, {"position": {"kind": kind}}).position)
+    here = sequence_tokens(torch.randn(B, N, D).double())
     there = Tokens(x=here.x, order=here.order + 5)
     change = (one(here) - one(there)).abs().max()
 
@@ -503,7 +515,7 @@ def test_moving_everybody_is_seen_by_absolute_positions_alone(kind, absolute):
 
 def turned(x: Tensor, at: int, **c) -> Tensor:
     where = places(at)
-    return Rotary(C.Rotary(**c), x.shape[-1]).prepare(where, where).rotate(x)
+    return RotaryPosition(C.RotaryPosition(**c), x.shape[-1]).prepare(where, where).rotate(x)
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
@@ -513,7 +525,7 @@ def test_turned_queries_and_keys_agree_by_distance_alone(interleaved, m, n, shif
     waves = 10_000.0 ** -(torch.arange(0, 8, 2, dtype=torch.float64) / 8)
 
     def score(m: int, n: int) -> Tensor:
-        return turn(q, *rotation(m), interleaved) @ turn(k, *rotation(n), interleaved)
+        return rotate_pairs(q, *rotation(m), interleaved) @ rotate_pairs(k, *rotation(n), interleaved)
 
     def rotation(at: int) -> tuple[Tensor, Tensor]:
         return (at * waves).cos(), (at * waves).sin()
@@ -594,8 +606,8 @@ PARTED = {
 
 @pytest.mark.parametrize("rest", PARTED.values(), ids=PARTED)
 def test_a_scaling_that_goes_by_the_length_of_the_row_refuses_rows_of_several_lengths(rest):
-    with pytest.raises(ValueError, match="^position.scaling 'dynamic' goes by the length of the input"):
-        model(C.Rotary(scaling="dynamic", length=5, factor=2.0))(ids(B, N), **rest)
+    with pytest.raises(ValueError, match="^position.scaling 'dynamic' goes by the input's length"):
+        model(C.RotaryPosition(scaling="dynamic", length=5, factor=2.0))(ids(B, N), **rest)
 
 
 @positions
@@ -617,19 +629,25 @@ def test_every_position_works_in_sixteen_bits(position):
 # ---------------------------------------------------------------- widths
 
 
-@pytest.mark.parametrize("position", [C.Sinusoidal(mode="qk"), C.Learned(length=N, mode="qk")], ids=lambda c: c.kind)
+@pytest.mark.parametrize(
+    "position", [C.SinusoidalPosition(mode="qk"), C.LearnedPosition(length=N, mode="qk")], ids=lambda c: c.kind
+)
 def test_positions_for_queries_and_keys_fit_an_embedding_of_another_width(position):
     assert model(position, width=8)(ids(B, N)).shape == (B, N, D)
 
 
-@pytest.mark.parametrize("kind", [C.Sinusoidal, C.Learned])
+@pytest.mark.parametrize("kind", [C.SinusoidalPosition, C.LearnedPosition])
 @pytest.mark.parametrize("mode, width", [("add", 6), ("qk", 6), ("concat", None)])
 def test_a_width_is_for_positions_beside_the_vectors_and_they_need_one(kind, mode, width):
     with pytest.raises(ValueError, match="^width: mode 'concat' needs it, and it is for that mode alone$"):
         kind(mode=mode, width=width)
 
 
-FULL = [C.Sinusoidal(mode="concat", width=D), C.Learned(mode="concat", width=D), C.OneHot(length=D + 1)]
+FULL = [
+    C.SinusoidalPosition(mode="concat", width=D),
+    C.LearnedPosition(mode="concat", width=D),
+    C.OneHotPosition(length=D + 1),
+]
 
 
 @pytest.mark.parametrize("position", FULL, ids=lambda c: c.kind)

@@ -11,12 +11,12 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard import config as C
+from regard.core.hooks import looking
 from regard.core.masks import mask
 from regard.core.model import Transformer
-from regard.core.positions import slopes
-from regard.core.tokens import Tokens, raster
-from regard.core.watch import looking
-from regard.heads import Towers
+from regard.core.positions import alibi_slopes
+from regard.core.tokens import Tokens, grid_tokens
+from regard.models.dual_encoder import DualEncoder
 
 B, N, S, D, H, V = 2, 7, 5, 12, 3, 19  # S: tokens of a source
 GRID = (5, 7)
@@ -38,12 +38,14 @@ def ready(c: C.Transformer) -> Transformer:
 
 
 def model(**rest) -> Transformer:
-    return ready(C.Transformer(embed=C.Embed(vocab=V), trunk=trunk(**rest)))
+    return ready(C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk(**rest)))
 
 
 def translator(**rest) -> Transformer:
     c = C.Transformer(
-        embed=C.Embed(vocab=V), trunk=trunk(cross="last", **rest), encoder=C.Encoder(trunk=trunk(mask="everything"))
+        embed=C.TextEmbedding(vocab=V),
+        trunk=trunk(cross="last", **rest),
+        encoder=C.Encoder(trunk=trunk(mask="everything")),
     )
     return ready(c)
 
@@ -56,8 +58,10 @@ def case(kernel: str) -> tuple[Transformer, Tensor | Tokens]:
     """A model that runs on this kernel, and something to give it: an image where the kernel wants one."""
     attention = C.Attention(heads=H, kernel=kernel)
     if kernel == "cells":
-        return model(attention=attention, position=C.Alibi(), mask="cells(3, 1)"), raster(torch.randn(B, 35, D), GRID)
-    return model(attention=attention, position=C.Alibi()), ids(B, N)
+        return model(attention=attention, position=C.AlibiPosition(), mask="cells(3, 1)"), grid_tokens(
+            torch.randn(B, 35, D), GRID
+        )
+    return model(attention=attention, position=C.AlibiPosition()), ids(B, N)
 
 
 def watched(one: torch.nn.Module, *names: str, given: Tensor | Tokens, **choice) -> dict[str, Tensor]:
@@ -119,7 +123,7 @@ def test_the_pattern_is_the_softmax_of_the_kernel_s_own_queries_and_keys(kernel)
     tokens = given if isinstance(given, Tokens) else one.embed(given)
     place = torch.arange(tokens.count)
     distance = (place[:, None] - place).abs()
-    scores = made["attn.q"] @ made["attn.k"].mT / math.sqrt(D // H) - slopes(H)[:, None, None] * distance
+    scores = made["attn.q"] @ made["attn.k"].mT / math.sqrt(D // H) - alibi_slopes(H)[:, None, None] * distance
     allowed = mask(one.trunk.c.mask).table(tokens, tokens)[:, None]
     expected = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
 
@@ -139,7 +143,7 @@ def test_every_row_of_a_pattern_sums_to_one(kernel):
 
 @torch.no_grad()
 def test_the_scores_are_what_the_pattern_is_the_softmax_of():
-    made = watched(model(position=C.Shaw(radius=2)), "trunk.1.attn.*", given=ids(B, N))
+    made = watched(model(position=C.ShawPosition(radius=2)), "trunk.1.attn.*", given=ids(B, N))
 
     assert_close(made["attn.scores"].softmax(-1), made["attn.pattern"])
 
@@ -223,8 +227,8 @@ def test_the_pattern_is_the_one_before_dropout():
 
 @torch.no_grad()
 def test_towers_are_watched_each_under_its_own_number():
-    tower = C.Transformer(embed=C.Embed(vocab=V), trunk=trunk(), head=C.Pooled(place="mean"))
-    both = Towers(C.Towers(towers=(tower, tower))).eval()
+    tower = C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk(), head=C.PoolingHead(place="mean"))
+    both = DualEncoder(C.DualEncoder(towers=(tower, tower))).eval()
     with looking(both, "towers.*.trunk.1.residual") as seen:
         both(ids(B, N), ids(B, S))
 
@@ -329,7 +333,7 @@ def test_each_step_of_a_generation_is_recorded_as_it_was_without_a_cache():
     with looking(one, address) as seen:
         for step in range(N):
             one(given[:, step : step + 1], real=real[:, step : step + 1], cache=cache)
-    first, *later = seen.every(address)
+    first, *later = seen.all_calls(address)
 
     assert len(later) == N - 1
     for step, rows in enumerate(later, 1):
@@ -557,7 +561,7 @@ def test_every_call_is_kept_and_the_last_is_shown():
     with looking(one, "logits") as seen:
         logits = [one(first), one(last)]
 
-    assert all(torch.equal(x, y) for x, y in zip(seen.every("logits"), logits, strict=True))
+    assert all(torch.equal(x, y) for x, y in zip(seen.all_calls("logits"), logits, strict=True))
     assert torch.equal(seen["logits"], logits[1])
 
 
@@ -572,7 +576,7 @@ def test_afterwards_nobody_looks():
         one(given)
 
     assert torch.equal(one(given), before)
-    assert len(seen.every("logits")) == 1
+    assert len(seen.all_calls("logits")) == 1
 
 
 @torch.no_grad()
@@ -591,7 +595,7 @@ def test_who_leaves_first_need_not_have_come_last():
     first.__enter__(), second.__enter__()
     first.__exit__(None, None, None), second.__exit__(None, None, None)
 
-    assert one.lookers == ()
+    assert one.hooks == ()
 
 
 def test_a_misspelt_address_is_answered_with_the_nearest():

@@ -9,8 +9,8 @@ from parity.near import randomise
 from torch import Tensor
 
 from regard import config as C
-from regard.generate.model import Transformer
-from regard.heads import Towers
+from regard.inference.model import Model
+from regard.models.dual_encoder import DualEncoder
 
 DIM, HEADS, DEPTH, VOCAB, B, N, S = 12, 3, 2, 23, 3, 11, 7
 Heads = dict[str, list[int]]
@@ -41,36 +41,38 @@ class Shape:
 
 
 def trunk(**said: Any) -> C.Trunk:
-    base = dict(dim=DIM, depth=DEPTH, position=C.Nowhere(), attention=C.Attention(heads=HEADS),
+    base = dict(dim=DIM, depth=DEPTH, position=C.NoPosition(), attention=C.Attention(heads=HEADS),
                 mlp=C.MLP(hidden=17), dropout=C.NO_DROPOUT)  # fmt: skip
     return C.Trunk(**(base | said))
 
 
-def text(head: C.Head | None = None, embed: C.Embed | None = None, **said: Any) -> Callable[[], Transformer]:
-    whole = C.Transformer(embed=embed or C.Embed(vocab=VOCAB), trunk=trunk(**said), head=head or C.Vocabulary())
-    return lambda: Transformer(whole)
+def text(head: C.Head | None = None, embed: C.TextEmbedding | None = None, **said: Any) -> Callable[[], Model]:
+    whole = C.Transformer(embed=embed or C.TextEmbedding(vocab=VOCAB), trunk=trunk(**said), head=head or C.LMHead())
+    return lambda: Model(whole)
 
 
-def translator(source: dict[str, Any], **said: Any) -> Callable[[], Transformer]:
-    whole = C.Transformer(embed=C.Embed(vocab=VOCAB, pad=0), encoder=C.Encoder(trunk=trunk(**source)),
+def translator(source: dict[str, Any], **said: Any) -> Callable[[], Model]:
+    whole = C.Transformer(embed=C.TextEmbedding(vocab=VOCAB, pad=0), encoder=C.Encoder(trunk=trunk(**source)),
                           trunk=trunk(**({"mask": "causal", "cross": "last"} | said)))  # fmt: skip
-    return lambda: Transformer(whole)
+    return lambda: Model(whole)
 
 
-PATCHES = C.Patches(size=2, image=6, channels=3)  # nine of them and a learned token
-VIT = C.Transformer(embed=PATCHES, trunk=trunk(position=C.Learned(length=10)), head=C.Pooled(place="cls", out=5))
+PATCHES = C.PatchEmbedding(size=2, image=6, channels=3)  # nine of them and a learned token
+VIT = C.Transformer(
+    embed=PATCHES, trunk=trunk(position=C.LearnedPosition(length=10)), head=C.PoolingHead(place="cls", out=5)
+)
 STAGES = C.Transformer(
-    embed=C.Stages(
-        patches=C.Patches(size=2, image=12, channels=3, cls=False, norm=True),  # 6 x 6
+    embed=C.StageEmbedding(
+        patches=C.PatchEmbedding(size=2, image=12, channels=3, cls=False, norm=True),  # 6 x 6
         trunks=(trunk(dim=6, depth=2, attention=C.Attention(heads=2), mask=("cells(3)", "cells(3, 1)"),
-                      position=C.Relative(radius=2, axes=2, inside=False, tables="layer")),),
+                      position=C.RelativeBias(radius=2, axes=2, inside=False, tables="layer")),),
     ),
-    trunk=trunk(mask="cells(3)", position=C.Relative(radius=2, axes=2, inside=False, tables="layer")),
-    head=C.Pooled(place="mean", out=5),
+    trunk=trunk(mask="cells(3)", position=C.RelativeBias(radius=2, axes=2, inside=False, tables="layer")),
+    head=C.PoolingHead(place="mean", out=5),
 )  # fmt: skip
 WORDS = C.Transformer(
-    embed=C.Embed(vocab=VOCAB, end=VOCAB - 1), trunk=trunk(mask="causal", position=C.Learned(length=N)),
-    head=C.Pooled(place="end", out=5, bias=False),
+    embed=C.TextEmbedding(vocab=VOCAB, end=VOCAB - 1), trunk=trunk(mask="causal", position=C.LearnedPosition(length=N)),
+    head=C.PoolingHead(place="end", out=5, bias=False),
 )  # fmt: skip
 
 
@@ -95,43 +97,101 @@ SEEN = torch.randn(B, 3, 12, 12, generator=torch.Generator().manual_seed(5))
 CROSSED = ("encoder.0.attn", "encoder.1.attn", "trunk.0.attn", "trunk.0.cross", "trunk.1.attn", "trunk.1.cross")
 
 SHAPES: dict[str, Shape] = {
-    "decoder": Shape(text(mask="causal", position=C.Learned(length=31)), ids, {"trunk.0.attn": [1]}),
-    "windowed decoder": Shape(text(mask=("causal", "causal & window(3)"), position=C.Rotary()), ids,
-                              {"trunk.0.attn": [0, 2], "trunk.1.attn": [2]}),
-    "encoder": Shape(text(position=C.Learned(length=31), place="post", embed_norm=True,
-                          embed=C.Embed(vocab=VOCAB, pad=0),
-                          head=C.Both(vocabulary=C.Vocabulary(transform=True), pooled=C.Pooled(dense=True, out=2))),
-                     ragged, {"trunk.1.attn": [0, 1]}),
-    "grouped": Shape(text(mask="causal", position=C.Rotary(), norm=C.Norm(kind="rms"),
-                          attention=C.Attention(heads=6, groups=3, width=4, value_width=5, bias=("q", "v"),
-                                                qk_norm=C.Norm(kind="rms"))),
-                     ids, {"trunk.0.attn": [2, 3], "trunk.1.attn": [0, 1, 4, 5]}),
-    "shared": Shape(text(shared=True, width=7, depth=3, head=C.Vocabulary(transform=True)), ids,
-                    {"trunk.*.attn": [1]}, places=tuple(f"trunk.{i}.attn" for i in range(3))),
-    "translator": Shape(translator({}, position=C.Sinusoidal()), ids, {"trunk.1.cross": [0], "encoder.0.attn": [2]},
-                        SOURCE, CROSSED),
-    "buckets": Shape(translator({"position": C.Buckets(buckets=8, distance=16)},
-                                position=C.Buckets(buckets=8, distance=16, both=False),
-                                attention=C.Attention(heads=HEADS, scale=1.0, bias=())), ragged,
-                     {"encoder.0.attn": [1], "trunk.*.attn": [0], "trunk.0.cross": [1, 2]}, SOURCE, CROSSED),
-    "layerwise": Shape(translator({}, cross="layerwise"), ids, {"trunk.0.attn": [0], "trunk.1.attn": [1]}, SOURCE,
-                       CROSSED),
-    "captioner": Shape(lambda: Transformer(C.Transformer(
-                           embed=C.Embed(vocab=VOCAB), encoder=C.Encoder(trunk=trunk(), embed=STAGES.embed),
-                           trunk=trunk(mask="causal", cross="last", position=C.Rotary()))), ids,
-                       {"encoder_embed.0.0.attn": [0], "trunk.1.cross": [0, 1]}, {"source": SEEN},
-                       ("encoder_embed.0.0.attn", "encoder_embed.0.1.attn", *CROSSED)),
-    "relative": Shape(text(mask="causal", position=C.Relative(radius=3)), ids, {"trunk.0.attn": [2]}),
-    "shaw": Shape(text(mask="causal", position=C.Shaw(radius=3, tables="shared")), ids, {"trunk.1.attn": [0, 2]}),
-    "vit": Shape(lambda: Transformer(VIT), images, {"trunk.0.attn": [0], "trunk.1.attn": [1, 2]}),
-    "stages": Shape(lambda: Transformer(STAGES), lambda: (torch.randn(B, 3, 12, 12),),
-                    {"embed.0.1.attn": [1], "trunk.0.attn": [0]},
-                    places=("embed.0.0.attn", "embed.0.1.attn", "trunk.0.attn", "trunk.1.attn")),
-    "pixels": Shape(lambda: Transformer(C.Transformer(
-                        embed=C.Pixels(palette=VOCAB - 1, grid=(3, 5)), head=C.Vocabulary(tied=False, size=VOCAB - 1),
-                        trunk=trunk(mask="causal", position=C.Learned(length=15)))),
-                    lambda: (torch.randint(VOCAB - 1, (B, 3, 5)),), {"trunk.0.attn": [0]}),
-    "towers": Shape(lambda: Towers(C.Towers(towers=(VIT, WORDS))), lambda: (*images(), *ids()),
-                    {"towers.0.trunk.1.attn": [0], "towers.1.trunk.0.attn": [1, 2]},
-                    places=tuple(f"towers.{i}.trunk.{j}.attn" for i in range(2) for j in range(2))),
-}  # fmt: skip
+    "decoder": Shape(text(mask="causal", position=C.LearnedPosition(length=31)), ids, {"trunk.0.attn": [1]}),
+    "windowed decoder": Shape(
+        text(mask=("causal", "causal & window(3)"), position=C.RotaryPosition()),
+        ids,
+        {"trunk.0.attn": [0, 2], "trunk.1.attn": [2]},
+    ),
+    "encoder": Shape(
+        text(
+            position=C.LearnedPosition(length=31),
+            place="post",
+            embed_norm=True,
+            embed=C.TextEmbedding(vocab=VOCAB, pad=0),
+            head=C.PretrainingHead(vocabulary=C.LMHead(transform=True), pooled=C.PoolingHead(dense=True, out=2)),
+        ),
+        ragged,
+        {"trunk.1.attn": [0, 1]},
+    ),
+    "grouped": Shape(
+        text(
+            mask="causal",
+            position=C.RotaryPosition(),
+            norm=C.Norm(kind="rms"),
+            attention=C.Attention(
+                heads=6, groups=3, width=4, value_width=5, bias=("q", "v"), qk_norm=C.Norm(kind="rms")
+            ),
+        ),
+        ids,
+        {"trunk.0.attn": [2, 3], "trunk.1.attn": [0, 1, 4, 5]},
+    ),
+    "shared": Shape(
+        text(shared=True, width=7, depth=3, head=C.LMHead(transform=True)),
+        ids,
+        {"trunk.*.attn": [1]},
+        places=tuple(f"trunk.{i}.attn" for i in range(3)),
+    ),
+    "translator": Shape(
+        translator({}, position=C.SinusoidalPosition()),
+        ids,
+        {"trunk.1.cross": [0], "encoder.0.attn": [2]},
+        SOURCE,
+        CROSSED,
+    ),
+    "buckets": Shape(
+        translator(
+            {"position": C.T5Bias(buckets=8, distance=16)},
+            position=C.T5Bias(buckets=8, distance=16, both=False),
+            attention=C.Attention(heads=HEADS, scale=1.0, bias=()),
+        ),
+        ragged,
+        {"encoder.0.attn": [1], "trunk.*.attn": [0], "trunk.0.cross": [1, 2]},
+        SOURCE,
+        CROSSED,
+    ),
+    "layerwise": Shape(
+        translator({}, cross="layerwise"), ids, {"trunk.0.attn": [0], "trunk.1.attn": [1]}, SOURCE, CROSSED
+    ),
+    "captioner": Shape(
+        lambda: Model(
+            C.Transformer(
+                embed=C.TextEmbedding(vocab=VOCAB),
+                encoder=C.Encoder(trunk=trunk(), embed=STAGES.embed),
+                trunk=trunk(mask="causal", cross="last", position=C.RotaryPosition()),
+            )
+        ),
+        ids,
+        {"encoder_embed.0.0.attn": [0], "trunk.1.cross": [0, 1]},
+        {"source": SEEN},
+        ("encoder_embed.0.0.attn", "encoder_embed.0.1.attn", *CROSSED),
+    ),
+    "relative": Shape(text(mask="causal", position=C.RelativeBias(radius=3)), ids, {"trunk.0.attn": [2]}),
+    "shaw": Shape(
+        text(mask="causal", position=C.ShawPosition(radius=3, tables="shared")), ids, {"trunk.1.attn": [0, 2]}
+    ),
+    "vit": Shape(lambda: Model(VIT), images, {"trunk.0.attn": [0], "trunk.1.attn": [1, 2]}),
+    "stages": Shape(
+        lambda: Model(STAGES),
+        lambda: (torch.randn(B, 3, 12, 12),),
+        {"embed.0.1.attn": [1], "trunk.0.attn": [0]},
+        places=("embed.0.0.attn", "embed.0.1.attn", "trunk.0.attn", "trunk.1.attn"),
+    ),
+    "pixels": Shape(
+        lambda: Model(
+            C.Transformer(
+                embed=C.PixelEmbedding(palette=VOCAB - 1, grid=(3, 5)),
+                head=C.LMHead(tied=False, size=VOCAB - 1),
+                trunk=trunk(mask="causal", position=C.LearnedPosition(length=15)),
+            )
+        ),
+        lambda: (torch.randint(VOCAB - 1, (B, 3, 5)),),
+        {"trunk.0.attn": [0]},
+    ),
+    "towers": Shape(
+        lambda: DualEncoder(C.DualEncoder(towers=(VIT, WORDS))),
+        lambda: (*images(), *ids()),
+        {"towers.0.trunk.1.attn": [0], "towers.1.trunk.0.attn": [1, 2]},
+        places=tuple(f"towers.{i}.trunk.{j}.attn" for i in range(2) for j in range(2)),
+    ),
+}

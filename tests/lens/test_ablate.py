@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import regard
 from regard import config as C
 from regard import lens
-from regard.lens.views import attentions
+from regard.lens.attention_maps import find_attentions
 
 every = pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 
@@ -32,7 +32,7 @@ def loss_of(shape: Shape):
 
 def silenced(model: nn.Module, where: str, head: int) -> nn.Module:
     """The same model with a head's columns of the last map at zero: what taking it away must mean, by other means."""
-    attention = attentions(model)[where]
+    attention = find_attentions(model)[where]
     columns = slice(head * attention.value_width, (head + 1) * attention.value_width)
     attention.out.weight.data[:, columns] = 0
     return model
@@ -48,7 +48,7 @@ def emptied(last: nn.Module) -> None:
 @pytest.mark.spec("S151")
 def test_a_heads_delta_is_the_loss_of_a_model_whose_head_says_nothing(shape: Shape):
     loss, model = loss_of(shape), shape.model()
-    whole, rows = loss(model), lens.ablation(model, loss)
+    whole, rows = loss(model), lens.ablate_all(model, loss)
     heads = [row for row in rows if row.head is not None]
 
     assert {row.where for row in heads} == ({"trunk.*.attn"} if shape is SHAPES["shared"] else set(shape.places))
@@ -64,7 +64,7 @@ def test_a_heads_delta_is_the_loss_of_a_model_whose_head_says_nothing(shape: Sha
 def test_a_layers_delta_is_the_loss_of_a_model_whose_layer_adds_nothing(name):
     shape = SHAPES[name]
     loss, model = loss_of(shape), shape.model()
-    whole, rows = loss(model), [row for row in lens.ablation(model, loss) if row.head is None]
+    whole, rows = loss(model), [row for row in lens.ablate_all(model, loss) if row.head is None]
 
     parts = ["attn", "mlp"] * 4 if name != "translator" else ["attn", "mlp"] * 2 + ["attn", "cross", "mlp"] * 2
     assert [row.where.rpartition(".")[2] for row in rows] == parts[: {"shared": 2, "translator": None}.get(name, 4)]
@@ -92,14 +92,16 @@ def test_the_mean_in_a_heads_place_is_that_of_all_real_tokens(name):
         with regard.looking(model, address, heads=head if head is None else [head],
                             edit=lambda name, x, mean=mean: mean.expand_as(x)):  # fmt: skip
             expected = float(loss(model) - whole)
-        (row,) = [row for row in lens.ablation(model, loss, mean=True) if f"{row.where}." in address
+        (row,) = [row for row in lens.ablate_all(model, loss, mean=True) if f"{row.where}." in address
                   and row.head == head]  # fmt: skip
         assert row.delta == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_table_costs_a_forward_for_each_row_and_one_more():
     model, calls, told = SHAPES["decoder"].model(), [], []
-    rows = lens.ablation(model, lambda model: float(len(calls.append(1) or calls)), progress=lambda *n: told.append(n))
+    rows = lens.ablate_all(
+        model, lambda model: float(len(calls.append(1) or calls)), progress=lambda *n: told.append(n)
+    )
 
     assert len(rows) == 2 * (3 + 1 + 1) and len(calls) == len(rows) + 1
     assert told == [(done, len(rows)) for done in range(1, len(rows) + 1)]
@@ -112,8 +114,8 @@ def test_a_model_in_training_is_measured_without_its_dropout_and_left_training()
         block.dropout = 0.5
     loss = loss_of(shape)
 
-    assert lens.ablation(model, loss) == lens.ablation(model, loss)
-    assert model.training and all(part.training for part in model.modules()) and not model.lookers
+    assert lens.ablate_all(model, loss) == lens.ablate_all(model, loss)
+    assert model.training and all(part.training for part in model.modules()) and not model.hooks
 
 
 def test_what_is_raised_in_a_loss_leaves_the_model_as_it_was():
@@ -126,8 +128,8 @@ def test_what_is_raised_in_a_loss_leaves_the_model_as_it_was():
         return 1.0
 
     with pytest.raises(RuntimeError, match="enough"):
-        lens.ablation(model, loss, mean=True)
-    assert model.training and not model.lookers and not any(part._forward_pre_hooks for part in model.modules())
+        lens.ablate_all(model, loss, mean=True)
+    assert model.training and not model.hooks and not any(part._forward_pre_hooks for part in model.modules())
 
 
 def test_losses_by_batch_give_each_delta_its_error():
@@ -138,10 +140,10 @@ def test_losses_by_batch_give_each_delta_its_error():
         said = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten(), reduction="none")
         return said.view(B, -1).mean(1)  # each row a batch
 
-    with torch.no_grad(), lens.without(model, {"trunk.0.attn": [1]}):
+    with torch.no_grad(), lens.ablate(model, {"trunk.0.attn": [1]}):
         apart = loss(model).double()
     apart -= loss(model).detach().double()
-    row = lens.ablation(model, loss)[1]
+    row = lens.ablate_all(model, loss)[1]
 
     assert (row.where, row.head) == ("trunk.0.attn", 1)
     assert row.delta == pytest.approx(float(apart.mean()), abs=1e-6)
@@ -155,50 +157,54 @@ def test_losses_by_batch_give_each_delta_its_error():
 )
 def test_a_loss_that_is_no_number_is_refused(told, why):
     with pytest.raises(C.ConfigError, match=why):
-        lens.ablation(SHAPES["decoder"].model(), lambda model: told)
+        lens.ablate_all(SHAPES["decoder"].model(), lambda model: told)
 
 
 def test_a_loss_that_is_not_finite_is_told():
     with pytest.raises(C.RunError, match="loss: nan before anything was taken away"):
-        lens.ablation(SHAPES["decoder"].model(), lambda model: math.nan)
+        lens.ablate_all(SHAPES["decoder"].model(), lambda model: math.nan)
 
 
 def test_data_that_do_not_stay_the_same_are_refused():
     calls = []
     with pytest.raises(C.ConfigError, match="gave 3 numbers at first and then 2"):
-        lens.ablation(SHAPES["decoder"].model(), lambda model: torch.ones(2 if calls else calls.append(1) or 3))
+        lens.ablate_all(SHAPES["decoder"].model(), lambda model: torch.ones(2 if calls else calls.append(1) or 3))
 
 
 # ---------------------------------------------------------------- what a table is good for
 
 
-def rows(*deltas: float, where: str = "trunk.0.attn") -> list[lens.Ablated]:
-    return [lens.Ablated(where, head, 2.0 + delta, 2.0) for head, delta in enumerate(deltas)]
+def rows(*deltas: float, where: str = "trunk.0.attn") -> list[lens.AblationRow]:
+    return [lens.AblationRow(where, head, 2.0 + delta, 2.0) for head, delta in enumerate(deltas)]
 
 
 @pytest.mark.spec("S151")
 def test_heads_that_do_nothing_are_listed():
-    table = [*rows(0.5, 0.0019, -0.0019, 0.0021), lens.Ablated("trunk.0.mlp", None, 2.0, 2.0)]
+    table = [*rows(0.5, 0.0019, -0.0019, 0.0021), lens.AblationRow("trunk.0.mlp", None, 2.0, 2.0)]
 
-    assert lens.threshold(table) == pytest.approx(0.002)  # a thousandth of the loss
-    assert [row.head for row in lens.idle(table)] == [1, 2]
-    assert [row.head for row in lens.idle(table, within=0.1)] == [1, 2, 3] and lens.idle(table, within=0) == []
+    assert lens.noise_threshold(table) == pytest.approx(0.002)  # a thousandth of the loss
+    assert [row.head for row in lens.idle_heads(table)] == [1, 2]
+    assert [row.head for row in lens.idle_heads(table, within=0.1)] == [1, 2, 3] and lens.idle_heads(
+        table, within=0
+    ) == []
 
 
 def test_a_delta_that_the_batches_cannot_tell_from_nothing_is_nothing():
     deltas, errors = (0.5, 0.004, -0.006, 0.0), (0.1, 0.003, 0.005, 0.0)
-    table = [lens.Ablated("trunk.0.attn", head, 2.0 + delta, 2.0, error)
+    table = [lens.AblationRow("trunk.0.attn", head, 2.0 + delta, 2.0, error)
              for head, (delta, error) in enumerate(zip(deltas, errors, strict=True))]  # fmt: skip
 
-    assert lens.threshold(table) == pytest.approx(0.004)  # the median error
-    assert [row.head for row in lens.idle(table, 0.0041)] == [1, 3]
-    assert lens.threshold(table[3:]) == pytest.approx(0.002) and lens.threshold([]) == 0  # never less than a thousandth
+    assert lens.noise_threshold(table) == pytest.approx(0.004)  # the median error
+    assert [row.head for row in lens.idle_heads(table, 0.0041)] == [1, 3]
+    assert (
+        lens.noise_threshold(table[3:]) == pytest.approx(0.002) and lens.noise_threshold([]) == 0
+    )  # never less than a thousandth
 
 
 def test_a_head_without_a_voice_is_idle_in_a_real_table():
     shape = SHAPES["translator"]
     model = silenced(shape.model(), "trunk.1.cross", 2)
-    found = lens.idle(lens.ablation(model, loss_of(shape)), within=1e-9)
+    found = lens.idle_heads(lens.ablate_all(model, loss_of(shape)), within=1e-9)
 
     assert [(row.where, row.head) for row in found] == [("trunk.1.cross", 2)]
 
@@ -207,25 +213,27 @@ def test_spared_are_the_heads_that_are_missed_least_and_one_stays():
     model = SHAPES["decoder"].model()
     table = rows(0.3, 0.1, 0.2) + rows(0.05, -0.1, 0.15, where="trunk.1.attn")
 
-    assert lens.spare(model, table, count=1) == {"trunk.1.attn": [1]}
-    assert lens.spare(model, table, count=3) == {"trunk.0.attn": [1], "trunk.1.attn": [0, 1]}
-    assert lens.spare(model, table) == {"trunk.0.attn": [1, 2], "trunk.1.attn": [0, 1]}
-    assert lens.spare(model, table[:1]) == {"trunk.0.attn": [0]} and lens.spare(model, [], count=3) == {}
+    assert lens.prunable_heads(model, table, count=1) == {"trunk.1.attn": [1]}
+    assert lens.prunable_heads(model, table, count=3) == {"trunk.0.attn": [1], "trunk.1.attn": [0, 1]}
+    assert lens.prunable_heads(model, table) == {"trunk.0.attn": [1, 2], "trunk.1.attn": [0, 1]}
+    assert (
+        lens.prunable_heads(model, table[:1]) == {"trunk.0.attn": [0]} and lens.prunable_heads(model, [], count=3) == {}
+    )
 
 
 def test_heads_that_share_keys_are_spared_together():
     model = SHAPES["grouped"].model()  # six heads, pairs of them share
     table = rows(0.1, 0.5, 0.2, 0.3, 0.0, 0.9)
 
-    assert lens.spare(model, table, count=1) == {}
-    assert lens.spare(model, table, count=2) == {"trunk.0.attn": [2, 3]}
-    assert lens.spare(model, [table[0], *table[2:4]]) == {"trunk.0.attn": [2, 3]}
-    lens.prune(model, lens.spare(model, table))
+    assert lens.prunable_heads(model, table, count=1) == {}
+    assert lens.prunable_heads(model, table, count=2) == {"trunk.0.attn": [2, 3]}
+    assert lens.prunable_heads(model, [table[0], *table[2:4]]) == {"trunk.0.attn": [2, 3]}
+    lens.prune_heads(model, lens.prunable_heads(model, table))
 
 
 def test_what_is_spared_can_be_pruned_in_a_shared_block():
     model = SHAPES["shared"].model()
-    table = lens.ablation(model, loss_of(SHAPES["shared"]))
-    small = lens.prune(model, lens.spare(model, table, count=2))
+    table = lens.ablate_all(model, loss_of(SHAPES["shared"]))
+    small = lens.prune_heads(model, lens.prunable_heads(model, table, count=2))
 
     assert small.c.trunk.attention.heads == 1

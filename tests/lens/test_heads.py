@@ -13,9 +13,9 @@ import regard
 from regard import config as C
 from regard import lens
 from regard.core.kernels import KERNELS
-from regard.lens.heads import distance, entropy, relative
-from regard.lens.roles import ROLES, score
-from regard.lens.views import Read, View
+from regard.lens.attention_maps import AttentionView, TrunkInput
+from regard.lens.heads import head_entropy, mean_distance, relative_entropy
+from regard.lens.roles import ROLES, score_role
 
 N = 22  # halves of eleven different ids
 NAMES = [role.name for role in ROLES]
@@ -34,17 +34,17 @@ def text() -> Tensor:
     return ids
 
 
-def read(count: int, batch: int = 2, ids: Tensor | None = None) -> Read:
+def read(count: int, batch: int = 2, ids: Tensor | None = None) -> TrunkInput:
     order = torch.arange(count).expand(batch, -1)
-    return Read(order, torch.ones(batch, count, dtype=torch.bool), order[..., None].float(), ids)
+    return TrunkInput(order, torch.ones(batch, count, dtype=torch.bool), order[..., None].float(), ids)
 
 
-def looked(pattern: Tensor, visible: Tensor | None = None, ids: Tensor | None = None) -> View:
+def looked(pattern: Tensor, visible: Tensor | None = None, ids: Tensor | None = None) -> AttentionView:
     """A view of tokens in a line, all of which see everything before them, unless said."""
     tokens = read(pattern.shape[-1], len(pattern), ids)
     past = torch.ones(pattern.shape[-2:]).tril().bool().expand(len(pattern), -1, -1)
     marks = None if ids is None else ids == 0
-    return View("trunk.0.attn", pattern, past if visible is None else visible, tokens, tokens, True, marks)
+    return AttentionView("trunk.0.attn", pattern, past if visible is None else visible, tokens, tokens, True, marks)
 
 
 def planted(ids: Tensor, marks: Tensor) -> Tensor:  # (B, 6, N, N), a head for each role in its order
@@ -66,7 +66,9 @@ def planted(ids: Tensor, marks: Tensor) -> Tensor:  # (B, 6, N, N), a head for e
 
 @pytest.mark.spec("S150")
 def test_every_role_is_found_in_the_head_it_was_planted_in():
-    made = model(mask="causal", dim=24, depth=1, attention=C.Attention(heads=len(NAMES)), embed=C.Embed(vocab=VOCAB))
+    made = model(
+        mask="causal", dim=24, depth=1, attention=C.Attention(heads=len(NAMES)), embed=C.TextEmbedding(vocab=VOCAB)
+    )
     ids, asked = text(), []
     forward = made.embed.forward
     made.embed.forward = lambda x, **rest: (asked.append(x), forward(x, **rest))[1]
@@ -75,7 +77,7 @@ def test_every_role_is_found_in_the_head_it_was_planted_in():
         return planted(asked[-1], asked[-1] == 0 if torch.equal(asked[-1], ids) else asked[-1] < 0)
 
     with regard.looking(made, "trunk.0.attn.pattern", edit=plant):
-        found = lens.heads(made, ids, marks={0})
+        found = lens.summarize_heads(made, ids, marks={0})
 
     assert [head.role for head in found] == NAMES
     for head, name in zip(found, NAMES, strict=True):
@@ -88,7 +90,7 @@ def test_looking_everywhere_alike_is_chance(role):
     allowed = torch.ones(len(ids), N, N).tril().bool()
     alike = (allowed / allowed.sum(-1, keepdim=True))[:, None].expand(-1, 2, -1, -1)
 
-    for found in score(role, looked(alike, allowed, ids)):
+    for found in score_role(role, looked(alike, allowed, ids)):
         assert found.value == pytest.approx(found.chance, abs=1e-6)
         assert found.lift == pytest.approx(0, abs=1e-5)
         assert 0 < found.chance < 0.5
@@ -101,7 +103,7 @@ def test_looking_only_where_a_role_says_is_always(role):
     says = role.says(view) & view.visible
     pattern = says / says.sum(-1, keepdim=True).clamp(min=1)
 
-    (found,) = score(role, replace(view, pattern=pattern[:, None]))
+    (found,) = score_role(role, replace(view, pattern=pattern[:, None]))
     assert found.value == pytest.approx(1) and found.lift == pytest.approx(1)
 
 
@@ -109,16 +111,16 @@ def test_a_role_that_applies_to_no_token_has_no_score():
     ids = torch.arange(1, N + 1)[None]  # no copies, no delimiters
     view = looked(onto(torch.arange(N))[None, None], ids=ids)
 
-    assert {role.name for role in ROLES if score(role, view) is None} == {"same", "delimiter", "induction"}
+    assert {role.name for role in ROLES if score_role(role, view) is None} == {"same", "delimiter", "induction"}
 
 
 def test_a_fresh_model_has_no_roles():
     torch.manual_seed(3)
     c = C.Transformer(
-        embed=C.Embed(vocab=VOCAB), init="gpt2",
-        trunk=C.Trunk(dim=24, depth=2, mask="causal", attention=C.Attention(heads=3), position=C.Rotary()),
+        embed=C.TextEmbedding(vocab=VOCAB), init="gpt2",
+        trunk=C.Trunk(dim=24, depth=2, mask="causal", attention=C.Attention(heads=3), position=C.RotaryPosition()),
     )  # fmt: skip
-    found = lens.heads(regard.Transformer(c), text(), marks={0})
+    found = lens.summarize_heads(regard.Model(c), text(), marks={0})
 
     assert len(found) == 6 and [(head.where, head.layer, head.head) for head in found[2:4]] == [
         ("trunk.0.attn", 0, 2), ("trunk.1.attn", 1, 0)
@@ -127,16 +129,16 @@ def test_a_fresh_model_has_no_roles():
 
 
 def test_the_second_half_of_a_repeated_sequence_says_the_first_again():
-    ids = lens.repeated(torch.arange(5, 29), 11, batch=3)
+    ids = lens.repeated_ids(torch.arange(5, 29), 11, batch=3)
 
     assert torch.equal(ids[:, :11], ids[:, 11:]) and ids.shape == (3, 22)
     assert all(len(set(row[:11])) == 11 and min(row) >= 5 for row in ids.tolist())
-    assert lens.repeated(torch.arange(3), 7).shape == (4, 14)  # few words come again, but all of them come
+    assert lens.repeated_ids(torch.arange(3), 7).shape == (4, 14)  # few words come again, but all of them come
 
 
 def test_delimiters_are_marks_spaces_and_what_parts_texts():
     class Tokenizer:
-        roles = {"start": 0, "end": 1, "sep": 2, "pad": 3}
+        special_ids = {"start": 0, "end": 1, "sep": 2, "pad": 3}
         pieces = ["", "", "", "", "a", " ", ",\n", " b", "…", "c.", "«"]
 
         def __len__(self) -> int:
@@ -145,7 +147,7 @@ def test_delimiters_are_marks_spaces_and_what_parts_texts():
         def decode(self, ids: list[int]) -> str:
             return "".join(self.pieces[ident] for ident in ids)
 
-    assert lens.delimiters(Tokenizer()) == {1, 2, 5, 6, 8, 10}
+    assert lens.delimiter_ids(Tokenizer()) == {1, 2, 5, 6, 8, 10}
 
 
 # ---------------------------------------------------------------- every shape
@@ -163,9 +165,9 @@ WANTED = {  # which roles are asked where
 }
 
 
-def all_heads(shape: Shape) -> list[lens.Head]:
+def all_heads(shape: Shape) -> list[lens.HeadSummary]:
     torch.manual_seed(1)
-    return lens.heads(shape.model(), *shape.reads(), marks=range(1, 6), **shape.named)
+    return lens.summarize_heads(shape.model(), *shape.reads(), marks=range(1, 6), **shape.named)
 
 
 @every
@@ -195,11 +197,11 @@ def test_the_model_is_left_as_it_was(shape: Shape):
     part.eval()
     torch.manual_seed(1)
     before = made(*shape.reads(), **shape.named)
-    lens.views(made, *(torch.zeros_like(x) for x in shape.reads()), **shape.named)
+    lens.attention_views(made, *(torch.zeros_like(x) for x in shape.reads()), **shape.named)
     torch.manual_seed(1)
     after = made(*shape.reads(), **shape.named)
 
-    assert made.training and not part.training and not made.lookers
+    assert made.training and not part.training and not made.hooks
     assert not any(part._forward_pre_hooks for part in made.modules())
     pairs = zip(before, after, strict=True) if isinstance(before, tuple) else [(before, after)]
     assert all(torch.equal(x, y) for x, y in pairs)
@@ -208,9 +210,9 @@ def test_the_model_is_left_as_it_was(shape: Shape):
 def test_what_is_raised_while_looking_leaves_the_model_as_it_was():
     made = SHAPES["decoder"].model().train()
     with pytest.raises(ValueError, match="ids must be"):
-        lens.views(made, torch.zeros(3).long())
+        lens.attention_views(made, torch.zeros(3).long())
 
-    assert made.training and not made.lookers and not any(part._forward_pre_hooks for part in made.modules())
+    assert made.training and not made.hooks and not any(part._forward_pre_hooks for part in made.modules())
 
 
 # ---------------------------------------------------------------- padding
@@ -225,8 +227,8 @@ def test_padding_rows_and_columns_never_count(name, left, right):
     wide, real, _ = padded(ids, left, right, fill=0)
     named = {} if name != "translator" else {"source": SOURCE["source"][:, :4]}  # rows without padding
     longer = {} if name != "translator" else {"source": padded(named["source"], left, right, fill=0)[0]}
-    alone = lens.heads(made, ids, marks={3, 4}, **named)
-    beside = lens.heads(made, wide, real=real, marks={3, 4}, **longer)
+    alone = lens.summarize_heads(made, ids, marks={3, 4}, **named)
+    beside = lens.summarize_heads(made, wide, real=real, marks={3, 4}, **longer)
 
     for one, other in zip(alone, beside, strict=True):
         assert (one.where, one.head) == (other.where, other.head)
@@ -236,8 +238,8 @@ def test_padding_rows_and_columns_never_count(name, left, right):
         for role in one.scores.keys() - {"induction"}:  # asked of other ids where there are more
             assert other.scores[role].value == pytest.approx(one.scores[role].value, abs=1e-4)
             assert other.scores[role].chance == pytest.approx(one.scores[role].chance, abs=1e-4)
-    likeness = [lens.similarity(lens.views(made, ids, **named))]
-    likeness.append(lens.similarity(lens.views(made, wide, real=real, **longer)))
+    likeness = [lens.head_similarity(lens.attention_views(made, ids, **named))]
+    likeness.append(lens.head_similarity(lens.attention_views(made, wide, real=real, **longer)))
     assert torch.allclose(*likeness, atol=1e-3, equal_nan=True)
 
 
@@ -250,7 +252,7 @@ def test_entropy_counts_the_tokens_looked_at():
     one = onto(torch.arange(8))[None, None].expand(2, 1, -1, -1)
     view = looked(torch.cat([alike, one], 1), torch.ones(2, 8, 8).bool())
 
-    assert entropy(view).tolist() == pytest.approx([3, 0])  # bits: eight tokens, one token
+    assert head_entropy(view).tolist() == pytest.approx([3, 0])  # bits: eight tokens, one token
 
 
 @pytest.mark.spec("S156")
@@ -259,31 +261,31 @@ def test_relative_entropy_is_one_for_looking_at_all_that_may_be_seen():
     alike = allowed / allowed.sum(-1, keepdim=True)
     both = torch.stack([alike, onto(torch.arange(7)).expand(2, -1, -1)], 1)
 
-    assert relative(looked(both, allowed)).tolist() == pytest.approx([1, 0])
+    assert relative_entropy(looked(both, allowed)).tolist() == pytest.approx([1, 0])
 
 
 def test_distance_is_counted_in_tokens():
     pattern = onto((torch.arange(9) - 3).clamp(min=0))[None, None]
 
-    assert distance(looked(pattern)).item() == pytest.approx((0 + 1 + 2 + 3 * 6) / 9)
+    assert mean_distance(looked(pattern)).item() == pytest.approx((0 + 1 + 2 + 3 * 6) / 9)
 
 
 def test_distance_in_an_image_is_a_straight_line_and_leaves_out_the_learned_token():
     made = SHAPES["vit"].model()
     far = onto(torch.tensor([0, 9, 9, 9, 9, 0, 0, 0, 0, 0])).expand(2, 3, -1, -1)  # half of them look at a corner
     with regard.looking(made, "trunk.1.attn.pattern", edit=lambda name, x: far):
-        view = lens.views(made, torch.randn(2, 3, 6, 6))[1]
+        view = lens.attention_views(made, torch.randn(2, 3, 6, 6))[1]
 
     places = [(row, column) for row in range(3) for column in range(3)]
     by_hand = [math.dist(places[i], (2, 2)) for i in range(4)]
-    assert distance(view).tolist() == pytest.approx([sum(by_hand) / 4] * 3, abs=1e-5)
+    assert mean_distance(view).tolist() == pytest.approx([sum(by_hand) / 4] * 3, abs=1e-5)
 
 
 def test_patterns_are_rows_that_sum_to_one_where_looking_is_allowed():
     made = model(mask="causal & window(4)", depth=3, precision="mixed").train()
-    found = lens.views(made, torch.randint(23, (2, 11)))
+    found = lens.attention_views(made, torch.randint(23, (2, 11)))
 
-    assert len(found) == len(lens.patterns(made, torch.randint(23, (2, 11)))) == 3
+    assert len(found) == len(lens.attention_patterns(made, torch.randint(23, (2, 11)))) == 3
     for view in found:
         assert torch.allclose(view.pattern.sum(-1), torch.ones(()), atol=1e-5)
         assert not view.pattern[~view.visible[:, None].expand_as(view.pattern)].any()
@@ -294,7 +296,7 @@ def test_what_is_visible_is_where_the_scores_are_not_forbidden(shape: Shape):
     made = shape.model()
     torch.manual_seed(1)
     with regard.looking(made, "*.scores") as seen:
-        found = lens.views(made, *shape.reads(), **shape.named)
+        found = lens.attention_views(made, *shape.reads(), **shape.named)
 
     for view in found:
         scores = seen[f"{view.where}.scores"][:, 0]
@@ -303,7 +305,7 @@ def test_what_is_visible_is_where_the_scores_are_not_forbidden(shape: Shape):
 
 def test_what_is_visible_follows_the_mask_of_each_layer():
     made = model(mask=("causal & window(2)", "everything"), depth=3)
-    near, all_of_it, again = (view.visible for view in lens.views(made, torch.randint(23, (2, 7))))
+    near, all_of_it, again = (view.visible for view in lens.attention_views(made, torch.randint(23, (2, 7))))
 
     assert torch.equal(near[0], torch.ones(7, 7).tril().triu(-2).bool()) and torch.equal(near, again)
     assert all_of_it.all()
@@ -314,12 +316,12 @@ def test_a_kernel_without_a_table_is_refused_in_a_sentence(monkeypatch):
     made = model(mask="causal", attention=C.Attention(heads=3, kernel="fused"))
 
     with pytest.raises(C.ConfigError, match="^trunk.attention.kernel: 'fused' has no table of who looks at whom"):
-        lens.heads(made, torch.randint(23, (2, 7)))
+        lens.summarize_heads(made, torch.randint(23, (2, 7)))
 
 
 def test_fewer_than_four_tokens_say_nothing_about_heads():
     with pytest.raises(C.ConfigError, match="four tokens or more, got 3"):
-        lens.heads(model(mask="causal"), torch.zeros(1, 3).long())
+        lens.summarize_heads(model(mask="causal"), torch.zeros(1, 3).long())
 
 
 # ---------------------------------------------------------------- likeness
@@ -341,7 +343,7 @@ def test_likeness_is_one_minus_the_jensen_shannon_distance():
     allowed = torch.ones(2, 5, 7).bool()
     allowed[:, 0, 1:] = False  # the first row has no choice
     views = [replace(looked(first, allowed), q=(q := read(5)), k=(k := read(7))), looked(second, allowed)]
-    found = lens.similarity([views[0], replace(views[1], q=q, k=k)])
+    found = lens.head_similarity([views[0], replace(views[1], q=q, k=k)])
     every = torch.cat([first, second], 1).tolist()
 
     assert found.shape == (5, 5)
@@ -354,22 +356,22 @@ def test_likeness_is_one_minus_the_jensen_shannon_distance():
 @pytest.mark.spec("S191")
 def test_heads_that_never_look_at_the_same_token_have_nothing_in_common():
     previous, own = onto((torch.arange(9) - 1).clamp(min=0)), onto(torch.arange(9))
-    found = lens.similarity([looked(torch.stack([previous, own, own])[None])])
+    found = lens.head_similarity([looked(torch.stack([previous, own, own])[None])])
 
     assert found.tolist() == [[1, 0, 0], [0, 1, 1], [0, 1, 1]]
-    assert lens.twins(found) == [(1, 0), (2, 1), (1, 1)]
+    assert lens.most_similar_heads(found) == [(1, 0), (2, 1), (1, 1)]
 
 
 @pytest.mark.spec("S191")
 def test_heads_that_look_at_different_things_are_not_compared():
     shape = SHAPES["translator"]
     torch.manual_seed(1)
-    views = lens.views(shape.model(), *shape.reads(), **shape.named)
-    found = lens.similarity(views)
+    views = lens.attention_views(shape.model(), *shape.reads(), **shape.named)
+    found = lens.head_similarity(views)
     groups = ["encoder" if "encoder" in where else where[-5:] for where in shape.places for _ in range(3)]
 
     same = torch.tensor([[one == other for other in groups] for one in groups])
     assert torch.equal(~found.isnan(), same) and torch.allclose(found[same], found.mT[same])
-    assert all(same[head, twin] and head != twin for head, (twin, _) in enumerate(lens.twins(found)))
-    alone = lens.similarity([replace(views[0], pattern=views[0].pattern[:, :1])])
-    assert lens.twins(alone) == [None]
+    assert all(same[head, twin] and head != twin for head, (twin, _) in enumerate(lens.most_similar_heads(found)))
+    alone = lens.head_similarity([replace(views[0], pattern=views[0].pattern[:, :1])])
+    assert lens.most_similar_heads(alone) == [None]

@@ -15,9 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import regard
 from regard import config as C
 from regard import lens
-from regard.hub.families import family_of
-from regard.lens.views import attentions
-from regard.text import train
+from regard.hub.families.registry import family_of
+from regard.lens.attention_maps import find_attentions
+from regard.text.trainers import train_tokenizer
 
 every = pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 saved = pytest.mark.parametrize("name", [name for name in SHAPES if name != "towers"])
@@ -38,9 +38,9 @@ def arithmetic(shape: Shape, model: nn.Module) -> int:
 @pytest.mark.spec("S103")
 def test_a_pruned_model_says_what_the_whole_one_says_without_those_heads(shape: Shape):
     model = shape.model()
-    small = lens.prune(model, shape.gone)
+    small = lens.prune_heads(model, shape.gone)
 
-    with lens.without(model, shape.gone):
+    with lens.ablate(model, shape.gone):
         expected = shape.ask(model)
     assert_near(shape.ask(small), expected)
     assert (expected - shape.ask(model)).abs().max() > 1e-3  # the heads did something
@@ -50,24 +50,24 @@ def test_a_pruned_model_says_what_the_whole_one_says_without_those_heads(shape: 
 @pytest.mark.spec("S103")
 def test_the_rows_are_really_gone(shape: Shape):
     model = shape.model()
-    small, before = lens.prune(model, shape.gone), attentions(model)
+    small, before = lens.prune_heads(model, shape.gone), find_attentions(model)
 
     assert counted(small) < counted(model) and arithmetic(shape, small) < arithmetic(shape, model)
-    for where, attention in attentions(small).items():
+    for where, attention in find_attentions(small).items():
         lost = sum(len(some) for name, some in shape.gone.items() if fnmatch(where, name))
         heads, groups = before[where].heads - lost, attention.groups
         assert attention.heads == heads and heads * before[where].groups == groups * before[where].heads
         assert attention.out.weight.shape[1] == heads * attention.value_width
-        parts = {name: weight for part in attention.children() if hasattr(part, "parts")
-                 for name, (weight, _) in part.parts().items()}  # fmt: skip
+        parts = {name: weight for part in attention.children() if hasattr(part, "named_parts")
+                 for name, (weight, _) in part.named_parts().items()}  # fmt: skip
         assert len(parts["q"]) == heads * attention.width
         assert (len(parts["k"]), len(parts["v"])) == (groups * attention.width, groups * attention.value_width)
 
 
 @every
 def test_the_config_of_a_pruned_model_builds_it_again(shape: Shape):
-    small = lens.prune(shape.model(), shape.gone)
-    again = type(small)(C.make(type(small.c), C.tree(small.c)))
+    small = lens.prune_heads(shape.model(), shape.gone)
+    again = type(small)(C.from_dict(type(small.c), C.to_dict(small.c)))
     again.load_state_dict(small.state_dict())
 
     assert again.c == small.c
@@ -79,7 +79,7 @@ def test_the_config_of_a_pruned_model_builds_it_again(shape: Shape):
 def test_a_pruned_model_is_saved_smaller_and_loaded_the_same(name: str, tmp_path):
     shape = SHAPES[name]
     model = shape.model()
-    small = lens.prune(model, shape.gone)
+    small = lens.prune_heads(model, shape.gone)
     model.save(tmp_path / "whole")
     small.save(tmp_path / "small")
     again = regard.load(tmp_path / "small", device="cpu")
@@ -93,9 +93,9 @@ def test_a_pruned_model_is_saved_smaller_and_loaded_the_same(name: str, tmp_path
 def test_the_model_that_is_pruned_stays_as_it_was(shape: Shape):
     model = shape.model().train()
     before, c, chance = copy.deepcopy(model.state_dict()), model.c, torch.get_rng_state()
-    small = lens.prune(model, shape.gone)
+    small = lens.prune_heads(model, shape.gone)
 
-    assert small.training and model.c == c and not model.lookers
+    assert small.training and model.c == c and not model.hooks
     assert torch.equal(torch.get_rng_state(), chance)
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     assert not {weight.data_ptr() for weight in small.parameters()} & {w.data_ptr() for w in model.parameters()}
@@ -104,7 +104,7 @@ def test_the_model_that_is_pruned_stays_as_it_was(shape: Shape):
 @pytest.mark.parametrize("name", ["decoder", "windowed decoder", "grouped", "relative", "shaw", "buckets", "layerwise"])
 def test_a_pruned_model_generates_with_its_cache_what_it_says_without(name: str):
     shape = SHAPES[name]
-    small = lens.prune(shape.model(), shape.gone)
+    small = lens.prune_heads(shape.model(), shape.gone)
     (prompt,), given = ids(), shape.named
     cache, said = small.cache(len(prompt), 17), []
     with torch.no_grad():
@@ -116,14 +116,14 @@ def test_a_pruned_model_generates_with_its_cache_what_it_says_without(name: str)
 
 def test_a_pruned_model_can_be_trained_and_pruned_again():
     shape = SHAPES["grouped"]
-    small = lens.prune(shape.model(), {"trunk.0.attn": [0, 1]}).train()
+    small = lens.prune_heads(shape.model(), {"trunk.0.attn": [0, 1]}).train()
     (rows,) = ids()
     F.cross_entropy(small(rows).flatten(0, 1), rows.flatten()).backward()
-    smaller = lens.prune(small, {"trunk.0.attn": [2, 3], "trunk.1.attn": [4, 5]}).eval()
+    smaller = lens.prune_heads(small, {"trunk.0.attn": [2, 3], "trunk.1.attn": [4, 5]}).eval()
 
     assert all(weight.grad is not None for weight in small.parameters())
     assert smaller.c.trunk.attention.heads == (2, 4) and smaller.c.trunk.attention.groups == (1, 2)
-    with lens.without(small.eval(), {"trunk.0.attn": [2, 3], "trunk.1.attn": [4, 5]}):
+    with lens.ablate(small.eval(), {"trunk.0.attn": [2, 3], "trunk.1.attn": [4, 5]}):
         expected = shape.ask(small)
     assert_near(shape.ask(smaller), expected)
 
@@ -131,10 +131,10 @@ def test_a_pruned_model_can_be_trained_and_pruned_again():
 @pytest.mark.spec("S103")
 def test_a_llama_that_lost_the_same_heads_in_every_layer_is_one_that_transformers_opens(tmp_path):
     llama = regard.build(regard.preset("llama-7b", dim=48, depth=2, heads=6, groups=3, vocab=VOCAB)).eval()
-    lens.prune(llama, {"trunk.*.attn": [2, 3]}).save(tmp_path / "small")
+    lens.prune_heads(llama, {"trunk.*.attn": [2, 3]}).save(tmp_path / "small")
     theirs = hf.LlamaForCausalLM.from_pretrained(tmp_path / "small").eval()
 
-    with torch.no_grad(), lens.without(llama, {"trunk.*.attn": [2, 3]}):
+    with torch.no_grad(), lens.ablate(llama, {"trunk.*.attn": [2, 3]}):
         rows = ids()[0]
         assert_near(theirs(rows).logits, llama(rows))
     assert (theirs.config.num_attention_heads, theirs.config.num_key_value_heads, theirs.config.head_dim) == (4, 2, 8)
@@ -142,7 +142,7 @@ def test_a_llama_that_lost_the_same_heads_in_every_layer_is_one_that_transformer
 
 def test_a_gpt2_that_lost_heads_is_no_gpt2_any_more(tmp_path):
     whole = regard.build(regard.preset("gpt2", dim=48, depth=2, heads=3, vocab=VOCAB)).eval()
-    small, (rows,) = lens.prune(whole, {"trunk.*.attn": [2]}), ids()
+    small, (rows,) = lens.prune_heads(whole, {"trunk.*.attn": [2]}), ids()
     small.save(tmp_path / "small")
 
     assert family_of(whole.c) is not None and family_of(small.c) is None
@@ -150,17 +150,17 @@ def test_a_gpt2_that_lost_heads_is_no_gpt2_any_more(tmp_path):
 
 
 def test_tied_weights_types_and_the_tokenizer_stay():
-    words = train(C.Characters(), ["the cat"])
+    words = train_tokenizer(C.CharTokenizer(), ["the cat"])
     model = SHAPES["decoder"].model().to(torch.bfloat16)
     model.tokenizer, model.context = words, 31
-    small = lens.prune(model, {"trunk.0.attn": [1]})
+    small = lens.prune_heads(model, {"trunk.0.attn": [1]})
 
     assert small.head.weight is small.embed.tokens.weight and {w.dtype for w in small.parameters()} == {torch.bfloat16}
     assert (small.tokenizer, small.context) == (words, 31)
 
 
 def test_the_same_heads_gone_everywhere_leave_one_number_and_one_table():
-    small = lens.prune(SHAPES["relative"].model(), {"trunk.*.attn": [1]})
+    small = lens.prune_heads(SHAPES["relative"].model(), {"trunk.*.attn": [1]})
 
     assert small.c.trunk.attention.heads == 2 and small.c.trunk.position.tables == "shared"
 
@@ -169,8 +169,8 @@ def test_taking_nothing_changes_nothing():
     shape = SHAPES["buckets"]
     model = shape.model()
 
-    assert lens.prune(model, {}).c == model.c
-    assert torch.equal(shape.ask(lens.prune(model, {"trunk.0.attn": []})), shape.ask(model))
+    assert lens.prune_heads(model, {}).c == model.c
+    assert torch.equal(shape.ask(lens.prune_heads(model, {"trunk.0.attn": []})), shape.ask(model))
 
 
 @pytest.mark.spec("S103")
@@ -184,11 +184,11 @@ def test_pruning_idle_heads_changes_the_loss_by_what_was_measured():
         with torch.no_grad():
             return float(F.cross_entropy(model(rows[:, :-1]).flatten(0, 1).double(), rows[:, 1:].flatten()))
 
-    gone = lens.spare(model, lens.idle(lens.ablation(model, loss)))
-    with lens.without(model, gone):
+    gone = lens.prunable_heads(model, lens.idle_heads(lens.ablate_all(model, loss)))
+    with lens.ablate(model, gone):
         measured = loss(model)
     assert gone == {"trunk.1.attn": [2, 3]}
-    assert loss(lens.prune(model, gone)) == pytest.approx(measured, abs=1e-6)
+    assert loss(lens.prune_heads(model, gone)) == pytest.approx(measured, abs=1e-6)
 
 
 # ---------------------------------------------------------------- what is refused
@@ -208,22 +208,22 @@ def test_pruning_idle_heads_changes_the_loss_by_what_was_measured():
 )  # fmt: skip
 def test_what_cannot_be_pruned_is_refused_in_a_sentence(shape, gone, why):
     with pytest.raises(C.ConfigError, match=f"^{why.replace('.', '[.]').replace('?', '[?]').replace('*', '[*]')}"):
-        lens.prune(SHAPES[shape].model(), gone)
+        lens.prune_heads(SHAPES[shape].model(), gone)
 
 
 def test_slopes_that_go_by_the_number_of_heads_are_refused():
     with pytest.raises(C.ConfigError, match="trunk.position: 'alibi' gives each head a slope"):
-        lens.prune(text(mask="causal", position=C.Alibi())(), {"trunk.0.attn": [0]})
+        lens.prune_heads(text(mask="causal", position=C.AlibiPosition())(), {"trunk.0.attn": [0]})
 
 
 def test_maps_that_are_not_there_are_refused():
     attention = C.Attention(heads=3, maps=("q", "k", "out"))
     with pytest.raises(C.ConfigError, match="trunk.0.attn: a map that attention.maps leaves out"):
-        lens.prune(text(attention=attention)(), {"trunk.0.attn": [0]})
+        lens.prune_heads(text(attention=attention)(), {"trunk.0.attn": [0]})
 
 
 def test_a_model_within_a_wrapper_is_found():
     model = SHAPES["decoder"].model()
     wrapped = nn.DataParallel(model)
 
-    assert counted(lens.prune(wrapped, {"trunk.0.attn": [0]})) < counted(model)
+    assert counted(lens.prune_heads(wrapped, {"trunk.0.attn": [0]})) < counted(model)

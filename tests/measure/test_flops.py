@@ -13,10 +13,10 @@ import regard
 from regard import config as C
 from regard import measure
 from regard.core.positions import POSITIONS
-from regard.efficient.recompute import recompute
-from regard.measure.activations import everywhere
-from regard.measure.lengths import longest
-from regard.measure.looking import BIASES, field, pairs
+from regard.measure.activations import map_trunks
+from regard.measure.attention_flops import BIASED_POSITIONS, attention_field, charged_pairs
+from regard.measure.fake_model import max_tokens
+from regard.models.checkpointing import set_checkpointing
 
 LARGE = ("gpt3-175b", "swin-tiny", "clip-vit-b32", "t5-v1.1-base", "vit-h14", "imagegpt-large", "qwen3-0.6b")
 
@@ -32,9 +32,9 @@ def counted(forward) -> tuple[float, float]:
 
 def on_ghost(c) -> tuple[float, float]:
     """The same for shapes alone: a model of any size."""
-    made = measure.ghost(c)
+    made = measure.build_fake_model(c)
     with made.mode:
-        return counted(lambda: made.run(1, longest(c)))
+        return counted(lambda: made.run(1, max_tokens(c)))
 
 
 @pytest.mark.spec("S146")
@@ -42,7 +42,9 @@ def on_ghost(c) -> tuple[float, float]:
 def test_arithmetic_is_what_torch_counts(shape):
     made = build(SHAPES[shape])
     forward, both = counted(lambda: run(made))
-    found = measure.flops(made.c, longest(made.c) if longest(made.c) == getattr(made.c.embed, "count", 0) else N)
+    found = measure.count_flops(
+        made.c, max_tokens(made.c) if max_tokens(made.c) == getattr(made.c.embed, "count", 0) else N
+    )
 
     assert B * found.sequence == pytest.approx(forward, rel=0.02)
     assert B * found.training_sequence == pytest.approx(both, rel=0.02)
@@ -68,16 +70,16 @@ def test_a_kernel_costs_what_torch_counts_of_it(name):
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=MV) as counter:
         run(made, 1, 131)
 
-    assert measure.flops(made.c, 131).sequence == pytest.approx(counter.get_total_flops(), rel=0.02)
+    assert measure.count_flops(made.c, 131).sequence == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
 @pytest.mark.parametrize("last", [True, False], ids=["to the end", "but for the last product"])
 def test_recomputed_blocks_multiply_once_more(last):
     """To the end where something after a block's last product is asked for again, such as who was dropped."""
     made = build(config(depth=5, dropout=C.Dropout(sublayer=0.1) if last else C.NO_DROPOUT)).train()
-    recompute(made)
+    set_checkpointing(made)
     _, both = counted(lambda: run(made))
-    found = measure.flops(made.c, N, recompute=True).training_sequence
+    found = measure.count_flops(made.c, N, recompute=True).training_sequence
     left = 0 if last else sum(2 * N * block.mlp.down.weight.numel() for block in made.trunk.blocks)
 
     assert B * (found - left) == both
@@ -87,9 +89,9 @@ def test_recomputed_blocks_multiply_once_more(last):
 @pytest.mark.parametrize("name", C.PRESETS)
 def test_arithmetic_of_every_preset_is_what_torch_counts(name):
     """At full width, and at most two layers for each mask: layers repeat."""
-    c = everywhere(regard.preset(name), lambda t: replace(t, depth=min(t.depth, 2 * len(t.masks))))
+    c = map_trunks(regard.preset(name), lambda t: replace(t, depth=min(t.depth, 2 * len(t.masks))))
     forward, both = on_ghost(c)
-    found = measure.flops(c, longest(c))
+    found = measure.count_flops(c, max_tokens(c))
 
     assert found.sequence == pytest.approx(forward, rel=0.02)
     assert found.training_sequence == pytest.approx(both, rel=0.02)
@@ -101,7 +103,7 @@ def test_arithmetic_of_every_preset_is_what_torch_counts(name):
 def test_arithmetic_of_whole_large_models_is_what_torch_counts(name):
     c = regard.preset(name)
     forward, both = on_ghost(c)
-    found = measure.flops(c, longest(c))
+    found = measure.count_flops(c, max_tokens(c))
 
     assert found.sequence == pytest.approx(forward, rel=0.02)
     assert found.training_sequence == pytest.approx(both, rel=0.02)
@@ -112,7 +114,7 @@ def test_arithmetic_of_a_translator_knows_the_length_of_its_source():
     ids, source = torch.randint(1, 23, (B, N)), torch.randint(1, 23, (B, 17))
     forward, _ = counted(lambda: made(ids, source=source))
 
-    assert measure.flops(made.c, N, source=17).forward * B * N == pytest.approx(forward, rel=0.02)
+    assert measure.count_flops(made.c, N, source=17).forward * B * N == pytest.approx(forward, rel=0.02)
 
 
 @pytest.mark.parametrize("mask", ["window(17)", "causal & window(17)"])
@@ -121,7 +123,7 @@ def test_windows_are_charged_in_chunks_from_the_length_on_at_which_they_run_in_t
     made = build(config(mask=mask))
     forward, _ = counted(lambda: run(made, 1, tokens))
 
-    assert measure.flops(made.c, tokens).sequence == pytest.approx(forward, rel=0.02)
+    assert measure.count_flops(made.c, tokens).sequence == pytest.approx(forward, rel=0.02)
 
 
 def test_windows_of_an_image_cost_their_cells():
@@ -130,35 +132,39 @@ def test_windows_of_an_image_cost_their_cells():
 
     grid, dense = (56, 56), replace(first, mask="everything")
 
-    assert pairs(field(first, 0, 56 * 56, grid), "auto") == 56 * 56 * 49
-    assert 64 * pairs(field(first, 0, 56 * 56, grid), "auto") == pairs(field(dense, 0, 56 * 56, grid), "auto")
-    assert pairs(field(first, 1, 56 * 56, grid), "auto") == 9 * 9 * 49 * 49  # nine windows a side hang over the edges
+    assert charged_pairs(attention_field(first, 0, 56 * 56, grid), "auto") == 56 * 56 * 49
+    assert 64 * charged_pairs(attention_field(first, 0, 56 * 56, grid), "auto") == charged_pairs(
+        attention_field(dense, 0, 56 * 56, grid), "auto"
+    )
+    assert (
+        charged_pairs(attention_field(first, 1, 56 * 56, grid), "auto") == 9 * 9 * 49 * 49
+    )  # nine windows a side hang over the edges
 
 
 def test_an_image_and_a_pair_are_counted_whole_and_text_by_the_token():
-    found = {name: measure.flops(SHAPES[name], N).tokens for name in ("plain", "patches", "stages", "towers")}
+    found = {name: measure.count_flops(SHAPES[name], N).tokens for name in ("plain", "patches", "stages", "towers")}
 
     assert found == {"plain": N, "patches": 1, "stages": 1, "towers": 1}
 
 
 @pytest.mark.spec("S140")
 def test_the_rule_of_thumb_gives_the_published_figures_of_gpt3():
-    assert measure.rule(175e9, 300e9) == pytest.approx(3.15e23)
-    assert measure.rule(175e9, 2048, training=False) == pytest.approx(716.8e12)
+    assert measure.rule_of_thumb(175e9, 300e9) == pytest.approx(3.15e23)
+    assert measure.rule_of_thumb(175e9, 2048, training=False) == pytest.approx(716.8e12)
 
 
 @pytest.mark.spec("S140")
 @pytest.mark.parametrize("name", ["gpt3-175b", "gpt3-13b", "llama-7b"])
 def test_the_rule_of_thumb_is_near_the_count_where_the_model_is_large_and_the_context_short(name):
     c = regard.preset(name)
-    parts = measure.parameters(c)
+    parts = measure.count_parameters(c)
     weights = sum(parts.values()) - parts["positions"] - (0 if c.head.tied else parts["embedding"])
 
-    assert measure.rule(weights, 1) == pytest.approx(measure.flops(c, 64).training, rel=0.01)
+    assert measure.rule_of_thumb(weights, 1) == pytest.approx(measure.count_flops(c, 64).training, rel=0.01)
 
 
 def test_the_positions_that_are_said_to_add_to_scores_are_those_that_do():
-    here = replace(regard.line(torch.zeros(1, 5, 24)), edges=torch.eye(5, dtype=torch.bool)[None])
+    here = replace(regard.sequence_tokens(torch.zeros(1, 5, 24)), edges=torch.eye(5, dtype=torch.bool)[None])
     made = {kind().kind: build(kind(), 24, 3, 8).prepare(here, here) for kind, build in POSITIONS.items()}
 
-    assert {name for name, place in made.items() if place.biased} == set(BIASES)
+    assert {name for name, place in made.items() if place.biased} == set(BIASED_POSITIONS)

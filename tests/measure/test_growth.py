@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import regard
 from regard import config as C
 from regard import measure
-from regard.core.tokens import line
-from regard.measure.complexity import contiguous, dilated
-from regard.measure.growth import plain
+from regard.core.tokens import sequence_tokens
+from regard.measure.complexity import contiguous_path, dilated_path, formula_applies
+from regard.measure.fake_model import max_tokens as longest_context
 
 
 def dense(name: str) -> C.Transformer:
@@ -33,7 +33,7 @@ def dense(name: str) -> C.Transformer:
     ids=["GPT-3", "BERT base", "512 wide"],
 )  # fmt: skip
 def test_the_share_of_looking_is_the_published_one_and_the_counted_one(c, tokens, published):
-    found = measure.share(c, measure.flops(c, tokens), tokens)
+    found = measure.attention_share(c, measure.count_flops(c, tokens), tokens)
 
     assert found.applies
     assert found.formula == pytest.approx(published, abs=0.001)
@@ -44,8 +44,8 @@ def test_the_share_of_looking_is_the_published_one_and_the_counted_one(c, tokens
 @pytest.mark.parametrize("name", [n for n in C.PRESETS if isinstance(regard.preset(n), C.Transformer)])
 def test_the_formula_is_right_wherever_it_applies(name):
     c = regard.preset(name)
-    bill = measure.flops(c, longest := measure.lengths.longest(c))
-    found = measure.share(c, bill, longest)
+    bill = measure.count_flops(c, longest := longest_context(c))
+    found = measure.attention_share(c, bill, longest)
 
     assert not found.applies or found.counted == pytest.approx(found.formula, rel=0.02)
 
@@ -57,13 +57,13 @@ def test_the_formula_is_right_wherever_it_applies(name):
     ids=str,
 )  # fmt: skip
 def test_the_formula_does_not_apply_to_other_layers(change):
-    assert plain(regard.preset("gpt2"), 1024)
-    assert not plain(regard.preset("gpt2", **change), 1024)
+    assert formula_applies(regard.preset("gpt2"), 1024)
+    assert not formula_applies(regard.preset("gpt2", **change), 1024)
 
 
 @pytest.mark.spec("S141", "S142")
 def test_the_squares_and_their_bytes_are_the_published_ones():
-    rows = measure.growth((8,) * 12)
+    rows = measure.attention_growth((8,) * 12)
 
     assert [row.tokens for row in rows] == [128, 256, 512, 1024, 2048, 4096]
     assert [row.pairs for row in rows] == [16384, 65536, 262144, 1048576, 4194304, 16777216]
@@ -73,9 +73,15 @@ def test_the_squares_and_their_bytes_are_the_published_ones():
 @pytest.mark.spec("S141")
 def test_the_reference_kernel_really_writes_the_square_down():
     c = regard.preset("gpt2", dim=24, depth=5, heads=3, vocab=11, dropout=0.0)
-    two = [measure.held(replace(c, trunk=replace(c.trunk, depth=depth)), 1, 128, "reference").kept for depth in (5, 4)]
-    none = [measure.held(replace(c, trunk=replace(c.trunk, depth=depth)), 1, 128, "fused").kept for depth in (5, 4)]
-    (row,) = measure.growth((3,) * 5, (128,))
+    two = [
+        measure.activation_memory(replace(c, trunk=replace(c.trunk, depth=depth)), 1, 128, "reference").kept
+        for depth in (5, 4)
+    ]
+    none = [
+        measure.activation_memory(replace(c, trunk=replace(c.trunk, depth=depth)), 1, 128, "fused").kept
+        for depth in (5, 4)
+    ]
+    (row,) = measure.attention_growth((3,) * 5, (128,))
 
     more = (two[0] - two[1]) - (none[0] - none[1])
     assert row.layer < more < 1.2 * row.layer  # and which of them the mask forbids
@@ -118,7 +124,7 @@ TORCH = {"attention": attention, "recurrent": recurrent, "convolution, kernel 3"
 @pytest.mark.parametrize("name", TORCH)
 def test_operations_of_a_layer_are_those_that_torch_counts(name):
     for n, d in ((37, 24), (101, 8)):
-        (row,) = [row for row in measure.complexity(n, d) if row.name == name]
+        (row,) = [row for row in measure.layer_complexities(n, d) if row.name == name]
         assert row.operations == pytest.approx(counted(lambda n, d=d: TORCH[name](n, d), n), rel=0.02)
 
 
@@ -135,7 +141,7 @@ def test_counted_work_grows_by_the_exponents_of_the_table(name, in_n, in_d):
 
 @pytest.mark.spec("S139")
 def test_orders_of_the_table_say_the_same_exponents():
-    orders = {row.name: row.operations_order for row in measure.complexity(64, 8, window=5)}
+    orders = {row.name: row.operations_order for row in measure.layer_complexities(64, 8, window=5)}
 
     assert orders == {"attention": "n²·d", "attention, window 5": "r·n·d", "recurrent": "n·d²",
                       "convolution, kernel 3": "k·n·d²", "convolution, dilated": "k·n·d²"}  # fmt: skip
@@ -165,14 +171,14 @@ def test_paths_through_convolutions_are_as_long_as_gradients_say(n, kernel):
     def holes(count):
         return [nn.Conv1d(1, 1, kernel, dilation=kernel**i, bias=False) for i in range(count)]
 
-    for make, layers in ((plain, contiguous(n, kernel)), (holes, dilated(n, kernel))):
+    for make, layers in ((plain, contiguous_path(n, kernel)), (holes, dilated_path(n, kernel))):
         assert reached(make(layers), n)
         assert layers == 1 or not reached(make(layers - 1), n)
 
 
 @pytest.mark.spec("S139")
 def test_a_recurrent_layer_takes_as_many_steps_as_tokens_and_attention_one():
-    rows = {row.name: row for row in measure.complexity(41, 8)}
+    rows = {row.name: row for row in measure.layer_complexities(41, 8)}
     cell, h, calls = nn.RNNCell(1, 3), torch.zeros(1, 3), 0
     x = torch.randn(41, 1, 1, requires_grad=True)
     for each in x:  # each needs the one before: nothing can be done at once
@@ -187,12 +193,12 @@ def test_a_recurrent_layer_takes_as_many_steps_as_tokens_and_attention_one():
 @pytest.mark.spec("S139")
 @pytest.mark.parametrize(("radius", "n"), [(1, 7), (3, 11), (4, 29)])
 def test_the_path_through_windows_is_as_long_as_gradients_say(radius, n):
-    (row,) = [row for row in measure.complexity(n, 12, window=radius) if "window" in row.name]
+    (row,) = [row for row in measure.layer_complexities(n, 12, window=radius) if "window" in row.name]
 
     def reaches(depth: int) -> bool:
         trunk = stack(depth=depth, mask=f"window({radius})").double()
         x = torch.randn(1, n, 12, dtype=torch.double, requires_grad=True)
-        trunk(line(x)).x[0, -1].square().sum().backward()
+        trunk(sequence_tokens(x)).x[0, -1].square().sum().backward()
         return bool(x.grad[0, 0].abs().sum() > 0)
 
     assert reaches(row.path) and not reaches(row.path - 1)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from regard.measure.landscape import Slice, direction, landscape
+from regard.studies.loss_landscape import LossSlice, random_direction, slice_loss
 
 
 def bowl():
@@ -17,9 +17,9 @@ def bowl():
 
 def test_a_bowl_is_a_bowl():
     map, loss = bowl()
-    found = landscape(map, loss, span=0.7, steps=5, seed=3)
+    found = slice_loss(map, loss, span=0.7, steps=5, seed=3)
     chance = torch.Generator().manual_seed(3)
-    one, other = direction(map.weight, chance), direction(map.weight, chance)
+    one, other = random_direction(map.weight, chance), random_direction(map.weight, chance)
 
     for a, row in zip(found.places, found.losses, strict=True):
         for b, value in zip(found.places, row, strict=True):
@@ -31,7 +31,7 @@ def test_a_bowl_is_a_bowl():
 def test_filters_of_a_direction_are_as_long_as_those_of_the_weight():
     for shape in ((7, 5), (3, 5, 2, 2)):
         weight = torch.randn(shape) * torch.logspace(-2, 2, shape[0]).view(-1, *[1] * (len(shape) - 1))
-        made = direction(weight, torch.Generator())
+        made = random_direction(weight, torch.Generator())
 
         assert_close(made.flatten(1).norm(dim=1), weight.flatten(1).norm(dim=1))
 
@@ -47,7 +47,7 @@ def test_a_network_scaled_up_here_and_down_there_looks_the_same():
         other.load_state_dict(one.state_dict())
         other[0].weight.mul_(40)
         other[2].weight.div_(40)
-    slices = [landscape(net, lambda net=net: float((net(x) - y).square().mean()), steps=5) for net in (one, other)]
+    slices = [slice_loss(net, lambda net=net: float((net(x) - y).square().mean()), steps=5) for net in (one, other)]
 
     assert_close(torch.tensor(slices[0].losses), torch.tensor(slices[1].losses), rtol=1e-4, atol=1e-5)
     assert slices[0].rise > 0.01
@@ -64,15 +64,15 @@ def test_the_weights_come_back_bit_for_bit_whatever_happens():
         return 0.0
 
     with pytest.raises(RuntimeError, match="no loss today"):
-        landscape(map, fails, steps=3)
+        slice_loss(map, fails, steps=3)
     assert torch.equal(map.weight, before) and map.weight.requires_grad
-    landscape(map, lambda: 1.0, steps=3)
+    slice_loss(map, lambda: 1.0, steps=3)
     assert torch.equal(map.weight, before)
 
 
 def test_a_saddle_bends_down_everywhere():
     places = (-1.0, 0.0, 1.0)
-    saddle = Slice(places, tuple(tuple(a * a - b * b for b in places) for a in places))
+    saddle = LossSlice(places, tuple(tuple(a * a - b * b for b in places) for a in places))
 
     assert saddle.bent == 1.0
 
@@ -80,4 +80,4 @@ def test_a_saddle_bends_down_everywhere():
 @pytest.mark.parametrize("steps", [1, 2, 8])
 def test_a_slice_has_a_middle(steps):
     with pytest.raises(ValueError, match="an odd number from 3 on"):
-        landscape(nn.Linear(2, 2), lambda: 0.0, steps=steps)
+        slice_loss(nn.Linear(2, 2), lambda: 0.0, steps=steps)

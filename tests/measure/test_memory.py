@@ -17,9 +17,9 @@ from regard import config as C
 from regard import measure
 from regard.core.layers import Block
 from regard.core.model import Transformer
-from regard.measure.activations import everywhere, saved
-from regard.measure.lengths import longest
-from regard.measure.memory import counted_memory, largest_block, parameter_memory
+from regard.measure.activations import map_trunks, saved_tensors
+from regard.measure.fake_model import max_tokens
+from regard.measure.memory import largest_block_bytes, memory_from_count, parameter_memory
 
 # ---------------------------------------------------------------- what backward needs
 
@@ -45,22 +45,22 @@ def judged(out) -> None:
 
 
 def length(c) -> int:
-    return 35 if longest(c) == 35 else N
+    return 35 if max_tokens(c) == 35 else N
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_activations_are_what_autograd_keeps(shape):
     c = SHAPES[shape]
 
-    assert measure.activations(c, B, length(c)) == kept(c)
+    assert measure.activation_bytes(c, B, length(c)) == kept(c)
 
 
 @pytest.mark.parametrize("precision", ["mixed", "bf16"])
 @pytest.mark.parametrize("place", ["pre", "post"])
 def test_activations_are_what_autograd_keeps_in_sixteen_bits(precision, place):
-    c = config(position=C.Rotary(), dim=24, mlp=C.MLP(gated=True), precision=precision, place=place, depth=3)
+    c = config(position=C.RotaryPosition(), dim=24, mlp=C.MLP(gated=True), precision=precision, place=place, depth=3)
 
-    assert measure.activations(c, B, N) == kept(c)
+    assert measure.activation_bytes(c, B, N) == kept(c)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -68,15 +68,15 @@ def test_activations_are_what_autograd_keeps_in_sixteen_bits(precision, place):
 def test_short_models_say_what_all_layers_keep(shape, kernel):
     """Layers repeat, so counting two of a kind is counting all: equal to the last byte."""
     c = SHAPES[shape]
-    whole = everywhere(c, lambda t: replace(t, attention=replace(t.attention, kernel=kernel),
+    whole = map_trunks(c, lambda t: replace(t, attention=replace(t.attention, kernel=kernel),
                                             across=t.across and replace(t.across, kernel=kernel)))  # fmt: skip
 
-    assert measure.held(c, B, length(c), kernel).kept == saved(whole, B, length(c)).kept
+    assert measure.activation_memory(c, B, length(c), kernel).kept == saved_tensors(whole, B, length(c)).kept
 
 
 def test_activations_grow_with_the_batch_and_faster_with_the_context():
     c = config(attention=C.Attention(heads=3, kernel="reference"))
-    one, twice, longer = (measure.activations(c, *size) for size in ((2, 32), (4, 32), (2, 64)))
+    one, twice, longer = (measure.activation_bytes(c, *size) for size in ((2, 32), (4, 32), (2, 64)))
 
     assert twice == pytest.approx(2 * one, rel=0.02)
     assert longer > 2.2 * one
@@ -84,7 +84,9 @@ def test_activations_grow_with_the_batch_and_faster_with_the_context():
 
 def test_the_fused_kernel_keeps_no_table_of_pairs():
     c = config()
-    square = {name: [measure.held(c, B, n, name).kept for n in (64, 128, 256)] for name in ("reference", "fused")}
+    square = {
+        name: [measure.activation_memory(c, B, n, name).kept for n in (64, 128, 256)] for name in ("reference", "fused")
+    }
     bends = {name: (z - y) / (y - x) for name, (x, y, z) in square.items()}
 
     assert bends["fused"] == pytest.approx(2, rel=0.01)  # a line: twice the tokens, twice the bytes
@@ -150,10 +152,10 @@ VOCAB = 23
 @pytest.mark.parametrize("vocab", [23, 4001], ids=["few words", "many words"])
 def test_checkpointed_activations_are_what_a_real_step_holds_at_its_peak(depth, vocab):
     c = config(dim=48, mlp=C.MLP(hidden=192), depth=depth, attention=C.Attention(heads=3, kernel="reference"))
-    c = replace(c, embed=C.Embed(vocab=vocab))
+    c = replace(c, embed=C.TextEmbedding(vocab=vocab))
     made = build(c)
     recomputing(made)
-    real, told = peak(made, 5, 67), measure.held(c, 5, 67).checkpointed
+    real, told = peak(made, 5, 67), measure.activation_memory(c, 5, 67).checkpointed
 
     x = 5 * 67 * 48 * 4  # one tensor of vectors: there is a gradient of what the block made, and what it made again
     assert 0 <= real - told < 2.2 * x
@@ -172,7 +174,7 @@ def test_checkpointing_gives_the_same_gradients_with_much_less_memory():
 
     for ours, theirs in zip(lean.parameters(), plain.parameters(), strict=True):
         assert torch.allclose(ours.grad, theirs.grad, atol=1e-6, rtol=1e-6)
-    held = measure.held(c, 5, 67)
+    held = measure.activation_memory(c, 5, 67)
     assert held.checkpointed < 0.6 * held.kept
     assert peak(lean, 5, 67) < 0.6 * peak_of_a_plain_step(c)
 
@@ -189,7 +191,7 @@ def peak_of_a_plain_step(c) -> int:
 
 def test_checkpointing_never_costs_memory():
     for name, c in SHAPES.items():
-        held = measure.held(c, B, length(c))
+        held = measure.activation_memory(c, B, length(c))
         assert 0 < held.checkpointed <= held.kept, name
 
 
@@ -198,11 +200,11 @@ def test_checkpointing_never_costs_memory():
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_optimizer_keeps_what_the_real_one_keeps(precision):
-    from regard.train.optim import Optimizer
+    from regard.training.optim.optimizer import OptimizerGroup
 
     for setting in (C.AdamW(), C.Muon(), C.Adafactor()):
         made = model(precision=precision)
-        optimizer = Optimizer(made, setting)
+        optimizer = OptimizerGroup(made, setting)
         made(torch.randint(23, (2, 5))).sum().backward()
         optimizer.step(None)
         held = sum(t.nbytes for name, t in optimizer.state().items() if not name.endswith("/step"))
@@ -213,13 +215,13 @@ def test_the_optimizer_keeps_what_the_real_one_keeps(precision):
 @pytest.mark.parametrize("setting", [C.Muon(), C.Adafactor()], ids=lambda c: c.kind)
 def test_a_count_alone_does_not_say_what_depends_on_shapes(setting):
     with pytest.raises(C.ConfigError, match=f"optimizer: what {setting.kind} keeps depends on the model"):
-        counted_memory(1000, "fp32", setting)
+        memory_from_count(1000, "fp32", setting)
 
 
 def test_ranks_share_what_can_be_shared_and_hold_one_block_whole():
     made = build(config(dim=48))
-    alone = measure.memory(made.c, B, N)
-    block = largest_block(made)
+    alone = measure.training_memory(made.c, B, N)
+    block = largest_block_bytes(made)
     each = alone.over(7, block)
 
     assert block == 4 * sum(weight.numel() for weight in made.trunk.blocks[0].parameters())
@@ -256,19 +258,19 @@ def test_the_cache_is_what_a_model_really_allocates(name, precision):
     for x in [*([] if cache.memory is None else [cache.memory.x]), *(cache.layers or [])]:
         kept[x.untyped_storage()._cdata] = x.untyped_storage().nbytes()
 
-    found = measure.cache(made, B, N)
+    found = measure.cache_memory(made, B, N)
 
     assert found is not None and found.total == sum(kept.values())
 
 
 @pytest.mark.parametrize("name", ["both heads of BERT", "one vector", "patches", "stages", "towers"])
 def test_who_does_not_write_has_no_cache(name):
-    assert measure.cache(build(SHAPES[name]), B, N) is None
+    assert measure.cache_memory(build(SHAPES[name]), B, N) is None
 
 
 def test_grouped_heads_remember_less():
     one, other = (regard.preset("llama3-8b", groups=groups) for groups in (32, 8))
-    first, second = (measure.cache(measure.ghost(c).model, 1, 100).own for c in (one, other))
+    first, second = (measure.cache_memory(measure.build_fake_model(c).model, 1, 100).own for c in (one, other))
 
     assert first == pytest.approx(4 * second, rel=0.001)
-    assert isinstance(measure.ghost(other).model, Transformer)
+    assert isinstance(measure.build_fake_model(other).model, Transformer)

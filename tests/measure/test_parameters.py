@@ -11,16 +11,16 @@ from regard import config as C
 from regard import measure
 
 
-def trunks(c: C.Transformer | C.Towers) -> Iterator[C.Trunk]:
-    if isinstance(c, C.Towers):
+def trunks(c: C.Transformer | C.DualEncoder) -> Iterator[C.Trunk]:
+    if isinstance(c, C.DualEncoder):
         yield from (trunk for tower in c.towers for trunk in trunks(tower))
         return
     yield c.trunk
     if c.encoder is not None:
         yield c.encoder.trunk
-    if isinstance(c.embed, C.Stages):
+    if isinstance(c.embed, C.StageEmbedding):
         yield from c.embed.trunks
-    if isinstance(c.embed, C.Chunks):
+    if isinstance(c.embed, C.ChunkEmbedding):
         yield c.embed.trunk
 
 
@@ -46,7 +46,7 @@ def feed_forward(trunk: C.Trunk) -> int:
 @pytest.mark.parametrize("name", [*C.PRESETS, *SHAPES])
 def test_the_parts_of_every_model_are_those_of_the_formulas(name):
     c = SHAPES[name] if name in SHAPES else regard.preset(name)
-    found, all = measure.parameters(c), list(trunks(c))
+    found, all = measure.count_parameters(c), list(trunks(c))
 
     assert found["attention"] == sum(attention(t.attention, i, t.dim) for t in all for i in layers(t))
     assert found["feed-forward"] == sum(feed_forward(t) for t in all for _ in layers(t))
@@ -59,26 +59,26 @@ def test_the_parts_of_every_model_are_those_of_the_formulas(name):
 def test_every_parameter_is_counted_once(shape):
     made = build(SHAPES[shape])
 
-    assert sum(measure.parameters(made.c).values()) == sum(weight.numel() for weight in made.parameters())
-    assert measure.parameters(made) == measure.parameters(made.c)
+    assert sum(measure.count_parameters(made.c).values()) == sum(weight.numel() for weight in made.parameters())
+    assert measure.count_parameters(made) == measure.count_parameters(made.c)
 
 
 def test_an_embedding_and_a_head_that_share_a_table_have_it_once():
-    tied, own = (C.Transformer(head=C.Vocabulary(tied=tied)) for tied in (True, False))
+    tied, own = (C.Transformer(head=C.LMHead(tied=tied)) for tied in (True, False))
 
-    assert measure.parameters(tied)["head"] == 0
-    assert measure.parameters(own)["head"] == measure.parameters(tied)["embedding"] == 37_000 * 512
+    assert measure.count_parameters(tied)["head"] == 0
+    assert measure.count_parameters(own)["head"] == measure.count_parameters(tied)["embedding"] == 37_000 * 512
 
 
 def test_a_translator_has_its_cross_attention_counted_apart():
     made = translator()
 
-    assert measure.parameters(made)["cross-attention"] == sum(
+    assert measure.count_parameters(made)["cross-attention"] == sum(
         weight.numel() for block in made.trunk.blocks for weight in block.cross.parameters()
     )
 
 
 def test_the_head_of_a_tower_and_the_scale_between_towers_are_of_the_head():
-    found = measure.parameters(SHAPES["towers"])
+    found = measure.count_parameters(SHAPES["towers"])
 
     assert found["head"] == 2 * (12 * 5 + 5) + 1

@@ -2,13 +2,13 @@
 
 import pytest
 
-from regard.native import build
+from regard.native import library as native
 
 
 @pytest.fixture(autouse=True)
 def library():
-    before = list(build.FOUND)
-    if build.library() is None:
+    before = list(native.LOADED)
+    if native.load_library() is None:
         pytest.skip("no C compiler that makes a library for torch's threads")
-    yield build.library()
-    build.FOUND[:] = before
+    yield native.load_library()
+    native.LOADED[:] = before

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from regard.native import build
+from regard.files import content_cache
+from regard.native import library
 
 COMPILER = shutil.which("gcc") or shutil.which("clang")
 PLANTED = "int halves(void) { return 77; } int side(void) { return 77; }"
@@ -17,7 +18,7 @@ PLANTED = "int halves(void) { return 77; } int side(void) { return 77; }"
 def folder(tmp_path, monkeypatch):
     """A cache of its own; a test compiles quickly, as what is compiled is not timed."""
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "FLAGS", ("-O0", *build.FLAGS[1:]))
+    monkeypatch.setattr(library, "COMPILER_FLAGS", ("-O0", *library.COMPILER_FLAGS[1:]))
     return tmp_path / "cache" / "native"
 
 
@@ -26,9 +27,9 @@ def whole(tmp_path_factory):
     """The name and the content of a library that was built here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(build, "FLAGS", ("-O0", *build.FLAGS[1:]))
-        build.open_library(COMPILER)
-        [path] = (build.place(None) / "native").iterdir()
+        patch.setattr(library, "COMPILER_FLAGS", ("-O0", *library.COMPILER_FLAGS[1:]))
+        library.open_built_library(COMPILER)
+        [path] = (content_cache.cache_dir(None) / "native").iterdir()
         return path.name, path.read_bytes()
 
 
@@ -47,18 +48,18 @@ def libraries(folder):
 
 def compiled(monkeypatch):
     """How often the compiler is asked for a library."""
-    calls, real = [], build.compile_into
-    monkeypatch.setattr(build, "compile_into", lambda *given: calls.append(given) or real(*given))
+    calls, real = [], library.compile_into
+    monkeypatch.setattr(library, "compile_into", lambda *given: calls.append(given) or real(*given))
     return calls
 
 
 def test_the_library_is_built_once_and_named_by_its_content(folder, monkeypatch):
     calls = compiled(monkeypatch)
-    first, again = build.open_library(COMPILER), build.open_library(COMPILER)
+    first, again = library.open_built_library(COMPILER), library.open_built_library(COMPILER)
     [name] = libraries(folder)
 
     assert first.side() == again.side() and len(calls) == 1
-    assert name.endswith(f"-{build.hashlib.sha256((folder / name).read_bytes()).hexdigest()}.so")
+    assert name.endswith(f"-{library.hashlib.sha256((folder / name).read_bytes()).hexdigest()}.so")
     assert stat.S_IMODE((folder / name).stat().st_mode) == 0o700
 
 
@@ -87,7 +88,7 @@ def test_a_library_that_is_not_as_it_was_built_is_built_again(damage, folder, wh
         path.chmod(0o777 if damage == "writable" else 0o700)
     calls = compiled(monkeypatch)
 
-    assert build.open_library(COMPILER).side() != 77 and len(calls) == 1
+    assert library.open_built_library(COMPILER).side() != 77 and len(calls) == 1
     assert libraries(folder) == [name]
     assert stat.S_ISREG(path.lstat().st_mode) and path.read_bytes() == content
 
@@ -96,7 +97,7 @@ def test_whoever_may_rename_the_folder_cannot_have_his_library_loaded(folder, pl
     """The parent is open to all, and at the worst moments another folder stands at the name of ours."""
     folder.parent.mkdir()
     folder.parent.chmod(0o777)
-    real_run, real_open, away = subprocess.run, build.open_whole, folder.with_name("moved")
+    real_run, real_open, away = subprocess.run, library.open_verified, folder.with_name("moved")
 
     def swap():
         """Ours is moved away, and a link to a folder with libraries of all our names is put there."""
@@ -126,11 +127,11 @@ def test_whoever_may_rename_the_folder_cannot_have_his_library_loaded(folder, pl
         away.rename(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(build.subprocess, "run", swapped(real_run))
-        assert build.open_library(COMPILER).side() != 77  # while it is built
+        patch.setattr(library.subprocess, "run", swapped(real_run))
+        assert library.open_built_library(COMPILER).side() != 77  # while it is built
     back()
-    monkeypatch.setattr(build, "open_whole", swapped(real_open))
-    assert build.open_library(COMPILER).side() != 77  # while it is found
+    monkeypatch.setattr(library, "open_verified", swapped(real_open))
+    assert library.open_built_library(COMPILER).side() != 77  # while it is found
 
 
 @pytest.mark.parametrize("trap", ["open to all", "a link"])
@@ -142,8 +143,8 @@ def test_a_folder_that_others_may_write_to_is_left_alone(trap, folder, planted, 
     else:
         folder.mkdir()
         folder.chmod(0o777)
-    monkeypatch.setattr(build, "FOUND", [])
+    monkeypatch.setattr(library, "LOADED", [])
 
     with pytest.warns(UserWarning, match="torch does the work"):
-        assert build.library() is None
+        assert library.load_library() is None
     assert libraries(folder) == []

@@ -9,9 +9,8 @@ import torch.nn.functional as F
 import regard
 from regard import config
 from regard.core.kernels import KERNELS
-from regard.generate.quick import held, quicken, worth
-from regard.native import build
-from regard.native.held import Held, hold
+from regard.native import library
+from regard.native.quantize import PackedWeight, is_worth_packing, pack_model, pack_weight, packed_format
 
 NEAR = {"fp32": 2e-5, "bf16": 0.03, "int8": 0.05}
 
@@ -28,7 +27,7 @@ def writer(**changes):
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
 def test_it_multiplies_few_rows_and_many_and_looks_up(kind, paneled):
     weight, bias = torch.randn(45, 37), torch.randn(45)
-    one = hold(weight, kind, paneled)
+    one = pack_weight(weight, kind, paneled)
 
     assert one.shape == weight.shape and one.dtype == torch.float32 and one.paneled == paneled
     assert torch.allclose(one.plain(), weight, atol=NEAR[kind])
@@ -43,7 +42,7 @@ def test_it_multiplies_few_rows_and_many_and_looks_up(kind, paneled):
 
 
 def test_gradients_flow_through_to_who_asks():
-    one, x = hold(torch.randn(5, 7), "int8"), torch.randn(2, 7, requires_grad=True)
+    one, x = pack_weight(torch.randn(5, 7), "int8"), torch.randn(2, 7, requires_grad=True)
     F.linear(x, one).sum().backward()
 
     assert torch.allclose(x.grad, one.plain().sum(0).expand(2, 7), atol=1e-6)
@@ -52,25 +51,25 @@ def test_gradients_flow_through_to_who_asks():
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
 def test_whoever_writes_never_needs_the_plain_numbers(kind, monkeypatch):
     model = writer()
-    quicken(model, kind)
+    pack_model(model, kind)
 
     def plain(self):
         raise AssertionError("a whole table was made")
 
-    monkeypatch.setattr(Held, "plain", plain)
+    monkeypatch.setattr(PackedWeight, "plain", plain)
     model.generate(torch.randint(0, 203, (2, 30)), new=3)
-    model.search(torch.randint(0, 203, (2, 30)).tolist(), beams=2, new=3)
+    model.beam_search(torch.randint(0, 203, (2, 30)).tolist(), beams=2, new=3)
 
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
 def test_a_model_that_writes_says_the_same(kind):
     plain, quick = writer(), writer()
     ids = torch.randint(0, 203, (1, 23))
-    quicken(quick, kind)
+    pack_model(quick, kind)
     with torch.no_grad():
         far = (plain(ids) - quick(ids)).std() / plain(ids).std()
 
-    assert far < NEAR[kind] and held(quick) == kind and held(plain) is None
+    assert far < NEAR[kind] and packed_format(quick) == kind and packed_format(plain) is None
     assert quick.head.weight is quick.embed.tokens.weight  # still tied
     if kind == "fp32":
         for rows in (1, 3):
@@ -81,7 +80,7 @@ def test_a_model_that_writes_says_the_same(kind):
 
 def test_a_row_is_told_the_same_bits_alone_and_beside_others():
     model = writer()
-    quicken(model, "bf16")
+    pack_model(model, "bf16")
     ids = torch.randint(0, 203, (5, 1))
     with torch.no_grad():
         together, alone = model(ids), torch.cat([model(row[None]) for row in ids])
@@ -94,42 +93,42 @@ def test_a_model_that_reads_whole_texts_answers_the_same(kind):
     torch.manual_seed(1)
     plain = regard.build(regard.preset("bert-base", depth=2, dim=48, heads=3, vocab=101)).eval()
     quick = copy.deepcopy(plain)
-    quicken(quick, kind)
+    pack_model(quick, kind)
     ids = torch.randint(1, 101, (3, 31))
     with torch.no_grad():
         gap = (plain(ids) - quick(ids)).abs().max()
 
-    assert gap < NEAR[kind] and any(isinstance(each, Held) for each in quick.parameters())
+    assert gap < NEAR[kind] and any(isinstance(each, PackedWeight) for each in quick.parameters())
 
 
 def test_what_is_held_is_not_saved_nor_held_twice(tmp_path):
     model = writer()
-    quicken(model, "int8")
+    pack_model(model, "int8")
     with pytest.raises(config.ConfigError, match="held"):
         model.save(tmp_path / "x")
     with pytest.raises(config.ConfigError, match="held already"):
-        quicken(model, "bf16")
+        pack_model(model, "bf16")
     with pytest.raises(config.ConfigError, match="there are fp32, bf16, int8"):
-        quicken(writer(), "int4")
+        pack_model(writer(), "int4")
     with pytest.raises(config.ConfigError, match="float64 on cpu"):
-        quicken(writer().double())
+        pack_model(writer().double())
 
 
 def test_laying_out_pays_for_large_models_alone():
-    assert not worth(writer())
+    assert not is_worth_packing(writer())
     with torch.device("meta"):
-        assert not worth(regard.build(regard.preset("gpt2")))  # not on the CPU
-    assert worth(torch.nn.Linear(4000, 2001))
+        assert not is_worth_packing(regard.build(regard.preset("gpt2")))  # not on the CPU
+    assert is_worth_packing(torch.nn.Linear(4000, 2001))
 
 
 def test_without_a_compiler_torch_does_the_work(monkeypatch):
     plain, quick = writer(), writer()
     monkeypatch.setenv("REGARD_NATIVE", "0")
-    build.FOUND.clear()
-    quicken(quick, "int8")
+    library.LOADED.clear()
+    pack_model(quick, "int8")
     ids = torch.randint(0, 203, (1, 9))
     with torch.no_grad():
         far = (plain(ids) - quick(ids)).std() / plain(ids).std()
 
-    assert build.library() is None and far < NEAR["int8"]
-    assert KERNELS["steps"].refuses is not None
+    assert library.load_library() is None and far < NEAR["int8"]
+    assert KERNELS["steps"].unsupported_reason is not None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard import config as C
 from regard.core.model import Transformer
-from regard.hub import names
+from regard.hub import name_table
 
 B, N, S = 2, 7, 11  # rows, tokens, tokens of a source
 V, D, H, F, LENGTH = 53, 36, 4, 60, 40
@@ -24,9 +24,9 @@ def gpt2():
         )
     )  # fmt: skip
     ours = C.Transformer(
-        embed=C.Embed(vocab=V),
+        embed=C.TextEmbedding(vocab=V),
         trunk=C.Trunk(
-            dim=D, depth=3, mask="causal", position=C.Learned(length=LENGTH), attention=C.Attention(heads=H),
+            dim=D, depth=3, mask="causal", position=C.LearnedPosition(length=LENGTH), attention=C.Attention(heads=H),
             mlp=C.MLP(hidden=F, activation="gelu_tanh"), **SMALL,
         ),
         init="gpt2",
@@ -42,12 +42,12 @@ def bert():
         )
     )  # fmt: skip
     ours = C.Transformer(
-        embed=C.Embed(vocab=V, segments=2),
+        embed=C.TextEmbedding(vocab=V, segments=2),
         trunk=C.Trunk(
-            dim=D, depth=3, position=C.Learned(length=LENGTH), attention=C.Attention(heads=H), place="post",
+            dim=D, depth=3, position=C.LearnedPosition(length=LENGTH), attention=C.Attention(heads=H), place="post",
             embed_norm=True, norm=C.Norm(eps=1e-12), mlp=C.MLP(hidden=F, activation="gelu"), **SMALL,
         ),
-        head=C.Vocabulary(bias=True, transform=True),
+        head=C.LMHead(bias=True, transform=True),
         init="bert",
     )  # fmt: skip
     return theirs, ours
@@ -63,13 +63,13 @@ def llama(tied=False, said=None, **rotary):
         )
     )  # fmt: skip
     ours = C.Transformer(
-        embed=C.Embed(vocab=V),
+        embed=C.TextEmbedding(vocab=V),
         trunk=C.Trunk(
-            dim=D, depth=3, mask="causal", position=C.Rotary(**rotary), norm=C.Norm(kind="rms", eps=1e-6),
+            dim=D, depth=3, mask="causal", position=C.RotaryPosition(**rotary), norm=C.Norm(kind="rms", eps=1e-6),
             attention=C.Attention(heads=6, groups=3, width=14, bias=()),
             mlp=C.MLP(hidden=F, activation="silu", gated=True, bias=False), **SMALL,
         ),
-        head=C.Vocabulary(tied=tied),
+        head=C.LMHead(tied=tied),
     )  # fmt: skip
     return theirs, ours
 
@@ -95,10 +95,10 @@ def t5(gated=False):
         )  # fmt: skip
 
     ours = C.Transformer(
-        embed=C.Embed(vocab=V),
-        trunk=trunk(2, mask="causal", cross="last", position=C.Buckets(buckets=12, distance=20, both=False)),
-        encoder=C.Encoder(trunk=trunk(3, position=C.Buckets(buckets=12, distance=20))),
-        head=C.Vocabulary(tied=False) if gated else C.Vocabulary(scale=D**-0.5),
+        embed=C.TextEmbedding(vocab=V),
+        trunk=trunk(2, mask="causal", cross="last", position=C.T5Bias(buckets=12, distance=20, both=False)),
+        encoder=C.Encoder(trunk=trunk(3, position=C.T5Bias(buckets=12, distance=20))),
+        head=C.LMHead(tied=False) if gated else C.LMHead(scale=D**-0.5),
         init="t5",
     )
     return theirs, ours
@@ -116,15 +116,21 @@ def marian():
 
     def trunk(depth, **more):
         return C.Trunk(
-            dim=D, depth=depth, place="post", position=C.Sinusoidal(layout="halves"), attention=C.Attention(heads=H),
-            mlp=C.MLP(hidden=F, activation="silu"), **SMALL, **more,
-        )  # fmt: skip
+            dim=D,
+            depth=depth,
+            place="post",
+            position=C.SinusoidalPosition(layout="halves"),
+            attention=C.Attention(heads=H),
+            mlp=C.MLP(hidden=F, activation="silu"),
+            **SMALL,
+            **more,
+        )
 
     ours = C.Transformer(
-        embed=C.Embed(vocab=V, scale=D**0.5),
+        embed=C.TextEmbedding(vocab=V, scale=D**0.5),
         trunk=trunk(2, mask="causal", cross="last"),
         encoder=C.Encoder(trunk=trunk(3)),
-        head=C.Vocabulary(bias=True),
+        head=C.LMHead(bias=True),
     )
     return theirs, ours
 
@@ -145,7 +151,7 @@ def pair(name: str, **how):
     randomise(theirs)
     theirs.eval()
     ours = Transformer(c).eval()
-    names.load(ours, stored(theirs), family(name))
+    name_table.load_tensors(ours, stored(theirs), family(name))
     return theirs, ours
 
 

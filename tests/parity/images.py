@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import regard
 from regard import config as C
 from regard.core.model import Transformer
-from regard.hub import names
+from regard.hub import name_table
 
 D, H, F, V = 36, 4, 60, 53
 SMALL = dict(dropout=C.NO_DROPOUT)
@@ -41,10 +41,10 @@ def vit(size: int = 6, **said):
     )  # fmt: skip
     count = (24 // size) ** 2 + 1
     ours = C.Transformer(
-        embed=C.Patches(size=size, image=24),
-        trunk=C.Trunk(dim=D, depth=3, position=C.Learned(length=count), attention=C.Attention(heads=H),
+        embed=C.PatchEmbedding(size=size, image=24),
+        trunk=C.Trunk(dim=D, depth=3, position=C.LearnedPosition(length=count), attention=C.Attention(heads=H),
                       norm=C.Norm(eps=1e-6), mlp=C.MLP(hidden=F, activation="gelu"), **SMALL),
-        head=C.Pooled(out=7), init="vit",
+        head=C.PoolingHead(out=7), init="vit",
     )  # fmt: skip
     rows = """
     vit.embeddings.cls_token                          embed.cls.weight  row
@@ -63,11 +63,20 @@ def imagegpt():
                           layer_norm_epsilon=1e-5)
     )  # fmt: skip
     ours = C.Transformer(
-        embed=C.Pixels(palette=V, grid=(5, 6)),
-        trunk=C.Trunk(dim=D, depth=3, mask="causal", position=C.Learned(length=30), attention=C.Attention(heads=H),
-                      norm=C.Norm(kind="rms"), mlp=C.MLP(hidden=F, activation="quick_gelu"), **SMALL),
-        head=C.Vocabulary(tied=False, size=V), init="gpt2",
-    )  # fmt: skip
+        embed=C.PixelEmbedding(palette=V, grid=(5, 6)),
+        trunk=C.Trunk(
+            dim=D,
+            depth=3,
+            mask="causal",
+            position=C.LearnedPosition(length=30),
+            attention=C.Attention(heads=H),
+            norm=C.Norm(kind="rms"),
+            mlp=C.MLP(hidden=F, activation="quick_gelu"),
+            **SMALL,
+        ),
+        head=C.LMHead(tied=False, size=V),
+        init="gpt2",
+    )
     rows = """
     transformer.wte.weight                  embed.tokens.weight
     transformer.wpe.weight                  trunk.positions.0.tables.0
@@ -100,14 +109,14 @@ def clip():
     )  # fmt: skip
     act = dict(mlp=C.MLP(hidden=F, activation="quick_gelu"), attention=C.Attention(heads=H), **SMALL)
     image = C.Transformer(
-        embed=C.Patches(size=8, image=24, bias=False),
-        trunk=C.Trunk(dim=D, depth=3, position=C.Learned(length=10), embed_norm=True, **act),
-        head=C.Pooled(out=19, bias=False),
+        embed=C.PatchEmbedding(size=8, image=24, bias=False),
+        trunk=C.Trunk(dim=D, depth=3, position=C.LearnedPosition(length=10), embed_norm=True, **act),
+        head=C.PoolingHead(out=19, bias=False),
     )
     text = C.Transformer(
-        embed=C.Embed(vocab=V, end=V - 1),
-        trunk=C.Trunk(dim=28, depth=2, mask="causal", position=C.Learned(length=11), **act),
-        head=C.Pooled(place="end", out=19, bias=False),
+        embed=C.TextEmbedding(vocab=V, end=V - 1),
+        trunk=C.Trunk(dim=28, depth=2, mask="causal", position=C.LearnedPosition(length=11), **act),
+        head=C.PoolingHead(place="end", out=19, bias=False),
     )
     rows = """
     logit_scale                                        scale
@@ -125,7 +134,7 @@ def clip():
     for place, name in enumerate(("vision_model", "text_model")):
         norms = ("layer_norm1", "layer_norm2")
         rows += block(f"{name}.encoder.layers", f"towers.{place}.trunk", "self_attn", "out_proj", *norms)
-    return theirs, C.Towers(towers=(image, text)), rows
+    return theirs, C.DualEncoder(towers=(image, text)), rows
 
 
 def swin():
@@ -138,14 +147,14 @@ def swin():
     def stage(dim, depth, heads, last=False):
         return C.Trunk(
             dim=dim, depth=depth, mask="cells(3)" if last else ("cells(3)", "cells(3, 1)"), final_norm=last,
-            position=C.Relative(radius=2, axes=2, inside=False, tables="layer"), attention=C.Attention(heads=heads),
+            position=C.RelativeBias(radius=2, axes=2, inside=False, tables="layer"), attention=C.Attention(heads=heads),
             mlp=C.MLP(hidden=2 * dim, activation="gelu"), **SMALL,
         )  # fmt: skip
 
     ours = C.Transformer(
-        embed=C.Stages(patches=C.Patches(size=4, image=48, cls=False, norm=True),
+        embed=C.StageEmbedding(patches=C.PatchEmbedding(size=4, image=48, cls=False, norm=True),
                        trunks=(stage(12, 2, 2), stage(24, 4, 3))),
-        trunk=stage(48, 2, 4, last=True), head=C.Pooled(place="mean", out=7), init="vit",
+        trunk=stage(48, 2, 4, last=True), head=C.PoolingHead(place="mean", out=7), init="vit",
     )  # fmt: skip
     rows = """
     swin.embeddings.patch_embeddings.projection.{w}    embed.patches.map.{w}
@@ -182,9 +191,9 @@ def pair(name: str):
     """Their model and ours with the same weights, in eval mode; and how the names are said."""
     theirs, c, rows = MODELS[name]()
     randomise(theirs)
-    ours = regard.Towers(c) if isinstance(c, C.Towers) else Transformer(c)
-    table = list(names.rows(rows))
-    names.load(ours, stored(theirs), table)
+    ours = regard.DualEncoderModel(c) if isinstance(c, C.DualEncoder) else Transformer(c)
+    table = list(name_table.parse_rows(rows))
+    name_table.load_tensors(ours, stored(theirs), table)
     return theirs.eval(), ours.eval(), table
 
 

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from regard.hub import names
+from regard.hub import name_table
 
 NORM, OUTPUT, GRADIENT = 1e-6, 1e-5, 1e-4
 
@@ -33,9 +33,9 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
 
 
-def renamed_gradients(model: nn.Module, table: str | list[names.Row]) -> dict[str, Tensor]:
+def renamed_gradients(model: nn.Module, table: str | list[name_table.NameRow]) -> dict[str, Tensor]:
     """Our gradients under their names: saved from a model that has gradients for weights."""
     twin = copy.deepcopy(model).requires_grad_(False)
     for place, weight in zip(twin.parameters(), model.parameters(), strict=True):
         place.copy_(weight.grad)
-    return names.save(twin, table)
+    return name_table.export_tensors(twin, table)

@@ -7,7 +7,7 @@ from parity.images import V, pair, pictures, stored
 from parity.near import assert_all_near, assert_near, gradients, renamed_gradients
 
 import regard
-from regard.hub import names
+from regard.hub import name_table
 
 
 def answers(name, theirs, ours):
@@ -52,7 +52,7 @@ def test_they_have_as_many_parameters(name):
 def test_a_pixel_model_writes_images_as_transformers_does():
     theirs, plain, table = pair("imagegpt")
     ours = regard.build(plain.c).eval().double()
-    names.load(ours, stored(theirs.double()), table)
+    name_table.load_tensors(ours, stored(theirs.double()), table)
     start = torch.full((1, 1), V)
     want = theirs.generate(start, max_new_tokens=29, do_sample=False, pad_token_id=0)
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from parity.families import MODELS, D, V, family, pair, stored
 
-from regard.hub import names
+from regard.hub import name_table
 
 
-@pytest.mark.parametrize("name", names.families())
+@pytest.mark.parametrize("name", name_table.known_families())
 def test_every_row_reads_the_same_in_both_directions(name):
-    for row in names.table(name):
-        if row.how not in ("tied", "unused"):
+    for row in name_table.load_name_table(name):
+        if row.transform not in ("tied", "unused"):
             theirs = row.theirs.replace("{i}", "17").replace("{j}", "2").replace("{w}", "bias")
 
             assert row.translate(row.translate(theirs), back=True) == theirs
@@ -24,7 +24,7 @@ def test_a_checkpoints_name_without_a_row_is_an_error(name):
     state = stored(theirs) | {"extra.weight": torch.zeros(3)}
 
     with pytest.raises(ValueError, match="extra.weight.*no row"):
-        names.load(ours, state, family(name))
+        name_table.load_tensors(ours, state, family(name))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -33,17 +33,17 @@ def test_a_parameter_that_the_checkpoint_lacks_is_an_error(name):
     state = stored(theirs)
     lacking = [each for each in state if "0" in each][1]
     del state[lacking]
-    ours_name = re.sub("/.*[.]", ".", names.find(names.table(family(name)), lacking)[1])
+    ours_name = re.sub("/.*[.]", ".", name_table.find_row(name_table.load_name_table(family(name)), lacking)[1])
 
     with pytest.raises(ValueError, match=f"nothing for {re.escape(ours_name)}"):
-        names.load(ours, state, family(name))
+        name_table.load_tensors(ours, state, family(name))
 
 
 def test_a_parameter_without_a_row_is_an_error():
     _, ours = pair("gpt2")  # has biases, where Llama's norms have none
 
     with pytest.raises(ValueError, match=r"trunk\.positions\.0\.tables\.0: the family has no name for it"):
-        names.save(ours, "llama")
+        name_table.export_tensors(ours, "llama")
 
 
 def test_a_name_that_this_model_has_no_place_for_is_an_error():
@@ -51,7 +51,7 @@ def test_a_name_that_this_model_has_no_place_for_is_an_error():
     state = stored(theirs) | {"transformer.h.9.ln_1.weight": torch.zeros(D)}
 
     with pytest.raises(ValueError, match=r"transformer.h.9.ln_1.weight.*no trunk.blocks.9.attn_norm.weight"):
-        names.load(ours, state, "gpt2")
+        name_table.load_tensors(ours, state, "gpt2")
 
 
 def test_an_untied_head_is_refused_by_a_tied_model():
@@ -59,7 +59,7 @@ def test_an_untied_head_is_refused_by_a_tied_model():
     _, ours = pair("llama tied")
 
     with pytest.raises(ValueError, match="lm_head.weight: the model ties it to embed.tokens.weight"):
-        names.load(ours, stored(theirs), "llama")
+        name_table.load_tensors(ours, stored(theirs), "llama")
 
 
 def test_a_tied_head_may_be_stored_twice():
@@ -67,7 +67,7 @@ def test_a_tied_head_may_be_stored_twice():
     state = stored(theirs)
     state["lm_head.weight"] = state["model.embed_tokens.weight"].clone()
 
-    names.load(ours, state, "llama")
+    name_table.load_tensors(ours, state, "llama")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_tied_head_may_be_stored_twice():
 )
 def test_a_line_that_is_no_row_is_refused_by_its_number(line):
     with pytest.raises(ValueError, match="line 2 of a name table"):
-        list(names.rows(f"# a table\n{line}\n"))
+        list(name_table.parse_rows(f"# a table\n{line}\n"))
 
 
 def test_a_wrong_shape_says_both_names_and_both_shapes():
@@ -83,7 +83,7 @@ def test_a_wrong_shape_says_both_names_and_both_shapes():
     state = stored(theirs) | {"transformer.wte.weight": torch.zeros(V + 1, D)}
 
     with pytest.raises(ValueError) as error:
-        names.load(ours, state, "gpt2")
+        name_table.load_tensors(ours, state, "gpt2")
     for word in ("transformer.wte.weight", f"({V + 1}, {D})", f"({V}, {D})", "embed.tokens.weight"):
         assert word in str(error.value)
 
@@ -100,9 +100,9 @@ TIED = pytest.mark.parametrize("name, tied", [(name, tied) for name, tie in TIES
 @TIED
 def test_a_tied_tensor_may_be_stored_twice(name, tied):
     theirs, ours = pair(name)
-    names.load(ours, stored(theirs) | {tied: theirs.state_dict()[tied]}, name)
+    name_table.load_tensors(ours, stored(theirs) | {tied: theirs.state_dict()[tied]}, name)
 
-    assert names.save(ours, name).keys() == stored(theirs).keys()
+    assert name_table.export_tensors(ours, name).keys() == stored(theirs).keys()
 
 
 @TIED
@@ -111,7 +111,7 @@ def test_a_tied_tensor_with_other_numbers_is_refused(name, tied):
     state = stored(theirs) | {tied: theirs.state_dict()[tied] + 1}
 
     with pytest.raises(ValueError, match=f"{tied}: the model ties it to"):
-        names.load(ours, state, name)
+        name_table.load_tensors(ours, state, name)
 
 
 def test_two_tied_tensors_that_differ_are_refused_even_without_their_first_name():
@@ -121,7 +121,7 @@ def test_two_tied_tensors_that_differ_are_refused_even_without_their_first_name(
     state |= {"model.encoder.embed_tokens.weight": table, "model.decoder.embed_tokens.weight": table + 1}
 
     with pytest.raises(ValueError, match="the model ties it to"):
-        names.load(ours, state, "marian")
+        name_table.load_tensors(ours, state, "marian")
 
 
 SPOILS = {
@@ -139,7 +139,7 @@ def test_an_error_leaves_the_model_as_it_was(spoil):
     before = {name: weight.clone() for name, weight in ours.state_dict().items()}
 
     with pytest.raises(ValueError):
-        names.load(ours, spoil(stored(theirs)), "gpt2")
+        name_table.load_tensors(ours, spoil(stored(theirs)), "gpt2")
     assert all(torch.equal(weight, before[name]) for name, weight in ours.state_dict().items())
 
 
@@ -148,9 +148,9 @@ def test_a_malformed_line_is_refused_with_its_number(line):
     text = f"# a comment\ntheirs.weight   ours.weight\n\n{line}\n"
 
     with pytest.raises(ValueError, match=f"line 4 of a name table: '{line}'"):
-        list(names.rows(text))
+        list(name_table.parse_rows(text))
 
 
 def test_an_unknown_family_suggests_a_known_one():
     with pytest.raises(ValueError, match="no name table 'lama'; did you mean 'llama'"):
-        names.table("lama")
+        name_table.load_name_table("lama")

@@ -7,7 +7,7 @@ from parity.near import assert_near, randomise
 
 from regard import config as C
 from regard.core.model import Transformer
-from regard.hub import names
+from regard.hub import name_table
 
 MORE = """
 bert.pooler.dense.{w}        head.pooled.dense.{w}
@@ -24,10 +24,10 @@ def test_both_heads_of_pre_training_are_equal():
     ).eval()  # fmt: skip
     randomise(theirs)
     _, c = bert()
-    ours = Transformer(C.Transformer(embed=c.embed, trunk=c.trunk, head=C.Both())).eval()
-    known = [names.Row(row.theirs, row.ours.replace("head.", "head.vocabulary."), row.how)
-             for row in names.table("bert")]  # fmt: skip
-    names.load(ours, theirs.state_dict(), [*known, *names.rows(MORE)])
+    ours = Transformer(C.Transformer(embed=c.embed, trunk=c.trunk, head=C.PretrainingHead())).eval()
+    known = [name_table.NameRow(row.theirs, row.ours.replace("head.", "head.vocabulary."), row.transform)
+             for row in name_table.load_name_table("bert")]  # fmt: skip
+    name_table.load_tensors(ours, theirs.state_dict(), [*known, *name_table.parse_rows(MORE)])
     words, segment = ids(N), torch.randint(2, (B, N))
     want = theirs(input_ids=words, token_type_ids=segment)
 

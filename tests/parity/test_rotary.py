@@ -8,8 +8,8 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from regard import config as C
-from regard.core.positions import position
-from regard.core.tokens import line
+from regard.core.positions import build_position
+from regard.core.tokens import sequence_tokens
 
 WIDTH, LENGTH = 14, 16  # of a head (7 pairs of channels, as in `families.llama`), and the trained length
 SHORT, LONG = (1.0, 1.1, 1.3, 1.7, 2.0, 2.5, 3.0), (1.0, 1.5, 2.5, 4.0, 6.0, 8.0, 9.0)
@@ -60,8 +60,8 @@ EVERY = pytest.mark.parametrize("name", SCALINGS)
 
 def turned(scaling: str, ours: dict, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The angle by which each pair of channels turns per step, and its loudness, as token 1 of `count` meets them."""
-    places = line(torch.zeros(1, count, 1))
-    place = position(C.Rotary(scaling=scaling, **ours), WIDTH, 1, WIDTH).prepare(places, places)
+    places = sequence_tokens(torch.zeros(1, count, 1))
+    place = build_position(C.RotaryPosition(scaling=scaling, **ours), WIDTH, 1, WIDTH).prepare(places, places)
     cos, sin = place.cos[0, 0, 1], place.sin[0, 0, 1]
     return torch.atan2(sin, cos), torch.hypot(sin, cos)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard import config as C
 from regard.core.model import Transformer
-from regard.hub import names
+from regard.hub import name_table
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "weights" / "stories260K"
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the shared weights (stories260K) are not on this machine")
@@ -57,16 +57,16 @@ def weights() -> tuple[dict[str, int], dict[str, Tensor]]:
 def told(size: dict[str, int], state: dict[str, Tensor], layout: str) -> Transformer:
     model = Transformer(
         C.Transformer(
-            embed=C.Embed(vocab=size["vocab"]),
+            embed=C.TextEmbedding(vocab=size["vocab"]),
             trunk=C.Trunk(
-                dim=size["dim"], depth=size["depth"], mask="causal", position=C.Rotary(layout=layout),
+                dim=size["dim"], depth=size["depth"], mask="causal", position=C.RotaryPosition(layout=layout),
                 norm=C.Norm(kind="rms", eps=1e-5), dropout=C.NO_DROPOUT,
                 attention=C.Attention(heads=size["heads"], groups=size["groups"], bias=()),
                 mlp=C.MLP(hidden=size["hidden"], activation="silu", gated=True, bias=False),
             ),
         )
     )  # fmt: skip
-    names.load(model, state, "llama")
+    name_table.load_tensors(model, state, "llama")
     return model.eval()
 
 

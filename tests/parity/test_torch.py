@@ -6,19 +6,19 @@ from parity.near import NORM, assert_all_near, assert_near, gradients, randomise
 from torch import Tensor, nn
 
 from regard import config as C
+from regard.core.hooks import looking
 from regard.core.layers import MLP, Norm, Scope
 from regard.core.model import Transformer, Trunk
-from regard.core.positions import Place
-from regard.core.tokens import Tokens, line
-from regard.core.watch import looking
-from regard.hub import names
+from regard.core.positions import PreparedPosition
+from regard.core.tokens import Tokens, sequence_tokens
+from regard.hub import name_table
 
 B, N, M, D, H, F = 2, 5, 7, 12, 4, 17  # M: tokens of the memory
-BASE = dict(dim=D, position=C.Nowhere(), attention=C.Attention(heads=H), dropout=C.NO_DROPOUT)
+BASE = dict(dim=D, position=C.NoPosition(), attention=C.Attention(heads=H), dropout=C.NO_DROPOUT)
 
 # One table for everything torch.nn stacks. Its cross-attention keeps q, k, v in one tensor; `parted` cuts it first.
 TABLE = list(
-    names.rows("""
+    name_table.parse_rows("""
         encoder.layers.{i}.self_attn.in_proj_{w}         encoder.blocks.{i}.attn.qkv.{w}
         encoder.layers.{i}.self_attn.out_proj.{w}        encoder.blocks.{i}.attn.out.{w}
         encoder.layers.{i}.linear1.{w}                   encoder.blocks.{i}.mlp.up.{w}
@@ -57,7 +57,7 @@ def ours_like(theirs: nn.Module, prefix: str = "", **trunks: C.Trunk) -> nn.Modu
     """Our trunks with the weights of a torch module."""
     randomise(theirs)
     ours = nn.ModuleDict({name: Trunk(c) for name, c in trunks.items()})
-    names.load(ours, parted(theirs.state_dict(), prefix), TABLE)
+    name_table.load_tensors(ours, parted(theirs.state_dict(), prefix), TABLE)
     return ours
 
 
@@ -73,8 +73,8 @@ def assert_equal(ours: nn.ModuleDict, theirs: nn.Module, out: Tensor, want: Tens
 
 
 def tokens(x: Tensor, real: Tensor | None = None) -> Tokens:
-    row = line(x)
-    row.real, row.plain = real, real is None
+    row = sequence_tokens(x)
+    row.is_real, row.is_plain = real, real is None
     return row
 
 
@@ -96,7 +96,7 @@ class Attended:
     def __init__(self, side: str, mask: str = "everything", padded: bool = False) -> None:
         trunk = C.Trunk(depth=1, place="post", **BASE)
         decoder = C.Trunk(depth=1, place="post", mask=mask, cross="last", **BASE)
-        model = Transformer(C.Transformer(trunk=decoder, encoder=C.Encoder(trunk=trunk), head=C.Bare()))
+        model = Transformer(C.Transformer(trunk=decoder, encoder=C.Encoder(trunk=trunk), head=C.NoHead()))
         randomise(model)
         x = torch.randn(B, N, D)
         real, source_real = (padding(N), padding(M)) if padded else (None, None)
@@ -197,7 +197,9 @@ def test_the_feed_forward_layer_is_two_convolutions_of_width_one():
     x = torch.randn(2, 10, dim)
     convolved = second(first(x.mT).relu()).mT
 
-    assert torch.allclose(ours(x, Scope(plan=None, place=Place())), convolved, atol=1e-6)  # the slide's own line
+    assert torch.allclose(
+        ours(x, Scope(plan=None, position=PreparedPosition())), convolved, atol=1e-6
+    )  # the slide's own line
 
 
 # ---------------------------------------------------------------- layers

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig
 
 from regard.core.model import Transformer
-from regard.hub import names
+from regard.hub import name_table
 
 EVERY = pytest.mark.parametrize("name", MODELS)
 
@@ -65,7 +65,7 @@ def test_gradients_of_every_parameter_are_equal(name, padding):
 @EVERY
 def test_loading_and_saving_gives_back_every_name_and_every_byte(name):
     theirs, ours = pair(name)
-    want, saved = stored(theirs), names.save(ours, family(name))
+    want, saved = stored(theirs), name_table.export_tensors(ours, family(name))
 
     assert saved.keys() == want.keys()
     assert all(torch.equal(saved[name].view(torch.uint8), want[name].view(torch.uint8)) for name in want)
@@ -76,7 +76,7 @@ def test_we_read_the_file_that_transformers_writes(name, tmp_path):
     theirs, ours = pair(name)
     theirs.save_pretrained(tmp_path)
     again = Transformer(ours.c)
-    names.load(again, load_file(tmp_path / "model.safetensors"), family(name))
+    name_table.load_tensors(again, load_file(tmp_path / "model.safetensors"), family(name))
 
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), ours.parameters(), strict=True))
 
@@ -85,7 +85,7 @@ def test_we_read_the_file_that_transformers_writes(name, tmp_path):
 def test_transformers_reads_the_file_that_we_write(name, tmp_path):
     theirs, ours = pair(name)
     theirs.config.save_pretrained(tmp_path)
-    save_file(names.save(ours, family(name)), tmp_path / "model.safetensors", metadata={"format": "pt"})
+    save_file(name_table.export_tensors(ours, family(name)), tmp_path / "model.safetensors", metadata={"format": "pt"})
     again, report = type(theirs).from_pretrained(tmp_path, output_loading_info=True)
 
     assert not any(report.values()), report
@@ -122,7 +122,7 @@ def restless(name: str) -> tuple[nn.Module, Transformer]:
     theirs, ours = (model.double() for model in pair(name))
     gains = [weight for each, weight in theirs.named_parameters() if re.search(r"(norm|ln_f)\.weight$", each)]
     gains[-1].data.neg_()
-    names.load(ours, stored(theirs), family(name))
+    name_table.load_tensors(ours, stored(theirs), family(name))
     return theirs, ours
 
 

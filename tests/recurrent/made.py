@@ -12,28 +12,34 @@ STACKS = {
     "cnn dilated": {"cell": "cnn", "size": 2, "dilation": 3}, "narrow lstm": {"cell": "lstm", "width": 5},
 }  # fmt: skip
 MIXERS = {
-    "fc": C.Connect(length=ROOM), "conv": C.Convolve(size=3), "dilated": C.Convolve(size=2, dilation=3),
-    "1x1": C.Convolve(size=1), "rnn": C.Recur(cell="rnn"), "gru": C.Recur(cell="gru"), "lstm": C.Recur(cell="lstm"),
-    "ssm": C.Space(states=6), "none": C.Nothing(),
-}  # fmt: skip
+    "fc": C.DenseMixer(length=ROOM),
+    "conv": C.ConvMixer(size=3),
+    "dilated": C.ConvMixer(size=2, dilation=3),
+    "1x1": C.ConvMixer(size=1),
+    "rnn": C.RecurrentMixer(cell="rnn"),
+    "gru": C.RecurrentMixer(cell="gru"),
+    "lstm": C.RecurrentMixer(cell="lstm"),
+    "ssm": C.StateSpaceMixer(states=6),
+    "none": C.NoMixer(),
+}
 
 
 def whole(trunk, **changes):
     """A model in eval mode, its biases and gains moved from where they begin."""
-    head = C.Vocabulary(tied=False)
-    made = regard.build(C.Transformer(embed=C.Embed(vocab=V), trunk=trunk, head=head, **changes)).eval()
+    head = C.LMHead(tied=False)
+    made = regard.build(C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk, head=head, **changes)).eval()
     randomise(made)
     return made
 
 
 def stack(name, mask="causal", **changes):
-    return C.Recurrent(**{"dim": D, "depth": 2, "dropout": 0.0, "mask": mask, **STACKS[name], **changes})
+    return C.RecurrentStack(**{"dim": D, "depth": 2, "dropout": 0.0, "mask": mask, **STACKS[name], **changes})
 
 
 def blocks(name, mask="causal", **changes):
     attention, mlp = C.Attention(heads=3), C.MLP(hidden=17)
     settings = {"dim": D, "depth": 2, "mask": mask, "attention": attention, "mlp": mlp, "dropout": C.NO_DROPOUT}
-    return C.Trunk(mixer=MIXERS[name], position=C.Nowhere(), **{**settings, **changes})
+    return C.Trunk(mixer=MIXERS[name], position=C.NoPosition(), **{**settings, **changes})
 
 
 def every(mask="causal"):
@@ -50,6 +56,6 @@ def model(name, mask="causal", **changes):
 def pair(cell="gru", cross="additive", depth=2, **changes):
     """An encoder-decoder; one that is told a fixed vector reads its source from left to right."""
     reads = "causal" if cross == "fixed" else "everything"
-    encoder = C.Encoder(trunk=C.Recurrent(cell=cell, dim=D, depth=1, mask=reads, dropout=0.0))
-    trunk = C.Recurrent(cell=cell, dim=D, depth=depth, cross=cross, dropout=0.0)
+    encoder = C.Encoder(trunk=C.RecurrentStack(cell=cell, dim=D, depth=1, mask=reads, dropout=0.0))
+    trunk = C.RecurrentStack(cell=cell, dim=D, depth=depth, cross=cross, dropout=0.0)
     return whole(trunk, encoder=encoder, **changes)

@@ -9,10 +9,12 @@ from train.made import advanced, assert_same, bits
 from train.test_resume import assert_same_run, signals
 
 from regard import config, data
-from regard.core.tokens import line
-from regard.recurrent import Cell
-from regard.train import Run, evaluate, fit, resume
-from regard.train.carry import through
+from regard.core.tokens import sequence_tokens
+from regard.models.rnn import RNNLayer
+from regard.training.api import fit, resume_fit
+from regard.training.carry_state import with_carried_state
+from regard.training.run import Run
+from regard.training.validation import validate
 
 CARRY = "train.carry=true"
 KINDS = {
@@ -27,7 +29,7 @@ KINDS = {
 
 
 def shards(count=200):
-    return data.Shards(torch.arange(count, dtype=torch.int32), "text", "digest")
+    return data.TokenShards(torch.arange(count, dtype=torch.int32), "text", "digest")
 
 
 # ---------------------------------------------------------------- stripes
@@ -35,7 +37,7 @@ def shards(count=200):
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_every_row_reads_on_where_it_stopped(accumulate):
-    stripes = data.Stripes(shards(), context=7, size=3, seed=5, accumulate=accumulate)
+    stripes = data.StripedBatches(shards(), context=7, size=3, seed=5, accumulate=accumulate)
 
     for step in range(stripes.count - 1):
         for part in range(accumulate):
@@ -44,25 +46,25 @@ def test_every_row_reads_on_where_it_stopped(accumulate):
 
 
 def test_no_token_is_a_target_twice_in_an_epoch():
-    stripes = data.Stripes(shards(), context=7, size=3, seed=5, accumulate=2)
+    stripes = data.StripedBatches(shards(), context=7, size=3, seed=5, accumulate=2)
     targets = torch.cat([stripes.batch(step)[:, 1:].flatten() for step in range(2 * stripes.count)])
 
     assert len(targets.unique()) == len(targets) > 0.75 * 200
 
 
 def test_epochs_begin_at_different_places_and_any_step_can_be_asked_for():
-    stripes = data.Stripes(shards(), context=7, size=3, seed=5)
+    stripes = data.StripedBatches(shards(), context=7, size=3, seed=5)
     first = {stripes.names(epoch * stripes.count)[0] for epoch in range(20)}
 
     assert len(first) > 3 and max(first) < 7
     assert [step for step in range(3 * stripes.count) if stripes.begins(step)] == [0, stripes.count, 2 * stripes.count]
     assert stripes.epochs(stripes.count) == 1
-    assert torch.equal(data.Stripes(shards(), 7, 3, 5).batch(11), stripes.batch(11))
+    assert torch.equal(data.StripedBatches(shards(), 7, 3, 5).batch(11), stripes.batch(11))
 
 
 def test_a_text_too_short_for_its_stripes_is_refused():
     with pytest.raises(config.DataError, match="200 tokens are too few for 40 stripes"):
-        data.Stripes(shards(), context=7, size=40, seed=0)
+        data.StripedBatches(shards(), context=7, size=40, seed=0)
 
 
 # ---------------------------------------------------------------- truncated back-propagation
@@ -80,7 +82,7 @@ def test_a_window_as_long_as_the_text_gives_the_gradient_of_the_whole(recipe, ki
     """The trainer's own step with train.context = 30 against plain autograd through every step of torch's layers."""
     run = Run.from_recipe(recipe(CARRY, f"model.trunk.cell={kind}", "model.trunk.dropout=0.0", "train.context=30"))
     batch = run.data.batch(0)
-    run.objective.sums(run.carry.models[0], batch)["loss"].backward()
+    run.objective.loss_sums(run.carried_state.models[0], batch)["loss"].backward()
     ours = {name: weight.grad.clone() for name, weight in run.model.named_parameters()}
     run.model.zero_grad()
 
@@ -91,7 +93,7 @@ def test_a_window_as_long_as_the_text_gives_the_gradient_of_the_whole(recipe, ki
             now, state = block.rnn(x[:, t : t + 1], state)
             out.append(now)
         x = torch.cat(out, 1)
-    logits = run.model.head(line(x))
+    logits = run.model.head(sequence_tokens(x))
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum").backward()
 
     for name, weight in run.model.named_parameters():
@@ -104,12 +106,12 @@ def test_the_past_is_known_without_its_gradient(recipe):
     first, second = run.data.batch(0), run.data.batch(1)
 
     def gradient():
-        loss = run.objective.sums(run.carry.models[0], second)["loss"]
+        loss = run.objective.loss_sums(run.carried_state.models[0], second)["loss"]
         return loss.detach(), torch.autograd.grad(loss, run.model.embed.tokens.weight)[0]
 
     alone, _ = gradient()
-    run.carry.forget()
-    run.objective.sums(run.carry.models[0], first)
+    run.carried_state.forget()
+    run.objective.loss_sums(run.carried_state.models[0], first)
     after, ours = gradient()
     both = torch.cat([first, second[:, 1:]], 1)
     whole = run.model(both[:, :-1])[:, 7:]
@@ -122,7 +124,7 @@ def test_the_past_is_known_without_its_gradient(recipe):
 
 
 def test_a_detached_state_is_where_the_gradient_ends():
-    cell, x = Cell("gru", 5, 12), torch.randn(3, 8, 5)
+    cell, x = RNNLayer("gru", 5, 12), torch.randn(3, 8, 5)
     early = x[:, :4].clone().requires_grad_()
     _, after = loss_of(cell, early)
 
@@ -138,14 +140,14 @@ def test_what_is_remembered_goes_on_and_is_forgotten_at_an_epoch_s_end(recipe):
     still = ["train.optimizer.lr=0.0", "model.trunk.dropout=0.0", "train.batch=25", "train.steps=99"]
     run = Run.from_recipe(recipe(CARRY, *still))
     advanced(run, run.data.count + 1)
-    ours, fresh = run.carry.copied(), Run.from_recipe(recipe(CARRY, *still))
+    ours, fresh = run.carried_state.copied(), Run.from_recipe(recipe(CARRY, *still))
 
-    fresh.objective.sums(fresh.carry.models[0], fresh.data.batch(run.data.count))
-    assert_same(ours, fresh.carry.state())  # the first window of the second epoch, after nothing
+    fresh.objective.loss_sums(fresh.carried_state.models[0], fresh.data.batch(run.data.count))
+    assert_same(ours, fresh.carried_state.state())  # the first window of the second epoch, after nothing
     advanced(run, 1)
-    fresh.objective.sums(fresh.carry.models[0], fresh.data.batch(run.data.count + 1))
-    assert_same(run.carry.state(), fresh.carry.state())
-    assert not torch.equal(ours["0.4"], run.carry.state()["0.4"])
+    fresh.objective.loss_sums(fresh.carried_state.models[0], fresh.data.batch(run.data.count + 1))
+    assert_same(run.carried_state.state(), fresh.carried_state.state())
+    assert not torch.equal(ours["0.4"], run.carried_state.state()["0.4"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,7 +162,7 @@ def test_a_run_that_carries_goes_on_bit_for_bit(recipe, tmp_path, kind):
 
     assert begun + advanced(again) == losses
     assert_same(bits(again), bits(straight))
-    assert_same(again.carry.state(), straight.carry.state())
+    assert_same(again.carried_state.state(), straight.carried_state.state())
 
 
 @pytest.mark.slow
@@ -168,7 +170,7 @@ def test_an_interrupted_run_ends_with_the_same_bits_as_one_that_was_not(desk, re
     changes = [CARRY, "train.eval_every=3", "report.new=3"]
     with signals(4, kind=signal.SIGINT):
         fit(recipe(*changes), desk / "run", quiet=True)
-    resume(desk / "run", quiet=True)
+    resume_fit(desk / "run", quiet=True)
     fit(recipe(*changes), desk / "straight", quiet=True)
 
     assert_same_run(desk / "run", desk / "straight")
@@ -182,7 +184,7 @@ def test_without_what_was_carried_a_run_would_go_on_otherwise(recipe, tmp_path):
     whole, robbed = (Run.from_recipe(recipe(CARRY)) for _ in range(2))
     whole.load(tmp_path / "half")
     robbed.load(tmp_path / "half")
-    robbed.carry.forget()
+    robbed.carried_state.forget()
 
     assert advanced(whole, 1) != advanced(robbed, 1)
 
@@ -191,7 +193,7 @@ def test_validation_is_read_with_one_state_from_beginning_to_end(recipe):
     run = Run.from_recipe(recipe(CARRY, "model.trunk.dropout=0.0"))
     ids = run.validation.shards.ids(0, len(run.validation.shards))[None]
 
-    score = evaluate(through(run.model, run.validation), run.validation.batches(), run.objective)
+    score = validate(with_carried_state(run.model, run.validation), run.validation.batches(), run.objective)
 
     logits = run.model(ids[:, :-1]).detach()
     whole = torch.nn.functional.cross_entropy(logits[0], ids[0, 1:], reduction="sum")
@@ -202,7 +204,7 @@ def test_validation_is_read_with_one_state_from_beginning_to_end(recipe):
 def test_a_state_that_is_no_number_begins_anew(recipe):
     run = Run.from_recipe(recipe(CARRY))
     advanced(run, 1)
-    run.carry.state()["0.4"].fill_(torch.nan)
+    run.carried_state.state()["0.4"].fill_(torch.nan)
 
     losses = advanced(run, 3)
 

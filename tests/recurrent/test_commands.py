@@ -10,10 +10,14 @@ import torch
 import regard
 from regard import config, lens
 from regard.cli import main
-from regard.measure import estimate, explain, flops
-from regard.train import Run, fit
-from regard.train.doctor import examine
-from regard.zoo import read_recipe, recipes, sentence
+from regard.doctor import examine_run
+from regard.measure.estimate import estimate_model
+from regard.measure.explain import explain_model
+from regard.measure.flops import count_flops
+from regard.training.api import fit
+from regard.training.run import Run
+from regard.zoo.describe import describe_model
+from regard.zoo.recipe import packaged_recipes, read_recipe
 
 pytestmark = pytest.mark.slow
 OLDER = ("lstm", "gru", "rnn", "cnn", "bilstm", "bahdanau", "fixed-vector")
@@ -55,7 +59,7 @@ def test_a_packaged_recipe_trains_reports_and_is_evaluated(desk, capsys, name):
 
 @pytest.mark.parametrize("name", OLDER)
 def test_the_doctor_finds_nothing_wrong_with_a_packaged_recipe_s_model(desk, name):
-    found = examine(Run.from_recipe(small(name)), steps=10)
+    found = examine_run(Run.from_recipe(small(name)), steps=10)
 
     about_so_few_data = ("leaks", "amount of data", "learning rate")
     assert not [finding for finding in found if finding.verdict == "wrong" and finding.check not in about_so_few_data]
@@ -64,30 +68,32 @@ def test_the_doctor_finds_nothing_wrong_with_a_packaged_recipe_s_model(desk, nam
 @pytest.mark.parametrize("name", OLDER)
 def test_what_a_packaged_recipe_costs_is_told_before_it_runs(name):
     c = small(name).model
-    bill = estimate(c, batch=3, context=24)
+    bill = estimate_model(c, batch=3, context=24)
 
     assert bill.parameters == sum(weight.numel() for weight in regard.build(c).parameters())
     assert bill.flops.forward > 0 and bill.memory.activations > 0 and not bill.growth
-    assert c.trunk.cell in explain(c, 24)
-    assert c.trunk.cell in sentence(c)
+    assert c.trunk.cell in explain_model(c, 24)
+    assert c.trunk.cell in describe_model(c)
 
 
 def test_arithmetic_of_a_recurrent_stack_is_twice_its_weights_a_token():
-    c = config.Transformer(embed=config.Embed(vocab=19), trunk=config.Recurrent(cell="lstm", dim=12, depth=2))
+    c = config.Transformer(
+        embed=config.TextEmbedding(vocab=19), trunk=config.RecurrentStack(cell="lstm", dim=12, depth=2)
+    )
 
-    assert flops(c, 7).parts["recurrent"] == 2 * 2 * 8 * 12 * 12
+    assert count_flops(c, 7).parts["recurrent"] == 2 * 2 * 8 * 12 * 12
 
 
 def test_older_recipes_stand_beside_the_others():
-    assert set(OLDER) <= set(recipes())
+    assert set(OLDER) <= set(packaged_recipes())
 
 
 def test_heads_that_are_not_there_are_not_looked_at():
-    made = regard.build(config.Transformer(embed=config.Embed(vocab=19), trunk=config.Recurrent(dim=12)))
+    made = regard.build(config.Transformer(embed=config.TextEmbedding(vocab=19), trunk=config.RecurrentStack(dim=12)))
 
-    assert "no heads" in lens.refusal(made)
+    assert "no heads" in lens.why_not_watchable(made)
     with pytest.raises(config.ConfigError, match="nobody attends"):
-        lens.heads(made, torch.zeros(1, 3, dtype=torch.long))
+        lens.summarize_heads(made, torch.zeros(1, 3, dtype=torch.long))
 
 
 def test_recomputing_blocks_that_are_not_there_is_refused(recipe):

@@ -5,8 +5,9 @@ from functools import cache
 import pytest
 import torch
 
-from regard.train import Run, train
-from regard.zoo import read_recipe
+from regard.training.loop import train_steps
+from regard.training.run import Run
+from regard.zoo.recipe import read_recipe
 
 LONGEST = 9
 SMALL = [f"data.source=toy:copy({LONGEST})", "train.context=11", "model.dim=32", "train.batch=32", "train.device=cpu",
@@ -16,7 +17,7 @@ SMALL = [f"data.source=toy:copy({LONGEST})", "train.context=11", "model.dim=32",
 @cache
 def learnt(name, steps):
     run = Run.from_recipe(read_recipe(name, [*SMALL, f"train.steps={steps}"]))
-    for _ in train(run):
+    for _ in train_steps(run):
         pass
     return run
 

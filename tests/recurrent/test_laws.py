@@ -102,7 +102,7 @@ def test_a_text_goes_on_alone_as_it_does_beside_others(name):
     made, texts = model(name), [[1, 2, 3, 4, 5], [6]]
     session = made.session(texts, new=7, temperature=0.0)
 
-    together = made.listened(session)
+    together = made.collect_ids(session)
 
     for text, said in zip(texts, together, strict=True):
         assert made.generate(torch.tensor(text), new=7, temperature=0.0).tolist() == said
@@ -119,7 +119,7 @@ def test_one_beam_is_the_greedy_text(name):
 def test_beams_score_what_the_model_says(name):
     made = model(name)
 
-    [found] = made.search([[1, 2, 3]], new=5, beams=3, length_penalty=0.0)
+    [found] = made.beam_search([[1, 2, 3]], new=5, beams=3, length_penalty=0.0)
 
     whole = torch.tensor([[1, 2, 3, *found[0].ids]])
     logs = made(whole[:, :-1]).log_softmax(-1)[0, 2:].gather(-1, whole[0, 3:, None])

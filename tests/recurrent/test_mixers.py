@@ -7,32 +7,40 @@ from torch.testing import assert_close
 
 import regard
 from regard import config, measure
-from regard.config import ConfigError
+from regard.config.errors import ConfigError
 from regard.core.layers import MIXERS as TABLE
-from regard.measure.ghost import outline
+from regard.measure.fake_model import meta_model
 
 
 def slot(mixer, dim=D, mask="causal"):
     """The weights of one mixer, counted without making them."""
-    trunk = config.Trunk(dim=dim, depth=1, mask=mask, mixer=mixer, position=config.Nowhere())
-    shape = outline(config.Transformer(embed=config.Embed(vocab=V), trunk=trunk))
+    trunk = config.Trunk(dim=dim, depth=1, mask=mask, mixer=mixer, position=config.NoPosition())
+    shape = meta_model(config.Transformer(embed=config.TextEmbedding(vocab=V), trunk=trunk))
     return sum(weight.numel() for weight in shape.trunk.blocks[0].attn.parameters())
 
 
 @pytest.mark.spec("S049")
 def test_fully_connecting_a_thousand_tokens_takes_a_trillion_weights():
-    count = slot(config.Connect(length=1000), dim=1024)
+    count = slot(config.DenseMixer(length=1000), dim=1024)
 
     assert count == 1024**2 * 1000**2
     assert f"{count:.3g}" == "1.05e+12"
 
 
 @pytest.mark.spec("S049")
-@pytest.mark.parametrize("mixer, weights, biases", [
-    (config.Attend(), 4, 4), (config.Convolve(size=3), 3, 1), (config.Convolve(size=1), 1, 1),
-    (config.Recur(cell="rnn"), 2, 2), (config.Recur(cell="gru"), 6, 6), (config.Recur(cell="lstm"), 8, 8),
-    (config.Nothing(), 0, 0),
-], ids=["attention", "conv", "1x1", "rnn", "gru", "lstm", "none"])  # fmt: skip
+@pytest.mark.parametrize(
+    "mixer, weights, biases",
+    [
+        (config.AttentionMixer(), 4, 4),
+        (config.ConvMixer(size=3), 3, 1),
+        (config.ConvMixer(size=1), 1, 1),
+        (config.RecurrentMixer(cell="rnn"), 2, 2),
+        (config.RecurrentMixer(cell="gru"), 6, 6),
+        (config.RecurrentMixer(cell="lstm"), 8, 8),
+        (config.NoMixer(), 0, 0),
+    ],
+    ids=["attention", "conv", "1x1", "rnn", "gru", "lstm", "none"],
+)
 def test_other_mixers_have_as_many_weights_whatever_the_length(mixer, weights, biases):
     assert slot(mixer, dim=64) == weights * 64**2 + biases * 64
 
@@ -44,13 +52,23 @@ def test_a_mixer_is_the_block_s_first_slot(name, mask):
         return  # its windows have no middle, which is refused below
     block = regard.build(model(f"mixer {name}", mask).c).trunk.blocks[0]
 
-    assert type(block.attn).__name__ == ("Nothing" if name == "none" else "Mixing")
+    assert type(block.attn).__name__ == ("NoMixer" if name == "none" else "MixerLayer")
     assert block.mlp is not None and block.cross is None
 
 
 def test_the_table_holds_every_mixer_that_can_be_said():
-    kinds = {kind for part in (config.Attend, config.Connect, config.Convolve, config.Recur, config.Space,
-                               config.Nothing) for kind in [part.__dataclass_fields__["kind"].default]}  # fmt: skip
+    kinds = {
+        kind
+        for part in (
+            config.AttentionMixer,
+            config.DenseMixer,
+            config.ConvMixer,
+            config.RecurrentMixer,
+            config.StateSpaceMixer,
+            config.NoMixer,
+        )
+        for kind in [part.__dataclass_fields__["kind"].default]
+    }
 
     assert kinds <= TABLE.keys()
 
@@ -70,17 +88,17 @@ def test_a_recipe_chooses_a_mixer_by_one_key(tmp_path):
 
     made = regard.zoo.read_recipe(path, ["model.trunk.mixer.kind=conv", "model.trunk.mixer.size=5"])
 
-    assert made.model.trunk.mixer == config.Convolve(size=5)
+    assert made.model.trunk.mixer == config.ConvMixer(size=5)
 
 
 @pytest.mark.parametrize("changes, says", [
     ({"mask": "causal & window(2)"}, "mask: 'causal & window"),
-    ({"position": config.Rotary()}, "position: 'rotary' acts inside of attention"),
-    ({"position": config.Learned(length=9, mode="qk")}, "position: 'learned' acts inside of attention"),
+    ({"position": config.RotaryPosition()}, "position: 'rotary' acts inside of attention"),
+    ({"position": config.LearnedPosition(length=9, mode="qk")}, "position: 'learned' acts inside of attention"),
 ])  # fmt: skip
 def test_what_only_attention_honours_is_refused(changes, says):
     with pytest.raises(ValueError, match=says.replace("(", "\\(")):
-        config.Trunk(**{"dim": D, "attention": config.Attention(heads=3), "mixer": config.Recur(), **changes})
+        config.Trunk(**{"dim": D, "attention": config.Attention(heads=3), "mixer": config.RecurrentMixer(), **changes})
 
 
 def test_windows_without_a_middle_and_halves_of_odd_widths_are_refused():
@@ -91,12 +109,12 @@ def test_windows_without_a_middle_and_halves_of_odd_widths_are_refused():
     with pytest.raises(ValueError, match="residual: with mixer 'none'"):
         blocks("none", residual=False)
     with pytest.raises(ValueError, match="states: 5 is odd"):
-        config.Space(states=5)
+        config.StateSpaceMixer(states=5)
 
 
 def test_the_length_of_a_fully_connected_mixer_must_be_said():
     with pytest.raises(ConfigError, match=r"trunk\.mixer\.length: missing"):
-        config.make(config.Transformer, {"trunk": {"mixer": {"kind": "fc"}}})
+        config.from_dict(config.Transformer, {"trunk": {"mixer": {"kind": "fc"}}})
 
 
 def test_a_text_beyond_the_places_of_a_fully_connected_mixer_is_refused():
@@ -109,7 +127,7 @@ def test_a_text_beyond_the_places_of_a_fully_connected_mixer_is_refused():
     ("ssm", 8 * D * 3 + 2 * D * D),
 ])  # fmt: skip
 def test_arithmetic_of_a_mixer_is_counted(name, each):
-    found = measure.flops(model(f"mixer {name}").c, N)
+    found = measure.count_flops(model(f"mixer {name}").c, N)
 
     assert found.parts.get("mixing", 0) == 2 * each  # two layers, one token
     assert "looking" not in found.parts
@@ -120,5 +138,7 @@ def test_arithmetic_of_a_mixer_is_counted(name, each):
 def test_what_a_mixer_costs_is_told(name):
     c = model(f"mixer {name}").c
 
-    assert_close(measure.estimate(c, context=N).parameters, sum(w.numel() for w in regard.build(c).parameters()))
-    assert "nobody attends" in measure.explain(c, context=N) or "there is no attention" in measure.explain(c, context=N)
+    assert_close(measure.estimate_model(c, context=N).parameters, sum(w.numel() for w in regard.build(c).parameters()))
+    assert "nobody attends" in measure.explain_model(c, context=N) or "there is no attention" in measure.explain_model(
+        c, context=N
+    )

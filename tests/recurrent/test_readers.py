@@ -7,9 +7,9 @@ import torch
 from recurrent.made import B, D, N
 from torch.testing import assert_close
 
-from regard.recurrent.connect import Connect
-from regard.recurrent.readers import Cell, Window
-from regard.recurrent.space import Space
+from regard.models.mixers import DenseMixer
+from regard.models.rnn import CausalConv, RNNLayer
+from regard.models.state_space import StateSpaceMixer
 
 WIDE = 5  # of what a cell is given
 
@@ -38,7 +38,7 @@ def step(cell, x, state):
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
 def test_a_cell_is_its_formula(kind):
-    cell, x = Cell(kind, WIDE, D), torch.randn(B, N, WIDE)
+    cell, x = RNNLayer(kind, WIDE, D), torch.randn(B, N, WIDE)
     state, states = [torch.randn(B, D) for _ in cell.fresh(B, x)], []
     begun = list(state)
 
@@ -53,8 +53,8 @@ def test_a_cell_is_its_formula(kind):
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
 def test_both_ways_is_a_cell_from_each_end(kind):
-    cell, x = Cell(kind, WIDE, D, both=True), torch.randn(B, N, WIDE)
-    ways = [Cell(kind, WIDE, D // 2), Cell(kind, WIDE, D // 2)]
+    cell, x = RNNLayer(kind, WIDE, D, both=True), torch.randn(B, N, WIDE)
+    ways = [RNNLayer(kind, WIDE, D // 2), RNNLayer(kind, WIDE, D // 2)]
     for way, mark in zip(ways, ("", "_reverse"), strict=True):
         way.rnn.load_state_dict({name: getattr(cell.rnn, name + mark) for name in way.rnn.state_dict()})
 
@@ -64,7 +64,7 @@ def test_both_ways_is_a_cell_from_each_end(kind):
 
 
 def test_an_lstm_begins_by_forgetting_little():
-    bias = Cell("lstm", WIDE, D).rnn
+    bias = RNNLayer("lstm", WIDE, D).rnn
     enter, forget, content, out = (bias.bias_ih_l0 + bias.bias_hh_l0).chunk(4)
 
     assert (forget == 1).all()
@@ -73,7 +73,7 @@ def test_an_lstm_begins_by_forgetting_little():
 
 @pytest.mark.parametrize("size, dilation", [(1, 1), (3, 1), (2, 4), (4, 2)])
 def test_a_window_is_a_sum_over_the_last_places(size, dilation):
-    window, x = Window(D, WIDE, size, dilation), torch.randn(B, N, D)
+    window, x = CausalConv(D, WIDE, size, dilation), torch.randn(B, N, D)
     torch.nn.init.normal_(window.conv.bias)
 
     y = window.conv.bias.expand(B, N, WIDE).clone()
@@ -87,13 +87,13 @@ def test_a_window_is_a_sum_over_the_last_places(size, dilation):
 
 
 def test_a_window_of_one_place_is_a_linear_map():
-    window, x = Window(D, WIDE, 1, 1), torch.randn(B, N, D)
+    window, x = CausalConv(D, WIDE, 1, 1), torch.randn(B, N, D)
 
     assert_close(window(x)[0], x @ window.conv.weight[:, :, 0].T + window.conv.bias)
 
 
 def test_a_window_that_looks_both_ways_has_its_token_in_the_middle():
-    window, x = Window(D, WIDE, 3, 2, both=True), torch.randn(B, N, D)
+    window, x = CausalConv(D, WIDE, 3, 2, both=True), torch.randn(B, N, D)
     left, middle, right = window.conv.weight.unbind(-1)
 
     assert_close(window(x)[0][:, 5], x[:, 3] @ left.T + x[:, 5] @ middle.T + x[:, 7] @ right.T)
@@ -101,7 +101,7 @@ def test_a_window_that_looks_both_ways_has_its_token_in_the_middle():
 
 @pytest.mark.parametrize("both", [False, True])
 def test_fully_connected_has_a_map_for_every_pair_of_places(both):
-    made, x = Connect(D, N + 2, both), torch.randn(B, N, D)
+    made, x = DenseMixer(D, N + 2, both), torch.randn(B, N, D)
 
     y = torch.zeros(B, N, D)
     for t in range(N):
@@ -113,7 +113,7 @@ def test_fully_connected_has_a_map_for_every_pair_of_places(both):
 
 @pytest.mark.spec("S130")
 def test_a_state_space_learns_as_a_convolution_and_writes_as_a_recurrence():
-    space, u = Space(D, 6), torch.randn(B, N, D)
+    space, u = StateSpaceMixer(D, 6), torch.randn(B, N, D)
     line = space.ways[0]
     for weight in (space.skip, space.out.weight):
         torch.nn.init.normal_(weight)
@@ -131,7 +131,7 @@ def test_a_state_space_learns_as_a_convolution_and_writes_as_a_recurrence():
 
 
 def test_channels_of_a_state_space_forget_at_different_paces():
-    space = Space(999, 4)
+    space = StateSpaceMixer(999, 4)
     log, _, _ = space.ways[0].numbers()
     life = 1 / -log.real.detach()  # tokens until a state has lost all but 1/e
 

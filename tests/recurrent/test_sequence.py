@@ -7,21 +7,23 @@ from torch.profiler import ProfilerActivity, profile
 import regard
 from regard import config as C
 from regard import lens
-from regard.recurrent.readers import Cell
-from regard.train import Run, evaluate, train
-from regard.zoo import read_recipe
+from regard.models.rnn import RNNLayer
+from regard.training.loop import train_steps
+from regard.training.run import Run
+from regard.training.validation import validate
+from regard.zoo.recipe import read_recipe
 
 FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", FUSED)
-CELLS = {cell: C.Recurrent(cell=cell, dim=12, depth=1, dropout=0.0) for cell in ("rnn", "gru")}
+CELLS = {cell: C.RecurrentStack(cell=cell, dim=12, depth=1, dropout=0.0) for cell in ("rnn", "gru")}
 AT_ONCE = {
     "attention": C.Trunk(dim=12, depth=1, mask="causal", attention=C.Attention(heads=3)),
-    "convolution": C.Recurrent(cell="cnn", dim=12, depth=3, dropout=0.0),
+    "convolution": C.RecurrentStack(cell="cnn", dim=12, depth=3, dropout=0.0),
 }
 
 
 def model(trunk):
-    return regard.build(C.Transformer(embed=C.Embed(vocab=23, scale=3.5), trunk=trunk)).eval()
+    return regard.build(C.Transformer(embed=C.TextEmbedding(vocab=23, scale=3.5), trunk=trunk)).eval()
 
 
 def calls(trunk, tokens):
@@ -45,7 +47,7 @@ def test_a_recurrent_layer_takes_one_step_more_for_each_token(cell):
 def test_rows_that_are_all_full_are_read_as_they_stand(cell):
     """Packed rows are cut into steps, and each step's gradient is as large as all of them: n² on a CPU."""
     torch.manual_seed(0)
-    reader, x = Cell(cell, 5, 7), torch.randn(3, 11, 5)
+    reader, x = RNNLayer(cell, 5, 7), torch.randn(3, 11, 5)
     full = torch.ones(3, 11, dtype=torch.bool)
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         out, state = reader(x, full)
@@ -71,7 +73,7 @@ def test_news_of_any_distance_is_one_step_away_for_attention_and_lost_in_a_state
     ids = torch.randint(23, (5, distance + 1))
 
     def kept(trunk):
-        pull = lens.pulls(model(trunk), ids)
+        pull = lens.jacobian_norms(model(trunk), ids)
         return float(pull[0] / pull[-2])
 
     assert kept(AT_ONCE["attention"]) > 0.1
@@ -110,9 +112,9 @@ def learned(tmp_path, trunk, distance, steps):
         warmup = 30
     """)
     run = Run.from_recipe(read_recipe(str(tmp_path / "first.toml")), notice=lambda line: None)
-    for _ in train(run):
+    for _ in train_steps(run):
         pass
-    return evaluate(run.model, run.validation.batches(), run.task, scores=True).scores["accuracy"]
+    return validate(run.model, run.validation.batches(), run.task, scores=True).scores["accuracy"]
 
 
 @pytest.mark.slow

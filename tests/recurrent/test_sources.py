@@ -86,7 +86,7 @@ def test_telling_word_by_word_is_telling_at_once(cross, cell, depth):
 def test_beams_score_what_the_model_says(cross):
     made, (_, source) = pair("gru", cross), given()
 
-    found = made.search([[1], [1], [1]], new=4, beams=3, length_penalty=0.0, **source)
+    found = made.beam_search([[1], [1], [1]], new=4, beams=3, length_penalty=0.0, **source)
 
     for row, best in enumerate(found):
         whole, one = torch.tensor([[1, *best[0].ids]]), {name: table[row : row + 1] for name, table in source.items()}
@@ -100,7 +100,7 @@ def test_a_fixed_vector_is_all_that_a_decoder_knows():
     memory = made.encoder(made.embed(source["source"])).x
     other = torch.cat([torch.randn_like(memory[:, :-1]), memory[:, -1:]], 1)
 
-    told = [made.trunk(made.embed(ids), memory=regard.core.tokens.line(each)).x for each in (memory, other)]
+    told = [made.trunk(made.embed(ids), memory=regard.core.tokens.sequence_tokens(each)).x for each in (memory, other)]
 
     assert_close(*told, rtol=0, atol=0)
 
@@ -139,9 +139,9 @@ def test_a_saved_pair_says_the_same(cross, tmp_path):
 
 
 def test_a_transformer_may_read_what_an_lstm_wrote():
-    encoder = C.Encoder(trunk=C.Recurrent(cell="lstm", dim=D, depth=1, mask="everything", dropout=0.0))
+    encoder = C.Encoder(trunk=C.RecurrentStack(cell="lstm", dim=D, depth=1, mask="everything", dropout=0.0))
     trunk = C.Trunk(dim=D, depth=1, mask="causal", cross="last", attention=C.Attention(heads=3))
-    made = regard.build(C.Transformer(embed=C.Embed(vocab=V), trunk=trunk, encoder=encoder)).eval()
+    made = regard.build(C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk, encoder=encoder)).eval()
     ids, source = given()
 
     assert made(ids, **source).shape == (B, T, V)
@@ -158,11 +158,11 @@ def test_a_transformer_may_read_what_an_lstm_wrote():
 ])  # fmt: skip
 def test_settings_that_cannot_be_are_refused(changes, says):
     with pytest.raises(ValueError, match=says):
-        C.Recurrent(**changes)
+        C.RecurrentStack(**changes)
 
 
 def test_a_fixed_vector_needs_an_encoder_that_reads_to_the_end():
-    both = C.Encoder(trunk=C.Recurrent(dim=D, mask="everything"))
+    both = C.Encoder(trunk=C.RecurrentStack(dim=D, mask="everything"))
 
     with pytest.raises(ValueError, match=r"encoder\.trunk\.mask: a fixed vector"):
-        C.Transformer(trunk=C.Recurrent(dim=D, cross="fixed"), encoder=both)
+        C.Transformer(trunk=C.RecurrentStack(dim=D, cross="fixed"), encoder=both)

@@ -9,24 +9,24 @@ import torch
 import regard
 from regard import config as C
 from regard import text
-from regard.train import Run
+from regard.training.run import Run
 
 SAID = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n" * 3
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)> & \"quotes\" \u2028"
 
 
 SHAPE = {
-    "dim": 24, "depth": 3, "mask": "causal", "position": C.Rotary(), "attention": C.Attention(heads=3),
+    "dim": 24, "depth": 3, "mask": "causal", "position": C.RotaryPosition(), "attention": C.Attention(heads=3),
     "dropout": C.NO_DROPOUT,
 }  # fmt: skip
 
 
 def recipe(
-    tokenizer: text.Tokenizer, said: C.Text | None = None, sentence: str | None = None, **trunk: object
+    tokenizer: text.Tokenizer, said: C.Tokenizer | None = None, sentence: str | None = None, **trunk: object
 ) -> C.Recipe:
     return C.Recipe(
-        text=said or C.Characters(),
-        model=C.Transformer(embed=C.Embed(vocab=len(tokenizer)), trunk=C.Trunk(**(SHAPE | trunk))),
+        text=said or C.CharTokenizer(),
+        model=C.Transformer(embed=C.TextEmbedding(vocab=len(tokenizer)), trunk=C.Trunk(**(SHAPE | trunk))),
         train=C.Train(context=48, batch=5),
         report=C.Report(sentence=sentence),
     )
@@ -37,7 +37,7 @@ def write_run(
 ) -> Path:
     """config.toml, log.jsonl, samples.jsonl and run.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.toml").write_text(C.text(said), encoding="utf8")
+    (folder / "config.toml").write_text(C.to_toml(said), encoding="utf8")
     lines, written = [], []
     for step in range(1, steps + 1):
         norm = 3 / step + 0.3 + 0.1 * math.sin(step)
@@ -92,9 +92,13 @@ def put(path: Path, lines: list[dict]) -> None:
 
 
 def asked_run(
-    folder: Path, task: C.Task, records: list[dict], said: C.Text | None = None, head: C.Head | None = None,
+    folder: Path,
+    task: C.Task,
+    records: list[dict],
+    said: C.Tokenizer | None = None,
+    head: C.Head | None = None,
     **train: object,
-) -> tuple[Path, regard.Transformer, text.Tokenizer]:
+) -> tuple[Path, regard.Model, text.Tokenizer]:
     """A run that asked something of records: the model fresh, the log made up, the data there to be read again."""
     folder.mkdir(parents=True, exist_ok=True)
     put(folder / "rows.jsonl", records)
@@ -102,8 +106,8 @@ def asked_run(
     trunk = C.Trunk(**SHAPE | {"mask": "causal" if both else "everything", "cross": "last" if both else "none"})
     encoder = C.Encoder(trunk=C.Trunk(**SHAPE | {"mask": "everything"})) if both else None
     made = C.Recipe(
-        data=C.Data(source=str(folder / "rows.jsonl"), validation=0.5), text=said or C.Characters(), task=task,
-        model=C.Transformer(embed=C.Embed(vocab=1), trunk=trunk, encoder=encoder, head=head or C.Vocabulary()),
+        data=C.Data(source=str(folder / "rows.jsonl"), validation=0.5), text=said or C.CharTokenizer(), task=task,
+        model=C.Transformer(embed=C.TextEmbedding(vocab=1), trunk=trunk, encoder=encoder, head=head or C.LMHead()),
         train=C.Train(**{"context": 48, "batch": 5} | train),
     )  # fmt: skip
     run = Run.from_recipe(made, notice=lambda line: None)
@@ -111,13 +115,11 @@ def asked_run(
     return folder / "lab", run.model, run.tokenizer
 
 
-def whole_run(
-    folder: Path, samples: str | None = SAID, **said: object
-) -> tuple[Path, regard.Transformer, text.Tokenizer]:
+def whole_run(folder: Path, samples: str | None = SAID, **said: object) -> tuple[Path, regard.Model, text.Tokenizer]:
     """A run of a character model, the model and its tokenizer."""
-    tokenizer = text.train(C.Characters(), [SAID + (samples or "")])
+    tokenizer = text.train_tokenizer(C.CharTokenizer(), [SAID + (samples or "")])
     made = recipe(tokenizer, **said)
-    return write_run(folder, made, samples=samples), regard.Transformer(made.model), tokenizer
+    return write_run(folder, made, samples=samples), regard.Model(made.model), tokenizer
 
 
 def data_in(page: str) -> dict:

@@ -9,20 +9,20 @@ from sklearn.metrics import confusion_matrix
 
 from regard import config as C
 from regard import report
-from regard.data import store
-from regard.report.answers import answers, evenly, kept_back
-from regard.report.run import read_run
+from regard.files import content_cache
+from regard.report.answers import answer_section, spread_indices, validation_examples
+from regard.report.run_data import read_logged_run
 
 SAID = "the cat sat on a mat and saw some dogs run past it in the rain while nobody cared much at all"
 WORDS = SAID.split()
 TEXTS = [" ".join(WORDS[place % 7 :][: 5 + place % 11]) + f" {place}" for place in range(61)]
 CLASSED = [{"text": said, "label": ("bad", "fair", "good")[place % 3]} for place, said in enumerate(TEXTS)]
-PIECES = C.Pieces(vocab=540)
+PIECES = C.SubwordTokenizer(vocab=540)
 
 
 def shown(made):
     """What the page of a run says about answers."""
-    return data_in(report.write(*made).read_text(encoding="utf8"))["answers"]
+    return data_in(report.write_report(*made).read_text(encoding="utf8"))["answers"]
 
 
 def spelt(text, of):
@@ -40,9 +40,11 @@ def among(text, texts=TEXTS):
 
 
 def test_a_confusion_table_is_that_of_scikit_learn(tmp_path):
-    run, model, tokenizer = asked_run(tmp_path, C.Classify(), CLASSED, head=C.Pooled(place="mean"), context=99)
+    run, model, tokenizer = asked_run(
+        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(place="mean"), context=99
+    )
     table = shown((run, model, tokenizer))["confusion"]
-    validation = kept_back(read_run(run), tokenizer)
+    validation = validation_examples(read_logged_run(run), tokenizer)
     said, meant = [], []
     with torch.no_grad():
         for batch in validation.batches():
@@ -55,10 +57,12 @@ def test_a_confusion_table_is_that_of_scikit_learn(tmp_path):
 
 
 def test_the_rows_shown_are_among_those_kept_back_and_told_as_they_are(tmp_path):
-    run, model, tokenizer = asked_run(tmp_path, C.Classify(), CLASSED, head=C.Pooled(place="mean"), context=99)
+    run, model, tokenizer = asked_run(
+        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(place="mean"), context=99
+    )
     found = shown((run, model, tokenizer))
     right = {row["text"]: row["label"] for row in CLASSED}
-    back = {tokenizer.decode(row["ids"]) for row in kept_back(read_run(run), tokenizer).rows}
+    back = {tokenizer.decode(row["ids"]) for row in validation_examples(read_logged_run(run), tokenizer).rows}
 
     assert len(found["rows"]) == 6 and found["count"] == len(back)
     for row in found["rows"]:
@@ -69,14 +73,14 @@ def test_the_rows_shown_are_among_those_kept_back_and_told_as_they_are(tmp_path)
 
 def test_both_texts_of_a_pair_are_shown(tmp_path):
     pairs = [row | {"pair": row["text"][::-1]} for row in CLASSED]
-    made = asked_run(tmp_path, C.Classify(pair="pair"), pairs, head=C.Pooled(place="cls"), context=199)
+    made = asked_run(tmp_path, C.Classification(pair="pair"), pairs, head=C.PoolingHead(place="cls"), context=199)
 
     assert all(first == [second[0][::-1]] for row in shown(made)["rows"] for first, second in [row["asked"]])
 
 
 def test_many_classes_are_shown_in_part(tmp_path):
     many = [{"text": said, "label": f"k{place % 19:02}"} for place, said in enumerate(TEXTS)]
-    table = shown(asked_run(tmp_path, C.Classify(), many, head=C.Pooled(place="mean")))["confusion"]
+    table = shown(asked_run(tmp_path, C.Classification(), many, head=C.PoolingHead(place="mean")))["confusion"]
 
     assert table["of"] == 19 and len(table["classes"]) == 12 == len(table["counts"])
     assert table["classes"] == sorted(table["classes"])
@@ -84,7 +88,7 @@ def test_many_classes_are_shown_in_part(tmp_path):
 
 def test_numbers_stand_beside_those_that_are_right(tmp_path):
     numbers = [{"text": said, "label": place / 4} for place, said in enumerate(TEXTS)]
-    found = shown(asked_run(tmp_path, C.Regress(), numbers, head=C.Pooled(place="mean")))
+    found = shown(asked_run(tmp_path, C.Regression(), numbers, head=C.PoolingHead(place="mean")))
 
     assert found["asked"] == found["count"] == len(found["points"])
     assert {meant for _, meant in found["points"]} <= {row["label"] for row in numbers}
@@ -94,9 +98,11 @@ def test_numbers_stand_beside_those_that_are_right(tmp_path):
 # ---------------------------------------------------------------- an answer at some tokens
 
 
-@pytest.mark.parametrize("kind", [C.Characters(), PIECES, C.Pieces(kind="wordpiece", vocab=540)], ids=lambda c: c.kind)
+@pytest.mark.parametrize(
+    "kind", [C.CharTokenizer(), PIECES, C.SubwordTokenizer(kind="wordpiece", vocab=540)], ids=lambda c: c.kind
+)
 def test_a_text_with_the_right_words_in_its_gaps_is_the_text(tmp_path, kind):
-    run, model, tokenizer = asked_run(tmp_path, C.Masked(rate=0.4), [{"text": said} for said in TEXTS], said=kind)
+    run, model, tokenizer = asked_run(tmp_path, C.MaskedLM(rate=0.4), [{"text": said} for said in TEXTS], said=kind)
     rows = shown((run, model, tokenizer))["rows"]
 
     assert rows and all(any(isinstance(part, dict) for part in row["asked"][0]) for row in rows)
@@ -108,7 +114,7 @@ def test_a_text_with_the_right_words_in_its_gaps_is_the_text(tmp_path, kind):
 
 def test_next_sentence_is_answered_beside_the_gaps(tmp_path):
     texts = [{"text": [f"{said} once", f"{said} twice", f"{said} again"]} for said in TEXTS]
-    made = asked_run(tmp_path, C.Masked(next_sentence=True), texts, head=C.Both(), context=96)
+    made = asked_run(tmp_path, C.MaskedLM(next_sentence=True), texts, head=C.PretrainingHead(), context=96)
 
     assert {row["said"] for row in shown(made)["rows"]} <= {"it follows", "it does not follow"}
 
@@ -116,7 +122,7 @@ def test_next_sentence_is_answered_beside_the_gaps(tmp_path):
 def test_every_word_keeps_its_name_and_its_place(tmp_path):
     records = [{"words": said.split(), "labels": ["B-X" if word == "cat" else "O" for word in said.split()]}
                for said in TEXTS]  # fmt: skip
-    rows = shown(asked_run(tmp_path, C.Tag(), records, said=PIECES, head=C.Each(out=2)))["rows"]
+    rows = shown(asked_run(tmp_path, C.TokenClassification(), records, said=PIECES, head=C.TokenHead(out=2)))["rows"]
 
     for row in rows:
         [text] = row["asked"]
@@ -127,8 +133,8 @@ def test_every_word_keeps_its_name_and_its_place(tmp_path):
 def test_an_answer_is_shown_where_it_stands(tmp_path):
     records = [{"question": f"who sat {place}?", "context": said, "answer": said.split()[1], "start": None}
                for place, said in enumerate(TEXTS)]  # fmt: skip
-    task = C.Answer(start=None)
-    rows = shown(asked_run(tmp_path, task, records, head=C.Each(out=2), context=160))["rows"]
+    task = C.QuestionAnswering(start=None)
+    rows = shown(asked_run(tmp_path, task, records, head=C.TokenHead(out=2), context=160))["rows"]
 
     for row in rows:
         [[question], text] = row["asked"]
@@ -142,12 +148,12 @@ def test_an_answer_is_shown_where_it_stands(tmp_path):
 
 
 def test_how_a_text_goes_on_continues_how_it_begins(tmp_path):
-    rows = shown(asked_run(tmp_path, C.Prefix(), [{"text": said} for said in TEXTS]))["rows"]
+    rows = shown(asked_run(tmp_path, C.PrefixLM(), [{"text": said} for said in TEXTS]))["rows"]
 
     assert rows and all(among(row["asked"][0][0] + row["meant"]) for row in rows)
 
 
-MARKED = [(C.Spans(rate=0.4), "<extra_id_0>"), (C.Infill(), "mask")]
+MARKED = [(C.SpanCorruption(rate=0.4), "<extra_id_0>"), (C.TextInfilling(), "mask")]
 
 
 @pytest.mark.parametrize(("task", "mark"), MARKED, ids=["spans", "infill"])
@@ -184,47 +190,57 @@ MISSED = [(gone, "no such file"), (on_standard_input, "is not read again"), (non
 
 @pytest.mark.parametrize(("what", "why"), MISSED, ids=[what.__name__ for what, _ in MISSED])
 def test_rows_that_cannot_be_read_again_are_missed_in_a_sentence(tmp_path, monkeypatch, what, why):
-    run, model, tokenizer = asked_run(tmp_path, C.Classify(), CLASSED, head=C.Pooled(place="mean"), context=99)
+    run, model, tokenizer = asked_run(
+        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(place="mean"), context=99
+    )
     monkeypatch.setattr("sys.stdin", None)  # who reads it fails otherwise
     what(run)
-    found = data_in(report.write(run, model, tokenizer).read_text(encoding="utf8"))
+    found = data_in(report.write_report(run, model, tokenizer).read_text(encoding="utf8"))
 
     assert why in found["answers"]["absent"] and "rows" not in found["answers"]
     assert why in found["absent"] or "no sentence" in found["absent"]
 
 
 def test_a_row_padded_on_the_left_is_shown_like_any_other(tmp_path):
-    plain, left = (asked_run(tmp_path / side, C.Classify(), CLASSED, head=C.Pooled(place="mean"), padding=side)
-                   for side in ("right", "left"))  # fmt: skip
+    plain, left = (
+        asked_run(tmp_path / side, C.Classification(), CLASSED, head=C.PoolingHead(place="mean"), padding=side)
+        for side in ("right", "left")
+    )
     rows = [[row["asked"] for row in shown(made)["rows"]] for made in (plain, left)]
 
     assert rows[0] == rows[1]
 
 
 def test_rows_are_taken_from_everywhere():
-    assert evenly(100, 4) == [0, 25, 50, 75] and evenly(3, 6) == [0, 1, 2] and evenly(0, 6) == []
+    assert (
+        spread_indices(100, 4) == [0, 25, 50, 75] and spread_indices(3, 6) == [0, 1, 2] and spread_indices(0, 6) == []
+    )
 
 
 def test_what_is_read_again_is_what_training_kept(tmp_path, monkeypatch):
-    run, model, tokenizer = asked_run(tmp_path, C.Classify(), CLASSED, head=C.Pooled(place="mean"), context=99)
-    before = set(store.place(None).iterdir())
-    answers(read_run(run), model, tokenizer, model.task)
+    run, model, tokenizer = asked_run(
+        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(place="mean"), context=99
+    )
+    before = set(content_cache.cache_dir(None).iterdir())
+    answer_section(read_logged_run(run), model, tokenizer, model.task)
 
-    assert set(store.place(None).iterdir()) == before  # nothing was made anew
+    assert set(content_cache.cache_dir(None).iterdir()) == before  # nothing was made anew
 
 
 def test_a_hostile_row_stays_text(tmp_path):
     hostile = [{"text": f"</script><script>alert({place})</script>", "label": "<b>a" if place % 2 else "<b>b"}
                for place in range(61)]  # fmt: skip
-    run, model, tokenizer = asked_run(tmp_path, C.Classify(), hostile, head=C.Pooled(place="mean"))
-    page = report.write(run, model, tokenizer).read_text(encoding="utf8")
+    run, model, tokenizer = asked_run(tmp_path, C.Classification(), hostile, head=C.PoolingHead(place="mean"))
+    page = report.write_report(run, model, tokenizer).read_text(encoding="utf8")
 
     assert "<script>alert" not in page and "<b>a" not in page
     assert data_in(page)["answers"]["rows"][0]["asked"][0][0].startswith("</script><script>alert(")
 
 
 def test_records_that_grew_still_make_a_page(tmp_path):
-    run, model, tokenizer = asked_run(tmp_path, C.Classify(), CLASSED, head=C.Pooled(place="mean"), context=99)
+    run, model, tokenizer = asked_run(
+        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(place="mean"), context=99
+    )
     put(tmp_path / "rows.jsonl", [*CLASSED, {"text": "what is this", "label": "unheard of"}])
 
     assert "unheard of" in shown((run, model, tokenizer))["absent"]

@@ -11,7 +11,7 @@ from report.made import HOSTILE, SAID, eventful, whole_run
 import regard
 from regard import config as C
 from regard import report
-from regard.train import fit
+from regard.training.api import fit
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
@@ -45,18 +45,18 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> Path:
-    return report.write(*whole_run(tmp_path_factory.mktemp("runs") / "lab", sentence="hear me,\nspeak, speak"))
+    return report.write_report(*whole_run(tmp_path_factory.mktemp("runs") / "lab", sentence="hear me,\nspeak, speak"))
 
 
-TRUNK = {"dim": 24, "depth": 2, "attention": C.Attention(heads=3), "position": C.Rotary()}
-BOTH = C.Transformer(embed=C.Embed(vocab=1), trunk=C.Trunk(**TRUNK, mask="causal", cross="last"),
+TRUNK = {"dim": 24, "depth": 2, "attention": C.Attention(heads=3), "position": C.RotaryPosition()}
+BOTH = C.Transformer(embed=C.TextEmbedding(vocab=1), trunk=C.Trunk(**TRUNK, mask="causal", cross="last"),
                      encoder=C.Encoder(trunk=C.Trunk(**TRUNK)))  # fmt: skip
-ONE = C.Transformer(embed=C.Embed(vocab=1), trunk=C.Trunk(**TRUNK))
-POOLED = C.Transformer(embed=C.Embed(vocab=1), trunk=C.Trunk(**TRUNK), head=C.Pooled(place="mean"))
+ONE = C.Transformer(embed=C.TextEmbedding(vocab=1), trunk=C.Trunk(**TRUNK))
+POOLED = C.Transformer(embed=C.TextEmbedding(vocab=1), trunk=C.Trunk(**TRUNK), head=C.PoolingHead(place="mean"))
 LIVES = {  # what is asked, of what, and of whom
-    "translate": (C.Translate(source="en", target="fr"), "tatoeba-en-fr:test", BOTH),
-    "classify": (C.Classify(), "movie-reviews:validation", POOLED),
-    "masked": (C.Masked(), "shakespeare", ONE),
+    "translate": (C.Translation(source="en", target="fr"), "tatoeba-en-fr:test", BOTH),
+    "classify": (C.Classification(), "movie-reviews:validation", POOLED),
+    "masked": (C.MaskedLM(), "shakespeare", ONE),
 }
 
 
@@ -75,7 +75,7 @@ def lived(tmp_path_factory):
             out.mkdir()
             fit(said, out, quiet=True)
             asked = regard.load(out)
-            pages[kind] = report.write(out, asked, asked.tokenizer)
+            pages[kind] = report.write_report(out, asked, asked.tokenizer)
         return pages[kind]
 
     return trained
@@ -179,7 +179,7 @@ def test_a_column_sorts_the_heads(opened, written):
 
 
 def test_hostile_text_is_shown_and_not_run(opened, tmp_path):
-    path = report.write(*whole_run(tmp_path / "lab", samples=HOSTILE + SAID, sentence=HOSTILE))
+    path = report.write_report(*whole_run(tmp_path / "lab", samples=HOSTILE + SAID, sentence=HOSTILE))
     page = opened(path)
 
     assert page.title() == "lab · regard" and page.locator("img").count() == 0
@@ -189,7 +189,7 @@ def test_hostile_text_is_shown_and_not_run(opened, tmp_path):
 def test_a_run_with_nothing_says_so_in_sentences(opened, tmp_path):
     _, model, tokenizer = whole_run(tmp_path / "lab")
     (tmp_path / "empty").mkdir()
-    page = opened(report.write(tmp_path / "empty", model, tokenizer), 360)
+    page = opened(report.write_report(tmp_path / "empty", model, tokenizer), 360)
 
     assert page.locator(".absent").count() >= 6 and page.evaluate("document.documentElement.scrollWidth") == 360
     assert "No samples were written" in page.inner_text("#samples")
@@ -255,7 +255,7 @@ def test_gaps_show_what_is_said_and_what_stood_there(opened, lived):
 def test_steps_that_were_not_taken_are_crossed_and_told(opened, tmp_path):
     run, model, tokenizer = whole_run(tmp_path / "lab")
     eventful(run, {"trunk": 3})
-    page = opened(report.write(run, model, tokenizer))
+    page = opened(report.write_report(run, model, tokenizer))
 
     assert page.locator("#loss .refused").count() == 3
     assert "steps 40, 41 (its loss or gradients leapt), nor from step 77" in page.inner_text("#skipped")
@@ -266,7 +266,7 @@ def test_steps_that_were_not_taken_are_crossed_and_told(opened, tmp_path):
 def test_pointing_at_a_layer_tells_its_gradient_and_its_update(opened, tmp_path):
     run, model, tokenizer = whole_run(tmp_path / "lab")
     eventful(run, {"trunk": 3})
-    page = opened(report.write(run, model, tokenizer))
+    page = opened(report.write_report(run, model, tokenizer))
     first = page.locator("#health figure").first
     first.locator("canvas").first.hover()
     told = first.locator(".says").inner_text()

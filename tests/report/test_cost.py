@@ -6,7 +6,7 @@ import pytest
 from report.made import data_in, whole_run
 
 from regard import report
-from regard.report.cost import difference
+from regard.report.headline import format_difference
 
 PROMISED = {"step_seconds": 0.04, "step_flops": 1e9, "memory": 2**29, "calibrated": True, "note": "",
             "parts": {"products": 0.03, "calls": 0.01, "new memory": 0.0}}  # fmt: skip
@@ -17,7 +17,7 @@ def bill(folder, **facts):
     run, model, tokenizer = whole_run(folder)
     known = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**known, **facts}))
-    rows = data_in(report.write(run, model, tokenizer).read_text(encoding="utf8"))["cost"]["rows"]
+    rows = data_in(report.write_report(run, model, tokenizer).read_text(encoding="utf8"))["cost"]["rows"]
     return {row["what"]: row for row in rows}
 
 
@@ -59,5 +59,5 @@ def test_a_run_of_before_keeps_its_floor_and_predicts_no_memory(tmp_path):
 
 
 def test_a_difference_says_how_much_more_or_less_came():
-    assert [difference(*pair) for pair in ((2.0, 3.0), (2.0, 1.0), (2.0, 2.0), (None, 2.0), (2.0, None))] \
+    assert [format_difference(*pair) for pair in ((2.0, 3.0), (2.0, 1.0), (2.0, 2.0), (None, 2.0), (2.0, None))] \
         == ["+50%", "-50%", "0%", "", ""]  # fmt: skip

@@ -4,14 +4,14 @@ import pytest
 from tasks.pictures import FRONT, TEXTS, N, asked, crossing, drawing, lively, records, towers, words
 
 from regard import config as C
-from regard.report.mixtures import paired
-from regard.train.reading import Asked
+from regard.report.image_rows import image_text_rows
+from regard.training.data.read import ValidationExamples
 
-PIXELS = C.Pixels(palette=3, grid=(2, 4), colours=("000000", "ffffff", "ff0000"))
-DRAW = C.Draw(pixels=PIXELS)
+PIXELS = C.PixelEmbedding(palette=3, grid=(2, 4), colours=("000000", "ffffff", "ff0000"))
+DRAW = C.TextToImage(pixels=PIXELS)
 SHAPES = {
-    "contrast": (C.Contrast(), towers(), FRONT, N, {}),
-    "caption": (C.Caption(), crossing(len(words(C.Caption()))), FRONT, N, {"cross": True}),
+    "contrast": (C.Contrastive(), towers(), FRONT, N, {}),
+    "caption": (C.Captioning(), crossing(len(words(C.Captioning()))), FRONT, N, {"cross": True}),
     "draw": (DRAW, drawing(len(words(DRAW)) + 3, 24), PIXELS, 24, {}),
 }
 
@@ -26,8 +26,8 @@ def test_every_row_has_a_picture_and_what_was_said(kind):
     task, tokenizer = asked(c, shape, front, length, **how)
     model = lively(shape)
     model.tokenizer, model.context, model.task = tokenizer, length, c
-    kept = Asked(Rows(task.example(record, tokenizer) for record in records()), task)
-    page = paired(kept, model, tokenizer)
+    kept = ValidationExamples(Rows(task.example(record, tokenizer) for record in records()), task)
+    page = image_text_rows(kept, model, tokenizer)
 
     assert (page["name"], page["count"], len(page["rows"])) == ("pairs", 5, 5)
     assert all(row["picture"].startswith("data:image/png;base64,") for row in page["rows"])

@@ -15,11 +15,11 @@ from report.made import HOSTILE, SAID, asked_run, data_in, eventful, look, put, 
 import regard
 from regard import config as C
 from regard import lens, report, tasks, text
-from regard.report.asks import ASKS
-from regard.report.health import health
-from regard.report.rows import ROWS
-from regard.report.run import Run
-from regard.tasks.discover import WORDS
+from regard.report.answer_rows import ROW_BUILDERS
+from regard.report.curves import diagnostics_section
+from regard.report.run_data import LoggedRun
+from regard.report.task_text import TASK_WORDINGS
+from regard.tasks.columns import TEXT_COLUMNS
 
 SECTIONS = ["learn", "write", "look", "roles", "alike", "tokens", "cost", "again"]
 
@@ -45,7 +45,7 @@ class Elements(HTMLParser):
 
 
 def made(folder, **said):
-    path = report.write(*whole_run(folder, **said))
+    path = report.write_report(*whole_run(folder, **said))
     return path.read_text(encoding="utf8")
 
 
@@ -59,7 +59,7 @@ def page(tmp_path_factory):
 
 def test_the_page_is_one_small_file_beside_the_log(tmp_path):
     run, model, tokenizer = whole_run(tmp_path / "lab")
-    path = report.write(run, model, tokenizer)
+    path = report.write_report(run, model, tokenizer)
 
     assert path == run / "report.html" and path.stat().st_size < 3_000_000
     assert sorted(each.name for each in run.iterdir() if "json" not in each.name) == ["config.toml", "report.html"]
@@ -99,18 +99,18 @@ def test_the_page_says_how_to_make_the_run_again(page):
     words = "".join(Elements(page).words)
 
     assert "regard train shakespeare --out runs/lab" in words and torch.__version__ in words
-    assert C.text(recipe(text.train(C.Characters(), [SAID]))) in words
+    assert C.to_toml(recipe(text.train_tokenizer(C.CharTokenizer(), [SAID]))) in words
 
 
 def test_attention_maps_survive_their_packing(tmp_path):
     run, model, tokenizer = whole_run(tmp_path, sentence="hear me speak")
-    data = data_in(report.write(run, model, tokenizer).read_text(encoding="utf8"))
+    data = data_in(report.write_report(run, model, tokenizer).read_text(encoding="utf8"))
     ids = tokenizer.encode("hear me speak")
     [group] = data["attention"]["groups"]
     packed = torch.tensor(list(base64.b64decode(group["maps"]))).view(9, len(ids), len(ids))
 
-    assert group["queries"] == group["keys"] == [tokenizer.piece(i) for i in ids] and group["heads"] == [3, 3, 3]
-    seen = torch.cat(lens.patterns(model, torch.tensor([ids])), 1)[0]
+    assert group["queries"] == group["keys"] == [tokenizer.token_text(i) for i in ids] and group["heads"] == [3, 3, 3]
+    seen = torch.cat(lens.attention_patterns(model, torch.tensor([ids])), 1)[0]
     assert ((packed / 255) ** 2 - seen).abs().max() < 0.005
 
 
@@ -129,7 +129,7 @@ def test_hostile_text_stays_text(tmp_path):
     run, model, tokenizer = whole_run(tmp_path / "<b>lab&", samples=HOSTILE + SAID, sentence=HOSTILE)
     facts = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(facts | {"command": HOSTILE, "platform": HOSTILE, "device": HOSTILE}))
-    page = report.write(run, model, tokenizer).read_text(encoding="utf8")
+    page = report.write_report(run, model, tokenizer).read_text(encoding="utf8")
     found = Elements(page)
 
     assert "<script>document" not in page and "<img" not in page and "<b>lab" not in page
@@ -151,7 +151,7 @@ def test_a_torn_last_line_is_skipped_and_said(tmp_path):
     run, model, tokenizer = whole_run(tmp_path)
     log = (run / "log.jsonl").read_bytes()
     (run / "log.jsonl").write_bytes(log[:-40])
-    page = report.write(run, model, tokenizer).read_text(encoding="utf8")
+    page = report.write_report(run, model, tokenizer).read_text(encoding="utf8")
 
     assert data_in(page)["curves"]["final"]["value"] == []
     assert data_in(page)["headline"][0]["value"] == f"{4 / 120**0.2:.4f}"
@@ -168,14 +168,17 @@ def test_strange_lines_do_no_harm(tmp_path, line):
         with open(run / name, "a", encoding="utf8") as file:
             file.write(line + "\n")
 
-    assert len(data_in(report.write(run, model, tokenizer).read_text(encoding="utf8"))["curves"]["loss"]["step"]) == 120
+    assert (
+        len(data_in(report.write_report(run, model, tokenizer).read_text(encoding="utf8"))["curves"]["loss"]["step"])
+        == 120
+    )
 
 
 def test_a_run_without_validation_shows_its_training_loss(tmp_path):
-    tokenizer = text.train(C.Characters(), [SAID])
+    tokenizer = text.train_tokenizer(C.CharTokenizer(), [SAID])
     said = recipe(tokenizer)
     run = write_run(tmp_path, said, evaluate=False)
-    data = data_in(report.write(run, regard.Transformer(said.model), tokenizer).read_text(encoding="utf8"))
+    data = data_in(report.write_report(run, regard.Model(said.model), tokenizer).read_text(encoding="utf8"))
 
     assert data["headline"][0]["name"] == "training loss" and data["curves"]["validation"]["value"] == []
 
@@ -188,10 +191,10 @@ def test_a_run_without_samples_or_sentence_says_so(tmp_path):
 
 
 def test_a_sentence_that_cannot_be_said_gives_way_to_the_models_own_words(tmp_path):
-    tokenizer = text.train(C.Characters(fallback=False), [SAID])
+    tokenizer = text.train_tokenizer(C.CharTokenizer(fallback=False), [SAID])
     said = recipe(tokenizer, sentence="Ω")
     run = write_run(tmp_path, said)
-    data = data_in(report.write(run, regard.Transformer(said.model), tokenizer).read_text(encoding="utf8"))
+    data = data_in(report.write_report(run, regard.Model(said.model), tokenizer).read_text(encoding="utf8"))
 
     assert "report.sentence" in data["attention"]["note"] and "own words" in data["attention"]["note"]
 
@@ -199,7 +202,7 @@ def test_a_sentence_that_cannot_be_said_gives_way_to_the_models_own_words(tmp_pa
 def test_an_empty_folder_still_makes_a_page(tmp_path):
     _, model, tokenizer = whole_run(tmp_path / "lab")
     (tmp_path / "empty").mkdir()
-    page = report.write(tmp_path / "empty", model, tokenizer).read_text(encoding="utf8")
+    page = report.write_report(tmp_path / "empty", model, tokenizer).read_text(encoding="utf8")
     words = "".join(Elements(page).words)
 
     assert all(f"{name}" in words for name in ("config.toml", "log.jsonl", "samples.jsonl", "run.json"))
@@ -209,7 +212,7 @@ def test_an_empty_folder_still_makes_a_page(tmp_path):
 def test_a_run_that_diverged_is_shown_with_gaps(tmp_path):
     run, model, tokenizer = whole_run(tmp_path)
     put(run / "log.jsonl", [{"step": i, "loss": 2.0 if i < 5 else math.nan, "norm": math.inf} for i in range(1, 9)])
-    data = data_in(report.write(run, model, tokenizer).read_text(encoding="utf8"))
+    data = data_in(report.write_report(run, model, tokenizer).read_text(encoding="utf8"))
 
     assert data["curves"]["loss"]["value"] == [2.0] * 4 + [None] * 4
     assert data["headline"][0]["note"] == "the run diverged"
@@ -219,7 +222,7 @@ def test_a_folder_that_is_none_is_refused_in_a_sentence(tmp_path):
     _, model, tokenizer = whole_run(tmp_path / "lab")
 
     with pytest.raises(C.DataError, match="nowhere: no such run"):
-        report.write(tmp_path / "nowhere", model, tokenizer)
+        report.write_report(tmp_path / "nowhere", model, tokenizer)
 
 
 def test_a_page_that_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_path):
@@ -227,23 +230,23 @@ def test_a_page_that_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_pa
     (run / "report.html").mkdir()  # a folder in the way
 
     with pytest.raises(C.RunError, match=r"report\.html: cannot be written"):
-        report.write(run, model, tokenizer)
+        report.write_report(run, model, tokenizer)
     assert not list(run.glob(".report*"))
 
 
 def test_another_models_tokenizer_is_refused_in_a_sentence(tmp_path):
     run, model, _ = whole_run(tmp_path)
-    large = text.train(C.Characters(), [SAID + "".join(map(chr, range(0x4E00, 0x4F00)))])
+    large = text.train_tokenizer(C.CharTokenizer(), [SAID + "".join(map(chr, range(0x4E00, 0x4F00)))])
 
     with pytest.raises(C.DataError, match="use the tokenizer that the model was trained with"):
-        report.write(run, model, large)
+        report.write_report(run, model, large)
 
 
 def test_a_run_stopped_at_once_makes_a_page(tmp_path):
-    run, model, tokenizer = asked_run(tmp_path, C.Classify(), REVIEWS, head=C.Pooled(place="mean"))
+    run, model, tokenizer = asked_run(tmp_path, C.Classification(), REVIEWS, head=C.PoolingHead(place="mean"))
     for name in ("log.jsonl", "samples.jsonl"):
         (run / name).write_text("")
-    data = data_in(report.write(run, model, tokenizer).read_text(encoding="utf8"))
+    data = data_in(report.write_report(run, model, tokenizer).read_text(encoding="utf8"))
 
     assert data["headline"][0]["name"] == "parameters" and data["scores"] == [] and data["health"] == {}
     assert data["answers"]["rows"] and data["attention"]["note"] == "a text that it never trained on"
@@ -256,7 +259,7 @@ def test_a_run_of_before_there_were_tasks_is_one_of_the_next_token(tmp_path):
     new = "epochs|tokens|pack|workers|chunk|average|init_from|best|patience|board"
     old = re.sub(rf"^({new}) = .*\n", "", old, flags=re.M)
     (run / "config.toml").write_text(old)
-    page = report.write(run, model, tokenizer).read_text(encoding="utf8")
+    page = report.write_report(run, model, tokenizer).read_text(encoding="utf8")
 
     assert old != settings and "could not be read" not in page and data_in(page)["task"] == "next"
     assert "Trained on shakespeare, character by character, 48 tokens at a time." in page
@@ -268,10 +271,14 @@ def test_a_run_of_before_there_were_tasks_is_one_of_the_next_token(tmp_path):
 REVIEWS = [{"text": f"a film of {place} minutes", "label": "dull" if place % 2 else "fine", "score": place / 7}
            for place in range(61)]  # fmt: skip
 ASKED = [
-    (C.Classify(), C.Pooled(place="mean"), "Tells what the texts of rows.jsonl are, dull or fine, character by"),
-    (C.Regress(label="score"), C.Pooled(place="mean"), "Gives each text of rows.jsonl a number, character by"),
-    (C.Masked(), C.Vocabulary(), "Guesses hidden words of rows.jsonl, character by character, rows of at most 48"),
-    (C.Prefix(), C.Vocabulary(), "Goes on from how rows.jsonl begins, character by character"),
+    (
+        C.Classification(),
+        C.PoolingHead(place="mean"),
+        "Tells what the texts of rows.jsonl are, dull or fine, character by",
+    ),
+    (C.Regression(label="score"), C.PoolingHead(place="mean"), "Gives each text of rows.jsonl a number, character by"),
+    (C.MaskedLM(), C.LMHead(), "Guesses hidden words of rows.jsonl, character by character, rows of at most 48"),
+    (C.PrefixLM(), C.LMHead(), "Goes on from how rows.jsonl begins, character by character"),
 ]
 
 
@@ -279,21 +286,21 @@ ASKED = [
 def test_the_first_sentence_says_what_was_asked(tmp_path, monkeypatch, task, head, sentence):
     monkeypatch.chdir(tmp_path)
     run, model, tokenizer = asked_run(Path(), task, REVIEWS, head=head)
-    page = report.write(run, model, tokenizer).read_text(encoding="utf8")
+    page = report.write_report(run, model, tokenizer).read_text(encoding="utf8")
 
     assert sentence in "".join(Elements(page).words) and "<h2>What does it write?" not in page
 
 
 def test_every_task_has_its_words():
-    assert set(ASKS) == set(tasks.TASKS) and {asks.question[-1] for asks in ASKS.values()} == {"?"}
-    textual = {*WORDS, "masked", "spans", "infill", "prefix", "next"}
-    assert set(ROWS) == textual - {"next", "translate"}  # whose samples say it
+    assert set(TASK_WORDINGS) == set(tasks.TASKS) and {asks.question[-1] for asks in TASK_WORDINGS.values()} == {"?"}
+    textual = {*TEXT_COLUMNS, "masked", "spans", "infill", "prefix", "next"}
+    assert set(ROW_BUILDERS) == textual - {"next", "translate"}  # whose samples say it
 
 
 def test_scores_and_steps_that_were_not_taken_are_on_the_page(tmp_path):
-    run, model, tokenizer = asked_run(tmp_path, C.Classify(), REVIEWS, head=C.Pooled(place="mean"))
+    run, model, tokenizer = asked_run(tmp_path, C.Classification(), REVIEWS, head=C.PoolingHead(place="mean"))
     eventful(run, {"trunk": 3})
-    page = report.write(run, model, tokenizer).read_text(encoding="utf8")
+    page = report.write_report(run, model, tokenizer).read_text(encoding="utf8")
     data = data_in(page)
 
     assert [line["name"] for line in data["headline"]][:3] == ["accuracy", "f1", "validation loss"]
@@ -309,7 +316,7 @@ def test_scores_and_steps_that_were_not_taken_are_on_the_page(tmp_path):
 def test_health_is_a_row_for_each_layer_and_head_and_a_column_for_each_look(tmp_path):
     run, model, tokenizer = whole_run(tmp_path)
     eventful(run, {"trunk": 3})
-    found = data_in(report.write(run, model, tokenizer).read_text(encoding="utf8"))["health"]
+    found = data_in(report.write_report(run, model, tokenizer).read_text(encoding="utf8"))["health"]
 
     assert found["layers"] == ["embed", "trunk.0", "trunk.1", "trunk.2", "head"] and found["step"] == [30, 60, 90]
     assert found["gradient"] == [[0.033333, 0.016667, 0.011111]] * 5 and found["update"] == [[0.001] * 3] * 5
@@ -318,21 +325,25 @@ def test_health_is_a_row_for_each_layer_and_head_and_a_column_for_each_look(tmp_
 
 
 def test_many_looks_are_thinned_and_the_last_is_kept():
-    found = health(Run(Path(), looks=[look(step, {"trunk": 2}) for step in range(1, 1001)]))
+    found = diagnostics_section(LoggedRun(Path(), looks=[look(step, {"trunk": 2}) for step in range(1, 1001)]))
 
     assert found["step"][-1] == 1000 and 48 < len(found["step"]) <= 96
     assert all(len(row) == len(found["step"]) for row in (*found["gradient"], *found["entropy"]))
 
 
-STRANGE = [{}, {"layers": 3}, {"layers": {"embed": 1, "trunk.x": {"gradient": "nan", "update": None}}},
-           {"layers": {"a": {}}, "heads": {"odd": [1], "trunk.0.attn": "wide", "trunk.y.attn": ["nan", None]}}]
+STRANGE = [
+    {},
+    {"layers": 3},
+    {"layers": {"embed": 1, "trunk.x": {"gradient": "nan", "update": None}}},
+    {"layers": {"a": {}}, "heads": {"odd": [1], "trunk.0.attn": "wide", "trunk.y.attn": ["nan", None]}},
+]
 
 
 @pytest.mark.parametrize("told", STRANGE, ids=["empty", "number", "words", "strange heads"])
 def test_a_strange_look_does_no_harm(tmp_path, told):
     run, model, tokenizer = whole_run(tmp_path)
     put(run / "log.jsonl", [look(1, {"trunk": 3}), {"step": 2, "health": told}])
-    found = data_in(report.write(run, model, tokenizer).read_text(encoding="utf8"))["health"]
+    found = data_in(report.write_report(run, model, tokenizer).read_text(encoding="utf8"))["health"]
 
     assert found["step"] == [1, 2] and found["gradient"][0] == [1.0, None]
 
@@ -346,21 +357,25 @@ def test_an_encoder_has_heads_to_show(tmp_path):
     assert len(data["heads"]) == 9 and data["attention"]["groups"][0]["keys"]
 
 
-@pytest.mark.parametrize("kind", [C.Pieces(vocab=300), C.Words(vocab=290), C.Bytes()], ids=lambda c: c.kind)
+@pytest.mark.parametrize(
+    "kind", [C.SubwordTokenizer(vocab=300), C.WordTokenizer(vocab=290), C.ByteTokenizer()], ids=lambda c: c.kind
+)
 def test_other_tokenizers_have_their_pieces_shown(tmp_path, kind):
-    tokenizer = text.train(kind, [SAID])
+    tokenizer = text.train_tokenizer(kind, [SAID])
     said = recipe(tokenizer, kind, sentence="hear me speak.")
     run = write_run(tmp_path, said)
-    data = data_in(report.write(run, regard.Transformer(said.model), tokenizer).read_text(encoding="utf8"))
+    data = data_in(report.write_report(run, regard.Model(said.model), tokenizer).read_text(encoding="utf8"))
 
-    assert data["attention"]["groups"][0]["keys"] == [tokenizer.piece(i) for i in tokenizer.encode("hear me speak.")]
+    assert data["attention"]["groups"][0]["keys"] == [
+        tokenizer.token_text(i) for i in tokenizer.encode("hear me speak.")
+    ]
     assert not any(piece.startswith("<0x") for piece in data["words"]["pieces"])
 
 
 @pytest.mark.slow
 def test_a_model_of_many_heads_stays_small(tmp_path):
     run, model, tokenizer = whole_run(tmp_path, dim=64, depth=24, attention=C.Attention(heads=32))
-    path = report.write(run, model, tokenizer)
+    path = report.write_report(run, model, tokenizer)
     data = data_in(path.read_text(encoding="utf8"))
 
     assert path.stat().st_size < 3_000_000 and len(data["heads"]) == 768

@@ -10,16 +10,16 @@ from PIL import Image
 from report.made import data_in
 
 from regard import lens, report, zoo
-from regard.generate.opening import load
-from regard.report.pictures import named, picture, png, uri
-from regard.train import fit
-from regard.train.evaluate import moved
+from regard.data.batching import batch_to_device
+from regard.inference.load import load_model
+from regard.report.image_rows import data_uri, describe_example, encode_png, image_of_example
+from regard.training.api import fit
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_a_picture_is_read_back_by_pillow_pixel_by_pixel(channels):
     image = torch.randint(0, 256, (channels, 5, 7), dtype=torch.uint8)
-    found = Image.open(io.BytesIO(png(image)))
+    found = Image.open(io.BytesIO(encode_png(image)))
 
     assert found.size == (7, 5) and found.mode == {1: "L", 3: "RGB", 4: "RGBA"}[channels]
     assert list(found.tobytes()) == image.movedim(0, -1).flatten().tolist()
@@ -27,15 +27,18 @@ def test_a_picture_is_read_back_by_pillow_pixel_by_pixel(channels):
 
 def test_a_large_picture_is_shown_by_some_of_its_pixels():
     image = torch.arange(300).remainder(256).to(torch.uint8).expand(3, 300, 300)
-    found = Image.open(io.BytesIO(base64.b64decode(uri(image).partition(",")[2])))
+    found = Image.open(io.BytesIO(base64.b64decode(data_uri(image).partition(",")[2])))
 
     assert max(found.size) <= 128 and found.getpixel((1, 0)) == (3, 3, 3)
 
 
 def test_what_is_no_picture_has_a_name():
-    assert picture({"image": torch.zeros(1, 2, 2, dtype=torch.uint8)}) is not None
-    assert picture({"sound": torch.zeros(5)}) is None and picture({"image": torch.zeros(1, 2, 2)}) is None
-    assert named({"sound": torch.zeros(5)}, 3) == "row 3: sound of 5 numbers"
+    assert image_of_example({"image": torch.zeros(1, 2, 2, dtype=torch.uint8)}) is not None
+    assert (
+        image_of_example({"sound": torch.zeros(5)}) is None
+        and image_of_example({"image": torch.zeros(1, 2, 2)}) is None
+    )
+    assert describe_example({"sound": torch.zeros(5)}, 3) == "row 3: sound of 5 numbers"
 
 
 RECIPE = """
@@ -63,7 +66,7 @@ warmup = 1
 @pytest.fixture
 def page(tmp_path, monkeypatch):
     """What the page of a run on images says."""
-    monkeypatch.setattr("regard.measure.floor.multiplying", lambda *sizes: 1e9)
+    monkeypatch.setattr("regard.measure.calibration.matmul_speed", lambda *sizes: 1e9)
     rows = ({"image": torch.randint(0, 256, (6, 6)).tolist(), "label": n % 3} for n in range(40))
     (tmp_path / "shapes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.chdir(tmp_path)
@@ -72,8 +75,8 @@ def page(tmp_path, monkeypatch):
     def made(task="classify", cls="true"):
         (tmp_path / "shapes.toml").write_text(RECIPE.format(task=task, cls=cls, axes=axes[cls]))
         fit(zoo.read_recipe("shapes.toml"), tmp_path / "run", quiet=True)
-        model = load(tmp_path / "run")
-        text = report.write(tmp_path / "run", model, model.tokenizer).read_text(encoding="utf8")
+        model = load_model(tmp_path / "run")
+        text = report.write_report(tmp_path / "run", model, model.tokenizer).read_text(encoding="utf8")
         return text, data_in(text), model
 
     return made
@@ -100,7 +103,7 @@ def test_the_maps_are_those_of_the_first_picture_that_is_shown(page):
     _, data, model = page(cls="false")
     first = Image.open(io.BytesIO(base64.b64decode(data["answers"]["rows"][0]["picture"].partition(",")[2])))
     image = torch.tensor(list(first.tobytes()), dtype=torch.uint8).view(1, 1, 6, 6)
-    [view, *_] = lens.views(model, moved(image, next(model.parameters()).device))
+    [view, *_] = lens.attention_views(model, batch_to_device(image, next(model.parameters()).device))
     packed = base64.b64decode(data["attention"]["groups"][0]["maps"])
     drawn = torch.frombuffer(bytearray(packed), dtype=torch.uint8).view(-1, 9, 9)
 

@@ -17,7 +17,7 @@ SAMPLES = [{"step": step, "source": pair["en"], "text": pair["fr"][: step // 9],
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    run, model, tokenizer = asked_run(folder, C.Translate(source="en", target="fr"), PAIRS)
+    run, model, tokenizer = asked_run(folder, C.Translation(source="en", target="fr"), PAIRS)
     put(run / "samples.jsonl", SAMPLES)
     eventful(run, {"encoder": 3, "trunk": 3}, {"accuracy": 0.5})
     return run, model, tokenizer
@@ -25,7 +25,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(made):
-    return data_in(report.write(*made).read_text(encoding="utf8"))
+    return data_in(report.write_report(*made).read_text(encoding="utf8"))
 
 
 def table(packed, *shape):
@@ -50,10 +50,10 @@ def test_the_alignment_is_of_the_translation_that_is_shown(made, data):
 def heard(made):
     """Where the heads look when a plain call gives them the last translation."""
     _, model, tokenizer = made
-    begin, end = tokenizer.roles["start"], tokenizer.roles["end"]
+    begin, end = tokenizer.special_ids["start"], tokenizer.special_ids["end"]
     source, target = (tokenizer.encode(SAMPLES[3][name]) for name in ("source", "text"))
     ids, read = torch.tensor([[begin, *target]]), torch.tensor([[*source, end]])
-    return lens.views(model, ids, source=read, real=torch.ones_like(ids, dtype=torch.bool))
+    return lens.attention_views(model, ids, source=read, real=torch.ones_like(ids, dtype=torch.bool))
 
 
 def test_heads_are_shown_in_three_groups_each_on_its_own_tokens(made, data):
@@ -84,18 +84,18 @@ def test_a_smoothed_loss_makes_no_perplexity(data):
 
 
 def test_a_sentence_that_is_asked_for_is_translated_and_looked_at(tmp_path):
-    run, model, tokenizer = asked_run(tmp_path, C.Translate(source="en", target="fr"), PAIRS)
+    run, model, tokenizer = asked_run(tmp_path, C.Translation(source="en", target="fr"), PAIRS)
     settings = (run / "config.toml").read_text()
     (run / "config.toml").write_text(settings.replace('sentence = "none"', 'sentence = "the cat saw"'))
-    data = data_in(report.write(run, model, tokenizer).read_text(encoding="utf8"))
+    data = data_in(report.write_report(run, model, tokenizer).read_text(encoding="utf8"))
 
     assert data["alignment"]["text"] == "the cat saw" and data["alignment"]["told"] == model.translate("the cat saw")
     assert data["attention"]["note"] == ""
 
 
 def test_a_translator_that_said_nothing_yet_says_so(tmp_path):
-    made = asked_run(tmp_path, C.Translate(source="en", target="fr"), PAIRS)
-    data = data_in(report.write(*made).read_text(encoding="utf8"))
+    made = asked_run(tmp_path, C.Translation(source="en", target="fr"), PAIRS)
+    data = data_in(report.write_report(*made).read_text(encoding="utf8"))
 
     assert "no sentence to translate" in data["alignment"]["absent"] and "no sentence" in data["absent"]
     assert data["cost"]["parts"]["cross-attention"] > 0

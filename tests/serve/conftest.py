@@ -4,14 +4,14 @@ import openai
 import pytest
 from serve.made import Plain, judge, masked, served, talker, writer
 
-from regard.generate.opening import load
+from regard.inference.load import load_model
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
     return {"writer": writer(), "talker": talker(folder / "talker"), "masked": masked(folder / "masked"),
-            "judge": judge(folder / "judge"), "en-fr": load("en-fr", device="cpu")}  # fmt: skip
+            "judge": judge(folder / "judge"), "en-fr": load_model("en-fr", device="cpu")}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

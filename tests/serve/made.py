@@ -13,11 +13,11 @@ import transformers as hf
 from generate.folders import bert, bytelevel, saved
 
 from regard import config, text, zoo
-from regard.generate.model import build
-from regard.generate.opening import load
-from regard.serve.app import application
-from regard.serve.server import Server
-from regard.serve.settings import Settings
+from regard.inference.load import load_model
+from regard.inference.model import build_model
+from regard.serve.app import create_app
+from regard.web.server import BackgroundServer
+from regard.web.settings import ServerSettings
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,\n"
 ROOM = 300  # tokens of a text
@@ -32,8 +32,10 @@ TEMPLATE = """
 def writer():
     """Goes on from letters, and has no idea what it says."""
     torch.manual_seed(7)
-    model = build(zoo.preset("gpt2", dim=12, depth=2, heads=3, vocab=len(LETTERS), position={"length": ROOM})).eval()
-    model.tokenizer, model.context = text.train(config.Characters(fallback=False), [LETTERS]), ROOM
+    model = build_model(
+        zoo.preset("gpt2", dim=12, depth=2, heads=3, vocab=len(LETTERS), position={"length": ROOM})
+    ).eval()
+    model.tokenizer, model.context = text.train_tokenizer(config.CharTokenizer(fallback=False), [LETTERS]), ROOM
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3)
@@ -49,17 +51,19 @@ def talker(folder: Path):
     sizes = dict(n_positions=ROOM, n_embd=20, n_layer=2, n_head=4, bos_token_id=end, eos_token_id=end)
     saved(hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=len(tokenizer), **sizes)), tokenizer, folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return load(folder, device="cpu")
+    return load_model(folder, device="cpu")
 
 
 def masked(folder: Path):
-    return load(bert("ForMaskedLM", folder)[2], device="cpu")
+    return load_model(bert("ForMaskedLM", folder)[2], device="cpu")
 
 
 def judge(folder: Path):
     names = {0: "good", 1: "bad", 2: "odd"}
-    return load(bert("ForSequenceClassification", folder, id2label=names, label2id={v: k for k, v in names.items()})[2],
-                device="cpu")  # fmt: skip
+    return load_model(
+        bert("ForSequenceClassification", folder, id2label=names, label2id={v: k for k, v in names.items()})[2],
+        device="cpu",
+    )
 
 
 @dataclass
@@ -129,7 +133,7 @@ def events(answer):
 
 
 def served(models, **settings):
-    return Server(application(models, Settings(**settings)))
+    return BackgroundServer(create_app(models, ServerSettings(**settings)))
 
 
 def until(true, seconds=10.0):

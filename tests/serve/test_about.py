@@ -68,5 +68,17 @@ def test_the_schema_names_every_route(plain):
     told = plain.get("/openapi.json").json
 
     assert set(told["paths"]) == {
-        "/health", "/version", "/metrics", "/v1/models", "/v1/models/{name}", "/tokenize", "/detokenize",
-        "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/classify", "/v1/fill", "/v1/translate"}
+        "/health",
+        "/version",
+        "/metrics",
+        "/v1/models",
+        "/v1/models/{name}",
+        "/tokenize",
+        "/detokenize",
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/embeddings",
+        "/v1/classify",
+        "/v1/fill",
+        "/v1/translate",
+    }

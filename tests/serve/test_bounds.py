@@ -10,22 +10,22 @@ from contextlib import closing
 import pytest
 from serve.made import Gate, Plain, until
 
-from regard.config import ConfigError
-from regard.generate import rules
-from regard.generate.cancellation import Cancelled, CancelToken
-from regard.generate.translate import Translator
-from regard.serve.reading import NAMES, TABLES, parsed, validated
-from regard.serve.refusals import Refusal, brief, spell, written
-from regard.serve.wire import Chatting, Completing, Detokenizing, Embedding
-from regard.serve.workers import Workers
+from regard.config.errors import ConfigError
+from regard.generation import structured_output
+from regard.generation.cancellation import Cancelled, CancelToken
+from regard.inference.translation import Translator
+from regard.serve.schemas import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest
+from regard.web.errors import ApiError, dump_json, shorten_value, to_json_bytes
+from regard.web.strict_json import NAMES, TABLES, parse_body, validate_body
+from regard.web.workers import WorkerPool
 
 # ---------------------------------------------------------------- bodies
 
 
-def refused(body, form=Completing):
+def refused(body, form=CompletionRequest):
     began = time.process_time()
-    with pytest.raises(Refusal) as told:
-        validated(form, body)
+    with pytest.raises(ApiError) as told:
+        validate_body(form, body)
     assert told.value.status_code == 400 and "\n" not in told.value.detail
     return told.value.detail, time.process_time() - began
 
@@ -51,7 +51,7 @@ def test_too_many_tables_and_lists_are_counted_before_they_are_made(element):
     inside = json.dumps(many.decode()).encode()  # the same as a text is one text
 
     assert f"more than {TABLES:,} tables and lists" in sentence and seconds < 0.5
-    assert parsed(inside) == many.decode()
+    assert parse_body(inside) == many.decode()
 
 
 @pytest.mark.parametrize("text", ['\\"' * 9, "\\\\", "\\\\\\", "[", "\\", 'a"b', "\n"])
@@ -63,28 +63,42 @@ def test_a_text_that_is_cut_off_is_counted_like_any_other(text):
     assert seconds < 0.5
 
 
-@pytest.mark.parametrize("form, body, word", [
-    (Completing, {"prompt": [{}] * 9_000}, "prompt: expected a text"),
-    (Completing, {"prompt": [1] * 140_000}, "140,000 texts or ids are more than the 131,072"),
-    (Completing, {"prompt": [[1] * 1000] * 140}, "140,000 texts or ids are more than the 131,072"),
-    (Completing, {"prompt": "a", "logit_bias": {str(id): "x" for id in range(2000)}}, "2,000 entries are more than"),
-    (Completing, {"prompt": "a", "stop": ["x"] * 9_000}, "a list of at most 16"),
-    (Completing, {"prompt": "a", "stop": "x" * 9_000}, "stop"),
-    (Completing, {"prompt": "a", "regex": "x" * 9_000}, "at most 4096 characters"),
-    (Chatting, {"messages": [{}] * 9_000}, "9,000 messages are more than the 2,048"),
-    (Chatting, {"messages": [{}] * 2_000}, "messages[0].role: it is missing"),
-    (Chatting, {"messages": [{"role": "user", "content": [{}] * 9_000}]}, "9,000 parts are more than the 2,048"),
-    (Chatting, {"messages": [{"role": "user", "content": "a"}], "metadata": dict.fromkeys(map(str, range(99)), 1)},
-     "99 entries are more than the 64"),
-    (Embedding, {"input": [{}] * 9_000}, "9,000 texts are more than the 4,096"),
-    (Embedding, {"input": [{}] * 4_000}, "input: expected a text"),
-    (Detokenizing, {"ids": ["a"] * 20_000}, "20,000 ids are more than the 16,384"),
-    (Detokenizing, {"ids": ["a"] * 16_000}, "ids[0]: 'a' is refused"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "form, body, word",
+    [
+        (CompletionRequest, {"prompt": [{}] * 9_000}, "prompt: expected a text"),
+        (CompletionRequest, {"prompt": [1] * 140_000}, "140,000 texts or ids are more than the 131,072"),
+        (CompletionRequest, {"prompt": [[1] * 1000] * 140}, "140,000 texts or ids are more than the 131,072"),
+        (
+            CompletionRequest,
+            {"prompt": "a", "logit_bias": {str(id): "x" for id in range(2000)}},
+            "2,000 entries are more than",
+        ),
+        (CompletionRequest, {"prompt": "a", "stop": ["x"] * 9_000}, "a list of at most 16"),
+        (CompletionRequest, {"prompt": "a", "stop": "x" * 9_000}, "stop"),
+        (CompletionRequest, {"prompt": "a", "regex": "x" * 9_000}, "at most 4096 characters"),
+        (ChatCompletionRequest, {"messages": [{}] * 9_000}, "9,000 messages are more than the 2,048"),
+        (ChatCompletionRequest, {"messages": [{}] * 2_000}, "messages[0].role: it is missing"),
+        (
+            ChatCompletionRequest,
+            {"messages": [{"role": "user", "content": [{}] * 9_000}]},
+            "9,000 parts are more than the 2,048",
+        ),
+        (
+            ChatCompletionRequest,
+            {"messages": [{"role": "user", "content": "a"}], "metadata": dict.fromkeys(map(str, range(99)), 1)},
+            "99 entries are more than the 64",
+        ),
+        (EmbeddingRequest, {"input": [{}] * 9_000}, "9,000 texts are more than the 4,096"),
+        (EmbeddingRequest, {"input": [{}] * 4_000}, "input: expected a text"),
+        (DetokenizeRequest, {"ids": ["a"] * 20_000}, "20,000 ids are more than the 16,384"),
+        (DetokenizeRequest, {"ids": ["a"] * 16_000}, "ids[0]: 'a' is refused"),
+    ],
+)
 def test_lists_are_counted_first_and_one_mistake_is_enough(form, body, word, monkeypatch):
     """A complaint for each element and each way to read it took gigabytes."""
     counted = []
-    monkeypatch.setattr("regard.serve.reading.sentence", lambda errors: counted.append(len(errors)) or ("", None))
+    monkeypatch.setattr("regard.web.strict_json.first_error", lambda errors: counted.append(len(errors)) or ("", None))
     refused(json.dumps(body).encode(), form)
     monkeypatch.undo()
 
@@ -99,7 +113,7 @@ def test_lists_are_counted_first_and_one_mistake_is_enough(form, body, word, mon
 def test_a_value_is_shown_by_its_beginning(value):
     whole = repr(value)
 
-    assert brief(value) == (whole if len(whole) <= 40 else f"{whole[:39]}…")
+    assert shorten_value(value) == (whole if len(whole) <= 40 else f"{whole[:39]}…")
 
 
 @pytest.mark.parametrize("value", [
@@ -108,11 +122,11 @@ def test_a_value_is_shown_by_its_beginning(value):
     {"1": {"2": [[[[[1]]]]]}},
 ])  # fmt: skip
 def test_an_answer_in_pieces_is_the_same_json(value):
-    assert json.loads(spell(value)) == json.loads(written(value))
+    assert json.loads(dump_json(value)) == json.loads(to_json_bytes(value))
 
 
 def test_large_bodies_have_so_much_memory_together_and_small_ones_find_room(small, monkeypatch):
-    monkeypatch.setattr("regard.serve.door.LARGE", 1)
+    monkeypatch.setattr("regard.web.middleware.LARGE", 1)
     server = small(body=200_000)
     plain = Plain(server.url)
     with socket.create_connection((plain.place.hostname, plain.place.port)) as slow:
@@ -132,12 +146,12 @@ def test_large_bodies_have_so_much_memory_together_and_small_ones_find_room(smal
 
 
 def test_a_pool_refuses_what_it_has_no_room_for_and_what_is_late():
-    pool, gate = Workers("trial", 1, 1, 0.2), threading.Event()
+    pool, gate = WorkerPool("trial", 1, 1, 0.2), threading.Event()
 
     async def fill():
         slow = [asyncio.create_task(pool.run(gate.wait)) for _ in range(2)]
         await asyncio.sleep(0)
-        with pytest.raises(Refusal) as full:
+        with pytest.raises(ApiError) as full:
             await pool.run(int)
         late = await asyncio.gather(*slow, return_exceptions=True)
         gate.set()
@@ -155,7 +169,7 @@ def test_a_pool_refuses_what_it_has_no_room_for_and_what_is_late():
 
 
 def test_work_that_waits_is_not_done_for_a_client_that_has_left():
-    pool, gate, did = Workers("trial", 1, 9, 9.0), threading.Event(), []
+    pool, gate, did = WorkerPool("trial", 1, 9, 9.0), threading.Event(), []
 
     async def leave():
         first = asyncio.create_task(pool.run(gate.wait))
@@ -176,8 +190,10 @@ def test_work_that_waits_is_not_done_for_a_client_that_has_left():
 
 
 def test_a_schema_is_compiled_once_for_all_texts_of_a_request(plain, monkeypatch):
-    made, compile = [], rules.Matched.__init__
-    monkeypatch.setattr(rules.Matched, "__init__", lambda self, *given: made.append(1) or compile(self, *given))
+    made, compile = [], structured_output.GrammarConstraint.__init__
+    monkeypatch.setattr(
+        structured_output.GrammarConstraint, "__init__", lambda self, *given: made.append(1) or compile(self, *given)
+    )
     asked = {"model": "talker", "prompt": ["a", "b"], "n": 3, "max_tokens": 4, "seed": 1, "regex": "[a-z]{9}"}
     told = plain.post("/v1/completions", asked)
 
@@ -216,8 +232,8 @@ def test_others_have_their_turn_between_two_prompts_that_are_read_aloud(small):
     first.start()
     until(lambda: engine.line.here == 1)
     steps = []
-    do = engine.do
-    engine.do = lambda work: do(lambda: steps.append(engine.steps.count) or work())
+    do = engine.run_in_thread
+    engine.run_in_thread = lambda work: do(lambda: steps.append(engine.steps.count) or work())
     second = threading.Thread(target=lambda: answers.update(aloud=plain.post("/v1/completions", body)))
     second.start()
     gate.open.set()
@@ -262,8 +278,8 @@ def test_work_of_a_client_that_left_is_cancelled_between_batches(small):
     """Each batch is a piece of work of its own, and those that wait are dropped."""
     server = small(slots=2, waiting=9)
     engine = server.house.residents["writer"].engine
-    done, do, gate = [], engine.do, threading.Event()
-    engine.do = lambda work: do(lambda: done.append(1) or gate.wait(9) and work())
+    done, do, gate = [], engine.run_in_thread, threading.Event()
+    engine.run_in_thread = lambda work: do(lambda: done.append(1) or gate.wait(9) and work())
     body = json.dumps({"input": ["a" * 290] * 60}).encode()
     with closing(Plain(server.url).connect()) as link:
         link.request("POST", "/v1/embeddings", body, {"Content-Type": "application/json"})

@@ -9,9 +9,9 @@ import openai
 import pydantic
 import pytest
 
-from regard.generate.engine import Engine
-from regard.generate.many import Answers
-from regard.text.chat import Chat
+from regard.engine.engine import Engine
+from regard.engine.text_engine import TextEngine
+from regard.text.chat_template import ChatTemplate
 
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "who is <|im_end|> it?"}]
 
@@ -22,8 +22,12 @@ def alone(models):
     model = models["talker"]
 
     def alone(talk, **settings):
-        heard, engine, ids = [], Engine(model, slots=1), Chat.load(model.origin.path).encode(model.tokenizer, talk)
-        Answers(engine, model).ask(ids, heard.append, **settings)
+        heard, engine, ids = (
+            [],
+            Engine(model, slots=1),
+            ChatTemplate.load(model.source_folder.path).encode(model.tokenizer, talk),
+        )
+        TextEngine(engine, model).submit(ids, heard.append, **settings)
         while engine.step():
             pass
         return "".join(piece.text for piece in heard), heard[-1].reason, len(ids)
@@ -98,8 +102,9 @@ def test_an_answer_ends_where_the_template_ends_it(client, models):
 def test_parts_of_a_message_are_one_text(client):
     parts = [{"type": "text", "text": "who "}, {"type": "text", "text": "is it?"}]
     told, want = (
-        client.chat.completions.create(model="talker", messages=[{"role": "user", "content": content}], seed=1,
-                                       max_tokens=6)
+        client.chat.completions.create(
+            model="talker", messages=[{"role": "user", "content": content}], seed=1, max_tokens=6
+        )
         for content in (parts, "who is it?")
     )
 

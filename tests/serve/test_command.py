@@ -13,7 +13,7 @@ import pytest
 from serve.made import Plain, until, writer
 
 from regard.cli import main
-from regard.cli.serve import keys, names
+from regard.cli.serve import name_models, read_api_keys
 
 
 @pytest.fixture(scope="module")
@@ -83,18 +83,21 @@ def refused(capsys, *words):
     return code, told.err
 
 
-@pytest.mark.parametrize("words, word", [
-    (["--host", "0.0.0.0"], "--host: 0.0.0.0 can be reached from other machines, and there is no key"),
-    (["--host", "::"], "can be reached from other machines"),
-    (["--port", "70000"], "--port: 70000 is not between 0 and 65535"),
-    (["--slots", "0"], "--slots"),
-    (["--key", ""], "--key: it is empty"),
-    (["--key", "two words"], "--key: one of them cannot stand in a header"),
-    (["--key", "a", "--key-file", "b"], "keep one of the two"),
-    (["--capacity", "900"], "capacity: 900 is more than the 300 tokens"),
-    (["--dtype", "fp7"], "dtype: no 'fp7'"),
-    (["--host", "203.0.113.9", "--key", "k"], "choose an address of this machine"),
-])
+@pytest.mark.parametrize(
+    "words, word",
+    [
+        (["--host", "0.0.0.0"], "--host: 0.0.0.0 can be reached from other machines, and there is no key"),
+        (["--host", "::"], "can be reached from other machines"),
+        (["--port", "70000"], "--port: 70000 is not between 0 and 65535"),
+        (["--slots", "0"], "--slots"),
+        (["--key", ""], "--key: it is empty"),
+        (["--key", "two words"], "--key: one of them cannot stand in a header"),
+        (["--key", "a", "--key-file", "b"], "keep one of the two"),
+        (["--capacity", "900"], "capacity: 900 is more than the 300 tokens"),
+        (["--dtype", "fp7"], "dtype: no 'fp7'"),
+        (["--host", "203.0.113.9", "--key", "k"], "choose an address of this machine"),
+    ],
+)
 def test_mistakes_are_one_sentence(capsys, monkeypatch, folder, words, word):
     monkeypatch.delenv("REGARD_API_KEY", raising=False)
     code, told = refused(capsys, folder, *words, *([] if "--port" in words else ["--port", "0"]))
@@ -115,8 +118,13 @@ def test_a_model_that_is_not_there_is_bad_data(capsys, folder):
 
 
 def test_models_are_called_by_their_folders_or_as_you_say(folder):
-    assert names([f"{folder}/", "mine=runs/x", "en-fr", "hf:gpt2@main", "owner/name"]) == {
-        "scribe": f"{folder}/", "mine": "runs/x", "en-fr": "en-fr", "gpt2": "hf:gpt2@main", "owner/name": "owner/name"}
+    assert name_models([f"{folder}/", "mine=runs/x", "en-fr", "hf:gpt2@main", "owner/name"]) == {
+        "scribe": f"{folder}/",
+        "mine": "runs/x",
+        "en-fr": "en-fr",
+        "gpt2": "hf:gpt2@main",
+        "owner/name": "owner/name",
+    }
 
 
 @pytest.mark.parametrize("words", [["{0}", "{0}"], ["a={0}", "a=b"], ["={0}"], ["a="]])
@@ -130,10 +138,10 @@ def test_keys_come_from_the_words_a_file_or_the_environment(tmp_path, monkeypatc
     monkeypatch.setenv("REGARD_API_KEY", "of-the-room")
     (tmp_path / "keys").write_text("one\n\n two \n")
 
-    assert keys(None, None) == ["of-the-room"] and keys("said", None) == ["said"]
-    assert keys(None, tmp_path / "keys") == ["one", "two"]
+    assert read_api_keys(None, None) == ["of-the-room"] and read_api_keys("said", None) == ["said"]
+    assert read_api_keys(None, tmp_path / "keys") == ["one", "two"]
     monkeypatch.delenv("REGARD_API_KEY")
-    assert keys(None, None) == []
+    assert read_api_keys(None, None) == []
 
 
 def test_without_its_extra_it_says_what_to_install(capsys, monkeypatch, folder):

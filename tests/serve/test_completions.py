@@ -10,15 +10,15 @@ import pytest
 import torch
 from serve.made import events
 
-from regard.generate.engine import Engine
-from regard.generate.many import Answers
+from regard.engine.engine import Engine
+from regard.engine.text_engine import TextEngine
 
 
 @pytest.fixture(scope="module")
 def alone(models):
     """The reference: an engine with one request."""
     model = models["writer"]
-    return lambda prompt, **settings: Answers(Engine(model, slots=1), model).complete([prompt], **settings)[0]
+    return lambda prompt, **settings: TextEngine(Engine(model, slots=1), model).complete([prompt], **settings)[0]
 
 
 def test_a_text_is_the_one_that_is_made_offline(client, alone):
@@ -77,7 +77,8 @@ def test_each_of_n_texts_has_a_seed_of_its_own_and_the_first_is_that_of_one(clie
 
     assert [choice.index for choice in told.choices] == list(range(6))
     assert [choice.text for choice in told.choices] == [
-        alone(prompt, new=7, seed=11 + place).text for prompt in ("the", "a dog") for place in range(3)]
+        alone(prompt, new=7, seed=11 + place).text for prompt in ("the", "a dog") for place in range(3)
+    ]
     assert told.usage.prompt_tokens == 3 + 5 and told.usage.completion_tokens == 6 * 7
 
 
@@ -135,7 +136,8 @@ def test_echo_repeats_the_prompt_with_its_odds(client, models):
         assert long.text == prompt + rest.text and short.text == prompt
         assert long.logprobs.token_logprobs[0] is None and long.logprobs.top_logprobs[0] is None
         assert short.logprobs.token_logprobs[1:] == pytest.approx(
-            [float(want[place, id]) for place, id in enumerate(ids[1:])], abs=1e-4)
+            [float(want[place, id]) for place, id in enumerate(ids[1:])], abs=1e-4
+        )
         assert long.logprobs.token_logprobs == short.logprobs.token_logprobs + rest.logprobs.token_logprobs
         assert long.logprobs.text_offset == list(range(len(prompt) + 4))
 

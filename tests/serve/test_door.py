@@ -9,23 +9,23 @@ import openai
 import pytest
 from serve.made import Plain, writer
 
-from regard.config import ConfigError
-from regard.serve.app import application
-from regard.serve.server import Server
-from regard.serve.settings import Settings, loopback
+from regard.config.errors import ConfigError
+from regard.serve.app import create_app
+from regard.web.server import BackgroundServer
+from regard.web.settings import ServerSettings, is_loopback
 
 KEYS = ("first-key", "second-key")
 
 
 @pytest.fixture(scope="module")
 def locked():
-    app = application({"writer": writer()}, Settings(keys=KEYS, body=4000, header=2000, patience=0.5))
+    app = create_app({"writer": writer()}, ServerSettings(keys=KEYS, body=4000, header=2000, patience=0.5))
 
     @app.get("/forgotten")
     async def forgotten():
         return "secret"
 
-    with Server(app) as server:
+    with BackgroundServer(app) as server:
         yield server
 
 
@@ -109,8 +109,17 @@ def test_a_body_has_an_end(locked):
 def test_a_body_that_does_not_say_its_length_has_the_same_end(locked):
     parts = [b'{"text": "', *[b"a" * 500] * 9, b'"}']
     connection = Plain(locked.url).connect()
-    connection.request("POST", "/tokenize", iter(parts), encode_chunked=True, headers={
-        "Transfer-Encoding": "chunked", "Content-Type": "application/json", "Authorization": f"Bearer {KEYS[0]}"})
+    connection.request(
+        "POST",
+        "/tokenize",
+        iter(parts),
+        encode_chunked=True,
+        headers={
+            "Transfer-Encoding": "chunked",
+            "Content-Type": "application/json",
+            "Authorization": f"Bearer {KEYS[0]}",
+        },
+    )
     answer = connection.getresponse()
 
     assert answer.status == 413 and json.loads(answer.read())["error"]["code"] == "too_large"
@@ -147,8 +156,11 @@ def raw(server, text):
 
 
 def test_a_body_that_never_comes_is_not_waited_for(locked):
-    with raw(locked, b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer first-key\r\n"
-                     b"Content-Type: application/json\r\nContent-Length: 90\r\n\r\n{") as connection:
+    with raw(
+        locked,
+        b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer first-key\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 90\r\n\r\n{",
+    ) as connection:
         assert connection.recv(999).startswith(b"HTTP/1.1 408 ")
 
 
@@ -177,20 +189,20 @@ def test_what_is_no_http_is_refused(locked):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org", ""])
 def test_an_address_that_others_reach_needs_a_key(host):
     with pytest.raises(ConfigError, match="can be reached from other machines, and there is no key"):
-        Settings(host=host)
-    assert Settings(host=host, keys=("k",)).keys == ("k",)
+        ServerSettings(host=host)
+    assert ServerSettings(host=host, keys=("k",)).keys == ("k",)
 
 
 def test_a_key_is_not_shown_by_accident():
-    assert "hidden" not in repr(Settings(keys=("hidden",)))
+    assert "hidden" not in repr(ServerSettings(keys=("hidden",)))
 
 
 @pytest.mark.parametrize("key", ["", "two words", "ümlaut", "line\nbreak"])
 def test_a_key_that_no_header_can_carry_is_refused(key):
     with pytest.raises(ConfigError, match="cannot stand in a header"):
-        Settings(keys=(key,))
+        ServerSettings(keys=(key,))
 
 
 def test_what_loopback_is():
-    assert all(map(loopback, ["localhost", "127.0.0.1", "127.8.9.1", "::1", "[::1]"]))
-    assert not any(map(loopback, ["", "0.0.0.0", "::", "10.0.0.1", "localhost.example", "example"]))
+    assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.8.9.1", "::1", "[::1]"]))
+    assert not any(map(is_loopback, ["", "0.0.0.0", "::", "10.0.0.1", "localhost.example", "example"]))

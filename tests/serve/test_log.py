@@ -6,14 +6,14 @@ import threading
 
 from serve.made import Plain, events, until
 
-from regard.serve import log
+from regard.web import access_log
 
 
 def test_each_request_is_a_line_that_says_how_it_went(small):
     stream = io.StringIO()
     server = small(keys=("hidden-key",))
     plain = Plain(server.url, "hidden-key")
-    with log.to(stream):
+    with access_log.log_to_stream(stream):
         plain.post("/v1/completions", {"prompt": "secret words", "max_tokens": 5, "stop": "secret stop"})
         connection, answer = plain.stream("/v1/completions", {"prompt": "secret words", "max_tokens": 4})
         events(answer)
@@ -37,14 +37,14 @@ def test_each_request_is_a_line_that_says_how_it_went(small):
 def test_a_bug_is_told_by_its_place_and_not_by_its_words(small):
     server, stream = small(), io.StringIO()
     resident = server.house.residents["writer"]
-    resident.do = None  # what nobody foresaw
-    with log.to(stream):
+    resident.run = None  # what nobody foresaw
+    with access_log.log_to_stream(stream):
         told = Plain(server.url).post("/v1/embeddings", {"input": "secret"})
         until(lambda: not server.house.inside)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
 
     assert told.status == 500 and told.error["code"] == "internal_error" and "log" in told.error["message"]
-    assert lines[0]["bug"] == "TypeError" and any("verbs.py" in place for place in lines[0]["at"])
+    assert lines[0]["bug"] == "TypeError" and any("task_routes.py" in place for place in lines[0]["at"])
     assert lines[1]["status"] == 500 and "secret" not in stream.getvalue()
 
 
@@ -57,7 +57,7 @@ def test_a_pipe_that_nobody_empties_stops_no_request(small):
             return super().write(text)
 
     server, stream = small(), Stuck()
-    with log.to(stream):
+    with access_log.log_to_stream(stream):
         assert [Plain(server.url).get("/health").status for _ in range(5)] == [200] * 5
         until(lambda: not server.house.inside)
         stream.free.set()

@@ -32,14 +32,14 @@ def test_the_slot_of_a_client_that_leaves_is_free_at_once(small, stream):
         with socket.create_connection((place.hostname, place.port)) as connection:
             connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                                b"Content-Length: %d\r\n\r\n%s" % (len(body), body))  # fmt: skip
-            until(lambda: engine.figures.running == 1)
+            until(lambda: engine.stats.running == 1)
             ticket = ticket_of(server)
         until(lambda here=ticket: here.cancelled, 0.2)
         gate.open.set()
         assert ticket.wait(0.2) and ticket.reason == "cancelled"
         engine.forward = gate.forward
     until(lambda: not server.house.lines)
-    assert engine.figures.running == 0 and server.house.inside == 0
+    assert engine.stats.running == 0 and server.house.inside == 0
 
 
 def test_a_client_that_leaves_while_it_waits_is_forgotten(small):
@@ -48,16 +48,16 @@ def test_a_client_that_leaves_while_it_waits_is_forgotten(small):
     gate.open.clear()
     first = Plain(server.url).connect()
     first.request("POST", "/v1/completions", json.dumps(LONG), {"Content-Type": "application/json"})
-    until(lambda: engine_of(server).figures.running == 1)
+    until(lambda: engine_of(server).stats.running == 1)
     second = Plain(server.url).connect()
     second.request("POST", "/v1/completions", json.dumps(LONG), {"Content-Type": "application/json"})
-    until(lambda: engine_of(server).figures.waiting == 1)
+    until(lambda: engine_of(server).stats.waiting == 1)
     second.close()
     until(lambda: len(server.house.lines) == 1)
     gate.open.set()
 
     assert json.loads(first.getresponse().read())["usage"]["completion_tokens"] == 250
-    assert engine_of(server).figures.waiting == 0
+    assert engine_of(server).stats.waiting == 0
     first.close()
 
 
@@ -124,10 +124,10 @@ def test_a_reader_that_does_not_read_stalls_nobody_and_is_left(small):
         slow.connect((place.hostname, place.port))
         slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                      b"Content-Length: %d\r\n\r\n%s" % (len(body), body))  # fmt: skip
-        until(lambda: engine_of(server).figures.running == 2)
+        until(lambda: engine_of(server).stats.running == 2)
         quick = Plain(server.url).post("/v1/completions", {"prompt": "a", "max_tokens": 3})
         until(lambda: not server.house.inside, 20.0)
-        until(lambda: engine_of(server).figures.running == 0)
+        until(lambda: engine_of(server).stats.running == 0)
 
         assert quick.status == 200 and not server.house.lines
         read = b""
@@ -176,7 +176,7 @@ def test_who_waits_for_the_whole_is_told_too(small):
     gate.open.clear()
     asking = threading.Thread(target=lambda: told.append(plain.post("/v1/completions", LONG)))
     asking.start()
-    until(lambda: engine_of(server).figures.running == 1)
+    until(lambda: engine_of(server).stats.running == 1)
     server.drain(1.2)
     gate.open.set()
     asking.join()

@@ -10,8 +10,8 @@ import transformers as hf
 from generate.folders import bytelevel, saved
 from serve.made import Plain, served
 
-from regard.generate.opening import load
-from regard.report.pictures import png
+from regard.inference.load import load_model
+from regard.report.image_rows import encode_png
 
 TEXTS = ["The cat sat.", "Ada Lovelace wrote to a big old man in London!", "who is it?"]
 
@@ -76,7 +76,7 @@ def test_blanks_are_filled_as_the_library_fills_them(plain, models):
     text = "The [MASK] sat on a [MASK]."
     told = plain.post("/v1/fill", {"model": "masked", "input": text, "best": 3}).json["data"][0]["blanks"]
 
-    for blank, want in zip(told, models["masked"].fill(text, 3), strict=True):
+    for blank, want in zip(told, models["masked"].fill_mask(text, 3), strict=True):
         assert [guess["word"] for guess in blank] == [guess.word for guess in want]
         assert [guess["probability"] for guess in blank] == pytest.approx([each.probability for each in want], abs=1e-6)
 
@@ -111,13 +111,23 @@ def test_a_text_that_names_a_picture_opens_no_file(tmp_path):
     """Two towers take both on the command line; a client has no business with the files of the server."""
     tokenizer = bytelevel()
     ends = tokenizer.convert_tokens_to_ids("</s>")
-    text = dict(vocab_size=len(tokenizer), hidden_size=20, num_hidden_layers=1, num_attention_heads=2,
-                intermediate_size=28, max_position_embeddings=40, eos_token_id=ends, bos_token_id=0, pad_token_id=1)
-    vision = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=28, image_size=8,
-                  patch_size=4)
+    text = dict(
+        vocab_size=len(tokenizer),
+        hidden_size=20,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=28,
+        max_position_embeddings=40,
+        eos_token_id=ends,
+        bos_token_id=0,
+        pad_token_id=1,
+    )
+    vision = dict(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=28, image_size=8, patch_size=4
+    )
     clip = hf.CLIPModel(hf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=12))
-    (tmp_path / "secret.png").write_bytes(png(torch.randint(0, 255, (3, 8, 8)).to(torch.uint8)))
-    with served({"towers": load(saved(clip, tokenizer, tmp_path / "clip"), device="cpu")}) as server:
+    (tmp_path / "secret.png").write_bytes(encode_png(torch.randint(0, 255, (3, 8, 8)).to(torch.uint8)))
+    with served({"towers": load_model(saved(clip, tokenizer, tmp_path / "clip"), device="cpu")}) as server:
         plain = Plain(server.url)
         told = plain.post("/v1/embeddings", {"input": str(tmp_path / "secret.png")})
         silent = plain.post("/v1/completions", {"prompt": "a"})

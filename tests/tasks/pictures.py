@@ -5,15 +5,15 @@ import torch
 import regard
 from regard import config as C
 from regard import tasks
-from regard.data import Record
-from regard.inputs.senses import sense
-from regard.tasks import Rows
-from regard.text import train
+from regard.data.records import Record
+from regard.inputs.processors import build_processor
+from regard.tasks.collate import RowPadding
+from regard.text.trainers import train_tokenizer
 
 TEXTS = ["red heart", "blue car", "a dog", "two dogs", "a green apple"]
 LABELS = ["sign", "thing", "animal", "animal", "food"]
 SIDE, D, N = 8, 12, 15
-FRONT = C.Patches(size=4, image=SIDE, cls=False)
+FRONT = C.PatchEmbedding(size=4, image=SIDE, cls=False)
 SMALL = dict(dim=D, depth=1, attention=C.Attention(heads=3), mlp=C.MLP(hidden=20), dropout=C.NO_DROPOUT)
 
 
@@ -29,47 +29,50 @@ def records():
 
 
 def words(c=None):
-    tokenizer = train(C.Characters(fallback=False), ["".join(sorted(set("".join([*TEXTS, *LABELS]))))])
-    return tokenizer if c is None else tasks.equip(c, tokenizer)
+    tokenizer = train_tokenizer(C.CharTokenizer(fallback=False), ["".join(sorted(set("".join([*TEXTS, *LABELS]))))])
+    return tokenizer if c is None else tasks.add_task_tokens(c, tokenizer)
 
 
 def tower(embed, mask="everything", **head):
-    position = C.Learned(length=N if isinstance(embed, C.Embed) else (2, 2))
+    position = C.LearnedPosition(length=N if isinstance(embed, C.TextEmbedding) else (2, 2))
     return C.Transformer(embed=embed, trunk=C.Trunk(mask=mask, position=position, **SMALL),
-                         head=C.Pooled(**{"place": "mean", "out": 7, "bias": False, **head}))  # fmt: skip
+                         head=C.PoolingHead(**{"place": "mean", "out": 7, "bias": False, **head}))  # fmt: skip
 
 
 def towers(vocab=None, **said):
-    return C.Towers(towers=(tower(FRONT), tower(C.Embed(vocab=vocab or len(words())))), **said)
+    return C.DualEncoder(towers=(tower(FRONT), tower(C.TextEmbedding(vocab=vocab or len(words())))), **said)
 
 
 def crossing(vocab):
     """An encoder that sees, and a decoder that writes."""
     return C.Transformer(
-        embed=C.Embed(vocab=vocab), trunk=C.Trunk(mask="causal", cross="last", position=C.Learned(length=N), **SMALL),
-        encoder=C.Encoder(embed=FRONT, trunk=C.Trunk(position=C.Learned(length=(2, 2)), **SMALL)),
-    )  # fmt: skip
+        embed=C.TextEmbedding(vocab=vocab),
+        trunk=C.Trunk(mask="causal", cross="last", position=C.LearnedPosition(length=N), **SMALL),
+        encoder=C.Encoder(embed=FRONT, trunk=C.Trunk(position=C.LearnedPosition(length=(2, 2)), **SMALL)),
+    )
 
 
 def prefixed(vocab, mask="prefix(4)"):
     """Both in one sequence."""
-    return C.Transformer(embed=C.Mixed(seen=FRONT, text=C.Embed(vocab=vocab)),
-                         trunk=C.Trunk(mask=mask, position=C.Learned(length=4 + N), **SMALL))  # fmt: skip
+    return C.Transformer(embed=C.MultimodalEmbedding(seen=FRONT, text=C.TextEmbedding(vocab=vocab)),
+                         trunk=C.Trunk(mask=mask, position=C.LearnedPosition(length=4 + N), **SMALL))  # fmt: skip
 
 
 def drawing(vocab, context):
-    return C.Transformer(embed=C.Embed(vocab=vocab),
-                         trunk=C.Trunk(mask="causal", position=C.Learned(length=context), **SMALL))  # fmt: skip
+    return C.Transformer(embed=C.TextEmbedding(vocab=vocab),
+                         trunk=C.Trunk(mask="causal", position=C.LearnedPosition(length=context), **SMALL))  # fmt: skip
 
 
 def asked(c, model, front=FRONT, length=N, **how):
     tokenizer = words(c)
-    return tasks.build(c, tokenizer, model, rows=Rows(length), sense=sense(front), **how), tokenizer
+    return tasks.build_task(
+        c, tokenizer, model, rows=RowPadding(length), sense=build_processor(front), **how
+    ), tokenizer
 
 
 def batch(task, tokenizer, rows=slice(None)):
     made = [task.example(record, tokenizer) for record in records()[rows]]
-    return task.plain(made, torch.Generator())
+    return task.collate_eval(made, torch.Generator())
 
 
 def lively(c):

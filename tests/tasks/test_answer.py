@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from regard import config as C
-from regard.config import DataError
+from regard.config.errors import DataError
 
 TEXT = "It was the cat that sat there. A dog met an owl, and neither said why! Ada Lovelace wrote in 1843."
 RECORD = {"question": "Who sat on the mat?", "context": TEXT, "answer": "the cat", "start": 7}
@@ -29,7 +29,7 @@ class Said(nn.Module):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("answer", ["the cat", "cat", "Ada Lovelace", "1843", "It", "."])
 def test_the_characters_of_the_marked_tokens_hold_the_answer(kind, answer):
-    objective, known = task(C.Answer(), kind, length=250)
+    objective, known = task(C.QuestionAnswering(), kind, length=250)
     example = objective.example(RECORD | {"answer": answer, "start": TEXT.index(answer)}, known)
     [found] = objective.expected(objective.collate([example], chance()))["loss"]
     told = TEXT[found.start : found.stop]
@@ -41,8 +41,8 @@ def test_the_characters_of_the_marked_tokens_hold_the_answer(kind, answer):
 @pytest.mark.spec("S164")
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_the_loss_is_over_the_context_and_no_answer(side):
-    asked = model(C.Each())
-    objective, known = task(C.Answer(), model=asked.c, length=90, side=side)
+    asked = model(C.TokenHead())
+    objective, known = task(C.QuestionAnswering(), model=asked.c, length=90, side=side)
     examples = [objective.example(record, known) for record in (RECORD, EMPTY)]
     batch, alone = objective.collate(examples, chance()), 0.0
     for example in examples:
@@ -51,14 +51,14 @@ def test_the_loss_is_over_the_context_and_no_answer(side):
         for name, column in (("start", 0), ("stop", 1)):
             alone += F.cross_entropy(logits[may, column], torch.tensor(may.index(example[name])), reduction="sum")
 
-    assert objective.parts(batch)["loss"].count == 4
-    assert_close(objective.sums(asked, batch)["loss"], alone)
+    assert objective.count_parts(batch)["loss"].count == 4
+    assert_close(objective.loss_sums(asked, batch)["loss"], alone)
 
 
 @pytest.mark.spec("S164")
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_padding_and_question_are_never_chosen(side):
-    objective, known = task(C.Answer(longest=5), length=90, side=side)
+    objective, known = task(C.QuestionAnswering(longest=5), length=90, side=side)
     short = RECORD | {"context": "The cat sat.", "answer": "cat", "start": 4}
     batch = objective.collate([objective.example(record, known) for record in (RECORD, short)], chance())
     for seed in range(30):
@@ -73,7 +73,7 @@ def test_padding_and_question_are_never_chosen(side):
 
 
 def test_the_best_span_is_that_of_trying_all():
-    objective, known = task(C.Answer(longest=4), length=90)
+    objective, known = task(C.QuestionAnswering(longest=4), length=90)
     example = objective.example(RECORD, known)
     batch = objective.collate([example], chance())
     logits = torch.randn(1, len(example["ids"]), 2, generator=chance(1))
@@ -88,7 +88,7 @@ def test_the_best_span_is_that_of_trying_all():
 
 
 def test_no_answer_is_an_answer():
-    objective, known = task(C.Answer(), length=90)
+    objective, known = task(C.QuestionAnswering(), length=90)
     batch = objective.collate([objective.example(EMPTY, known)], chance())
     logits = torch.zeros(*batch["ids"].shape, 2)
     logits[0, 0] = 1.0
@@ -100,7 +100,7 @@ def test_no_answer_is_an_answer():
 
 
 def test_a_long_context_is_read_in_windows_that_miss_nothing():
-    objective, known = task(C.Answer(stride=5), length=24)
+    objective, known = task(C.QuestionAnswering(stride=5), length=24)
     windows = objective.windows(RECORD | {"answer": "Lovelace", "start": TEXT.index("Lovelace")}, known)
     read = {place for window in windows for place in window["from"] if place >= 0}
     holding = [window for window in windows if window["stop"]]
@@ -114,7 +114,7 @@ def test_a_long_context_is_read_in_windows_that_miss_nothing():
 
 
 def test_the_surest_window_answers():
-    objective, known = task(C.Answer(stride=5), length=24)
+    objective, known = task(C.QuestionAnswering(stride=5), length=24)
     records = [RECORD | {"answer": ["cat", "the cat"], "start": [11, 7]}]
     windows = objective.windows(records[0], known)
     batch = objective.collate(windows, chance())
@@ -133,7 +133,7 @@ def test_the_surest_window_answers():
     ({"context": ""}, "column 'context' holds ''"),
 ])  # fmt: skip
 def test_an_answer_that_is_not_there_is_one_sentence(change, words):
-    objective, known = task(C.Answer())
+    objective, known = task(C.QuestionAnswering())
 
     with pytest.raises(DataError) as error:
         objective.example(RECORD | change, known)
@@ -141,15 +141,15 @@ def test_an_answer_that_is_not_there_is_one_sentence(change, words):
 
 
 def test_an_answer_may_be_looked_for():
-    objective, known = task(C.Answer(start=None), length=90)
+    objective, known = task(C.QuestionAnswering(start=None), length=90)
 
-    assert objective.example(RECORD, known) == task(C.Answer(), length=90)[0].example(RECORD, known)
+    assert objective.example(RECORD, known) == task(C.QuestionAnswering(), length=90)[0].example(RECORD, known)
     with pytest.raises(DataError, match="'a bird' does not stand in column 'context'"):
         objective.example(RECORD | {"answer": "a bird"}, known)
 
 
 def test_an_answer_too_long_for_any_window_is_refused():
-    objective, known = task(C.Answer(stride=5), length=24)
+    objective, known = task(C.QuestionAnswering(stride=5), length=24)
 
     with pytest.raises(DataError, match="does not fit in a row of 24 tokens"):
         objective.example(RECORD | {"answer": TEXT, "start": 0}, known)

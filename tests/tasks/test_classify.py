@@ -9,14 +9,14 @@ from tokenizers import processors
 from torch.testing import assert_close
 
 from regard import config as C
-from regard.config import ConfigError, DataError
-from regard.tasks import build, discovered, scored
-from regard.tasks.rows import trimmed
-from regard.tasks.specials import Specials
-from regard.text import Tokenizer
+from regard.config.errors import ConfigError, DataError
+from regard.tasks.collate import TaskSpecialTokens, truncate_pair
+from regard.tasks.columns import fill_classes
+from regard.tasks.task import build_task, score_outputs
+from regard.text.tokenizer import Tokenizer
 
-ONE = C.Classify(classes=("bad", "good", "so so"))
-TWO = C.Classify(text="first", pair="second", classes=("0", "1"))
+ONE = C.Classification(classes=("bad", "good", "so so"))
+TWO = C.Classification(text="first", pair="second", classes=("0", "1"))
 RECORDS = [{"text": "The cat sat on the mat.", "label": "good"}, {"text": "Why?", "label": "so so"}]
 PAIRS = [
     {"first": "The cat sat.", "second": "A dog met an owl!", "label": 1},
@@ -28,9 +28,10 @@ def published(before, between, after):
     """A tokenizer.json that says itself what stands around its texts."""
     known = tokenizer("word")
     inner = type(known.inner).from_str(known.inner.to_str())
-    specials = [(token, known.roles[role]) for role, token in (("start", "<start>"), ("end", "<end>"))]
+    specials = [(token, known.special_ids[role]) for role, token in (("start", "<start>"), ("end", "<end>"))]
     inner.post_processor = processors.TemplateProcessing(
-        single=f"{before}$A{after}", pair=f"{before}$A{between}$B:1{after}", special_tokens=specials)
+        single=f"{before}$A{after}", pair=f"{before}$A{between}$B:1{after}", special_tokens=specials
+    )
     return Tokenizer(inner)
 
 
@@ -38,7 +39,7 @@ def test_a_pair_stands_as_bert_has_it():
     objective, known = task(TWO)
     example = objective.example(PAIRS[0], known)
     first, second = known.encode(PAIRS[0]["first"]), known.encode(PAIRS[0]["second"])
-    roles = known.roles
+    roles = known.special_ids
 
     assert example["ids"] == [roles["cls"], *first, roles["sep"], *second, roles["sep"]]
     assert example["segment"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
@@ -54,7 +55,7 @@ def test_a_published_tokenizer_is_obeyed(layout):
     """`transformers` lays out the same rows from the same tokenizer.json."""
     known = published(*layout)
     theirs = hf.PreTrainedTokenizerFast(tokenizer_object=known.inner)
-    one, two = build(C.Classify(classes=("a", "b")), known), build(TWO, known)
+    one, two = build_task(C.Classification(classes=("a", "b")), known), build_task(TWO, known)
 
     assert one.example({"text": "The cat sat.", "label": "a"}, known)["ids"] == theirs("The cat sat.")["input_ids"]
     assert two.example(PAIRS[0], known)["ids"] == theirs(PAIRS[0]["first"], PAIRS[0]["second"])["input_ids"]
@@ -62,10 +63,10 @@ def test_a_published_tokenizer_is_obeyed(layout):
 
 def test_a_tokenizer_that_says_nothing_puts_its_start_and_end_around():
     known = tokenizer("word")
-    ids = build(ONE, known).example(RECORDS[0], known)["ids"]
+    ids = build_task(ONE, known).example(RECORDS[0], known)["ids"]
 
     assert shown(known, [ids[0], ids[-1]]) == "<start> <end>" and ids[1:-1] == known.encode(RECORDS[0]["text"])
-    assert not len(Specials.of(tokenizer("char")).single)
+    assert not len(TaskSpecialTokens.of(tokenizer("char")).single)
 
 
 @pytest.mark.parametrize("room", range(1, 18))
@@ -76,7 +77,7 @@ def test_too_long_a_pair_is_cut_as_bert_cuts_it(room, lengths):
     while len(first) + len(second) > room:  # Devlin et al., run_classifier.py: the longer one loses its last token
         (first if len(first) > len(second) else second).pop()
 
-    assert trimmed(a, b, room) == (first, second)
+    assert truncate_pair(a, b, room) == (first, second)
 
 
 def test_what_is_cut_is_counted():
@@ -90,51 +91,53 @@ def test_what_is_cut_is_counted():
 @pytest.mark.spec("S164")
 @pytest.mark.parametrize("place", ["cls", "mean", "last"])
 def test_a_model_is_asked_once_a_text(place):
-    asked = model(C.Pooled(place=place, out=3))
+    asked = model(C.PoolingHead(place=place, out=3))
     objective, known = task(ONE, model=asked.c)
     batch = objective.collate([objective.example(record, known) for record in RECORDS], chance())
     logits = torch.cat([asked(torch.tensor([objective.example(record, known)["ids"]])) for record in RECORDS])
 
-    assert objective.parts(batch)["loss"].count == 2
-    assert_close(objective.sums(asked, batch)["loss"], F.cross_entropy(logits, torch.tensor([1, 2]), reduction="sum"))
+    assert objective.count_parts(batch)["loss"].count == 2
+    assert_close(
+        objective.loss_sums(asked, batch)["loss"], F.cross_entropy(logits, torch.tensor([1, 2]), reduction="sum")
+    )
     assert objective.answers(asked, batch)["loss"] == logits.argmax(-1).tolist()
 
 
 @pytest.mark.spec("S168")
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_pair_is_told_apart_by_its_segments(side):
-    asked = model(C.Pooled(out=2))
+    asked = model(C.PoolingHead(out=2))
     objective, known = task(TWO, model=asked.c, side=side)
     batch = objective.collate([objective.example(record, known) for record in PAIRS], chance())
     mixed = batch | {"segment": torch.zeros_like(batch["segment"])}
     alone = [objective.collate([objective.example(record, known)], chance()) for record in PAIRS]
 
-    found = objective.sums(asked, batch)["loss"]
-    assert_close(found, sum(objective.sums(asked, each)["loss"] for each in alone))
-    assert not torch.isclose(found, objective.sums(asked, mixed)["loss"])
+    found = objective.loss_sums(asked, batch)["loss"]
+    assert_close(found, sum(objective.loss_sums(asked, each)["loss"] for each in alone))
+    assert not torch.isclose(found, objective.loss_sums(asked, mixed)["loss"])
 
 
 @pytest.mark.parametrize("segments", [0, 1])
 def test_a_model_without_segments_is_not_told_them(segments):
-    asked = model(C.Pooled(out=2), segments=segments)
+    asked = model(C.PoolingHead(out=2), segments=segments)
     objective, known = task(TWO, model=asked.c)
     batch = objective.collate([objective.example(record, known) for record in PAIRS], chance())
 
-    assert "segment" not in batch and objective.sums(asked, batch)["loss"].isfinite()
+    assert "segment" not in batch and objective.loss_sums(asked, batch)["loss"].isfinite()
 
 
 def test_regression_is_the_squared_error_of_one_number():
-    c = C.Regress(text="first", pair="second")
-    asked = model(C.Pooled(out=1))
+    c = C.Regression(text="first", pair="second")
+    asked = model(C.PoolingHead(out=1))
     objective, known = task(c, model=asked.c)
     records = [{**PAIRS[0], "label": "3.5"}, {**PAIRS[1], "label": 2}]
     batch = objective.collate([objective.example(record, known) for record in records], chance())
     said = asked(batch["ids"], real=batch["real"], segment=batch["segment"])[:, 0]
 
     assert batch["label"].tolist() == [3.5, 2.0] and batch["label"].dtype == torch.float32
-    assert_close(objective.sums(asked, batch)["loss"], ((said - torch.tensor([3.5, 2.0])) ** 2).sum())
+    assert_close(objective.loss_sums(asked, batch)["loss"], ((said - torch.tensor([3.5, 2.0])) ** 2).sum())
     both = objective.answers(asked, batch), objective.expected(batch)
-    assert set(scored(objective, [both])) == {"pearson", "spearman"}
+    assert set(score_outputs(objective, [both])) == {"pearson", "spearman"}
 
 
 def test_a_perfect_classifier_scores_one():
@@ -155,8 +158,8 @@ def test_a_label_is_a_name_or_the_number_of_one(label, number):
 
 
 @pytest.mark.parametrize("c, label", [
-    (ONE, "great"), (ONE, 3), (ONE, -1), (ONE, None), (ONE, 1.5), (C.Classify(classes=("1", "2", "3")), 0),
-    (C.Classify(classes=("1", "2")), True),
+    (ONE, "great"), (ONE, 3), (ONE, -1), (ONE, None), (ONE, 1.5), (C.Classification(classes=("1", "2", "3")), 0),
+    (C.Classification(classes=("1", "2")), True),
 ])  # fmt: skip
 def test_a_label_that_is_none_of_the_classes_is_one_sentence(c, label):
     objective, known = task(c)
@@ -170,45 +173,45 @@ def test_a_label_that_is_none_of_the_classes_is_one_sentence(c, label):
     ([True, False], ("False", "True")),
 ])  # fmt: skip
 def test_classes_are_found_in_the_data(labels, classes):
-    assert discovered(C.Classify(), [{"label": label} for label in labels]).classes == classes
+    assert fill_classes(C.Classification(), [{"label": label} for label in labels]).classes == classes
 
 
 def test_classes_that_were_named_stay_and_one_is_not_enough():
-    assert discovered(ONE, []) is ONE and discovered(C.Masked(), []) == C.Masked()
+    assert fill_classes(ONE, []) is ONE and fill_classes(C.MaskedLM(), []) == C.MaskedLM()
     with pytest.raises(DataError, match="names 1 class;"):
-        discovered(C.Classify(), [{"label": "a"}])
+        fill_classes(C.Classification(), [{"label": "a"}])
 
 
 # ---------------------------------------------------------------- models that do not fit
 
 
 @pytest.mark.parametrize("c, head, words", [
-    (ONE, C.Pooled(out=2), "model.head.out: 2, and there are 3"),
-    (ONE, C.Vocabulary(), "model.head.kind: 'vocabulary', and task 'classify' needs pooled"),
-    (C.Regress(), C.Pooled(), "model.head.out: None, and there is 1"),
-    (C.Masked(next_sentence=True), C.Vocabulary(), "needs both"),
-    (C.Masked(), C.Both(), "'both' is for task.next_sentence"),
-    (C.Translate(), C.Vocabulary(), "model.encoder: task 'translate' is asked of two trunks"),
-    (C.NextToken(), C.Vocabulary(), "model.trunk.mask: 'everything' sees the token"),
-    (C.Tag(classes=("O", "B-X")), C.Each(out=3), "model.head.out: 3, and there are 2"),
-    (C.Answer(), C.Each(out=3), "an answer begins and ends"),
+    (ONE, C.PoolingHead(out=2), "model.head.out: 2, and there are 3"),
+    (ONE, C.LMHead(), "model.head.kind: 'vocabulary', and task 'classify' needs pooled"),
+    (C.Regression(), C.PoolingHead(), "model.head.out: None, and there is 1"),
+    (C.MaskedLM(next_sentence=True), C.LMHead(), "needs both"),
+    (C.MaskedLM(), C.PretrainingHead(), "'both' is for task.next_sentence"),
+    (C.Translation(), C.LMHead(), "model.encoder: task 'translate' is asked of two trunks"),
+    (C.NextToken(), C.LMHead(), "model.trunk.mask: 'everything' sees the token"),
+    (C.TokenClassification(classes=("O", "B-X")), C.TokenHead(out=3), "model.head.out: 3, and there are 2"),
+    (C.QuestionAnswering(), C.TokenHead(out=3), "an answer begins and ends"),
 ], ids=str)  # fmt: skip
 def test_a_model_that_cannot_be_asked_is_refused_by_its_setting(c, head, words):
     with pytest.raises(ConfigError) as error:
-        task(c, model=C.Transformer(embed=C.Embed(vocab=700), head=head))
+        task(c, model=C.Transformer(embed=C.TextEmbedding(vocab=700), head=head))
     assert words in str(error.value)
 
 
 def test_a_model_of_fewer_words_is_refused():
     with pytest.raises(ConfigError, match="model.embed.vocab: 99, and the tokenizer has"):
-        task(C.Masked(), model=C.Transformer(embed=C.Embed(vocab=99)))
+        task(C.MaskedLM(), model=C.Transformer(embed=C.TextEmbedding(vocab=99)))
 
 
 def test_a_first_token_that_stands_for_nothing_is_refused():
-    c = C.Transformer(embed=C.Embed(vocab=700), head=C.Pooled(out=3))
+    c = C.Transformer(embed=C.TextEmbedding(vocab=700), head=C.PoolingHead(out=3))
 
     with pytest.raises(ConfigError, match="model.head.place: 'cls' .* set it to mean or last"):
         task(ONE, "char", model=c)
-    blind = C.Transformer(embed=C.Embed(vocab=700), head=C.Pooled(out=3), trunk=C.Trunk(mask="causal"))
+    blind = C.Transformer(embed=C.TextEmbedding(vocab=700), head=C.PoolingHead(out=3), trunk=C.Trunk(mask="causal"))
     with pytest.raises(ConfigError, match="'causal' it sees itself alone; set it to last"):
         task(ONE, model=blind)

@@ -13,13 +13,13 @@ from torch.testing import assert_close
 import regard
 from regard import config as C
 from regard import tasks
-from regard.config import ConfigError, DataError
-from regard.data import Record
-from regard.inputs.senses import sense
-from regard.tasks.contrast import among, classes, recall, whole_batches
-from regard.text import train
+from regard.config.errors import ConfigError, DataError
+from regard.data.records import Record
+from regard.inputs.processors import build_processor
+from regard.tasks.contrastive import fill_contrastive_classes, gather_in_batch, recall_at, refuse_accumulation
+from regard.text.trainers import train_tokenizer
 
-SORTED = C.Contrast(label="label", classes=("animal", "food", "sign", "thing"), prompt="a {}")
+SORTED = C.Contrastive(label="label", classes=("animal", "food", "sign", "thing"), prompt="a {}")
 
 
 @pytest.mark.spec("S062", "S091")
@@ -28,9 +28,9 @@ def test_the_loss_is_the_one_that_transformers_has_for_clip():
     images, ids = torch.randn(5, 3, 24, 24), torch.randint(2, V - 1, (5, 9))
     ids[:, -1] = V - 1
     want = theirs(input_ids=ids, pixel_values=images, return_loss=True)
-    task, _ = asked(C.Contrast(), None)
+    task, _ = asked(C.Contrastive(), None)
     given = {"seen": images, "ids": ids, "match": torch.eye(5, dtype=torch.bool)}
-    got = task.sums(ours, given)["loss"] / task.parts(given)["loss"].count
+    got = task.loss_sums(ours, given)["loss"] / task.count_parts(given)["loss"].count
 
     assert_close(got, want.loss)
     got.backward()
@@ -59,9 +59,9 @@ def test_pairs_of_words_that_were_never_together_are_told_apart():
     """Zero-shot: red crosses and blue bars are known, green crosses and red bars are not, but by their words."""
     held = list(zip(COLOURS, SHAPES, strict=True))
     known = [(colour, shape) for colour in COLOURS for shape in SHAPES if (colour, shape) not in held]
-    tokenizer = train(C.Words(fallback=False), [" ".join([*COLOURS, *SHAPES])] * 3)
+    tokenizer = train_tokenizer(C.WordTokenizer(fallback=False), [" ".join([*COLOURS, *SHAPES])] * 3)
     c = towers(len(tokenizer))
-    task = tasks.build(C.Contrast(), tokenizer, c, rows=tasks.Rows(4), sense=sense(FRONT))
+    task = tasks.build_task(C.Contrastive(), tokenizer, c, rows=tasks.RowPadding(4), sense=build_processor(FRONT))
     model, chance = regard.build(c), torch.Generator().manual_seed(0)
     model.tokenizer = tokenizer
 
@@ -71,7 +71,7 @@ def test_pairs_of_words_that_were_never_together_are_told_apart():
 
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     for _ in range(400):
-        loss = task.sums(model, task.plain(examples(known), chance))["loss"] / len(known)
+        loss = task.loss_sums(model, task.collate_eval(examples(known), chance))["loss"] / len(known)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -83,50 +83,50 @@ def test_pairs_of_words_that_were_never_together_are_told_apart():
 
 
 def test_a_pair_that_is_told_for_certain_costs_nothing_and_a_guess_the_log_of_the_batch():
-    task, _ = asked(C.Contrast(), towers())
+    task, _ = asked(C.Contrastive(), towers())
 
-    class Fake(regard.Towers):
+    class Fake(regard.DualEncoderModel):
         def forward(self, *inputs, compare=True):
-            return self.said, self.said, self.factor
+            return self.said, self.said, self.logit_scale
 
     model, match = Fake(towers()), {"match": torch.eye(5, dtype=torch.bool), "seen": torch.empty(0), "ids": 0}
     model.said = F.normalize(torch.eye(5, 7), dim=-1)
     with torch.no_grad():
         model.scale.fill_(math.log(100))
-        assert task.sums(model, match)["loss"] < 1e-3
+        assert task.loss_sums(model, match)["loss"] < 1e-3
         model.said = torch.ones(5, 7) / 7**0.5
-        assert_close(task.sums(model, match)["loss"] / 5, torch.tensor(math.log(5)))
+        assert_close(task.loss_sums(model, match)["loss"] / 5, torch.tensor(math.log(5)))
 
 
 def test_the_scale_is_brought_back_to_its_limit_and_never_beyond_it():
-    task, tokenizer = asked(C.Contrast(), towers())
+    task, tokenizer = asked(C.Contrastive(), towers())
     model = regard.build(towers())
     with torch.no_grad():
         model.scale.fill_(9.0)
 
-    assert_close(model.factor, torch.tensor(100.0))
-    task.sums(model, batch(task, tokenizer))["loss"].backward()
+    assert_close(model.logit_scale, torch.tensor(100.0))
+    task.loss_sums(model, batch(task, tokenizer))["loss"].backward()
     assert float(model.scale.detach()) == pytest.approx(math.log(100))
     assert model.scale.grad != 0, "at the limit it still learns"
 
 
 def test_what_is_random_in_the_order_of_a_batch_does_not_matter():
-    task, tokenizer = asked(C.Contrast(), towers())
+    task, tokenizer = asked(C.Contrastive(), towers())
     model, given = lively(towers()), batch(task, tokenizer)
     turn = torch.tensor([3, 0, 4, 2, 1])
     turned = {name: table[turn] for name, table in given.items()} | {"match": given["match"]}
 
-    assert_close(task.sums(model, turned), task.sums(model, given))
+    assert_close(task.loss_sums(model, turned), task.loss_sums(model, given))
 
 
 def test_rows_that_are_not_here_are_not_told_apart():
-    task, tokenizer = asked(C.Contrast(), towers())
+    task, tokenizer = asked(C.Contrastive(), towers())
     model = lively(towers())
     some = {name: table[1:4] for name, table in batch(task, tokenizer).items()}  # as a rank would have them
     few = batch(task, tokenizer, slice(1, 4))
 
     assert some["match"].shape == (3, 5)
-    assert_close(task.sums(model, some), task.sums(model, few))
+    assert_close(task.loss_sums(model, some), task.loss_sums(model, few))
 
 
 def test_vectors_go_to_their_places_and_one_that_is_there_twice_counts_once():
@@ -134,7 +134,7 @@ def test_vectors_go_to_their_places_and_one_that_is_there_twice_counts_once():
     mine = torch.randn(3, 7)
     mine[2] = mine[0]
 
-    whole = among(mine, match)
+    whole = gather_in_batch(mine, match)
     assert_close(whole[2], mine[0])
     assert_close(whole[0], mine[1])
     assert not whole[[1, 3]].any()
@@ -145,11 +145,11 @@ def test_recall_is_that_of_scikit_learn(best):
     seen, told = (F.normalize(torch.randn(31, 5), dim=-1) for _ in range(2))
     want = top_k_accuracy_score(torch.arange(31), seen @ told.mT, k=best)
 
-    assert recall(seen, told, best, rows=7) == pytest.approx(want)
+    assert recall_at(seen, told, best, rows=7) == pytest.approx(want)
 
 
 def test_of_equal_ones_the_worse_counts():
-    assert recall(torch.ones(6, 2), torch.ones(6, 2), 5) == 0
+    assert recall_at(torch.ones(6, 2), torch.ones(6, 2), 5) == 0
 
 
 def test_an_evaluation_finds_partners_both_ways_and_sorts_by_the_names_of_classes():
@@ -174,44 +174,54 @@ def test_a_match_is_a_share_for_each_text():
 
     assert shares.shape == (2, 3)
     assert_close(shares.sum(-1), torch.ones(2))
-    assert_close(model.read(["a dog", "two"])[1], model.read(["two"])[0]), "padding is not read"
+    assert_close(model.embed_texts(["a dog", "two"])[1], model.embed_texts(["two"])[0]), "padding is not read"
     with pytest.raises(ConfigError, match="write nothing; ask them match"):
         model.generate("a dog")
 
 
 def test_micro_batches_are_refused_in_a_sentence():
-    whole_batches(1)
+    refuse_accumulation(1)
     with pytest.raises(ConfigError, match="train.accumulate: 2, and task 'contrast' tells each pair from all others"):
-        whole_batches(2)
+        refuse_accumulation(2)
 
 
 ONE = towers().towers[0]
 
 
-@pytest.mark.parametrize("model, sentence", [
-    (ONE, "model.kind: task 'contrast' is asked of two towers"),
-    (C.Towers(towers=towers().towers[::-1]), "model.towers: the first reads what is seen and the second text"),
-    (towers(3), r"model.towers\[1\].embed.vocab: 3, and the tokenizer has"),
-    (C.Towers(towers=(C.Transformer(embed=ONE.embed, head=C.Bare()), towers().towers[1])), "a head of kind 'none'"),
-    (C.Towers(towers=(C.Transformer(embed=ONE.embed, trunk=ONE.trunk, head=C.Pooled(out=3)), towers().towers[1])),
-     "their vectors are 3 and 7 wide"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "model, sentence",
+    [
+        (ONE, "model.kind: task 'contrast' is asked of two towers"),
+        (C.DualEncoder(towers=towers().towers[::-1]), "model.towers: the first reads what is seen and the second text"),
+        (towers(3), r"model.towers\[1\].embed.vocab: 3, and the tokenizer has"),
+        (
+            C.DualEncoder(towers=(C.Transformer(embed=ONE.embed, head=C.NoHead()), towers().towers[1])),
+            "a head of kind 'none'",
+        ),
+        (
+            C.DualEncoder(
+                towers=(C.Transformer(embed=ONE.embed, trunk=ONE.trunk, head=C.PoolingHead(out=3)), towers().towers[1])
+            ),
+            "their vectors are 3 and 7 wide",
+        ),
+    ],
+)
 def test_models_that_cannot_be_asked_are_refused(model, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        asked(C.Contrast(), model)
+        asked(C.Contrastive(), model)
 
 
 def test_towers_are_asked_nothing_else():
     with pytest.raises(ConfigError, match="model.kind: towers are asked which of their inputs belong together"):
-        C.make(C.Recipe, {"model": {"kind": "towers", "towers": [{}, {}]}})
+        C.from_dict(C.Recipe, {"model": {"kind": "towers", "towers": [{}, {}]}})
 
 
 def test_classes_are_found_in_the_training_data():
     rows = [{"label": label} for label in LABELS]
 
-    assert classes(C.Contrast(label="label"), rows).classes == ("animal", "food", "sign", "thing")
+    assert fill_contrastive_classes(C.Contrastive(label="label"), rows).classes == ("animal", "food", "sign", "thing")
     with pytest.raises(DataError, match="column 'label' names 1 class; expected two or more"):
-        classes(C.Contrast(label="label"), rows[2:4])
+        fill_contrastive_classes(C.Contrastive(label="label"), rows[2:4])
 
 
 @pytest.mark.parametrize("said, sentence", [
@@ -221,7 +231,7 @@ def test_classes_are_found_in_the_training_data():
 ])  # fmt: skip
 def test_settings_that_contradict_each_other_are_refused(said, sentence):
     with pytest.raises(ValueError, match=sentence):
-        C.Contrast(**said)
+        C.Contrastive(**said)
 
 
 def test_the_names_of_classes_fit_into_a_row():
@@ -230,7 +240,7 @@ def test_the_names_of_classes_fit_into_a_row():
 
 
 def test_a_caption_that_is_too_long_is_refused_with_its_place():
-    task, tokenizer = asked(C.Contrast(), towers(), length=5)
+    task, tokenizer = asked(C.Contrastive(), towers(), length=5)
 
     with pytest.raises(DataError, match="pairs:1: column 'text' has 9 tokens, and there is room for 5"):
         batch(task, tokenizer)

@@ -7,12 +7,12 @@ from tasks.pictures import TEXTS, asked, batch, drawing, lively, prefixed, recor
 from torch.testing import assert_close
 
 from regard import config as C
-from regard.config import ConfigError, DataError
+from regard.config.errors import ConfigError, DataError
 from regard.inputs import palette
 
 COLOURS = ("000000", "ffffff", "ff0000", "00ff00", "0000ff")
-PIXELS = C.Pixels(palette=5, grid=(3, 4), colours=COLOURS)
-TASK = C.Draw(pixels=PIXELS)
+PIXELS = C.PixelEmbedding(palette=5, grid=(3, 4), colours=COLOURS)
+TASK = C.TextToImage(pixels=PIXELS)
 ROOM, COUNT = 16, 12
 V = len(words(TASK))
 MODEL = drawing(V + 5, ROOM + COUNT)
@@ -25,7 +25,7 @@ def built(c=TASK, **how):
 def test_every_pixel_has_a_place_of_its_own_whatever_the_text():
     task, tokenizer, _ = built()
     given = batch(task, tokenizer)
-    start, end, pad = (tokenizer.roles[role] for role in ("start", "end", "pad"))
+    start, end, pad = (tokenizer.special_ids[role] for role in ("start", "end", "pad"))
 
     assert given["ids"].shape == given["labels"].shape == (len(TEXTS), ROOM + COUNT - 1)
     assert "real" not in given, "what fills a text up is read"
@@ -42,15 +42,15 @@ def test_pixels_are_the_nearest_colours_of_the_picture():
     labels = batch(task, tokenizer)["labels"][:, ROOM - 1 :] - V
     images = torch.stack([task.example(record, tokenizer)["image"] for record in records()])
 
-    assert torch.equal(labels, palette.ids(images, PIXELS).flatten(1))
+    assert torch.equal(labels, palette.quantize_colors(images, PIXELS).flatten(1))
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.25])
 def test_colours_and_words_are_counted_apart_and_weighed(weight):
-    task, tokenizer, model = built(C.Draw(pixels=PIXELS, words=weight))
+    task, tokenizer, model = built(C.TextToImage(pixels=PIXELS, words=weight))
     given = batch(task, tokenizer)
     logits, labels = model(given["ids"]).flatten(0, 1), given["labels"].flatten()
-    parts, sums = task.parts(given), task.sums(model, given)
+    parts, sums = task.count_parts(given), task.loss_sums(model, given)
 
     want = F.cross_entropy(logits[labels >= V], labels[labels >= V], reduction="sum")
     assert_close(sums["image"], want)
@@ -67,25 +67,25 @@ def test_a_few_pictures_are_learned_by_heart_and_drawn_again():
     given, optimizer = batch(task, tokenizer), torch.optim.Adam(model.parameters(), 1e-2)
     for _ in range(200):
         optimizer.zero_grad()
-        sums, parts = task.sums(model, given), task.parts(given)
+        sums, parts = task.loss_sums(model, given), task.count_parts(given)
         sum(sums[name] * part.weight / part.count for name, part in parts.items()).backward()
         optimizer.step()
     model.tokenizer, model.context, model.task = tokenizer, ROOM + COUNT, TASK
-    want = palette.shown(given["labels"][:, ROOM - 1 :] - V, PIXELS)
+    want = palette.colors_of_ids(given["labels"][:, ROOM - 1 :] - V, PIXELS)
 
-    assert torch.equal(model.paint(TEXTS, temperature=0.0), want)
-    assert not torch.equal(model.paint(TEXTS[::-1], temperature=0.0), want)
+    assert torch.equal(model.generate_images(TEXTS, temperature=0.0), want)
+    assert not torch.equal(model.generate_images(TEXTS[::-1], temperature=0.0), want)
 
 
 def test_a_picture_is_made_of_colours_alone_and_the_same_seed_draws_it_again():
     task, tokenizer, model = built()
     model.tokenizer, model.context, model.task = tokenizer, ROOM + COUNT, TASK
-    images = model.paint(["a dog"] * 3, temperature=5.0, seed=1)
+    images = model.generate_images(["a dog"] * 3, temperature=5.0, seed=1)
 
     assert images.shape == (3, 3, 3, 4) and images.dtype == torch.uint8
     known = {tuple(bytes.fromhex(colour)) for colour in COLOURS}
     assert {tuple(pixel) for pixel in images.movedim(1, -1).flatten(0, 2).tolist()} <= known
-    assert torch.equal(images, model.paint(["a dog"] * 3, temperature=5.0, seed=1))
+    assert torch.equal(images, model.generate_images(["a dog"] * 3, temperature=5.0, seed=1))
 
 
 @pytest.mark.parametrize("asks, kind, sentence", [
@@ -98,14 +98,14 @@ def test_what_cannot_be_drawn_is_one_sentence(asks, kind, sentence):
     model.tokenizer, model.context, model.task = tokenizer, ROOM + COUNT, TASK
 
     with pytest.raises(kind, match=sentence):
-        model.paint(**asks)
+        model.generate_images(**asks)
 
 
 def test_a_model_of_another_task_draws_nothing():
     model = lively(MODEL)
     model.tokenizer = words(TASK)
     with pytest.raises(ConfigError, match="this model draws no pictures for a text"):
-        model.paint(["a dog"])
+        model.generate_images(["a dog"])
 
 
 @pytest.mark.parametrize("model, length, sentence", [

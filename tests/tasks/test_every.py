@@ -9,27 +9,29 @@ from tasks.made import KINDS, PROSE, chance, model, task
 from torch.testing import assert_close
 
 from regard import config as C
-from regard.tasks import TASKS, NextToken
-from regard.tasks.objective import total, whole
+from regard.tasks.next_token import NextToken
+from regard.tasks.task import TASKS, combine_losses, total_counts
 
 LINES = [line for line in PROSE.splitlines()[:4] for line in (line, line[: len(line) // 2])][:5]
 WORDS = [line.split() for line in LINES]
 
 # Every kind with its setting, the head of a model that can be asked, and five records.
 CASES = {
-    "next": (C.NextToken(), C.Vocabulary(), [{"text": line} for line in LINES]),
-    "masked": (C.Masked(rate=0.4, whole_words=True), C.Vocabulary(), [{"text": line} for line in LINES]),
-    "next sentence": (C.Masked(rate=0.4, next_sentence=True), C.Both(), [{"text": WORDS[i]} for i in (0, 1, 4, 2, 3)]),
-    "translate": (C.Translate(), C.Vocabulary(), [{"source": line, "target": line[::-1]} for line in LINES]),
-    "spans": (C.Spans(), C.Vocabulary(), [{"text": line} for line in LINES]),
-    "infill": (C.Infill(), C.Vocabulary(), [{"text": line} for line in LINES]),
-    "prefix": (C.Prefix(), C.Vocabulary(), [{"text": line} for line in LINES]),
-    "classify": (C.Classify(pair="b", classes=("x", "y", "z")), C.Pooled(out=3),
+    "next": (C.NextToken(), C.LMHead(), [{"text": line} for line in LINES]),
+    "masked": (C.MaskedLM(rate=0.4, whole_words=True), C.LMHead(), [{"text": line} for line in LINES]),
+    "next sentence": (
+        C.MaskedLM(rate=0.4, next_sentence=True), C.PretrainingHead(), [{"text": WORDS[i]} for i in (0, 1, 4, 2, 3)]
+    ),
+    "translate": (C.Translation(), C.LMHead(), [{"source": line, "target": line[::-1]} for line in LINES]),
+    "spans": (C.SpanCorruption(), C.LMHead(), [{"text": line} for line in LINES]),
+    "infill": (C.TextInfilling(), C.LMHead(), [{"text": line} for line in LINES]),
+    "prefix": (C.PrefixLM(), C.LMHead(), [{"text": line} for line in LINES]),
+    "classify": (C.Classification(pair="b", classes=("x", "y", "z")), C.PoolingHead(out=3),
                  [{"text": line, "b": line[3:], "label": "xyzxy"[i]} for i, line in enumerate(LINES)]),
-    "regress": (C.Regress(), C.Pooled(out=1), [{"text": line, "label": i / 3} for i, line in enumerate(LINES)]),
-    "tag": (C.Tag(classes=("O", "B-X")), C.Each(out=2),
+    "regress": (C.Regression(), C.PoolingHead(out=1), [{"text": line, "label": i / 3} for i, line in enumerate(LINES)]),
+    "tag": (C.TokenClassification(classes=("O", "B-X")), C.TokenHead(out=2),
             [{"words": words, "labels": [("O", "B-X")[len(word) % 2] for word in words]} for words in WORDS]),
-    "answer": (C.Answer(start=None), C.Each(),
+    "answer": (C.QuestionAnswering(start=None), C.TokenHead(),
                [{"question": "Who?", "context": line, "answer": line.split()[1]} for line in LINES]),
 }  # fmt: skip
 every = pytest.mark.parametrize("name", CASES)
@@ -51,8 +53,8 @@ def asked(name, chunk=None, kind="wordpiece", **how):
 
 def learned(objective, made, batches):
     made.zero_grad()
-    parts = total([objective.parts(batch) for batch in batches])
-    losses = [whole(objective.sums(made, batch), parts) for batch in batches]
+    parts = total_counts([objective.count_parts(batch) for batch in batches])
+    losses = [combine_losses(objective.loss_sums(made, batch), parts) for batch in batches]
     sum(losses).backward()
     return sum(losses).item(), {name: w.grad.clone() for name, w in made.named_parameters() if w.grad is not None}
 
@@ -87,9 +89,9 @@ def test_a_wider_batch_asks_and_answers_the_same(name):
     narrow, broad = (each.collate(examples, chance(1)) for each in (objective, wide))
 
     assert broad["ids"].shape[1] % 64 == 0 and narrow["ids"].shape[1] % 64
-    assert objective.parts(narrow) == wide.parts(broad)
-    for part, found in objective.sums(made, narrow).items():
-        assert_close(wide.sums(made, broad)[part], found, atol=1e-4, rtol=1e-4)
+    assert objective.count_parts(narrow) == wide.count_parts(broad)
+    for part, found in objective.loss_sums(made, narrow).items():
+        assert_close(wide.loss_sums(made, broad)[part], found, atol=1e-4, rtol=1e-4)
 
 
 @every
@@ -127,9 +129,9 @@ def test_the_truth_scores_best(name):
 @every
 def test_settings_are_read_from_a_file_and_written_back(name, tmp_path):
     c = CASES[name][0]
-    (tmp_path / "task.toml").write_text(C.text(c), encoding="utf8")
+    (tmp_path / "task.toml").write_text(C.to_toml(c), encoding="utf8")
 
-    assert C.read(type(c), tmp_path / "task.toml") == c
+    assert C.read_toml(type(c), tmp_path / "task.toml") == c
 
 
 @pytest.mark.slow
@@ -144,10 +146,10 @@ def test_every_objective_compiles_whole(name):
     objective, made, examples = asked(name, chunk=7)
     batch = objective.collate(examples, chance(1))
     torch._dynamo.reset()
-    found = torch.compile(objective.sums, backend=backend, fullgraph=True)(made, batch)
+    found = torch.compile(objective.loss_sums, backend=backend, fullgraph=True)(made, batch)
 
     assert len(graphs) == 1
-    for part, total_loss in objective.sums(made, batch).items():
+    for part, total_loss in objective.loss_sums(made, batch).items():
         assert_close(found[part], total_loss)
 
 
@@ -160,7 +162,7 @@ def test_a_text_of_any_tokenizer_is_predicted_from_its_first_token_to_its_last(k
 
     assert [id for id in example["ids"] if id in text] == text
     assert torch.equal(batch["labels"][0, :-1], batch["ids"][0, 1:])
-    assert objective.parts(batch)["loss"].count == len(example["ids"]) - 1
+    assert objective.count_parts(batch)["loss"].count == len(example["ids"]) - 1
 
 
 @pytest.mark.parametrize("c, words", [
@@ -177,7 +179,7 @@ def test_a_text_of_any_tokenizer_is_predicted_from_its_first_token_to_its_last(k
 ])  # fmt: skip
 def test_a_setting_that_cannot_be_is_one_sentence(c, words):
     with pytest.raises(C.ConfigError) as error:
-        C.make(C.Task, c, "task")
+        C.from_dict(C.Task, c, "task")
     assert words in str(error.value) and str(error.value).startswith("task")
 
 
@@ -186,7 +188,7 @@ def test_packed_documents_are_asked_as_each_alone():
     first, second = torch.randint(9, 600, (1, 7)), torch.randint(9, 600, (1, 5))
     packed = {"ids": torch.cat([first, second], 1), "document": torch.tensor([[0] * 7 + [1] * 5])}
     task = NextToken()
-    alone = sum(task.sums(made, ids)["loss"] for ids in (first, second))
+    alone = sum(task.loss_sums(made, ids)["loss"] for ids in (first, second))
 
-    assert task.parts(packed)["loss"].count == 6 + 4
-    assert_close(task.sums(made, packed)["loss"], alone)
+    assert task.count_parts(packed)["loss"].count == 6 + 4
+    assert_close(task.loss_sums(made, packed)["loss"], alone)

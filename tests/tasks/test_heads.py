@@ -8,15 +8,15 @@ from parity.near import assert_near, gradients, randomise
 
 from regard import config as C
 from regard.core.model import Transformer
-from regard.hub import names
+from regard.hub import name_table
 
 SAID = dict(vocab_size=V, hidden_size=D, num_hidden_layers=3, num_attention_heads=H, intermediate_size=F,
             max_position_embeddings=LENGTH, pad_token_id=0)  # fmt: skip
 # What each head is called there, and what is ours; everything else is BERT's own table.
 HEADS = {
-    "tags": (hf.BertForTokenClassification, dict(num_labels=5), C.Each(out=5), "classifier.{w}   head.out.{w}"),
-    "answers": (hf.BertForQuestionAnswering, {}, C.Each(out=2), "qa_outputs.{w}   head.out.{w}"),
-    "classes": (hf.BertForSequenceClassification, dict(num_labels=3), C.Pooled(dense=True, out=3),
+    "tags": (hf.BertForTokenClassification, dict(num_labels=5), C.TokenHead(out=5), "classifier.{w}   head.out.{w}"),
+    "answers": (hf.BertForQuestionAnswering, {}, C.TokenHead(out=2), "qa_outputs.{w}   head.out.{w}"),
+    "classes": (hf.BertForSequenceClassification, dict(num_labels=3), C.PoolingHead(dense=True, out=3),
                 "bert.pooler.dense.{w}   head.dense.{w}\nclassifier.{w}   head.out.{w}"),
 }  # fmt: skip
 
@@ -27,8 +27,8 @@ def pair(name):
     randomise(theirs)
     _, c = bert()
     ours = Transformer(C.Transformer(embed=c.embed, trunk=c.trunk, head=head)).eval()
-    body = [row for row in names.table("bert") if not row.ours.startswith("head.")]
-    names.load(ours, theirs.state_dict(), [*body, *names.rows(rows)])
+    body = [row for row in name_table.load_name_table("bert") if not row.ours.startswith("head.")]
+    name_table.load_tensors(ours, theirs.state_dict(), [*body, *name_table.parse_rows(rows)])
     return theirs, ours
 
 
@@ -49,11 +49,14 @@ def test_logits_and_gradients_are_the_published_models(name):
         (x * torch.randn(x.shape, generator=torch.Generator().manual_seed(7))).sum().backward()
 
     assert_near(found, want)
-    assert_near(gradients(ours)["head.out.weight"], next(
-        grad for label, grad in gradients(theirs).items() if label in ("classifier.weight", "qa_outputs.weight")), 1e-4)
+    assert_near(
+        gradients(ours)["head.out.weight"],
+        next(grad for label, grad in gradients(theirs).items() if label in ("classifier.weight", "qa_outputs.weight")),
+        1e-4,
+    )
     assert sum(w.numel() for w in ours.parameters()) == sum(w.numel() for w in theirs.parameters())
 
 
 def test_a_head_of_no_width_is_refused():
     with pytest.raises(ValueError, match="out: 0 is less than 1"):
-        C.Each(out=0)
+        C.TokenHead(out=0)

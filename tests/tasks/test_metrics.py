@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 
 from regard.tasks.metrics import (
     accuracy,
-    bits,
     bits_per_byte,
-    confusion,
-    entities,
+    bits_per_token,
+    confusion_matrix,
     entity_f1,
-    exact,
+    entity_spans,
+    exact_match,
     f1,
     macro_f1,
-    matthews,
-    normal,
-    overlap,
+    matthews_correlation,
+    normalize_answer,
     pearson,
     perplexity,
     ranks,
     spearman,
-)  # fmt: skip
+    token_f1,
+)
 
 classes = st.integers(1, 40).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 2), min_size=n, max_size=n)] * 2))
 numbers = st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9)), min_size=2, max_size=30)
@@ -74,8 +74,10 @@ def test_matthews_of_two_classes_is_that_of_the_table(pair):
     tp, fp, fn, tn = table(said, meant, 1)
     under = math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
 
-    assert matthews(said, meant) == pytest.approx((tp * tn - fp * fn) / under if under else 0.0, abs=1e-12)
-    assert matthews(said, meant) == pytest.approx(pearson(said, meant), abs=1e-12)  # they are the same number
+    assert matthews_correlation(said, meant) == pytest.approx((tp * tn - fp * fn) / under if under else 0.0, abs=1e-12)
+    assert matthews_correlation(said, meant) == pytest.approx(
+        pearson(said, meant), abs=1e-12
+    )  # they are the same number
 
 
 def test_matthews_of_three_classes_as_gorodkin_has_it():
@@ -87,8 +89,8 @@ def test_matthews_of_three_classes_as_gorodkin_has_it():
         return ((a - a.mean(0)) * (b - b.mean(0))).sum()
 
     theirs = covariance(x, y) / (covariance(x, x) * covariance(y, y)).sqrt()
-    assert matthews(said, meant) == pytest.approx(theirs.item(), abs=1e-12)
-    assert matthews(["a", "b"], ["b", "a"]) == -1.0 and matthews(["a", "a"], ["b", "a"]) == 0.0
+    assert matthews_correlation(said, meant) == pytest.approx(theirs.item(), abs=1e-12)
+    assert matthews_correlation(["a", "b"], ["b", "a"]) == -1.0 and matthews_correlation(["a", "a"], ["b", "a"]) == 0.0
 
 
 # ---------------------------------------------------------------- numbers
@@ -149,7 +151,7 @@ def test_numbers_far_from_zero_keep_their_digits():
     ("B-A-B I-A-B", {("A-B", 0, 1)}),
 ])  # fmt: skip
 def test_entities_are_read_as_conlleval_reads_them(tags, found):
-    assert entities(tags.split()) == found
+    assert entity_spans(tags.split()) == found
 
 
 def test_an_entity_counts_if_kind_and_both_ends_are_right():
@@ -166,7 +168,7 @@ def test_entity_f1_is_symmetric_and_one_for_the_truth(rows):
     other = [["B-A" if tag == "O" else "O" for tag in row] for row in rows]
 
     assert entity_f1(rows, other) == entity_f1(other, rows)
-    assert entity_f1(rows, rows) == float(any(entities(row) for row in rows))
+    assert entity_f1(rows, rows) == float(any(entity_spans(row) for row in rows))
 
 
 # ---------------------------------------------------------------- answers
@@ -177,7 +179,7 @@ def test_entity_f1_is_symmetric_and_one_for_the_truth(rows):
     ("the-end", ["theend"]), ("", []), ("Beyoncé", ["beyoncé"]),
 ])  # fmt: skip
 def test_answers_are_normal_as_squad_has_it(text, words):
-    assert normal(text) == words
+    assert normalize_answer(text) == words
 
 
 @pytest.mark.parametrize("said, meant, em, score", [
@@ -188,14 +190,14 @@ def test_answers_are_normal_as_squad_has_it(text, words):
     ("", [""], 1.0, 1.0), ("cat", [""], 0.0, 0.0), ("the", [""], 1.0, 1.0),
 ])  # fmt: skip
 def test_exact_match_and_f1_worked_by_hand(said, meant, em, score):
-    assert exact(said, meant) == em and overlap(said, meant) == pytest.approx(score)
+    assert exact_match(said, meant) == em and token_f1(said, meant) == pytest.approx(score)
 
 
 # ---------------------------------------------------------------- texts
 
 
 def test_perplexity_and_bits_of_a_fair_choice():
-    assert perplexity(math.log(37)) == pytest.approx(37) and bits(math.log(8)) == pytest.approx(3)
+    assert perplexity(math.log(37)) == pytest.approx(37) and bits_per_token(math.log(8)) == pytest.approx(3)
     assert bits_per_byte(100 * math.log(2), 50) == pytest.approx(2.0) and math.isfinite(perplexity(1e6))
 
 
@@ -222,9 +224,9 @@ def test_classes_are_scored_as_scikit_learn_scores_them(seed):
     assert f1(said, meant) == pytest.approx(one)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # scikit-learn says so where there is one class alone
-        assert matthews(said, meant) == pytest.approx(skl.matthews_corrcoef(meant, said), abs=1e-12)
+        assert matthews_correlation(said, meant) == pytest.approx(skl.matthews_corrcoef(meant, said), abs=1e-12)
         theirs = skl.confusion_matrix(meant, said, labels=range(5)).tolist()
-    assert [list(row.values()) for row in confusion(said, meant, "abcde").values()] == theirs
+    assert [list(row.values()) for row in confusion_matrix(said, meant, "abcde").values()] == theirs
 
 
 def spread(seed):

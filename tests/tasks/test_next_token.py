@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from train.made import V, model
 
-from regard.tasks import NextToken, Part, whole
-from regard.tasks.objective import total
-from regard.train import Score, evaluate
+from regard.tasks.next_token import NextToken
+from regard.tasks.task import LossPart, combine_losses, total_counts
+from regard.training.validation import ValidationScore, validate
 
 B, N = 3, 15
 MODELS = ["gpt2", "llama-7b"]
@@ -30,7 +30,7 @@ def surprises(made, row):
 @pytest.mark.parametrize("name", MODELS)
 def test_the_sum_of_the_tokens_log_probabilities_is_the_sequence_s(name):
     made, ids = model(name), text()
-    found = [NextToken().sums(made, row[None])["loss"].item() for row in ids]
+    found = [NextToken().loss_sums(made, row[None])["loss"].item() for row in ids]
     sequence = [torch.exp(-surprises(made, row).double()).prod().log().item() for row in ids]  # the chain rule
 
     assert found == pytest.approx([-each for each in sequence], abs=1e-5)
@@ -39,7 +39,7 @@ def test_the_sum_of_the_tokens_log_probabilities_is_the_sequence_s(name):
 @pytest.mark.spec("S084")
 def test_perplexity_is_the_exponential_of_the_mean():
     made, ids = model(), text()
-    score = evaluate(made, [ids])
+    score = validate(made, [ids])
     each = torch.cat([surprises(made, row) for row in ids]).double()
 
     assert score.count == B * N == len(each)
@@ -53,11 +53,11 @@ def test_a_model_that_knows_nothing_is_as_perplexed_as_there_are_tokens():
     made = model()
     made.embed.tokens.weight.data.zero_()
 
-    assert evaluate(made, [text()]).perplexity == pytest.approx(V, rel=1e-6)
+    assert validate(made, [text()]).perplexity == pytest.approx(V, rel=1e-6)
 
 
 def test_a_hopeless_loss_is_still_a_number():
-    assert math.isfinite(Score(1e6, 1).perplexity) and Score(0.0, 0).loss == 0.0
+    assert math.isfinite(ValidationScore(1e6, 1).perplexity) and ValidationScore(0.0, 0).loss == 0.0
 
 
 @pytest.mark.spec("S085")
@@ -70,7 +70,7 @@ def test_the_loss_of_all_places_at_once_is_the_loss_step_by_step(name):
             logits = made(ids[:, place : place + 1], cache=cache)[:, -1]
             found.append(F.cross_entropy(logits, ids[:, place + 1], reduction="sum"))
 
-    assert NextToken().sums(made, ids)["loss"].item() == pytest.approx(sum(found).item(), abs=1e-5 * B * N)
+    assert NextToken().loss_sums(made, ids)["loss"].item() == pytest.approx(sum(found).item(), abs=1e-5 * B * N)
 
 
 @pytest.mark.spec("S085")
@@ -82,13 +82,13 @@ def test_the_last_token_is_never_read_and_the_first_never_predicted():
         read.append(given)
         return made(given)
 
-    NextToken().sums(spy, ids)
+    NextToken().loss_sums(spy, ids)
     logits = torch.randn(B, N, V)
-    fixed = NextToken().sums(lambda given: logits, ids)["loss"]
+    fixed = NextToken().loss_sums(lambda given: logits, ids)["loss"]
     other = torch.cat([(ids[:, :1] + 1) % V, ids[:, 1:]], 1)
 
     assert torch.equal(read[0], ids[:, :-1])
-    assert torch.equal(fixed, NextToken().sums(lambda given: logits, other)["loss"])
+    assert torch.equal(fixed, NextToken().loss_sums(lambda given: logits, other)["loss"])
     torch.testing.assert_close(fixed, F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum"))
 
 
@@ -105,7 +105,7 @@ def test_one_masked_pass_is_a_lesson_for_every_prefix(name):
 
 def test_the_loss_is_summed_in_fp32_whatever_the_model_answers_in():
     made, ids = model().to(torch.bfloat16), text()
-    found = NextToken().sums(made, ids)["loss"]
+    found = NextToken().loss_sums(made, ids)["loss"]
     exact = F.cross_entropy(made(ids[:, :-1]).double().flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
 
     assert found.dtype == torch.float32 and found.item() == pytest.approx(exact.item(), abs=1e-3)
@@ -116,10 +116,10 @@ def test_the_loss_is_summed_in_fp32_whatever_the_model_answers_in():
 
 def accumulated(made, objective, batches):
     made.zero_grad()
-    parts = total([objective.parts(batch) for batch in batches])
+    parts = total_counts([objective.count_parts(batch) for batch in batches])
     losses = []
     for batch in batches:
-        loss = whole(objective.sums(made, batch), parts)
+        loss = combine_losses(objective.loss_sums(made, batch), parts)
         loss.backward()
         losses.append(loss.item())
     return sum(losses), {name: weight.grad.clone() for name, weight in made.named_parameters()}
@@ -154,10 +154,10 @@ def test_ragged_micro_batches_give_the_gradients_of_the_mean_over_all_tokens():
 class Two:
     """Asks for every token, and half as loudly for the first of each row: two parts with counts of their own."""
 
-    def parts(self, batch):
-        return {"all": Part(batch[:, 1:].numel()), "first": Part(len(batch), 0.5)}
+    def count_parts(self, batch):
+        return {"all": LossPart(batch[:, 1:].numel()), "first": LossPart(len(batch), 0.5)}
 
-    def sums(self, model, batch):
+    def loss_sums(self, model, batch):
         each = F.cross_entropy(model(batch[:, :-1]).transpose(1, 2), batch[:, 1:], reduction="none")
         return {"all": each.sum(), "first": each[:, 0].sum()}
 
@@ -176,4 +176,4 @@ def test_each_part_is_divided_by_its_own_count():
 
 
 def test_a_part_that_nobody_asked_for_adds_nothing():
-    assert whole({"loss": torch.tensor(0.0)}, {"loss": Part(0)}) == 0.0
+    assert combine_losses({"loss": torch.tensor(0.0)}, {"loss": LossPart(0)}) == 0.0

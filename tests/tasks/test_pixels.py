@@ -11,21 +11,21 @@ from torch.testing import assert_close
 
 from regard import config as C
 from regard import data, tasks
-from regard.config import ConfigError
+from regard.config.errors import ConfigError
 from regard.core.model import Transformer
-from regard.inputs.senses import sense
-from regard.tasks import Part
+from regard.inputs.processors import build_processor
+from regard.tasks.task import LossPart
 
-FRONT = C.Pixels(palette=13, grid=(3, 5), channels=1, values="levels")
+FRONT = C.PixelEmbedding(palette=13, grid=(3, 5), channels=1, values="levels")
 MODEL = C.Transformer(
-    embed=FRONT, head=C.Vocabulary(tied=False, size=13),
-    trunk=C.Trunk(dim=12, depth=2, mask="causal", position=C.Learned(length=15), attention=C.Attention(heads=3),
+    embed=FRONT, head=C.LMHead(tied=False, size=13),
+    trunk=C.Trunk(dim=12, depth=2, mask="causal", position=C.LearnedPosition(length=15), attention=C.Attention(heads=3),
                   dropout=C.NO_DROPOUT),
 )  # fmt: skip
 
 
 def task(front=FRONT, model=MODEL):
-    return tasks.build_sensed(C.NextPixel(text="image"), sense(front), replace(model, embed=front))
+    return tasks.build_input_task(C.NextPixel(text="image"), build_processor(front), replace(model, embed=front))
 
 
 def examples(asked, count=4):
@@ -43,18 +43,18 @@ class Uniform(nn.Module):
 @pytest.mark.spec("S061")
 def test_who_knows_nothing_needs_the_logarithm_of_the_palette():
     asked = task()
-    batch = asked.plain(examples(asked), torch.Generator())
+    batch = asked.collate_eval(examples(asked), torch.Generator())
 
-    assert asked.parts(batch) == {"loss": Part(4 * 15)}
-    assert_close(asked.sums(Uniform(), batch)["loss"], torch.tensor(60 * math.log(13)))
+    assert asked.count_parts(batch) == {"loss": LossPart(4 * 15)}
+    assert_close(asked.loss_sums(Uniform(), batch)["loss"], torch.tensor(60 * math.log(13)))
     score = asked.score(asked.answers(Uniform(), batch), asked.expected(batch))
     assert score["bits per dimension"] == pytest.approx(math.log2(13))
 
 
 def test_bits_are_the_loss_in_another_unit():
     asked, model = task(), Transformer(MODEL).eval()
-    batch = asked.plain(examples(asked), torch.Generator())
-    loss = float(asked.sums(model, batch)["loss"].detach()) / 60
+    batch = asked.collate_eval(examples(asked), torch.Generator())
+    loss = float(asked.loss_sums(model, batch)["loss"].detach()) / 60
 
     assert asked.score(asked.answers(model, batch), {})["bits per dimension"] == pytest.approx(loss / math.log(2))
 
@@ -77,17 +77,17 @@ def test_no_value_is_said_with_knowledge_of_itself_or_of_later_ones(place, mask)
 
 def test_the_loss_is_that_of_the_values_in_raster_order():
     asked, model = task(), Transformer(MODEL).eval()
-    batch = asked.plain(examples(asked), torch.Generator())
+    batch = asked.collate_eval(examples(asked), torch.Generator())
     ids = batch["ids"].flatten(1)
     said = model(torch.cat([torch.full((4, 1), 13), ids[:, :-1]], 1))  # in ids, as text is read
 
-    assert_close(asked.sums(model, batch)["loss"], F.cross_entropy(said.mT, ids, reduction="sum"))
+    assert_close(asked.loss_sums(model, batch)["loss"], F.cross_entropy(said.mT, ids, reduction="sum"))
 
 
 def test_batches_to_learn_from_may_be_flipped_and_others_are_not():
-    asked = tasks.build_sensed(C.NextPixel(text="image"), sense(FRONT, C.Augment(flip=True)), MODEL)
+    asked = tasks.build_input_task(C.NextPixel(text="image"), build_processor(FRONT, C.ImageAugment(flip=True)), MODEL)
     some = examples(asked, 16)
-    plain = asked.plain(some, torch.Generator())["ids"]
+    plain = asked.collate_eval(some, torch.Generator())["ids"]
     flipped = asked.collate(some, torch.Generator().manual_seed(0))["ids"]
 
     assert not torch.equal(plain, flipped)
@@ -96,10 +96,10 @@ def test_batches_to_learn_from_may_be_flipped_and_others_are_not():
 
 @pytest.mark.parametrize(("model", "why"), [
     (replace(MODEL, trunk=replace(MODEL.trunk, mask="everything")), "model.trunk.mask: 'everything' sees the token"),
-    (replace(MODEL, head=C.Vocabulary(tied=False, size=9)), "model.head.size: 9, and the palette has 13; set it to 13"),
-    (replace(MODEL, head=C.Pooled(out=3, place="mean")), "model.head.kind: 'pooled', and task 'pixels' needs"),
-    (replace(MODEL, embed=C.Embed(vocab=14)), "model.embed.kind: 'text' has no values"),
+    (replace(MODEL, head=C.LMHead(tied=False, size=9)), "model.head.size: 9, and the palette has 13; set it to 13"),
+    (replace(MODEL, head=C.PoolingHead(out=3, place="mean")), "model.head.kind: 'pooled', and task 'pixels' needs"),
+    (replace(MODEL, embed=C.TextEmbedding(vocab=14)), "model.embed.kind: 'text' has no values"),
 ])  # fmt: skip
 def test_a_model_that_cannot_be_asked_is_refused_by_the_setting(model, why):
     with pytest.raises(ConfigError, match=why):
-        tasks.build_sensed(C.NextPixel(), sense(FRONT), model)
+        tasks.build_input_task(C.NextPixel(), build_processor(FRONT), model)

@@ -10,11 +10,12 @@ from torch.testing import assert_close
 
 from regard import config as C
 from regard import tasks
-from regard.config import ConfigError, DataError
-from regard.data import Record, chance
-from regard.inputs.senses import SENSES, sense
-from regard.tasks.objective import total, whole
-from regard.train.parallel import Ranks
+from regard.config.errors import ConfigError, DataError
+from regard.data.batching import seeded_generator
+from regard.data.records import Record
+from regard.inputs.processors import PROCESSORS, build_processor
+from regard.tasks.task import combine_losses, total_counts
+from regard.training.parallel.ranks import ProcessRanks
 
 CLASSES = ("ant", "bee", "cow")
 
@@ -32,7 +33,7 @@ class Dots:
     def length(self, example):
         return len(example["dots"])
 
-    def batch(self, examples, chance):
+    def collate(self, examples, chance):
         rows = torch.stack([example["dots"] for example in examples])
         if chance is None or not self.mixes:
             return {"ids": rows}
@@ -53,18 +54,18 @@ def rows(count=7):
 
 
 def classify(mixes=False):
-    return tasks.build_sensed(C.Classify(text="dots", classes=CLASSES), Dots(mixes))
+    return tasks.build_input_task(C.Classification(text="dots", classes=CLASSES), Dots(mixes))
 
 
 def test_the_loss_is_that_of_torch_and_all_that_a_sense_makes_is_given_to_the_model():
     task, model = classify(), Linear(5, 3)
-    batch = task.collate([task.example(record) for record in rows()], chance(0))
+    batch = task.collate([task.example(record) for record in rows()], seeded_generator(0))
     logits = model(batch["ids"])
 
-    assert_close(task.sums(model, batch)["loss"], F.cross_entropy(logits, batch["label"], reduction="sum"))
-    moved = task.sums(model, batch | {"shift": torch.ones(7, 5)})["loss"]
+    assert_close(task.loss_sums(model, batch)["loss"], F.cross_entropy(logits, batch["label"], reduction="sum"))
+    moved = task.loss_sums(model, batch | {"shift": torch.ones(7, 5)})["loss"]
     assert_close(moved, F.cross_entropy(model(batch["ids"] + 1), batch["label"], reduction="sum"))
-    assert batch["tokens"].tolist() == [5] * 7 and task.parts(batch)["loss"].count == 7
+    assert batch["tokens"].tolist() == [5] * 7 and task.count_parts(batch)["loss"].count == 7
     assert task.answers(model, batch)["loss"] == logits.argmax(-1).tolist()
     assert task.expected(batch)["loss"] == [0, 1, 2, 0, 1, 2, 0]
 
@@ -72,12 +73,12 @@ def test_the_loss_is_that_of_torch_and_all_that_a_sense_makes_is_given_to_the_mo
 def test_rows_that_were_mixed_are_asked_for_both_classes_by_their_shares():
     task, model = classify(mixes=True), Linear(5, 3)
     examples = [task.example(record) for record in rows()]
-    batch, plain = task.collate(examples, chance(0)), task.plain(examples, chance(0))
+    batch, plain = task.collate(examples, seeded_generator(0)), task.collate_eval(examples, seeded_generator(0))
     logits, label = model(batch["ids"]), plain["label"]
     both = 2 / 3 * F.cross_entropy(logits, label, reduction="none") \
         + 1 / 3 * F.cross_entropy(logits, label.roll(1), reduction="none")  # fmt: skip
 
-    assert_close(task.sums(model, batch)["loss"], both.sum())
+    assert_close(task.loss_sums(model, batch)["loss"], both.sum())
     assert "other" not in plain and torch.equal(plain["ids"], torch.stack([each["dots"] for each in examples]))
 
 
@@ -85,21 +86,21 @@ def test_rows_that_were_mixed_are_asked_for_both_classes_by_their_shares():
 def test_ranks_that_share_mixed_rows_have_the_loss_of_one(size):
     """A partner may be on another rank, so each row brings what it is asked for."""
     task, model = classify(mixes=True), Linear(5, 3)
-    batch = task.collate([task.example(record) for record in rows()], chance(0))
-    parts = total([task.parts(batch)])
-    alone = whole(task.sums(model, batch), parts)
-    shares = [Ranks(rank=rank, size=size).share(batch, parts) for rank in range(size)]
+    batch = task.collate([task.example(record) for record in rows()], seeded_generator(0))
+    parts = total_counts([task.count_parts(batch)])
+    alone = combine_losses(task.loss_sums(model, batch), parts)
+    shares = [ProcessRanks(rank=rank, size=size).share(batch, parts) for rank in range(size)]
 
-    assert_close(sum(whole(task.sums(model, mine), counts) for mine, counts in shares) / size, alone)
+    assert_close(sum(combine_losses(task.loss_sums(model, mine), counts) for mine, counts in shares) / size, alone)
 
 
 def test_numbers_are_regressed():
-    task, model = tasks.build_sensed(C.Regress(text="dots", label="size"), Dots()), Linear(5, 1)
-    batch = task.plain([task.example(record) for record in rows()], chance(0))
+    task, model = tasks.build_input_task(C.Regression(text="dots", label="size"), Dots()), Linear(5, 1)
+    batch = task.collate_eval([task.example(record) for record in rows()], seeded_generator(0))
 
     said = model(batch["ids"])[:, 0]
 
-    assert_close(task.sums(model, batch)["loss"], F.mse_loss(said, batch["label"], reduction="sum"))
+    assert_close(task.loss_sums(model, batch)["loss"], F.mse_loss(said, batch["label"], reduction="sum"))
     assert set(task.score(task.answers(model, batch), task.expected(batch))) == {"pearson", "spearman"}
 
 
@@ -113,23 +114,42 @@ def test_a_bad_record_is_one_sentence_that_says_where(record, message):
         classify().example(Record(record, "rows:9"))
 
 
-IMAGE = C.Patches(size=2, image=4, channels=1)
+IMAGE = C.PatchEmbedding(size=2, image=4, channels=1)
 
 
-@pytest.mark.parametrize(("task", "changes", "message"), [
-    (C.Classify(classes=CLASSES), {"head": C.Pooled(out=2)}, "model.head.out: 2, and there are 3 to answer"),
-    (C.Classify(classes=CLASSES), {"head": C.Bare()}, "model.head.kind: 'none', and task 'classify' needs pooled"),
-    (C.Classify(classes=CLASSES), {"embed": C.Patches(size=2, image=4, channels=1, cls=False)}, "set model.embed.cls"),
-    (C.Classify(classes=CLASSES), {"trunk": C.Trunk(mask="causal")}, "it sees itself alone"),
-    (C.Masked(), {}, r"task.kind: 'masked' is asked of texts, and this front end reads none; set it to classify or"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "changes", "message"),
+    [
+        (
+            C.Classification(classes=CLASSES),
+            {"head": C.PoolingHead(out=2)},
+            "model.head.out: 2, and there are 3 to answer",
+        ),
+        (
+            C.Classification(classes=CLASSES),
+            {"head": C.NoHead()},
+            "model.head.kind: 'none', and task 'classify' needs pooled",
+        ),
+        (
+            C.Classification(classes=CLASSES),
+            {"embed": C.PatchEmbedding(size=2, image=4, channels=1, cls=False)},
+            "set model.embed.cls",
+        ),
+        (C.Classification(classes=CLASSES), {"trunk": C.Trunk(mask="causal")}, "it sees itself alone"),
+        (
+            C.MaskedLM(),
+            {},
+            r"task.kind: 'masked' is asked of texts, and this front end reads none; set it to classify or",
+        ),
+    ],
+)
 def test_a_model_that_cannot_be_asked_this_is_refused_by_the_path_of_its_setting(task, changes, message):
-    model = C.Transformer(**{"embed": IMAGE, "head": C.Pooled(out=3), **changes})
+    model = C.Transformer(**{"embed": IMAGE, "head": C.PoolingHead(out=3), **changes})
     with pytest.raises(ConfigError, match=message):
-        tasks.build_sensed(task, sense(IMAGE), model)
+        tasks.build_input_task(task, build_processor(IMAGE), model)
 
 
 def test_a_front_end_without_a_sense_is_one_sentence(monkeypatch):
-    monkeypatch.delitem(SENSES, "patches")
+    monkeypatch.delitem(PROCESSORS, "patches")
     with pytest.raises(ConfigError, match="model.embed.kind: no sense reads records for 'patches'"):
-        sense(IMAGE)
+        build_processor(IMAGE)

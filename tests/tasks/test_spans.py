@@ -8,12 +8,12 @@ import torch
 from tasks.made import KINDS, chance, model, task, tokenizer
 
 from regard import config as C
-from regard.config import ConfigError, DataError
-from regard.tasks import build
-from regard.tasks.spans import composed, cut, spread
+from regard.config.errors import ConfigError, DataError
+from regard.tasks.denoising import cut_spans, place_spans, random_composition
+from regard.tasks.task import build_task
 
 ROWS, LENGTH = 2003, 501
-KIND = {"spans": C.Spans(), "infill": C.Infill(), "prefix": C.Prefix()}
+KIND = {"spans": C.SpanCorruption(), "infill": C.TextInfilling(), "prefix": C.PrefixLM()}
 
 
 def restored(source, target, marks):
@@ -30,14 +30,14 @@ def restored(source, target, marks):
 
 def test_the_published_example():
     words = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last", "week"]
-    source, target = cut(words, [(2, 4), (8, 9)], ["<X>", "<Y>", "<Z>"])
+    source, target = cut_spans(words, [(2, 4), (8, 9)], ["<X>", "<Y>", "<Z>"])
 
     assert " ".join(source) == "Thank you <X> me to your party <Y> week"
     assert " ".join(target) == "<X> for inviting <Y> last <Z>"  # figure 2 of Raffel et al. 2020
 
 
 def test_a_row_of_512_reads_568_tokens_as_t5_s_own_code_has_it():
-    objective, _ = task(C.Spans(), "unigram", length=512)
+    objective, _ = task(C.SpanCorruption(), "unigram", length=512)
     source, target = objective.corrupted(list(range(1000, 1000 + objective.room)), chance())
     batch = objective.batch([source], [target])
 
@@ -47,7 +47,7 @@ def test_a_row_of_512_reads_568_tokens_as_t5_s_own_code_has_it():
 
 @pytest.mark.slow
 def test_over_a_million_tokens_as_many_go_as_was_said_in_spans_as_long_as_was_said():
-    objective, _ = task(C.Spans(), "unigram", length=LENGTH)
+    objective, _ = task(C.SpanCorruption(), "unigram", length=LENGTH)
     marks, luck = objective.specials.sentinels, chance(1)
     gone = spans = first = last = 0
     for _ in range(ROWS):
@@ -72,8 +72,8 @@ def test_over_a_million_tokens_as_many_go_as_was_said_in_spans_as_long_as_was_sa
 
 @pytest.mark.slow
 def test_infilling_hides_what_was_said_and_tells_everything():
-    objective, known = task(C.Infill(), "unigram", length=LENGTH + 1)
-    mask, luck = known.roles["mask"], chance(2)
+    objective, known = task(C.TextInfilling(), "unigram", length=LENGTH + 1)
+    mask, luck = known.special_ids["mask"], chance(2)
     lengths, gone = Counter(), 0
     for _ in range(ROWS):
         text = list(range(1000, 1000 + LENGTH))
@@ -108,7 +108,7 @@ def holes(edges):
 
 
 def test_a_prefix_and_what_follows_are_the_text_and_the_cut_is_anywhere():
-    objective, _ = task(C.Prefix(), "unigram")
+    objective, _ = task(C.PrefixLM(), "unigram")
     text, luck = list(range(1000, 1011)), chance(3)
     places = Counter()
     for _ in range(10_000):
@@ -128,7 +128,7 @@ def test_every_kind_of_tokenizer_can_be_asked_and_a_model_learns(kind, name):
     asked = model(vocab=len(known), encoder=True)
     records = [{"text": "The cat sat on the mat."}, {"text": "Thank you for inviting me to your party last week."}]
     batch = objective.collate([objective.example(record, known) for record in records], chance())
-    sums, parts = objective.sums(asked, batch), objective.parts(batch)
+    sums, parts = objective.loss_sums(asked, batch), objective.count_parts(batch)
     sums["loss"].backward()
 
     assert parts["loss"].count == (batch["labels"] != -100).sum()
@@ -151,7 +151,7 @@ def test_rows_are_never_longer_than_was_said(name):
 @pytest.mark.parametrize("count", [2, 3, 4, 7])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_the_shortest_texts_are_hidden_and_told(count, rate):
-    objective, _ = task(C.Spans(rate=rate), "unigram")
+    objective, _ = task(C.SpanCorruption(rate=rate), "unigram")
     text = list(range(1000, 1000 + count))
     source, target = objective.corrupted(text, chance())
 
@@ -161,7 +161,7 @@ def test_the_shortest_texts_are_hidden_and_told(count, rate):
 
 def test_every_way_to_part_a_number_is_equally_likely():
     luck = chance(4)
-    found = Counter(tuple(composed(5, 3, 1, luck)) for _ in range(6000))
+    found = Counter(tuple(random_composition(5, 3, 1, luck)) for _ in range(6000))
 
     assert len(found) == 6 and all(sum(parts) == 5 and min(parts) >= 1 for parts in found)
     assert sum((count - 1000) ** 2 / 1000 for count in found.values()) < 20.5  # five degrees, one in a thousand
@@ -170,14 +170,14 @@ def test_every_way_to_part_a_number_is_equally_likely():
 def test_holes_keep_apart():
     luck = chance(5)
     for _ in range(200):
-        made = spread(7, [2, 1, 3], 1, luck)
+        made = place_spans(7, [2, 1, 3], 1, luck)
         assert [stop - start for start, stop in made] == [2, 1, 3]
         assert all(after[0] - before[1] >= 1 for before, after in zip(made, made[1:], strict=False))
         assert made[0][0] >= 0 and made[-1][1] <= 13
 
 
 def test_a_text_of_one_token_is_refused():
-    objective, known = task(C.Spans(), "char")
+    objective, known = task(C.SpanCorruption(), "char")
 
     with pytest.raises(DataError, match="two tokens or more"):
         objective.example({"text": "a"}, known)
@@ -185,14 +185,14 @@ def test_a_text_of_one_token_is_refused():
 
 def test_too_few_sentinels_are_refused_before_training():
     with pytest.raises(ConfigError, match=r"task.sentinels: 5 are too few .* ask for"):
-        task(C.Spans(sentinels=5), "char", length=512)
+        task(C.SpanCorruption(sentinels=5), "char", length=512)
 
 
 def test_a_tokenizer_without_the_tokens_is_refused():
     with pytest.raises(ConfigError, match="needs a mask token"):
-        build(C.Infill(), tokenizer("unigram"))
+        build_task(C.TextInfilling(), tokenizer("unigram"))
     with pytest.raises(ConfigError, match="no sentinels"):
-        build(C.Spans(), tokenizer("unigram"))
+        build_task(C.SpanCorruption(), tokenizer("unigram"))
 
 
 def test_the_same_seed_gives_the_same_corruption():

@@ -7,10 +7,11 @@ from tasks.made import KINDS, chance, model, task
 from torch.testing import assert_close
 
 from regard import config as C
-from regard.config import DataError
-from regard.tasks import discovered, scored
+from regard.config.errors import DataError
+from regard.tasks.columns import fill_classes
+from regard.tasks.task import score_outputs
 
-C_TAG = C.Tag(classes=("O", "B-PER", "I-PER"))
+C_TAG = C.TokenClassification(classes=("O", "B-PER", "I-PER"))
 RECORDS = [
     {"words": ["Ada", "Lovelace", "wrote", "."], "labels": ["B-PER", "I-PER", "O", "O"]},
     {"words": "the unaffordable Babbage", "labels": "O O B-PER"},
@@ -34,7 +35,7 @@ def test_words_are_spelt_as_in_running_text_and_first_pieces_carry_the_labels(ki
 @pytest.mark.spec("S164")
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_each_word_is_asked_once_and_padding_never(side):
-    asked = model(C.Each(out=3))
+    asked = model(C.TokenHead(out=3))
     objective, known = task(C_TAG, model=asked.c, side=side)
     batch = objective.collate([objective.example(record, known) for record in RECORDS], chance())
     alone = 0.0
@@ -43,8 +44,8 @@ def test_each_word_is_asked_once_and_padding_never(side):
         logits = asked(torch.tensor([example["ids"]]))[0]
         alone += F.cross_entropy(logits, torch.tensor(example["labels"]), reduction="sum")
 
-    assert objective.parts(batch)["loss"].count == 7
-    assert_close(objective.sums(asked, batch)["loss"], alone)
+    assert objective.count_parts(batch)["loss"].count == 7
+    assert_close(objective.loss_sums(asked, batch)["loss"], alone)
     assert objective.expected(batch)["loss"] == [["B-PER", "I-PER", "O", "O"], ["O", "O", "B-PER"]]
     assert list(map(len, objective.answers(asked, batch)["loss"])) == [4, 3]
 
@@ -53,9 +54,9 @@ def test_entities_are_scored_where_tags_name_them():
     objective, _ = task(C_TAG)
     meant = {"loss": [["B-PER", "I-PER", "O"], ["O", "B-PER"]]}
     said = {"loss": [["B-PER", "O", "O"], ["O", "B-PER"]]}
-    plain, _ = task(C.Tag(classes=("noun", "verb")))
+    plain, _ = task(C.TokenClassification(classes=("noun", "verb")))
 
-    assert scored(objective, [(said, meant)]) == {"accuracy": 0.8, "entity f1": 0.5}
+    assert score_outputs(objective, [(said, meant)]) == {"accuracy": 0.8, "entity f1": 0.5}
     assert plain.score({"loss": [["noun"]]}, {"loss": [["verb"]]}) == {"accuracy": 0.0}
 
 
@@ -77,4 +78,4 @@ def test_words_and_labels_go_together():
 
 
 def test_classes_are_found_in_the_data():
-    assert discovered(C.Tag(), RECORDS).classes == ("B-PER", "I-PER", "O")
+    assert fill_classes(C.TokenClassification(), RECORDS).classes == ("B-PER", "I-PER", "O")

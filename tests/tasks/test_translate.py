@@ -9,15 +9,16 @@ from tasks.made import KINDS, chance, model, shown, task, tokenizer
 from torch.testing import assert_close
 
 from regard import config as C
-from regard.config import ConfigError, DataError
-from regard.tasks import Rows, build, equip
-from regard.text import train
+from regard.config.errors import ConfigError, DataError
+from regard.tasks.collate import RowPadding
+from regard.tasks.task import add_task_tokens, build_task
+from regard.text.trainers import train_tokenizer
 
 RECORDS = [
     {"source": "The cat sat on the mat.", "target": "A dog met an owl."},
     {"source": "Thank you.", "target": "It was the cat that sat there."},
 ]
-PLAIN = C.Translate(smoothing=0.0)
+PLAIN = C.Translation(smoothing=0.0)
 
 
 def batch_of(c=PLAIN, kind="word", **how):
@@ -29,7 +30,7 @@ def batch_of(c=PLAIN, kind="word", **how):
 def test_the_target_is_read_behind_a_start_and_told_with_its_end():
     objective, known, batch = batch_of()
     target = known.encode(RECORDS[0]["target"])
-    start, end, count = known.roles["start"], known.roles["end"], len(target) + 1
+    start, end, count = known.special_ids["start"], known.special_ids["end"], len(target) + 1
 
     assert batch["ids"][0, :count].tolist() == [start, *target]
     assert batch["labels"][0, :count].tolist() == [*target, end]  # as many as are read
@@ -42,7 +43,7 @@ def test_the_target_is_read_behind_a_start_and_told_with_its_end():
 def test_the_loss_of_all_places_at_once_is_the_loss_step_by_step():
     objective, known, batch = batch_of()
     asked = model(vocab=len(known), encoder=True)
-    sums = objective.sums(asked, batch)["loss"].item()
+    sums = objective.loss_sums(asked, batch)["loss"].item()
     found = 0.0
     with torch.no_grad():
         for row, record in enumerate(RECORDS):
@@ -54,7 +55,7 @@ def test_the_loss_of_all_places_at_once_is_the_loss_step_by_step():
                                source=source if place == 0 else None)  # fmt: skip
                 found += F.cross_entropy(logits[:, -1], batch["labels"][row, place : place + 1]).item()
 
-    assert sums == pytest.approx(found, abs=1e-5 * objective.parts(batch)["loss"].count)
+    assert sums == pytest.approx(found, abs=1e-5 * objective.count_parts(batch)["loss"].count)
 
 
 @pytest.mark.spec("S085")
@@ -62,7 +63,7 @@ def test_what_is_told_later_changes_nothing_that_is_told_before():
     _, known, batch = batch_of()
     asked = model(vocab=len(known), encoder=True)
     other = batch["ids"].clone()
-    other[:, 4:] = known.roles["end"]
+    other[:, 4:] = known.special_ids["end"]
     source = {name: batch[name] for name in ("source", "source_real")}
     first, second = (asked(ids, **source) for ids in (batch["ids"], other))
 
@@ -73,12 +74,12 @@ def test_what_is_told_later_changes_nothing_that_is_told_before():
 @pytest.mark.parametrize("chunk", [None, 5])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
 def test_smoothing_is_pytorch_s(smoothing, chunk):
-    objective, known, batch = batch_of(C.Translate(smoothing=smoothing), chunk=chunk)
+    objective, known, batch = batch_of(C.Translation(smoothing=smoothing), chunk=chunk)
     asked = model(vocab=len(known), encoder=True)
     logits = asked(batch["ids"], **{name: batch[name] for name in ("source", "real", "source_real")}).flatten(0, 1)
     theirs = F.cross_entropy(logits, batch["labels"].flatten(), label_smoothing=smoothing, reduction="sum")
 
-    assert_close(objective.sums(asked, batch)["loss"], theirs, atol=1e-4, rtol=1e-6)
+    assert_close(objective.loss_sums(asked, batch)["loss"], theirs, atol=1e-4, rtol=1e-6)
 
 
 def test_padding_never_changes_a_loss():
@@ -87,9 +88,9 @@ def test_padding_never_changes_a_loss():
     alone = [objective.collate([objective.example(record, known)], chance()) for record in RECORDS]
     wide, _, padded = batch_of(side="left", multiple=16)
 
-    together = objective.sums(asked, batch)["loss"]
-    assert_close(together, sum(objective.sums(asked, each)["loss"] for each in alone), atol=1e-4, rtol=1e-5)
-    assert_close(together, wide.sums(asked, padded)["loss"], atol=1e-4, rtol=1e-5)
+    together = objective.loss_sums(asked, batch)["loss"]
+    assert_close(together, sum(objective.loss_sums(asked, each)["loss"] for each in alone), atol=1e-4, rtol=1e-5)
+    assert_close(together, wide.loss_sums(asked, padded)["loss"], atol=1e-4, rtol=1e-5)
     assert padded["source"].shape[1] % 16 == 0 and not padded["source_real"][:, 0].all()
 
 
@@ -99,7 +100,7 @@ def test_every_kind_of_tokenizer_can_translate(kind):
     target = known.encode(RECORDS[0]["target"])
 
     assert known.decode(batch["labels"][0][batch["labels"][0] >= 0].tolist()) == known.decode(target)
-    assert batch["labels"][0][len(target)] == known.roles["end"] == objective.specials["end"]
+    assert batch["labels"][0][len(target)] == known.special_ids["end"] == objective.specials["end"]
 
 
 @pytest.mark.parametrize("kind, begins", [("word", "<start>"), ("unigram", "<pad>"), ("bpe", "<|endoftext|>")])
@@ -110,20 +111,20 @@ def test_a_target_begins_as_its_family_has_it(kind, begins):  # ours, T5's, GPT-
 
 
 def test_a_setting_says_how_a_target_begins():
-    assert batch_of(C.Translate(begin="end"))[2]["ids"][0, 0] == tokenizer("word").roles["end"]  # BART's
+    assert batch_of(C.Translation(begin="end"))[2]["ids"][0, 0] == tokenizer("word").special_ids["end"]  # BART's
     with pytest.raises(ConfigError, match="no start token"):
-        batch_of(C.Translate(begin="start"), "unigram")
+        batch_of(C.Translation(begin="start"), "unigram")
 
 
 def test_two_languages_may_have_two_tokenizers():
     source, target = tokenizer("unigram"), tokenizer("word")
-    objective = build(PLAIN, source, rows=Rows(40), target=target)
+    objective = build_task(PLAIN, source, rows=RowPadding(40), target=target)
     example = objective.example(RECORDS[0], source, target)
     batch = objective.collate([example], chance())
 
     assert example["source"] == source.encode(RECORDS[0]["source"])
-    assert batch["source"][0, -1] == source.roles["end"]
-    assert batch["ids"][0, 0] == target.roles["start"] and batch["labels"][0, -1] == target.roles["end"]
+    assert batch["source"][0, -1] == source.special_ids["end"]
+    assert batch["ids"][0, 0] == target.special_ids["start"] and batch["labels"][0, -1] == target.special_ids["end"]
 
 
 def test_what_does_not_fit_is_counted_on_both_sides():
@@ -163,17 +164,17 @@ def test_a_bad_record_is_named_by_its_place():
 
 def test_two_vocabularies_are_each_held_to_their_own_tokenizer():
     texts = ((9, "a b c d"), (300, "q r s t u v w x y"))
-    words, more = (train(C.Words(vocab=many, fallback=False), [said]) for many, said in texts)
-    task = C.Translate()
-    source, target = equip(task, words), equip(task, more)
+    words, more = (train_tokenizer(C.WordTokenizer(vocab=many, fallback=False), [said]) for many, said in texts)
+    task = C.Translation()
+    source, target = add_task_tokens(task, words), add_task_tokens(task, more)
     trunk = C.Trunk(dim=8, depth=1, attention=C.Attention(heads=2))
     said = C.Transformer(
-        embed=C.Embed(vocab=len(target)), trunk=replace(trunk, mask="causal", cross="last"),
-        encoder=C.Encoder(trunk=trunk, embed=C.Embed(vocab=len(source))),
+        embed=C.TextEmbedding(vocab=len(target)), trunk=replace(trunk, mask="causal", cross="last"),
+        encoder=C.Encoder(trunk=trunk, embed=C.TextEmbedding(vocab=len(source))),
     )  # fmt: skip
 
-    build(task, source, said, target=target)
+    build_task(task, source, said, target=target)
     with pytest.raises(ConfigError, match="model.encoder.embed.vocab: "):
-        build(task, target, said, target=target)
+        build_task(task, target, said, target=target)
     with pytest.raises(ConfigError, match="model.embed.vocab: "):
-        build(task, source, replace(said, embed=C.Embed(vocab=5)), target=target)
+        build_task(task, source, replace(said, embed=C.TextEmbedding(vocab=5)), target=target)

@@ -12,23 +12,29 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from regard import config as C
-from regard.config import DataError
-from regard.text import Tokenizer, train
+from regard.config.errors import DataError
+from regard.text.tokenizer import Tokenizer
+from regard.text.trainers import train_tokenizer
 
 TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak; it's late.\n" * 7
 KINDS = {
-    "char": C.Characters(fallback=False), "char and bytes": C.Characters(), "byte": C.Bytes(),
-    "word": C.Words(vocab=300), "word or unknown": C.Words(vocab=99, fallback=False),
-    "bpe": C.Pieces(kind="bpe", vocab=301), "wordpiece": C.Pieces(kind="wordpiece", vocab=560),
-    "unigram": C.Pieces(kind="unigram", vocab=333), "lower": C.Pieces(kind="bpe", vocab=301, lower=True),
-}  # fmt: skip
+    "char": C.CharTokenizer(fallback=False),
+    "char and bytes": C.CharTokenizer(),
+    "byte": C.ByteTokenizer(),
+    "word": C.WordTokenizer(vocab=300),
+    "word or unknown": C.WordTokenizer(vocab=99, fallback=False),
+    "bpe": C.SubwordTokenizer(kind="bpe", vocab=301),
+    "wordpiece": C.SubwordTokenizer(kind="wordpiece", vocab=560),
+    "unigram": C.SubwordTokenizer(kind="unigram", vocab=333),
+    "lower": C.SubwordTokenizer(kind="bpe", vocab=301, lower=True),
+}
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     folders = {name: tmp_path_factory.mktemp(name.replace(" ", "_")) for name in KINDS}
     for name, setting in KINDS.items():
-        train(setting, [TEXT]).save(folders[name])
+        train_tokenizer(setting, [TEXT]).save(folders[name])
     return folders
 
 
@@ -37,11 +43,11 @@ def folders(tmp_path_factory):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_saving_and_loading_changes_nothing(name, folders, tmp_path):
-    first = train(KINDS[name], [TEXT])
+    first = train_tokenizer(KINDS[name], [TEXT])
     again = Tokenizer.load(folders[name])
     again.save(tmp_path)
 
-    assert again.text() == first.text() and again.roles == first.roles
+    assert again.text() == first.text() and again.special_ids == first.special_ids
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         path.name: path.read_text() for path in folders[name].iterdir()
     }
@@ -69,7 +75,7 @@ def test_transformers_opens_every_kind_and_agrees(name, folders):
     agree()
     assert len(by_folder) == len(ours)
     for role, key in {"pad": "pad", "start": "bos", "end": "eos", "mask": "mask", "cls": "cls", "sep": "sep"}.items():
-        assert getattr(by_folder, f"{key}_token_id") == ours.roles.get(role)
+        assert getattr(by_folder, f"{key}_token_id") == ours.special_ids.get(role)
 
 
 # ---------------------------------------------------------------- others', read by us
@@ -102,9 +108,15 @@ def test_a_tokenizer_as_berts_is_read_without_adding_specials(tmp_path):
     bert().save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizer.load(tmp_path)
 
-    assert [tokenizer.piece(id) for id in tokenizer.encode("Unhappy dogs!")] == ["un", "##happy", "dog", "##s", "!"]
+    assert [tokenizer.token_text(id) for id in tokenizer.encode("Unhappy dogs!")] == [
+        "un",
+        "##happy",
+        "dog",
+        "##s",
+        "!",
+    ]
     assert tokenizer.decode(tokenizer.encode("Unhappy dogs!")) == "unhappy dogs!"
-    assert tokenizer.roles == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+    assert tokenizer.special_ids == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 
 
 @pytest.mark.parametrize("make", [bert, llama])
@@ -135,12 +147,12 @@ def test_a_card_says_the_roles_and_is_kept_but_for_code(tmp_path):
     tokenizer.save(tmp_path / "again")
     again = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
 
-    assert tokenizer.roles == {"start": 1, "end": 2, "unk": 0}
+    assert tokenizer.special_ids == {"start": 1, "end": 2, "unk": 0}
     assert again.items() >= card.items() and "auto_map" not in again
 
 
 def test_a_file_cannot_cut_pad_or_drop_what_it_encodes(tmp_path):
-    tokenizer = train(C.Pieces(vocab=301), [TEXT])
+    tokenizer = train_tokenizer(C.SubwordTokenizer(vocab=301), [TEXT])
     spec = json.loads(tokenizer.text())
     spec["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
     spec["padding"] = {"strategy": {"Fixed": 10**8}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
@@ -224,7 +236,7 @@ def test_panics_after_loading_are_errors_too(tmp_path):
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b"[" * 100_000, b'{"eos_token": {"contents": 1}}'])
 def test_a_damaged_card_is_one_sentence_with_its_path(name, content, tmp_path):
-    train(C.Bytes(), []).save(tmp_path)
+    train_tokenizer(C.ByteTokenizer(), []).save(tmp_path)
     (tmp_path / name).write_bytes(content)
 
     with pytest.raises(DataError, match=str(tmp_path)):
@@ -249,7 +261,7 @@ def test_what_is_not_a_file_is_refused_without_waiting(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_an_unreadable_file_is_refused(tmp_path):
-    train(C.Bytes(), []).save(tmp_path)
+    train_tokenizer(C.ByteTokenizer(), []).save(tmp_path)
     (tmp_path / "tokenizer.json").chmod(0)
 
     with pytest.raises(DataError, match="permission denied"):
@@ -262,19 +274,19 @@ def test_interrupting_is_not_an_error_of_the_file():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(C.Pieces(), texts())
+        train_tokenizer(C.SubwordTokenizer(), texts())
 
 
 def test_what_the_error_stream_says_while_loading_is_shown_after_all(tmp_path, capfd):
-    from regard.text.files import silence
+    from regard.text.tokenizer_files import mute_stderr
 
-    with silence():
+    with mute_stderr():
         os.write(2, b"said meanwhile\n")
 
     assert capfd.readouterr().err == "said meanwhile\n"
 
 
 def test_a_saved_tokenizer_is_a_kind_too(folders):
-    made = train(C.Saved(path=str(folders["bpe"])), [])
+    made = train_tokenizer(C.TokenizerFile(path=str(folders["bpe"])), [])
 
     assert made.text() == Tokenizer.load(Path(folders["bpe"])).text()

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 import regard
-from regard.config import DataError
-from regard.text import Tokenizer, spm
-from regard.text.spelling import BYTES, LETTERS
+from regard.config.errors import DataError
+from regard.text import sentencepiece_file
+from regard.text.token_bytes import BYTE_LETTERS, BYTE_TOKENS
+from regard.text.tokenizer import Tokenizer
 
 TEXT = """The quick brown fox doesn't jump over 1,234 lazy dogs; naïve cafés in Zürich sell 99% of it, don't they?
     I'll go there, you'd say: we've been. Hugging faces unhappily, unhappier, happiest. 日本語 and 東京 are here 🙂."""
@@ -39,9 +40,9 @@ def both(ours, theirs, texts=AWKWARD, framed=True):
     def agree(text, other):
         assert ours.encode(text) == theirs.encode(text, add_special_tokens=False)
         if framed:
-            assert ours.frame(text).ids == theirs(text)["input_ids"]
+            assert ours.encode_with_specials(text).ids == theirs(text)["input_ids"]
             want = theirs(text, other, return_token_type_ids=True)
-            assert (ours.frame(text, other).ids, ours.frame(text, other).segments) == (
+            assert (ours.encode_with_specials(text, other).ids, ours.encode_with_specials(text, other).segments) == (
                 want["input_ids"], want["token_type_ids"])  # fmt: skip
 
     agree()
@@ -73,7 +74,7 @@ def test_wordpieces_of_a_vocab_txt(name, lower, tmp_path):
     ours, theirs = Tokenizer.load(tmp_path), hf.BertTokenizer(vocab=learner.get_vocab(), do_lower_case=lower)
 
     both(ours, theirs)
-    assert ours.roles == {"pad": 0, "unk": 2, "cls": 3, "sep": 4, "mask": 5}
+    assert ours.special_ids == {"pad": 0, "unk": 2, "cls": 3, "sep": 4, "mask": 5}
     assert ours.decode(ours.encode("Unhappily, they don't.")) == theirs.decode(theirs.encode(
         "Unhappily, they don't.", add_special_tokens=False), skip_special_tokens=True,
         clean_up_tokenization_spaces=False)  # fmt: skip
@@ -89,9 +90,9 @@ def merged(suffix="", special=(), lower=False):
         inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     else:
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    letters = [] if lower else [*LETTERS, *(letter + suffix for letter in (LETTERS if suffix else ()))]
+    letters = [] if lower else [*BYTE_LETTERS, *(letter + suffix for letter in (BYTE_LETTERS if suffix else ()))]
     inner.train_from_iterator([TEXT], trainers.BpeTrainer(
-        vocab_size=620, initial_alphabet=[] if lower else list(LETTERS), special_tokens=list(special), **how,
+        vocab_size=620, initial_alphabet=[] if lower else list(BYTE_LETTERS), special_tokens=list(special), **how,
         show_progress=False))  # fmt: skip
     model = json.loads(inner.to_str())["model"]
     vocabulary = dict(model["vocab"])
@@ -122,7 +123,7 @@ def test_pairs_of_a_vocab_json_and_a_merges_txt(name, spaced, tmp_path):
     ours, theirs = Tokenizer.load(tmp_path), theirs(vocab=dict(vocabulary), merges=list(merges), **extra)
 
     both(ours, theirs, framed=name not in ("GPT2Tokenizer", "OpenAIGPTTokenizer"))
-    assert roles is None or ours.roles == roles
+    assert roles is None or ours.special_ids == roles
     assert len(ours) == len(vocabulary)
     if "CLIP" not in name:
         assert ours.decode(ours.encode("unhappily they go")).strip() == "unhappily they go"
@@ -132,7 +133,7 @@ def test_the_mask_of_roberta_takes_the_space_before_it(tmp_path):
     vocabulary, merges = merged("", ROBERTA)
     write(tmp_path, vocab__json=vocabulary, merges__txt="\n".join(map(" ".join, merges)),
           config__json={"model_type": "roberta"})  # fmt: skip
-    seeing = Tokenizer.load(tmp_path).seeing("mask")
+    seeing = Tokenizer.load(tmp_path).without_special("mask")
 
     assert seeing.encode("dogs <mask> dogs") == [*seeing.encode("dogs"), vocabulary["<mask>"], *seeing.encode(" dogs")]
 
@@ -142,6 +143,7 @@ def test_the_mask_of_roberta_takes_the_space_before_it(tmp_path):
 
 def field(number, value):
     """One field of a protocol buffer."""
+
     def varint(value):
         out = b""
         while value > 127:
@@ -184,7 +186,7 @@ def test_t5s_pieces(tmp_path):
     ours, theirs = Tokenizer.load(tmp_path), hf.T5Tokenizer(vocab=[*plain(pieces), *extra])
 
     both(ours, theirs)
-    assert len(ours) == len(pieces) + 100 and ours.roles == {"pad": 0, "end": 1, "unk": 2}
+    assert len(ours) == len(pieces) + 100 and ours.special_ids == {"pad": 0, "end": 1, "unk": 2}
     assert ours.decode(ours.encode("The quick brown fox")) == "The quick brown fox"
 
 
@@ -196,7 +198,7 @@ def test_alberts_pieces(lower, tmp_path):
     ours, theirs = Tokenizer.load(tmp_path), hf.AlbertTokenizer(vocab=plain(pieces), do_lower_case=lower)
 
     both(ours, theirs)
-    assert ours.roles | {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4} == ours.roles
+    assert ours.special_ids | {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4} == ours.special_ids
 
 
 FAIRSEQ = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
@@ -208,7 +210,7 @@ def test_xlm_robertas_pieces(tmp_path):
     ours = Tokenizer.load(tmp_path)
 
     both(ours, hf.XLMRobertaTokenizer(vocab=[*FAIRSEQ, *plain(pieces)[3:], ("<mask>", 0.0)]))
-    assert ours.roles["mask"] == len(ours) - 1
+    assert ours.special_ids["mask"] == len(ours) - 1
 
 
 @pytest.mark.parametrize("name", ["MBartTokenizer", "MBart50Tokenizer"])
@@ -226,15 +228,15 @@ def test_mbarts_pieces_with_a_language_beside_every_text(name, tmp_path):
     if name == "MBartTokenizer":
         both(ours, theirs)
     for text in ("The quick brown fox", "unhappily, don't", "日本語 🙂 x"):  # at other spaces theirs says a ▁ more
-        assert ours.frame(text).ids == theirs(text)["input_ids"]
-        assert ours.frame(text, "and here").ids == theirs(text, "and here")["input_ids"]
-    assert theirs.convert_tokens_to_ids("de_DE") in ours.frame("x").ids
+        assert ours.encode_with_specials(text).ids == theirs(text)["input_ids"]
+        assert ours.encode_with_specials(text, "and here").ids == theirs(text, "and here")["input_ids"]
+    assert theirs.convert_tokens_to_ids("de_DE") in ours.encode_with_specials("x").ids
 
 
 def byte_pieces():
     vocabulary = json.loads(llama_learner().to_str())["model"]["vocab"]
     learnt = sorted(vocabulary, key=vocabulary.get)
-    first = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), *((name, 0.0, 6) for name in BYTES)]
+    first = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), *((name, 0.0, 6) for name in BYTE_TOKENS)]
     order = [text for text in learnt if len(text) > 1] + [text for text in learnt if len(text) == 1]
     return [*first, *((text, -float(place), 1) for place, text in enumerate(order))]
 
@@ -252,11 +254,11 @@ def test_llamas_pieces_with_bytes_for_what_is_unknown(legacy, tmp_path):
     write(tmp_path, tokenizer__model=proto(pieces, kind=2, fallback=1), config__json={"model_type": "llama"},
           tokenizer_config__json={"legacy": legacy})  # fmt: skip
     vocabulary = {text: id for id, (text, _, _) in enumerate(pieces)}
-    merges = spm.merges({text: vocabulary[text] for text, _, kind in pieces if kind == 1})
+    merges = sentencepiece_file.merges_from_ranks({text: vocabulary[text] for text, _, kind in pieces if kind == 1})
     ours, theirs = Tokenizer.load(tmp_path), hf.LlamaTokenizer(vocab=vocabulary, merges=merges, legacy=legacy)
 
     both(ours, theirs, framed=False)
-    assert ours.frame("a").ids == [1, *ours.encode("a")] and ours.before == [1]
+    assert ours.encode_with_specials("a").ids == [1, *ours.encode("a")] and ours.leading_ids == [1]
     for text in ("The quick brown fox", "日本語 🙂", "a  b"):
         assert ours.decode(ours.encode(text)) == text
 
@@ -286,10 +288,10 @@ def test_marians_pieces_have_the_ids_of_the_vocabulary_that_both_languages_share
         want = [names.index(token if id else "<unk>") for token, id in
                 ((own[id][0], id) for id in inner.encode(text).ids)]  # fmt: skip
         assert ours.encode(text) == want
-        assert ours.frame(text).ids == [*want, names.index("</s>")]
+        assert ours.encode_with_specials(text).ids == [*want, names.index("</s>")]
 
     agree()
-    assert len(ours) == len(names) and ours.roles == {"end": 1, "unk": 2, "pad": len(names) - 1}
+    assert len(ours) == len(names) and ours.special_ids == {"end": 1, "unk": 2, "pad": len(names) - 1}
     assert ours.encode(">>fra<< The fox")[0] == 0
     assert ours.decode(range(3, len(names) - 1)) == "".join(names[3:-1]).replace("▁", " ")
 
@@ -335,7 +337,7 @@ def test_the_published_vocabulary_of_gpt2(tmp_path):
     ours = Tokenizer.load(tmp_path)
 
     assert ours.encode("Hello world, transformers!") == [15496, 995, 11, 6121, 364, 0]
-    assert ours.roles["end"] == 50256 and len(ours) == 50257 and ours.borders == "between words"
+    assert ours.special_ids["end"] == 50256 and len(ours) == 50257 and ours.borders == "between words"
     pairs = [tuple(line.split()) for line in merges.decode().split("\n")[1:] if line]
     both(ours, hf.GPT2Tokenizer(vocab=json.loads(vocabulary), merges=pairs), framed=False)
 
@@ -345,14 +347,16 @@ def test_the_published_vocabulary_of_clip(tmp_path):
     with wheel(*CLIP) as inside:
         lines = gzip.decompress(inside.read("open_clip/bpe_simple_vocab_16e6.txt.gz")).decode().split("\n")
     merges = [tuple(line.split()) for line in lines[1 : 49152 - 256 - 2 + 1]]
-    letters = [letter for letter, _ in sorted(LETTERS.items(), key=lambda each: (ord(each[0]) > 255, ord(each[0])))]
+    letters = [
+        letter for letter, _ in sorted(BYTE_LETTERS.items(), key=lambda each: (ord(each[0]) > 255, ord(each[0])))
+    ]
     ends = [letter + "</w>" for letter in letters]
     names = [*letters, *ends, *map("".join, merges), "<|startoftext|>", "<|endoftext|>"]
     write(tmp_path, vocab__json={name: id for id, name in enumerate(names)}, config__json={"model_type": "clip"},
           merges__txt="#version: 0.2\n" + "\n".join(map(" ".join, merges)))  # fmt: skip
     ours = Tokenizer.load(tmp_path)
 
-    assert ours.frame("a photo of a cat").ids == [49406, 320, 1125, 539, 320, 2368, 49407]
+    assert ours.encode_with_specials("a photo of a cat").ids == [49406, 320, 1125, 539, 320, 2368, 49407]
     assert ours.decode(ours.encode("A photo of a cat, isn't it?")) == "a photo of a cat , isn 't it ?"
     both(ours, hf.CLIPTokenizer(vocab={name: id for id, name in enumerate(names)}, merges=merges))
 

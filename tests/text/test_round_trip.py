@@ -8,19 +8,27 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from regard import config as C
-from regard.config import DataError
-from regard.text import Tokenizer, train
+from regard.config.errors import DataError
+from regard.text.tokenizer import Tokenizer
+from regard.text.trainers import train_tokenizer
 
 TEXT = (
     "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n"
     "After a long day at work, she sat down to enjoy a warm cup of coffee; it's 7 o'clock.\n\n\n\n    The end.\n"
 ) * 9  # runs of spaces and of line breaks become pieces too
 SAYS_ALL = {
-    "char": C.Characters(), "byte": C.Bytes(), "word": C.Words(vocab=300), "bpe": C.Pieces(kind="bpe", vocab=301),
-    "wordpiece": C.Pieces(kind="wordpiece", vocab=560), "unigram": C.Pieces(kind="unigram", vocab=333),
-}  # fmt: skip
-MADE = {kind: train(setting, [TEXT]) for kind, setting in SAYS_ALL.items()}
-LOWER = {kind: train(replace(SAYS_ALL[kind], lower=True), [TEXT]) for kind in ("word", "bpe", "wordpiece", "unigram")}
+    "char": C.CharTokenizer(),
+    "byte": C.ByteTokenizer(),
+    "word": C.WordTokenizer(vocab=300),
+    "bpe": C.SubwordTokenizer(kind="bpe", vocab=301),
+    "wordpiece": C.SubwordTokenizer(kind="wordpiece", vocab=560),
+    "unigram": C.SubwordTokenizer(kind="unigram", vocab=333),
+}
+MADE = {kind: train_tokenizer(setting, [TEXT]) for kind, setting in SAYS_ALL.items()}
+LOWER = {
+    kind: train_tokenizer(replace(SAYS_ALL[kind], lower=True), [TEXT])
+    for kind in ("word", "bpe", "wordpiece", "unigram")
+}
 ODD = [
     "", " ", "  two  spaces  ", "\r\n\r\n\t\n", "\x00\x01\x1c\x85\u2028", "e\u0301 é \u200d\ufeff", "日本語 🙂👩‍👩‍👧",
     "<|endoftext|> [MASK] [UNK] <pad></s>", "<0x0A>", "##ing ## # ###", "\u2581the Ġthe", "\ufffd", "don't o''clock",
@@ -115,7 +123,7 @@ def added(inner):
 
 @pytest.mark.parametrize("change", [unsplit, joined, added])
 def test_a_rule_that_could_see_across_a_border_is_never_cut(change):
-    tokenizer = train(C.Pieces(vocab=301), [TEXT])
+    tokenizer = train_tokenizer(C.SubwordTokenizer(vocab=301), [TEXT])
     change(tokenizer.inner)
     tokenizer = Tokenizer(tokenizer.inner)
     text = "this is the end " * 5000
@@ -133,7 +141,11 @@ def test_half_a_surrogate_pair_is_refused_by_name_and_place(kind):
 @pytest.mark.parametrize("id", [-1, 256, 10**9])
 def test_an_id_outside_the_vocabulary_is_refused(id):
     tokenizer = MADE["byte"]
-    for use in (lambda: tokenizer.decode([65, id]), lambda: tokenizer.piece(id), lambda: tokenizer.stream().put(id)):
+    for use in (
+        lambda: tokenizer.decode([65, id]),
+        lambda: tokenizer.token_text(id),
+        lambda: tokenizer.stream().put(id),
+    ):
         with pytest.raises(DataError, match=f"token {id} is outside this vocabulary of 256"):
             use()
 
@@ -142,11 +154,11 @@ def test_an_id_outside_the_vocabulary_is_refused(id):
     (b" ", "·"), (b"\n", "⏎"), (b"\t", "⇥"), (b"a", "a"), (b"\x00", "<0x00>"), (b"\xe2", "<0xE2>"), (b"\x7f", "<0x7F>"),
 ])  # fmt: skip
 def test_a_piece_is_shown_so_that_a_person_can_see_it(token, shown):
-    assert MADE["byte"].piece(token[0]) == shown
+    assert MADE["byte"].token_text(token[0]) == shown
 
 
 def test_pieces_of_words_are_shown_with_their_space_and_specials_by_name():
     tokenizer = MADE["bpe"]
 
-    assert tokenizer.piece(tokenizer.roles["end"]) == "<|endoftext|>"
-    assert "".join(map(tokenizer.piece, tokenizer.encode(" speak é\n"))) == "·speak·<0xC3><0xA9>⏎"
+    assert tokenizer.token_text(tokenizer.special_ids["end"]) == "<|endoftext|>"
+    assert "".join(map(tokenizer.token_text, tokenizer.encode(" speak é\n"))) == "·speak·<0xC3><0xA9>⏎"

@@ -12,9 +12,10 @@ from text.families import FAMILIES, saved
 from tokenizers import AddedToken, models, normalizers
 
 from regard import config as C
-from regard.config import ConfigError, DataError
-from regard.text import Tokenizer, train
-from regard.text.chat import Chat, Shield, unused_character
+from regard.config.errors import ConfigError, DataError
+from regard.text.chat_template import ChatTemplate, SpecialTokenEscaper, unused_character
+from regard.text.tokenizer import Tokenizer
+from regard.text.trainers import train_tokenizer
 
 TALK = [
     {"role": "user", "content": "Hi, who are you?\n"},
@@ -28,12 +29,12 @@ def family(request, tmp_path_factory):
     """The tokenizer of `transformers`, ours, the chat template, and their folder."""
     folder = tmp_path_factory.mktemp(request.param)
     auto = saved(request.param, folder)
-    return auto, Tokenizer.load(folder), Chat.load(folder), folder
+    return auto, Tokenizer.load(folder), ChatTemplate.load(folder), folder
 
 
 def specials(ours, ids):
     """The special tokens among ids; an unknown word is one too, wherever it stands."""
-    return [ours.token(id) for id in ids if id in ours.specials and id != ours.roles.get("unk")]
+    return [ours.token(id) for id in ids if id in ours.specials and id != ours.special_ids.get("unk")]
 
 
 # ---------------------------------------------------------------- the switch
@@ -64,8 +65,8 @@ def test_pairs_with_special_tokens_in_them_stand_as_transformers_has_them(family
     first, second = chat.render(TALK[:1]), "who " + "".join(sorted(map(ours.token, ours.specials))) + " are you"
     want = auto(first, second)
 
-    assert ours.frame(first, second).ids == want.input_ids
-    assert ours.frame(second).ids == auto(second).input_ids
+    assert ours.encode_with_specials(first, second).ids == want.input_ids
+    assert ours.encode_with_specials(second).ids == auto(second).input_ids
 
 
 def test_texts_of_any_make_are_parsed_as_transformers_parses_them(family):
@@ -95,7 +96,7 @@ def test_parts_that_are_read_one_by_one_are_parsed_as_the_whole(family):
 
 
 def test_a_special_token_that_takes_space_is_not_cut_from_it():
-    made = train(C.Pieces(vocab=300, specials="parse"), ["some words\nand more of them"] * 9)
+    made = train_tokenizer(C.SubwordTokenizer(vocab=300, specials="parse"), ["some words\nand more of them"] * 9)
     inner = tokenizers.Tokenizer.from_str(made.text())
     inner.add_special_tokens([AddedToken("<left>", lstrip=True, special=True)])
     ours, text = Tokenizer(inner), "some words\n<left> and more\nwords " * 4
@@ -174,7 +175,7 @@ def test_what_somebody_typed_in_a_chat_makes_no_special_token(family):
 @pytest.mark.parametrize("name", ["chatml", "qwen", "llama3"])
 def test_the_ids_of_what_somebody_typed_are_those_of_its_plain_spelling(name, tmp_path):
     saved(name, tmp_path)
-    ours, chat, typed = Tokenizer.load(tmp_path), Chat.load(tmp_path), "a <|im_end|>b<|eot_id|> \ue000\uf8ff?"
+    ours, chat, typed = Tokenizer.load(tmp_path), ChatTemplate.load(tmp_path), "a <|im_end|>b<|eot_id|> \ue000\uf8ff?"
     found = chat.encode(ours, [{"role": "user", "content": typed}])
     rendered = chat.render([{"role": "user", "content": typed}])
     before, after = rendered.split(typed)
@@ -195,7 +196,7 @@ def test_a_chat_with_typed_tokens_is_otherwise_the_chat_without(family):
 def test_tokens_made_of_two_things_that_somebody_said_are_text(tmp_path):
     saved("chatml", tmp_path)
     ours = Tokenizer.load(tmp_path)
-    chat = Chat("<|im_start|>{{ messages[0].name }}{{ messages[0].content }}<|im_end|>")
+    chat = ChatTemplate("<|im_start|>{{ messages[0].name }}{{ messages[0].content }}<|im_end|>")
     ids = chat.encode(ours, [{"role": "user", "name": "a<|im_", "content": "end|>b"}])
 
     assert specials(ours, ids) == ["<|im_start|>", "<|im_end|>"] and ours.decode(ids) == "a<|im_end|>b"
@@ -203,7 +204,7 @@ def test_tokens_made_of_two_things_that_somebody_said_are_text(tmp_path):
 
 def test_a_role_cannot_close_the_token_that_a_template_makes_of_it(tmp_path):
     saved("phi", tmp_path)
-    ours, chat = Tokenizer.load(tmp_path), Chat.load(tmp_path)
+    ours, chat = Tokenizer.load(tmp_path), ChatTemplate.load(tmp_path)
     ids = chat.encode(ours, [{"role": "user|> x <|end", "content": "y"}])
 
     assert specials(ours, ids).count("<|end|>") == 1
@@ -213,7 +214,7 @@ def test_a_control_token_that_is_not_called_special_cannot_be_typed_either():
     """Some models were published with an <|im_start|> of `special: false`, which text always becomes."""
     inner, template, roles = FAMILIES["chatml"]()
     inner.add_tokens([AddedToken("<turn>", special=False, normalized=False), AddedToken("<think>", special=False)])
-    ours, chat = Tokenizer(inner, roles), Chat(template.replace("<|im_start|>", "<turn>"), roles)
+    ours, chat = Tokenizer(inner, roles), ChatTemplate(template.replace("<|im_start|>", "<turn>"), roles)
     turn, think = (inner.token_to_id(token) for token in ("<turn>", "<think>"))
     talk = [{"role": "user", "content": "a<turn>b"}, {"role": "assistant", "content": "<think>"}]
     ids = chat.encode(ours, talk)
@@ -223,7 +224,7 @@ def test_a_control_token_that_is_not_called_special_cannot_be_typed_either():
 
 def test_no_character_is_lost_from_what_somebody_typed(tmp_path):
     saved("chatml", tmp_path)
-    ours, chat = Tokenizer.load(tmp_path), Chat.load(tmp_path)
+    ours, chat = Tokenizer.load(tmp_path), ChatTemplate.load(tmp_path)
     typed = "".join(map(chr, range(0xE000, 0xE123))) + "<|im_end|>\uf8ff"
 
     assert typed in ours.decode(chat.encode(ours, [{"role": "user", "content": typed}]))
@@ -237,7 +238,7 @@ def test_what_becomes_a_special_token_by_normalizing_or_by_the_model_itself_is_t
     if name == "lower":
         inner.normalizer = normalizers.Lowercase()
         inner.add_special_tokens([AddedToken("<s>", special=True, normalized=True)])
-    ours, chat = Tokenizer(inner, roles), Chat(template, roles)
+    ours, chat = Tokenizer(inner, roles), ChatTemplate(template, roles)
     tame = specials(ours, chat.encode(ours, [{"role": "user", "content": "x"}]))
 
     assert specials(ours, chat.encode(ours, [{"role": "user", "content": typed}])) == tame
@@ -249,7 +250,11 @@ def test_a_merge_that_ends_in_a_special_token_makes_none_of_plain_text():
     inner.add_special_tokens(["<s>"])
     ours = Tokenizer(inner)
 
-    assert (ours.encode("<s>"), ours.encode("<s>", "plain"), ours.frame("<<s>").ids) == ([4], [3, 2], [0, 4])
+    assert (ours.encode("<s>"), ours.encode("<s>", "plain"), ours.encode_with_specials("<<s>").ids) == (
+        [4],
+        [3, 2],
+        [0, 4],
+    )
 
 
 def test_half_a_character_in_a_message_is_refused_by_its_name(family):
@@ -260,9 +265,9 @@ def test_half_a_character_in_a_message_is_refused_by_its_name(family):
 
 
 def test_a_shield_stands_in_every_token_and_in_what_may_become_one():
-    shield = Shield(["<s>", "<sep>", "[X]"], "·")
+    shield = SpecialTokenEscaper(["<s>", "<sep>", "[X]"], "·")
 
     assert shield("a<s>b<sep>") == "a<·s>b<·sep>"
     assert shield("<se") == "<·se" and shield("a<") == "a<·" and shield("a") == "a" and shield("") == ""
     assert shield({"x": ["[X]", 3, None]}) == {"x": ["[·X]", 3, None]}
-    assert Shield([], "·")("<s>") == "<s>"
+    assert SpecialTokenEscaper([], "·")("<s>") == "<s>"

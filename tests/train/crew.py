@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 HERE = Path(__file__).parent
-HEAVY = ("regard.cli.app", "regard.train", "regard.report", "regard.generate.model", "torch.distributed.fsdp",
+HEAVY = ("regard.cli.app", "regard.training", "regard.report", "regard.inference.model", "torch.distributed.fsdp",
          "torch.distributed.checkpoint.hf_storage", "torch.distributed.tensor", "torch._dynamo")  # fmt: skip
 LONGEST = 60.0  # seconds: who takes longer hangs
 
@@ -97,7 +97,7 @@ def gone(process: int, within: float) -> bool:
 
 def poison(step: int, rank: int) -> None:
     """Rank 1's share of a step's loss is no number."""
-    ask = import_module("regard.train.loop").Advance.ask
+    ask = import_module("regard.training.loop").StepRunner.backward_micro_batch
     before(step, rank, lambda *how: {name: sum * float("nan") for name, sum in ask(*how).items()})
 
 
@@ -115,6 +115,21 @@ def stop(step: int, rank: int) -> None:
     before(step, rank, lambda *how: os.kill(os.getpid(), signal.SIGTERM))
 
 
+def stop_while_agreeing(step: int, rank: int) -> None:
+    """A signal comes to every rank while they ask each other whether one has come."""
+    ranks = import_module("regard.training.parallel.ranks").ProcessRanks
+    most, calls = ranks.max, []
+
+    def interrupted(self, number):
+        calls.append(number)
+        found = most(self, number)
+        if len(calls) == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return found
+
+    ranks.max = interrupted
+
+
 def found(backend: str, rank: int) -> None:
     """Whoever started the ranks has brought them together already."""
     import_module("torch.distributed").init_process_group(backend)
@@ -122,11 +137,11 @@ def found(backend: str, rank: int) -> None:
 
 def freeze(step: int, rank: int) -> None:
     """Rank 1 says and does nothing for a while, which the others notice early."""
-    pulse = import_module("regard.train.parallel.pulse")
+    pulse = import_module("regard.training.parallel.process_group")
     pulse.SILENT = 1.5
 
     def silent(*how):
-        pulse.Pulse.beat = lambda self: None
+        pulse.Heartbeat.send = lambda self: None
         select.select([], [], [], 4.0)
 
     before(step, rank, silent)
@@ -134,14 +149,14 @@ def freeze(step: int, rank: int) -> None:
 
 def before(step: int, rank: int, what) -> None:
     """Before rank 1 asks its model in a step; where `what` answers, in its place."""
-    advance = import_module("regard.train.loop").Advance
-    ask = advance.ask
+    advance = import_module("regard.training.loop").StepRunner
+    ask = advance.backward_micro_batch
 
     def asked(self, batch, place, last):
         answer = what(self, batch, place, last) if rank == 1 and self.run.step + 1 == step else None
         return ask(self, batch, place, last) if answer is None else answer
 
-    advance.ask = asked
+    advance.backward_micro_batch = asked
 
 
 # ---------------------------------------------------------------- the warm process
@@ -190,8 +205,10 @@ if __name__ == "__main__":
     for name in HEAVY:
         import_module(name)
     import_module("torch").set_num_threads(1)
-    import_module("regard.measure.floor").multiplying = lambda *sizes: 1e9  # known without half a second of measuring
-    import_module("regard.train.samples").SHORT = 5
+    import_module("regard.measure.calibration").matmul_speed = lambda *sizes: (
+        1e9
+    )  # known without half a second of measuring
+    import_module("regard.training.validation").SHORT = 5
     print("warm", flush=True)
     for line in sys.stdin:
         codes, seconds = launch(json.loads(line))

@@ -6,11 +6,19 @@ from itertools import islice
 import torch
 
 import regard
-from regard.train import train
+from regard.training.loop import train_steps
 
 V, D, H, N = 23, 12, 3, 17
-TEXT = "".join(f"{who} {what} the {whom}, and {why}.\n" for who in ("a cat", "my dog", "the owl")
-               for what in ("saw", "met", "fed") for whom in ("mouse", "king", "jug") for why in ("sat", "ran")) * 3
+TEXT = (
+    "".join(
+        f"{who} {what} the {whom}, and {why}.\n"
+        for who in ("a cat", "my dog", "the owl")
+        for what in ("saw", "met", "fed")
+        for whom in ("mouse", "king", "jug")
+        for why in ("sat", "ran")
+    )
+    * 3
+)
 RECIPE = """
 [data]
 source = "text.txt"
@@ -58,7 +66,7 @@ def laid(tmp_path, monkeypatch, recipe=RECIPE):
     """A folder to work in, with a cache of its own; the machine's speed is known without half a second of measuring."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("regard.measure.floor.multiplying", lambda *sizes: 1e9)
+    monkeypatch.setattr("regard.measure.calibration.matmul_speed", lambda *sizes: 1e9)
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "recipe.toml").write_text(recipe)
     return tmp_path
@@ -87,7 +95,7 @@ def gradients(model, seed=0):
 
 def advanced(run, steps=None):
     """The losses of some steps, or of all that are left."""
-    return [float(step.loss) for step in islice(train(run), steps)]
+    return [float(step.loss) for step in islice(train_steps(run), steps)]
 
 
 def bits(run):

@@ -10,7 +10,7 @@ from parity.near import NORM, assert_all_near, randomise
 
 import regard
 from regard import zoo
-from regard.tasks.glue import GLUE, data
+from regard.evaluation.glue import GLUE_TASKS, glue_data
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS), "the", "was"]
@@ -101,8 +101,8 @@ def test_steps_are_those_of_the_trainer(name, tmp_path):
 def test_a_recipe_of_glue_reads_the_published_files(name):
     recipe = zoo.read_recipe(name)
 
-    assert recipe.task == GLUE[FILES[name]].task
-    assert recipe.data == data(FILES[name], f"glue_data/{FILES[name]}")
+    assert recipe.task == GLUE_TASKS[FILES[name]].task
+    assert recipe.data == glue_data(FILES[name], f"glue_data/{FILES[name]}")
 
 
 def test_recipes_of_glue_differ_in_rate_and_length_alone():

@@ -9,16 +9,16 @@ from torch.optim.swa_utils import AveragedModel
 from train.made import assert_same, copied, gradients, model
 
 from regard import config
-from regard.train.average import Average
-from regard.train.frozen import freeze
-from regard.train.optim import Optimizer
+from regard.training.init.trainable import freeze_parameters
+from regard.training.optim.ema import ModelEMA
+from regard.training.optim.optimizer import OptimizerGroup
 
 YES, NO = torch.tensor(True), torch.tensor(False)
 
 
 def trained(dtype=torch.float32):
     made = model().to(dtype)
-    return made, Optimizer(made, config.AdamW(lr=0.03))
+    return made, OptimizerGroup(made, config.AdamW(lr=0.03))
 
 
 def learn(made, optimizer, step):
@@ -38,47 +38,47 @@ def test_the_average_is_torch_s_with_the_same_decay(decay):
         keep = min(decay, int(count) / (9 + int(count)))  # theirs counts the beginning as a first one
         return keep * mean + (1 - keep) * weight
 
-    ours, theirs = Average(made, decay), AveragedModel(made, avg_fn=ramp)
+    ours, theirs = ModelEMA(made, decay), AveragedModel(made, avg_fn=ramp)
     theirs.update_parameters(made)  # the first time it copies
     for step in range(25):
         learn(made, optimizer, step)
         ours.update(YES)
         theirs.update_parameters(made)
 
-    with ours.worn():
+    with ours.applied():
         for name, weight in theirs.module.named_parameters():
             near(made.get_parameter(name), weight)
 
 
 def test_before_the_first_step_the_average_is_the_model():
     made, _ = trained()
-    before, average = copied(made.state_dict()), Average(made, 0.99)
+    before, average = copied(made.state_dict()), ModelEMA(made, 0.99)
 
-    with average.worn():
+    with average.applied():
         assert_same(copied(made.state_dict()), before)
 
 
 def test_weights_that_stand_still_are_their_own_average():
     made, _ = trained()
-    before, average = copied(made.state_dict()), Average(made, 0.99)
+    before, average = copied(made.state_dict()), ModelEMA(made, 0.99)
     for _ in range(7):
         average.update()
 
-    with average.worn():
+    with average.applied():
         assert_same(copied(made.state_dict()), before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_after_it_was_worn_the_model_has_its_own_bits_again(dtype):
     made, optimizer = trained(dtype)
-    average = Average(made, 0.9)
+    average = ModelEMA(made, 0.9)
     for step in range(3):
         learn(made, optimizer, step)
         average.update(YES)
     before, places = copied(made.state_dict()), [weight.data_ptr() for weight in made.parameters()]
-    with average.worn():
+    with average.applied():
         assert not torch.equal(made.trunk.blocks[0].mlp.up.weight, before["trunk.blocks.0.mlp.up.weight"])
-        with average.worn():
+        with average.applied():
             pass
         assert not torch.equal(made.trunk.blocks[0].mlp.up.weight, before["trunk.blocks.0.mlp.up.weight"])
 
@@ -88,11 +88,11 @@ def test_after_it_was_worn_the_model_has_its_own_bits_again(dtype):
 
 def test_whatever_happens_while_it_is_worn_the_model_gets_its_own_weights_back():
     made, optimizer = trained()
-    average = Average(made, 0.9)
+    average = ModelEMA(made, 0.9)
     learn(made, optimizer, 0)
     average.update()
     before = copied(made.state_dict())
-    with pytest.raises(KeyboardInterrupt), average.worn():
+    with pytest.raises(KeyboardInterrupt), average.applied():
         raise KeyboardInterrupt
 
     assert_same(copied(made.state_dict()), before)
@@ -101,7 +101,7 @@ def test_whatever_happens_while_it_is_worn_the_model_gets_its_own_weights_back()
 def test_a_step_that_was_not_taken_leaves_the_average_as_it_was():
     made, optimizer = trained()
     twin = copy.deepcopy(made)
-    theirs, average, other = Optimizer(twin, config.AdamW(lr=0.03)), Average(made, 0.9), Average(twin, 0.9)
+    theirs, average, other = OptimizerGroup(twin, config.AdamW(lr=0.03)), ModelEMA(made, 0.9), ModelEMA(twin, 0.9)
     for step, taken in enumerate((YES, NO, YES, NO, NO, YES)):
         learn(made, optimizer, step)
         learn(twin, theirs, step)
@@ -117,12 +117,12 @@ def test_a_step_that_was_not_taken_leaves_the_average_as_it_was():
 
 def test_no_host_is_asked_for_a_number():
     with FakeTensorMode():  # tensors without numbers: whoever asks for one fails
-        Average(model(), 0.9).update(torch.tensor(True))
+        ModelEMA(model(), 0.9).update(torch.tensor(True))
 
 
 def test_small_steps_of_bf16_weights_add_up_in_the_average():
     made = torch.nn.Linear(3, 5, bias=False).to(torch.bfloat16)
-    average = Average(made, 0.99)
+    average = ModelEMA(made, 0.99)
     torch.nn.init.ones_(made.weight)
     for _ in range(1000):
         average.update()
@@ -133,9 +133,9 @@ def test_small_steps_of_bf16_weights_add_up_in_the_average():
 
 def test_frozen_weights_are_not_averaged():
     made, _ = trained()
-    frozen = freeze(made, ["trunk.blocks.0"])
+    frozen = freeze_parameters(made, ["trunk.blocks.0"])
 
-    assert average_names(Average(made, 0.9)) == {name for name, _ in made.named_parameters()} - set(frozen)
+    assert average_names(ModelEMA(made, 0.9)) == {name for name, _ in made.named_parameters()} - set(frozen)
 
 
 def average_names(average):
@@ -145,15 +145,15 @@ def average_names(average):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_a_model_that_was_saved_in_its_average_goes_on_with_its_own_weights(dtype):
     made, optimizer = trained(dtype)
-    average = Average(made, 0.9)
+    average = ModelEMA(made, 0.9)
     for step in range(3):
         learn(made, optimizer, step)
         average.update(YES)
-    with average.worn():
+    with average.applied():
         saved, state = copied(made.state_dict()), copied(average.state())
     again = model().to(dtype)
     again.load_state_dict(saved)
-    other, theirs = Optimizer(again, config.AdamW(lr=0.03)), Average(again, 0.9)
+    other, theirs = OptimizerGroup(again, config.AdamW(lr=0.03)), ModelEMA(again, 0.9)
     other.load(copied(optimizer.state()))
     theirs.load(state)
     assert_same(copied(again.state_dict()), copied(made.state_dict()))
@@ -168,9 +168,9 @@ def test_a_model_that_was_saved_in_its_average_goes_on_with_its_own_weights(dtyp
 
 def test_the_state_of_another_model_is_refused_and_nothing_of_it_taken():
     made, _ = trained()
-    average = Average(made, 0.9)
+    average = ModelEMA(made, 0.9)
     before = copied(average.state())
 
     with pytest.raises(config.DataError, match=r"averaged weights: trunk\.blocks\.2"):
-        average.load(copied(Average(model(depth=3), 0.9).state()))
+        average.load(copied(ModelEMA(model(depth=3), 0.9).state()))
     assert_same(copied(average.state()), before)

@@ -10,7 +10,7 @@ from parity.near import OUTPUT, assert_near, randomise
 
 import regard
 from regard import zoo
-from regard.text import Tokenizer
+from regard.text.tokenizer import Tokenizer
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS), "the", "was"]

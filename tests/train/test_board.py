@@ -6,8 +6,8 @@ import math
 import pytest
 
 from regard import config
-from regard.train import board
-from regard.train.board import Board
+from regard.training import tensorboard
+from regard.training.tensorboard import TensorBoardLog
 
 pytest.importorskip("tensorboard")
 
@@ -27,7 +27,7 @@ def curves(folder):
 
 
 def told(folder, lines, after=0):
-    with Board(folder, after) as made:
+    with TensorBoardLog(folder, after) as made:
         for line in lines:
             made.line(line)
 
@@ -81,7 +81,7 @@ def test_after_a_kill_no_point_beyond_the_checkpoint_is_there_twice(tmp_path):
 
 
 def test_what_was_synced_outlives_the_process(tmp_path):
-    made = Board(tmp_path)
+    made = TensorBoardLog(tmp_path)
     made.line(step(1))
     made.sync()
 
@@ -96,21 +96,21 @@ def test_the_speed_of_the_first_step_after_a_resume_is_not_known(tmp_path):
 
 
 def test_without_the_package_the_setting_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(board, "find_spec", lambda name: None)
+    monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
     with pytest.raises(config.ConfigError, match=r"train.board: .*pip install 'regard\[board\]'"):
-        Board(tmp_path)
+        TensorBoardLog(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "board").write_text("a file")
     with pytest.raises(config.RunError, match="board: cannot be written"):
-        Board(tmp_path / "board")
+        TensorBoardLog(tmp_path / "board")
 
 
 @pytest.mark.slow
 def test_a_run_draws_what_it_logs(recipe):
-    from regard.train import fit
+    from regard.training.api import fit
 
     out = fit(recipe("train.board=true", "train.eval_every=3"), "runs/lab", quiet=True).out
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]

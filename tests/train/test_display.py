@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from regard import config
-from regard.train import fit
-from regard.train.display import EVERY, Display, left
+from regard.training.api import fit
+from regard.training.progress import REPORT_SECONDS, ProgressDisplay, format_time_left
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -33,7 +33,7 @@ def run(monkeypatch):
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     run = Watched()
-    monkeypatch.setattr("regard.train.display.time", SimpleNamespace(monotonic=lambda: run.now))
+    monkeypatch.setattr("regard.training.progress.time", SimpleNamespace(monotonic=lambda: run.now))
     return run
 
 
@@ -50,17 +50,17 @@ def terminal(run, monkeypatch):
 
 
 def test_a_log_file_gets_a_line_every_ten_seconds_and_no_control_characters(run, capsys):
-    with Display(run) as display:
+    with ProgressDisplay(run) as display:
         for _ in range(95):
             run.advance(display)
     out, err = capsys.readouterr()
 
-    assert EVERY == 10 and out == "" and len(err.splitlines()) == 9
+    assert REPORT_SECONDS == 10 and out == "" and len(err.splitlines()) == 9
     assert not CONTROL.search(err)
 
 
 def test_a_line_tells_the_step_the_loss_the_speed_and_the_time_left(run, capsys):
-    with Display(run) as display:
+    with ProgressDisplay(run) as display:
         for _ in range(25):
             run.advance(display, loss=1.75, seconds=1.0, tokens=1234)
     second = capsys.readouterr().err.splitlines()[1]
@@ -70,7 +70,7 @@ def test_a_line_tells_the_step_the_loss_the_speed_and_the_time_left(run, capsys)
 
 def test_steps_are_not_counted_down_where_the_clock_decides(run, capsys):
     run.settings = config.Train(steps=100, minutes=5.0)
-    with Display(run) as display:
+    with ProgressDisplay(run) as display:
         for _ in range(10):
             run.advance(display)
 
@@ -79,21 +79,21 @@ def test_steps_are_not_counted_down_where_the_clock_decides(run, capsys):
 
 def test_what_is_said_stays_one_line_and_is_not_interpreted(run, capsys):
     line = f"runs/[red]x[/red]{'/deep' * 30}: goes on"
-    with Display(run) as display:
+    with ProgressDisplay(run) as display:
         display.say(line)
 
     assert capsys.readouterr().err == line + "\n"
 
 
 def test_names_with_colons_are_said_as_they_are(run, capsys):
-    with Display(run) as display:
+    with ProgressDisplay(run) as display:
         display.say("runs/:cat:: goes on")
 
     assert capsys.readouterr().err == "runs/:cat:: goes on\n"
 
 
 def test_quiet_says_nothing_at_all(run, capsys):
-    with Display(run, quiet=True) as display:
+    with ProgressDisplay(run, quiet=True) as display:
         display.say("hello")
         for _ in range(50):
             run.advance(display)
@@ -102,7 +102,7 @@ def test_quiet_says_nothing_at_all(run, capsys):
 
 
 def test_one_loss_that_is_no_number_is_forgotten_again(run, capsys):
-    with Display(run) as display:
+    with ProgressDisplay(run) as display:
         for number in range(40):
             run.advance(display, loss=float("nan") if number == 4 else 1.5)
 
@@ -111,7 +111,7 @@ def test_one_loss_that_is_no_number_is_forgotten_again(run, capsys):
 
 def test_a_slow_first_step_does_not_make_the_rest_look_slow(run):
     run.settings = config.Train(steps=220)
-    with Display(run, quiet=True) as display:
+    with ProgressDisplay(run, quiet=True) as display:
         run.advance(display, seconds=18.0)
         for _ in range(10):
             run.advance(display, seconds=0.01)
@@ -120,7 +120,7 @@ def test_a_slow_first_step_does_not_make_the_rest_look_slow(run):
 
 
 def test_the_loss_that_is_shown_is_the_step_s_own_and_a_mean_is_called_one(run):
-    with Display(run, quiet=True) as display:
+    with ProgressDisplay(run, quiet=True) as display:
         run.advance(display, loss=3.0)
         assert "loss 3.0000 " in display.text()
         run.advance(display, loss=1.0)
@@ -130,7 +130,7 @@ def test_the_loss_that_is_shown_is_the_step_s_own_and_a_mean_is_called_one(run):
 
 
 def test_a_loss_that_comes_late_is_shown_with_its_own_step(run):
-    with Display(run, quiet=True) as display:
+    with ProgressDisplay(run, quiet=True) as display:
         run.step = 40
         display.step(3.0, 70, number=24)
 
@@ -139,14 +139,14 @@ def test_a_loss_that_comes_late_is_shown_with_its_own_step(run):
 
 @pytest.mark.parametrize("seconds, text", [(0, "0 s"), (8.4, "8 s"), (59.6, "1:00"), (125, "2:05"), (4050, "1:07:30")])
 def test_times_are_for_people(seconds, text):
-    assert left(seconds) == text
+    assert format_time_left(seconds) == text
 
 
 # ---------------------------------------------------------------- a terminal
 
 
 def test_a_terminal_shows_a_bar_with_loss_speed_and_time_left(terminal, capsys):
-    with Display(terminal) as display:
+    with ProgressDisplay(terminal) as display:
         for _ in range(30):
             terminal.advance(display, loss=1.75, tokens=1234)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
@@ -156,7 +156,7 @@ def test_a_terminal_shows_a_bar_with_loss_speed_and_time_left(terminal, capsys):
 
 def test_without_colour_a_bar_has_none(terminal, capsys, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    with Display(terminal) as display:
+    with ProgressDisplay(terminal) as display:
         for _ in range(30):
             terminal.advance(display)
 
@@ -164,7 +164,7 @@ def test_without_colour_a_bar_has_none(terminal, capsys, monkeypatch):
 
 
 def test_a_quiet_terminal_is_quiet(terminal, capsys):
-    with Display(terminal, quiet=True) as display:
+    with ProgressDisplay(terminal, quiet=True) as display:
         terminal.advance(display)
 
     assert capsys.readouterr() == ("", "")

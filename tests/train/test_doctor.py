@@ -7,13 +7,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from train.made import advanced, assert_same, bits
 
-from regard import config, data, text
-from regard.core.masks import EVERYTHING
-from regard.core.model import variants
-from regard.tasks import NextToken
-from regard.train import Run, doctor
-from regard.train.doctor import memory
-from regard.train.doctor.course import Course
+from regard import config, data, doctor, text
+from regard.core.masks import FULL
+from regard.core.model import mask_variants
+from regard.doctor import check_memory
+from regard.doctor.probe_run import ProbeRun
+from regard.tasks.next_token import NextToken
+from regard.training.run import Run
 
 WORDS = """cat dog owl king queen jug mouse river stone light saw met fed sang kept broke the a my her old small red
 green over under near and but while""".split()  # noqa: SIM905
@@ -87,7 +87,7 @@ def patient(clinic):
 
 
 def examined(run, steps=30):
-    return {finding.check: finding for finding in doctor.examine(run, steps)}
+    return {finding.check: finding for finding in doctor.examine_run(run, steps)}
 
 
 def wrong(findings):
@@ -122,13 +122,13 @@ def spoiled(spoil):
 
 
 class Copying(NextToken):
-    def sums(self, model, batch):
-        return NextToken.sums(self, model, {"ids": batch[:, :-1], "labels": batch[:, :-1]})
+    def loss_sums(self, model, batch):
+        return NextToken.loss_sums(self, model, {"ids": batch[:, :-1], "labels": batch[:, :-1]})
 
 
 class Leaping(NextToken):
-    def sums(self, model, batch):
-        return NextToken.sums(self, model, {"ids": batch[:, :-2], "labels": batch[:, 2:]})
+    def loss_sums(self, model, batch):
+        return NextToken.loss_sums(self, model, {"ids": batch[:, :-2], "labels": batch[:, 2:]})
 
 
 def labels_not_shifted(run):
@@ -140,7 +140,7 @@ def labels_shifted_twice(run):
 
 
 def causal_mask_off(run):
-    run.model.trunk.masks = [variants(EVERYTHING)]
+    run.model.trunk.masks = [mask_variants(FULL)]
 
 
 def initialisation_times_fifty(run):
@@ -170,7 +170,7 @@ def noise(step, batch, at=17):
 
 def another_tokenizer(run):
     letters = "".join(sorted(set(prose())))
-    run.tokenizer = text.train(config.Characters(fallback=False), [f"!{letters}"])
+    run.tokenizer = text.train_tokenizer(config.CharTokenizer(fallback=False), [f"!{letters}"])
 
 
 PLANTED = {
@@ -360,7 +360,7 @@ def test_data_of_another_tokenizer_is_named(patient, clinic):
     other = patient("data.source=other.txt", recipe="pieces.toml").tokenizer
     assert len(other) == len(run.tokenizer)
     ids = torch.tensor(other.encode((clinic / "long.txt").read_text()))
-    run.data = data.Windows(data.Shards(ids, "long.txt"), 33, 7, seed=0)
+    run.data = data.WindowBatches(data.TokenShards(ids, "long.txt"), 33, 7, seed=0)
 
     assert wrong(examined(run)) == ["tokenizer"]
 
@@ -390,7 +390,7 @@ def test_few_examples_and_few_tokens_for_the_size_are_worth_a_look(patient, clin
     many, few, scarce = patient(*small), patient(*changes, *small), patient("model.dim=192", "model.depth=3")
 
     def amount(run):
-        return doctor.CHECKS["amount of data"](doctor.Case(run, 10))
+        return doctor.DOCTOR_CHECKS["amount of data"](doctor.DoctorCase(run, 10))
 
     assert amount(many).verdict == "fine"
     assert amount(few).verdict == "look" and "below 10,000 a transformer has few advantages" in amount(few).evidence
@@ -399,13 +399,13 @@ def test_few_examples_and_few_tokens_for_the_size_are_worth_a_look(patient, clin
 
 @pytest.mark.spec("S163")
 def test_a_batch_that_does_not_fit_gets_a_setting_that_does(patient, monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda device: 60e6)
+    monkeypatch.setattr(check_memory, "available_bytes", lambda device: 60e6)
     changes = ["train.batch=1000", "train.context=65"]
-    case = doctor.Case(patient(*changes), 10)
-    case.need = memory.need(case)
-    found = memory.memory(case)
-    again = doctor.Case(patient(*changes, *found.remedy.split()), 10)
-    again.need = memory.need(again)
+    case = doctor.DoctorCase(patient(*changes), 10)
+    case.need = check_memory.estimate_need(case)
+    found = check_memory.check_memory(case)
+    again = doctor.DoctorCase(patient(*changes, *found.remedy.split()), 10)
+    again.need = check_memory.estimate_need(again)
     rows, times = (int(word.partition("=")[2]) for word in found.remedy.split())
 
     assert found.verdict == "wrong" and not case.need.fits and again.need.fits
@@ -423,9 +423,9 @@ def test_a_batch_that_does_not_fit_gets_a_setting_that_does(patient, monkeypatch
 ], ids=["activations", "dropout", "weights", "muon", "recomputed"])  # fmt: skip
 def test_the_peak_is_told_before_the_first_step_within_a_fifth(patient, changes):
     """Held to every byte that tensors take in a step of the run, as the profiler counts them."""
-    case = doctor.Case(patient(*changes), 10)
-    told = memory.predicted(case, memory.largest(case)).memory
-    course = Course(case).go(case.factors[:1])
+    case = doctor.DoctorCase(patient(*changes), 10)
+    told = check_memory.predict_micro_batch(case, check_memory.largest_micro_batch(case)).memory
+    course = ProbeRun(case).go(case.factors[:1])
     before = [*course.model.parameters(), *course.optimizer.state().values()]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         course.step(1.0)
@@ -446,7 +446,7 @@ def test_a_run_is_left_as_it_was_found(patient):
     run, twin = patient("model.dropout=0.1"), patient("model.dropout=0.1")
     advanced(run, 3), advanced(twin, 3)
     numbers = torch.get_rng_state()
-    doctor.examine(run, 20)
+    doctor.examine_run(run, 20)
 
     assert_same(bits(run), bits(twin))
     assert torch.equal(torch.get_rng_state(), numbers)
@@ -457,7 +457,7 @@ def test_a_run_is_left_as_it_was_found(patient):
 
 def test_a_probe_has_from_ten_to_fifty_steps(patient):
     with pytest.raises(config.ConfigError, match="steps: 51; a probe takes from 10 to 50"):
-        doctor.examine(patient(), 51)
+        doctor.examine_run(patient(), 51)
 
 
 def test_a_model_of_somebody_else_is_refused(patient):
@@ -465,4 +465,4 @@ def test_a_model_of_somebody_else_is_refused(patient):
     run.model = torch.nn.Linear(3, 5)
 
     with pytest.raises(config.ConfigError, match="not a Linear"):
-        doctor.examine(run)
+        doctor.examine_run(run)

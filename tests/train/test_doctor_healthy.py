@@ -7,8 +7,9 @@ import pytest
 from train.made import advanced
 from train.test_doctor import PAIRS, PATIENT, WORDS, prose
 
-from regard import zoo
-from regard.train import Run, doctor, fit
+from regard import doctor, zoo
+from regard.training.api import fit
+from regard.training.run import Run
 
 ENCODER = ['model.mask="everything"', "model.dropout=0.1"]
 POOLED = ["model.head.kind=pooled", "model.head.place=mean"]
@@ -52,7 +53,7 @@ def clinic(desk):
 
 def troubled(run, steps=50, **more):
     """All but too little data, which is true of these."""
-    found = doctor.examine(run, steps, **more)
+    found = doctor.examine_run(run, steps, **more)
     return [finding for finding in found if finding.verdict != "fine" and finding.check != "amount of data"]
 
 
@@ -86,8 +87,8 @@ def test_a_run_that_has_ended_gets_a_clean_bill_from_its_folder(clinic):
     """Its learning rate has come down to nothing; that is no frozen layer."""
     changes = ["train.steps=60", "train.schedule.kind=cosine", "report.prompt=a", "report.new=2", "train.eval_every=20"]
     fit(zoo.read_recipe("patient.toml", changes), "run", quiet=True)
-    run, log = doctor.opened("run")
-    told = {finding.check: finding for finding in doctor.examine(run, 20, log=log)}
+    run, log = doctor.open_run_or_recipe("run")
+    told = {finding.check: finding for finding in doctor.examine_run(run, 20, log=log)}
 
     assert [finding for finding in told.values() if finding.verdict == "wrong"] == []
     assert told["log"].evidence.startswith("60 steps, 0 passed over; validation is ")

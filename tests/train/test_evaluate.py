@@ -5,15 +5,18 @@ import torch
 import torch.nn.functional as F
 from train.made import V, model
 
-from regard.config import DataError
-from regard.data import Shards, blocks
-from regard.train import Score, evaluate
+from regard.config.errors import DataError
+from regard.data.token_shards import TokenShards
+from regard.data.windows import sequential_windows
+from regard.training.validation import ValidationScore, validate
 
 CONTEXT, LENGTH = 7, 111
 
 
 def shards(length=LENGTH):
-    return Shards(torch.randint(V, (length,), generator=torch.Generator().manual_seed(1), dtype=torch.uint8), "text")
+    return TokenShards(
+        torch.randint(V, (length,), generator=torch.Generator().manual_seed(1), dtype=torch.uint8), "text"
+    )
 
 
 class Uniform(torch.nn.Module):
@@ -31,7 +34,7 @@ class Uniform(torch.nn.Module):
 @pytest.mark.parametrize("batch", [1, 2, 4, 999])
 def test_every_token_but_the_first_is_predicted_once(batch):
     made = Uniform()
-    score = evaluate(made, blocks(shards(), CONTEXT, batch))
+    score = validate(made, sequential_windows(shards(), CONTEXT, batch))
 
     assert score.count == LENGTH - 1
     assert torch.equal(torch.cat([ids.flatten() for ids in made.asked]), shards().ids(0, LENGTH - 1))
@@ -41,7 +44,7 @@ def test_every_token_but_the_first_is_predicted_once(batch):
 @pytest.mark.parametrize("name", ["gpt2", "llama-7b"])
 def test_how_many_blocks_go_together_does_not_matter(name):
     made = model(name)
-    losses = [evaluate(made, blocks(shards(), CONTEXT, batch)).loss for batch in (1, 3, 5, 999)]
+    losses = [validate(made, sequential_windows(shards(), CONTEXT, batch)).loss for batch in (1, 3, 5, 999)]
 
     assert losses == pytest.approx([losses[0]] * 4, abs=1e-6)
 
@@ -52,17 +55,17 @@ def test_the_loss_is_torch_s_mean_over_the_whole_text():
         logits = [made(ids[None, start : min(start + CONTEXT, LENGTH - 1)])[0] for start in range(0, 110, CONTEXT)]
         expected = F.cross_entropy(torch.cat(logits).double(), ids[1:])
 
-    assert evaluate(made, blocks(shards(), CONTEXT, 5)).loss == pytest.approx(expected.item(), abs=1e-6)
+    assert validate(made, sequential_windows(shards(), CONTEXT, 5)).loss == pytest.approx(expected.item(), abs=1e-6)
 
 
 def test_only_as_many_tokens_as_asked_are_predicted():
-    assert evaluate(Uniform(), blocks(shards(), CONTEXT, 5, tokens=33)).count == 33
+    assert validate(Uniform(), sequential_windows(shards(), CONTEXT, 5, tokens=33)).count == 33
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_evaluated_without_dropout_and_stays_in_its_mode(training):
     made = model(dropout=0.5).train(training)
-    first, second = (evaluate(made, blocks(shards(), CONTEXT, 5)) for _ in range(2))
+    first, second = (validate(made, sequential_windows(shards(), CONTEXT, 5)) for _ in range(2))
 
     assert first == second
     assert {module.training for module in made.modules()} == {training}
@@ -72,14 +75,14 @@ def test_the_mode_comes_back_also_after_a_failure():
     made = model().train()
 
     with pytest.raises(DataError, match=f"{V} is outside the model's vocabulary"):
-        evaluate(made, [torch.full((1, 4), V)])
+        validate(made, [torch.full((1, 4), V)])
     assert made.training
 
 
 def test_parts_in_a_mode_of_their_own_keep_it():
     made = model().train()
     made.embed.eval()
-    evaluate(made, [torch.zeros(1, 4, dtype=torch.long)])
+    validate(made, [torch.zeros(1, 4, dtype=torch.long)])
 
     assert made.trunk.training and not made.embed.training
 
@@ -87,14 +90,14 @@ def test_parts_in_a_mode_of_their_own_keep_it():
 def test_nothing_is_drawn_and_no_gradient_is_kept():
     made = model(dropout=0.5).train()
     before = torch.get_rng_state()
-    evaluate(made, blocks(shards(), CONTEXT, 5))
+    validate(made, sequential_windows(shards(), CONTEXT, 5))
 
     assert torch.equal(torch.get_rng_state(), before)
     assert all(weight.grad is None for weight in made.parameters())
 
 
 def test_no_blocks_are_no_surprise():
-    assert evaluate(Uniform(), []) == Score(0.0, 0)
+    assert validate(Uniform(), []) == ValidationScore(0.0, 0)
 
 
 def test_compiled_blocks_run_as_written():
@@ -102,8 +105,8 @@ def test_compiled_blocks_run_as_written():
         raise AssertionError("nothing is compiled for an evaluation")
 
     made = model()
-    expected = evaluate(made, blocks(shards(), CONTEXT, 5))
+    expected = validate(made, sequential_windows(shards(), CONTEXT, 5))
     for block in made.trunk.blocks:
         block.compile(backend=refuse)
 
-    assert evaluate(made, blocks(shards(), CONTEXT, 5)) == expected
+    assert validate(made, sequential_windows(shards(), CONTEXT, 5)) == expected

@@ -13,12 +13,11 @@ from tasks import made
 
 from regard import config as C
 from regard import data, tasks
-from regard.config import ConfigError, DataError
-from regard.generate.model import build
-from regard.tasks import Rows
-from regard.train.exam import evaluate
-from regard.train.marking import Row, evenly
-from regard.train.sizes import Sizes
+from regard.config.errors import ConfigError, DataError
+from regard.evaluation.evaluator import ByteCounter, evaluate
+from regard.evaluation.scoring import ScoredRow, sample_evenly
+from regard.inference.model import build_model
+from regard.tasks.collate import RowPadding
 
 LENGTH = 61
 WORDS = made.PROSE.split()
@@ -33,9 +32,9 @@ def desk(tmp_path, monkeypatch):
 
 def learner(c, head=None, encoder=False, **said):
     """A model that has learnt nothing, and knows what it will be asked."""
-    known = tasks.equip(c, made.tokenizer("wordpiece"))
+    known = tasks.add_task_tokens(c, made.tokenizer("wordpiece"))
     plain = made.model(head, vocab=len(known), encoder=encoder, **said)
-    model = build(plain.c)
+    model = build_model(plain.c)
     model.load_state_dict(plain.state_dict())
     model.tokenizer, model.context, model.task = known, LENGTH, c
     return model.eval()
@@ -51,7 +50,7 @@ def put(path, records):
     return str(path)
 
 
-TWO = C.Classify(classes=("bad", "good"))
+TWO = C.Classification(classes=("bad", "good"))
 
 
 def reviews(count=41, seed=0):
@@ -64,7 +63,7 @@ def reviews(count=41, seed=0):
 
 def alone(model, c, record):
     """What the model says to one record, without any other beside it."""
-    task = tasks.build(c, model.tokenizer, model.c, rows=Rows(LENGTH))
+    task = tasks.build_task(c, model.tokenizer, model.c, rows=RowPadding(LENGTH))
     batch = task.collate([task.example(record, model.tokenizer)], torch.Generator())
     with torch.no_grad():
         return model(batch["ids"], segment=batch.get("segment"))[0]
@@ -73,7 +72,7 @@ def alone(model, c, record):
 @pytest.mark.slow
 @pytest.mark.spec("S164")
 def test_classes_are_scored_as_scikit_learn_scores_the_same_answers(desk):
-    model, records, told = learner(TWO, C.Pooled(place="cls", out=2)), reviews(), []
+    model, records, told = learner(TWO, C.PoolingHead(place="cls", out=2)), reviews(), []
     found = evaluate(model, put(desk / "a.jsonl", records), each=told.append)
     logits = torch.stack([alone(model, TWO, record) for record in records])
     said = [TWO.classes[number] for number in logits.argmax(-1).tolist()]
@@ -94,8 +93,8 @@ def test_classes_are_scored_as_scikit_learn_scores_the_same_answers(desk):
 
 
 def test_numbers_are_compared_with_numbers(desk):
-    c, told = C.Regress(text="first", pair="second", label="score"), []
-    model = learner(c, C.Pooled(place="cls", out=1))
+    c, told = C.Regression(text="first", pair="second", label="score"), []
+    model = learner(c, C.PoolingHead(place="cls", out=1))
     records = [{"first": a, "second": b, "score": place / 7} for place, (a, b)
                in enumerate(zip(sentences(13, 1, 9), sentences(13, 2, 9), strict=True))]  # fmt: skip
     found = evaluate(model, put(desk / "a.jsonl", records), each=told.append)
@@ -108,10 +107,10 @@ def test_numbers_are_compared_with_numbers(desk):
 
 
 def test_tags_are_told_a_word_each(desk):
-    c, told = C.Tag(classes=("O", "B-A", "I-A")), []
+    c, told = C.TokenClassification(classes=("O", "B-A", "I-A")), []
     records = [{"words": line, "labels": ["B-A" if word[0].isupper() else "O" for word in line.split()]}
                for line in sentences(9, 3, 7)]  # fmt: skip
-    found = evaluate(learner(c, C.Each(out=3)), put(desk / "a.jsonl", records), each=told.append)
+    found = evaluate(learner(c, C.TokenHead(out=3)), put(desk / "a.jsonl", records), each=told.append)
 
     assert [row["expected"] for row in told] == [record["labels"] for record in records]
     assert all(len(row["said"]) == len(row["expected"]) for row in told)
@@ -121,8 +120,8 @@ def test_tags_are_told_a_word_each(desk):
 # ---------------------------------------------------------------- words
 
 HIDING = {
-    "masked": (C.Masked(rate=0.3), None, False), "spans": (C.Spans(rate=0.3), None, True),
-    "infill": (C.Infill(), None, True), "prefix": (C.Prefix(), None, True),
+    "masked": (C.MaskedLM(rate=0.3), None, False), "spans": (C.SpanCorruption(rate=0.3), None, True),
+    "infill": (C.TextInfilling(), None, True), "prefix": (C.PrefixLM(), None, True),
 }  # fmt: skip
 
 
@@ -142,8 +141,8 @@ def test_what_is_hidden_is_told_beside_what_was_hidden_and_always_the_same(desk,
 
 
 def test_masked_words_and_next_sentences_have_a_loss_each(desk):
-    c, told = C.Masked(next_sentence=True), []
-    head = C.Both(vocabulary=C.Vocabulary(tied=False), pooled=C.Pooled(place="cls", out=2))
+    c, told = C.MaskedLM(next_sentence=True), []
+    head = C.PretrainingHead(vocabulary=C.LMHead(tied=False), pooled=C.PoolingHead(place="cls", out=2))
     records = [{"text": sentences(5, seed, 6)} for seed in range(7)]
     found = evaluate(learner(c, head), put(desk / "a.jsonl", records), each=told.append)
 
@@ -155,7 +154,7 @@ def test_masked_words_and_next_sentences_have_a_loss_each(desk):
 
 # ---------------------------------------------------------------- texts
 
-EN_FR = C.Translate(source="en", target="fr", smoothing=0.2)
+EN_FR = C.Translation(source="en", target="fr", smoothing=0.2)
 
 
 def spoken(count=23):
@@ -167,7 +166,7 @@ def spoken(count=23):
 def test_translations_are_the_model_s_own_and_the_loss_is_of_people_s(desk):
     model, records, told = learner(EN_FR, encoder=True), spoken(), []
     found = evaluate(model, put(desk / "a.jsonl", records), each=told.append, beams=3, length_penalty=0.7)
-    task = tasks.build(EN_FR, model.tokenizer, model.c, rows=Rows(LENGTH))
+    task = tasks.build_task(EN_FR, model.tokenizer, model.c, rows=RowPadding(LENGTH))
     total = 0.0
     for record in records:
         batch = task.collate([task.example(record, model.tokenizer)], torch.Generator())
@@ -183,7 +182,7 @@ def test_translations_are_the_model_s_own_and_the_loss_is_of_people_s(desk):
 
 
 def test_a_source_that_stands_there_twice_is_translated_once(desk, monkeypatch):
-    from regard.generate.translate import Translator
+    from regard.inference.translation import Translator
 
     asked, plain = [], Translator.batch
     monkeypatch.setattr(Translator, "batch", lambda self, texts, *how: asked.extend(texts) or plain(self, texts, *how))
@@ -199,19 +198,19 @@ def test_a_source_that_is_too_long_is_cut_and_somebody_is_told(desk):
     records = [*spoken(3), {"en": " ".join(["cat"] * 90), "fr": "the"}]
     found = evaluate(model, put(desk / "a.jsonl", records), notice=notes.append)
     ids = model.tokenizer.encode(records[-1]["en"])
-    over = len(ids) - tasks.build(EN_FR, model.tokenizer, rows=Rows(LENGTH)).room
+    over = len(ids) - tasks.build_task(EN_FR, model.tokenizer, rows=RowPadding(LENGTH)).room
 
     assert found.rows == 4 and len(notes) == 1
     assert f"1 of 4 rows were too long, and {over} of their tokens are cut off" in notes[0]
 
 
 def test_answers_are_found_in_windows_of_a_long_text(desk):
-    c, told = C.Answer(start=None, stride=7, longest=5), []
-    model = learner(c, C.Each(out=2))
+    c, told = C.QuestionAnswering(start=None, stride=7, longest=5), []
+    model = learner(c, C.TokenHead(out=2))
     records = [{"question": "who sat ?", "context": " ".join(sentences(4, seed, 12)) + " Ada Lovelace wrote .",
                 "answer": ["Lovelace"] if seed % 3 else []} for seed in range(8)]  # fmt: skip
     found = evaluate(model, put(desk / "a.jsonl", records), each=told.append)
-    task = tasks.build(c, model.tokenizer, model.c, rows=Rows(LENGTH))
+    task = tasks.build_task(c, model.tokenizer, model.c, rows=RowPadding(LENGTH))
     windows = [[task.answers(model, task.collate([window], torch.Generator()))["loss"][0]
                 for window in task.windows(record, model.tokenizer)] for record in records]  # fmt: skip
 
@@ -228,8 +227,8 @@ def test_answers_are_found_in_windows_of_a_long_text(desk):
 
 @pytest.mark.parametrize("count, limit", [(10, 3), (7, 7), (3, 9), (1000, 1), (97, 31)])
 def test_a_limit_takes_rows_from_everywhere_alike(count, limit):
-    rows = [Row(data.Record({}, str(place)), {}) for place in range(count)]
-    found = [int(row.record.where) for row in evenly(lambda: iter(rows), limit)]
+    rows = [ScoredRow(data.Record({}, str(place)), {}) for place in range(count)]
+    found = [int(row.record.where) for row in sample_evenly(lambda: iter(rows), limit)]
     gaps = {after - before for before, after in zip(found[:-1], found[1:], strict=True)}
 
     assert len(found) == min(count, limit) and max(gaps, default=1) - min(gaps, default=1) <= 1
@@ -259,12 +258,12 @@ def saved_run(desk, model, recipe=RECIPE):
 
 
 def test_a_run_is_asked_the_rows_that_it_kept_back_and_no_other(desk):
-    model, records = learner(TWO, C.Pooled(place="cls", out=2)), reviews(60)
+    model, records = learner(TWO, C.PoolingHead(place="cls", out=2)), reviews(60)
     run = saved_run(desk, model)
     put(desk / "all.jsonl", [*records, *records[:9]])
-    task = tasks.build(TWO, model.tokenizer, model.c, rows=Rows(LENGTH))
+    task = tasks.build_task(TWO, model.tokenizer, model.c, rows=RowPadding(LENGTH))
     given = C.Data(source="all.jsonl", validation=0.3)
-    _, kept = data.ask(given, lambda record: task.examples(record, model.tokenizer), "a test")
+    _, kept = data.prepare_examples(given, lambda record: task.examples(record, model.tokenizer), "a test")
     told = [[], []]
     for path, some in zip((run, run / "checkpoints" / "step-000001"), told, strict=True):
         evaluate(path, each=some.append)
@@ -276,7 +275,9 @@ def test_a_run_is_asked_the_rows_that_it_kept_back_and_no_other(desk):
 
 def test_data_are_read_as_those_of_training_unless_said_otherwise(desk):
     """A run on a file without a header knows the columns of others like it; one that names its own is read by them."""
-    model = learner(C.Classify(text="words", label="sort", classes=("bad", "good")), C.Pooled(place="cls", out=2))
+    model = learner(
+        C.Classification(text="words", label="sort", classes=("bad", "good")), C.PoolingHead(place="cls", out=2)
+    )
     run = saved_run(desk, model, RECIPE.replace('column = "text"', 'columns = ["sort", "id", "words"]'))
     (desk / "test.tsv").write_text("good\t1\tthe cat sat\nbad\t2\ta dog\n")
     plain = evaluate(run, "test.tsv")
@@ -289,7 +290,7 @@ def test_data_are_read_as_those_of_training_unless_said_otherwise(desk):
 
 
 def test_bad_records_stop_or_are_passed_over_and_counted(desk):
-    model, notes = learner(TWO, C.Pooled(place="cls", out=2)), []
+    model, notes = learner(TWO, C.PoolingHead(place="cls", out=2)), []
     path = put(desk / "a.jsonl", [*reviews(3), {"text": "why?", "label": "so so"}])
     found = evaluate(model, path, ["data.bad=skip"], notice=notes.append)
 
@@ -299,10 +300,10 @@ def test_bad_records_stop_or_are_passed_over_and_counted(desk):
 
 
 def test_many_portions_are_one_exam(desk, monkeypatch):
-    model, path = learner(TWO, C.Pooled(place="cls", out=2)), put(desk / "a.jsonl", reviews(41))
+    model, path = learner(TWO, C.PoolingHead(place="cls", out=2)), put(desk / "a.jsonl", reviews(41))
     whole, parts, done = [], [], []
     first = evaluate(model, path, each=whole.append)
-    monkeypatch.setattr("regard.train.marking.PORTION", 7)
+    monkeypatch.setattr("regard.evaluation.scoring.PORTION", 7)
     second = evaluate(model, path, each=parts.append, progress=done.append)
 
     assert whole == parts and first.scores == second.scores and first.loss == pytest.approx(second.loss)
@@ -310,7 +311,7 @@ def test_many_portions_are_one_exam(desk, monkeypatch):
 
 
 def test_a_model_in_training_stays_in_training(desk):
-    model = learner(TWO, C.Pooled(place="cls", out=2)).train()
+    model = learner(TWO, C.PoolingHead(place="cls", out=2)).train()
     evaluate(model, put(desk / "a.jsonl", reviews(3)))
 
     assert all(module.training for module in model.modules()) and torch.is_grad_enabled()
@@ -322,7 +323,7 @@ def test_packed_documents_have_the_bytes_of_their_texts_but_for_the_first_token(
     rows = [known.encode(document) for document in documents]
     ids = [id for row in rows for id in row]
     labels = [id for row in rows for id in [*row[1:], -100]]
-    sizes = Sizes(known)
+    sizes = ByteCounter(known)
     batch = {"ids": torch.tensor([ids, ids]), "labels": torch.tensor([labels, labels])}
     assert list(sizes.of([batch])) == [batch]
 
@@ -336,7 +337,7 @@ def test_packed_documents_have_the_bytes_of_their_texts_but_for_the_first_token(
 
 
 def test_classes_without_names_are_numbers(desk):
-    model = learner(TWO, C.Pooled(place="cls", out=2))
+    model = learner(TWO, C.PoolingHead(place="cls", out=2))
     model.task = None
     path = put(desk / "a.jsonl", [{"text": "the cat", "label": 1}, {"text": "a dog", "label": "0"}])
 
@@ -361,19 +362,19 @@ MISTAKES = {
 def test_a_mistake_names_what_was_set(desk, source, overrides, settings, sentence):
     put(desk / "a.jsonl", reviews(3))
     with pytest.raises(ConfigError) as problem:
-        evaluate(learner(TWO, C.Pooled(place="cls", out=2)), source, overrides, **settings)
+        evaluate(learner(TWO, C.PoolingHead(place="cls", out=2)), source, overrides, **settings)
 
     assert str(problem.value).startswith(sentence)
 
 
 def test_a_wrong_column_is_told_with_those_that_are_there(desk):
-    model, path = learner(TWO, C.Pooled(place="cls", out=2)), put(desk / "a.jsonl", reviews(3))
+    model, path = learner(TWO, C.PoolingHead(place="cls", out=2)), put(desk / "a.jsonl", reviews(3))
     with pytest.raises(DataError, match=r"a\.jsonl:1: no column 'txt'; did you mean 'text'"):
         evaluate(model, path, ["task.text=txt"])
 
 
 def test_nothing_but_bad_records_is_nothing_to_ask(desk):
-    model = learner(TWO, C.Pooled(place="cls", out=2))
+    model = learner(TWO, C.PoolingHead(place="cls", out=2))
     with pytest.raises(DataError, match=r"a\.jsonl: no records to ask"):
         evaluate(model, put(desk / "a.jsonl", [{"text": "a"}]), ["data.bad=skip"])
 
@@ -382,6 +383,6 @@ def test_no_warning_is_silent(desk):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         path = put(desk / "a.jsonl", [{"text": "a " * 90, "label": "bad"}])
-        evaluate(learner(TWO, C.Pooled(place="cls", out=2)), path)
+        evaluate(learner(TWO, C.PoolingHead(place="cls", out=2)), path)
 
     assert "1 of 1 rows were too long" in str(caught[0].message)

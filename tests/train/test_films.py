@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from regard import config as C
-from regard.train import Run, train
+from regard.training.loop import train_steps
+from regard.training.run import Run
 
 EMBEDS = {
-    "film": C.Film(frames=3, image=8, channels=1, tube=1, size=4),
-    "series": C.Series(channels=2, length=12, patch=4, stride=4, mix="mixed"),
+    "film": C.VideoEmbedding(frames=3, image=8, channels=1, tube=1, size=4),
+    "series": C.SeriesEmbedding(channels=2, length=12, patch=4, stride=4, mix="mixed"),
 }
 
 
@@ -33,12 +34,12 @@ def test_a_recipe_trains_on_records_of_this_kind(kind, tmp_path):
     (tmp_path / "all.jsonl").write_text("\n".join(map(json.dumps, records(kind, tmp_path))))
     axes = 3 if kind == "film" else 1
     run = Run.from_recipe(C.Recipe(
-        data=C.Data(source=str(tmp_path / "all.jsonl"), validation=0.2), task=C.Classify(),
-        model=C.Transformer(embed=EMBEDS[kind], head=C.Pooled(place="mean"), trunk=C.Trunk(
-            dim=24, depth=1, attention=C.Attention(heads=2), position=C.Sinusoidal(axes=axes))),
+        data=C.Data(source=str(tmp_path / "all.jsonl"), validation=0.2), task=C.Classification(),
+        model=C.Transformer(embed=EMBEDS[kind], head=C.PoolingHead(place="mean"), trunk=C.Trunk(
+            dim=24, depth=1, attention=C.Attention(heads=2), position=C.SinusoidalPosition(axes=axes))),
         train=C.Train(steps=3, batch=5, device="cpu"),
     ))  # fmt: skip
-    losses = [float(step.loss) for step in train(run)]
+    losses = [float(step.loss) for step in train_steps(run)]
 
     assert run.recipe.task.text == kind and run.recipe.task.classes == ("fades", "grows")
     assert run.recipe.model.head.out == 2 and len(losses) == 3 and torch.tensor(losses).isfinite().all()

@@ -13,9 +13,12 @@ from train.made import KINDS, assert_same, copied, lines
 
 import regard
 from regard import config, zoo
-from regard.hub import folder as hub
-from regard.train import Run, evaluate, fit, resume, train
-from regard.train.alone import alone
+from regard.files import manifest
+from regard.files.folder_lock import lock_folder
+from regard.training.api import fit, resume_fit
+from regard.training.loop import train_steps
+from regard.training.run import Run
+from regard.training.validation import validate
 
 CHECKPOINT = {
     "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
@@ -40,7 +43,7 @@ def test_a_run_makes_these_files_and_no_others(desk, recipe):
 
     assert files(desk / "run") == {"config.toml", "run.json", "log.jsonl", "samples.jsonl"} | {
         f"checkpoints/step-000006/{name}" for name in CHECKPOINT}  # fmt: skip
-    assert hub.verify(desk / "run/checkpoints/step-000006") == ""
+    assert manifest.verify_manifest(desk / "run/checkpoints/step-000006") == ""
 
 
 def test_each_step_is_a_line_of_the_log_with_times_last(desk, recipe):
@@ -54,7 +57,7 @@ def test_each_step_is_a_line_of_the_log_with_times_last(desk, recipe):
 
 def test_losses_are_logged_in_full_precision(desk, recipe):
     fit(recipe("model.dropout=0.0"), desk / "run", quiet=True)
-    losses = [float(step.loss) for step in train(Run.from_recipe(recipe("model.dropout=0.0")))]
+    losses = [float(step.loss) for step in train_steps(Run.from_recipe(recipe("model.dropout=0.0")))]
 
     assert [line["loss"] for line in lines(desk / "run/log.jsonl")[:-1]] == losses
 
@@ -71,7 +74,7 @@ def test_a_run_in_a_folder_learns_what_the_loop_alone_does(desk, recipe, monkeyp
     monkeypatch.chdir(desk)
     monkeypatch.setenv("REGARD_CACHE", str(desk / "cache"))
     fit(recipe(), desk / "run", quiet=True)
-    losses = [float(step.loss) for step in train(Run.from_recipe(recipe()))]
+    losses = [float(step.loss) for step in train_steps(Run.from_recipe(recipe()))]
 
     assert [line["loss"] for line in lines(desk / "run/log.jsonl")[:-1]] == losses
 
@@ -102,7 +105,7 @@ def test_samples_are_kept_with_the_step_the_temperature_and_the_prompt(desk, rec
 @pytest.mark.parametrize("kind", KINDS)
 def test_config_toml_reads_back_as_the_recipe_and_gives_the_run_again(desk, recipe, kind):
     fit(recipe(*KINDS[kind], "train.eval_every=4"), desk / "first", quiet=True)
-    kept = config.read(config.Recipe, desk / "first/config.toml")
+    kept = config.read_toml(config.Recipe, desk / "first/config.toml")
     fit(kept, desk / "second", quiet=True)
 
     assert kept == Run.from_recipe(recipe(*KINDS[kind], "train.eval_every=4")).recipe
@@ -152,7 +155,7 @@ def test_the_last_evaluation_is_that_of_the_saved_model(desk, recipe):
     text = run.validation.shards.ids()
     whole = [text[start : min(start + 7, len(text) - 1) + 1][None] for start in range(0, len(text) - 1, 7)]
 
-    assert evaluate(regard.load(desk / "run"), whole).loss == pytest.approx(made.eval_loss, abs=1e-6)
+    assert validate(regard.load(desk / "run"), whole).loss == pytest.approx(made.eval_loss, abs=1e-6)
     assert sum(block.numel() - 1 for block in whole) == len(text) - 1
 
 
@@ -198,7 +201,7 @@ def test_what_was_learned_is_kept_though_the_last_evaluation_fails(desk, recipe,
     def fail(*asked, **how):
         raise config.RunError("the disk of the validation text has failed")
 
-    monkeypatch.setattr(sys.modules["regard.train.fitting"], "evaluate", fail)
+    monkeypatch.setattr(sys.modules["regard.training.trainer"], "validate", fail)
     with pytest.raises(config.RunError, match="disk"):
         fit(recipe(), desk / "run", quiet=True)
 
@@ -323,7 +326,7 @@ def test_a_recipe_that_says_nothing_of_the_model_can_be_trained(desk):
 
 def test_two_processes_do_not_train_in_one_folder(desk, recipe):
     (desk / "run").mkdir()
-    with alone(desk / "run"), pytest.raises(config.ConfigError, match="run: another process"):
+    with lock_folder(desk / "run"), pytest.raises(config.ConfigError, match="run: another process"):
         fit(recipe(), desk / "run", quiet=True)
 
     assert fit(recipe(), desk / "run", quiet=True).steps == 6
@@ -355,7 +358,7 @@ def test_fewer_steps_than_were_taken_are_refused(desk, recipe):
     fit(recipe(), desk / "run", quiet=True)
 
     with pytest.raises(config.ConfigError, match="train.steps: 4, and .* has done 6"):
-        resume(desk / "run", ["train.steps=4"], quiet=True)
+        resume_fit(desk / "run", ["train.steps=4"], quiet=True)
     assert "steps = 6" in (desk / "run/config.toml").read_text()
 
 
@@ -365,30 +368,30 @@ def test_a_config_that_was_edited_is_not_resumed_in_silence(desk, recipe):
     path.write_text(path.read_text().replace("batch = 5", "batch = 4"))
 
     with pytest.raises(config.ConfigError, match="config.toml: says other things"):
-        resume(desk / "run", quiet=True)
+        resume_fit(desk / "run", quiet=True)
 
 
 def test_a_torn_log_is_cut_back_to_a_whole_line(desk, recipe, capsys):
     fit(recipe("train.save_every=3"), desk / "run", quiet=True)
     log = desk / "run/log.jsonl"
     log.write_bytes(log.read_bytes()[:150])
-    resume(desk / "run", ["train.steps=8"])
+    resume_fit(desk / "run", ["train.steps=8"])
 
     assert [line["step"] for line in lines(log)] == [1, 7, 8, 8]
     assert "lines are missing" in capsys.readouterr().err
 
 
 def test_a_second_signal_does_not_break_a_checkpoint(desk, recipe, monkeypatch):
-    from regard.train import checkpoint
+    from regard.training import checkpoint
 
-    write = checkpoint.save
+    write = checkpoint.save_checkpoint
 
     def nervous(*arguments):
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGINT)
         return write(*arguments)
 
-    monkeypatch.setattr(checkpoint, "save", nervous)
+    monkeypatch.setattr(checkpoint, "save_checkpoint", nervous)
     done = fit(recipe("train.save_every=2"), desk / "run", quiet=True)
 
     assert done.interrupted == signal.SIGINT and done.steps == 2

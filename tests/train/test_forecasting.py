@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 from pathlib import Path
 
@@ -10,14 +11,17 @@ import torch
 from torch.testing import assert_close
 
 from regard import config as C
-from regard.cli.forecast import as_csv
 from regard.cli.forecast import forecast as verb
-from regard.generate.forecast import forecast
-from regard.generate.opening import load
-from regard.tasks import Forecast
-from regard.train import Run, evaluate, fit, resume, train
-from regard.train.exam import evaluate as examined
-from regard.zoo import read_recipe
+from regard.cli.forecast import forecast_csv
+from regard.evaluation.evaluator import evaluate as examined
+from regard.inference.forecasting import forecast_table
+from regard.inference.load import load_model
+from regard.tasks.forecasting import Forecasting
+from regard.training.api import fit, resume_fit
+from regard.training.loop import train_steps
+from regard.training.run import Run
+from regard.training.validation import validate
+from regard.zoo.recipe import read_recipe
 
 ETT = Path(__file__).resolve().parents[3] / "shared/data/ett/ETTh1.csv.xz"
 
@@ -42,7 +46,7 @@ def recipe(folder, **changes):
     """A small forecaster of a small table."""
     (folder / "recipe.toml").write_text(f"""
 [data]
-source = "{table(folder / 'waves.csv')}"
+source = "{table(folder / "waves.csv")}"
 validation = 0.2
 [task]
 kind = "forecast"
@@ -86,9 +90,9 @@ def test_the_loss_is_the_mean_over_all_told_numbers_in_deviations(loss, measure,
     batch, task = run.data.batch(0), run.task
     far = (run.model(batch["ids"]).detach() - batch["target"]) / torch.tensor(run.recipe.model.embed.scale)
 
-    assert isinstance(task, Forecast) and task.parts(batch)["loss"].count == far.numel() == 16 * 5 * 2
-    assert_close(task.sums(run.model, batch)["loss"].detach(), measure(far).sum())
-    scores = evaluate(run.model, [batch], task, True).scores
+    assert isinstance(task, Forecasting) and task.count_parts(batch)["loss"].count == far.numel() == 16 * 5 * 2
+    assert_close(task.loss_sums(run.model, batch)["loss"].detach(), measure(far).sum())
+    scores = validate(run.model, [batch], task, True).scores
     assert scores == pytest.approx({"mse": float(far.square().mean()), "mae": float(far.abs().mean())}, rel=1e-4)
 
 
@@ -133,8 +137,8 @@ def test_a_column_that_never_changes_is_refused(tmp_path):
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path):
     whole = fit(recipe(tmp_path), tmp_path / "whole", quiet=True)
     fit(recipe(tmp_path, train__steps=6), tmp_path / "half", quiet=True)
-    half = resume(tmp_path / "half", ["train.steps=12"], quiet=True)
-    one, other = (load(tmp_path / name, device="cpu").state_dict() for name in ("whole", "half"))
+    half = resume_fit(tmp_path / "half", ["train.steps=12"], quiet=True)
+    one, other = (load_model(tmp_path / name, device="cpu").state_dict() for name in ("whole", "half"))
 
     assert whole.loss == half.loss and whole.eval_loss == half.eval_loss and whole.scores == half.scores
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -166,16 +170,45 @@ def test_a_file_of_the_rows_that_were_kept_back_scores_as_they_do(tmp_path):
 
 def test_the_next_rows_come_with_their_dates(tmp_path, capsys):
     fit(recipe(tmp_path), tmp_path / "run", quiet=True)
-    model = load(tmp_path / "run", device="cpu")
-    told = forecast(model, tmp_path / "waves.csv")
-    rows = list(csv.reader(io.StringIO(as_csv(told))))
+    model = load_model(tmp_path / "run", device="cpu")
+    told = forecast_table(model, tmp_path / "waves.csv")
+    rows = list(csv.reader(io.StringIO(forecast_csv(told))))
     last = values(tmp_path)[-32:].float()
 
     assert rows[0] == ["date", "wave", "beat"] and rows[1][0] == "2020-01-17 16:00:00" and len(rows) == 6
     assert_close(told.values, model(last[None])[0].detach())
     capsys.readouterr()
     verb(str(tmp_path / "run"), str(tmp_path / "waves.csv"), out=str(tmp_path / "next.csv"))
-    assert (tmp_path / "next.csv").read_text() == as_csv(told) and capsys.readouterr().out == ""
+    assert (tmp_path / "next.csv").read_text() == forecast_csv(told) and capsys.readouterr().out == ""
+
+
+def test_a_model_in_training_forecasts_without_dropout(tmp_path):
+    run = Run.from_recipe(recipe(tmp_path))
+    run.model.train()
+    for part in run.model.parameters():
+        torch.nn.init.normal_(part, std=0.2)  # a fresh head says zero, whatever is dropped before it
+    first, second = (forecast_table(run.model, tmp_path / "waves.csv").values for _ in range(2))
+
+    assert torch.equal(first, second) and run.model.training and not first.is_inference()
+
+
+def test_python_forecasts_a_file_and_numbers_as_the_command_line_does(tmp_path, capsys):
+    fit(recipe(tmp_path), tmp_path / "run", quiet=True)
+    model = load_model(tmp_path / "run", device="cpu")
+    capsys.readouterr()
+    verb(str(tmp_path / "run"), str(tmp_path / "waves.csv"), json=True)
+    printed = json.loads(capsys.readouterr().out)
+    told, numbers = model.forecast(tmp_path / "waves.csv"), model.forecast(values(tmp_path))
+
+    assert (told.header(), list(told.lines())) == (printed["columns"], printed["rows"])
+    assert torch.equal(numbers.values, told.values) and numbers.header() == ["wave", "beat"]
+    assert torch.equal(model.forecast(values(tmp_path).tolist()).values, told.values)
+    for table, how, sentence in ((values(tmp_path)[:, 0], {}, r"shape \(400, 1\), expected \(rows, 2\)"),
+                                 ("none.csv", {}, "none.csv: no such file"), ([["a"]], {}, "is no table"),
+                                 (values(tmp_path) / 0, {}, "a number is missing or infinite"),
+                                 (values(tmp_path), {"gaps": "last"}, "gaps: it says how a file is read")):  # fmt: skip
+        with pytest.raises(C.UserError, match=sentence):
+            model.forecast(table, **how)
 
 
 @pytest.mark.slow
@@ -185,9 +218,9 @@ def test_a_table_that_the_model_cannot_read_is_one_sentence(tmp_path):
     (tmp_path / "other.csv").write_text("date,beat,wave\n2020-01-01,1,2\n2020-01-02,2,3\n")
 
     with pytest.raises(C.DataError, match=r"short\.csv: 2 rows, and the model reads 32"):
-        forecast(run.model, tmp_path / "short.csv")
+        forecast_table(run.model, tmp_path / "short.csv")
     with pytest.raises(C.DataError, match=r"columns beat, wave, and the model was trained on wave, beat"):
-        forecast(run.model, tmp_path / "other.csv")
+        forecast_table(run.model, tmp_path / "other.csv")
 
 
 def straight(run, ridge=1e-3):
@@ -218,9 +251,9 @@ def test_a_small_forecaster_beats_the_last_value_and_a_line(tmp_path):
     (tmp_path / "waves.csv").write_text("\n".join(lines) + "\n")
     run = Run.from_recipe(made)
     line, last = straight(run)
-    for _ in train(run):
+    for _ in train_steps(run):
         pass
-    ours = evaluate(run.model, run.validation.batches(), run.task, True).scores["mse"]
+    ours = validate(run.model, run.validation.batches(), run.task, True).scores["mse"]
 
     assert ours < line < last
 

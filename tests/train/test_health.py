@@ -7,10 +7,12 @@ import pytest
 import torch
 from train.made import KINDS, advanced, assert_same, bits, copied
 
-from regard.lens.heads import relative
-from regard.lens.views import views
-from regard.train import Run, fit, train
-from regard.train.health import Health, layer, peak
+from regard.lens.attention_maps import attention_views
+from regard.lens.heads import relative_entropy
+from regard.training.api import fit
+from regard.training.diagnostics import TrainingDiagnostics, layer_of, peak_lr_factor
+from regard.training.loop import train_steps
+from regard.training.run import Run
 
 SMALL = ["train.batch=3", "model.dropout=0.0", "train.steps=40"]  # a batch is looked at whole
 ALL = {**KINDS, "adafactor": ["train.optimizer.kind=adafactor"], "clipped": ["train.clip=0.01"]}
@@ -25,7 +27,7 @@ def weights(run):
     """The weights that are moved, by layer."""
     found = {}
     for name, weight in run.optimizer.own.items():
-        found.setdefault(layer(name), []).append(weight.detach().float().flatten())
+        found.setdefault(layer_of(name), []).append(weight.detach().float().flatten())
     return {name: torch.cat(some) for name, some in found.items()}
 
 
@@ -33,7 +35,7 @@ def weights(run):
 def test_an_update_is_what_the_next_step_moves(run, kind):
     made = run(*ALL[kind])
     advanced(made, 4)
-    told, before = Health(made).look(4)["layers"], copied(weights(made))
+    told, before = TrainingDiagnostics(made).look(4)["layers"], copied(weights(made))
     advanced(made, 1)
 
     for name, now in weights(made).items():
@@ -46,8 +48,8 @@ def test_an_update_is_what_the_next_step_moves(run, kind):
 def test_gradients_by_layer_are_together_the_step_s_norm_and_the_loss_its_loss(run, kind):
     made = run(*ALL[kind], "train.clip=none")
     advanced(made, 3)
-    told = Health(made).look(3)
-    step = next(train(made))
+    told = TrainingDiagnostics(made).look(3)
+    step = next(train_steps(made))
     norms = [size["gradient"] for size in told["layers"].values()]
 
     assert math.hypot(*norms) == pytest.approx(float(step.norm), rel=2e-3)
@@ -60,12 +62,13 @@ def test_looking_changes_no_bit_of_a_run(run, kind, steps):
     made, twin = (run(*ALL[kind], "model.dropout=0.1") for _ in range(2))
     advanced(made, steps), advanced(twin, steps)
     drawn = torch.get_rng_state()
-    Health(made).look(steps)
+    TrainingDiagnostics(made).look(steps)
 
     assert_same(bits(made), bits(twin))
     assert torch.equal(torch.get_rng_state(), drawn)
     assert [float(group["lr"]) for group in made.optimizer.groups()] == [
-        float(group["lr"]) for group in twin.optimizer.groups()]
+        float(group["lr"]) for group in twin.optimizer.groups()
+    ]
     assert all(weight.grad is None for weight in made.model.parameters())
     assert all(part.training for part in made.model.modules())
     assert advanced(made, 3) == advanced(twin, 3)
@@ -77,7 +80,7 @@ def test_a_run_that_goes_on_from_its_checkpoint_says_the_same(run, tmp_path):
     made.save(tmp_path / "step-000005")
     again.load(tmp_path / "step-000005")
 
-    assert json.dumps(Health(again).look(5)) == json.dumps(Health(made).look(5))
+    assert json.dumps(TrainingDiagnostics(again).look(5)) == json.dumps(TrainingDiagnostics(made).look(5))
 
 
 @pytest.mark.spec("S156")
@@ -88,12 +91,14 @@ def test_the_entropy_of_a_head_is_one_where_it_looks_at_all_alike_and_zero_where
         first.attn.qkv.weight[:24] = 0  # no questions, so no preferences
         first.attn.qkv.bias[:24] = 0
         second.attn.qkv.weight[:24] *= 1e6
-    told = Health(made).look(0)["heads"]
+    told = TrainingDiagnostics(made).look(0)["heads"]
 
     assert told["trunk.0.attn"] == pytest.approx([1.0] * 3, abs=1e-3)
     assert all(width < 0.01 for width in told["trunk.1.attn"])
     ids = made.data.batch(0)[:1, :-1]
-    assert told["trunk.1.attn"] == pytest.approx(relative(views(made.model, ids)[1]).tolist(), rel=1e-3, abs=1e-4)
+    assert told["trunk.1.attn"] == pytest.approx(
+        relative_entropy(attention_views(made.model, ids)[1]).tolist(), rel=1e-3, abs=1e-4
+    )
 
 
 @pytest.mark.slow
@@ -111,14 +116,14 @@ def test_the_log_of_a_run_has_every_layer_and_every_head(recipe, desk):
 
 
 def said(made):
-    health = Health(made)
+    health = TrainingDiagnostics(made)
     health.look(made.step)
     return " ".join(health.warnings())
 
 
 def test_a_healthy_run_is_not_warned_of(run):
     made = run("train.optimizer.lr=1e-3")
-    assert Health(made).warnings() == []
+    assert TrainingDiagnostics(made).warnings() == []
     advanced(made, 4)
 
     assert said(made) == ""
@@ -149,7 +154,7 @@ def test_collapsed_heads_are_told(run):
 def test_numbers_that_are_none_are_words_in_json(run):
     made = run("train.optimizer.lr=1e-3")
     made.model.trunk.blocks[0].mlp.up.weight.data.fill_(torch.nan)
-    told = Health(made).look(0)
+    told = TrainingDiagnostics(made).look(0)
 
     assert json.loads(json.dumps(told, allow_nan=False))["loss"] == "nan"
     assert "are no numbers; lower train.optimizer.lr" in said(made)
@@ -159,7 +164,7 @@ def test_a_learning_rate_that_has_come_down_is_no_layer_that_stands_still(run):
     made = run("train.schedule.kind=cosine", "train.optimizer.lr=1e-3")
     made.step = 39
 
-    assert Health(made).look(39)["layers"]["trunk.0"]["update"] < 1e-4 and said(made) == ""
+    assert TrainingDiagnostics(made).look(39)["layers"]["trunk.0"]["update"] < 1e-4 and said(made) == ""
 
 
 @pytest.mark.parametrize("schedule, most", [
@@ -170,11 +175,11 @@ def test_the_peak_is_the_highest_factor_of_any_step(run, schedule, most):
     made = run(*(f"train.schedule.{word}" for word in schedule))
     every = max(made.schedule(step, (step - 1) / 40) for step in range(1, 41))
 
-    assert peak(made) == pytest.approx(every) == pytest.approx(most)
+    assert peak_lr_factor(made) == pytest.approx(every) == pytest.approx(most)
 
 
 def test_what_is_frozen_is_not_looked_at(run):
     made = run("train.freeze=['trunk.blocks.0']")
-    told = Health(made).look(0)["layers"]
+    told = TrainingDiagnostics(made).look(0)["layers"]
 
     assert "trunk.0" not in told and "trunk.1" in told

@@ -10,12 +10,14 @@ from train.made import KINDS, V, advanced, assert_same, bits, copied, model
 
 import regard
 from regard import config
-from regard.tasks import NextToken, total
-from regard.train import Run, train
-from regard.train.log import line_of
-from regard.train.loop import Advance
-from regard.train.optim import Optimizer
-from regard.train.schedule import schedule
+from regard.tasks.next_token import NextToken
+from regard.tasks.task import total_counts
+from regard.training.loop import StepRunner, train_steps
+from regard.training.optim.optimizer import OptimizerGroup, build_schedule
+from regard.training.parallel.ranks import ProcessRanks
+from regard.training.run import Run
+from regard.training.run_files import step_line
+from regard.training.validation import validate
 
 
 class Rows:
@@ -30,12 +32,12 @@ class Rows:
 
 def run_of(made, settings, data=None, objective=None):
     """A Run by hand, around any model."""
-    parts = (objective or NextToken(), data or Rows(), Optimizer(made, settings.optimizer))
-    return Run(made, *parts, schedule(settings.schedule, 12), settings)
+    parts = (objective or NextToken(), data or Rows(), OptimizerGroup(made, settings.optimizer))
+    return Run(made, *parts, build_schedule(settings.schedule, 12), settings)
 
 
 def short(**changes):
-    return config.Train(**{"steps": 6, "compile": False, "schedule": config.Slope(warmup=0), **changes})
+    return config.Train(**{"steps": 6, "compile": False, "schedule": config.WarmupSchedule(warmup=0), **changes})
 
 
 # ---------------------------------------------------------------- bits
@@ -73,7 +75,7 @@ def test_a_recipe_decides_all_whatever_was_drawn_before(recipe):
 def test_whatever_happens_between_steps_changes_nothing(recipe):
     alone = advanced(Run.from_recipe(recipe()))
     disturbed = []
-    for step in train(Run.from_recipe(recipe())):
+    for step in train_steps(Run.from_recipe(recipe())):
         disturbed.append(float(step.loss))
         torch.rand(3)
 
@@ -84,10 +86,10 @@ def test_the_run_counts_its_steps_and_its_seconds(recipe):
     run = Run.from_recipe(recipe())
     steps = list(regard.train(run))
 
-    assert [step.number for step in steps] == [1, 2, 3, 4, 5, 6] and run.over
+    assert [step.number for step in steps] == [1, 2, 3, 4, 5, 6] and run.is_over
     assert [step.seconds for step in steps] == sorted({step.seconds for step in steps}) and run.seconds > 0
     assert {step.tokens for step in steps} == {5 * 7}
-    assert list(train(run)) == []
+    assert list(train_steps(run)) == []
 
 
 def test_a_loop_that_was_left_goes_on_where_it_was(recipe):
@@ -124,7 +126,7 @@ def test_progress_is_by_steps_or_by_minutes_whichever_is_nearer_its_end(recipe):
 def test_two_micro_batches_are_one_batch_of_twice_the_rows(recipe):
     whole, cut = (Run.from_recipe(recipe("model.dropout=0.0", "train.steps=4", *given)) for given in
                   (["train.batch=6"], ["train.batch=3", "train.accumulate=2"]))  # fmt: skip
-    first, second = (list(train(run)) for run in (whole, cut))
+    first, second = (list(train_steps(run)) for run in (whole, cut))
 
     for one, two in zip(first, second, strict=True):
         assert one.tokens == two.tokens == 42
@@ -141,7 +143,9 @@ def test_the_gradients_of_ragged_micro_batches_are_those_of_the_mean():
     run, seen = run_of(made, settings), {}
     for name, weight in made.named_parameters():
         weight.register_post_accumulate_grad_hook(lambda w, name=name: seen.update({name: w.grad.clone()}))
-    loss, norm, _ = Advance(run, print).step(pieces, [total([run.objective.parts(piece) for piece in pieces])] * 3)
+    loss, norm, _ = StepRunner(run, print).step(
+        pieces, [total_counts([run.objective.count_parts(piece) for piece in pieces])] * 3
+    )
     logits = torch.cat([twin(piece[:, :-1]).flatten(0, 1) for piece in pieces])
     mean = F.cross_entropy(logits, torch.cat([piece[:, 1:].flatten() for piece in pieces]))
     mean.backward()
@@ -180,22 +184,65 @@ class Trap(NextToken):
     def __init__(self, at):
         self.at, self.asked = at, 0
 
-    def sums(self, model, batch):
+    def loss_sums(self, model, batch):
         self.asked += 1
-        sums = super().sums(model, batch)
+        sums = super().loss_sums(model, batch)
         return {"loss": sums["loss"] * float("nan")} if self.asked == self.at else sums
+
+
+class Pair(ProcessRanks):
+    """The first of two ranks, alone in its process."""
+
+    def sum(self, tensor):
+        return tensor
+
+    def joined(self, items):
+        return items
+
+
+class Apart:
+    """An objective of two arguments, as the docs have it: no rank needs another's rows."""
+
+    def __init__(self):
+        self.told = []
+
+    def count_parts(self, batch):
+        return NextToken().count_parts(batch)
+
+    def loss_sums(self, model, batch):
+        self.told.append(1)
+        return NextToken().loss_sums(model, batch)
+
+
+class Together(Apart):
+    """One that would gather the rows of all ranks, and asks how many there are."""
+
+    def loss_sums(self, model, batch, ranks=1):
+        self.told.append(ranks)
+        return NextToken().loss_sums(model, batch)
+
+
+@pytest.mark.parametrize("kind, size, told", [(Apart, 1, 1), (Apart, 2, 1), (Together, 1, 1), (Together, 2, 2)])
+def test_an_objective_that_takes_the_number_of_ranks_is_given_it_and_no_other(kind, size, told):
+    run = run_of(model(), short(steps=2), objective=kind())
+    run.ranks = Pair(size=size)
+    for _ in train_steps(run):
+        pass
+    validate(run.model, [run.data.batch(0)], run.objective, ranks=run.ranks)
+
+    assert run.objective.told == [told] * 3
 
 
 @pytest.mark.parametrize("optimizer", [config.AdamW(lr=0.01), config.Muon()], ids=lambda c: c.kind)
 def test_a_step_whose_loss_is_no_number_is_skipped_and_logged(optimizer):
     made = model()
     run = run_of(made, short(optimizer=optimizer), objective=Trap(at=3))
-    steps = train(run)
-    first = [line_of(step, 1.0) for step in islice(steps, 2)]
+    steps = train_steps(run)
+    first = [step_line(step, 1.0) for step in islice(steps, 2)]
     before = bits(run)
-    bad = line_of(next(steps), 1.0)
+    bad = step_line(next(steps), 1.0)
     assert_same(bits(run), before)
-    rest = [line_of(step, 1.0) for step in steps]
+    rest = [step_line(step, 1.0) for step in steps]
 
     assert "no numbers" in bad["skipped"] and bad["clipped"] is False and bad["loss"] == bad["norm"] == "nan"
     assert all("skipped" not in line and isinstance(line["loss"], float) for line in first + rest)
@@ -205,14 +252,14 @@ def test_a_step_whose_loss_is_no_number_is_skipped_and_logged(optimizer):
 @pytest.mark.spec("S098")
 @pytest.mark.parametrize("clip, clipped", [(1e-3, True), (1e3, False), (None, None)])
 def test_clip_events_are_logged(clip, clipped):
-    lines = [line_of(step, clip) for step in train(run_of(model(), short(clip=clip)))]
+    lines = [step_line(step, clip) for step in train_steps(run_of(model(), short(clip=clip)))]
 
     assert {line.get("clipped") for line in lines} == {clipped}
 
 
 def test_gradients_are_gone_between_steps(recipe):
     run = Run.from_recipe(recipe())
-    for _ in train(run):
+    for _ in train_steps(run):
         assert all(weight.grad is None for weight in run.model.parameters())
 
 

@@ -4,6 +4,7 @@ import copy
 import json
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,11 +14,15 @@ from train.crew import Crew
 from train.made import D, N, V, advanced, assert_same, bits, copied, laid, lines, model
 
 import regard
-from regard import config, lora, zoo
-from regard.hub import folder as hub
-from regard.lens import prune, without
-from regard.train import Run, fit, resume, train
-from regard.train.optim import Optimizer
+from regard import config, zoo
+from regard.hub import locate, weights
+from regard.lens.ablation import ablate
+from regard.lens.pruning import prune_heads
+from regard.models import lora
+from regard.training.api import fit, resume_fit
+from regard.training.loop import train_steps
+from regard.training.optim.optimizer import OptimizerGroup
+from regard.training.run import Run
 
 IDS = torch.randint(V, (3, N), generator=torch.Generator().manual_seed(0))
 EVERY = ("q", "k", "v", "out", "up", "down")
@@ -40,7 +45,7 @@ def moved(made, spread=0.3):
     """Adapters that have learned something."""
     chance = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for weight in lora.learned(made).values():
+        for weight in lora.adapter_parameters(made).values():
             weight.copy_(spread * torch.randn(weight.shape, generator=chance))
     return made
 
@@ -71,7 +76,7 @@ def test_merging_keeps_the_answers_and_the_names_of_an_ordinary_model(name, way)
     assert_close(ask(made), worn, atol=1e-5, rtol=0)
     assert (worn - before).abs().max() > 0.1
     assert set(made.state_dict()) == names and all(weight.requires_grad for weight in made.parameters())
-    assert type(made.trunk.blocks[0].attn.out) is regard.core.layers.Fused
+    assert type(made.trunk.blocks[0].attn.out) is regard.core.layers.FusedLinear
 
 
 def test_a_map_and_its_adapter_are_one_map_of_the_weight_w_and_s_times_b_a():
@@ -85,8 +90,8 @@ def test_a_map_and_its_adapter_are_one_map_of_the_weight_w_and_s_times_b_a():
 
     assert_close(qkv(x), whole)
     assert_close(torch.cat([split[part] for part in "qkv"], -1), whole)
-    assert_close(qkv.only(x, "v", "q"), {"v": whole[..., 2 * D :], "q": whole[..., :D]})
-    assert torch.equal(split["q"], F.linear(x, *qkv.parts()["q"]))  # where there is no adapter, not a bit
+    assert_close(qkv.project_only(x, "v", "q"), {"v": whole[..., 2 * D :], "q": whole[..., :D]})
+    assert torch.equal(split["q"], F.linear(x, *qkv.named_parts()["q"]))  # where there is no adapter, not a bit
 
 
 def test_gradients_are_those_of_the_weight_seen_through_a_and_b():
@@ -114,8 +119,7 @@ def test_dropout_is_on_what_an_adapter_reads_and_only_while_it_learns():
 def test_logits_that_are_held_back_are_the_same_logits(target):
     made = moved(model(head={"tied": False}).adapt(config.LoRA(rank=3, targets=(target,))))
     want = made(IDS)
-    with regard.heads.hidden(made):
-        held = made(IDS)
+    held = made(IDS, deferred=True)
 
     assert_close(F.linear(held.x, held.weight, held.bias), want)
 
@@ -133,12 +137,12 @@ def test_looking_ablating_and_pruning_work_as_without():
     want = made(IDS)
     with regard.looking(made, "trunk.*.attn.pattern", "trunk.1.mlp.out") as seen:
         assert torch.equal(made(IDS), want)
-    with without(made, {"trunk.1.attn": [0]}):
+    with ablate(made, {"trunk.1.attn": [0]}):
         poorer = made(IDS)
 
     assert_close(seen["trunk.0.attn.pattern"].sum(-1), torch.ones(3, 3, N))
     assert not torch.equal(poorer, want)
-    assert_close(prune(made, {"trunk.1.attn": [0]})(IDS), poorer, atol=1e-5, rtol=0)
+    assert_close(prune_heads(made, {"trunk.1.attn": [0]})(IDS), poorer, atol=1e-5, rtol=0)
     assert torch.equal(made(IDS), want)
 
 
@@ -149,16 +153,67 @@ def test_a_model_with_adapters_compiles_whole_with_the_same_answers():
     assert_close(torch.compile(made, fullgraph=True)(IDS), made(IDS), atol=1e-5, rtol=0)
 
 
-def test_inside_merged_a_model_is_ordinary_and_afterwards_as_it_was():
-    made = moved(model().adapt(config.LoRA(targets=EVERY))).eval()
-    want, before, learn = made(IDS), copied(made.state_dict()), [w.requires_grad for w in made.parameters()]
-    with pytest.raises(RuntimeError, match="on the way"), lora.merged(made):
-        assert_close(made(IDS), want, atol=1e-5, rtol=0)
-        assert not lora.worn(made)
-        raise RuntimeError("on the way")
+@pytest.mark.parametrize("name", MODELS)
+def test_merged_weights_are_those_of_a_merged_model_and_the_model_is_not_touched(name):
+    plain = MODELS[name]().eval()
+    made = moved(copy.deepcopy(plain).adapt(config.LoRA(targets=EVERY)))
+    want, before, learn = ask(made), copied(made.state_dict()), [w.requires_grad for w in made.parameters()]
+    base, merged = lora.base_state_dict(made), lora.merged_state_dict(made)
+    assert_same(copied(base), copied(plain.state_dict()))
+    plain.load_state_dict(merged)
 
+    assert_close(ask(plain), want, atol=1e-5, rtol=0)
     assert_same(copied(made.state_dict()), before)
-    assert [w.requires_grad for w in made.parameters()] == learn and torch.equal(made(IDS), want)
+    assert [w.requires_grad for w in made.parameters()] == learn and torch.equal(ask(made), want)
+    assert_same(copied(merged), copied(made.merge().state_dict()))
+
+
+@pytest.mark.parametrize("save", ["save", "save_adapter"])
+def test_another_thread_gets_the_same_bits_while_a_model_is_saved(tmp_path, monkeypatch, save):
+    made, seen = moved(model().adapt(config.LoRA(targets=EVERY))).eval(), []
+    want, names, write = made(IDS), set(made.state_dict()), weights.save_tensors
+
+    def slowly(path, tensors):
+        with ThreadPoolExecutor(1) as other:
+            seen.append(other.submit(lambda: (made(IDS), set(made.state_dict()))).result())
+        write(path, tensors)
+
+    for place in ("write_folder", "peft_save"):
+        monkeypatch.setattr(f"regard.hub.{place}.save_tensors", slowly)
+    getattr(made, save)(tmp_path / "out")
+
+    [(told, names_then)] = seen
+    assert torch.equal(told, want) and names_then == names
+
+
+def test_a_layer_with_adapters_stands_in_the_place_of_the_plain_one_and_shares_its_parameters():
+    made = model(head={"tied": False}).eval()
+    old, before = dict(made.named_modules()), dict(made.named_parameters())
+    made.adapt(config.LoRA(targets=(*EVERY, "head")))
+    worn = lora.adapted_modules(made)
+
+    assert all(old[path].weight is part.weight and old[path].bias is part.bias for path, part in worn.items())
+    assert [name for name in dict(made.named_parameters()) if name in before] == list(before), "in the same order"
+    assert not any(hasattr(part, "lora") for part in old.values()), "no module that was there has changed"
+    made.merge()
+    assert {name: id(weight) for name, weight in made.named_parameters()} == {
+        name: id(weight) for name, weight in before.items()
+    }
+
+
+@pytest.mark.parametrize("hook", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_layer_with_a_forward_hook_is_not_replaced_behind_its_back(hook):
+    made = model()
+    handle = getattr(made.trunk.blocks[1].attn.qkv, hook)(lambda *given: None)
+    with pytest.raises(config.ConfigError, match=r"trunk.blocks.1.attn.qkv: a forward hook stands on this layer"):
+        made.adapt(config.LoRA())
+    assert not lora.adapted_modules(made) and all(weight.requires_grad for weight in made.parameters())
+    handle.remove()
+    before = copied(moved(made.adapt(config.LoRA())).state_dict())
+    getattr(made.trunk.blocks[1].attn.qkv, hook)(lambda *given: None)
+    with pytest.raises(config.ConfigError, match="remove the hook first"):
+        made.merge()
+    assert_same(copied(made.state_dict()), before)
 
 
 def test_a_copy_wears_adapters_of_its_own():
@@ -166,7 +221,7 @@ def test_a_copy_wears_adapters_of_its_own():
     other = copy.deepcopy(made)
     other.merge()
 
-    assert lora.worn(made) and not lora.worn(other)
+    assert lora.adapted_modules(made) and not lora.adapted_modules(other)
     assert_close(other.eval()(IDS), made.eval()(IDS), atol=1e-5, rtol=0)
 
 
@@ -186,13 +241,13 @@ def test_one_after_the_other_by_merging():
 @pytest.mark.parametrize("optimizer", [config.AdamW(lr=0.03), config.Muon(), config.Adafactor()], ids=lambda c: c.kind)
 def test_adapters_alone_learn_and_have_room_in_the_optimizer(optimizer):
     made = model(head={"tied": False}).adapt(config.LoRA(targets=EVERY, whole=("head", "trunk.*norm")))
-    before, moves = copied(made.state_dict()), Optimizer(made, optimizer)
+    before, moves = copied(made.state_dict()), OptimizerGroup(made, optimizer)
     for _ in range(3):
         made(IDS).square().mean().backward()
         moves.step(1.0)
         moves.zero_grad()
     changed = {name for name, tensor in made.state_dict().items() if not torch.equal(tensor, before[name])}
-    learn = {"head.weight", "trunk.final_norm.weight", "trunk.final_norm.bias", *lora.learned(made)}
+    learn = {"head.weight", "trunk.final_norm.weight", "trunk.final_norm.bias", *lora.adapter_parameters(made)}
 
     assert changed == learn
     assert {name.rpartition("/")[0] for name in moves.state()} == learn
@@ -211,7 +266,7 @@ def test_what_cannot_be_adapted_is_told_and_nothing_is_changed(c, said):
         made.adapt(c)
 
     assert str(told.value).startswith(said) and "\n" not in str(told.value)
-    assert not lora.worn(made) and all(weight.requires_grad for weight in made.parameters())
+    assert not lora.adapted_modules(made) and all(weight.requires_grad for weight in made.parameters())
 
 
 def test_adapters_on_adapters_are_refused():
@@ -285,12 +340,12 @@ def test_a_checkpoint_is_an_ordinary_folder_and_holds_the_adapter_beside(desk, r
     advanced(run)
     run.save(desk / "saved")
     ids = torch.arange(7)[None]
-    with run.average.worn() if run.average else torch.no_grad():
+    with run.ema.applied() if run.ema else torch.no_grad():
         want = told(run.model, ids)
     merged, worn = regard.load(desk / "saved", device="cpu"), regard.load("base", device="cpu", adapter=desk / "saved")
     loose = 0.05 if run.settings.precision != "fp32" else 1e-5
 
-    assert not lora.worn(merged) and lora.worn(worn)
+    assert not lora.adapted_modules(merged) and lora.adapted_modules(worn)
     assert_close(told(merged, ids).to(want.dtype), want, atol=loose, rtol=0)
     assert_close(told(worn, ids).to(want.dtype), want, atol=loose, rtol=0)
     assert not torch.equal(want.float(), told(base, ids))
@@ -301,15 +356,14 @@ def test_everything_but_the_adapters_stays_as_the_base_has_it(desk, recipe, base
     advanced(run)
 
     assert run.recipe.train.lora.whole == ()  # the head is the base's own
-    assert {name.rpartition("/")[0] for name in run.optimizer.state()} == lora.learned(run.model).keys()
-    with lora.aside(run.model):
-        assert_same(copied(run.model.state_dict()), copied(base.state_dict()))
+    assert {name.rpartition("/")[0] for name in run.optimizer.state()} == lora.adapter_parameters(run.model).keys()
+    assert_same(copied(lora.base_state_dict(run.model)), copied(base.state_dict()))
 
 
 @pytest.mark.slow
 def test_a_run_can_be_killed_and_goes_on_as_if_nothing_had_happened(desk, recipe, base):
     def interrupted(run, notice):
-        for step in train(run, notice):
+        for step in train_steps(run, notice):
             if step.number == 4:
                 signal.raise_signal(signal.SIGINT)
             yield step
@@ -317,13 +371,13 @@ def test_a_run_can_be_killed_and_goes_on_as_if_nothing_had_happened(desk, recipe
     settings = recipe(*LORA, "train.average=0.9")
     fit(settings, desk / "straight", quiet=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["regard.train.fitting"], "train", interrupted)
+        patch.setattr(sys.modules["regard.training.trainer"], "train_steps", interrupted)
         fit(settings, desk / "stopped", quiet=True)
     (desk / "base").rename(desk / "gone")  # who resumes needs the base no more
-    resume(desk / "stopped", quiet=True)
+    resume_fit(desk / "stopped", quiet=True)
 
     assert lines(desk / "stopped/log.jsonl") == lines(desk / "straight/log.jsonl")
-    ours, theirs = (hub.newest(desk / name) for name in ("stopped", "straight"))
+    ours, theirs = (locate.newest_checkpoint(desk / name) for name in ("stopped", "straight"))
     files = sorted(path.relative_to(theirs) for path in theirs.rglob("*.safetensors"))
     assert {"train/lora.safetensors", "adapter/adapter_model.safetensors"} <= {path.as_posix() for path in files}
     for name in files:
@@ -340,8 +394,10 @@ CLASSES = ["data.source=rows.jsonl", 'task={kind="classify"}', 'model.head={kind
 @pytest.fixture
 def classes(desk, base):
     (desk / "rows.jsonl").write_text(WORDS)
-    (desk / "classes.toml").write_text("[train]\nsteps = 4\nbatch = 5\ncontext = 31\ncompile = false\ndevice = 'cpu'\n"
-                                       "eval_every = 'none'\nschedule = {kind = 'constant', warmup = 0}\n")
+    (desk / "classes.toml").write_text(
+        "[train]\nsteps = 4\nbatch = 5\ncontext = 31\ncompile = false\ndevice = 'cpu'\n"
+        "eval_every = 'none'\nschedule = {kind = 'constant', warmup = 0}\n"
+    )
     return lambda *changes: zoo.read_recipe("classes.toml", [*CLASSES, *changes])
 
 
@@ -379,7 +435,7 @@ def test_resuming_remembers_what_was_new(desk, classes):
 def test_a_run_says_how_many_weights_learn(desk, recipe, base, capsys):
     fit(recipe(*LORA, "train.steps=1"), desk / "run")
     run = Run.from_recipe(recipe(*LORA), notice=lambda line: None)
-    count = sum(weight.numel() for weight in lora.learned(run.model).values())
+    count = sum(weight.numel() for weight in lora.adapter_parameters(run.model).values())
 
     assert f"of which {count:,} learn" in capsys.readouterr().err
     assert json.loads((desk / "run/run.json").read_text())["trained"] == count

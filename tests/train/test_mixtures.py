@@ -11,9 +11,9 @@ from train.made import advanced, lines
 
 import regard
 from regard import config
-from regard.data.emoji import pictures
-from regard.train.evaluate import evaluate
-from regard.zoo import read_recipe
+from regard.data.builtin import emoji_images
+from regard.training.validation import validate
+from regard.zoo.recipe import read_recipe
 
 DATA = """
 [data]
@@ -105,10 +105,11 @@ def test_a_model_that_is_saved_and_opened_says_the_same(recipe, desk, shape):
     assert model.task == run.recipe.task and model.c == run.recipe.model
     assert model.tokenizer.text() == run.tokenizer.text()
     given = list(batch)
-    assert evaluate(model, given, run.task, scores=True) == evaluate(run.model, given, run.task, scores=True)
-    images, texts = list(pictures()[:2]), ["red heart", "dog"]
+    assert validate(model, given, run.task, scores=True) == validate(run.model, given, run.task, scores=True)
+    images, texts = list(emoji_images()[:2]), ["red heart", "dog"]
     said = {"contrast": lambda: model.match(images, texts), "caption": lambda: model.caption(images, new=3),
-            "prefix": lambda: model.caption(images, new=3), "draw": lambda: model.paint(texts, seed=0)}  # fmt: skip
+            "prefix": lambda: model.caption(images, new=3),
+            "draw": lambda: model.generate_images(texts, seed=0)}  # fmt: skip
     assert len(said[shape]()) == 2
 
 
@@ -133,7 +134,7 @@ def test_workers_make_the_same_batches(recipe, shape):
 
 
 def test_evaluation_scores_what_a_run_kept_back_or_other_data(recipe, desk):
-    regard.train.fit(recipe("contrast", "train.steps=2"), "run")
+    regard.training.fit(recipe("contrast", "train.steps=2"), "run")
     own, other = regard.evaluate("run"), regard.evaluate("run", "emoji:validation")
 
     assert (own.data, other.data) == ("emoji:test", "emoji:validation")
@@ -147,7 +148,7 @@ def test_evaluation_scores_what_a_run_kept_back_or_other_data(recipe, desk):
     ("contrast", "train.chunk=8", "train.chunk: task 'contrast' answers in no vocabulary"),
     ("contrast", "train.pack=true", "train.pack: task 'contrast' asks of each pair by itself"),
     ("contrast", "train.augment.mixup=0.2", "train.augment: mixup and cutmix mix the answers too"),
-    ("contrast", "model.text.vocab=30", r"model.towers\[1\].embed.vocab: 30, and there are"),
+    ("contrast", "model.text.vocab=30", r"model.towers\[1\].embed.vocab: 30, and the tokenizer has"),
     ("contrast", "task.text=caption", "no column 'caption'"),
     ("caption", "train.context=4", "has [0-9]+ tokens, and there is room for 3; make train.context larger"),
     ("caption", "model.encoder.trunk.position={kind='learned', length=3}", "length: 3, and the front end makes 5"),

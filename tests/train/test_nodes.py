@@ -11,9 +11,11 @@ from train.made import advanced, assert_same, bits, lines
 
 import regard
 from regard import zoo
-from regard.config import ConfigError, DataError
-from regard.train import Run, evaluate, fit, resume
-from regard.train.reading import sizes
+from regard.config.errors import ConfigError, DataError
+from regard.training.api import fit, resume_fit
+from regard.training.data.read import batch_tokens
+from regard.training.run import Run
+from regard.training.validation import validate
 
 CITESEER = Path(__file__).parents[3] / "shared/data/citation-graphs/citeseer.npz"
 N = 30
@@ -61,7 +63,7 @@ def ring(**changes):
 def desk(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("regard.measure.floor.multiplying", lambda *sizes: 1e9)
+    monkeypatch.setattr("regard.measure.calibration.matmul_speed", lambda *sizes: 1e9)
     (tmp_path / "recipe.toml").write_text(RECIPE)
     write(ring())
     return tmp_path
@@ -81,7 +83,7 @@ def test_the_graph_settles_features_classes_and_nodes(desk):
 
     assert run.recipe.model.embed.features == 4 and run.recipe.model.embed.nodes == N
     assert run.recipe.task.classes == ("blue", "red") and run.recipe.model.head.out == 2
-    assert sizes(run.data.batch(0)) == N
+    assert batch_tokens(run.data.batch(0)) == N
 
 
 def test_only_nodes_of_the_training_part_teach(desk):
@@ -99,7 +101,7 @@ def test_only_nodes_of_the_training_part_teach(desk):
 def test_each_part_asks_its_own_nodes(desk):
     for part in ("train", "validation", "test"):
         run = Run.from_recipe(read(f"task.part={part}"))
-        score = evaluate(run.model, run.validation.batches(), run.objective, scores=True)
+        score = validate(run.model, run.validation.batches(), run.objective, scores=True)
 
         assert score.count == ring()["parts"].count(part) and set(score.scores) == {"accuracy", "f1", "matthews"}
 
@@ -144,7 +146,7 @@ def test_a_whole_run_can_be_fitted_resumed_and_evaluated_on_its_test_nodes(desk)
     logged = lines(desk / "run/log.jsonl")
     shutil.rmtree(desk / "run/checkpoints/step-000040")
 
-    back = resume("run", quiet=True)
+    back = resume_fit("run", quiet=True)
     said = regard.evaluate("run", "ring.jsonl", ["task.part=test"])
 
     assert done.scores["accuracy"] > 0.8 and back.steps == 40 and lines(desk / "run/log.jsonl") == logged
@@ -156,7 +158,7 @@ def test_cora_is_trained_by_its_recipe(desk):
     run = Run.from_recipe("cora", ["train.steps=2", "train.device=cpu"])
 
     assert len(advanced(run)) == 2
-    assert evaluate(run.model, run.validation.batches(), run.objective).count == 500
+    assert validate(run.model, run.validation.batches(), run.objective).count == 500
 
 
 def test_citeseer_is_cora_with_papers_of_your_own(desk):
@@ -172,7 +174,7 @@ def test_citeseer_is_trained_by_its_recipe(desk):
     run = Run.from_recipe("citeseer", [f"data.source={CITESEER}", "train.steps=2", "train.device=cpu"])
 
     assert len(advanced(run)) == 2 and run.recipe.model.head.out == 6
-    assert evaluate(run.model, run.validation.batches(), run.objective).count == 500
+    assert validate(run.model, run.validation.batches(), run.objective).count == 500
 
 
 def test_a_penalty_makes_features_that_no_labelled_node_has_fade(desk):

@@ -3,8 +3,8 @@
 import pytest
 
 from regard import tasks, zoo
-from regard.inputs.senses import SENSES
-from regard.train.nouns import COUNTED, SEEN, counted
+from regard.inputs.processors import PROCESSORS
+from regard.training.run_files import COUNTED_UNITS, INPUT_UNITS, counted_unit
 
 CALLED = {"cora": "nodes", "etth1": "values", "digits": "images", "spoken-digits": "sounds", "mutag": "graphs",
           "emoji-clip": "pairs", "image-transformer": "values", "cifar10-swin": "images", "bilstm": "texts",
@@ -15,9 +15,9 @@ CALLED = {"cora": "nodes", "etth1": "values", "digits": "images", "spoken-digits
 def test_a_recipe_counts_what_it_asks(name):
     recipe = zoo.read_recipe(name)
 
-    assert counted(recipe.task, recipe.model) == CALLED[name]
+    assert counted_unit(recipe.task, recipe.model) == CALLED[name]
 
 
 def test_every_sense_and_no_stranger_has_a_noun():
-    assert set(SENSES) - set(SEEN) <= {"pixels", "masked_pixels"}  # whose values are asked one by one
-    assert set(COUNTED) <= set(tasks.TASKS)
+    assert set(PROCESSORS) - set(INPUT_UNITS) <= {"pixels", "masked_pixels"}  # whose values are asked one by one
+    assert set(COUNTED_UNITS) <= set(tasks.TASKS)

@@ -11,9 +11,9 @@ from train.made import assert_same, copied, gradients, model
 
 from regard import config
 from regard.core import layers
-from regard.train.adafactor import Adafactor
-from regard.train.muon import Muon, orthogonal
-from regard.train.optim import Optimizer
+from regard.training.optim.adafactor import Adafactor
+from regard.training.optim.muon import Muon, newton_schulz
+from regard.training.optim.optimizer import OptimizerGroup
 
 ADAM = config.AdamW(lr=0.03, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.2)
 PENALTY = replace(ADAM, decoupled=False)
@@ -39,7 +39,7 @@ def members(optimizer, part):
 @pytest.mark.parametrize("name", ["gpt2", "llama-7b"])
 def test_matrices_and_tables_are_decayed_and_no_bias_or_gain_is(name, c):
     made = model(name)
-    optimizer = Optimizer(made, c)
+    optimizer = OptimizerGroup(made, c)
     decayed, free = members(optimizer, 0)
     amounts = [group["weight_decay"] for group in optimizer.groups()]
 
@@ -51,7 +51,7 @@ def test_matrices_and_tables_are_decayed_and_no_bias_or_gain_is(name, c):
 
 def test_the_first_step_is_the_formula_by_hand():
     made = model()
-    optimizer, before = Optimizer(made, ADAM), copied(dict(made.named_parameters()))
+    optimizer, before = OptimizerGroup(made, ADAM), copied(dict(made.named_parameters()))
     gradients(made)
     grads = {name: weight.grad.clone() for name, weight in made.named_parameters()}
     optimizer.step(clip=None)
@@ -66,14 +66,14 @@ def test_the_first_step_is_the_formula_by_hand():
 def test_several_steps_are_torch_s_own(c, kind):
     ours = model()
     theirs = copy.deepcopy(ours)
-    optimizer = Optimizer(ours, c)
+    optimizer = OptimizerGroup(ours, c)
     tables = [weight for weight in theirs.parameters() if weight.dim() > 1]
     others = [weight for weight in theirs.parameters() if weight.dim() < 2]
     plain = kind([{"params": tables}, {"params": others, "weight_decay": 0.0}], lr=0.03, betas=(0.9, 0.95), eps=1e-8,
                  weight_decay=0.2, foreach=False)  # fmt: skip
     for step in range(5):
         factor = 1 / (1 + step)
-        optimizer.rate(factor)
+        optimizer.set_lr_factor(factor)
         for group in plain.param_groups:
             group["lr"] = 0.03 * factor
         for each in (ours, theirs):
@@ -89,7 +89,7 @@ def test_a_penalty_is_the_gradient_of_half_the_squares():
     """(g + decay · w) in place of g, and nothing beside it."""
     made, other = model(), model()
     other.load_state_dict(made.state_dict())
-    optimizers = [Optimizer(made, PENALTY), Optimizer(other, replace(ADAM, weight_decay=0.0))]
+    optimizers = [OptimizerGroup(made, PENALTY), OptimizerGroup(other, replace(ADAM, weight_decay=0.0))]
     for step in range(3):
         gradients(made, step)
         for weight, theirs in zip(made.parameters(), other.parameters(), strict=True):
@@ -105,7 +105,7 @@ def test_frozen_weights_stay_where_they_are():
     made = model()
     made.embed.requires_grad_(False)
     before = copied(dict(made.embed.named_parameters()))
-    optimizer = Optimizer(made, ADAM)
+    optimizer = OptimizerGroup(made, ADAM)
     gradients(made)
     optimizer.step(clip=1.0)
 
@@ -116,7 +116,7 @@ def test_frozen_weights_stay_where_they_are():
 def test_muon_also_leaves_frozen_weights_alone():
     made = model()
     made.trunk.blocks[0].requires_grad_(False)
-    optimizer = Optimizer(made, MUON)
+    optimizer = OptimizerGroup(made, MUON)
 
     assert not any(name.startswith("trunk.blocks.0") for name in optimizer.own)
 
@@ -127,7 +127,7 @@ def test_muon_alone_is_enough_where_only_blocks_are_trained():
     for block in made.trunk.blocks:
         block.requires_grad_(True)
 
-    assert [type(part) for part in Optimizer(made, MUON).parts] == [Muon]
+    assert [type(part) for part in OptimizerGroup(made, MUON).parts] == [Muon]
 
 
 # ---------------------------------------------------------------- Adafactor
@@ -147,10 +147,10 @@ def plain_adafactor(made, c):
 def test_twenty_steps_are_torch_s_adafactor(c):
     ours = model()
     theirs = copy.deepcopy(ours)
-    optimizer, plain = Optimizer(ours, c), plain_adafactor(theirs, c)
+    optimizer, plain = OptimizerGroup(ours, c), plain_adafactor(theirs, c)
     for step in range(20):
         factor = 1 / (1 + step)
-        optimizer.rate(factor)
+        optimizer.set_lr_factor(factor)
         for group in plain.param_groups:
             group["lr"] = c.lr * factor
         for each in (ours, theirs):
@@ -182,7 +182,7 @@ def test_adafactor_is_torch_s_for_weights_of_any_shape(shape):
 
 def test_a_token_that_is_not_in_the_batch_stays_where_it_is_under_adafactor():
     made = model()
-    optimizer, before = Optimizer(made, config.Adafactor()), made.embed.tokens.weight.detach().clone()
+    optimizer, before = OptimizerGroup(made, config.Adafactor()), made.embed.tokens.weight.detach().clone()
     for step in range(3):
         gradients(made, step)
         made.embed.tokens.weight.grad[7] = 0.0  # as of a row that nobody looked up
@@ -195,7 +195,7 @@ def test_a_token_that_is_not_in_the_batch_stays_where_it_is_under_adafactor():
 
 def test_adafactor_remembers_a_row_and_a_column_for_each_matrix():
     made = model()
-    held = {name: tuple(value.shape) for name, value in Optimizer(made, FACTOR).state().items()}
+    held = {name: tuple(value.shape) for name, value in OptimizerGroup(made, FACTOR).state().items()}
     weight = "trunk.blocks.0.mlp.up.weight"
 
     assert [held[f"{weight}/row_var"], held[f"{weight}/col_var"]] == [(48, 1), (1, 12)]
@@ -229,9 +229,9 @@ def test_muon_is_torch_s(shape, decay):
 def test_muon_works_on_each_part_of_a_fused_map_as_on_a_matrix_of_its_own():
     made = model(groups=1)
     fused = made.trunk.blocks[0].attn.qkv
-    parts = [torch.nn.Parameter(weight.detach().clone()) for weight, _ in fused.parts().values()]
+    parts = [torch.nn.Parameter(weight.detach().clone()) for weight, _ in fused.named_parts().values()]
     apart = torch.optim.Muon(parts, lr=0.05, momentum=0.95, weight_decay=0.3)
-    optimizer = Optimizer(made, MUON)
+    optimizer = OptimizerGroup(made, MUON)
     for step in range(4):
         gradients(made, step)
         for part, grad in zip(parts, fused.weight.grad.split(list(fused.sizes.values())), strict=True):
@@ -246,7 +246,7 @@ def test_muon_works_on_each_part_of_a_fused_map_as_on_a_matrix_of_its_own():
 @pytest.mark.parametrize("name", ["gpt2", "llama-7b", "lab"])
 def test_muon_moves_the_blocks_matrices_and_adamw_all_else_undecayed(name):
     made = model(name)
-    optimizer = Optimizer(made, MUON)
+    optimizer = OptimizerGroup(made, MUON)
     adam, (muon,) = set().union(*members(optimizer, 0)), members(optimizer, 1)
 
     assert muon == {f"trunk.blocks.{i}.{part}.weight" for i in range(2)
@@ -259,7 +259,7 @@ def test_muon_moves_the_blocks_matrices_and_adamw_all_else_undecayed(name):
 def test_orthogonal_matrices_have_singular_values_near_one_and_their_old_directions(shape):
     x = torch.randn(shape)
     u, _, v = torch.linalg.svd(x, full_matrices=False)
-    found = orthogonal(x, 5).float()
+    found = newton_schulz(x, 5).float()
     inner = u.mT @ found @ v.mT  # diagonal where the directions are kept
 
     assert ((torch.linalg.svdvals(found) > 0.3) & (torch.linalg.svdvals(found) < 1.3)).all()
@@ -274,7 +274,7 @@ def test_orthogonal_matrices_have_singular_values_near_one_and_their_old_directi
 def test_bf16_weights_follow_what_an_fp32_optimizer_does_to_their_masters(kind):
     half = model().to(torch.bfloat16)
     full = copy.deepcopy(half).float()
-    ours, theirs = Optimizer(half, SETTINGS[kind]), Optimizer(full, SETTINGS[kind])
+    ours, theirs = OptimizerGroup(half, SETTINGS[kind]), OptimizerGroup(full, SETTINGS[kind])
     for step in range(4):
         gradients(half, step)
         for mine, other in zip(half.parameters(), full.parameters(), strict=True):
@@ -290,7 +290,7 @@ def test_bf16_weights_follow_what_an_fp32_optimizer_does_to_their_masters(kind):
 def test_steps_too_small_for_bf16_add_up_in_the_masters():
     made = torch.nn.Linear(3, 5, bias=False).to(torch.bfloat16)
     torch.nn.init.ones_(made.weight)
-    optimizer = Optimizer(made, config.AdamW(lr=1e-3, weight_decay=0.0))
+    optimizer = OptimizerGroup(made, config.AdamW(lr=1e-3, weight_decay=0.0))
     for _ in range(20):
         made.weight.grad = torch.ones_like(made.weight)
         optimizer.step(clip=None)
@@ -308,7 +308,7 @@ def test_steps_too_small_for_bf16_add_up_in_the_masters():
 def test_gradients_are_clipped_as_torch_clips_them(clip, kind):
     ours = model()
     theirs = copy.deepcopy(ours)
-    optimizer = Optimizer(ours, SETTINGS[kind])
+    optimizer = OptimizerGroup(ours, SETTINGS[kind])
     for each in (ours, theirs):
         gradients(each)
     norm, taken = optimizer.step(clip)
@@ -324,7 +324,7 @@ def test_without_a_limit_nothing_is_clipped_and_the_norm_is_still_told():
     made = model()
     gradients(made)
     before = [weight.grad.clone() for weight in made.parameters()]
-    norm, _ = Optimizer(made, ADAM).step(clip=None)
+    norm, _ = OptimizerGroup(made, ADAM).step(clip=None)
 
     near(norm, torch.cat([grad.flatten() for grad in before]).norm(), within=1e-4)
     assert all(torch.equal(weight.grad, grad) for weight, grad in zip(made.parameters(), before, strict=True))
@@ -339,7 +339,7 @@ def test_without_a_limit_nothing_is_clipped_and_the_norm_is_still_told():
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_a_step_with_a_gradient_that_is_no_number_changes_nothing(bad, kind, half, clip):
     made = model().to(torch.bfloat16 if half else torch.float32)
-    optimizer = Optimizer(made, SETTINGS[kind])
+    optimizer = OptimizerGroup(made, SETTINGS[kind])
     gradients(made)
     optimizer.step(clip)
     weights, state = copied(made.state_dict()), copied(optimizer.state())
@@ -356,7 +356,7 @@ def test_a_step_with_a_gradient_that_is_no_number_changes_nothing(bad, kind, hal
 @pytest.mark.parametrize("half", [False, True], ids=["fp32", "bf16"])
 def test_a_step_is_taken_where_its_judge_says_so_and_changes_nothing_where_not(kind, half):
     made, told = model().to(torch.bfloat16 if half else torch.float32), []
-    optimizer = Optimizer(made, SETTINGS[kind])
+    optimizer = OptimizerGroup(made, SETTINGS[kind])
     for step, allowed in enumerate((True, False, True)):
         weights, state = copied(made.state_dict()), copied(optimizer.state())
         gradients(made, step)
@@ -374,7 +374,7 @@ def test_a_step_is_taken_where_its_judge_says_so_and_changes_nothing_where_not(k
 def test_parts_that_are_told_on_the_device_not_to_move_do_not(kind, first, bad):
     """As on a GPU, where no host looks at the verdict."""
     made = model()
-    optimizer = Optimizer(made, SETTINGS[kind])
+    optimizer = OptimizerGroup(made, SETTINGS[kind])
     if not first:
         gradients(made)
         optimizer.step(1.0)
@@ -393,7 +393,7 @@ def test_parts_that_are_told_on_the_device_not_to_move_do_not(kind, first, bad):
 def test_parts_that_are_told_on_the_device_ask_no_host_for_a_number(kind):
     with FakeTensorMode():  # tensors without numbers: whoever asks for one fails
         made = model()
-        optimizer = Optimizer(made, SETTINGS[kind])
+        optimizer = OptimizerGroup(made, SETTINGS[kind])
         for weight in made.parameters():
             weight.grad = torch.zeros_like(weight)
         for part in optimizer.parts:
@@ -405,7 +405,7 @@ def test_parts_that_are_told_on_the_device_ask_no_host_for_a_number(kind):
 def test_parts_that_are_told_on_the_device_to_move_do_as_always(kind):
     ours = model()
     theirs = copy.deepcopy(ours)
-    mine, other = Optimizer(ours, SETTINGS[kind]), Optimizer(theirs, SETTINGS[kind])
+    mine, other = OptimizerGroup(ours, SETTINGS[kind]), OptimizerGroup(theirs, SETTINGS[kind])
     for step in range(3):
         for each in (ours, theirs):
             gradients(each, step)
@@ -422,7 +422,7 @@ def test_parts_that_are_told_on_the_device_to_move_do_as_always(kind):
 def test_after_a_bad_step_learning_goes_on_as_if_it_had_not_been(kind):
     ours = model()
     theirs = copy.deepcopy(ours)
-    mine, other = Optimizer(ours, SETTINGS[kind]), Optimizer(theirs, SETTINGS[kind])
+    mine, other = OptimizerGroup(ours, SETTINGS[kind]), OptimizerGroup(theirs, SETTINGS[kind])
     gradients(ours)
     ours.embed.tokens.weight.grad.fill_(float("nan"))
     mine.step(1.0)
@@ -441,12 +441,12 @@ def test_after_a_bad_step_learning_goes_on_as_if_it_had_not_been(kind):
 @pytest.mark.parametrize("half", [False, True], ids=["fp32", "bf16"])
 def test_a_state_that_is_loaded_goes_on_as_the_one_that_was_saved(kind, half):
     ours = model().to(torch.bfloat16 if half else torch.float32)
-    mine = Optimizer(ours, SETTINGS[kind])
+    mine = OptimizerGroup(ours, SETTINGS[kind])
     for step in range(3):
         gradients(ours, step)
         mine.step(1.0)
     theirs = copy.deepcopy(ours)
-    other = Optimizer(theirs, SETTINGS[kind])
+    other = OptimizerGroup(theirs, SETTINGS[kind])
     other.load(copied(mine.state()))
     for step in range(3, 6):
         for each, optimizer in ((ours, mine), (theirs, other)):
@@ -467,7 +467,7 @@ def test_the_state_that_is_begun_is_what_torch_makes_in_its_first_step(kind, pla
     theirs.step()
     made_by_them = {f"{name}/{key}": value for name, weight in made.named_parameters()
                     for key, value in theirs.state[weight].items()}  # fmt: skip
-    ours = Optimizer(made, SETTINGS[kind]).state()
+    ours = OptimizerGroup(made, SETTINGS[kind]).state()
 
     assert {name: (value.shape, value.dtype) for name, value in ours.items()} == \
            {name: (value.shape, value.dtype) for name, value in made_by_them.items()}  # fmt: skip
@@ -478,9 +478,9 @@ def test_the_state_that_is_begun_is_what_torch_makes_in_its_first_step(kind, pla
 def test_loading_writes_into_the_tensors_that_are_there(kind):
     """A captured step would not find others."""
     made = model().to(torch.bfloat16)
-    optimizer = Optimizer(made, SETTINGS[kind])
+    optimizer = OptimizerGroup(made, SETTINGS[kind])
     before = {name: value.data_ptr() for name, value in optimizer.state().items()}
-    other = Optimizer(copy.deepcopy(made), SETTINGS[kind])
+    other = OptimizerGroup(copy.deepcopy(made), SETTINGS[kind])
     gradients(made)
     optimizer.step(1.0)
     saved = copied(optimizer.state())
@@ -499,7 +499,7 @@ def test_loading_writes_into_the_tensors_that_are_there(kind):
 @pytest.mark.parametrize("key", {"adamw": "exp_avg", "muon": "momentum", "adafactor": "row_var"}.items(), ids=str)
 def test_a_state_that_does_not_fit_is_refused_and_nothing_of_it_taken(key, spoil):
     made = model()
-    optimizer = Optimizer(made, SETTINGS[key[0]])
+    optimizer = OptimizerGroup(made, SETTINGS[key[0]])
     gradients(made)
     optimizer.step(1.0)
     before = copied(optimizer.state())
@@ -514,7 +514,7 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_of_it_taken(key, spoil
 def test_a_loaded_state_is_the_optimizer_s_own():
     ours = model()
     theirs = copy.deepcopy(ours)
-    mine, other = Optimizer(ours, ADAM), Optimizer(theirs, ADAM)
+    mine, other = OptimizerGroup(ours, ADAM), OptimizerGroup(theirs, ADAM)
     gradients(ours)
     mine.step(1.0)
     other.load(mine.state())
@@ -525,7 +525,7 @@ def test_a_loaded_state_is_the_optimizer_s_own():
 
 
 def test_a_state_of_another_model_is_refused_by_name():
-    big, small = Optimizer(model(depth=3), ADAM), Optimizer(model(), ADAM)
+    big, small = OptimizerGroup(model(depth=3), ADAM), OptimizerGroup(model(), ADAM)
     for weight in big.own.values():
         weight.grad = torch.ones_like(weight)
     big.step(1.0)
@@ -537,7 +537,7 @@ def test_a_state_of_another_model_is_refused_by_name():
 @pytest.mark.parametrize("kinds", list(permutations(("adamw", "muon", "adafactor"), 2)), ids=" to ".join)
 def test_a_state_of_another_optimizer_is_refused(kinds):
     made = model()
-    first, second = (Optimizer(made, SETTINGS[kind]) for kind in kinds)
+    first, second = (OptimizerGroup(made, SETTINGS[kind]) for kind in kinds)
     gradients(made)
     first.step(1.0)
 
@@ -547,9 +547,9 @@ def test_a_state_of_another_optimizer_is_refused(kinds):
 
 def test_a_state_without_masters_is_refused_for_bf16():
     made = model()
-    optimizer = Optimizer(made, ADAM)
+    optimizer = OptimizerGroup(made, ADAM)
     gradients(made)
     optimizer.step(1.0)
 
     with pytest.raises(config.DataError):
-        Optimizer(copy.deepcopy(made).to(torch.bfloat16), ADAM).load(copied(optimizer.state()))
+        OptimizerGroup(copy.deepcopy(made).to(torch.bfloat16), ADAM).load(copied(optimizer.state()))

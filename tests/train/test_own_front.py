@@ -9,11 +9,11 @@ import torch
 from train.made import advanced, assert_same, bits
 
 from regard import config, zoo
-from regard.config.reader import ALSO
-from regard.core.model import FRONTS
-from regard.inputs.senses import SENSES
-from regard.train import Run
-from regard.train.doctor import examine
+from regard.config.reader import EXTRA_KINDS
+from regard.core.model import FRONT_ENDS
+from regard.doctor import examine_run
+from regard.inputs.processors import PROCESSORS
+from regard.training.run import Run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "senses.md"
 RECIPE = """
@@ -41,7 +41,7 @@ warmup = 2
 def page(desk):
     """What the page defines; it leaves the tables afterwards."""
     code = re.search(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf8"), re.MULTILINE | re.DOTALL)[1]
-    tables, names = (ALSO, FRONTS, SENSES), {}
+    tables, names = (EXTRA_KINDS, FRONT_ENDS, PROCESSORS), {}
     before = [dict(table) for table in tables]
     exec(compile(code, str(PAGE), "exec"), names)
     rows = ({"points": torch.randn(4 + n % 5, 3).tolist(), "label": "ab"[n % 2]} for n in range(40))
@@ -88,7 +88,7 @@ def test_other_clouds_in_the_padding_change_nothing(page):
 def test_the_doctor_sees_padding_that_is_looked_at(page, monkeypatch):
     forward = page["PointFront"].forward
     monkeypatch.setattr(page["PointFront"], "forward", lambda self, points, *, real=None: forward(self, points))
-    found = {finding.check: finding for finding in examine(Run.from_recipe(zoo.read_recipe("clouds.toml")), 10)}
+    found = {finding.check: finding for finding in examine_run(Run.from_recipe(zoo.read_recipe("clouds.toml")), 10)}
 
     assert found["padding"].verdict == "wrong" and "padding is looked at" in found["padding"].evidence
 

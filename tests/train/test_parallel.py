@@ -13,10 +13,10 @@ from train.made import RECIPE, TEXT, assert_same, lines
 
 import regard
 from regard import config
-from regard.hub import folder as hub
-from regard.tasks.objective import Part, whole
-from regard.train.parallel import ALONE, Ranks, together
-from regard.train.parallel.group import placed
+from regard.hub import locate, weights
+from regard.tasks.task import LossPart, combine_losses
+from regard.training.parallel.process_group import join_process_group, read_rank_env
+from regard.training.parallel.ranks import SINGLE_PROCESS, ProcessRanks
 
 CLOSE = 1e-6  # of losses and norms
 SOON = 30.0  # seconds
@@ -176,7 +176,7 @@ def test_dropout_differs_between_ranks_and_a_resume_repeats_it(crew):
     assert crew.run("resume", parts).codes == [0, 0]
 
     assert lines(crew.place / parts / "log.jsonl") == lines(crew.place / whole / "log.jsonl")
-    ours, theirs = (hub.tensors_from(crew.place / run / "checkpoints/step-000009/model.safetensors")
+    ours, theirs = (weights.load_tensors_lazy(crew.place / run / "checkpoints/step-000009/model.safetensors")
                     for run in (parts, whole))  # fmt: skip
     assert_same(ours, theirs)
 
@@ -189,7 +189,10 @@ def test_what_is_no_number_on_one_rank_is_learned_by_none(crew, way):
     last = lines(run / "log.jsonl")[-1]
 
     assert skipped == [5] and last["eval_loss"] < 10
-    assert all(tensor.isfinite().all() for tensor in hub.tensors_from(hub.newest(run) / "model.safetensors").values())
+    assert all(
+        tensor.isfinite().all()
+        for tensor in weights.load_tensors_lazy(locate.newest_checkpoint(run) / "model.safetensors").values()
+    )
 
 
 @pytest.mark.slow
@@ -198,7 +201,16 @@ def test_a_signal_to_one_rank_stops_all_after_they_saved(crew):
 
     assert end.codes == [143, 143]
     assert [line for line in end.sentences if "which is saved" in line] == end.sentences[-1:]
-    assert hub.newest(crew.place / "stopped").name == "step-000004"
+    assert locate.newest_checkpoint(crew.place / "stopped").name == "step-000004"
+
+
+@pytest.mark.slow
+def test_a_signal_that_comes_while_the_ranks_agree_is_not_lost(crew):
+    """Each has told the others that none came, so it counts when they next ask."""
+    end = crew.run("train", "recipe.toml", *STEPS, "--out", "agreeing", stop_while_agreeing=6)
+
+    assert end.codes == [143, 143]
+    assert 0 < int(locate.newest_checkpoint(crew.place / "agreeing").name.removeprefix("step-")) < 20
 
 
 # ---------------------------------------------------------------- checkpoints of a model in parts
@@ -210,7 +222,7 @@ def test_a_model_trained_in_parts_is_saved_like_any_other(crew, one):
     from transformers import AutoModelForCausalLM
 
     run = train(crew, "a text", "parts", "train.parallel=fsdp")
-    ours, theirs = hub.newest(run), hub.newest(one("a text"))
+    ours, theirs = locate.newest_checkpoint(run), locate.newest_checkpoint(one("a text"))
     files = [{path.relative_to(place).as_posix() for path in place.rglob("*")} for place in (ours, theirs)]
     ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2]])
     with torch.no_grad():
@@ -219,8 +231,10 @@ def test_a_model_trained_in_parts_is_saved_like_any_other(crew, one):
         assert_close(logits, regard.load(theirs)(ids), atol=1e-5, rtol=0)
         assert_close(AutoModelForCausalLM.from_pretrained(ours)(ids).logits, logits, atol=1e-5, rtol=0)
     assert files[0] == files[1]
-    assert hub.tensors_from(ours / "train/optim.safetensors").keys() == hub.tensors_from(
-        theirs / "train/optim.safetensors").keys()
+    assert (
+        weights.load_tensors_lazy(ours / "train/optim.safetensors").keys()
+        == weights.load_tensors_lazy(theirs / "train/optim.safetensors").keys()
+    )
     assert not [path for path in (run / "checkpoints").iterdir() if path.name.startswith(".")]
 
 
@@ -236,7 +250,7 @@ class Hostile:
 def test_no_metadata_is_unpickled(crew):
     """PyTorch's usual reader of such checkpoints would."""
     assert crew.run("train", "recipe.toml", *STEPS, "train.parallel=fsdp", "--out", "hostile", stop=6).codes[0] == 143
-    newest, trap = hub.newest(crew.place / "hostile"), crew.place / "trap"
+    newest, trap = locate.newest_checkpoint(crew.place / "hostile"), crew.place / "trap"
     bait = pickle.dumps(Hostile(trap))
     for place in (newest, newest / "train"):
         (place / ".metadata").write_bytes(bait)
@@ -273,9 +287,9 @@ def test_a_mistake_is_told_once_and_ends_all(crew, mistake):
 @pytest.mark.slow
 def test_a_folder_in_use_is_told_once(crew):
     run = train(crew, "a text", "used", "train.steps=2")
-    from regard.train.alone import alone
+    from regard.files.folder_lock import lock_folder
 
-    with alone(run):
+    with lock_folder(run):
         end = crew.run("resume", "used", "train.steps=4")
 
     assert end.codes == [2, 2] and len(end.sentences) == 1 and "another process is training there" in end.sentences[0]
@@ -317,7 +331,7 @@ def test_torchrun_trains_and_a_signal_to_it_saves(crew):
 
     assert len(ranks) == 2 and all(gone(rank, 0) for rank in ranks)
     assert said.count("which is saved") == 1 and said.count("saving after this step") == 1, said
-    newest = hub.newest(crew.place / "launched")
+    newest = locate.newest_checkpoint(crew.place / "launched")
     assert f"step-{lines(log)[-1]['step']:06d}" == newest.name
 
 
@@ -335,11 +349,11 @@ def test_torchrun_shows_a_mistake_and_its_code(crew):
 @pytest.mark.parametrize("size", [2, 3, 5, 8])
 def test_the_shares_of_all_ranks_are_the_whole_batch(size):
     batch = {"ids": torch.arange(35).view(5, 7), "label": torch.arange(5)}
-    parts = {"loss": Part(5)}
+    parts = {"loss": LossPart(5)}
     losses, seen = [], []
     for rank in range(size):
-        rows, mine = Ranks(rank, size).share(batch, parts)
-        losses.append(whole({"loss": rows["label"].sum() * 1.0}, mine))
+        rows, mine = ProcessRanks(rank, size).share(batch, parts)
+        losses.append(combine_losses({"loss": rows["label"].sum() * 1.0}, mine))
         seen += rows["label"].tolist() if mine["loss"].weight else []
         assert len(rows["ids"]) >= 1
 
@@ -348,17 +362,21 @@ def test_the_shares_of_all_ranks_are_the_whole_batch(size):
 
 
 def test_one_process_takes_the_batch_as_it_is():
-    batch, parts = torch.arange(6).view(2, 3), {"loss": Part(4)}
+    batch, parts = torch.arange(6).view(2, 3), {"loss": LossPart(4)}
 
-    assert ALONE.share(batch, parts) == (batch, parts) and ALONE.joined([1]) == [1] and ALONE.most(3) == 3
+    assert (
+        SINGLE_PROCESS.share(batch, parts) == (batch, parts)
+        and SINGLE_PROCESS.joined([1]) == [1]
+        and SINGLE_PROCESS.max(3) == 3
+    )
 
 
 def test_without_a_launcher_there_is_one_rank(monkeypatch):
     for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     for way in ("auto", "none", "ddp", "fsdp"):
-        with together(config.Train(parallel=way)) as ranks:
-            assert ranks is ALONE
+        with join_process_group(config.Train(parallel=way)) as ranks:
+            assert ranks is SINGLE_PROCESS
 
 
 @pytest.mark.parametrize("said, words", [
@@ -371,4 +389,4 @@ def test_without_a_launcher_there_is_one_rank(monkeypatch):
 ])  # fmt: skip
 def test_an_environment_that_says_too_little_is_a_mistake(said, words):
     with pytest.raises(config.ConfigError, match=words):
-        placed(said)
+        read_rank_env(said)

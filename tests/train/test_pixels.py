@@ -8,8 +8,9 @@ import torch
 
 import regard
 from regard import config as C
-from regard.config import ConfigError
-from regard.train import Run, train
+from regard.config.errors import ConfigError
+from regard.training.loop import train_steps
+from regard.training.run import Run
 
 SMALL = dict(dim=12, depth=1, attention=C.Attention(heads=3), mlp=C.MLP(hidden=16), dropout=C.NO_DROPOUT)
 
@@ -33,15 +34,15 @@ def digits(tmp_path, monkeypatch):
 
 
 def classes(source, **settings):
-    model = C.Transformer(embed=C.Patches(size=3, image=6, channels=1), head=C.Pooled(),
-                          trunk=C.Trunk(position=C.Learned(length=5), **SMALL))  # fmt: skip
-    how = C.Train(steps=60, batch=16, optimizer=C.AdamW(lr=1e-2), schedule=C.Slope(warmup=0), compile=False,
+    model = C.Transformer(embed=C.PatchEmbedding(size=3, image=6, channels=1), head=C.PoolingHead(),
+                          trunk=C.Trunk(position=C.LearnedPosition(length=5), **SMALL))  # fmt: skip
+    how = C.Train(steps=60, batch=16, optimizer=C.AdamW(lr=1e-2), schedule=C.WarmupSchedule(warmup=0), compile=False,
                   device="cpu", **settings)  # fmt: skip
-    return C.Recipe(data=C.Data(source=source, validation=0.3), task=C.Classify(), model=model, train=how)
+    return C.Recipe(data=C.Data(source=source, validation=0.3), task=C.Classification(), model=model, train=how)
 
 
 def losses(run):
-    return [float(step.loss) for step in train(run)]
+    return [float(step.loss) for step in train_steps(run)]
 
 
 def test_a_vit_learns_from_files_of_mnist(digits):
@@ -53,7 +54,7 @@ def test_a_vit_learns_from_files_of_mnist(digits):
 
 
 def test_the_same_seed_changes_images_alike_and_evaluation_never_changes_them(digits):
-    many = C.Augment(flip=True, crop=1, turn=10, changes=1, mixup=0.4, cutmix=1.0)
+    many = C.ImageAugment(flip=True, crop=1, turn=10, changes=1, mixup=0.4, cutmix=1.0)
     recipe = classes(digits, augment=many)
     recipe = replace(recipe, train=replace(recipe.train, steps=4))
     one, two = Run.from_recipe(recipe), Run.from_recipe(recipe)
@@ -66,9 +67,9 @@ def test_the_same_seed_changes_images_alike_and_evaluation_never_changes_them(di
 
 
 def pixels(source, **front):
-    embed = C.Pixels(grid=(6, 6), **front)
-    trunk = C.Trunk(mask="causal", position=C.Learned(length=36), **SMALL)
-    model = C.Transformer(embed=embed, trunk=trunk, head=C.Vocabulary(tied=False, size=embed.palette))
+    embed = C.PixelEmbedding(grid=(6, 6), **front)
+    trunk = C.Trunk(mask="causal", position=C.LearnedPosition(length=36), **SMALL)
+    model = C.Transformer(embed=embed, trunk=trunk, head=C.LMHead(tied=False, size=embed.palette))
     return replace(classes(source), task=C.NextPixel(), model=model)
 
 
@@ -95,7 +96,7 @@ def test_more_colours_than_there_are_is_one_sentence(digits):
 def test_pixels_are_learned_in_bits(digits):
     run = Run.from_recipe(pixels(digits, palette=16, channels=1, values="levels"))
     losses(run)
-    score = regard.train.evaluate(run.model, run.validation.batches(), run.objective, scores=True)
+    score = regard.training.validate(run.model, run.validation.batches(), run.objective, scores=True)
 
     assert score.scores["bits per dimension"] == pytest.approx(score.bits, rel=1e-5)
     assert score.bits < 3  # of four

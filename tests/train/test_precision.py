@@ -7,8 +7,9 @@ import torch
 from train.made import advanced, assert_same, bits
 
 from regard.core import layers
-from regard.train import Run, fit, resume
-from regard.train.muon import Muon
+from regard.training.api import fit, resume_fit
+from regard.training.optim.muon import Muon
+from regard.training.run import Run
 
 MIXED = "train.precision=mixed"
 
@@ -56,7 +57,7 @@ def test_what_is_not_as_the_recipe_has_it_is_said_once_and_kept(recipe, cpu, des
     assert told.count("mixed, which is fp32 on this CPU") == (not has_bf16)
     assert known["precision"] == ("mixed" if has_bf16 else "fp32 (mixed, on a CPU without bf16)")
     cpu(not has_bf16)
-    resume(desk / "run", ["train.steps=8"])
+    resume_fit(desk / "run", ["train.steps=8"])
     told = capfd.readouterr().err
 
     assert ("this CPU emulates it" if has_bf16 else "fp32 on this CPU, as the run began") in told

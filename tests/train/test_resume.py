@@ -12,13 +12,16 @@ import torch
 from train.made import KINDS, TEXT, advanced, assert_same, bits, lines
 
 from regard import config
-from regard.hub import folder as hub
-from regard.hub.manifest import seal
-from regard.report.page import commands
-from regard.report.run import read_run
-from regard.train import Run, fit, resume, train
-from regard.train.checkpoint import prune
-from regard.train.signals import Signals
+from regard.files import manifest
+from regard.files.manifest import write_manifest
+from regard.hub import locate
+from regard.report.page import run_commands
+from regard.report.run_data import read_logged_run
+from regard.training.api import fit, resume_fit
+from regard.training.checkpoint import prune_checkpoints
+from regard.training.loop import train_steps
+from regard.training.run import Run
+from regard.training.signals import SignalHandler
 
 TENSORS = ("model.safetensors", "train/optim.safetensors", "train/rng.safetensors", "train/guard.safetensors")
 
@@ -47,14 +50,14 @@ def signals(at, times=1, kind=signal.SIGINT):
     """Signals arrive in the midst of a step."""
 
     def interrupted(run, notice):
-        for step in train(run, notice):
+        for step in train_steps(run, notice):
             if step.number == at:
                 for _ in range(times):
                     signal.raise_signal(kind)
             yield step
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["regard.train.fitting"], "train", interrupted)
+        patch.setattr(sys.modules["regard.training.trainer"], "train_steps", interrupted)
         yield
 
 
@@ -76,7 +79,7 @@ def rewrite(run, change):
     change(state)
     path.write_text(json.dumps(state))
     (last(run) / "MANIFEST.json").unlink()
-    seal(last(run))
+    write_manifest(last(run))
 
 
 # ---------------------------------------------------------------- save and load
@@ -101,7 +104,7 @@ def test_saving_changes_nothing(recipe, tmp_path):
     straight, saving = Run.from_recipe(recipe()), []
     losses = advanced(straight)
     run = Run.from_recipe(recipe())
-    for step in train(run):
+    for step in train_steps(run):
         saving.append(float(step.loss))
         run.save(tmp_path / f"step-{step.number}")
 
@@ -132,7 +135,7 @@ def test_a_model_without_training_state_says_what_it_is_good_for(recipe, tmp_pat
 def test_an_interrupted_run_ends_with_the_same_bits_as_one_that_was_not(desk, recipe, stopped, kind):
     changes = [*KINDS[kind], "train.eval_every=2", "report.new=3"]
     made = stopped(3, *changes)
-    resume(desk / "run", quiet=True)
+    resume_fit(desk / "run", quiet=True)
     fit(recipe(*changes), desk / "straight", quiet=True)
 
     assert (made.interrupted, made.steps) == (signal.SIGINT, 3)
@@ -144,13 +147,13 @@ def test_either_signal_saves_and_is_told(desk, stopped, kind):
     made = stopped(2, kind=kind)
 
     assert made.interrupted == kind and steps(desk / "run") == ["step-000002"]
-    assert hub.verify(last(desk / "run")) == "" and made.eval_loss is None
+    assert manifest.verify_manifest(last(desk / "run")) == "" and made.eval_loss is None
 
 
 @pytest.mark.slow
 def test_an_evaluation_that_was_due_is_not_lost(desk, recipe, stopped):
     stopped(4, "train.eval_every=2")
-    resume(desk / "run", quiet=True)
+    resume_fit(desk / "run", quiet=True)
     fit(recipe("train.eval_every=2"), desk / "straight", quiet=True)
 
     assert_same_run(desk / "run", desk / "straight")
@@ -164,10 +167,10 @@ def test_a_second_signal_stops_at_once_and_keeps_what_was_saved(desk, recipe):
 
 
 def test_handlers_are_as_they_were_afterwards(desk, recipe, stopped):
-    before = [signal.getsignal(each) for each in Signals.WATCHED]
+    before = [signal.getsignal(each) for each in SignalHandler.WATCHED]
     stopped(2)
 
-    assert [signal.getsignal(each) for each in Signals.WATCHED] == before
+    assert [signal.getsignal(each) for each in SignalHandler.WATCHED] == before
 
 
 @pytest.mark.slow
@@ -178,7 +181,7 @@ def test_a_run_that_was_killed_forgets_what_it_logged_after_its_checkpoint(desk,
     assert taken[-1] > 3 and steps(desk / "run") == ["step-000003"]
     with (desk / "run/log.jsonl").open("a") as file:
         file.write('{"step": 6, "lo')  # half a line
-    resume(desk / "run", quiet=True)
+    resume_fit(desk / "run", quiet=True)
     fit(recipe("train.save_every=3", "train.eval_every=1", "report.new=3"), desk / "straight", quiet=True)
 
     assert_same_run(desk / "run", desk / "straight")
@@ -188,8 +191,8 @@ def test_a_run_interrupted_again_and_again_ends_the_same(desk, recipe, stopped):
     stopped(1)
     for at in (2, 4, 5):
         with signals(at):
-            resume(desk / "run", quiet=True)
-    resume(desk / "run", quiet=True)
+            resume_fit(desk / "run", quiet=True)
+    resume_fit(desk / "run", quiet=True)
     fit(recipe(), desk / "straight", quiet=True)
 
     assert_same_run(desk / "run", desk / "straight")
@@ -198,7 +201,7 @@ def test_a_run_interrupted_again_and_again_ends_the_same(desk, recipe, stopped):
 def test_the_clock_goes_on_where_it_stood(desk, stopped):
     made = stopped(3)
     times = [json.loads(line)["seconds"] for line in (desk / "run/log.jsonl").read_text().splitlines()]
-    again = resume(desk / "run", quiet=True)
+    again = resume_fit(desk / "run", quiet=True)
     later = [json.loads(line)["seconds"] for line in (desk / "run/log.jsonl").read_text().splitlines()]
 
     assert later[:3] == times and later == sorted(later)
@@ -211,7 +214,7 @@ def test_the_clock_goes_on_where_it_stood(desk, stopped):
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_a_run_made_longer_is_the_longer_run(desk, recipe, kind):
     fit(recipe(*KINDS[kind], "train.steps=4"), desk / "run", quiet=True)
-    made = resume(desk / "run", ["train.steps=9"], quiet=True)
+    made = resume_fit(desk / "run", ["train.steps=9"], quiet=True)
     fit(recipe(*KINDS[kind], "train.steps=9"), desk / "straight", quiet=True)
     ours, theirs = (lines(desk / run / "log.jsonl") for run in ("run", "straight"))
 
@@ -219,7 +222,7 @@ def test_a_run_made_longer_is_the_longer_run(desk, recipe, kind):
     assert [line for line in ours if "loss" in line] == [line for line in theirs if "loss" in line]
     assert ours[-1] == theirs[-1]
     assert (last(desk / "run") / TENSORS[0]).read_bytes() == (last(desk / "straight") / TENSORS[0]).read_bytes()
-    assert config.read(config.Recipe, desk / "run/config.toml").train.steps == 9
+    assert config.read_toml(config.Recipe, desk / "run/config.toml").train.steps == 9
 
 
 def test_a_run_made_longer_says_what_becomes_of_its_learning_rate(desk, recipe, capsys):
@@ -227,7 +230,7 @@ def test_a_run_made_longer_says_what_becomes_of_its_learning_rate(desk, recipe, 
     down = ("train.schedule={kind='linear', warmup=0}", "train.optimizer.lr=0.01", "train.steps=4")
     fit(recipe(*down), desk / "run", command="regard train recipe.toml --out run", quiet=True)
     capsys.readouterr()
-    resume(desk / "run", ["train.steps=9"])
+    resume_fit(desk / "run", ["train.steps=9"])
     told = capsys.readouterr().err
     rates = [line["lr"] for line in lines(desk / "run" / "log.jsonl") if "lr" in line]
 
@@ -235,20 +238,20 @@ def test_a_run_made_longer_says_what_becomes_of_its_learning_rate(desk, recipe, 
     facts = json.loads((desk / "run" / "run.json").read_text())
     assert facts["resumed"] == [{"step": 4, "changes": ["train.steps=9"]}]
     again = f"regard resume {desk / 'run'} train.steps=9  # after step 4"
-    assert commands(read_run(desk / "run")) == ["regard train recipe.toml --out run", again]
+    assert run_commands(read_logged_run(desk / "run")) == ["regard train recipe.toml --out run", again]
 
 
 def test_a_run_that_goes_on_as_it_began_has_nothing_to_say_of_its_rate(desk, recipe, capsys):
     fit(recipe("train.steps=4"), desk / "run", quiet=True)
-    resume(desk / "run")
-    resume(desk / "run", ["train.steps=6"])  # a constant schedule
+    resume_fit(desk / "run")
+    resume_fit(desk / "run", ["train.steps=6"])  # a constant schedule
 
     assert "learning rate" not in capsys.readouterr().err
 
 
 def test_a_run_made_longer_tells_nothing_of_its_first_end(desk, recipe):
     fit(recipe("train.steps=4"), desk / "run", quiet=True)
-    resume(desk / "run", ["train.steps=9"], quiet=True)
+    resume_fit(desk / "run", ["train.steps=9"], quiet=True)
     fit(recipe("train.steps=9"), desk / "straight", quiet=True)
 
     assert_same_run(desk / "run", desk / "straight")
@@ -257,7 +260,7 @@ def test_a_run_made_longer_tells_nothing_of_its_first_end(desk, recipe):
 def test_a_finished_run_has_nothing_left_to_learn(desk, recipe):
     first = fit(recipe(), desk / "run", quiet=True)
     before = {name: (last(desk / "run") / name).read_bytes() for name in TENSORS}
-    again = resume(desk / "run", quiet=True)
+    again = resume_fit(desk / "run", quiet=True)
 
     assert (again.steps, again.eval_loss) == (first.steps, first.eval_loss)
     assert {name: (last(desk / "run") / name).read_bytes() for name in TENSORS} == before
@@ -266,7 +269,7 @@ def test_a_finished_run_has_nothing_left_to_learn(desk, recipe):
 def test_a_finished_run_is_not_finished_twice(desk, recipe):
     fit(recipe(), desk / "run", quiet=True)
     before = [lines(desk / "run" / name) for name in ("log.jsonl", "samples.jsonl")]
-    resume(desk / "run", quiet=True)
+    resume_fit(desk / "run", quiet=True)
 
     assert [lines(desk / "run" / name) for name in ("log.jsonl", "samples.jsonl")] == before
 
@@ -282,11 +285,11 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_is_used(desk, re
     shutil.copytree(desk / "run", desk / "straight")
     harm(last(desk / "run"))
     with pytest.warns(UserWarning, match="step-000006.*step-000004"):
-        made = resume(desk / "run", quiet=True)
+        made = resume_fit(desk / "run", quiet=True)
 
     assert made.steps == 6
     assert_same_run(desk / "run", desk / "straight")
-    assert hub.verify(last(desk / "run")) == ""
+    assert manifest.verify_manifest(last(desk / "run")) == ""
 
 
 def test_what_a_killed_writer_left_is_swept(desk, stopped):
@@ -294,7 +297,7 @@ def test_what_a_killed_writer_left_is_swept(desk, stopped):
     half = desk / "run/checkpoints/.step-000005.0a1b2c3d.regard-new"
     half.mkdir()
     (half / "config.json").write_text("{")
-    resume(desk / "run", quiet=True)
+    resume_fit(desk / "run", quiet=True)
 
     assert steps(desk / "run") == ["step-000003", "step-000006"]
 
@@ -302,10 +305,10 @@ def test_what_a_killed_writer_left_is_swept(desk, stopped):
 def test_pruning_never_removes_the_last_whole_checkpoint(desk, recipe):
     fit(recipe("train.save_every=4"), desk / "run", quiet=True)
     (last(desk / "run") / "MANIFEST.json").unlink()
-    prune(desk / "run/checkpoints", keep=1)
+    prune_checkpoints(desk / "run/checkpoints", keep=1)
 
     with pytest.warns(UserWarning, match="step-000006"):
-        assert hub.newest(desk / "run").name == "step-000004"
+        assert locate.newest_checkpoint(desk / "run").name == "step-000004"
 
 
 # ---------------------------------------------------------------- what has changed meanwhile
@@ -314,7 +317,7 @@ def test_pruning_never_removes_the_last_whole_checkpoint(desk, recipe):
 def test_other_threads_are_said_aloud(desk, stopped, capsys):
     stopped(3)
     rewrite(desk / "run", lambda state: state["surroundings"].update(threads=64))
-    resume(desk / "run")
+    resume_fit(desk / "run")
 
     assert "threads was 64 and is 1" in capsys.readouterr().err
 
@@ -324,7 +327,7 @@ def test_a_checkpoint_tells_where_it_was_made(desk, stopped):
     stopped(3)
     torch.set_num_threads(2)
     try:
-        resume(desk / "run", quiet=True)
+        resume_fit(desk / "run", quiet=True)
     finally:
         torch.set_num_threads(1)
     told = json.loads((last(desk / "run") / "train/state.json").read_text())
@@ -336,14 +339,14 @@ def test_a_checkpoint_tells_where_it_was_made(desk, stopped):
 def test_settings_that_would_make_another_run_are_refused(desk, stopped, change):
     stopped(3)
     with pytest.raises(config.ConfigError, match=change.partition("=")[0]):
-        resume(desk / "run", [change], quiet=True)
+        resume_fit(desk / "run", [change], quiet=True)
 
 
 def test_another_text_is_said_aloud_or_refused(desk, stopped, capsys):
     stopped(3)
     (desk / "text.txt").write_text(TEXT[::-1])
     try:
-        resume(desk / "run")
+        resume_fit(desk / "run")
         told = capsys.readouterr().err
     except config.DataError as problem:
         told = str(problem)
@@ -356,14 +359,14 @@ def test_a_text_that_is_gone_is_named(desk, stopped):
     (desk / "text.txt").unlink()
 
     with pytest.raises(config.DataError, match="text.txt"):
-        resume(desk / "run", quiet=True)
+        resume_fit(desk / "run", quiet=True)
 
 
 def test_a_folder_without_checkpoints_cannot_be_resumed(desk):
     (desk / "run").mkdir()
 
     with pytest.raises(config.DataError, match="no checkpoint"):
-        resume(desk / "run", quiet=True)
+        resume_fit(desk / "run", quiet=True)
 
 
 def test_a_checkpoint_of_a_later_version_is_refused(desk, stopped):
@@ -371,7 +374,7 @@ def test_a_checkpoint_of_a_later_version_is_refused(desk, stopped):
     rewrite(desk / "run", lambda state: state.update(format=2))
 
     with pytest.raises(config.DataError, match="format 2"):
-        resume(desk / "run", quiet=True)
+        resume_fit(desk / "run", quiet=True)
 
 
 @pytest.mark.parametrize("lost", ["seconds", "log", "samples", "surroundings"])
@@ -380,13 +383,13 @@ def test_a_state_that_lacks_something_is_refused_in_a_sentence(desk, stopped, lo
     rewrite(desk / "run", lambda state: state.pop(lost))
 
     with pytest.raises(config.DataError):
-        resume(desk / "run", quiet=True)
+        resume_fit(desk / "run", quiet=True)
 
 
 def test_resuming_without_run_json_still_ends_with_the_same_bits(desk, recipe, stopped):
     stopped(3)
     (desk / "run/run.json").unlink()
-    resume(desk / "run", quiet=True)
+    resume_fit(desk / "run", quiet=True)
     fit(recipe(), desk / "straight", quiet=True)
 
     assert_same_run(desk / "run", desk / "straight")

@@ -10,9 +10,10 @@ from train.made import advanced, assert_same, bits, lines
 
 import regard
 from regard import config, zoo
-from regard.train import Run, fit, resume
-from regard.train.doctor import examine
-from regard.train.exam import evaluate
+from regard.doctor import examine_run
+from regard.evaluation.evaluator import evaluate
+from regard.training.api import fit, resume_fit
+from regard.training.run import Run
 
 RECIPE = """
 [data]
@@ -73,7 +74,7 @@ def test_what_a_recipe_leaves_open_is_filled_in_from_the_front_end_and_the_data(
     c = run.recipe
 
     assert (c.task.text, c.task.classes) == ("image", ("column", "row"))
-    assert c.model.head == config.Pooled(place="cls", out=2) and c.model.trunk.mask == "everything"
+    assert c.model.head == config.PoolingHead(place="cls", out=2) and c.model.trunk.mask == "everything"
     assert c.model.trunk.position.length == c.train.context == 10
     assert run.tokenizer is None and run.model.tokenizer is None and run.model.context is None
 
@@ -167,7 +168,7 @@ def test_two_ranks_learn_what_one_learns(way, tmp_path):
 def test_a_whole_run_is_logged_scored_resumed_loaded_and_asked(recipe, desk):
     straight = fit(recipe("train.steps=9"), desk / "straight", quiet=True)
     fit(recipe("train.save_every=3"), desk / "run", quiet=True)
-    result = resume(desk / "run", ["train.steps=9"], quiet=True)
+    result = resume_fit(desk / "run", ["train.steps=9"], quiet=True)
 
     assert (result.steps, result.eval_loss) == (9, straight.eval_loss) and "accuracy" in result.scores
     model = regard.load(desk / "run")
@@ -195,12 +196,12 @@ def test_other_data_than_those_of_a_run_are_refused(recipe, desk):
     fit(recipe(), desk / "run", quiet=True)
     (desk / "shapes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in shapes(40)))
     with pytest.raises(config.DataError, match="shapes.jsonl: not the data that .* was trained on"):
-        resume(desk / "run", ["train.steps=9"], quiet=True)
+        resume_fit(desk / "run", ["train.steps=9"], quiet=True)
 
 
 @pytest.mark.slow
 def test_the_doctor_asks_what_can_be_asked_and_says_what_does_not_apply(recipe):
-    found = {finding.check: finding for finding in examine(Run.from_recipe(recipe("train.optimizer.lr=1e-3")), 10)}
+    found = {finding.check: finding for finding in examine_run(Run.from_recipe(recipe("train.optimizer.lr=1e-3")), 10)}
 
     assert found["tokenizer"].evidence == "does not apply: what is read is no text"
     assert found["leaks"].verdict == found["positions"].verdict == found["layers"].verdict == "fine"
@@ -213,13 +214,15 @@ def test_the_doctor_sees_positions_that_say_nothing(recipe):
     with torch.no_grad():
         for table in run.model.trunk.positions.parameters():
             table.zero_()
-    found = {finding.check: finding for finding in examine(run, 10)}["positions"]
+    found = {finding.check: finding for finding in examine_run(run, 10)}["positions"]
 
     assert found.verdict == "wrong" and "tokens in another order look the same" in found.evidence
 
 
 def test_batches_of_one_shape_can_be_compiled_once(recipe):
-    assert Run.from_recipe(recipe()).steady and not Run.from_recipe(recipe("train.tokens=70")).steady
+    assert (
+        Run.from_recipe(recipe()).has_fixed_shapes and not Run.from_recipe(recipe("train.tokens=70")).has_fixed_shapes
+    )
 
 
 def test_the_same_picture_is_never_trained_and_validated_on(recipe, desk):

@@ -10,19 +10,19 @@ import time
 import pytest
 from train.made import lines
 
-from regard.measure.floor import multiplying
-from regard.train import fit, resume
-from regard.train.signals import Signals
+from regard.measure.calibration import matmul_speed
+from regard.training.api import fit, resume_fit
+from regard.training.signals import SignalHandler
 
 SLOW = """
 import sys, time
 from regard.cli import main
-from regard.train.log import Log
-write = Log.write
+from regard.training.run_files import JsonlLog
+write = JsonlLog.write
 def slowly(log, line):
     time.sleep(0.05)  # the signal finds the run under way, however busy the machine
     write(log, line)
-Log.write = slowly
+JsonlLog.write = slowly
 sys.exit(main())
 """
 TENSORS = ("model.safetensors", "train/optim.safetensors", "train/rng.safetensors")
@@ -32,7 +32,7 @@ TENSORS = ("model.safetensors", "train/optim.safetensors", "train/rng.safetensor
 @pytest.mark.spec("S089")
 @pytest.mark.parametrize("kind, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_process_that_is_told_to_stop_saves_and_its_run_ends_the_same(desk, recipe, kind, code, monkeypatch):
-    monkeypatch.setattr("regard.measure.floor.multiplying", multiplying)  # as the process will
+    monkeypatch.setattr("regard.measure.calibration.matmul_speed", matmul_speed)  # as the process will
     changes = ["train.steps=400", "train.save_every=150"]
     words = [sys.executable, "-c", SLOW, "train", "recipe.toml", *changes, "--out", "run"]
     process = subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
@@ -44,7 +44,7 @@ def test_a_process_that_is_told_to_stop_saves_and_its_run_ends_the_same(desk, re
     process.send_signal(kind)
     _, err = process.communicate(timeout=90)
     reached = len(lines(log))
-    again = resume(desk / "run", quiet=True)
+    again = resume_fit(desk / "run", quiet=True)
     fit(recipe(*changes), desk / "straight", quiet=True)
 
     assert process.returncode == code and "Traceback" not in err, err
@@ -56,7 +56,7 @@ def test_a_process_that_is_told_to_stop_saves_and_its_run_ends_the_same(desk, re
 
 
 def test_the_first_signal_is_noted_and_the_second_stops_at_once():
-    with pytest.raises(KeyboardInterrupt), Signals() as signals:
+    with pytest.raises(KeyboardInterrupt), SignalHandler() as signals:
         assert signals.caught is None
         signal.raise_signal(signal.SIGTERM)
         assert signals.caught == signal.SIGTERM
@@ -64,18 +64,18 @@ def test_the_first_signal_is_noted_and_the_second_stops_at_once():
 
 
 def test_handlers_come_back_also_after_a_failure():
-    before = [signal.getsignal(each) for each in Signals.WATCHED]
-    with pytest.raises(RuntimeError), Signals():
+    before = [signal.getsignal(each) for each in SignalHandler.WATCHED]
+    with pytest.raises(RuntimeError), SignalHandler():
         raise RuntimeError
 
-    assert [signal.getsignal(each) for each in Signals.WATCHED] == before
+    assert [signal.getsignal(each) for each in SignalHandler.WATCHED] == before
 
 
 def test_in_another_thread_signals_are_left_alone():
     before, inside = signal.getsignal(signal.SIGINT), []
 
     def work():
-        with Signals() as signals:
+        with SignalHandler() as signals:
             inside.append((signal.getsignal(signal.SIGINT), signals.caught))
 
     thread = threading.Thread(target=work)

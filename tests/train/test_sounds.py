@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from regard import config as C
-from regard.generate.opening import load
-from regard.train import Run, fit, resume
-from regard.train.exam import evaluate
-from regard.zoo import read_recipe
+from regard.evaluation.evaluator import evaluate
+from regard.inference.load import load_model
+from regard.training.api import fit, resume_fit
+from regard.training.run import Run
+from regard.zoo.recipe import read_recipe
 
 RATE = 1000
 
@@ -45,8 +46,8 @@ def recipe(root, **changes):
         "train": {"steps": 8, "batch": 6, "eval_every": 4, "save_every": 4, "device": "cpu"},
     }  # fmt: skip
     path = root.parent / "recipe.toml"
-    made = C.make(C.Recipe, given | {"model": {**given["model"], "head": {"kind": "pooled", "place": "mean"}}})
-    path.write_text(C.text(made))
+    made = C.from_dict(C.Recipe, given | {"model": {**given["model"], "head": {"kind": "pooled", "place": "mean"}}})
+    path.write_text(C.to_toml(made))
     return read_recipe(path, [f"{name.replace('__', '.')}={value}" for name, value in changes.items()])
 
 
@@ -55,8 +56,8 @@ def test_a_run_on_sounds_that_was_stopped_goes_on_bit_for_bit(tmp_path):
     root = folder(tmp_path / "sounds")
     whole = fit(recipe(root), tmp_path / "whole", quiet=True)
     fit(recipe(root, train__steps=4), tmp_path / "half", quiet=True)
-    half = resume(tmp_path / "half", ["train.steps=8"], quiet=True)
-    one, other = (load(tmp_path / name, device="cpu").state_dict() for name in ("whole", "half"))
+    half = resume_fit(tmp_path / "half", ["train.steps=8"], quiet=True)
+    one, other = (load_model(tmp_path / name, device="cpu").state_dict() for name in ("whole", "half"))
 
     assert whole.loss == half.loss and whole.scores == half.scores
     assert all(torch.equal(one[name], other[name]) for name in one)

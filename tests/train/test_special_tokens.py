@@ -7,7 +7,8 @@ from generate.test_special_tokens import llama
 
 import regard
 from regard import config, zoo
-from regard.train import begin, fit, resume
+from regard.training.api import fit, resume_fit
+from regard.training.init import pretrained
 
 TALK = [{"role": "user", "content": "Hi, who are you?"}, {"role": "assistant", "content": "I am nobody."}]
 CHANGES = ["data.source=chats.jsonl", "data.validation=0", "train.init_from=model", "train.steps=2", "train.batch=2",
@@ -34,15 +35,17 @@ def test_a_run_on_rendered_chats_reads_the_ids_of_transformers_where_it_parses(d
     rows, turn = run.data.batch(0).tolist(), known("<|im_end|>\n<|im_start|>assistant").input_ids
     turns = [row for row in rows for place in range(len(row)) if row[place : place + len(turn)] == turn]
 
-    assert run.recipe.text == config.Saved(path="model", specials=how)
+    assert run.recipe.text == config.TokenizerFile(path="model", specials=how)
     assert (run.tokenizer.encode(text) == known(text).input_ids) == (how == "parse")
     assert bool(turns) == (how == "parse")
 
 
 def test_the_words_of_the_weights_are_taken_whatever_is_said_of_special_tokens(desk):
-    folder = begin.source("model")
-    for said in (config.Characters(), config.Characters(specials="parse")):
-        assert begin.words_of(said, folder)[0] == config.Saved(path="model", specials=said.specials)
+    folder = pretrained.read_source("model")
+    for said in (config.CharTokenizer(), config.CharTokenizer(specials="parse")):
+        assert pretrained.tokenizer_of_folder(said, folder)[0] == config.TokenizerFile(
+            path="model", specials=said.specials
+        )
 
 
 @pytest.mark.slow
@@ -50,8 +53,8 @@ def test_a_run_goes_on_with_the_same_reading_of_special_tokens_and_no_other(desk
     known, text = desk
     fit(zoo.read_recipe("bare.toml", [*CHANGES, "text.specials=parse"]), "run", quiet=True)
     with pytest.raises(config.ConfigError, match="text.specials"):
-        resume("run", ["text.specials=plain", "train.steps=3"], quiet=True)
-    resume("run", ["train.steps=3"], quiet=True)
+        resume_fit("run", ["text.specials=plain", "train.steps=3"], quiet=True)
+    resume_fit("run", ["train.steps=3"], quiet=True)
     found = regard.evaluate("run", "chats.jsonl")
     ids = known(text).input_ids
 

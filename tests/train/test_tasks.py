@@ -11,8 +11,10 @@ from train.made import advanced, assert_same, bits, lines
 import regard
 from regard import config, zoo
 from regard.report import headline
-from regard.report.run import read_run
-from regard.train import Run, evaluate, fit, resume
+from regard.report.run_data import read_logged_run
+from regard.training.api import fit, resume_fit
+from regard.training.run import Run
+from regard.training.validation import validate
 
 ENCODER = """
 [model]
@@ -122,7 +124,7 @@ def test_classes_that_nobody_named_are_found_and_remembered(recipe, desk):
 def test_a_run_may_end_by_epochs(recipe):
     run = Run.from_recipe(recipe("classify", "train.steps=none", "train.epochs=2"))
     rows = len(run.data.rows)
-    assert len(advanced(run)) == -(-2 * rows // 5) and run.over
+    assert len(advanced(run)) == -(-2 * rows // 5) and run.is_over
 
 
 def test_workers_change_no_bit(recipe):
@@ -139,8 +141,8 @@ def test_packed_documents_train_as_rows_of_their_own_do(recipe, desk):
     alone = Run.from_recipe(recipe("next", "train.batch=36", "train.tokens=100000", *changes))
     alone.model.load_state_dict(packed.model.state_dict())
     there = [packed.data.in_order(None)]
-    ours = evaluate(packed.model, there[0], packed.objective)
-    theirs = evaluate(alone.model, [alone.data.batch(0)], alone.objective)
+    ours = validate(packed.model, there[0], packed.objective)
+    theirs = validate(alone.model, [alone.data.batch(0)], alone.objective)
     assert ours.count == theirs.count and ours.loss == pytest.approx(theirs.loss, abs=1e-6)
 
 
@@ -154,7 +156,7 @@ def test_the_best_checkpoint_stays_and_a_run_that_becomes_no_better_ends(recipe,
     kept = sorted(path.name for path in (desk / "run" / "checkpoints").iterdir())
     assert kept == [f"step-{best['step']:06d}", f"step-{result.steps:06d}"]
     assert (desk / "run" / "best").resolve().name == kept[0]
-    assert resume(desk / "run", quiet=True).steps == result.steps
+    assert resume_fit(desk / "run", quiet=True).steps == result.steps
 
 
 def test_an_average_is_what_is_saved_and_the_run_goes_on_from_its_own_weights(recipe, desk):
@@ -163,7 +165,7 @@ def test_an_average_is_what_is_saved_and_the_run_goes_on_from_its_own_weights(re
     expected = advanced(whole)
     advanced(half, 3)
     half.save(desk / "half")
-    with half.average.worn():
+    with half.ema.applied():
         mean = {name: weight.detach().clone() for name, weight in half.model.named_parameters()}
     saved = dict(regard.load(desk / "half").named_parameters())
     assert all(torch.equal(saved[name], mean[name]) for name in mean)
@@ -198,14 +200,14 @@ def test_what_does_not_go_together_is_one_sentence(kind, change, message, recipe
 def test_a_run_that_ended_early_goes_on_when_it_is_asked_to(recipe, desk):
     changes = ("train.eval_every=1", "train.patience=2", "train.steps=60", "train.optimizer.lr=0.5")
     ended = fit(recipe("classify", *changes), desk / "run", quiet=True).steps
-    assert ended < 60 and resume(desk / "run", quiet=True).steps == ended
-    assert resume(desk / "run", ["train.steps=61"], quiet=True).steps > ended
+    assert ended < 60 and resume_fit(desk / "run", quiet=True).steps == ended
+    assert resume_fit(desk / "run", ["train.steps=61"], quiet=True).steps > ended
 
 
 def test_an_evaluation_that_is_no_number_is_never_the_best(recipe, desk, monkeypatch):
     """Nor is it bare NaN in the log, which no other reader of JSON knows."""
-    module, losses = sys.modules["regard.train.fitting"], iter([float("nan"), 3.0, 2.0, 4.0])
-    monkeypatch.setattr(module, "evaluate", lambda *asked: module.Score(next(losses), 1))
+    module, losses = sys.modules["regard.training.trainer"], iter([float("nan"), 3.0, 2.0, 4.0])
+    monkeypatch.setattr(module, "validate", lambda *asked: module.ValidationScore(next(losses), 1))
     fit(recipe("classify", "train.eval_every=1", "train.steps=4", "train.best=true"), desk / "run", quiet=True)
     text = (desk / "run" / "log.jsonl").read_text()
 
@@ -216,18 +218,18 @@ def test_an_evaluation_that_is_no_number_is_never_the_best(recipe, desk, monkeyp
 def test_the_best_is_pointed_at_after_an_evaluation_that_was_interrupted(recipe, desk, monkeypatch):
     changes = ("train.eval_every=2", "train.best=true", "train.keep=1", "train.optimizer.lr=0.01")
     straight = fit(recipe("classify", *changes), desk / "straight", quiet=True)
-    fitting, calls = sys.modules["regard.train.fitting"], []
+    fitting, calls = sys.modules["regard.training.trainer"], []
 
     def interrupted(*asked):
         calls.append(asked)
         if len(calls) == 2:
             signal.raise_signal(signal.SIGTERM)
-        return evaluate(*asked)
+        return validate(*asked)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fitting, "evaluate", interrupted)
+        patch.setattr(fitting, "validate", interrupted)
         fit(recipe("classify", *changes), desk / "run", quiet=True)
-    again = resume(desk / "run", quiet=True)
+    again = resume_fit(desk / "run", quiet=True)
 
     assert again.steps == straight.steps
     assert (desk / "run" / "best").resolve().name == (desk / "straight" / "best").resolve().name
@@ -242,13 +244,13 @@ BEST = ("train.best=true", "train.keep=1", "train.steps=4")
 
 def scripted(monkeypatch, desk, losses):
     """Evaluations whose losses are known by the step and by whether all is asked; which were made, in order."""
-    fitting, made = sys.modules["regard.train.fitting"], []
+    fitting, made = sys.modules["regard.training.trainer"], []
 
     def ask(self, validation, tokens, whole):
         made.append((self.run.step, whole))
-        return fitting.Score(losses[self.run.step, whole] * (9 if whole else 4), 9 if whole else 4)
+        return fitting.ValidationScore(losses[self.run.step, whole] * (9 if whole else 4), 9 if whole else 4)
 
-    monkeypatch.setattr(fitting.Fitting, "ask", ask)
+    monkeypatch.setattr(fitting.Trainer, "ask", ask)
     return made
 
 
@@ -274,9 +276,9 @@ def test_candidates_for_the_best_are_compared_over_the_same_data(recipe, desk, m
 
     assert (done.best, done.eval_loss, done.steps) == (2, pytest.approx(2.9), 4) and made[-1] == (2, True)
     assert [(line["step"], line.get("best")) for line in log] == [(4, None), (2, True)]
-    told = read_run(desk / "run")
+    told = read_logged_run(desk / "run")
     assert told.final["step"] == 2 and pointed(desk / "run") == "step-000002"
-    assert headline.losses(told, told.recipe.task)[0][1:] == ("2.9000", "nats a text, at step 2, the best")
+    assert headline.loss_numbers(told, told.recipe.task)[0][1:] == ("2.9000", "nats a text, at step 2, the best")
 
 
 def test_a_run_that_ends_before_its_first_evaluation_has_a_best_one(recipe, desk):
@@ -292,7 +294,7 @@ def test_a_run_that_is_made_longer_goes_on_from_the_best_on_its_way(recipe, desk
     scripted(monkeypatch, desk, losses)
     changes = ("train.eval_every=2", *BEST)
     fit(recipe("classify", *changes), desk / "run", quiet=True)
-    again = resume(desk / "run", ["train.steps=8"], quiet=True)
+    again = resume_fit(desk / "run", ["train.steps=8"], quiet=True)
     straight = fit(recipe("classify", *changes, "train.steps=8"), desk / "straight", quiet=True)
 
     assert again.best == straight.best == 6 and pointed(desk / "run") == pointed(desk / "straight") == "step-000006"
@@ -324,7 +326,7 @@ def test_a_best_checkpoint_that_is_damaged_is_passed_over_and_named(recipe, desk
     with pytest.warns(UserWarning, match="the best checkpoint is not used"):
         model = regard.load(desk / "run")
 
-    assert model.origin.path.name == "step-000004"
+    assert model.source_folder.path.name == "step-000004"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 import regard
 from regard import config, tasks, text
-from regard.train import vectors
+from regard.training.init import word_vectors
 
 D = 5
 TABLE = {"the": [0.418, 0.24968, -0.41242, 0.1217, 0.34527], "cat": [1, -2, 3.5, 0, 1e-7], "mat": [9, 8, 7, 6, 5],
@@ -39,8 +39,8 @@ def word2vec(path, table=TABLE, end=b"\n"):
 
 
 def words(kind="word", **settings):
-    made = config.Words if kind == "word" else config.Pieces
-    return text.train(made(kind=kind, vocab=560 if kind == "wordpiece" else 300, **settings), PROSE)
+    made = config.WordTokenizer if kind == "word" else config.SubwordTokenizer
+    return text.train_tokenizer(made(kind=kind, vocab=560 if kind == "wordpiece" else 300, **settings), PROSE)
 
 
 def sentencepiece():
@@ -53,9 +53,9 @@ def sentencepiece():
 
 
 def model(tokenizer):
-    trunk = config.Trunk(dim=D, depth=1, attention=config.Attention(heads=1), position=config.Nowhere())
-    return regard.build(config.Transformer(embed=config.Embed(vocab=len(tokenizer)), trunk=trunk,
-                                           head=config.Pooled(out=2)))  # fmt: skip
+    trunk = config.Trunk(dim=D, depth=1, attention=config.Attention(heads=1), position=config.NoPosition())
+    return regard.build(config.Transformer(embed=config.TextEmbedding(vocab=len(tokenizer)), trunk=trunk,
+                                           head=config.PoolingHead(out=2)))  # fmt: skip
 
 
 def assert_read(found, wanted):
@@ -77,7 +77,7 @@ def assert_read(found, wanted):
 def test_wanted_words_are_read_and_no_others(tmp_path, name, write):
     path = write(tmp_path / name)
 
-    assert_read(vectors.read(path, {"cat", "über", "the", "dog"}, D), ["cat", "über", "the"])
+    assert_read(word_vectors.read_vectors(path, {"cat", "über", "the", "dog"}, D), ["cat", "über", "the"])
 
 
 @pytest.mark.parametrize("write", [glove, word2vec])
@@ -86,32 +86,32 @@ def test_packed_files_are_unpacked_on_the_way(tmp_path, write):
     packed = plain.with_name(plain.name + ".gz")
     packed.write_bytes(gzip.compress(plain.read_bytes()))
 
-    assert_read(vectors.read(packed, set(TABLE) - {"at home"}, D), ["the", "cat", "mat", "über"])
+    assert_read(word_vectors.read_vectors(packed, set(TABLE) - {"at home"}, D), ["the", "cat", "mat", "über"])
 
 
 def test_words_of_glove_may_hold_spaces(tmp_path):
-    assert_read(vectors.read(glove(tmp_path / "x.txt"), {"at home", "mat"}, D), ["at home", "mat"])
+    assert_read(word_vectors.read_vectors(glove(tmp_path / "x.txt"), {"at home", "mat"}, D), ["at home", "mat"])
 
 
 def test_of_a_word_that_comes_twice_the_first_counts(tmp_path):
     path = tmp_path / "x.txt"
     path.write_text("cat 1 -2 3.5 0 1e-7\ncat 0 0 0 0 0\n")
 
-    assert_read(vectors.read(path, {"cat"}, D), ["cat"])
+    assert_read(word_vectors.read_vectors(path, {"cat"}, D), ["cat"])
 
 
 def test_bytes_that_are_no_text_are_passed_over(tmp_path):
     path = tmp_path / "x.txt"
     path.write_bytes(b"\xff\xfe 0 0 0 0 0\n" + line("mat", TABLE["mat"]).encode() + b"\n")
 
-    assert_read(vectors.read(path, {"mat"}, D), ["mat"])
+    assert_read(word_vectors.read_vectors(path, {"mat"}, D), ["mat"])
 
 
 def test_a_large_binary_is_read_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(vectors, "LONGEST", 16)  # shorter than a word with its numbers
+    monkeypatch.setattr(word_vectors, "MAX_LINE", 16)  # shorter than a word with its numbers
     path = word2vec(tmp_path / "x.bin")
 
-    assert_read(vectors.read(path, {"mat", "über"}, D), ["mat", "über"])
+    assert_read(word_vectors.read_vectors(path, {"mat", "über"}, D), ["mat", "über"])
 
 
 def test_a_file_of_any_size_takes_no_more_memory_than_its_wanted_words(tmp_path):
@@ -119,9 +119,9 @@ def test_a_file_of_any_size_takes_no_more_memory_than_its_wanted_words(tmp_path)
     one = b"word " + bytes(4 * D)
     path.write_bytes(b"200000 5\n" + one * 200_000)  # 5 MB
     with path.open("rb") as file:
-        found = list(itertools.islice(vectors.blocks(file, path, D, lambda word: True), 3))
+        found = list(itertools.islice(word_vectors.parse_binary_vectors(file, path, D, lambda word: True), 3))
 
-        assert len(found) == 3 and file.tell() <= 2 * vectors.LONGEST
+        assert len(found) == 3 and file.tell() <= 2 * word_vectors.MAX_LINE
 
 
 # ---------------------------------------------------------------- into a model
@@ -133,7 +133,7 @@ def test_tokens_find_their_words_whatever_marks_them(tmp_path, kind):
     tokenizer = sentencepiece() if kind == "sentencepiece" else words(kind)
     ours = model(tokenizer)
     before = ours.embed.tokens.weight.clone()
-    found = vectors.into(ours, tokenizer, glove(tmp_path / "x.txt"))
+    found = word_vectors.load_word_vectors(ours, tokenizer, glove(tmp_path / "x.txt"))
     table = ours.embed.tokens.weight
 
     for word in ("the", "cat", "mat"):
@@ -150,7 +150,9 @@ def test_tokens_find_their_words_whatever_marks_them(tmp_path, kind):
 def test_a_token_that_the_file_has_as_it_is_comes_before_its_word(tmp_path):
     tokenizer = words("bpe")
     ours = model(tokenizer)
-    vectors.into(ours, tokenizer, glove(tmp_path / "x.txt", {"the": [1] * 5, "Ġthe": [2] * 5, "The": [3] * 5}))
+    word_vectors.load_word_vectors(
+        ours, tokenizer, glove(tmp_path / "x.txt", {"the": [1] * 5, "Ġthe": [2] * 5, "The": [3] * 5})
+    )
     rows = [ours.embed.tokens.weight[tokenizer.encode(said)[0], 0].item() for said in ("the", " the", "The")]
 
     assert rows == [1, 2, 3]
@@ -160,9 +162,9 @@ def test_special_tokens_have_no_word(tmp_path):
     tokenizer = words("wordpiece")
     ours = model(tokenizer)
     before = ours.embed.tokens.weight.clone()
-    vectors.into(ours, tokenizer, glove(tmp_path / "x.txt", {"[MASK]": [1] * 5, "the": [2] * 5}))
+    word_vectors.load_word_vectors(ours, tokenizer, glove(tmp_path / "x.txt", {"[MASK]": [1] * 5, "the": [2] * 5}))
 
-    assert torch.equal(ours.embed.tokens.weight[tokenizer.roles["mask"]], before[tokenizer.roles["mask"]])
+    assert torch.equal(ours.embed.tokens.weight[tokenizer.special_ids["mask"]], before[tokenizer.special_ids["mask"]])
 
 
 def test_what_one_model_learned_another_begins_with(tmp_path):
@@ -172,31 +174,33 @@ def test_what_one_model_learned_another_begins_with(tmp_path):
             if id not in tokenizer.specials and tokenizer.token(id).strip()}  # fmt: skip
     glove(tmp_path / "x.txt", rows)
     save_file({"weight": theirs.embed.tokens.weight.detach()}, tmp_path / "x.safetensors")
-    found = vectors.into(ours, tokenizer, tmp_path / "x.txt")
+    found = word_vectors.load_word_vectors(ours, tokenizer, tmp_path / "x.txt")
     [cat] = tokenizer.encode(" cat")
 
     assert torch.equal(ours.embed.tokens.weight[cat], theirs.embed.tokens.weight[cat]) and found.count > 250
-    assert vectors.into(ours, tokenizer, tmp_path / "x.safetensors") == vectors.Found(
+    assert word_vectors.load_word_vectors(ours, tokenizer, tmp_path / "x.safetensors") == word_vectors.VectorMatch(
         tmp_path / "x.safetensors", len(tokenizer), len(tokenizer))  # fmt: skip
     assert torch.equal(ours.embed.tokens.weight, theirs.embed.tokens.weight)
 
 
 def test_an_encoder_with_words_of_its_own_reads_them(tmp_path):
     tokenizer = words()
-    trunk = config.Trunk(dim=D, depth=1, attention=config.Attention(heads=1), position=config.Nowhere())
+    trunk = config.Trunk(dim=D, depth=1, attention=config.Attention(heads=1), position=config.NoPosition())
     ours = regard.build(config.Transformer(
-        embed=config.Embed(vocab=11), trunk=config.Trunk(**vars(trunk) | {"cross": "last", "mask": "causal"}),
-        encoder=config.Encoder(trunk=trunk, embed=config.Embed(vocab=len(tokenizer))),
+        embed=config.TextEmbedding(vocab=11), trunk=config.Trunk(**vars(trunk) | {"cross": "last", "mask": "causal"}),
+        encoder=config.Encoder(trunk=trunk, embed=config.TextEmbedding(vocab=len(tokenizer))),
     ))  # fmt: skip
-    vectors.into(ours, tokenizer, glove(tmp_path / "x.txt"))
+    word_vectors.load_word_vectors(ours, tokenizer, glove(tmp_path / "x.txt"))
     [cat] = tokenizer.encode(" cat")
 
     assert ours.encoder_embed.tokens.weight[cat].tolist() == torch.tensor(TABLE["cat"]).float().tolist()
 
 
 def test_what_was_found_is_told_in_a_line(tmp_path):
-    tokenizer = tasks.equip(config.Masked(), words("word", fallback=False))
-    told = vectors.told(vectors.into(model(tokenizer), tokenizer, glove(tmp_path / "x.txt")))
+    tokenizer = tasks.add_task_tokens(config.MaskedLM(), words("word", fallback=False))
+    told = word_vectors.describe_match(
+        word_vectors.load_word_vectors(model(tokenizer), tokenizer, glove(tmp_path / "x.txt"))
+    )
 
     assert told.startswith(f"vectors from {tmp_path / 'x.txt'}: for 5 of ") and "; without one: " in told
 
@@ -220,20 +224,20 @@ def test_what_was_found_is_told_in_a_line(tmp_path):
 def test_a_mistake_in_a_file_is_one_sentence(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(config.DataError, match=said) as problem:
-        vectors.read(tmp_path / name, {"cat"}, D)
+        word_vectors.read_vectors(tmp_path / name, {"cat"}, D)
 
     assert "\n" not in str(problem.value)
 
 
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path):
     with pytest.raises(config.DataError, match="nowhere.txt: no such file"):
-        vectors.read(tmp_path / "nowhere.txt", {"cat"}, D)
+        word_vectors.read_vectors(tmp_path / "nowhere.txt", {"cat"}, D)
 
 
 def test_a_file_that_knows_no_word_of_ours_is_refused(tmp_path):
     tokenizer = words()
     with pytest.raises(config.DataError, match="knows none of the 266 tokens, such as "):
-        vectors.into(model(tokenizer), tokenizer, glove(tmp_path / "x.txt", {"Eule": [1] * 5}))
+        word_vectors.load_word_vectors(model(tokenizer), tokenizer, glove(tmp_path / "x.txt", {"Eule": [1] * 5}))
 
 
 @pytest.mark.parametrize("tensors, said", [
@@ -245,13 +249,13 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path, tensors, said):
     tokenizer = words()
     save_file(tensors, tmp_path / "x.safetensors")
     with pytest.raises(config.DataError, match=said):
-        vectors.into(model(tokenizer), tokenizer, tmp_path / "x.safetensors")
+        word_vectors.load_word_vectors(model(tokenizer), tokenizer, tmp_path / "x.safetensors")
 
 
 def test_a_model_of_images_has_no_words(tmp_path):
     ours = regard.build(regard.preset("vit-b16", dim=12, depth=1, heads=3))
     with pytest.raises(config.ConfigError, match="train.vectors: the front end is 'patches', which reads no words"):
-        vectors.into(ours, words(), tmp_path / "x.txt")
+        word_vectors.load_word_vectors(ours, words(), tmp_path / "x.txt")
 
 
 def test_a_run_begins_with_vectors(desk):

@@ -17,20 +17,20 @@ WORDS, OUT = 53, 5
 
 
 def small(c):
-    if isinstance(c, C.Towers):
+    if isinstance(c, C.DualEncoder):
         return replace(c, towers=tuple(map(small, c.towers)))
     embed, head, trunk = c.embed, c.head, small_trunk(c.trunk)
-    if isinstance(embed, C.Embed):
+    if isinstance(embed, C.TextEmbedding):
         embed = replace(embed, vocab=WORDS, end=embed.end and WORDS - 1, scale=rescaled(embed.scale, c))
-    if isinstance(embed, C.Stages):
+    if isinstance(embed, C.StageEmbedding):
         embed = replace(embed, trunks=tuple(small_trunk(each, place) for place, each in enumerate(embed.trunks)))
         trunk = small_trunk(c.trunk, len(embed.trunks))
-    if isinstance(embed, C.Pixels):
+    if isinstance(embed, C.PixelEmbedding):
         embed = replace(embed, grid=(5, 6))
         trunk = replace(trunk, position=replace(trunk.position, length=embed.count))
-    if isinstance(head, C.Pooled) and head.out:
+    if isinstance(head, C.PoolingHead) and head.out:
         head = replace(head, out=OUT)
-    if isinstance(head, C.Vocabulary):
+    if isinstance(head, C.LMHead):
         head = replace(head, scale=rescaled(head.scale, c))
     encoder = c.encoder and replace(c.encoder, trunk=small_trunk(c.encoder.trunk))
     return replace(c, embed=embed, trunk=trunk, head=head, encoder=encoder)
@@ -55,11 +55,11 @@ def rescaled(scale, c):
 def read(c, count: int) -> Tensor:
     """What a front end is given, on torch's default device."""
     match c:
-        case C.Stages():
+        case C.StageEmbedding():
             return read(c.patches, count)
-        case C.Patches():
+        case C.PatchEmbedding():
             return torch.randn(B, c.channels, c.image, c.image)
-        case C.Pixels():
+        case C.PixelEmbedding():
             return torch.randint(c.palette, (B, *c.grid))
     return torch.randint(3, c.vocab - 1, (B, count))  # no pads, which transformers would give other places
 
@@ -67,7 +67,7 @@ def read(c, count: int) -> Tensor:
 def said(model, count: int = N):
     """What a model answers to something that it can read: a list of tensors."""
     c = model.c
-    if isinstance(c, C.Towers):
+    if isinstance(c, C.DualEncoder):
         return [model(*(read(tower.embed, count) for tower in c.towers))]
     out = model(read(c.embed, count), **({"source": read(c.embed, S)} if c.encoder else {}))
     return list(out) if isinstance(out, tuple) else [out]
@@ -75,16 +75,16 @@ def said(model, count: int = N):
 
 def shapes(c) -> list[tuple[int, ...]]:
     """The shapes of what it must answer."""
-    if isinstance(c, C.Towers):
+    if isinstance(c, C.DualEncoder):
         return [(B, B)]
-    heads = (c.head.vocabulary, c.head.pooled) if isinstance(c.head, C.Both) else (c.head,)
+    heads = (c.head.vocabulary, c.head.pooled) if isinstance(c.head, C.PretrainingHead) else (c.head,)
     return [shape(c, head, getattr(c.embed, "count", N)) for head in heads]
 
 
 def shape(c, head, count):
     match head:
-        case C.Pooled():
+        case C.PoolingHead():
             return (B, head.out or c.trunk.dim)
-        case C.Vocabulary():
+        case C.LMHead():
             return (B, count, head.size or c.embed.vocab)
     return (B, count, c.trunk.dim)

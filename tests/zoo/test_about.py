@@ -5,18 +5,18 @@ import re
 import pytest
 
 from regard import config, measure, zoo
-from regard.zoo.presets import SHORT
+from regard.zoo.preset import SHORT_KEYS
 
 every = pytest.mark.parametrize("name", config.PRESETS)
 
 
 def total(c):
-    return sum(measure.parameters(c).values())
+    return sum(measure.count_parameters(c).values())
 
 
 @every
 def test_it_says_where_it_comes_from(name):
-    about = zoo.about(name)
+    about = zoo.preset_info(name)
 
     assert about.title and len(about.title) <= 28  # a line of `regard models` in a terminal of 80
     assert re.search(r"\b(19|20)\d\d\b", about.paper) and about.source
@@ -25,7 +25,7 @@ def test_it_says_where_it_comes_from(name):
 
 @pytest.mark.parametrize("name", [name for name in config.PRESETS if name != "lab"])
 def test_the_size_that_documents_give_is_near_and_what_is_said_of_it_is_counted(name):
-    about, count = zoo.about(name), total(zoo.preset(name))
+    about, count = zoo.preset_info(name), total(zoo.preset(name))
     size = float(about.said[:-1]) * {"M": 1e6, "B": 1e9}[about.said[-1]]
     told = re.findall(r"([\d,.]*\d) (million|billion)", about.rounded)
     counts = [count, *(total(zoo.preset(name, **each.change)) for each in about.also)]
@@ -41,7 +41,7 @@ def agrees(number, unit, count):
 
 
 def test_the_shapes_are_said_by_masks_and_encoders():
-    found = {name: zoo.shape(zoo.preset(name)) for name in config.PRESETS}
+    found = {name: zoo.model_shape(zoo.preset(name)) for name in config.PRESETS}
     towers = ["clip-vit-b32"]
     both = ["transformer-base", "transformer-big", "t5-small", "t5-v1.1-base", "bart-base", "marian"]
     readers = ["bert-base", "bert-large", "roberta-base", "distilbert", "albert-base", "electra-small", "vit-b16",
@@ -59,22 +59,22 @@ def test_the_shapes_are_said_by_masks_and_encoders():
     ("causal & (window(3) | strided(2))", "decoder"),
 ])  # fmt: skip
 def test_a_decoder_is_who_never_looks_ahead(mask, shape):
-    assert zoo.shape(zoo.preset("gpt2", mask=mask)) == shape
+    assert zoo.model_shape(zoo.preset("gpt2", mask=mask)) == shape
 
 
 def test_one_layer_that_looks_ahead_makes_an_encoder():
-    assert zoo.shape(zoo.preset("gpt2", mask=["causal", "everything"])) == "encoder"
+    assert zoo.model_shape(zoo.preset("gpt2", mask=["causal", "everything"])) == "encoder"
 
 
 # ---------------------------------------------------------------- in our nouns
 
 
 def test_no_two_presets_are_the_same_sentence():
-    assert len({zoo.sentence(zoo.preset(name)) for name in config.PRESETS}) == len(config.PRESETS)
+    assert len({zoo.describe_model(zoo.preset(name)) for name in config.PRESETS}) == len(config.PRESETS)
 
 
 def test_a_sentence_says_what_the_config_says():
-    assert zoo.sentence(zoo.preset("llama3-8b")) == (
+    assert zoo.describe_model(zoo.preset("llama3-8b")) == (
         "Reads a vocabulary of 128,256. One trunk of 32 layers, 4,096 wide; 32 heads of 128, 8 of keys and values; "
         "pre-norm (rms, also at the end); causal; rotary positions of base 500,000; gated SiLU, 14,336 wide; "
         "no biases; no dropout. Head: logits over 128,256."
@@ -82,7 +82,7 @@ def test_a_sentence_says_what_the_config_says():
 
 
 def test_a_decoder_is_said_by_what_differs_from_its_encoder():
-    told = zoo.sentence(zoo.preset("t5-small"))
+    told = zoo.describe_model(zoo.preset("t5-small"))
 
     assert "A decoder like it, but causal; 32 buckets of distance looking back; looks across at the" in told
     assert told.count("2,048 wide") == 1
@@ -114,7 +114,7 @@ def test_a_decoder_is_said_by_what_differs_from_its_encoder():
      "looks across at the encoder, layer by layer"),
 ], ids=str)  # fmt: skip
 def test_every_setting_has_its_words(change, words):
-    assert words in zoo.sentence(zoo.preset("gpt2", **change))
+    assert words in zoo.describe_model(zoo.preset("gpt2", **change))
 
 
 # ---------------------------------------------------------------- changes
@@ -145,7 +145,7 @@ def test_an_unknown_preset_is_told_the_nearest():
     assert str(told.value).startswith("preset: no preset 'gpt3-175'; did you mean 'gpt3-175b'? regard models lists")
 
 
-@pytest.mark.parametrize("word", SHORT)
+@pytest.mark.parametrize("word", SHORT_KEYS)
 def test_towers_take_no_short_words(word):
     with pytest.raises(config.ConfigError, match=f"^{word}: clip-vit-b32 is several towers.* give towers whole$"):
         zoo.preset("clip-vit-b32", **{word: 3})

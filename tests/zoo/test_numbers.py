@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from regard import config, measure, zoo
-from regard.measure.ghost import outline
+from regard.measure.fake_model import meta_model
 
 
 def total(c):
-    return sum(measure.parameters(c).values())
+    return sum(measure.count_parameters(c).values())
 
 
 def numbers(module):
@@ -19,7 +19,7 @@ def numbers(module):
 @pytest.mark.spec("S050")
 def test_the_first_transformer_is_two_stacks_and_one_table_of_words():
     c = zoo.preset("transformer-base")
-    made = outline(c)
+    made = meta_model(c)
 
     assert numbers(made.encoder) == 18_914_304 and numbers(made.trunk) == 25_224_192
     assert numbers(made.embed) == 37_000 * 512 == 18_944_000 and made.head.weight is made.embed.tokens.weight
@@ -52,7 +52,7 @@ def test_the_big_transformer_is_twice_as_wide_and_drops_more():
     ("bert-base", 109_482_240, 110_106_428), ("bert-large", 335_141_888, 336_226_108),
 ])  # fmt: skip
 def test_bert_is_counted_without_and_with_the_heads_it_was_trained_with(name, alone, trained):
-    both, *_ = zoo.about(name).also
+    both, *_ = zoo.preset_info(name).also
 
     assert (total(zoo.preset(name)), total(zoo.preset(name, **both.change))) == (alone, trained)
 
@@ -75,7 +75,7 @@ def test_the_four_sizes_of_gpt2():
 
 def test_gpt3_stands_on_the_table_without_its_memory():
     c = zoo.preset("gpt3-175b")
-    made = outline(c)
+    made = meta_model(c)
 
     assert (c.trunk.dim, c.trunk.depth, c.trunk.heads[0], c.trunk.position.length) == (12_288, 96, 96, 2048)
     assert made.trunk.blocks[0].mlp.up.weight.shape == (49_152, 12_288)
@@ -96,7 +96,7 @@ def test_a_vision_transformer_reads_a_grid_of_patches_and_one_more_token(name, d
 
 
 def test_the_sizes_of_imagegpt_are_said_without_the_map_to_the_colours():
-    found = [measure.parameters(zoo.preset(f"imagegpt-{size}")) for size in ("small", "medium", "large")]
+    found = [measure.count_parameters(zoo.preset(f"imagegpt-{size}")) for size in ("small", "medium", "large")]
 
     assert [f"{(sum(each.values()) - each['head']) / 1e6:,.1f}" for each in found] == ["76.4", "455.0", "1,362.1"]
 

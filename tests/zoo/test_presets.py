@@ -16,8 +16,8 @@ from zoo.small import said, shapes, small
 
 import regard
 from regard import config, measure, zoo
-from regard.measure.ghost import outline
-from regard.zoo.presets import table
+from regard.measure.fake_model import meta_model
+from regard.zoo.preset import preset_table
 
 # What papers, libraries and the documents of the project say, exactly; the others are held to `transformers` alone.
 PUBLISHED = {
@@ -39,11 +39,11 @@ with_layers = pytest.mark.parametrize(
 
 
 def total(c):
-    return sum(measure.parameters(c).values())
+    return sum(measure.count_parameters(c).values())
 
 
 def built(c):
-    return regard.Towers(c) if isinstance(c, config.Towers) else regard.Transformer(c)
+    return regard.DualEncoderModel(c) if isinstance(c, config.DualEncoder) else regard.Model(c)
 
 
 # ---------------------------------------------------------------- counts
@@ -67,7 +67,7 @@ def test_whoever_is_not_counted_by_transformers_is_counted_by_a_published_number
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_its_variants_have_the_published_number_of_parameters(name):
-    assert [total(zoo.preset(name, **each.change)) for each in zoo.about(name).also] == VARIANTS[name]
+    assert [total(zoo.preset(name, **each.change)) for each in zoo.preset_info(name).also] == VARIANTS[name]
 
 
 @pytest.mark.parametrize("name, cls", [
@@ -76,7 +76,7 @@ def test_its_variants_have_the_published_number_of_parameters(name):
     ("albert-base", hf.AlbertForMaskedLM),
 ])  # fmt: skip
 def test_with_the_heads_of_pretraining_transformers_counts_as_many(name, cls):
-    first, *_ = zoo.about(name).also
+    first, *_ = zoo.preset_info(name).also
     whole = theirs.built(cls, theirs.MODELS[name]()[1])
 
     assert total(zoo.preset(name, **first.change)) == sum(weight.numel() for weight in whole.parameters())
@@ -87,12 +87,12 @@ def test_with_the_heads_of_pretraining_transformers_counts_as_many(name, cls):
 def test_its_parts_are_those_of_the_formulas(name):
     """Attention is 3d² for q, k and v and d² for the way out, feed-forward 2dh or 3dh, each with its biases."""
     c = zoo.preset(name)
-    if isinstance(c, config.Towers):
+    if isinstance(c, config.DualEncoder):
         made = [tower.trunk for tower in c.towers]
     else:
         made = [c.trunk, *((c.encoder.trunk,) if c.encoder else ()), *getattr(c.embed, "trunks", ())]
     layers = [(trunk, 1 if trunk.shared else trunk.depth) for trunk in made]
-    found = measure.parameters(c)
+    found = measure.count_parameters(c)
 
     assert found["attention"] == sum(depth * looking(trunk) for trunk, depth in layers)
     assert found["cross-attention"] == sum(depth * looking(trunk) for trunk, depth in layers if trunk.cross != "none")
@@ -117,7 +117,7 @@ def thinking(c):
 def test_forward_on_the_meta_device_has_the_shape_of_its_head(name):
     c = zoo.preset(name)
     with torch.device("meta"), torch.no_grad():
-        out = said(outline(c))
+        out = said(meta_model(c))
 
     assert [tuple(each.shape) for each in out] == shapes(c)
 
@@ -153,13 +153,13 @@ def asked(out):
 def test_it_is_the_same_after_a_round_trip_through_text(name):
     c = zoo.preset(name)
 
-    assert config.make(type(c), tomllib.loads(config.text(c))) == c
-    assert config.make(type(c), table(name)) == c
+    assert config.from_dict(type(c), tomllib.loads(config.to_toml(c))) == c
+    assert config.from_dict(type(c), preset_table(name)) == c
 
 
 @every
 def test_its_config_is_at_most_forty_lines(name):
-    text = files("regard.zoo.presets").joinpath(f"{name}.toml").read_text(encoding="utf8")
+    text = files("regard.zoo").joinpath("presets", f"{name}.toml").read_text(encoding="utf8")
     lines = text.partition("[about]")[0].splitlines()
 
     assert len([line for line in lines if line.strip() and not line.startswith("#")]) <= 40
@@ -212,6 +212,6 @@ def test_several_stages_have_no_short_word():
 def test_towers_are_built_like_any_other():
     small = zoo.preset("clip-vit-b32")
     with torch.device("meta"):
-        assert isinstance(regard.build(small), regard.Towers)
+        assert isinstance(regard.build(small), regard.DualEncoderModel)
     with pytest.raises(TypeError, match="build takes a config, got 'gpt2'"):
         regard.build("gpt2")

@@ -15,8 +15,8 @@ def read(tmp_path):
 
 
 def test_every_packaged_recipe_can_be_read():
-    assert {"toy", "translate", "transformer", "bert-books", "finetune-classify"} <= zoo.recipes().keys()
-    for name in zoo.recipes():
+    assert {"toy", "translate", "transformer", "bert-books", "finetune-classify"} <= zoo.packaged_recipes().keys()
+    for name in zoo.packaged_recipes():
         assert isinstance(zoo.read_recipe(name), config.Recipe)
 
 

@@ -14,8 +14,8 @@ from zoo.small import DIM, GROUPS, HEADS, HIDDEN, NARROW, OUT, WIDTH, WORDS, rea
 
 import regard
 from regard import config, zoo
-from regard.hub import names
-from regard.hub.names import Row
+from regard.hub import name_table
+from regard.hub.name_table import NameRow
 
 # Their words for sizes, and the sizes of a tiny model.
 SIZES = {
@@ -28,8 +28,10 @@ SIZES = {
     "decoder_ffn_dim": HIDDEN, "depths": [2, 2, 2, 2], "layer_types": None, "label2id": None,
 }  # fmt: skip
 
-BARE_BERT = [Row(row.theirs.removeprefix("bert."), row.ours, row.how) for row in names.table("bert")]
-POOLED_BERT = BARE_BERT + [Row("pooler.dense.{w}", "head.dense.{w}")]
+BARE_BERT = [
+    NameRow(row.theirs.removeprefix("bert."), row.ours, row.transform) for row in name_table.load_name_table("bert")
+]
+POOLED_BERT = BARE_BERT + [NameRow("pooler.dense.{w}", "head.dense.{w}")]
 ALBERT = """
 embeddings.word_embeddings.weight                                          embed.tokens.weight
 embeddings.position_embeddings.weight                                      trunk.positions.0.tables.0
@@ -87,7 +89,7 @@ lm_head.weight                                embed.tokens.weight  tied
 
 
 def rows(text):
-    return list(names.rows(text))
+    return list(name_table.parse_rows(text))
 
 
 def swin():
@@ -106,14 +108,14 @@ NAMES = {
     "roberta-base": lambda: POOLED_BERT,
     "distilbert": lambda: rows(DISTILBERT),
     "albert-base": lambda: rows(ALBERT),
-    "electra-small": lambda: [*BARE_BERT, Row("embeddings_project.{w}", "trunk.project.{w}")],
-    **{name: lambda: names.table("gpt2") for name in theirs.GPT2 if name.startswith("gpt2")},
-    **{name: lambda: names.table("llama") for name in ("llama-7b", "llama3-8b", "smollm2-135m")},
-    "qwen3-0.6b": lambda: rows(QWEN) + names.table("llama"),
-    "t5-small": lambda: names.table("t5"),
-    "t5-v1.1-base": lambda: names.table("t5"),
-    "bart-base": lambda: rows(BART) + names.table("marian"),
-    "marian": lambda: names.table("marian"),
+    "electra-small": lambda: [*BARE_BERT, NameRow("embeddings_project.{w}", "trunk.project.{w}")],
+    **{name: lambda: name_table.load_name_table("gpt2") for name in theirs.GPT2 if name.startswith("gpt2")},
+    **{name: lambda: name_table.load_name_table("llama") for name in ("llama-7b", "llama3-8b", "smollm2-135m")},
+    "qwen3-0.6b": lambda: rows(QWEN) + name_table.load_name_table("llama"),
+    "t5-small": lambda: name_table.load_name_table("t5"),
+    "t5-v1.1-base": lambda: name_table.load_name_table("t5"),
+    "bart-base": lambda: rows(BART) + name_table.load_name_table("marian"),
+    "marian": lambda: name_table.load_name_table("marian"),
     **{name: lambda: rows(images.vit()[2]) for name in ("vit-b16", "vit-l16", "vit-h14")},
     "swin-tiny": swin,
     "clip-vit-b32": lambda: rows(images.clip()[2]),
@@ -137,7 +139,7 @@ def shrunk(said, c):
             value = c.trunk.head_width
         elif word == "num_heads":  # one number a stage
             value = [HEADS] * len(value) if isinstance(value, list | tuple) else HEADS
-        elif word == "n_positions" and isinstance(c.embed, config.Pixels):
+        elif word == "n_positions" and isinstance(c.embed, config.PixelEmbedding):
             value = c.embed.count
         elif word == "vocab_size" and said.get("model_type") == "imagegpt":
             pass
@@ -157,8 +159,8 @@ def pair(name):
     randomise(their)
     if name == "bart-base":  # published as zeros, and no parameter
         their.final_logits_bias.zero_()
-    ours = regard.Towers(c) if isinstance(c, config.Towers) else regard.Transformer(c)
-    names.load(ours, stored(their), NAMES[name]())
+    ours = regard.DualEncoderModel(c) if isinstance(c, config.DualEncoder) else regard.Model(c)
+    name_table.load_tensors(ours, stored(their), NAMES[name]())
     return their.eval(), ours.eval()
 
 
@@ -177,7 +179,7 @@ def stored(model):
 def asked(their, ours):
     """Both answers to the same question."""
     c = ours.c
-    if isinstance(c, config.Towers):
+    if isinstance(c, config.DualEncoder):
         pictures, ids = (read(tower.embed, 9) for tower in c.towers)
         ids[0, 5:], ids[1, 8] = WORDS - 1, WORDS - 1  # texts end at different places
         return their(input_ids=ids, pixel_values=pictures).logits_per_image, ours(pictures, ids)
@@ -185,15 +187,15 @@ def asked(their, ours):
     if c.encoder is not None:
         source = read(c.embed, 11)
         return their(input_ids=source, decoder_input_ids=x).logits, ours(x, source=source)
-    if isinstance(c.embed, config.Patches | config.Stages):
+    if isinstance(c.embed, config.PatchEmbedding | config.StageEmbedding):
         return their(pixel_values=x).logits, ours(x)
-    if isinstance(c.embed, config.Pixels):
+    if isinstance(c.embed, config.PixelEmbedding):
         ids = torch.cat([torch.full((len(x), 1), c.embed.palette), x.flatten(1)[:, :-1]], 1)
         return their(input_ids=ids).logits, ours(x)
     answer, mine = their(input_ids=x), ours(x)
-    if isinstance(c.head, config.Pooled):
+    if isinstance(c.head, config.PoolingHead):
         return answer.pooler_output, mine
-    return answer.last_hidden_state if isinstance(c.head, config.Bare) else answer.logits, mine
+    return answer.last_hidden_state if isinstance(c.head, config.NoHead) else answer.logits, mine
 
 
 @pytest.mark.spec("S052", "S055")
@@ -240,8 +242,8 @@ def test_bands_of_gpt3_are_those_of_gpt_neo():
                         eos_token_id=None, attention_types=[[["global", "local"], 1]])
     ).eval()  # fmt: skip
     randomise(their)
-    ours = regard.Transformer(c).eval()
-    names.load(ours, stored(their), rows(NEO))
+    ours = regard.Model(c).eval()
+    name_table.load_tensors(ours, stored(their), rows(NEO))
     ids = read(c.embed, 300)
 
     assert_near(ours(ids), their(input_ids=ids).logits)

@@ -4,8 +4,7 @@ import pytest
 
 import regard
 from regard import config
-from regard.zoo import read_recipe
-from regard.zoo.recipes import filled
+from regard.zoo.recipe import fill_defaults, read_recipe
 
 RECIPE = """
 [task]
@@ -54,7 +53,7 @@ def test_a_tower_is_changed_by_its_name(recipe):
 
 def test_what_is_written_is_read_back_the_same(recipe, tmp_path):
     path = tmp_path / "config.toml"
-    path.write_text(config.text(recipe()))
+    path.write_text(config.to_toml(recipe()))
 
     assert read_recipe(path) == recipe()
 
@@ -80,16 +79,20 @@ def test_towers_without_towers_are_refused(tmp_path):
 
 def test_names_beside_a_list_of_all_are_refused(recipe, tmp_path):
     path = tmp_path / "config.toml"
-    path.write_text(config.text(recipe()))
+    path.write_text(config.to_toml(recipe()))
 
     with pytest.raises(config.ConfigError, match="model.text: there is model.towers beside it"):
         read_recipe(path, ["model.text.depth=3"])
 
 
 def test_the_preset_of_clip_is_a_recipe_too():
-    made = config.make(config.Recipe, filled({"model": {"preset": "clip-vit-b32"}, "task": {"kind": "contrast"},
-                                              "train": {"context": 77}}, {}))  # fmt: skip
+    made = config.from_dict(
+        config.Recipe,
+        fill_defaults(
+            {"model": {"preset": "clip-vit-b32"}, "task": {"kind": "contrast"}, "train": {"context": 77}}, {}
+        ),
+    )
 
-    assert isinstance(made.model, config.Towers)
+    assert isinstance(made.model, config.DualEncoder)
     ours, theirs = made.model.towers, regard.preset("clip-vit-b32").towers
     assert ours[0] == theirs[0] and ours[1].trunk == theirs[1].trunk

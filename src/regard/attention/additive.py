@@ -1,11 +1,53 @@
-"""Attention with everything else taken away: a dictionary that is asked softly.
+"""Additive attention: a small network scores how well a query and a key agree (Bahdanau et al. 2015).
 
-A key is what is matched, a value what is read. `soft_lookup` is what `kernels.reference` does for each query.
-Letters beside the usual: q, k are the widths of a query and of a key, e that of a value, h a hidden one.
+    score  =  w' tanh(W_q q + W_k k)
+
+The weights are one layer's, for all its heads, and w is as long as it likes: there is no scale. It costs queries x keys
+x hidden, made a few queries at a time, so that memory grows with the length and time with its square.
+
+`hard_lookup` and `soft_lookup` show attention as a dictionary lookup: a key is matched, a value is read;
+`soft_lookup` is what `kernels.reference` does for each query. Letters there: q, k are the widths of a query and of a
+key, e that of a value, h a hidden one.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+from regard import config
+from regard.attention.pairwise import apply_pair_bias, batch_head_index, by_query_rows, kernel_numbers
+from regard.config.errors import ConfigError
+from regard.core.kernels import AttentionArgs, Plan, attention_weights, mask_table, register_kernel, repeat_kv
+from regard.core.layers import Attention
+
+
+class AdditiveScore(nn.Module):
+    """W_q, W_k and w."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.q, self.k = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.w = nn.Linear(hidden, 1, bias=False)
+
+
+def additive_weights(attention: Attention, trunk: config.Trunk, given: tuple[int, ...]) -> AdditiveScore:
+    (hidden,) = kernel_numbers("additive", given, attention.width)
+    if any(c is not None and c.scale is not None for c in (trunk.attention, trunk.across)):
+        raise ConfigError("attention.scale: the score of kernel 'additive' has none; leave it out")
+    return AdditiveScore(attention.width, hidden)
+
+
+@register_kernel("additive", exact=False, weights=additive_weights)
+def additive(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+    own: AdditiveScore = how.weights
+    maps = [weight.to(q.dtype) for weight in (own.q.weight, own.k.weight, own.w.weight[0])]
+    k, v, heads = repeat_kv(k, q), repeat_kv(v, q), batch_head_index(q)[1].flatten()
+
+    def some(q: Tensor, rows: Tensor) -> Tensor:
+        s = apply_pair_bias(additive_score(q, k, *maps), mask_table(plan.spec, heads, rows, how.bias, q.dtype))
+        return dropout(attention_weights(s), how.dropout) @ v
+
+    return by_query_rows(q, k.shape[2], len(maps[2]), some)
 
 
 def hard_lookup(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:  # (…, k), (K, k), (K, e) -> (…, e)
@@ -20,7 +62,7 @@ def soft_lookup(query: Tensor, keys: Tensor, values: Tensor, temperature: float 
     2(K-1) exp(-gap/temperature) max|v|.
     """
     if temperature <= 0:
-        raise ValueError(f"temperature {temperature} is not above 0; the limit at 0 is hard_lookup")
+        raise ConfigError(f"temperature {temperature} is not above 0; the limit at 0 is hard_lookup")
     weights = (query @ keys.mT / temperature).softmax(-1)  #: S013
     return weights @ values, weights
 

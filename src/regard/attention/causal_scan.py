@@ -1,10 +1,10 @@
-"""Sums over all tokens that came before, in time and memory that grow with the length and not with its square.
+"""Causal sums of linear attention in chunks, in time and memory linear in the length; and the state of generation.
 
     out_i  =  sum over j <= i of (q_i·k_j) v_j  =  q_i S_i        S_i = sum over j <= i of k_j v_j'
 
-Who leaves out the softmax may move the brackets: (QK')V is n x n in the middle, Q(K'V) is d x e. In chunks both are
-used: the first form among the tokens of a chunk, the second for all chunks before it. S is also all that generation
-must remember. With a 1 set beside each value the last channel counts the weights, and a division makes them sum to 1.
+Without the softmax the brackets may move: (QK')V is n x n in the middle, Q(K'V) is d x e. In chunks both are used: the
+first form among the tokens of a chunk, the second for all chunks before it. S is also all that generation must keep.
+With a 1 set beside each value the last channel counts the weights, and a division makes them sum to 1.
 
 Letters: d features of q and k, e channels of v, C chunks of S places.
 """
@@ -15,18 +15,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core.kernels import Ask, shared
-from regard.core.masks import CAUSAL, EVERYTHING, PADDING
-from regard.core.tokens import Places
-from regard.efficient.pairs import unless
+from regard.attention.pairwise import refuse_unless
+from regard.core.kernels import AttentionSpec, repeat_kv
+from regard.core.masks import CAUSAL, FULL, PADDING
+from regard.core.tokens import TokenLayout
 
-SIZE = 64  # places in a chunk at least: with as many as features, scores and states take the same room
+CHUNK_SIZE = 64  # places in a chunk at least: with as many as features, scores and states take the same room
 LARGE = 128  # on a GPU, which likes larger products
-WHOLE = (EVERYTHING, PADDING)
-SIDES = {"cpu": 1}  # columns of ones: tensor cores want a multiple of eight
+WHOLE = (FULL, PADDING)
+HEADS_PER_SIDE = {"cpu": 1}  # columns of ones: tensor cores want a multiple of eight
 
 
-def refuses(ask: Ask) -> str:
+def scan_unsupported_reason(ask: AttentionSpec) -> str:
     """What no sum without a softmax can do."""
     if ask.mask not in (*WHOLE, CAUSAL, CAUSAL & PADDING):
         return f"sums over everything or over all before: the mask must be everything or causal, not {ask.mask}"
@@ -34,45 +34,45 @@ def refuses(ask: Ask) -> str:
         return "needs queries and keys of one line of tokens where the mask is causal"
     if ask.bias or ask.dropout:
         return "has no scores to add a bias to and no weights to drop; choose another position, no attention dropout"
-    return "" if ask.mask in WHOLE else out_of_order(ask.q)
+    return "" if ask.mask in WHOLE else order_problem(ask.q)
 
 
-def weighed(q: Tensor, k: Tensor, v: Tensor, ask: Ask, past: "State | None") -> Tensor:
+def weighted_values(q: Tensor, k: Tensor, v: Tensor, ask: AttentionSpec, past: "LinearState | None") -> Tensor:
     """The mean of values weighed by q·k, for features q (B, H, Q, d) and k (B, G, K, d) that are not negative."""
-    real = (ask.k if past is None else ask.q).real
+    real = (ask.k if past is None else ask.q).is_real
     if real is not None:
         k = k.masked_fill(~real[:, None, :, None], 0.0)
-    ones = F.pad(v, (0, SIDES.get(v.device.type, 8)), value=1.0)  # (B, G, K, e + ones)
+    ones = F.pad(v, (0, HEADS_PER_SIDE.get(v.device.type, 8)), value=1.0)  # (B, G, K, e + ones)
     if ask.mask in WHOLE:
-        sums = q @ shared(k.mT @ ones, q)
+        sums = q @ repeat_kv(k.mT @ ones, q)
     else:
-        sums = before(q, shared(k, q), shared(ones, q))
+        sums = causal_sum(q, repeat_kv(k, q), repeat_kv(ones, q))
         sums = sums if past is None else past.add(q, k, ones, sums)
     total = sums[..., v.shape[-1], None]
-    nobody = total < torch.finfo(total.dtype).tiny  # who sees nobody gets zeros, and finite gradients
+    nobody = total < torch.finfo(total.dtype).tiny  # a query without keys gets zeros, and finite gradients
     return sums[..., : v.shape[-1]] / total.masked_fill(nobody, 1.0)
 
 
-def out_of_order(places: Places) -> str:
+def order_problem(places: TokenLayout) -> str:
     """Causal compares orders and a sum goes by slots: the same, unless real tokens stand in another order."""
-    if places.plain or places.count == 1:
+    if places.is_plain or places.count == 1:
         return ""
     rising = places.order.diff(dim=-1) > 0
-    if places.real is not None:
-        rising = rising | ~(places.real[:, 1:] & places.real[:, :-1])
-    return unless(rising.all(), "sums in the order in which tokens come, and these stand in another")
+    if places.is_real is not None:
+        rising = rising | ~(places.is_real[:, 1:] & places.is_real[:, :-1])
+    return refuse_unless(rising.all(), "sums in the order in which tokens come, and these stand in another")
 
 
-def before(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def causal_sum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """sum over j <= i of (q_i·k_j) v_j, for every i."""
     count = q.shape[2]
-    size = min(count, max(LARGE if q.is_cuda else SIZE, q.shape[3]))
+    size = min(count, max(LARGE if q.is_cuda else CHUNK_SIZE, q.shape[3]))
     q, k, v = (F.pad(x, (0, 0, 0, -count % size)).unflatten(2, (-1, size)) for x in (q, k, v))  # (B, H, C, S, d)
-    out: Tensor = Before.apply(q, k, v)  # type: ignore[no-untyped-call]
+    out: Tensor = CausalSum.apply(q, k, v)  # type: ignore[no-untyped-call]
     return out.flatten(2, 3)[:, :, :count]
 
 
-class Before(torch.autograd.Function):
+class CausalSum(torch.autograd.Function):
     """The sum and its gradient, which is three such sums: two over what came before, one over what comes after.
 
     Nothing but q, k and v is kept from the one to the other.
@@ -81,40 +81,40 @@ class Before(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         ctx.save_for_backward(q, k, v)
-        return (q @ k.mT).tril() @ v + q @ earlier(k.mT @ v)  #: S115
+        return (q @ k.mT).tril() @ v + q @ sums_before(k.mT @ v)  #: S115
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, ...]:
         q, k, v = ctx.saved_tensors
-        behind, ahead = earlier(k.mT @ v), later(q.mT @ g)
+        behind, ahead = sums_before(k.mT @ v), sums_after(q.mT @ g)
         scores, pulls = (q @ k.mT).tril(), (g @ v.mT).tril()
         return pulls @ k + g @ behind.mT, pulls.mT @ q + v @ ahead.mT, scores.mT @ g + k @ ahead
 
 
-def earlier(x: Tensor) -> Tensor:
+def sums_before(x: Tensor) -> Tensor:
     """The sum of all chunks before each, (…, C, d, e); in fp32, since it is long."""
-    return F.pad(x[..., :-1, :, :], (0, 0, 0, 0, 1, 0)).to(wide(x)).cumsum(-3).to(x.dtype)
+    return F.pad(x[..., :-1, :, :], (0, 0, 0, 0, 1, 0)).to(accumulation_dtype(x)).cumsum(-3).to(x.dtype)
 
 
-def later(x: Tensor) -> Tensor:
+def sums_after(x: Tensor) -> Tensor:
     """The sum of all chunks after each."""
-    return earlier(x.flip(-3)).flip(-3)
+    return sums_before(x.flip(-3)).flip(-3)
 
 
-def wide(x: Tensor) -> torch.dtype:
+def accumulation_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-class State:
+class LinearState:
     """What generation remembers of all tokens so far: the sum of k v', of one size for ever. (B, G, d, e + ones)"""
 
     def __init__(self, batch: int, groups: int, features: int, width: int, like: Tensor) -> None:
-        columns = width + SIDES.get(like.device.type, 8)
-        self.sum = torch.zeros(batch, groups, features, columns, dtype=wide(like), device=like.device)
+        columns = width + HEADS_PER_SIDE.get(like.device.type, 8)
+        self.sum = torch.zeros(batch, groups, features, columns, dtype=accumulation_dtype(like), device=like.device)
 
     def add(self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor) -> Tensor:
         """What the past adds to the sums of the new tokens, which then are past themselves, without their gradient."""
-        sums = sums + (q.to(self.sum.dtype) @ shared(self.sum, q)).to(sums.dtype)
+        sums = sums + (q.to(self.sum.dtype) @ repeat_kv(self.sum, q)).to(sums.dtype)
         self.sum += (k.mT @ v).detach()
         return sums
 

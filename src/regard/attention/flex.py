@@ -1,4 +1,4 @@
-"""PyTorch's FlexAttention: any mask and bias in one kernel, and blocks that the mask empties are skipped."""
+"""FlexAttention of PyTorch: any mask and bias in one kernel, and blocks that the mask empties are skipped."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,38 +8,38 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from regard.core.kernels import Ask, How, Plan, kernel
-from regard.core.masks import EVERYTHING
-from regard.core.tokens import Spot
-from regard.efficient import varlen
+from regard.attention import varlen
+from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_kernel
+from regard.core.masks import FULL
+from regard.core.tokens import TokenIndex
 
 LARGE = 1024  # keys; from here on a table of n x n costs more than blocks do
 
 
-def refuses(ask: Ask) -> str:
+def flex_unsupported_reason(ask: AttentionSpec) -> str:
     if ask.dropout:
         return "has no dropout on attention weights"
     return "has no gradient on CPU" if ask.device == "cpu" and ask.grad else ""
 
 
-def claims(ask: Ask) -> str:
+def flex_preferred_reason(ask: AttentionSpec) -> str:
     large = ask.device == "cuda" and ask.k.count >= LARGE and ask.q.count > 1
-    if not large or ask.plain or refuses(ask) or not varlen.refuses(ask):
+    if not large or ask.plain or flex_unsupported_reason(ask) or not varlen.varlen_unsupported_reason(ask):
         return ""
     return "skips the blocks that the mask empties, and makes no n x n table"
 
 
-@kernel("flex", refuses=refuses, claims=claims)
-def flex(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
-    ask, bias = plan.ask, how.bias
+@register_kernel("flex", unsupported_reason=flex_unsupported_reason, preferred_reason=flex_preferred_reason)
+def flex_kernel(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+    ask, bias = plan.spec, how.bias
 
     def add(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         assert bias is not None
-        return score + bias.at(b, h, Spot(ask.q, b, i), Spot(ask.k, b, j)).to(score.dtype)
+        return score + bias.at(b, h, TokenIndex(ask.q, b, i), TokenIndex(ask.k, b, j)).to(score.dtype)
 
     attend: Any = flex_attention if torch.compiler.is_compiling() else compiled_flex()
     out = attend(
-        q, k, v, score_mod=None if bias is None else add, block_mask=blocks(ask), scale=how.scale,
+        q, k, v, score_mod=None if bias is None else add, block_mask=cached_block_mask(ask), scale=how.scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )  # fmt: skip
     assert isinstance(out, Tensor)
@@ -64,11 +64,11 @@ def compiled_flex() -> Callable[..., Any]:
 BLOCKS: dict[object, BlockMask] = {}
 
 
-def blocks(ask: Ask) -> BlockMask | None:
+def cached_block_mask(ask: AttentionSpec) -> BlockMask | None:
     """Which blocks of the table hold anything. Without data it is made once; with data, inside the compiled model."""
-    if ask.mask == EVERYTHING:
+    if ask.mask == FULL:
         return None
-    known = {"order": ask.q.plain and ask.k.plain, "at": ask.q.grid is not None and ask.k.grid is not None}
+    known = {"order": ask.q.is_plain and ask.k.is_plain, "coords": ask.q.grid is not None and ask.k.grid is not None}
     if not all(known.get(table) for table in ask.mask.tables):
         return block_mask(ask, ask.q.batch)
     if torch.compiler.is_compiling():
@@ -81,8 +81,8 @@ def blocks(ask: Ask) -> BlockMask | None:
     return BLOCKS[key]
 
 
-def block_mask(ask: Ask, batch: int | None) -> BlockMask:
+def block_mask(ask: AttentionSpec, batch: int | None) -> BlockMask:
     def allows(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return ask.mask.allows(Spot(ask.q, b, q), Spot(ask.k, b, k))
+        return ask.mask.allows(TokenIndex(ask.q, b, q), TokenIndex(ask.k, b, k))
 
     return create_block_mask(allows, batch, None, ask.q.count, ask.k.count, device=ask.q.order.device)

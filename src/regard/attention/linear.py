@@ -2,33 +2,33 @@
 
     weight of key j for query i  ~  phi(q_i)·phi(k_j),   phi(x) = elu(x) + 1 > 0
 
-Time and memory grow with the length, and generation remembers one matrix a head (Katharopoulos et al. 2020). Another
+Time and memory grow with the length, and generation keeps one matrix a head (Katharopoulos et al. 2020). Another
 meaning than softmax: a model is trained with it, not converted to it. A scale on the scores would cancel.
 """
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core.kernels import How, Plan, kernel, shared
+from regard.attention.causal_scan import LinearState, scan_unsupported_reason, weighted_values
+from regard.attention.pairwise import kernel_numbers
+from regard.core.kernels import AttentionArgs, Plan, register_kernel, repeat_kv
 from regard.core.layers import Attention
-from regard.efficient import swift
-from regard.efficient.pairs import numbers
-from regard.efficient.scan import State, refuses, weighed
+from regard.gpu import linear_attention
 
 
-def entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> State:
+def linear_cache_entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> LinearState:
     """The same room for any capacity."""
-    return State(batch, attention.groups, attention.width, attention.value_width, like)
+    return LinearState(batch, attention.groups, attention.width, attention.value_width, like)
 
 
-@kernel("linear", exact=False, refuses=refuses, entry=entry)
-def linear(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
-    numbers("linear", plan.given)
-    if how.past is None and swift.fits(q, v, plan.ask):
-        return swift.linear(q, shared(k, q), shared(v, q))
-    return weighed(positive(q), positive(k), v, plan.ask, how.past)
+@register_kernel("linear", exact=False, unsupported_reason=scan_unsupported_reason, cache_entry=linear_cache_entry)
+def linear_kernel(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+    kernel_numbers("linear", plan.numbers)
+    if how.cache_entry is None and linear_attention.is_supported(q, v, plan.spec):
+        return linear_attention.linear_attention(q, repeat_kv(k, q), repeat_kv(v, q))
+    return weighted_values(positive_features(q), positive_features(k), v, plan.spec, how.cache_entry)
 
 
-def positive(x: Tensor) -> Tensor:
+def positive_features(x: Tensor) -> Tensor:
     """elu(x) + 1 in other words: the compiler of torch 2.13 mistakes the layout of elu's gradient."""
     return F.relu(x) + x.clamp(max=0).exp()

@@ -1,15 +1,15 @@
-"""Attention within buckets: tokens that point the same way meet, the others do not (Reformer: Kitaev et al. 2020).
+"""LSH attention (Reformer: Kitaev et al. 2020): tokens attend within buckets of vectors that point the same way.
 
 Large scores come from vectors that point the same way, and those fall into the same bucket of a random hash. So q and k
-are one vector here (k is q at unit length), which a model says by leaving out the map of k. A token sees itself only
-when there is nobody else: it would always be its own best key.
+are one vector here (k is q at unit length), which a config says by leaving out the projection of k. A token sees itself
+only when there is no other: it would always be its own best key.
 
     token     0 1 2 3 4 5 6 7 8         each bucket is laid out by itself, in the order of its tokens, in chunks;
-    bucket    a b b a b a b b a         a chunk looks at itself and at the chunk before it in its bucket.
+    bucket    a b b a b a b b a         a chunk attends to itself and to the chunk before it in its bucket.
     chunks    0 3 5 │ 8 . . ║ 1 2 4 │ 6 7 .
 
-Since no chunk holds tokens of two buckets, who meets whom never depends on later tokens. Several rounds of hashing find
-what one misses; their answers are weighed by the sums of their softmaxes. Letters: C chunks of S places, T = 2S.
+Since no chunk holds tokens of two buckets, which tokens meet never depends on later ones. Several rounds of hashing
+find what one misses; their outputs are weighed by the sums of their softmaxes. Letters: C chunks of S places, T = 2S.
 """
 
 import math
@@ -19,17 +19,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.core.kernels import Ask, How, Plan, kernel
+from regard.attention.causal_scan import accumulation_dtype
+from regard.attention.pairwise import apply_pair_bias, kernel_numbers, pair_bias
+from regard.config.errors import ConfigError
+from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_kernel
 from regard.core.layers import Attention
-from regard.efficient.pairs import between, judged, numbers
-from regard.efficient.scan import wide
 
 SIZE, ROUNDS = 64, 4
 WIDEST = 64  # buckets on each of two sides: 4,096 in all
-ALONE, NOBODY = -1e5, -1e30  # the score of a token with itself, and the sum of one that sees nobody
+SELF_SCORE, EMPTY_SCORE = -1e5, -1e30  # the score of a token with itself, and the sum of one that sees no key
 
 
-class Turns(nn.Module):
+class LSHRotations(nn.Module):
     """The random directions of the hash, for every round and for the two sides of a bucket's number."""
 
     w: Tensor
@@ -43,7 +44,7 @@ class Turns(nn.Module):
 
     def buckets(self, x: Tensor, turn: int) -> Tensor:  # (…, N, d) -> (…, N)
         """The nearest of several directions and their opposites, twice: two small hashes make one of many buckets."""
-        first, second = sides(x.shape[-2], self.size)
+        first, second = bucket_factors(x.shape[-2], self.size)
         codes = []
         for side, many in enumerate((first, second)):
             along = x @ self.w[turn, side, :, : many // 2].to(x.dtype)
@@ -52,7 +53,7 @@ class Turns(nn.Module):
         return codes[0] * second + codes[1]
 
 
-def sides(count: int, size: int) -> tuple[int, int]:
+def bucket_factors(count: int, size: int) -> tuple[int, int]:
     """Two even numbers, or 1, whose product is about count/size buckets."""
     wanted = -(-count // size)
     if wanted == 1:
@@ -61,56 +62,67 @@ def sides(count: int, size: int) -> tuple[int, int]:
     return first, 1 if wanted <= first else min(WIDEST, 2 * math.ceil(wanted / first / 2))
 
 
-def weights(attention: Attention, trunk: config.Trunk, given: tuple[int, ...]) -> Turns:
+def lsh_weights(attention: Attention, trunk: config.Trunk, given: tuple[int, ...]) -> LSHRotations:
     sizes = {} if attention.qkv is None else attention.qkv.sizes
     if "k" in sizes or attention.groups != attention.heads:
-        raise ValueError("attention.kernel 'lsh' has one vector for q and k; set attention.maps = ['q', 'v', 'out']")
-    size, rounds = numbers("lsh", given, SIZE, ROUNDS)
-    return Turns(size, rounds, attention.width)
+        raise ConfigError("attention.kernel 'lsh' has one vector for q and k; set attention.maps = ['q', 'v', 'out']")
+    size, rounds = kernel_numbers("lsh", given, SIZE, ROUNDS)
+    return LSHRotations(size, rounds, attention.width)
 
 
-def refuses(ask: Ask) -> str:
+def unsupported_reason(ask: AttentionSpec) -> str:
     if ask.q is not ask.k:
         return "hashes tokens that look at each other: it looks around, not across, without cache"
     packed = "hashes a row as one text: packed documents would crowd each other's buckets"
     return "" if ask.q.document is None else packed
 
 
-def entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> None:
-    raise ValueError("attention.kernel 'lsh' keeps no cache: its buckets are of whole sequences")
+def lsh_cache_entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> None:
+    raise ConfigError("attention.kernel 'lsh' keeps no cache: its buckets are of whole sequences")
 
 
-@kernel("lsh", exact=False, refuses=refuses, weights=weights, entry=entry)
-def lsh(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
+@register_kernel(
+    "lsh", exact=False, unsupported_reason=unsupported_reason, weights=lsh_weights, cache_entry=lsh_cache_entry
+)
+def lsh_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
     """`k` is not read: a key is its query at unit length."""
-    k, own, outs, sums = F.normalize(q, dim=-1), how.own, [], []
+    k, own, outs, sums = F.normalize(q, dim=-1), how.weights, [], []
     for turn in range(len(own.w)):
-        out, total = within(q, k, v, own.buckets(k.detach(), turn), plan.ask, how, own.size)
+        out, total = attend_in_buckets(q, k, v, own.buckets(k.detach(), turn), plan.spec, how, own.size)
         outs.append(out)
         sums.append(total)
     share = torch.stack(sums).softmax(0) if len(sums) > 1 else torch.ones_like(sums[0])[None]
     return (torch.stack(outs) * share.to(v.dtype)).sum(0)
 
 
-def within(q: Tensor, k: Tensor, v: Tensor, bucket: Tensor, ask: Ask, how: How, size: int) -> tuple[Tensor, Tensor]:
+def attend_in_buckets(
+    q: Tensor, k: Tensor, v: Tensor, bucket: Tensor, ask: AttentionSpec, how: AttentionArgs, size: int
+) -> tuple[Tensor, Tensor]:
     """One round: what each query hears (B, H, N, e), and the logarithm of its softmax's sum (B, H, N, 1)."""
-    many = math.prod(sides(q.shape[2], size))
-    if ask.k.real is not None:  # padding has a bucket of its own, so that it takes nobody's place
-        bucket, many = bucket.masked_fill(~ask.k.real[:, None], many), many + 1
-    home, token = laid_out(bucket, size, many)  # (B, H, N), (B, H, C·S)
+    many = math.prod(bucket_factors(q.shape[2], size))
+    if ask.k.is_real is not None:  # padding has a bucket of its own, so that it takes no token's place
+        bucket, many = bucket.masked_fill(~ask.k.is_real[:, None], many), many + 1
+    home, token = sort_into_buckets(bucket, size, many)  # (B, H, N), (B, H, C·S)
     here = token.clamp(min=0)
-    qs, ks, vs = (taken(x, here).unflatten(2, (-1, size)) for x in (q, k, v))  # (B, H, C, S, d)
-    s = judged((qs * how.scale) @ pair(ks).mT, between(ask, how.bias, spots(token, size), q.dtype))
-    s = s.to(wide(s)).masked_fill(~met(token, bucket.gather(2, here), size), -math.inf)  # (B, H, C, S, T)
-    s = torch.where((s > -math.inf) & itself(size, s.device), ALONE, s)
+    qs, ks, vs = (gather_tokens(x, here).unflatten(2, (-1, size)) for x in (q, k, v))  # (B, H, C, S, d)
+    s = apply_pair_bias(
+        (qs * how.scale) @ with_previous_chunk(ks).mT, pair_bias(ask, how.bias, pair_indices(token, size), q.dtype)
+    )
+    s = s.to(accumulation_dtype(s)).masked_fill(
+        ~same_bucket(token, bucket.gather(2, here), size), -math.inf
+    )  # (B, H, C, S, T)
+    s = torch.where((s > -math.inf) & self_pairs(size, s.device), SELF_SCORE, s)
     nobody = s.detach().amax(-1, keepdim=True) == -math.inf
     s = s.masked_fill(nobody, 0.0)
-    total, weights = s.logsumexp(-1, keepdim=True).masked_fill(nobody, NOBODY), s.softmax(-1).masked_fill(nobody, 0.0)
-    made = F.dropout(weights.to(v.dtype), how.dropout) @ pair(vs)
-    return taken(made.flatten(2, 3), home), taken(total.flatten(2, 3), home)
+    total, weights = (
+        s.logsumexp(-1, keepdim=True).masked_fill(nobody, EMPTY_SCORE),
+        s.softmax(-1).masked_fill(nobody, 0.0),
+    )
+    made = F.dropout(weights.to(v.dtype), how.dropout) @ with_previous_chunk(vs)
+    return gather_tokens(made.flatten(2, 3), home), gather_tokens(total.flatten(2, 3), home)
 
 
-def laid_out(bucket: Tensor, size: int, many: int) -> tuple[Tensor, Tensor]:
+def sort_into_buckets(bucket: Tensor, size: int, many: int) -> tuple[Tensor, Tensor]:
     """The slot of each token, (…, N), and the token in each slot or -1: every bucket begins a chunk of its own."""
     count, number = bucket.shape[-1], torch.arange(bucket.shape[-1], device=bucket.device).expand_as(bucket)
     sorted_ = torch.empty_like(bucket).scatter(-1, (bucket * count + number).argsort(-1), number)
@@ -122,34 +134,34 @@ def laid_out(bucket: Tensor, size: int, many: int) -> tuple[Tensor, Tensor]:
     return home, bucket.new_full((*bucket.shape[:-1], slots), -1).scatter(-1, home, number)
 
 
-def taken(x: Tensor, index: Tensor) -> Tensor:  # (B, H, N, d), (B, H, M) -> (B, H, M, d)
+def gather_tokens(x: Tensor, index: Tensor) -> Tensor:  # (B, H, N, d), (B, H, M) -> (B, H, M, d)
     return x.gather(2, index[..., None].expand(*index.shape, x.shape[-1]))
 
 
-def pair(x: Tensor, nothing: int = 0) -> Tensor:
+def with_previous_chunk(x: Tensor, nothing: int = 0) -> Tensor:
     """Each chunk behind the one before it: (…, C, S, d) -> (…, C, 2S, d)."""
     return torch.cat([F.pad(x, (0, 0, 0, 0, 1, -1), value=nothing), x], -2)
 
 
-def spots(token: Tensor, size: int) -> tuple[Tensor, ...]:
+def pair_indices(token: Tensor, size: int) -> tuple[Tensor, ...]:
     """The rows, heads, queries and keys of all pairs in the chunks, for mask and bias."""
     rows, heads = (torch.arange(n, device=token.device) for n in token.shape[:2])
-    i, j = crossed(token.clamp(min=0), size)
+    i, j = pair_tables(token.clamp(min=0), size)
     return rows.view(-1, 1, 1, 1, 1), heads.view(1, -1, 1, 1, 1), i, j
 
 
-def crossed(table: Tensor, size: int, nothing: int = 0) -> tuple[Tensor, Tensor]:
+def pair_tables(table: Tensor, size: int, nothing: int = 0) -> tuple[Tensor, Tensor]:
     """What a table (B, H, C·S) says of the queries, (B, H, C, S, 1), and of their keys, (B, H, C, 1, T)."""
     table = table.unflatten(2, (-1, size))[..., None]
-    return table, pair(table, nothing).mT
+    return table, with_previous_chunk(table, nothing).mT
 
 
-def met(token: Tensor, bucket: Tensor, size: int) -> Tensor:
-    """Who is there and in the same bucket."""
-    mine, theirs = crossed(bucket, size)
-    return (crossed(token, size, -1)[1] >= 0) & (mine == theirs)
+def same_bucket(token: Tensor, bucket: Tensor, size: int) -> Tensor:
+    """Which keys are real and in the same bucket."""
+    mine, theirs = pair_tables(bucket, size)
+    return (pair_tables(token, size, -1)[1] >= 0) & (mine == theirs)
 
 
-def itself(size: int, device: torch.device) -> Tensor:
+def self_pairs(size: int, device: torch.device) -> Tensor:
     """(S, T) where a query is its own key: in the second half, which is its own chunk."""
     return F.pad(torch.eye(size, dtype=torch.bool, device=device), (size, 0))

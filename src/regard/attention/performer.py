@@ -1,4 +1,4 @@
-"""Performer: softmax attention estimated by random features, in time that grows with the length (FAVOR+).
+"""Performer (FAVOR+): softmax attention estimated by random features, in time that grows with the length.
 
     exp(q·k)  =  the mean over random w of  exp(w·q - |q|²/2) exp(w·k - |k|²/2),      w ~ N(0, 1) in every channel
 
@@ -11,16 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from regard import config
-from regard.core.kernels import How, Plan, kernel
+from regard.attention.causal_scan import LinearState, accumulation_dtype, scan_unsupported_reason, weighted_values
+from regard.attention.pairwise import kernel_numbers
+from regard.config.errors import ConfigError
+from regard.core.kernels import AttentionArgs, Plan, register_kernel
 from regard.core.layers import Attention
-from regard.efficient.pairs import numbers
-from regard.efficient.scan import State, refuses, weighed, wide
 
 FEATURES = 256
 HIGHEST = 60.0  # e^60 times a million keys is still a number
 
 
-class Directions(nn.Module):
+class RandomFeatures(nn.Module):
     """The random directions (features/2, d) of one layer, drawn by a seed: both are kept with the weights."""
 
     w: Tensor
@@ -29,7 +30,7 @@ class Directions(nn.Module):
     def __init__(self, features: int, width: int) -> None:
         super().__init__()
         if features % 2:
-            raise ValueError(f"attention.kernel 'performer' takes an even number of features, got {features}")
+            raise ConfigError(f"attention.kernel 'performer' takes an even number of features, got {features}")
         self.register_buffer("w", torch.zeros(features // 2, width))
         self.register_buffer("seed", torch.zeros((), dtype=torch.long))
         if not self.w.is_meta:
@@ -39,10 +40,10 @@ class Directions(nn.Module):
     def draw(self, seed: int) -> None:
         """Other directions: the same for the same seed."""
         self.seed.fill_(seed)
-        self.w.copy_(orthogonal(len(self.w), self.w.shape[1], torch.Generator().manual_seed(seed)))
+        self.w.copy_(orthogonal_features(len(self.w), self.w.shape[1], torch.Generator().manual_seed(seed)))
 
 
-def orthogonal(count: int, width: int, chance: torch.Generator) -> Tensor:
+def orthogonal_features(count: int, width: int, chance: torch.Generator) -> Tensor:
     """Directions at right angles within each `width` of them, as long as independent normal ones would be."""
     made = torch.linalg.qr(torch.randn(-(-count // width), width, width, generator=chance))
     # signs as they come out of QR favour some directions, and the estimate would be biased
@@ -52,34 +53,40 @@ def orthogonal(count: int, width: int, chance: torch.Generator) -> Tensor:
     return directions * length
 
 
-def redraw(model: nn.Module, seed: int) -> None:
+def redraw_features(model: nn.Module, seed: int) -> None:
     """New directions in every layer, as Performers are trained: every thousand steps or so."""
-    for number, own in enumerate(part for part in model.modules() if isinstance(part, Directions)):
+    for number, own in enumerate(part for part in model.modules() if isinstance(part, RandomFeatures)):
         own.draw(seed + number)
 
 
-def weights(attention: Attention, trunk: config.Trunk, given: tuple[int, ...]) -> Directions:
-    (features,) = numbers("performer", given, FEATURES)
-    return Directions(features, attention.width)
+def performer_weights(attention: Attention, trunk: config.Trunk, given: tuple[int, ...]) -> RandomFeatures:
+    (features,) = kernel_numbers("performer", given, FEATURES)
+    return RandomFeatures(features, attention.width)
 
 
-def entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> State:
-    assert isinstance(attention.own, Directions)
-    return State(batch, attention.groups, 2 * len(attention.own.w), attention.value_width, like)
+def performer_cache_entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> LinearState:
+    assert isinstance(attention.own, RandomFeatures)
+    return LinearState(batch, attention.groups, 2 * len(attention.own.w), attention.value_width, like)
 
 
-@kernel("performer", exact=False, refuses=refuses, weights=weights, entry=entry)
-def performer(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
+@register_kernel(
+    "performer",
+    exact=False,
+    unsupported_reason=scan_unsupported_reason,
+    weights=performer_weights,
+    cache_entry=performer_cache_entry,
+)
+def performer_kernel(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
     root = abs(how.scale) ** 0.5
     flipped = -root if how.scale < 0 else root
-    asked, offered = feature(q * flipped, how.own.w), feature(k * root, how.own.w)
+    asked, offered = feature_map(q * flipped, how.weights.w), feature_map(k * root, how.weights.w)
     asked = asked - asked.amax(-1, keepdim=True).detach()  # cancels: each query is divided by its own sum
     # not so for keys, which share it: a maximum over all of them would let the future change the past
-    return weighed(asked.exp().to(v), offered.clamp(max=HIGHEST).exp().to(v), v, plan.ask, how.past)
+    return weighted_values(asked.exp().to(v), offered.clamp(max=HIGHEST).exp().to(v), v, plan.spec, how.cache_entry)
 
 
-def feature(x: Tensor, w: Tensor) -> Tensor:
+def feature_map(x: Tensor, w: Tensor) -> Tensor:
     """w·x - |x|²/2 and -w·x - |x|²/2 in fp32, (B, H, N, features)."""
-    x = x.to(wide(x))
+    x = x.to(accumulation_dtype(x))
     along = x @ w.to(x.dtype).mT
     return torch.cat([along, -along], -1) - x.square().sum(-1, keepdim=True) / 2  #: S118

@@ -1,4 +1,4 @@
-"""Few pairs among many: attention over the pairs that the mask allows, one by one, and over no others.
+"""Sparse attention over the query-key pairs that the mask allows, one by one, and over no others.
 
 A graph of 2,708 nodes has 7.3 million pairs of them and 13,264 that are joined or one node. Exact, for every mask; it
 pays where hardly anything is allowed. On a CPU a training step on such a graph, eight heads of eight and dropout on
@@ -9,49 +9,54 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core.kernels import Ask, How, Plan, kernel, shared
+from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_kernel, repeat_kv
 from regard.core.masks import Edges
 
 WORTH = 256  # nodes from which a table of their pairs is slow
 FEW = 0.05  # of all pairs
 
 
-def refuses(ask: Ask) -> str:
+def unsupported_reason(ask: AttentionSpec) -> str:
     there = type(ask.q.order) is Tensor and not torch.compiler.is_compiling()  # an estimate runs on shapes alone
     return "" if there else "reads which pairs there are, which neither compiled code nor an estimate can"
 
 
-def claims(ask: Ask) -> str:
+def preferred_reason(ask: AttentionSpec) -> str:
     """On a CPU, a large graph with few edges: to count them is nothing there."""
     graph = any(isinstance(leaf, Edges) for leaf in ask.mask.leaves) and ask.q.edges is not None
-    if not graph or ask.device != "cpu" or ask.q.count < WORTH or refuses(ask):
+    if not graph or ask.device != "cpu" or ask.q.count < WORTH or unsupported_reason(ask):
         return ""
     assert ask.q.edges is not None
     few = float(ask.q.edges.count_nonzero()) < FEW * ask.q.edges.numel()
     return "few pairs are joined" if few else ""
 
 
-@kernel("sparse", refuses=refuses, claims=claims, tabled=lambda ask: True)
-def sparse(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
+@register_kernel(
+    "sparse",
+    unsupported_reason=unsupported_reason,
+    preferred_reason=preferred_reason,
+    needs_mask_table=lambda ask: True,
+)
+def sparse_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
     """softmax over the allowed pairs (b, i, j) of each query i: what is written out below is E x H numbers long."""
     table = plan.table(q, how.bias)
     table = q.new_ones(1, 1, 1, 1, dtype=torch.bool) if table is None else table
     table = table.expand(q.shape[0], -1, q.shape[2], k.shape[2])
     free = table[:, 0] if table.dtype == torch.bool else table[:, 0] > float("-inf")
     b, i, j = free.nonzero(as_tuple=True)
-    k, v, row = shared(k, q), shared(v, q), b * q.shape[2] + i
+    k, v, row = repeat_kv(k, q), repeat_kv(v, q), b * q.shape[2] + i
     s = (q[b, :, i] * k[b, :, j]).sum(-1) * how.scale  # (E, H)
     if table.dtype != torch.bool:
         s = s + table.expand(-1, q.shape[1], -1, -1)[b, :, i, j]
-    weights = F.dropout(softmax(s, row, free.shape[0] * q.shape[2]), how.dropout)
+    weights = F.dropout(segment_softmax(s, row, free.shape[0] * q.shape[2]), how.dropout)
     result = v.new_zeros(free.shape[0] * q.shape[2], *v.shape[1::2])  # (B·Q, H, e)
     result = result.index_add(0, row, weights[..., None] * v[b, :, j])
     heads_first: Tensor = result.unflatten(0, (-1, q.shape[2])).transpose(1, 2)
     return heads_first
 
 
-def softmax(s: Tensor, row: Tensor, count: int) -> Tensor:  # (E, H), (E,) -> (E, H)
-    """The softmax over all pairs of one row, which has none where a query may see nobody."""
+def segment_softmax(s: Tensor, row: Tensor, count: int) -> Tensor:  # (E, H), (E,) -> (E, H)
+    """The softmax over all pairs of one row, which has none where a query may see no key."""
     where = row[:, None].expand(s.shape)
     top = s.new_full((count, s.shape[1]), float("-inf")).scatter_reduce(0, where, s.detach(), "amax")
     e = (s - top[row]).exp()

@@ -1,7 +1,7 @@
 """Flash attention, readable: exact attention that never holds the n x n table (Dao et al. 2022).
 
-The softmax over a row can be made piece by piece, if the largest score so far is remembered: when a larger one comes,
-all that was summed shrinks by exp(old - new). Keys come in tiles; a tile's scores are made, used and forgotten.
+The softmax over a row can be made piece by piece, if the largest score so far is kept: when a larger one comes, all
+that was summed shrinks by exp(old - new). Keys come in tiles; a tile's scores are made, used and dropped.
 
     top    = max(top, scores)                  the largest score so far
     total  = total·exp(old - top) + sum(p)     p = exp(scores - top)
@@ -18,32 +18,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.kernels import Ask, How, Plan, kernel, shared
+from regard.attention.pairwise import apply_pair_bias, batch_head_index, kernel_numbers, pair_bias
+from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_kernel, repeat_kv
 from regard.core.positions import Bias
-from regard.core.tokens import Spot
-from regard.efficient.pairs import axes, between, judged, numbers
+from regard.core.tokens import TokenIndex
 
 SIZE = 64
 
 
-def refuses(ask: Ask) -> str:
+def unsupported_reason(ask: AttentionSpec) -> str:
     return "has no dropout on attention weights" if ask.dropout else ""
 
 
-@kernel("tiled", refuses=refuses)
-def tiled(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
-    (size,) = numbers("tiled", plan.given, SIZE)
-    tables = tensors(how.bias)
-    call = Call(plan.ask, how.bias, tuple(tables), how.scale, size)
-    out: Tensor = Tiled.apply(call, q, shared(k, q), shared(v, q), *tables.values())  # type: ignore[no-untyped-call]
+@register_kernel("tiled", unsupported_reason=unsupported_reason)
+def tiled_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+    (size,) = kernel_numbers("tiled", plan.numbers, SIZE)
+    tables = bias_tensors(how.bias)
+    call = TiledCall(plan.spec, how.bias, tuple(tables), how.scale, size)
+    out: Tensor = TiledFunction.apply(call, q, repeat_kv(k, q), repeat_kv(v, q), *tables.values())  # type: ignore[no-untyped-call]
     return out
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class TiledCall:
     """What one call is about besides its tensors."""
 
-    ask: Ask
+    ask: AttentionSpec
     bias: Bias | None
     tables: tuple[str, ...]  # the bias' own tensors, which want their gradient
     scale: float
@@ -56,11 +56,11 @@ class Call:
 
     def where(self, q: Tensor, k: Tensor, rows: slice, keys: slice) -> tuple[Tensor, ...]:
         i, j = (torch.arange(x.shape[2], device=q.device) for x in (q, k))
-        return *axes(q), i[rows].view(1, 1, -1, 1), j[keys].view(1, 1, 1, -1)
+        return *batch_head_index(q), i[rows].view(1, 1, -1, 1), j[keys].view(1, 1, 1, -1)
 
     def scores(self, q: Tensor, k: Tensor, rows: slice, keys: slice) -> Tensor:
         s = (q[:, :, rows] * self.scale) @ k[:, :, keys].mT
-        return judged(s, between(self.ask, self.bias, self.where(q, k, rows, keys), s.dtype))
+        return apply_pair_bias(s, pair_bias(self.ask, self.bias, self.where(q, k, rows, keys), s.dtype))
 
     def pull(self, tables: list[Tensor], sums: list[Tensor], ds: Tensor, where: tuple[Tensor, ...]) -> None:
         """Add a tile's part to the gradients of the bias' own tables."""
@@ -70,23 +70,23 @@ class Call:
         with torch.enable_grad():
             fresh = [table.detach().requires_grad_() for table in tables]
             bias = replace(self.bias, **dict(zip(self.tables, fresh, strict=True)))  # type: ignore[type-var]
-            added = (bias.at(b, h, Spot(self.ask.q, b, i), Spot(self.ask.k, b, j)) * ds).sum()
+            added = (bias.at(b, h, TokenIndex(self.ask.q, b, i), TokenIndex(self.ask.k, b, j)) * ds).sum()
         for one, part in zip(sums, torch.autograd.grad(added, fresh), strict=True):
             one += part
 
 
-def tensors(bias: Bias | None) -> dict[str, Tensor]:
+def bias_tensors(bias: Bias | None) -> dict[str, Tensor]:
     if bias is None or not is_dataclass(bias):
         return {}
     given = {field.name: getattr(bias, field.name) for field in fields(bias)}
     return {name: table for name, table in given.items() if isinstance(table, Tensor)}
 
 
-class Tiled(torch.autograd.Function):
+class TiledFunction(torch.autograd.Function):
     """Forward and backward of exact attention, a tile of keys at a time."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, q: Tensor, k: Tensor, v: Tensor, *tables: Tensor) -> Tensor:
+    def forward(ctx: Any, call: TiledCall, q: Tensor, k: Tensor, v: Tensor, *tables: Tensor) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
         Q, K, V = (x.to(wide) for x in (q, k, v))
         out, total = Q.new_zeros(*Q.shape[:3], V.shape[-1]), Q.new_zeros(*Q.shape[:3], 1)
@@ -94,7 +94,7 @@ class Tiled(torch.autograd.Function):
         for rows, keys in call.tiles(K.shape[2]):
             s = call.scores(Q, K, rows, keys)
             new = torch.maximum(top[:, :, rows], s.amax(-1, keepdim=True))
-            safe = new.masked_fill(new == float("-inf"), 0.0)  # who has seen nobody yet keeps zeros
+            safe = new.masked_fill(new == float("-inf"), 0.0)  # a row that has seen no key yet keeps zeros
             p, shrink = (s - safe).exp(), (top[:, :, rows] - safe).exp()
             total[:, :, rows] = total[:, :, rows] * shrink + p.sum(-1, keepdim=True)
             out[:, :, rows] = out[:, :, rows] * shrink + p @ V[:, :, keys]  #: S116

@@ -1,4 +1,4 @@
-"""Image windows by regrouping: tokens of one window become a short sequence of their own.
+"""Shifted 2-D windows of an image (Swin) by regrouping: tokens of one window become a short sequence of their own.
 
 The mask cells(7) on a 56 x 56 image leaves each query 49 of 3,136 keys; over a table that would cost 64 times the
 arithmetic. Letters: W windows of S places.
@@ -8,43 +8,46 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core.kernels import Ask, How, Plan, kernel, shared
-from regard.core.masks import Cells
-from regard.core.tokens import Spot
+from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_kernel, repeat_kv
+from regard.core.masks import Window2d
+from regard.core.tokens import TokenIndex
 
 
-def refuses(ask: Ask) -> str:
-    if not isinstance(ask.mask, Cells):
+def unsupported_reason(ask: AttentionSpec) -> str:
+    if not isinstance(ask.mask, Window2d):
         return "computes image windows alone: the mask must be cells(size, shift) and nothing else"
     if ask.q is not ask.k or ask.q.grid is None:
-        return "needs tokens that fill a grid (regard.core.tokens.raster)"
+        return "needs tokens that fill a grid (regard.core.tokens.grid_tokens)"
     return ""
 
 
-def claims(ask: Ask) -> str:
-    return "" if refuses(ask) else "windows of an image run as sequences of their own"
+def preferred_reason(ask: AttentionSpec) -> str:
+    return "" if unsupported_reason(ask) else "windows of an image run as sequences of their own"
 
 
-@kernel("cells", refuses=refuses, claims=claims)
-def cells(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
+@register_kernel("cells", unsupported_reason=unsupported_reason, preferred_reason=preferred_reason)
+def window2d_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
     """Equal to the dense mask, without its table."""
-    mask, places = plan.ask.mask, plan.ask.q
-    assert isinstance(mask, Cells) and places.grid is not None
-    group, home = groups(places.grid, mask, q.device)
+    mask, places = plan.spec.mask, plan.spec.q
+    assert isinstance(mask, Window2d) and places.grid is not None
+    group, home = window_groups(places.grid, mask, q.device)
     token = group.clamp(min=0)
-    qs, ks, vs = (shared(x, q)[:, :, token].transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B·W, H, S, d)
+    qs, ks, vs = (repeat_kv(x, q)[:, :, token].transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B·W, H, S, d)
     table = (group >= 0)[None, :, None, None, :]  # (1, W, 1, 1, S)
     if how.bias is not None:
         b, h = (torch.arange(size, device=q.device) for size in q.shape[:2])
         b, h = b.view(-1, 1, 1, 1, 1), h.view(1, 1, -1, 1, 1)
-        i, j = Spot(places, b, token[None, :, None, :, None]), Spot(places, b, token[None, :, None, None, :])
+        i, j = (
+            TokenIndex(places, b, token[None, :, None, :, None]),
+            TokenIndex(places, b, token[None, :, None, None, :]),
+        )
         table = how.bias.at(b, h, i, j).to(q.dtype).masked_fill(~table, float("-inf"))
     table = table.expand(q.shape[0], -1, -1, -1, -1).flatten(0, 1)
     out = F.scaled_dot_product_attention(qs, ks, vs, attn_mask=table, dropout_p=how.dropout, scale=how.scale)
     return out.view(q.shape[0], -1, *out.shape[1:]).transpose(1, 2).flatten(2, 3)[:, :, home]
 
 
-def groups(grid: tuple[int, ...], mask: Cells, device: torch.device) -> tuple[Tensor, Tensor]:
+def window_groups(grid: tuple[int, ...], mask: Window2d, device: torch.device) -> tuple[Tensor, Tensor]:
     """(W, S) the tokens of each window, -1 where it hangs over the edge; and (N,) where each token went."""
     axes = torch.meshgrid([torch.arange(size, device=device) for size in grid], indexing="ij")
     before = -mask.shift % mask.size  # empty places before the first token

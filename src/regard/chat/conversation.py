@@ -1,9 +1,10 @@
-"""A conversation: what two have said in turn, and what one of them says next.
+"""Conversation: the turns of a chat, and the model's next reply.
 
-    system, you, it, you, it, ..., you ── form ──► ids ── Session ──► its answer, piece by piece
+    system, you, it, you, it, ..., you ── format ──► ids ── DecodeSession ──► its reply, piece by piece
             └ the oldest exchanges go when they are more than the model reads at once
 
-Each turn reads only what is new (`regard.generate.reread`), and says what it would say had it read everything again.
+Each turn reads only what is new (`regard.generation.prompt_cache`), and gives the reply that reading everything again
+would give.
 """
 
 import time
@@ -14,20 +15,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from regard import config
-from regard.generate.asked import DRAWN, sampling
-from regard.generate.forms import Growing, Message, Template, asked, told
-from regard.generate.limits import window
-from regard.generate.model import Transformer
-from regard.generate.reread import Memory
-from regard.generate.session import Session
-from regard.generate.speech import Speech
+from regard.chat.formats import ContinuationFormat, Message, TemplateFormat, assistant_message, user_message
+from regard.generation.limits import context_window
+from regard.generation.params import SAMPLING_DEFAULTS, sampling_params
+from regard.generation.prompt_cache import PromptCache
+from regard.generation.session import DecodeSession
+from regard.generation.text_stream import TextStream
+from regard.inference.model import Model
 
 SHARE = 0.75  # of the window stays when it is full: were it more, every turn from then on would read all again
 Exchange = tuple[str, str]  # what was asked, and what was said
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ChatReply:
     """What was said, and why it ended: by length, end, stop, or because it was stopped.
 
     Of the tokens before it `kept` had been read in turns before, and `read` are new.
@@ -43,61 +44,65 @@ class Answer:
 
 
 class Conversation:
-    """Say something, and iterate over the answer. The settings are those of `config.Sampling`."""
+    """Say something, and iterate over the answer. The settings are those of `config.SamplingParams`."""
 
     def __init__(
-        self, model: Transformer, form: Template | Growing, *, system: str | None = None, **settings: Any
+        self, model: Model, form: TemplateFormat | ContinuationFormat, *, system: str | None = None, **settings: Any
     ) -> None:
-        self.model, self.form, self.memory = model, form, Memory()
+        self.model, self.form, self.memory = model, form, PromptCache()
         self.exchanges: list[Exchange] = []
         self.first = 0  # so many exchanges are no longer read
         self.system: str | None = None
         self.settings: dict[str, Any] = {}
-        self.answer: Answer | None = None
-        self.speech: Speech | None = None
+        self.answer: ChatReply | None = None
+        self.speech: TextStream | None = None
         self.tries, self.stopped, self.warned = 0, False, False
         self.set(settings)
-        self.instruct(system)
+        self.set_system(system)
 
     @property
     def messages(self) -> list[Message]:
-        return self.laid(self.exchanges)
+        return self.prompt_ids(self.exchanges)
 
-    def laid(self, exchanges: list[Exchange], *new: Message) -> list[Message]:
+    def prompt_ids(self, exchanges: list[Exchange], *new: Message) -> list[Message]:
         """Exchanges as messages, after the system's."""
         first = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*first, *(each for said in exchanges for each in (asked(said[0]), told(said[1]))), *new]
+        return [
+            *first,
+            *(each for said in exchanges for each in (user_message(said[0]), assistant_message(said[1]))),
+            *new,
+        ]
 
     # ---------------------------------------------------------------- talking
 
-    def say(self, text: str) -> Iterator[str]:
+    def send(self, text: str) -> Iterator[str]:
         """The answer to a message, piece by piece. What is broken off stays as far as it came; without a token of an
         answer, the message is not part of the conversation either."""
         self.tries = 0
-        return self.answered(text, self.exchanges)
+        return self.finish_reply(text, self.exchanges)
 
-    def again(self) -> Iterator[str]:
+    def regenerate(self) -> Iterator[str]:
         """Another answer to the last message."""
         question, _ = self.last
         self.tries += 1
-        return self.answered(question, self.exchanges[:-1])
+        return self.finish_reply(question, self.exchanges[:-1])
 
     def stop(self) -> bool:
         """End the answer with the token under way; False if there is none yet, or this was asked before."""
-        if self.speech is None or not self.speech.voices[0].ids or self.stopped:
+        if self.speech is None or not self.speech.rows[0].ids or self.stopped:
             return False
         self.stopped = True
-        self.speech.session.end(0)
+        self.speech.session.stop_row(0)
         return True
 
-    def answered(self, text: str, past: list[Exchange]) -> Iterator[str]:
+    def finish_reply(self, text: str, past: list[Exchange]) -> Iterator[str]:
         began, self.speech, self.stopped = time.perf_counter(), None, False
         first, ids = self.fitted(text, past)
         session, whole = self.session(ids, len(past) + self.tries), False
         before = len(session.texts[0])
         try:
-            kept = self.memory.lend(session)
-            self.speech = Speech(session, self.form.tokenizer, [text])
+            kept = self.memory.take(session)
+            self.speech = TextStream(session, self.form.tokenizer, [text])
             for _, part in self.speech:
                 yield part
             whole = True
@@ -105,53 +110,55 @@ class Conversation:
             self.speech = None  # what damaged weights have said is no answer
             raise
         finally:
-            self.memory.keep(session) if whole else self.memory.forget()
-            if self.speech is not None and self.speech.voices[0].ids:
+            self.memory.store(session) if whole else self.memory.forget()
+            if self.speech is not None and self.speech.rows[0].ids:
                 self.stopped = self.stopped or not whole
-                self.first, self.answer = first, self.figures(self.speech, time.perf_counter() - began, before, kept)
-                said = self.form.heard(self.laid(past[first:], asked(text)), self.answer.text)
+                self.first, self.answer = first, self.stats(self.speech, time.perf_counter() - began, before, kept)
+                said = self.form.parse_reply(self.prompt_ids(past[first:], user_message(text)), self.answer.text)
                 self.exchanges = [*past, (text, said)]
 
-    def figures(self, speech: Speech, seconds: float, before: int, kept: int) -> Answer:
+    def stats(self, speech: TextStream, seconds: float, before: int, kept: int) -> ChatReply:
         [made] = speech.completions
         ended = made.reason == "stop" or made.ids[-1] in speech.session.ends
         reason = "stopped" if self.stopped and not ended else made.reason
-        return Answer(text=made.text, tokens=len(made.ids), reason=reason, seed=speech.session.seed, seconds=seconds,
+        return ChatReply(text=made.text, tokens=len(made.ids), reason=reason, seed=speech.session.seed, seconds=seconds,
                       read=before - kept, kept=kept)  # fmt: skip
 
     # ---------------------------------------------------------------- what is read
 
-    def session(self, ids: list[int], turn: int) -> Session:
+    def session(self, ids: list[int], turn: int) -> DecodeSession:
         """Turns have random numbers of their own: with those of the turn before, answers would resemble each other."""
-        c, most = self.sampling(ids), window(self.model, self.model.limits)
+        c, most = self.sampling(ids), context_window(self.model, self.model.generation_limits)
         seed = {} if c.seed is None else {"seed": c.seed + turn}
         room = {} if most is None or self.form.slides else {"new": min(c.new, most - len(ids) + 1)}
         with self.ending():
             return self.model.session([ids], **self.settings | seed | room)
 
-    def sampling(self, ids: list[int]) -> config.Sampling:
+    def sampling(self, ids: list[int]) -> config.SamplingParams:
         """How tokens are chosen after these, as the folder has it and as it was set."""
-        return sampling(self.model.usual([ids], new=self.settings.get("new")) | self.settings, self.form.tokenizer)
+        return sampling_params(
+            self.model.default_settings([ids], new=self.settings.get("new")) | self.settings, self.form.tokenizer
+        )
 
     @contextmanager
     def ending(self) -> Iterator[None]:
         """The model, with the end that the form has for answers."""
-        manner = self.model.manner
-        self.model.manner = replace(manner, ends=manner.ends | self.form.ends)
+        manner = self.model.generation_defaults
+        self.model.generation_defaults = replace(manner, ends=manner.ends | self.form.ends)
         try:
             yield
         finally:
-            self.model.manner = manner
+            self.model.generation_defaults = manner
 
     def fitted(self, text: str, past: list[Exchange]) -> tuple[int, list[int]]:
         """The exchange to begin with and the ids to be read: all while there is room for an answer, then fewer."""
-        first, most = min(self.first, len(past)), window(self.model, self.model.limits)
-        ids = self.form.ids(self.laid(past[first:], asked(text)))
+        first, most = min(self.first, len(past)), context_window(self.model, self.model.generation_limits)
+        ids = self.form.ids(self.prompt_ids(past[first:], user_message(text)))
         if most is None or len(ids) <= (room := most - min(self.sampling(ids).new, most // 2)):
             return first, ids
         while first < len(past) and len(ids) > SHARE * room:
             first += 1
-            ids = self.form.ids(self.laid(past[first:], asked(text)))
+            ids = self.form.ids(self.prompt_ids(past[first:], user_message(text)))
         if len(ids) > most and not self.form.slides:
             raise config.DataError(f"message: with what must stand around it, it has {len(ids)} tokens, more than the "
                                    f"{most} that this model reads at once; shorten it")  # fmt: skip
@@ -182,16 +189,18 @@ class Conversation:
     def set(self, settings: Mapping[str, Any]) -> None:
         """Settings from the next answer on; None is as the folder has it, or as usual."""
         merged = {**self.settings, **settings}
-        sampling({name: DRAWN.get(name) if value is None else value for name, value in merged.items()},
-                 self.form.tokenizer)  # fmt: skip
+        sampling_params(
+            {name: SAMPLING_DEFAULTS.get(name) if value is None else value for name, value in merged.items()},
+            self.form.tokenizer,
+        )
         self.settings = {name: value for name, value in merged.items() if value is not None}
 
-    def instruct(self, text: str | None) -> None:
+    def set_system(self, text: str | None) -> None:
         """What the model is told before all else."""
         before, self.system = self.system, text or None
         try:
             if self.system is not None:
-                self.form.ids(self.laid([], asked("a")))  # some templates know no system
+                self.form.ids(self.prompt_ids([], user_message("a")))  # some templates know no system
         except (config.ConfigError, config.DataError):
             self.system = before
             raise
@@ -208,8 +217,8 @@ class Conversation:
         if not isinstance(table, dict) or not isinstance(table.get("settings", {}), dict):
             raise config.DataError("expected a table with messages, settings and seed, as a conversation is kept")
         other = Conversation(self.model, self.form)
-        system, other.exchanges = in_turn(table.get("messages"))
-        other.instruct(system)
+        system, other.exchanges = split_messages(table.get("messages"))
+        other.set_system(system)
         other.set({**table.get("settings", {}), "seed": table.get("seed")})
         if other.exchanges:
             self.form.ids(other.messages)  # refuses what cannot be said, and turns that the template does not take
@@ -217,7 +226,7 @@ class Conversation:
         self.exchanges, self.system, self.settings = other.exchanges, other.system, other.settings
 
 
-def in_turn(messages: Any) -> tuple[str | None, list[Exchange]]:
+def split_messages(messages: Any) -> tuple[str | None, list[Exchange]]:
     """A list of messages as the system's and the exchanges."""
     rows: list[Any] = messages if isinstance(messages, list) else [messages]
     if not all(isinstance(row, dict) and isinstance(row.get("role"), str) and isinstance(row.get("content"), str)

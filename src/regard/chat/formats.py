@@ -1,7 +1,7 @@
-"""The forms of a conversation: how messages become the ids that a model goes on from.
+r"""Conversation formats: how messages become the ids that a model continues.
 
-    Template    <|im_start|>user\\nHi!<|im_end|>\\n<|im_start|>assistant\\n    as a chat model was trained to read them
-    Growing     Once upon a time, there was a                               one after the other, and nothing between
+TemplateFormat       <|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\n    as a chat model was trained to read
+ContinuationFormat   Once upon a time, there was a                               one after the other, none between
 """
 
 import re
@@ -9,79 +9,81 @@ from contextlib import suppress
 from typing import Any
 
 from regard import config
-from regard.generate.model import Transformer
-from regard.text.chat import Chat
-from regard.text.special_tokens import any_of
+from regard.inference.model import Model
+from regard.text.chat_template import ChatTemplate
+from regard.text.special_parsing import any_token_pattern
 
 MARK = "\ue001"  # an answer that no template knows
 Message = dict[str, str]
 
 
-def asked(text: str) -> Message:
+def user_message(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def told(text: str) -> Message:
+def assistant_message(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-class Template:
+class TemplateFormat:
     """A chat. Its answers end where the template ends them, and it never outgrows what the model reads at once."""
 
     slides = False
 
-    def __init__(self, model: Transformer, chat: Chat) -> None:
+    def __init__(self, model: Model, chat: ChatTemplate) -> None:
         if model.tokenizer is None:
             raise config.DataError("this model has no tokenizer, and a chat is text; put its tokenizer.json beside it")
         self.tokenizer, self.chat = model.tokenizer, chat
-        self.ends = ends_of(chat, self.tokenizer)
+        self.ends = template_end_ids(chat, self.tokenizer)
 
     def ids(self, messages: list[Message]) -> list[int]:
         return self.chat.encode(self.tokenizer, messages)
 
-    def heard(self, messages: list[Message], said: str) -> str:
+    def parse_reply(self, messages: list[Message], said: str) -> str:
         """An answer as the content of a message: some templates write the space that the model has said itself."""
         with suppress(config.DataError):
             begun = self.chat.render(messages) + said.rstrip()
             for content in (said, said.strip()):
-                if self.chat.render([*messages, told(content)], add_generation_prompt=False).startswith(begun):
+                if self.chat.render([*messages, assistant_message(content)], add_generation_prompt=False).startswith(
+                    begun
+                ):
                     return content
         return said
 
 
-class Growing:
+class ContinuationFormat:
     """A text that two write. It slides: beyond what the model reads at once, it goes on from its newest part."""
 
     slides = True
     ends: frozenset[int] = frozenset()
 
-    def __init__(self, model: Transformer) -> None:
-        if model.speaks is None:
+    def __init__(self, model: Model) -> None:
+        if model.output_tokenizer is None:
             raise config.DataError("this model has no tokenizer, and what you type is text; put its tokenizer.json "
                                    "beside it")  # fmt: skip
-        self.model, self.tokenizer = model, model.speaks
+        self.model, self.tokenizer = model, model.output_tokenizer
 
     def ids(self, messages: list[Message]) -> list[int]:
         if messages[0]["role"] == "system":
             raise config.ConfigError("system: a growing text has no such message; begin the text with it")
-        _, [ids] = self.model.encoded(["".join(each["content"] for each in messages)])
+        _, [ids] = self.model.encode_prompts(["".join(each["content"] for each in messages)])
         return ids
 
-    def heard(self, messages: list[Message], said: str) -> str:
+    def parse_reply(self, messages: list[Message], said: str) -> str:
         return said
 
 
-def template_of(model: Transformer) -> Chat | None:
+def find_chat_template(model: Model) -> ChatTemplate | None:
     """The chat template in a model's folder or file, if there is one."""
-    path = None if model.origin is None else model.origin.path
-    found = Chat.load(path) if path is not None and path.is_dir() else None
-    return found or (None if model.tokenizer is None else Chat.of(model.tokenizer.card))
+    path = None if model.source_folder is None else model.source_folder.path
+    found = ChatTemplate.load(path) if path is not None and path.is_dir() else None
+    return found or (None if model.tokenizer is None else ChatTemplate.of(model.tokenizer.card))
 
 
-def ends_of(chat: Chat, tokenizer: Any) -> frozenset[int]:
+def template_end_ids(chat: ChatTemplate, tokenizer: Any) -> frozenset[int]:
     """The special token that a template puts after an answer: <|im_end|>, where the folder names another end."""
-    talk = [asked("a"), told(MARK)]
+    talk = [user_message("a"), assistant_message(MARK)]
     _, found, after = chat.render(talk, add_generation_prompt=False).rpartition(MARK)
     tokens, _ = chat.controls(tokenizer)
-    end = re.match(any_of(tokens), after.lstrip()) if tokens and found else None
+    end = re.match(any_token_pattern(tokens), after.lstrip()) if tokens and found else None
     return frozenset([tokens[end[0]]]) if end else frozenset()

@@ -1,4 +1,4 @@
-"""The verbs, and the road from the arguments to an exit code."""
+"""The command line: its verbs, and the way from the arguments to an exit code."""
 
 import os
 import sys
@@ -14,10 +14,9 @@ from typer.main import get_command
 from regard import config
 from regard.cli import (
     answer,
-    ask,
+    caption,
     chat,
     check,
-    check_model,
     classify,
     compare,
     convert,
@@ -25,37 +24,37 @@ from regard.cli import (
     draw,
     embed,
     estimate,
+    evaluate,
+    explain,
     fill,
     forecast,
+    generate,
     likelihood,
-    look,
-    mixtures,
     models,
-    runs,
     scale,
-    score,
     serve,
     tag,
+    tokenize,
+    train,
     translate,
-    words,
 )
-from regard.cli.mistakes import talk, told
-from regard.config.names import did_you_mean
-from regard.config.terminal import screened
+from regard.cli.errors import print_stderr, report_error
+from regard.config.errors import did_you_mean
+from regard.config.terminal import filter_terminal
 
 
-class Carried(Exception):
+class WrappedProblem(Exception):
     """A problem on its way past typer, which would end the process by itself and without a word."""
 
 
-class Verbs(TyperGroup):
+class VerbGroup(TyperGroup):
     """A group of verbs that knows which one was meant."""
 
     def invoke(self, context: Any) -> Any:
         try:
             return super().invoke(context)
         except (KeyboardInterrupt, EOFError, OSError) as problem:
-            raise Carried from problem
+            raise WrappedProblem from problem
 
     def parse_args(self, context: Any, arguments: list[str]) -> list[str]:
         if not arguments and not context.resilient_parsing:  # which it is when a shell asks for completions
@@ -70,34 +69,38 @@ class Verbs(TyperGroup):
 
 
 # Plain help: typer's panels would import rich, which costs as much again as everything before it.
-PLAIN: dict[str, Any] = {"cls": Verbs, "rich_markup_mode": None, "pretty_exceptions_enable": False}
+PLAIN: dict[str, Any] = {"cls": VerbGroup, "rich_markup_mode": None, "pretty_exceptions_enable": False}
 app = typer.Typer(**PLAIN)
 tokens = typer.Typer(add_completion=False, help="Train a tokenizer, and see what it does.", **PLAIN)
 
-VERBS: dict[typer.Typer, list[Callable[..., Any]]] = {
-    app: [runs.train, runs.resume, score.evaluate, ask.generate, chat.chat, translate.translate, classify.classify,
-          tag.tag, embed.embed, fill.fill, answer.answer, likelihood.likelihood, mixtures.caption, mixtures.match,
-          draw.draw, forecast.forecast, serve.serve, look.explain, doctor.doctor,
-          estimate.estimate, compare.compare, scale.scale, check_model.check, convert.convert, check.check_kernel,
-          runs.report, models.models, look.schema],
-    tokens: [words.train, words.encode, words.decode],
-}
+VERBS: dict[typer.Typer, dict[str, Callable[..., Any]]] = {
+    app: {
+        "train": train.train, "resume": train.resume, "evaluate": evaluate.evaluate, "generate": generate.generate,
+        "chat": chat.chat, "translate": translate.translate, "classify": classify.classify, "tag": tag.tag,
+        "embed": embed.embed, "fill": fill.fill, "answer": answer.answer, "likelihood": likelihood.likelihood,
+        "caption": caption.caption, "match": caption.match, "draw": draw.draw, "forecast": forecast.forecast,
+        "serve": serve.serve, "explain": explain.explain, "doctor": doctor.doctor, "estimate": estimate.estimate,
+        "compare": compare.compare, "scale": scale.scale, "check": check.check, "convert": convert.convert,
+        "check-kernel": check.check_kernel, "report": train.report, "models": models.models, "schema": explain.schema,
+    },
+    tokens: {"train": tokenize.train, "encode": tokenize.encode, "decode": tokenize.decode},
+}  # fmt: skip
 for group, verbs in VERBS.items():
-    for verb in verbs:
-        group.command()(verb)
+    for name, verb in verbs.items():
+        group.command(name)(verb)
 app.add_typer(tokens, name="tokenize")
 
 
-def version(asked: bool) -> None:
+def show_version(asked: bool) -> None:
     if asked:
         print(f"regard {config.VERSION}")
         raise typer.Exit
 
 
 @app.callback()
-def regard(
+def root_command(
     version: Annotated[
-        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """One small, readable transformer that takes every shape: train it, ask it, look inside.
@@ -106,34 +109,34 @@ def regard(
     """
 
 
-def run(arguments: Sequence[str]) -> int:
+def run_command(arguments: Sequence[str]) -> int:
     """The exit code of one command; every problem has been told on stderr by then."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller, as by >&-
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         elif hasattr(getattr(sys, name), "reconfigure"):  # a terminal that knows few letters gets the rest spelt out
             getattr(sys, name).reconfigure(errors="backslashreplace")
-    with screened(), notes():
+    with filter_terminal(), show_warnings():
         try:
             code = get_command(app).main(list(arguments) or ["--help"], prog_name="regard", standalone_mode=False)
             sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
         except Exception as problem:
-            cause = problem.__cause__ if isinstance(problem, Carried) and problem.__cause__ else problem
-            return hung_up() if isinstance(cause, BrokenPipeError) else told(cause)
+            cause = problem.__cause__ if isinstance(problem, WrappedProblem) and problem.__cause__ else problem
+            return handle_broken_pipe() if isinstance(cause, BrokenPipeError) else report_error(cause)
     return code if isinstance(code, int) else 0
 
 
-def hung_up() -> int:
+def handle_broken_pipe() -> int:
     """Whoever read our output has had enough, as `head` does: no failure, and nothing more is written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 @contextmanager
-def notes() -> Iterator[None]:
+def show_warnings() -> Iterator[None]:
     """The library's warnings as calm lines on stderr, without the place in the code."""
     with warnings.catch_warnings():
         if not sys.warnoptions:
             warnings.simplefilter("default", UserWarning)
-        warnings.showwarning = lambda message, *where: talk(f"note: {message}")
+        warnings.showwarning = lambda message, *where: print_stderr(f"note: {message}")
         yield

@@ -1,4 +1,4 @@
-"""Lines of a batch that have no answer: the others are answered, and these are named.
+"""Bad lines of a batch, which have no answer: the others are answered, and these are named.
 
     by default    each bad line is named on stderr, the first few with the reason; its place in the output is empty, and
                   the exit code is 3
@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
-from regard.cli.mistakes import DATA, talk
-from regard.cli.output import as_json
+from regard.cli.errors import EXIT_DATA, print_stderr
+from regard.cli.output import print_json
 
 SHOWN = 5  # of the bad lines
 NUMBER = re.compile(r": line (\d+)\b|:(\d+)(?=:|$)")
@@ -39,13 +39,13 @@ class BadLines:
         """A line that has no answer; its number is in the sentence unless it is given."""
         if self.strict:
             raise problem
-        number = line if line is not None else line_in(str(problem))
+        number = line if line is not None else line_number(str(problem))
         if number is None:
             raise problem
         self.why[number] = str(problem)
 
     def refuse(self, lines: Sequence[int]) -> Any:
-        """What a batch of these lines calls for a text without an answer; nobody where the first one raises."""
+        """What a batch of these lines calls for a text without an answer; None where the first one raises."""
         return None if self.strict else lambda place, problem: self.add(problem, lines[place])
 
     def cut(self, lines: Sequence[int]) -> Any:
@@ -59,27 +59,27 @@ class BadLines:
 
     def show(self, line: int, json: bool) -> None:
         """The place of a bad line in the output."""
-        as_json({"line": line, "error": self.why[line]}) if json else print()
+        print_json({"line": line, "error": self.why[line]}) if json else print()
 
     def tell(self, total: int) -> int:
         """Say what was bad; the exit code. `total` counts all lines."""
         if self.cuts:
             many = "1 text was" if len(self.cuts) == 1 else f"{len(self.cuts):,} texts were"
-            talk(f"{many} cut to what the model reads at once, the first in line {self.cuts[0]}")
+            print_stderr(f"{many} cut to what the model reads at once, the first in line {self.cuts[0]}")
         if not self.why:
             return 0
         first = [self.why[line] for line in sorted(self.why)]
         if self.skip and len(first) < total:
-            talk(f"{len(first):,} of {total:,} lines were skipped, the first: {first[0]}")
+            print_stderr(f"{len(first):,} of {total:,} lines were skipped, the first: {first[0]}")
             return 0
         for each in first[:SHOWN]:
-            talk(each)
+            print_stderr(each)
         if len(first) > SHOWN:
-            talk(f"and {len(first) - SHOWN:,} more of {total:,} lines")
-        return DATA
+            print_stderr(f"and {len(first) - SHOWN:,} more of {total:,} lines")
+        return EXIT_DATA
 
 
-def line_in(sentence: str) -> int | None:
+def line_number(sentence: str) -> int | None:
     """The number of the line that a sentence names: "texts.txt: line 3: ..." or "texts.jsonl:3: ..."."""
     found = NUMBER.search(sentence)
     return None if found is None else int(found[1] or found[2])

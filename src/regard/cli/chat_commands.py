@@ -1,29 +1,29 @@
-"""What can be asked of a conversation besides an answer: lines that begin with a slash, each a small function.
+"""Slash commands of regard chat: lines that begin with a slash, each a small function.
 
-Whoever wants a message that begins with one writes two.
+A message that begins with a slash is written with two.
 """
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from regard import config
-from regard.cli.ask import typed
-from regard.cli.output import as_json, spoken
-from regard.config.names import did_you_mean
+from regard.cli.generate import parse_setting
+from regard.cli.output import check_surrogates, print_json
+from regard.config.errors import did_you_mean
+from regard.files.atomic import open_output_file
 
 SHORT = 60  # letters of a message that is only named
 
 
-class Leave(Exception):
+class LeaveChat(Exception):
     """The conversation is over."""
 
 
-class Asked:
+class ChatCommands:
     """A conversation, with what one who talks can ask of it. Each gives back a sentence, or pieces of an answer."""
 
     def __init__(self, conversation: Any, json: bool = False) -> None:
@@ -48,9 +48,9 @@ class Asked:
         name, _, word = rest.partition(" ")
         if not name:
             raise config.ConfigError("/set: expected a name and a value, as in /set temperature 0.5")
-        name, word = name.replace("-", "_"), spoken(word.strip(), name)
-        value = typed(name, word) if word and word != "none" else None
-        several = isinstance(value, str) and isinstance(getattr(config.Sampling, name, None), tuple)
+        name, word = name.replace("-", "_"), check_surrogates(word.strip(), name)
+        value = parse_setting(name, word) if word and word != "none" else None
+        several = isinstance(value, str) and isinstance(getattr(config.SamplingParams, name, None), tuple)
         self.conversation.set({name: [value] if several else value})
         return f"{name} {self.shown(name)}"
 
@@ -64,7 +64,7 @@ class Asked:
     def list(self, rest: str) -> str:
         told, talk = self.settings(), self.conversation
         if self.json:
-            as_json({"settings": told, "system": talk.system})
+            print_json({"settings": told, "system": talk.system})
             return ""
         wide = max(map(len, told))
         rows = [f"{name:<{wide}}  {self.shown(name)}" for name in told]
@@ -78,17 +78,17 @@ class Asked:
         return f"seed {self.shown('seed')}{last}"
 
     def system(self, rest: str) -> str:
-        self.conversation.instruct(spoken(rest, "/system"))
-        return f"system {named(rest)}" if rest else "there is no system message now"
+        self.conversation.set_system(check_surrogates(rest, "/system"))
+        return f"system {text_preview(rest)}" if rest else "there is no system message now"
 
     # ---------------------------------------------------------------- what was said
 
     def undo(self, rest: str) -> str:
         question, _ = self.conversation.undo()
-        return f"taken back: {named(question)}"
+        return f"taken back: {text_preview(question)}"
 
     def again(self, rest: str) -> Iterator[str]:
-        pieces: Iterator[str] = self.conversation.again()
+        pieces: Iterator[str] = self.conversation.regenerate()
         return pieces
 
     def clear(self, rest: str) -> str:
@@ -96,16 +96,16 @@ class Asked:
         return "begun anew; settings and system message stay"
 
     def save(self, rest: str) -> str:
-        place = path_in(rest, "/save")
+        place = parse_path(rest, "/save")
         if place.exists():
-            read(place)  # what is no conversation is not overwritten
-        write(place, json.dumps(self.conversation.table(), ensure_ascii=False, indent=1) + "\n")
+            read_saved(place)  # what is no conversation is not overwritten
+        write_saved(place, json.dumps(self.conversation.table(), ensure_ascii=False, indent=1) + "\n")
         return f"saved to {place}"
 
     def load(self, rest: str) -> str:
-        place = path_in(rest, "/load")
+        place = parse_path(rest, "/load")
         try:
-            self.conversation.restore(read(place))
+            self.conversation.restore(read_saved(place))
         except (config.ConfigError, config.DataError) as problem:
             told = str(problem) if str(problem).startswith(str(place)) else f"{place}: {problem}"
             raise config.DataError(told) from None
@@ -123,37 +123,38 @@ class Asked:
         return "\n".join(f"{usage:<{wide}}  {about}" for usage, about in rows)
 
     def quit(self, rest: str) -> str:
-        raise Leave
+        raise LeaveChat
 
 
-COMMANDS: dict[str, tuple[str, str, Callable[[Asked, str], str | Iterator[str]]]] = {
-    "set": ("NAME VALUE", "change a setting, as in /set temperature 0.5; without a value, as usual again", Asked.set),
-    "settings": ("", "show how tokens are chosen", Asked.list),
-    "seed": ("NUMBER", "the same seed gives the same answers; alone, show it", Asked.seed),
-    "system": ("TEXT", "what the model is told before all else; alone, nothing", Asked.system),
-    "undo": ("", "take the last exchange back", Asked.undo),
-    "again": ("", "another answer to the last message", Asked.again),
-    "clear": ("", "begin anew, with these settings", Asked.clear),
-    "save": ("FILE", "keep messages, settings and seed as JSON", Asked.save),
-    "load": ("FILE", "go on from there", Asked.load),
-    "help": ("", "this", Asked.help),
-    "quit": ("", "leave", Asked.quit),
+COMMANDS: dict[str, tuple[str, str, Callable[[ChatCommands, str], str | Iterator[str]]]] = {
+    "set": ("NAME VALUE", "change a setting, as in /set temperature 0.5; without a value, as usual "
+                          "again", ChatCommands.set),
+    "settings": ("", "show how tokens are chosen", ChatCommands.list),
+    "seed": ("NUMBER", "the same seed gives the same answers; alone, show it", ChatCommands.seed),
+    "system": ("TEXT", "what the model is told before all else; alone, nothing", ChatCommands.system),
+    "undo": ("", "take the last exchange back", ChatCommands.undo),
+    "again": ("", "another answer to the last message", ChatCommands.again),
+    "clear": ("", "begin anew, with these settings", ChatCommands.clear),
+    "save": ("FILE", "keep messages, settings and seed as JSON", ChatCommands.save),
+    "load": ("FILE", "go on from there", ChatCommands.load),
+    "help": ("", "this", ChatCommands.help),
+    "quit": ("", "leave", ChatCommands.quit),
 }  # fmt: skip
 
 
-def named(text: str) -> str:
+def text_preview(text: str) -> str:
     """The beginning of a text, in one line."""
     line = " ".join(text.split())
     return line if len(line) <= SHORT else line[: SHORT - 1] + "…"
 
 
-def path_in(rest: str, command: str) -> Path:
+def parse_path(rest: str, command: str) -> Path:
     if not rest:
         raise config.ConfigError(f"{command}: expected a file, as in {command} talk.json")
-    return Path(spoken(rest, command)).expanduser()
+    return Path(check_surrogates(rest, command)).expanduser()
 
 
-def read(place: Path) -> Any:
+def read_saved(place: Path) -> Any:
     """The JSON table in a file that holds a conversation."""
     if place.exists() and not place.is_file():  # a pipe would be waited for
         raise config.DataError(f"{place}: not a file; name one that /save wrote, or a new one")
@@ -166,15 +167,11 @@ def read(place: Path) -> Any:
     return table
 
 
-def write(place: Path, text: str) -> None:
-    """All of it or nothing: what stood there before stays until the new is whole."""
-    name = None
+def write_saved(place: Path, text: str) -> None:
+    """All of it or nothing, for its owner alone to read: what stood there before stays until the new is whole."""
     try:
-        handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-        with os.fdopen(handle, "w", encoding="utf8") as file:
-            file.write(text)
-        os.replace(name, place)
+        with open_output_file(place) as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(text.encode())
     except OSError as problem:
-        if name is not None:
-            os.unlink(name)
         raise OSError(problem.errno, problem.strerror, str(place)) from None

@@ -1,4 +1,4 @@
-"""regard check-kernel: whether a kernel keeps the laws of the table, ours or one of your own."""
+"""regard check: a published model here and in `transformers`, side by side; regard check-kernel: a kernel's laws."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -6,8 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
-from regard.cli.doctor import wrapped
-from regard.cli.output import Json, as_json, with_torch
+from regard.cli.check_process import CHECK_SIDES, load_ours, measure_both
+from regard.cli.doctor import wrap_words
+from regard.cli.errors import print_stderr
+from regard.cli.explain_heads import print_aligned
+from regard.cli.output import JsonOption, import_torch, print_json, print_rows
+from regard.config.errors import did_you_mean
 
 
 def check_kernel(
@@ -22,7 +26,7 @@ def check_kernel(
     exponent: Annotated[
         float | None, typer.Option(help="Fail if time grows faster than this power of the length.")
     ] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> int:
     """Hold a kernel to the laws: the formula, gradients, causality, padding, empty rows, groups, cache, growth.
 
@@ -31,30 +35,162 @@ def check_kernel(
     """
     if longest < 512:
         raise config.ConfigError(f"--longest: {longest} is not 512 or more")
-    with_torch()
-    from regard.efficient.contract import contract
-    from regard.efficient.yours import entered
+    import_torch()
+    from regard.doctor.kernel_check import check_kernel_laws, load_custom_kernel
 
-    names = entered(Path(thing)) if thing.endswith(".py") or "/" in thing else [thing]
-    findings = {name: contract(name, longest, exponent) for name in names}
+    names = load_custom_kernel(Path(thing)) if thing.endswith(".py") or "/" in thing else [thing]
+    findings = {name: check_kernel_laws(name, longest, exponent) for name in names}
     broken = [each for found in findings.values() for each in found if each.verdict == "fail"]
     if json:
         told = {name: [vars(each) for each in found] for name, found in findings.items()}
-        as_json({"kept": not broken, "kernels": told})
+        print_json({"kept": not broken, "kernels": told})
     else:
         for name, found in findings.items():
-            show(name, found)
+            show_findings(name, found)
     return 1 if broken else 0
 
 
-def show(name: str, findings: list[Any]) -> None:
+def show_findings(name: str, findings: list[Any]) -> None:
     """Law, verdict and evidence in columns."""
     print(name)
     wide = max(len(each.check) for each in findings)
     for each in findings:
-        first, *more = wrapped(each.evidence)
+        first, *more = wrap_words(each.evidence)
         print(f"  {each.check:<{wide}}  {each.verdict:<7}  {first}")
         for line in more:
             print(f"  {'':<{wide}}           {line}")
     broken = sum(each.verdict == "fail" for each in findings)
     print(f"\n{broken} of {len(findings)} laws are broken" if broken else "\nit keeps the laws")
+
+
+TYPES = ("fp32", "fp64", "bf16", "fp16")
+
+
+def check(
+    thing: Annotated[
+        str, typer.Argument(metavar="FOLDER_OR_ID", help="A Hugging Face folder, a checkpoint, a run, or an id.")
+    ],
+    dtype: Annotated[str, typer.Option(metavar="A,B", help=f"Types of numbers: {', '.join(TYPES)}.")] = "fp32,bf16",
+    tokens: Annotated[int, typer.Option(help="Tokens of a row, as far as the model has places for them.")] = 32,
+    layers: Annotated[bool, typer.Option("--layers", help="Tell of every layer, not only where they part.")] = False,
+    device: Annotated[str, typer.Option(help="Where both run: auto, cpu, cuda, mps.")] = "cpu",
+    quick: Annotated[bool, typer.Option("--quick", help="Compare what they say alone: no time, no memory.")] = False,
+    json: JsonOption = False,
+) -> int:
+    """Compare a model with its twin in `transformers`: what both say and cost, and whether every tensor goes back.
+
+    Both are asked the same, some rows padded. Ends with code 0 if they are equal as far as the numbers' last places
+    allow, and with 1 if not; then it says where they part first.
+    """
+    kinds = parse_dtypes(dtype)
+    if tokens < 1:
+        raise config.ConfigError(f"--tokens: {tokens} is less than 1")
+    import_torch()
+    from regard.hub import check as room
+
+    room.import_transformers()  # what is missing is told before anything is read
+    told = check_facts(thing, device)
+    rows = [compare_in_dtype(told["folder"], kind, tokens, device, quick) for kind in kinds]
+    same = told["back"]["whole"] and all(row["equal"] for row in rows)
+    if not layers:
+        rows = [{name: value for name, value in row.items() if name != "layers"} for row in rows]
+    result = {**told, "equal": same, "dtypes": rows}
+    print_json(result) if json else show_check(result)
+    return 0 if same else 1
+
+
+def parse_dtypes(said: str) -> list[str]:
+    kinds = [each.strip() for each in said.split(",")]
+    for kind in kinds:
+        if kind not in TYPES:
+            near = did_you_mean(kind, TYPES)
+            raise config.ConfigError(f"--dtype: no type {kind!r}{near} there are {', '.join(TYPES)}")
+    return list(dict.fromkeys(kinds))
+
+
+def check_facts(thing: str, device: str) -> dict[str, Any]:
+    """What is compared, and whether its tensors go back as they came."""
+    from regard.hub import check as room
+    from regard.hub import peft_load
+    from regard.inference.load import load_model
+
+    if peft_load.base_model_of(thing) is not None:
+        raise config.DataError(f"{thing}: an adapter, which is part of a model; `regard convert {thing} FOLDER` makes "
+                               "a whole one that can be compared")  # fmt: skip
+    model = load_model(thing, device="cpu", dtype="auto")  # as it is stored: it must go back so
+    there, gone = room.reference_class(model.source_folder), room.check_round_trip(model)
+    return {
+        "folder": model.source_folder.path, "family": model.source_folder.family, "class": there.__name__,
+        "transformers": room.transformers_version(), "device": device,
+        "parameters": sum(weight.numel() for weight in model.parameters()), "back": {"whole": gone.whole, **vars(gone)},
+    }  # fmt: skip
+
+
+def compare_in_dtype(folder: Path, kind: str, tokens: int, device: str, quick: bool) -> dict[str, Any]:
+    """Both in one type of numbers: what they say, and what it costs."""
+    from regard.hub import check as room
+
+    print_stderr(f"{folder} in {kind}")
+    ours = load_ours(folder, kind, device)
+    theirs = room.load_reference(ours.source_folder, room.DTYPES[kind], next(ours.parameters()).device)
+    asked = room.build_probe(ours, theirs, tokens, room.DTYPES[kind])
+    found = room.compare_outputs(ours, theirs, asked, kind)
+    del ours, theirs  # what is weighed next has the machine for itself
+    cost: dict[str, Any] = dict.fromkeys(CHECK_SIDES) if quick else measure_both(folder, asked, kind, device)
+    return {
+        "dtype": kind, "difference": found.distance, "largest": found.largest, "tolerance": found.tolerance,
+        "equal": found.same, "argmax": found.argmax, "first": found.first,
+        "asked": {name: tuple(x.shape) for name, x in asked.theirs.items()},
+        "layers": [{"where": step.where, "difference": step.far} for step in found.steps], **cost,
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- how it is shown
+
+
+def show_check(told: dict[str, Any]) -> None:
+    print_rows([
+        ("model", f"{told['folder']}: {told['parameters']:,} parameters"),
+        ("theirs", f"{told['class']} of transformers {told['transformers']}"),
+        ("asked", ", ".join(f"{name} {tuple(size)}" for name, size in told["dtypes"][0]["asked"].items())),
+        ("goes back", format_round_trip(told["back"])),
+    ])  # fmt: skip
+    print()
+    titles = ("type", "max |Δ|", "allowed", "largest answer", "same argmax", "they part at")
+    print_aligned([titles, *(format_differences(row) for row in told["dtypes"])])
+    if told["dtypes"][0]["ours"] is not None:
+        print()
+        print_aligned(
+            [("type", "", "open", "answer", "memory"), *(cost for row in told["dtypes"] for cost in cost_cells(row))]
+        )
+    if "layers" in told["dtypes"][0]:
+        print()
+        wheres = [step["where"] for step in told["dtypes"][0]["layers"]]
+        apart = [[f"{step['difference']:.1e}" for step in row["layers"]] for row in told["dtypes"]]
+        print_aligned([("layer", *(row["dtype"] for row in told["dtypes"])), *zip(wheres, *apart, strict=True)])
+    print("\nequal" if told["equal"] else "\nnot equal")
+
+
+def format_round_trip(back: dict[str, Any]) -> str:
+    if not back["whole"]:
+        wrong = [f"{name} {', '.join(back[name][:3])}" for name in ("changed", "lacking", "added") if back[name]]
+        return f"not as it came: {'; '.join(wrong)}"
+    left = f", {len(back['unwritten'])} that say nothing new are left out" if back["unwritten"] else ""
+    return f"{back['same']} tensors, every byte the same{left}"
+
+
+def format_differences(row: dict[str, Any]) -> tuple[str, ...]:
+    where = row["first"] or "-"
+    return (row["dtype"], f"{row['difference']:.1e}", f"{row['tolerance']:.1e}", f"{row['largest']:.1f}",
+            f"{row['argmax']:.2%}", where)  # fmt: skip
+
+
+def cost_cells(row: dict[str, Any]) -> list[tuple[str, ...]]:
+    from regard.measure.format_estimate import format_duration, format_si
+
+    def cells(name: str, side: str) -> tuple[str, ...]:
+        spent = row[side]
+        most = "-" if spent["peak_bytes"] is None else format_si(spent["peak_bytes"], "B")
+        return name, side, format_duration(spent["load_seconds"]), format_duration(spent["forward_seconds"]), most
+
+    return [cells(row["dtype"], "ours"), cells("", "theirs")]

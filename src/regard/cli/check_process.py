@@ -1,6 +1,6 @@
-"""A model in a process of its own: how long it takes to open and to answer, and the most memory it holds.
+"""One side of regard check in a process of its own: seconds to load and to answer, and peak memory.
 
-    python -m regard.cli.weigh ours FOLDER FILE fp32 cpu      FILE: what it is asked, as safetensors
+    python -m regard.cli.check_process ours FOLDER FILE fp32 cpu      FILE: the inputs, as safetensors
 
 Beside another model, or after one, neither memory nor time would be its own.
 """
@@ -13,24 +13,24 @@ import time
 from pathlib import Path
 from typing import Any
 
-from regard.config import RunError
+from regard.config.errors import RunError
 
-SIDES = ("ours", "theirs")
+CHECK_SIDES = ("ours", "theirs")
 LEAST, MOST = 5, 20  # times that a model is asked after the first; the fastest counts
 ENOUGH = 1.0  # seconds
 
 
-def weighed(folder: Path, asked: Any, dtype: str, device: str) -> dict[str, dict[str, float | None]]:
+def measure_both(folder: Path, asked: Any, dtype: str, device: str) -> dict[str, dict[str, float | None]]:
     """Both sides, one after the other; the files have been read before, so neither waits for the disk."""
-    from regard.hub.check.questions import packed
-    from regard.hub.folder import tensors_to
+    from regard.hub.check.reference import flatten_probe
+    from regard.hub.weights import save_tensors
 
     told = {}
     with tempfile.TemporaryDirectory() as place:
-        for side in SIDES:
+        for side in CHECK_SIDES:
             file = Path(place) / f"{side}.safetensors"
-            tensors_to(file, packed(asked, side))
-            words = [sys.executable, "-m", "regard.cli.weigh", side, str(folder), str(file), dtype, device]
+            save_tensors(file, flatten_probe(asked, side))
+            words = [sys.executable, "-m", "regard.cli.check_process", side, str(folder), str(file), dtype, device]
             done = subprocess.run(words, capture_output=True, encoding="utf8", errors="replace")
             if done.returncode:
                 last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
@@ -40,36 +40,37 @@ def weighed(folder: Path, asked: Any, dtype: str, device: str) -> dict[str, dict
     return told
 
 
-def main(side: str, folder: str, file: str, dtype: str, device: str) -> None:
+def measure_side(side: str, folder: str, file: str, dtype: str, device: str) -> None:
     import torch
 
-    from regard.generate.opening import place
     from regard.hub import check
-    from regard.hub.check.questions import unpacked
-    from regard.hub.folder import read, tensors_from
-    from regard.train.doctor.peak import watched
+    from regard.hub.check.reference import unflatten_probe
+    from regard.hub.read_folder import read_model_folder
+    from regard.hub.weights import load_tensors_lazy
+    from regard.inference.load import resolve_device
+    from regard.measure.peak_memory import track_peak_bytes
 
-    kind, where = check.DTYPES[dtype], place(device)
-    given, named = unpacked({name: x.to(where) for name, x in tensors_from(file).items()})
-    found = read(folder)
+    kind, where = check.DTYPES[dtype], resolve_device(device)
+    given, named = unflatten_probe({name: x.to(where) for name, x in load_tensors_lazy(file).items()})
+    found = read_model_folder(folder)
     if side == "theirs":
-        check.class_of(found)  # their code is imported before the clock starts, as ours was
-    with watched(where) as held, torch.inference_mode():
+        check.reference_class(found)  # their code is imported before the clock starts, as ours was
+    with track_peak_bytes(where) as held, torch.inference_mode():
         began = time.perf_counter()
-        model = ours_in(folder, dtype, device) if side == "ours" else check.opened(found, kind, where)
+        model = load_ours(folder, dtype, device) if side == "ours" else check.load_reference(found, kind, where)
         opened = time.perf_counter() - began
-        fastest = quickest(lambda: model(*given, **named), where.type)
+        fastest = fastest_call(lambda: model(*given, **named), where.type)
     print(json.dumps({"load_seconds": opened, "forward_seconds": fastest, "peak_bytes": held.bytes}))
 
 
-def ours_in(folder: Path | str, dtype: str, device: str) -> Any:
+def load_ours(folder: Path | str, dtype: str, device: str) -> Any:
     """Our model in one type of numbers."""
-    from regard.generate.opening import load
+    from regard.inference.load import load_model
 
-    return load(folder, device=device, dtype=dtype)
+    return load_model(folder, device=device, dtype=dtype)
 
 
-def quickest(ask: Any, device: str) -> float:
+def fastest_call(ask: Any, device: str) -> float:
     """The shortest time of a few; a GPU is waited for."""
     import torch
 
@@ -85,4 +86,4 @@ def quickest(ask: Any, device: str) -> float:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    measure_side(*sys.argv[1:])

@@ -1,33 +1,127 @@
-"""regard classify: what is this picture, this sound, this text? The likeliest classes, or the number it is given."""
+"""regard classify: the likeliest classes, or the number, of texts, images and recordings; with --labels zero-shot.
+
+With --labels a language model ranks labels by how likely each comes next, after examples or without any.
+"""
 
 import errno
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from regard import config
-from regard.cli import labels
-from regard.cli.bad_lines import BadLines, Skip, line_in
-from regard.cli.given import loaded
+from regard.cli.bad_lines import BadLines, Skip, line_number
 from regard.cli.output import (
-    Checkpoint,
+    CheckpointArgument,
     Dtype,
-    Json,
+    JsonOption,
     Specials,
-    Weights,
-    as_json,
-    in_specials,
-    with_options_of,
-    with_torch,
+    WeightsOption,
+    add_config_options,
+    check_specials_option,
+    import_torch,
+    print_json,
 )
+from regard.cli.text_args import open_model, records_of_file, show_progress, text_records
+
+FORM = "Text: {text}\\nLabel: {label}"
 
 
-@with_options_of(labels.Labels, labels.ABOUT)
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions:
+    """How a model that goes on from texts is asked for a label. In `form` and `between`, \\n is a line break."""
+
+    labels: str | None = None
+    form: str = FORM
+    between: str = "\\n\\n"
+    examples: str | None = None
+    shots: int | None = None
+    seed: int | None = None
+    order: Literal["drawn", "given"] = "drawn"
+    per: Literal["label", "token", "character"] = "label"
+    neutral: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.labels is None and self.examples is None:
+            raise ValueError("labels: there are none; give some, or examples that have them")
+        lonely = next((name for name in ("shots", "seed") if getattr(self, name) is not None), None)
+        if self.examples is None and lonely is not None:
+            raise ValueError(f"{lonely}: there are no examples to choose from; name a file of them")
+
+
+LABEL_HELP = {
+    "labels": "Ask a language model: which of these labels, with commas between, would it say next?",
+    "form": "How a text and its label are said, the label last.",
+    "between": "What stands between examples.",
+    "examples": "A file of texts with their labels (.jsonl, .csv, ...), to be shown before the question.",
+    "shots": "How many of the examples are shown; all that fit, unless said.",
+    "seed": "Draw the examples at random; the first ones are shown otherwise.",
+    "order": "Show drawn examples as they were drawn, or as given in the file.",
+    "per": "Compare labels as a whole, per token or per character.",
+    "neutral": "A text that says nothing, such as N/A: labels that are likely after it count for less.",
+}
+
+
+class LabelClassifier:
+    """Asks a model for labels, in the form of `regard classify`."""
+
+    def __init__(self, model: Any, c: LabelOptions) -> None:
+        from regard.inference.few_shot import PromptTemplate, choose_examples
+
+        self.model, self.c = model, c
+        self.template = PromptTemplate(unescape(c.form), unescape(c.between))
+        given = [] if c.examples is None else records_of_file(c.examples, self.template.fields[0])
+        self.examples = choose_examples(given, c.shots, c.seed, c.order)
+        answers = [str(record.get(self.template.answer, "")) for record in given]
+        names = answers if c.labels is None else c.labels.split(",")
+        self.labels = list(dict.fromkeys(name.strip() for name in names))
+
+    def __call__(self, words: Sequence[str] | None, file: str | None, top: int | None) -> Iterator[dict[str, Any]]:
+        from regard.inference.likelihood import rank_labels
+
+        records, column = text_records(words, file), self.template.fields[0]
+        questions = [{column: record["text"], **record} for record in records]
+        neutral = None if self.c.neutral is None else self.asked({column: self.c.neutral})
+        with show_progress(len(records)) as told:
+            found = rank_labels(self.model, [self.asked(each) for each in questions], self.labels, per=self.c.per,
+                             neutral=neutral, progress=told)  # fmt: skip
+        for record, shares in zip(records, found, strict=True):
+            yield {"of": record["text"], "classes": dict(list(shares.items())[: top or 1])}
+
+    def asked(self, question: dict[str, Any]) -> str:
+        from regard.inference.few_shot import build_prompt, fits_context
+
+        longest = max(len(self.model.output_tokenizer.encode(label)) for label in self.labels if label)
+        return build_prompt(self.template, self.examples, question, fits=fits_context(self.model, longest)).text
+
+
+def unescape(text: str) -> str:
+    """Line breaks and tabs as they are typed in a shell."""
+    return text.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def parse_label_options(settings: dict[str, Any]) -> LabelOptions | None:
+    """What was said of labels, checked; None if nothing was."""
+    from regard.cli.output import config_from_options
+    from regard.config.reader import parse_value
+
+    said = {name: word for name, word in settings.items() if word is not None}
+    numbers = {name: parse_value(word) for name, word in said.items() if name in ("shots", "seed")}
+    if not said:
+        return None
+    if said.keys() & {"labels", "examples"}:
+        return config_from_options(LabelOptions, said | numbers)  # type: ignore[no-any-return]
+    name = next(iter(said))
+    raise config.ConfigError(f"--{name}: it says how a language model is asked for labels; give --labels as well")
+
+
+@add_config_options(LabelOptions, LABEL_HELP)
 def classify(
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointArgument,
     things: Annotated[
         list[str] | None,
         typer.Argument(metavar="FILE|TEXT", help="Files as the model reads them (pictures, sounds, records), or texts, "
@@ -43,10 +137,10 @@ def classify(
                      "be right, all from 0.5 on."),
     ] = None,
     skip: Skip = False,
-    weights: Weights = "auto",
+    weights: WeightsOption = "auto",
     dtype: Dtype = "fp32",
     specials: Specials = "parse",
-    json: Json = False,
+    json: JsonOption = False,
     **settings: Any,
 ) -> int:  # fmt: skip
     """Tell what each file or text is, and how sure that is; with --labels or --examples, of a language model."""
@@ -54,19 +148,19 @@ def classify(
         raise config.ConfigError(f"--top: {top} leaves nothing to tell; choose one or more")
     if file not in (None, "-") and not os.path.exists(file):
         raise FileNotFoundError(errno.ENOENT, "", file)
-    if (asked := labels.given(settings)) is not None:
+    if (asked := parse_label_options(settings)) is not None:
         if skip:
             raise config.ConfigError("--skip: with --labels every text is asked, or none; leave it out")
-        with_torch()
-        with loaded(checkpoint, weights, dtype, specials) as model:
-            by_labels(model, asked, things, file, pair, top, json)
+        import_torch()
+        with open_model(checkpoint, weights, dtype, specials) as model:
+            classify_by_labels(model, asked, things, file, pair, top, json)
         return 0
-    with_torch()
-    from regard.generate.opening import load_to_answer
-    from regard.train.judging import Judge
+    import_torch()
+    from regard.inference.classification import Classifier
+    from regard.inference.load import load_for_inference
 
-    model = load_to_answer(checkpoint, dtype=dtype, weights=weights, specials=in_specials(specials))
-    judge = Judge(model, checkpoint)
+    model = load_for_inference(checkpoint, dtype=dtype, weights=weights, specials=check_specials_option(specials))
+    judge = Classifier(model, checkpoint)
     one_file = judge.textual and file not in (None, "-") and not things and pair is None
     bad = BadLines(strict=not one_file, skip=skip)  # the lines of one file are told by their numbers
     judge.refuse = None if bad.strict else bad.add
@@ -77,44 +171,44 @@ def classify(
         lines = [line for line in sys.stdin.read().splitlines() if line.strip()]
         given = [each for thing in given for each in (lines if thing == "-" else [thing])]
     found = list(judge(given if pair is None else [f"{thing}\t{pair}" for thing in given], top))
-    answers = aligned(found, bad)
-    as_json({"task": judge.kind, "answers": answers}) if json else show(answers)
+    answers = answers_by_line(found, bad)
+    print_json({"task": judge.kind, "answers": answers}) if json else show_classes(answers)
     return bad.tell(len(answers) + len(bad.why) * bad.skip)
 
 
-def aligned(found: list[dict[str, Any]], bad: BadLines) -> list[dict[str, Any]]:
+def answers_by_line(found: list[dict[str, Any]], bad: BadLines) -> list[dict[str, Any]]:
     """Answers with the numbers of their lines, and where a line has none, why."""
     if bad.strict:
         return found
-    lines = {line_in(each["where"]) or place: each for place, each in enumerate(found, 1)}
+    lines = {line_number(each["where"]) or place: each for place, each in enumerate(found, 1)}
     told = {line: {"line": line, **{name: value for name, value in each.items() if name != "where"}}
             for line, each in lines.items()}  # fmt: skip
     told |= {} if bad.skip else {line: {"line": line, "of": None, "error": why} for line, why in bad.why.items()}
     return [told[line] for line in sorted(told)]
 
 
-def by_labels(
-    model: Any, asked: labels.Labels, things: list[str] | None, file: str | None, pair: str | None,
+def classify_by_labels(
+    model: Any, asked: LabelOptions, things: list[str] | None, file: str | None, pair: str | None,
     top: int | None, json: bool,
 ) -> None:  # fmt: skip
     """Which label a language model would say next."""
     if pair is not None:
         raise config.ConfigError("--pair: a language model reads one text; put the other into --form")
-    found = list(labels.Asker(model, asked)(things or ([] if file else ["-"]), file, top))
-    as_json({"task": "labels", "answers": found}) if json else show(found)
+    found = list(LabelClassifier(model, asked)(things or ([] if file else ["-"]), file, top))
+    print_json({"task": "labels", "answers": found}) if json else show_classes(found)
 
 
-def show(found: list[dict[str, Any]]) -> None:
+def show_classes(found: list[dict[str, Any]]) -> None:
     """What was asked of, and the answers beside it; the name is left out where there is one thing alone."""
-    wide = max((len(brief(each["of"])) for each in found if each["of"] is not None), default=0)
+    wide = max((len(short_name(each["of"])) for each in found if each["of"] is not None), default=0)
     for each in found:
         if "error" in each:
             print()
             continue
         said = f"{each['number']:.4g}" if "number" in each else "   ".join(
             f"{label} {share:.4f}" for label, share in each["classes"].items())  # fmt: skip
-        print(said if len(found) == 1 else f"{brief(each['of']):<{wide}}  {said}")
+        print(said if len(found) == 1 else f"{short_name(each['of']):<{wide}}  {said}")
 
 
-def brief(name: str) -> str:
+def short_name(name: str) -> str:
     return name if len(name) <= 48 else f"{name[:47]}…" if not Path(name).suffix else f"…{name[-47:]}"

@@ -1,4 +1,4 @@
-"""regard compare: one table and one page, for whatever can be said in a recipe; and studies that are ready-made."""
+"""regard compare: variants of a recipe, built-in studies, tuning and demos, as one table and one page."""
 
 import shlex
 import sys
@@ -9,17 +9,26 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
-from regard.cli.mistakes import talk
-from regard.cli.output import Json, as_json, with_torch
-from regard.config.names import did_you_mean
-from regard.zoo import recipes
+from regard.cli.errors import print_stderr
+from regard.cli.output import JsonOption, import_torch, print_json
+from regard.config.errors import did_you_mean
+from regard.zoo.recipe import packaged_recipes
 
-READY = ("attention", "complexity", "in-context", "landscape", "positions", "transformer-vs-rnn", "vit-vs-cnn")
+BUILTIN_STUDIES = (
+    "attention",
+    "complexity",
+    "in-context",
+    "landscape",
+    "positions",
+    "transformer-vs-rnn",
+    "vit-vs-cnn",
+)
 
 
 def compare(
     thing: Annotated[
-        str, typer.Argument(metavar="RECIPE|STUDY", help=f"A recipe, or a ready-made study: {', '.join(READY)}.")
+        str,
+        typer.Argument(metavar="RECIPE|STUDY", help=f"A recipe, or a ready-made study: {', '.join(BUILTIN_STUDIES)}."),
     ],
     keys: Annotated[
         list[str] | None,
@@ -32,7 +41,7 @@ def compare(
         bool, typer.Option("--tune", help="Learning rate, warm-up, batch, dropout, shape, one after the other.")
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A ready-made study in a minute, to see it work.")] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> int:
     """Compare settings: same data, steps and seeds; loss, time, memory, growth.
 
@@ -40,9 +49,11 @@ def compare(
     """
     if seeds is not None and seeds < 1:
         raise config.ConfigError(f"--seeds {seeds}: is less than 1")
-    if quick and (thing not in READY or tune):
-        raise config.ConfigError(f"--quick: is for the ready-made studies ({', '.join(READY)}); set train.steps")
-    known = (*READY, *recipes())
+    if quick and (thing not in BUILTIN_STUDIES or tune):
+        raise config.ConfigError(
+            f"--quick: is for the ready-made studies ({', '.join(BUILTIN_STUDIES)}); set train.steps"
+        )
+    known = (*BUILTIN_STUDIES, *packaged_recipes())
     if thing not in known and not Path(thing).exists():
         raise config.ConfigError(f"{thing}: no such recipe or study{did_you_mean(thing, known)} there are "
                                  f"{', '.join(known)}")  # fmt: skip
@@ -51,61 +62,67 @@ def compare(
         more = (*more, f"train.minutes={minutes}", "train.steps=none", "train.epochs=none")
     place = out or Path("runs") / f"compare-{Path(thing).stem}{'-tune' * tune}{'-quick' * quick}"
     command = shlex.join(["regard", *sys.argv[1:]]) if sys.argv[1:2] == ["compare"] else ""
-    with_torch()
-    from regard.train import compare as room
+    import_torch()
+    from regard import studies as room
 
     if tune:
-        return tuned(room.Tuning(thing, more, place, seeds=seeds or 1, command=command, tell=talk), json)
-    if thing in room.CLAIMS:
-        return claimed(thing, room.Asked(place, more, seeds, quick, command, talk), json)
-    if thing in room.ready():
-        study = room.study(thing, more, quick)
+        return run_tuning(
+            room.TuningRun(thing, more, place, seeds=seeds or 1, command=command, tell=print_stderr), json
+        )
+    if thing in room.DEMOS:
+        return run_demo_command(thing, room.DemoSettings(place, more, seeds, quick, command, print_stderr), json)
+    if thing in room.builtin_studies():
+        study = room.load_study(thing, more, quick)
         study = study if seeds is None else replace(study, seeds=seeds)
         if not quick:
-            talk(f"{study.title} About {study.minutes:.0f} minutes on two cores; {place} keeps what is done")
+            print_stderr(f"{study.title} About {study.minutes:.0f} minutes on two cores; {place} keeps what is done")
     else:
-        study = room.given(thing, more, 3 if seeds is None else seeds)
-    return compared(room.Comparison(study, place, command=command, tell=talk), json)
+        study = room.study_from_keys(thing, more, 3 if seeds is None else seeds)
+    return run_comparison(room.StudyRun(study, place, command=command, tell=print_stderr), json)
 
 
-def compared(made: Any, json: bool) -> int:
+def run_comparison(made: Any, json: bool) -> int:
     """Train and measure, then tell it: the table on stdout, compare.json, .csv and .html in the folder."""
     if (stopped := made.go()) is not None:
-        return interrupted(made.out, stopped)
-    from regard.report.compare import write
-    from regard.train import compare as room
+        return interrupted_exit(made.out, stopped)
+    from regard import studies as room
+    from regard.report.study_pages import write_comparison_page
 
-    room.write(made)
-    told = room.told(made)
-    page = write(made.out, told)
-    as_json({"out": made.out, "page": page, **told}) if json else print(room.text(made), f"\n\npage  {page}", sep="")
+    room.write_results(made)
+    told = room.study_results(made)
+    page = write_comparison_page(made.out, told)
+    print_json({"out": made.out, "page": page, **told}) if json else print(
+        room.format_tables(made), f"\n\npage  {page}", sep=""
+    )
     return 0
 
 
-def tuned(tuning: Any, json: bool) -> int:
-    from regard.train.compare import tune
+def run_tuning(tuning: Any, json: bool) -> int:
+    from regard.studies import tune
 
     if (stopped := tuning.go()) is not None:
-        return interrupted(tuning.out, stopped)
-    as_json(tune.tree(tuning)) if json else print(tune.text(tuning))
+        return interrupted_exit(tuning.out, stopped)
+    print_json(tune.tuning_table(tuning)) if json else print(tune.format_tuning(tuning))
     return 0
 
 
-def claimed(name: str, asked: Any, json: bool) -> int:
-    from regard.report.claims import write
-    from regard.train.compare import claims
-    from regard.train.facts import write_json
+def run_demo_command(name: str, asked: Any, json: bool) -> int:
+    from regard.files.atomic import write_json
+    from regard.report.study_pages import write_demo_page
+    from regard.studies import demo
 
     try:
-        told = claims.shown(name, asked)
-    except claims.Stopped as stopped:
-        return interrupted(asked.out, stopped.signal)
+        told = demo.run_demo(name, asked)
+    except demo.DemoInterrupted as stopped:
+        return interrupted_exit(asked.out, stopped.signal)
     write_json(asked.out / "claim.json", told)
-    page = write(asked.out, told)
-    as_json({"out": asked.out, "page": page, **told}) if json else print(claims.text(told), f"\n\npage  {page}", sep="")
+    page = write_demo_page(asked.out, told)
+    print_json({"out": asked.out, "page": page, **told}) if json else print(
+        demo.format_demo(told), f"\n\npage  {page}", sep=""
+    )
     return 0
 
 
-def interrupted(out: Path, signal: int) -> int:
-    talk(f"interrupted, with all runs saved; the same command goes on with it ({out})")
+def interrupted_exit(out: Path, signal: int) -> int:
+    print_stderr(f"interrupted, with all runs saved; the same command goes on with it ({out})")
     return 128 + signal

@@ -7,21 +7,24 @@ from typing import Annotated, Any
 import typer
 
 from regard import config, zoo
-from regard.cli.mistakes import talk
-from regard.cli.output import Json, Overrides, as_json, with_torch
-from regard.cli.runs import Quiet, known
+from regard.cli.errors import print_stderr
+from regard.cli.output import JsonOption, OverridesArgument, import_torch, print_json
+from regard.cli.train import QuietOption, complete_recipes
 
 WIDE = 100  # characters of evidence in a line
 
 
 def doctor(
     thing: Annotated[
-        str, typer.Argument(metavar="RECIPE_OR_RUN", help="A recipe, or the folder of a run.", autocompletion=known)
+        str,
+        typer.Argument(
+            metavar="RECIPE_OR_RUN", help="A recipe, or the folder of a run.", autocompletion=complete_recipes
+        ),
     ],
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     steps: Annotated[int, typer.Option(help="Steps of the probe, from 10 to 50.")] = 50,
-    quiet: Quiet = False,
-    json: Json = False,
+    quiet: QuietOption = False,
+    json: JsonOption = False,
 ) -> int:
     """Find out what is wrong before it costs a day.
 
@@ -33,26 +36,27 @@ def doctor(
         zoo.read_recipe(thing, changes)  # a slip need not wait for torch
     if not 10 <= steps <= 50:
         raise config.ConfigError(f"--steps: {steps} is not from 10 to 50")
-    with_torch()
-    from regard.train.doctor import examine, opened
+    import_torch()
+    from regard.doctor import examine_run
+    from regard.doctor.run_history import open_run_or_recipe
 
-    run, log = opened(thing, changes, notice=talk)
-    findings = examine(run, steps, log=log, **({} if quiet else {"progress": talk}))
+    run, log = open_run_or_recipe(thing, changes, notice=print_stderr)
+    findings = examine_run(run, steps, log=log, **({} if quiet else {"progress": print_stderr}))
     faults = [finding for finding in findings if finding.verdict == "wrong"]
     if json:
         told = [{name: getattr(each, name) for name in ("check", "verdict", "evidence", "remedy")} for each in findings]
-        as_json({"healthy": not faults, "steps": steps, "findings": told})
+        print_json({"healthy": not faults, "steps": steps, "findings": told})
     else:
-        show(findings)
+        show_diagnosis(findings)
         print(f"\n{len(faults)} of {len(findings)} checks found something wrong" if faults else "\na clean bill")
     return 1 if faults else 0
 
 
-def show(findings: list[Any]) -> None:
+def show_diagnosis(findings: list[Any]) -> None:
     """Check, verdict and evidence in columns; under a fault what to type."""
     wide = max(len(each.check) for each in findings)
     for each in findings:
-        first, *more = wrapped(each.evidence)
+        first, *more = wrap_words(each.evidence)
         print(f"{each.check:<{wide}}  {each.verdict:<5}  {first}")
         for line in more:
             print(f"{'':<{wide}}         {line}")
@@ -60,6 +64,6 @@ def show(findings: list[Any]) -> None:
             print(f"{'':<{wide}}  try    {each.remedy}")
 
 
-def wrapped(text: str) -> list[str]:
+def wrap_words(text: str) -> list[str]:
     """Lines of whole words."""
     return textwrap.wrap(text, WIDE, break_long_words=False, break_on_hyphens=False) or [""]

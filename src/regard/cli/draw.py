@@ -1,4 +1,4 @@
-"""regard draw: pictures from a model of pixels, or of words and colours, in one file."""
+"""regard draw: images from a pixel model or a text-to-image model, in one file."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -6,11 +6,18 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
-from regard.cli.output import Checkpoint, Json, as_json, in_options, spoken, with_torch
+from regard.cli.output import (
+    CheckpointArgument,
+    JsonOption,
+    check_surrogates,
+    config_from_options,
+    import_torch,
+    print_json,
+)
 
 
 def draw(
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointArgument,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where they go, such as pictures.png.")],
     *,
     text: Annotated[
@@ -23,7 +30,7 @@ def draw(
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same pictures.")] = None,
     begin: Annotated[str | None, typer.Option(metavar="FILE", help="A picture whose first rows are given.")] = None,
     rows: Annotated[int | None, typer.Option(help="How many rows of it; by itself the upper half.")] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Draw pictures value by value, and lay them on one sheet."""
     if count < 1:
@@ -31,24 +38,24 @@ def draw(
     if rows is not None and begin is None:
         raise config.ConfigError(f"--rows: {rows} rows of which picture? name it with --begin")
     settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    in_options(config.Sampling, {name: value for name, value in settings.items() if value is not None})
-    with_torch()
-    from regard.data.pictures import picture, save
-    from regard.generate import pictures
-    from regard.generate.opening import load_to_answer
-    from regard.inputs.image_sense import framed
+    config_from_options(config.SamplingParams, {name: value for name, value in settings.items() if value is not None})
+    import_torch()
+    from regard.data.readers.images import load_image, save_image
+    from regard.inference import images
+    from regard.inference.load import load_for_inference
+    from regard.inputs.image_processor import resize_image
 
-    model = load_to_answer(checkpoint)
+    model = load_for_inference(checkpoint)
     if text:
         if begin is not None:
             raise config.ConfigError(f"--begin {begin}: a text says what to draw; leave out one of the two")
-        asked = [spoken(each, "--text") for each in text for _ in range(count)]
+        asked = [check_surrogates(each, "--text") for each in text for _ in range(count)]
         given = {name: value for name, value in settings.items() if value is not None}
-        save(pictures.sheet(model.paint(asked, **given).cpu(), count), out)
-        return as_json({"out": out, "count": len(asked), "seed": seed}) if json else print(out)
-    c = pictures.pixels(model)
+        save_image(images.contact_sheet(model.generate_images(asked, **given).cpu(), count), out)
+        return print_json({"out": out, "count": len(asked), "seed": seed}) if json else print(out)
+    c = images.pixel_config(model)
     if begin is not None:
-        image = framed(picture(begin, c.channels, begin, c.white), c.grid[0], c.grid[1], c.frame)
+        image = resize_image(load_image(begin, c.channels, begin, c.white), c.grid[0], c.grid[1], c.frame)
         settings |= {"begin": image, "rows": c.grid[0] // 2 if rows is None else rows}
-    save(pictures.sheet(pictures.draw(model, count, **settings).cpu()), out)
-    as_json({"out": out, "count": count, "seed": seed}) if json else print(out)
+    save_image(images.contact_sheet(images.sample_images(model, count, **settings).cpu()), out)
+    print_json({"out": out, "count": count, "seed": seed}) if json else print(out)

@@ -1,4 +1,4 @@
-"""regard train --dry-run: everything up to the first step. How large, how long, and what would be asked first.
+"""regard train --dry-run: everything up to the first step: sizes, duration, cost and the first batch.
 
 The data are read and the model is made as for the run itself; nothing is trained, and no folder is written.
 """
@@ -9,50 +9,58 @@ from dataclasses import replace
 from typing import Any
 
 from regard import config
-from regard.cli.mistakes import talk
-from regard.cli.output import as_json, with_torch
+from regard.cli.errors import print_stderr
+from regard.cli.output import import_torch, print_json
 
 ROWS = 2  # of the first batch that are shown
-PIECES, ASKED, WIDE = 24, 8, 100  # tokens, answers and characters of a row that people see; scripts get all
+PIECES, EXPECTED_HANDLERS, WIDE = 24, 8, 100  # tokens, answers and characters of a row that people see; scripts get all
 
 
-def dry(recipe: config.Recipe, json: bool) -> int:
+def show_dry_run(recipe: config.Recipe, json: bool) -> int:
     """Show what a recipe would train."""
-    with_torch()
-    from regard.train import Run
+    import_torch()
+    from regard.training.run import Run
 
-    recipe = replace(recipe, train=replace(recipe.train, workers=0))  # one batch needs nobody's help
-    run = Run.from_recipe(recipe, notice=talk)
-    told = facts(run)
+    recipe = replace(recipe, train=replace(recipe.train, workers=0))  # one batch needs no workers
+    run = Run.from_recipe(recipe, notice=print_stderr)
+    told = dry_run_facts(run)
     if json:
-        as_json(told)
+        print_json(told)
     else:
-        print("\n\n".join(sections(told)))
+        print("\n\n".join(format_dry_run(told)))
     return 0
 
 
-def facts(run: Any) -> dict[str, Any]:
+def dry_run_facts(run: Any) -> dict[str, Any]:
     """All that is known before the first step."""
-    from regard import lora, measure
-    from regard.train.facts import described
+    from regard import measure
+    from regard.models import lora
+    from regard.training.run_files import describe_run
 
-    batch, known = run.data.batch(0), described(run)
-    counts = measure.parameters(run.recipe.model)
-    counts["adapters"] = sum(weight.numel() for weight in lora.learned(run.model).values())
+    batch, known = run.data.batch(0), describe_run(run)
+    counts = measure.count_parameters(run.recipe.model)
+    counts["adapters"] = sum(weight.numel() for weight in lora.adapter_parameters(run.model).values())
     parts = {part: count for part, count in counts.items() if count}
     return {
-        "parameters": known["parameters"], "trained": known["trained"], "parts": parts,
-        "precision": known["precision"], "device": run.device.type,
-        "predicted": known["predicted"], "run": length(run, batch, known["predicted"].get("step_seconds")),
-        "batch": {"tensors": tensors(batch), "rows": [row(run, named(batch), place) for place in range(rows(batch))]},
-        "config": config.tree(run.recipe),
-    }  # fmt: skip
+        "parameters": known["parameters"],
+        "trained": known["trained"],
+        "parts": parts,
+        "precision": known["precision"],
+        "device": run.device.type,
+        "predicted": known["predicted"],
+        "run": run_length(run, batch, known["predicted"].get("step_seconds")),
+        "batch": {
+            "tensors": tensor_shapes(batch),
+            "rows": [describe_row(run, named_tensors(batch), place) for place in range(row_count(batch))],
+        },
+        "config": config.to_dict(run.recipe),
+    }
 
 
-def length(run: Any, batch: Any, seconds: float | None) -> dict[str, Any]:
+def run_length(run: Any, batch: Any, seconds: float | None) -> dict[str, Any]:
     """How long the run is: by its steps, epochs or minutes, whichever ends first; minutes say nothing of steps where
     nobody can tell how long one takes."""
-    from regard.train.reading import sizes
+    from regard.training.data.read import batch_tokens
 
     c, an_epoch = run.settings, run.data.epochs(run.settings.accumulate)
     ends = {"steps": c.steps, "epochs": None if c.epochs is None else math.ceil(c.epochs / an_epoch),
@@ -61,78 +69,81 @@ def length(run: Any, batch: Any, seconds: float | None) -> dict[str, Any]:
     by, steps = min(said, key=lambda each: each[1] or 0)
     minutes = c.minutes if by == "minutes" else None if steps is None or seconds is None else steps * seconds / 60
     return {"ends_by": by, "steps": steps, "epochs": None if steps is None else steps * an_epoch, "minutes": minutes,
-            "tokens_in_step": sizes(batch) * c.accumulate, "steps_in_epoch": 1 / an_epoch}  # fmt: skip
+            "tokens_in_step": batch_tokens(batch) * c.accumulate, "steps_in_epoch": 1 / an_epoch}  # fmt: skip
 
 
 # ---------------------------------------------------------------- the first batch
 
 
-def named(batch: Any) -> dict[str, Any]:
+def named_tensors(batch: Any) -> dict[str, Any]:
     """A batch by the names of its tensors; windows of a text are asked for what comes next."""
     return batch if isinstance(batch, dict) else {"ids": batch[:, :-1], "labels": batch[:, 1:]}
 
 
-def tensors(batch: Any) -> dict[str, list[int]]:
-    return {name: list(table.shape) for name, table in named(batch).items()}
+def tensor_shapes(batch: Any) -> dict[str, list[int]]:
+    return {name: list(table.shape) for name, table in named_tensors(batch).items()}
 
 
-def rows(batch: Any) -> int:
-    return min(ROWS, len(named(batch)["ids"]))
+def row_count(batch: Any) -> int:
+    return min(ROWS, len(named_tensors(batch)["ids"]))
 
 
-def row(run: Any, batch: dict[str, Any], place: int) -> dict[str, Any]:
+def describe_row(run: Any, batch: dict[str, Any], place: int) -> dict[str, Any]:
     """One row: what is read, and what is asked."""
-    speaks = run.model.speaks
+    speaks = run.model.output_tokenizer
     if speaks is None:  # what is read is no text
-        return {"seen": seen(batch["ids"][place]), "asked": list(asked(run.task.c, batch, place, speaks))}
-    shown: dict[str, Any] = {"read": read(batch, place, "ids", "real", speaks)}
+        return {
+            "seen": describe_tensor_row(batch["ids"][place]),
+            "asked": list(expected_answers(run.task.c, batch, place, speaks)),
+        }
+    shown: dict[str, Any] = {"read": decode_row(batch, place, "ids", "real", speaks)}
     for name in ("seen", "source"):  # beside the text, what is none
         if name in batch and batch[name].dim() > 2:
-            shown = {"seen": seen(batch[name][place]), **shown}
+            shown = {"seen": describe_tensor_row(batch[name][place]), **shown}
     if "source" in batch and "seen" not in shown:
-        shown = {"source": read(batch, place, "source", "source_real", run.tokenizer), **shown}
+        shown = {"source": decode_row(batch, place, "source", "source_real", run.tokenizer), **shown}
     if "document" in batch:
         shown["documents"] = len(batch["document"][place].unique())
-    return {**shown, "asked": list(asked(run.task.c, batch, place, speaks))}
+    return {**shown, "asked": list(expected_answers(run.task.c, batch, place, speaks))}
 
 
-def seen(table: Any) -> dict[str, Any]:
+def describe_tensor_row(table: Any) -> dict[str, Any]:
     """A row that is no text: its type, its shape, and between which numbers it lies."""
     return {"type": str(table.dtype).removeprefix("torch."), "shape": list(table.shape),
             "least": float(table.min()), "most": float(table.max())}  # fmt: skip
 
 
-def read(batch: dict[str, Any], place: int, name: str, real: str, tokenizer: Any) -> dict[str, Any]:
+def decode_row(batch: dict[str, Any], place: int, name: str, real: str, tokenizer: Any) -> dict[str, Any]:
     """A row of tokens without its padding, in numbers, in pieces and as the text that they say."""
     ids = batch[name][place]
     there = batch[real][place] if real in batch else ids == ids
     told = ids[there].tolist()
     text = tokenizer.decode([id for id in told if id < len(tokenizer)])
-    return {"ids": told, "pieces": [piece(tokenizer, id) for id in told], "text": text,
+    return {"ids": told, "pieces": [token_piece(tokenizer, id) for id in told], "text": text,
             "padding": int((~there).sum())}  # fmt: skip
 
 
-def piece(tokenizer: Any, id: int) -> str:
+def token_piece(tokenizer: Any, id: int) -> str:
     """A token as it is written; behind the last word there may be others, such as colours."""
-    return str(tokenizer.piece(id)) if id < len(tokenizer) else f"#{id - len(tokenizer)}"
+    return str(tokenizer.token_text(id)) if id < len(tokenizer) else f"#{id - len(tokenizer)}"
 
 
-def asked(c: config.Task, batch: dict[str, Any], place: int, tokenizer: Any) -> Iterator[dict[str, Any]]:
+def expected_answers(c: config.Task, batch: dict[str, Any], place: int, tokenizer: Any) -> Iterator[dict[str, Any]]:
     """What should be answered: a word at a place, a class, a number, or where the answer stands."""
-    from regard.tasks.chunks import NOTHING
-    from regard.tasks.pairs import FOLLOWS
+    from regard.data.packing import IGNORE_INDEX
+    from regard.tasks.masked_lm import NEXT_SENTENCE_LABELS
 
     classes, ids = getattr(c, "classes", ()), batch["ids"][place].tolist()
     for at, label in enumerate(batch["labels"][place].tolist() if "labels" in batch else []):
-        if label != NOTHING:
-            answer = classes[label] if classes else label if tokenizer is None else piece(tokenizer, label)
-            reads = {} if tokenizer is None else {"reads": piece(tokenizer, ids[at])}
+        if label != IGNORE_INDEX:
+            answer = classes[label] if classes else label if tokenizer is None else token_piece(tokenizer, label)
+            reads = {} if tokenizer is None else {"reads": token_piece(tokenizer, ids[at])}
             yield {"place": at, **reads, "answer": answer}
     if "label" in batch:
         label = batch["label"][place].item()
-        yield {"answer": classes[label] if isinstance(c, config.Classify) else label}
+        yield {"answer": classes[label] if isinstance(c, config.Classification) else label}
     if "next" in batch:
-        yield {"answer": f"the second part {FOLLOWS[batch['next'][place]]}"}
+        yield {"answer": f"the second part {NEXT_SENTENCE_LABELS[batch['next'][place]]}"}
     if "start" in batch:
         start, stop = int(batch["start"][place]), int(batch["stop"][place])
         yield {"place": start, "answer": tokenizer.decode(ids[start : stop + 1]) or "there is none"}
@@ -141,27 +152,29 @@ def asked(c: config.Task, batch: dict[str, Any], place: int, tokenizer: Any) -> 
 # ---------------------------------------------------------------- for people
 
 
-def sections(told: dict[str, Any]) -> Iterator[str]:
-    from regard.measure.told import lasting, section, si
+def format_dry_run(told: dict[str, Any]) -> Iterator[str]:
+    from regard.measure.format_estimate import format_duration, format_section, format_si
 
     run, cost, batch = told["run"], told["predicted"], told["batch"]
     part = "" if told["trained"] == told["parameters"] else f", of which {told['trained']:,} learn"
     yield f"{told['parameters']:,} parameters{part}, {told['precision']}, {told['device']}; nothing is trained"
-    yield section("parameters", [
+    yield format_section("parameters", [
         *((part, f"{count:,}", f"{100 * count / told['parameters']:.1f}%") for part, count in told["parts"].items()),
     ])  # fmt: skip
-    yield section("the run", [
+    yield format_section("the run", [
         ("steps", "as many as fit" if run["steps"] is None else f"{run['steps']:,}", f"ends by train.{run['ends_by']}"),
         *([("epochs", f"{run['epochs']:,.3g}", f"of {run['steps_in_epoch']:,.0f} steps")] if run["steps"] else []),
         ("tokens a step", f"{run['tokens_in_step']:,}", ""),
-        *predicted(run, cost, lasting, si),
+        *cost_rows(run, cost, format_duration, format_si),
     ], "<><")  # fmt: skip
-    yield section("the first batch", [(name, " x ".join(map(str, size))) for name, size in batch["tensors"].items()])
+    yield format_section(
+        "the first batch", [(name, " x ".join(map(str, size))) for name, size in batch["tensors"].items()]
+    )
     for place, each in enumerate(batch["rows"], 1):
-        yield section(f"row {place}", lines(each), "<<")
+        yield format_section(f"row {place}", row_lines(each), "<<")
 
 
-def predicted(run: dict[str, Any], cost: dict[str, Any], lasting: Any, si: Any) -> Iterator[tuple[str, ...]]:
+def cost_rows(run: dict[str, Any], cost: dict[str, Any], lasting: Any, si: Any) -> Iterator[tuple[str, ...]]:
     if not cost:
         yield ("what a step costs is not known before it runs",)
         return
@@ -172,7 +185,7 @@ def predicted(run: dict[str, Any], cost: dict[str, Any], lasting: Any, si: Any) 
         yield (cost["note"],)
 
 
-def lines(row: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+def row_lines(row: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     if "seen" in row:
         side = row["seen"]
         size = " x ".join(map(str, side["shape"]))
@@ -180,26 +193,26 @@ def lines(row: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     for name in ("source", "read"):
         if name in row:
             side = row[name]
-            yield name, some(side["text"].replace("\n", "⏎"), WIDE)
-            yield "pieces", few(side["pieces"], PIECES)
-            yield "ids", few([str(id) for id in side["ids"]], PIECES)
+            yield name, truncate_text(side["text"].replace("\n", "⏎"), WIDE)
+            yield "pieces", join_few(side["pieces"], PIECES)
+            yield "ids", join_few([str(id) for id in side["ids"]], PIECES)
             yield "tokens", f"{len(side['ids']):,}" + f" and {side['padding']:,} of padding" * bool(side["padding"])
     if "documents" in row:
         yield "documents", str(row["documents"])
-    yield "asked", few([answer(each) for each in row["asked"]], ASKED, "   ") or "nothing"
-    if len(row["asked"]) > ASKED:
+    yield "asked", join_few([format_expected(each) for each in row["asked"]], EXPECTED_HANDLERS, "   ") or "nothing"
+    if len(row["asked"]) > EXPECTED_HANDLERS:
         yield "", f"{len(row['asked']):,} in all"
 
 
-def answer(asked: dict[str, Any]) -> str:
+def format_expected(asked: dict[str, Any]) -> str:
     if "reads" in asked:
         return f"{asked['reads']} → {asked['answer']}"
     return f"{asked['answer']} at {asked['place']}" if "place" in asked else str(asked["answer"])
 
 
-def few(words: list[str], most: int, between: str = " ") -> str:
+def join_few(words: list[str], most: int, between: str = " ") -> str:
     return between.join(words[:most] + ["…"] * (len(words) > most))
 
 
-def some(text: str, most: int) -> str:
+def truncate_text(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}…"

@@ -1,4 +1,4 @@
-"""regard embed: a vector for each text or picture; a few of them are shown by how near they are to each other."""
+"""regard embed: a vector for each text or image; a few of them are shown by how near they are to each other."""
 
 import sys
 from pathlib import Path
@@ -8,61 +8,72 @@ import typer
 
 from regard import config
 from regard.cli.bad_lines import Skip
-from regard.cli.given import Batch, File, Lines, Model, batch, brief, loaded, watched
-from regard.cli.output import Dtype, Specials, Weights, as_json, as_rows, with_torch
+from regard.cli.output import Dtype, Specials, WeightsOption, import_torch, print_json, print_rows
+from regard.cli.text_args import (
+    FileOption,
+    JsonLinesOption,
+    ModelArgument,
+    TextBatch,
+    open_model,
+    read_text_batch,
+    shorten,
+    show_progress,
+)
 
 FORMS = (".npy", ".safetensors")
 
 
 def embed(
-    checkpoint: Model,
+    checkpoint: ModelArgument,
     things: Annotated[
         list[str] | None,
         typer.Argument(metavar="TEXT|FILE", help="Texts, and files of pictures for a model that sees; - reads standard "
                        "input."),
     ] = None,
     *,
-    file: File = None,
+    file: FileOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Vectors as they are, not divided by their length.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="All vectors in a .npy or .safetensors.")] = None,
     skip: Skip = False,
-    weights: Weights = "auto",
+    weights: WeightsOption = "auto",
     dtype: Dtype = "fp32",
     specials: Specials = "parse",
-    json: Lines = False,
+    json: JsonLinesOption = False,
 ) -> int:  # fmt: skip
     """Give one vector for each text: near each other where they mean the same."""
     if out is not None and out.suffix not in FORMS:
         raise config.ConfigError(f"--out {out}: its name says no form that is written here; end it in "
                                  f"{' or '.join(FORMS)}")  # fmt: skip
-    with_torch()
-    from regard.generate.embed import embeddings
+    import_torch()
+    from regard.inference.embedding import embed_inputs
 
-    given = batch(things, file, skip=skip)
+    given = read_text_batch(things, file, skip=skip)
     said, bad = [record["text"] for record in given.records], given.bad
-    with loaded(checkpoint, weights, dtype, specials) as model, watched(len(said)) as progress:
-        vectors = embeddings(model, said, raw=raw, names=given.names, progress=progress, refuse=bad.refuse(given.lines))
+    with open_model(checkpoint, weights, dtype, specials) as model, show_progress(len(said)) as progress:
+        vectors = embed_inputs(
+            model, said, raw=raw, names=given.names, progress=progress, refuse=bad.refuse(given.lines)
+        )
     if out is not None:
         table = rows_by_line(vectors, given)
-        write(out, table)
+        write_vectors(out, table)
         if not json:
-            as_rows([("vectors", str(out)), ("texts", f"{len(table):,}"), ("width", f"{table.shape[1]:,}")])
+            print_rows([("vectors", str(out)), ("texts", f"{len(table):,}"), ("width", f"{table.shape[1]:,}")])
             return bad.tell(given.total)
     if len(said) > 1 and sys.stdout.isatty() and not raw and file is None and not json:
-        cosines(said, vectors)
+        show_cosines(said, vectors)
         return 0
     for line, place in bad.merged(given.lines):
         if place is None:
             bad.show(line, json)
         elif json:
             numbers = [float(f"{number:.9g}") for number in vectors[place].tolist()]
-            as_json({**given.line(line), "text": said[place], "vector": numbers})
+            print_json({**given.line(line), "text": said[place], "vector": numbers})
         else:
             print(*(f"{number:.6g}" for number in vectors[place].tolist()))
     return bad.tell(given.total)
 
 
-def rows_by_line(vectors: Any, given: Batch) -> Any:
+def rows_by_line(vectors: Any, given: TextBatch) -> Any:
     """A row for each line of the file: NaN where a line has no vector, also with --skip, so that row N is line N."""
     import torch
 
@@ -72,29 +83,30 @@ def rows_by_line(vectors: Any, given: Batch) -> Any:
     return torch.stack([vectors[places[line]] if line in places else none for line in lines])
 
 
-def write(path: Path, vectors: Any) -> None:
+def write_vectors(path: Path, vectors: Any) -> None:
     """All vectors in one table (B, D) of fp32."""
-    from regard.data.arrays import content
-    from regard.data.store import writing
-    from regard.hub.weights import tensors_to
+    from regard.data.tensor_store import tensor_bytes
+    from regard.files.atomic import atomic_path, open_atomic
+    from regard.hub.weights import save_tensors
 
     if not path.parent.is_dir():
         raise config.DataError(f"--out {path}: there is no folder {path.parent}; make it, or choose another")
     if path.suffix == ".safetensors":
-        return tensors_to(path, {"vectors": vectors})
+        with atomic_path(path) as aside:
+            return save_tensors(aside, {"vectors": vectors})
     rows, width = vectors.shape
     said = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}"
     header = said.ljust(-(-(len(said) + 11) // 64) * 64 - 11) + "\n"  # as numpy.lib.format lays it out, version 1.0
-    with writing(path) as file:
-        file.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + content(vectors))
+    with open_atomic(path) as file:
+        file.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + tensor_bytes(vectors))
 
 
-def cosines(said: list[str], vectors: Any) -> None:
+def show_cosines(said: list[str], vectors: Any) -> None:
     """Which are near each other: the cosine of every two."""
     from torch.nn.functional import normalize
 
     table = (normalize(vectors, dim=-1) @ normalize(vectors, dim=-1).mT).tolist()
-    names = [brief(text, 32) for text in said]
+    names = [shorten(text, 32) for text in said]
     wide, count = max(map(len, names)), len(str(len(names)))
     print(" " * (count + 2 + wide), *(f"{place:>6}" for place in range(1, len(names) + 1)))
     for place, (name, row) in enumerate(zip(names, table, strict=True), 1):

@@ -1,6 +1,6 @@
 """From an exception to one sentence on stderr and an exit code: the only place that knows which code means what.
 
-Whoever made the mistake can mend it: the sentence says what, where, and what to do. What nobody foresaw is a bug; its
+A user's mistake can be mended: the sentence says what, where, and what to do. Any other exception is a bug; its
 traceback goes to a file (to stderr with REGARD_DEBUG=1), because a screen full of it helps nobody at midnight.
 """
 
@@ -16,41 +16,47 @@ from typing import Any
 import typer
 
 from regard import config
-from regard.config.names import did_you_mean
-from regard.config.synonyms import suggest_word
+from regard.config.aliases import suggest_word
+from regard.config.errors import did_you_mean, is_out_of_memory
 from regard.config.terminal import escape_controls
 
-FAILED, USAGE, DATA, INTERRUPTED = 1, 2, 3, 130
+EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_INTERRUPTED = 1, 2, 3, 130
 UsageError: Any = typer.BadParameter.__base__  # typer has a copy of click inside; older ones use click itself
 
 # What the system refuses, what to do about it, and whether the data (3) or the run (1) is to blame.
 REFUSALS = {
-    errno.ENOENT: ("there is no such file or folder", "check the path", DATA),
-    errno.ENOTDIR: ("a part of the path is a file, not a folder", "check the path", DATA),
-    errno.EISDIR: ("this is a folder", "name a file", DATA),
-    errno.EEXIST: ("exists already", "choose another place", DATA),
-    errno.EACCES: ("permission denied", "change its permissions or choose another place", FAILED),
-    errno.EPERM: ("permission denied", "change its permissions or choose another place", FAILED),
-    errno.EROFS: ("this disk can only be read", "choose another place", FAILED),
-    errno.ENOSPC: ("no space left on the disk", "make room or choose another place, and try again", FAILED),
-    errno.EDQUOT: ("your share of the disk is used up", "make room or choose another place, and try again", FAILED),
-    errno.EFBIG: ("no file may grow this large here", "raise the limit (ulimit -f) or choose another place", FAILED),
-    errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n)", FAILED),
+    errno.ENOENT: ("there is no such file or folder", "check the path", EXIT_DATA),
+    errno.ENOTDIR: ("a part of the path is a file, not a folder", "check the path", EXIT_DATA),
+    errno.EISDIR: ("this is a folder", "name a file", EXIT_DATA),
+    errno.EEXIST: ("exists already", "choose another place", EXIT_DATA),
+    errno.EACCES: ("permission denied", "change its permissions or choose another place", EXIT_FAILED),
+    errno.EPERM: ("permission denied", "change its permissions or choose another place", EXIT_FAILED),
+    errno.EROFS: ("this disk can only be read", "choose another place", EXIT_FAILED),
+    errno.ENOSPC: ("no space left on the disk", "make room or choose another place, and try again", EXIT_FAILED),
+    errno.EDQUOT: (
+        "your share of the disk is used up",
+        "make room or choose another place, and try again",
+        EXIT_FAILED,
+    ),
+    errno.EFBIG: (
+        "no file may grow this large here",
+        "raise the limit (ulimit -f) or choose another place",
+        EXIT_FAILED,
+    ),
+    errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n)", EXIT_FAILED),
 }
 PATIENCE = 3.0  # seconds
 MEMORY = "out of memory; set a smaller train.batch, train.context or model.dim, or use a larger machine"
-BUILDERS = ("regard.config", "regard.core", "regard.efficient", "regard.inputs", "regard.heads",
-            "regard.recurrent")
 
 
-def talk(line: str) -> None:
+def print_stderr(line: str) -> None:
     """One line on stderr, whatever is in it; if stderr is gone, nobody is listening.
 
     What a terminal would obey is made visible, in a log file too: somebody looks at it in a terminal one day.
 
     Of many processes on a machine (torchrun) the first one speaks: what goes wrong for one goes wrong for all.
     """
-    if not first():
+    if not is_first_rank():
         return
     with suppress(OSError, ValueError):
         sys.stdout.flush()
@@ -58,61 +64,61 @@ def talk(line: str) -> None:
         print("regard:", escape_controls(" ".join(line.splitlines())), file=sys.stderr, flush=True)
 
 
-def told(problem: BaseException) -> int:
+def report_error(problem: BaseException) -> int:
     """Say on stderr what went wrong; the exit code.
 
-    Whoever ends first ends all processes (torchrun): the others wait a little, so that the first one can speak.
+    The process that ends first ends all (torchrun): the others wait a little, so that the first one can speak.
     """
-    line, code = sentence(problem)
-    talk(line)
-    if not first() and not isinstance(problem, KeyboardInterrupt):
+    line, code = error_and_code(problem)
+    print_stderr(line)
+    if not is_first_rank() and not isinstance(problem, KeyboardInterrupt):
         time.sleep(PATIENCE)
     return code
 
 
-def first() -> bool:
+def is_first_rank() -> bool:
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
-def sentence(problem: BaseException) -> tuple[str, int]:
+def error_and_code(problem: BaseException) -> tuple[str, int]:
     match problem:
         case config.ConfigError():
-            return str(problem), USAGE
+            return str(problem), EXIT_USAGE
         case config.DataError():
-            return str(problem), DATA
+            return str(problem), EXIT_DATA
         case config.RunError():
-            return str(problem), FAILED
+            return str(problem), EXIT_FAILED
         case KeyboardInterrupt() | typer.Abort():  # which typer makes of it before a verb has begun
-            return "interrupted", INTERRUPTED
+            return "interrupted", EXIT_INTERRUPTED
         case OSError():
-            return of_the_system(problem)
+            return os_error(problem)
     if isinstance(problem, UsageError):
-        return of_the_words(problem), USAGE
-    if is_memory(problem):
-        return MEMORY, FAILED
-    return (str(problem), USAGE) if is_refusal(problem) else (bug(problem), FAILED)
+        return usage_error(problem), EXIT_USAGE
+    return (MEMORY if is_out_of_memory(problem) else bug_report(problem)), EXIT_FAILED
 
 
-def of_the_system(problem: OSError) -> tuple[str, int]:
-    reason, remedy, code = REFUSALS.get(problem.errno or 0, (str(problem.strerror or problem).lower(), "", FAILED))
+def os_error(problem: OSError) -> tuple[str, int]:
+    reason, remedy, code = REFUSALS.get(problem.errno or 0, (str(problem.strerror or problem).lower(), "", EXIT_FAILED))
     place = os.fsdecode(problem.filename) if isinstance(problem.filename, str | bytes) else ""
     return "; ".join(part for part in (f"{place}: {reason}" if place else reason, remedy) if part), code
 
 
-def of_the_words(problem: Any) -> str:
+def usage_error(problem: Any) -> str:
     """A mistake in verbs, arguments and options, as typer found it."""
     where = problem.ctx.command_path if problem.ctx else "regard"
     told = problem.format_message().strip().rstrip(".")
     told = told[:1].lower() + told[1:]
     if hasattr(problem, "possibilities"):  # an option that there is not
         option, known = problem.option_name, [name for each in problem.ctx.command.params for name in each.opts]
-        told = f"no option {option}{here(option, known, problem.ctx) or did_you_mean(option, known)}".rstrip(";")
+        told = f"no option {option}{suggest_option(option, known, problem.ctx) or did_you_mean(option, known)}".rstrip(
+            ";"
+        )
         if "." in option:
             told += f"; settings are written without dashes, as in {option.lstrip('-')}=value"
     return f"{told}{'' if told.endswith('?') else ';'} {where} --help shows what there is"
 
 
-def here(option: str, known: list[str], context: Any) -> str:
+def suggest_option(option: str, known: list[str], context: Any) -> str:
     """What another library's name is called here: an option, or a setting where the verb takes some."""
     ours = suggest_word(option, known).removeprefix("here it is ")
     word, comma, more = ours.partition(",")
@@ -122,22 +128,7 @@ def here(option: str, known: list[str], context: Any) -> str:
     return f"; here it is {ours}=VALUE, without dashes" if takes and "." in ours else ""
 
 
-def is_memory(problem: BaseException) -> bool:
-    """Also torch's own, on the GPU and on the CPU, told apart without importing torch."""
-    named = isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError"
-    return named or (isinstance(problem, RuntimeError) and "can't allocate memory" in str(problem))
-
-
-def is_refusal(problem: BaseException) -> bool:
-    """Did a model's own part raise it? Then a setting asks for what cannot be done, and the sentence says which."""
-    trace = problem.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    room = trace.tb_frame.f_globals.get("__name__", "") if trace else ""
-    return isinstance(problem, ValueError) and room.startswith(BUILDERS)
-
-
-def bug(problem: BaseException) -> str:
+def bug_report(problem: BaseException) -> str:
     trace = escape_controls("".join(traceback.format_exception(problem)))
     what = f"this is a bug in regard ({' '.join(traceback.format_exception_only(problem)[-1].split())})"
     if os.environ.get("REGARD_DEBUG"):

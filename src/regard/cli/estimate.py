@@ -10,11 +10,19 @@ from typing import Annotated, Any
 import typer
 
 from regard import config, zoo
-from regard.cli.look import found
-from regard.cli.output import Json, Overrides, as_json, as_rows, in_options, with_options_of, with_torch
-from regard.config.checks import TERMS, within
-from regard.config.names import did_you_mean
-from regard.config.reader import override, value_in
+from regard.cli.explain import find_subject
+from regard.cli.output import (
+    JsonOption,
+    OverridesArgument,
+    add_config_options,
+    config_from_options,
+    import_torch,
+    print_json,
+    print_rows,
+)
+from regard.config.errors import did_you_mean
+from regard.config.fields import COST_LIMITS, check_ranges
+from regard.config.reader import apply_override, parse_value
 
 PRECISIONS = ("fp32", "mixed", "bf16")
 
@@ -34,7 +42,7 @@ ABOUT = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class EstimateOptions:
     """What may be said besides the model."""
 
     params: int | None = None
@@ -53,37 +61,37 @@ class Asked:
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise ValueError(f"{name}: {number} is less than 1")
-        within({**TERMS, "ranks": (1, 1e7)}, self)
-        one_of("dtype", self.dtype, PRECISIONS)
-        one_of("device", self.device, devices())
-        half = devices()[self.device].get("type", "bf16") if self.device else "bf16"
+        check_ranges({**COST_LIMITS, "ranks": (1, 1e7)}, self)
+        check_known("dtype", self.dtype, PRECISIONS)
+        check_known("device", self.device, read_devices())
+        half = read_devices()[self.device].get("type", "bf16") if self.device else "bf16"
         if self.dtype == "bf16" != half:
             raise ValueError(f"dtype: {self.device} multiplies {half} and no bf16; choose mixed")
         if self.price is not None and self.device is None:
             raise ValueError("price: an hour of which device? say it with --device")
 
 
-def one_of(what: str, name: str | None, known: Collection[str]) -> None:
+def check_known(what: str, name: str | None, known: Collection[str]) -> None:
     if name is not None and name not in known:
         forms = [repr(each) for each in known if name and each.startswith(name.lower())]
         near = f"; did you mean {' or '.join(forms)}?" if forms else did_you_mean(name, known)
         raise ValueError(f"{what}: no {name!r}{near} there are {', '.join(known)}")
 
 
-def devices() -> dict[str, Any]:
+def read_devices() -> dict[str, Any]:
     """The table of devices, read apart from the room that computes with it: a slip need not wait for torch."""
     return tomllib.loads(files("regard").joinpath("measure", "devices.toml").read_text(encoding="utf8")) | {"here": {}}
 
 
-@with_options_of(Asked, ABOUT)
+@add_config_options(EstimateOptions, ABOUT)
 def estimate(
     thing: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="A preset, a recipe, a run or a checkpoint.")
     ] = None,
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     *,
     calibrate: Annotated[bool, typer.Option("--calibrate", help="Measure this machine, and keep the result.")] = False,
-    json: Json = False,
+    json: JsonOption = False,
     **settings: Any,
 ) -> None:
     """What a model costs before it runs: parameters, arithmetic, memory, time, money.
@@ -91,46 +99,52 @@ def estimate(
     Nothing is made or run. Of a recipe, batch, context, precision, optimizer, recomputing and length are taken.
     """
     if calibrate:
-        return calibrated(json)
-    asked = in_options(Asked, {name: number(word) for name, word in settings.items() if word is not None})
+        return show_calibration(json)
+    asked = config_from_options(
+        EstimateOptions, {name: parse_toml_number(word) for name, word in settings.items() if word is not None}
+    )
     if thing is None and asked.params is None:
         raise config.ConfigError("which model? name a preset or a recipe, or give --params")
     if asked.params is not None:
-        only_count(thing, asked)
-    subject = None if asked.params is not None else chosen(str(thing), overrides or [], asked)
-    with_torch()
-    from regard.measure import told
+        check_count_options(thing, asked)
+    subject = None if asked.params is not None else resolve_subject(str(thing), overrides or [], asked)
+    import_torch()
+    from regard.measure import format_estimate
 
-    bill = billed(subject, asked)
-    as_json(told.table(bill, thing)) if json else print(told.text(bill, thing or ""))
+    bill = estimate_with_options(subject, asked)
+    print_json(format_estimate.estimate_table(bill, thing)) if json else print(
+        format_estimate.format_estimate(bill, thing or "")
+    )
 
 
-def billed(subject: "Subject | None", asked: Asked) -> Any:
+def estimate_with_options(subject: "EstimateSubject | None", asked: EstimateOptions) -> Any:
     """A mistake names its option as it was typed, --context and not context."""
     from regard import measure
 
     try:
         tokens = asked.tokens or (None if subject is None else subject.tokens)
-        terms = measure.Terms(tokens=tokens, device=asked.device, utilisation=asked.utilisation, price=asked.price,
+        terms = measure.CostTerms(tokens=tokens, device=asked.device, utilisation=asked.utilisation, price=asked.price,
                               ratio=asked.ratio)  # fmt: skip
         if subject is None:
             assert asked.params is not None
-            return measure.count(asked.params, precision=asked.dtype or "fp32", ranks=asked.ranks, terms=terms)
-        return measure.estimate(subject.model, batch=subject.batch, context=subject.context,
+            return measure.estimate_parameters(
+                asked.params, precision=asked.dtype or "fp32", ranks=asked.ranks, terms=terms
+            )
+        return measure.estimate_model(subject.model, batch=subject.batch, context=subject.context,
                                 optimizer=subject.optimizer, ranks=asked.ranks, terms=terms,
                                 recompute=subject.recompute)  # fmt: skip
     except config.ConfigError as problem:
-        mine = str(problem).partition(":")[0] in Asked.__dataclass_fields__
+        mine = str(problem).partition(":")[0] in EstimateOptions.__dataclass_fields__
         raise config.ConfigError(f"--{problem}" if mine else str(problem)) from None
 
 
-def number(word: str) -> Any:
+def parse_toml_number(word: str) -> Any:
     """400e9 and 1_000 as TOML writes them; a whole number may be written either way."""
-    value = value_in(word)
+    value = parse_value(word)
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**63 else value
 
 
-def only_count(thing: str | None, asked: Asked) -> None:
+def check_count_options(thing: str | None, asked: EstimateOptions) -> None:
     if thing is not None:
         raise config.ConfigError(f"--params: {thing} has its own number of parameters; keep one of the two")
     for name in ("batch", "context"):
@@ -139,10 +153,10 @@ def only_count(thing: str | None, asked: Asked) -> None:
 
 
 @dataclass(frozen=True)
-class Subject:
+class EstimateSubject:
     """What is estimated, and the sizes that a recipe gives it."""
 
-    model: config.Transformer | config.Towers
+    model: config.Transformer | config.DualEncoder
     batch: int
     context: int | None
     optimizer: config.Optimizer | None = None
@@ -150,50 +164,50 @@ class Subject:
     recompute: bool = False
 
 
-def chosen(thing: str, overrides: list[str], asked: Asked) -> Subject:
+def resolve_subject(thing: str, overrides: list[str], asked: EstimateOptions) -> EstimateSubject:
     """The model that a name or a path stands for, with what was asked laid over what its recipe says."""
-    recipes = zoo.recipes()
+    recipes = zoo.packaged_recipes()
     if not Path(thing).exists() and thing not in recipes:
         if thing not in config.PRESETS:
             near = did_you_mean(thing, [*config.PRESETS, *recipes])
             raise config.ConfigError(f"{thing}: no such preset or recipe{near} regard models lists what there is")
-        subject = Subject(preset(thing, overrides), 1, None)
+        subject = EstimateSubject(preset_subject(thing, overrides), 1, None)
     else:
-        subject = of_recipe(thing, overrides)
-    model = subject.model if asked.dtype is None else in_precision(subject.model, asked.dtype)
+        subject = recipe_subject(thing, overrides)
+    model = subject.model if asked.dtype is None else with_model_precision(subject.model, asked.dtype)
     return replace(subject, model=model, batch=asked.batch or subject.batch, context=asked.context or subject.context)
 
 
-def preset(name: str, overrides: list[str]) -> config.Transformer | config.Towers:
+def preset_subject(name: str, overrides: list[str]) -> config.Transformer | config.DualEncoder:
     changes: dict[str, Any] = {}
     for line in overrides:
-        override(changes, line)
+        apply_override(changes, line)
     for word in ("name", "preset"):
         if word in changes:
             raise config.ConfigError(f"{word}: the model is {name}; name another in its place")
     return zoo.preset(name, **changes)
 
 
-def of_recipe(thing: str, overrides: list[str]) -> Subject:
-    read = found(thing, overrides)
+def recipe_subject(thing: str, overrides: list[str]) -> EstimateSubject:
+    read = find_subject(thing, overrides)
     if not isinstance(read.whole, config.Recipe):
-        return Subject(read.model, read.batch, read.context, read.optimizer)
+        return EstimateSubject(read.model, read.batch, read.context, read.optimizer)
     train = read.whole.train
     tokens = (train.steps or 0) * train.rows * train.accumulate * train.context if train.minutes is None else 0
-    return Subject(read.model, read.batch, read.context, read.optimizer, tokens or None, train.recompute)
+    return EstimateSubject(read.model, read.batch, read.context, read.optimizer, tokens or None, train.recompute)
 
 
-def in_precision(c: Any, precision: str) -> Any:
-    if isinstance(c, config.Towers):
-        return replace(c, towers=tuple(in_precision(tower, precision) for tower in c.towers))
+def with_model_precision(c: Any, precision: str) -> Any:
+    if isinstance(c, config.DualEncoder):
+        return replace(c, towers=tuple(with_model_precision(tower, precision) for tower in c.towers))
     return replace(c, precision=precision)
 
 
-def calibrated(json: bool) -> None:
+def show_calibration(json: bool) -> None:
     """How fast this machine is, measured in a few seconds and kept for predictions."""
-    with_torch()
-    from regard.measure.calibrate import calibrate
-    from regard.measure.devices import chip
+    import_torch()
+    from regard.measure.calibration import calibrate
+    from regard.measure.hardware import local_chip
 
-    facts = calibrate(device=chip()).facts()
-    as_json(facts) if json else as_rows((name, str(value)) for name, value in facts.items())
+    facts = calibrate(device=local_chip()).facts()
+    print_json(facts) if json else print_rows((name, str(value)) for name, value in facts.items())

@@ -1,6 +1,5 @@
 """regard evaluate: how good a model is at what it was trained for, on data that it has not seen."""
 
-import errno
 import json as jsons
 import os
 import re
@@ -14,8 +13,16 @@ from typing import Annotated, Any
 import typer
 
 from regard import config, zoo
-from regard.cli.output import Checkpoint, Json, as_json, as_rows, faint, in_options, with_torch
-from regard.generate.score import Scoring
+from regard.cli.output import (
+    CheckpointArgument,
+    JsonOption,
+    config_from_options,
+    dim,
+    import_torch,
+    print_json,
+    print_rows,
+)
+from regard.evaluation.bleu import TranslationScoring
 
 SETTING = re.compile(r"[a-z_.]+=")
 EVERY = 10.0  # seconds between lines where nobody watches
@@ -23,7 +30,7 @@ PERCENT = ("translate", "answer")  # kinds whose scores are from 0 to 100
 
 
 def evaluate(
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointArgument,
     files: Annotated[
         list[str] | None,
         typer.Argument(metavar="FILE|KEY=VALUE", help="Texts or records, and settings that say how they are read, such "
@@ -39,32 +46,32 @@ def evaluate(
     ] = None,
     lower: Annotated[bool, typer.Option("--lower", help="Compare translations in lower case.")] = False,
     group: Annotated[bool, typer.Option("--group", help="All targets of a source are right; tell that too.")] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Score a model on what it was trained for: loss, accuracy, F1, BLEU and the rest."""
     given = {"beams": beams, "length_penalty": length_penalty, "tokenise": tokenise, "lower": lower or None,
              "group": group or None}  # fmt: skip
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    in_options(Scoring, settings)
+    config_from_options(TranslationScoring, settings)
     changes = [word for word in files or [] if SETTING.match(word) and not os.path.exists(word)]
     sources = tuple(word for word in files or [] if word not in changes)
-    with_torch()
-    from regard.train.exam import evaluate as examined
+    import_torch()
+    from regard.evaluation.evaluator import evaluate as examined
 
-    with written(out) as each, told_of() as progress:
+    with open_output(out) as each, show_evaluation_progress() as progress:
         found = examined(checkpoint, sources or None, changes, limit=limit, each=each, progress=progress, **settings)
-    as_json(found.tree()) if json else as_rows(lines(found.tree()))
+    print_json(found.tree()) if json else print_rows(score_lines(found.tree()))
 
 
-def own(checkpoint: Path) -> config.Data:
+def own_validation(checkpoint: Path) -> config.Data:
     """The data that a run kept back to validate on, for the run itself or one of its checkpoints."""
-    from regard.train.asking import kept_back, run_of
+    from regard.evaluation.eval_spec import held_out_spec, run_folder_of
 
-    run = run_of(checkpoint)
-    return kept_back(str(checkpoint), None if run is None else zoo.read_recipe(run)).data
+    run = run_folder_of(checkpoint)
+    return held_out_spec(str(checkpoint), None if run is None else zoo.read_recipe(run)).data
 
 
-def lines(said: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def score_lines(said: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """For people: numbers with few digits, bits in one line, and what makes BLEU comparable beside it."""
     signatures, digits = said.get("signatures", {}), 2 if said["task"] in PERCENT else 4
     for name, value in said.items():
@@ -82,24 +89,19 @@ def lines(said: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def written(path: Path | None) -> Iterator[Callable[[dict[str, Any]], object] | None]:
+def open_output(path: Path | None) -> Iterator[Callable[[dict[str, Any]], object] | None]:
     """A line of JSON for each row, in a file that is there when all of them are."""
     if path is None:
         yield None
         return
-    from regard.data.store import writing
+    from regard.files.atomic import open_output_file
 
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "", str(path))
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT).lower(), str(path))
-    real = path.resolve()
-    with writing(real) if real.is_file() or not real.exists() else real.open("wb") as file:  # a device, a pipe
+    with open_output_file(path) as file:
         yield lambda row: file.write(jsons.dumps(row, ensure_ascii=False, default=str).encode() + b"\n")
 
 
 @contextmanager
-def told_of() -> Iterator[Callable[[int], None]]:
+def show_evaluation_progress() -> Iterator[Callable[[int], None]]:
     """How much is done, on stderr: a number that moves in a terminal, else a calm line now and then."""
     watched, last, shown = sys.stderr.isatty(), time.monotonic(), 0
 
@@ -107,7 +109,7 @@ def told_of() -> Iterator[Callable[[int], None]]:
         nonlocal last, shown
         if time.monotonic() - last >= (0.25 if watched else EVERY):
             last, line = time.monotonic(), f"{done:,} done"
-            print(f"\r{faint(line)}" if watched else line, end="" if watched else "\n", file=sys.stderr, flush=True)
+            print(f"\r{dim(line)}" if watched else line, end="" if watched else "\n", file=sys.stderr, flush=True)
             shown = len(line) if watched else 0
 
     try:

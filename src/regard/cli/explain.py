@@ -1,4 +1,4 @@
-"""Verbs that only look: explain a model before it runs, write the schema of a recipe."""
+"""regard explain and regard schema: a model explained before it runs, and the JSON schema of a recipe."""
 
 import json as notation
 from dataclasses import asdict, dataclass, replace
@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from regard import config, zoo
-from regard.cli.heads import heads as explain_heads
-from regard.cli.mistakes import talk
-from regard.cli.output import Json, Overrides, as_json
-from regard.zoo.recipes import UNKNOWN
+from regard.cli.errors import print_stderr
+from regard.cli.explain_heads import explain_heads as explain_heads
+from regard.cli.output import JsonOption, OverridesArgument, print_json
+from regard.zoo.recipe import UNKNOWN_VOCAB
 
 
 @dataclass(frozen=True)
-class Subject:
+class ExplainSubject:
     """What is explained: the model, all that was said (a recipe, or the model again), and the size of its batches."""
 
     model: config.Model
@@ -28,12 +28,12 @@ class Subject:
 
 def explain(
     thing: Annotated[str, typer.Argument(metavar="THING", help="A recipe, a run, a checkpoint.")],
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     heads: Annotated[bool, typer.Option("--heads", help="What each head of a checkpoint does instead.")] = False,
     text: Annotated[
         list[str] | None, typer.Option(metavar="FILE", help="With --heads: a text; the run's own unless given.")
     ] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Show a model before it runs: parts, kernels, cost.
 
@@ -46,112 +46,124 @@ def explain(
         if overrides:
             raise config.ConfigError(f"{overrides[0]}: the settings of a trained model are fixed; leave it out")
         return explain_heads(thing, text or [], json)
-    subject = found(thing, overrides or [])
+    subject = find_subject(thing, overrides or [])
     from regard import measure
 
     asked: dict[str, Any] = {"batch": subject.batch, "context": subject.context, "optimizer": subject.optimizer}
     if json:
-        bill = measure.estimate(subject.model, **asked)
-        plans = measure.plans(subject.model, bill.context, batch=subject.batch, device=subject.device)
-        return as_json({"parameters": bill.parameters, **asdict(bill), "plans": dict(plans),
-                        "family": family(subject.model), "config": config.tree(subject.whole)})  # fmt: skip
-    print(measure.explain(subject.model, **asked, device=subject.device), family_line(subject.model), sep="\n\n")
-    print("\nconfig\n", config.text(subject.whole), sep="\n", end="")
+        bill = measure.estimate_model(subject.model, **asked)
+        plans = measure.kernel_plans(subject.model, bill.context, batch=subject.batch, device=subject.device)
+        return print_json({"parameters": bill.parameters, **asdict(bill), "plans": dict(plans),
+                        "family": family_facts(subject.model), "config": config.to_dict(subject.whole)})  # fmt: skip
+    print(measure.explain_model(subject.model, **asked, device=subject.device), family_line(subject.model), sep="\n\n")
+    print("\nconfig\n", config.to_toml(subject.whole), sep="\n", end="")
 
 
-def found(thing: str, overrides: list[str]) -> Subject:
+def find_subject(thing: str, overrides: list[str]) -> ExplainSubject:
     """A folder with a config.json is a checkpoint; everything else is, or leads to, a recipe."""
     path = Path(thing)
     if path.is_dir() and not (path / "config.toml").is_file():
         if overrides:
             raise config.ConfigError(f"{overrides[0]}: {thing} is a checkpoint, whose settings are fixed; "
                                      "explain a recipe with it, or leave it out")  # fmt: skip
-        from regard.hub import folder
+        from regard.hub import read_folder
 
-        read = folder.read(path)
-        return Subject(read.config, read.config, read.context, 1, None, device("auto"))
-    recipe = settled(zoo.read_recipe(thing, overrides))
-    train, reads = recipe.train, isinstance(recipe.model.embed, config.Embed | config.Mixed)
+        read = read_folder.read_model_folder(path)
+        return ExplainSubject(read.config, read.config, read.context, 1, None, device_name("auto"))
+    recipe = resolve_recipe(zoo.read_recipe(thing, overrides))
+    train, reads = recipe.train, isinstance(recipe.model.embed, config.TextEmbedding | config.MultimodalEmbedding)
     context = train.context if reads else None  # of what is no text the front end says how many tokens there are
     rows = 1 if recipe.task.kind == "nodes" else train.rows  # one graph is a step
-    return Subject(recipe.model, recipe, context, rows, train.optimizer, device(train.device))
+    return ExplainSubject(recipe.model, recipe, context, rows, train.optimizer, device_name(train.device))
 
 
-def device(name: str) -> str:
-    from regard.generate.opening import place
+def device_name(name: str) -> str:
+    from regard.inference.load import resolve_device
 
-    return place(name).type
+    return resolve_device(name).type
 
 
-def settled(recipe: config.Recipe) -> config.Recipe:
+def resolve_recipe(recipe: config.Recipe) -> config.Recipe:
     """A recipe leaves some sizes to its data: the words of a vocabulary, the features of nodes, the columns of rows."""
     front = recipe.model.embed
-    if isinstance(front, config.Graph) and not front.features + front.tags:
-        return as_read(recipe, "nodes")
-    if isinstance(front, config.Series) and not front.channels:
-        return as_read(recipe, "forecast")
-    return with_vocabulary(recipe)
+    if isinstance(front, config.GraphEmbedding) and not front.features + front.tags:
+        return read_recipe_sizes(recipe, "nodes")
+    if isinstance(front, config.SeriesEmbedding) and not front.channels:
+        return read_recipe_sizes(recipe, "forecast")
+    return resolve_vocabulary(recipe)
 
 
-def as_read(recipe: config.Recipe, kind: str) -> config.Recipe:
+def read_recipe_sizes(recipe: config.Recipe, kind: str) -> config.Recipe:
     """The recipe as training would find it, of the kinds of data that are one table or one graph."""
-    from regard.train.reading import Voice, read
+    from regard.training.data.read import Reporter, read_run_data
 
     if recipe.task.kind != kind:
         name = "features or model.embed.tags" if kind == "nodes" else "channels"
         raise config.ConfigError(f"model.embed: how wide it is, is left to the data; set model.embed.{name}")
-    return read(recipe, None, Voice(talk)).recipe
+    return read_run_data(recipe, None, Reporter(print_stderr)).recipe
 
 
-def with_vocabulary(recipe: config.Recipe) -> config.Recipe:
+def resolve_vocabulary(recipe: config.Recipe) -> config.Recipe:
     """The size of a vocabulary is that of its tokenizer, which may have to be trained first."""
-    embed = words_of(recipe.model)
-    if embed is None or embed.vocab != UNKNOWN:
+    embed = text_embedding(recipe.model)
+    if embed is None or embed.vocab != UNKNOWN_VOCAB:
         return recipe
-    size = recipe.text.vocab if isinstance(recipe.text, config.Words | config.Pieces) else spelt(recipe)
-    painted = recipe.task.pixels.palette if isinstance(recipe.task, config.Draw) else 0  # colours are words too
-    return replace(recipe, model=sized(recipe.model, size + painted))
+    size = (
+        recipe.text.vocab
+        if isinstance(recipe.text, config.WordTokenizer | config.SubwordTokenizer)
+        else count_characters(recipe)
+    )
+    painted = recipe.task.pixels.palette if isinstance(recipe.task, config.TextToImage) else 0  # colours are words too
+    return replace(recipe, model=with_vocab_size(recipe.model, size + painted))
 
 
-def spelt(recipe: config.Recipe) -> int:
+def count_characters(recipe: config.Recipe) -> int:
     """How many characters the texts of a recipe have; a number of words is what is asked for, whatever there are."""
     from regard import data, tasks, text
 
     if not isinstance(recipe.task, config.NextToken):
-        return len(tasks.equip(recipe.task, data.learned(recipe.data, recipe.text, tasks.spoken(recipe.task))))
+        return len(
+            tasks.add_task_tokens(
+                recipe.task, data.tokenizer_from_records(recipe.data, recipe.text, tasks.text_columns(recipe.task))
+            )
+        )
     read = data.read_texts(recipe.data.sources, recipe.data)
-    return len(text.train(recipe.text, (document.text for document in read)))
+    return len(text.train_tokenizer(recipe.text, (document.text for document in read)))
 
 
-def words_of(model: config.Model) -> config.Embed | None:
+def text_embedding(model: config.Model) -> config.TextEmbedding | None:
     """The front end that reads a text, if there is one."""
-    front = model.embed.text if isinstance(model.embed, config.Mixed) else model.embed
-    return front if isinstance(front, config.Embed) else None
+    front = model.embed.text if isinstance(model.embed, config.MultimodalEmbedding) else model.embed
+    return front if isinstance(front, config.TextEmbedding) else None
 
 
-def sized(model: config.Model, size: int) -> config.Model:
+def with_vocab_size(model: config.Model, size: int) -> config.Model:
     """A model whose text has so many words."""
-    if isinstance(model, config.Towers):
-        return replace(model, towers=tuple(worded(each, size) for each in model.towers))
-    return worded(model, size)
+    if isinstance(model, config.DualEncoder):
+        return replace(model, towers=tuple(with_text_vocab(each, size) for each in model.towers))
+    return with_text_vocab(model, size)
 
 
-def worded(model: config.Transformer, size: int) -> config.Transformer:
-    if isinstance(model.embed, config.Mixed):
+def with_text_vocab(model: config.Transformer, size: int) -> config.Transformer:
+    if isinstance(model.embed, config.MultimodalEmbedding):
         return replace(model, embed=replace(model.embed, text=replace(model.embed.text, vocab=size)))
-    return replace(model, embed=replace(model.embed, vocab=size)) if isinstance(model.embed, config.Embed) else model
+    return (
+        replace(model, embed=replace(model.embed, vocab=size))
+        if isinstance(model.embed, config.TextEmbedding)
+        else model
+    )
 
 
-def family(c: config.Model) -> dict[str, Any]:
+def family_facts(c: config.Model) -> dict[str, Any]:
     from regard.hub import families
-    from regard.hub.families.near import nearest
+    from regard.hub.families.registry import nearest_families
 
-    known = families.kin(c)
-    return {"class": known.architecture if known else None, "reasons": {} if known else nearest(c)}
+    known = families.match_family(c)
+    return {"class": known.architecture if known else None, "reasons": {} if known else nearest_families(c)}
 
 
 def family_line(c: config.Model) -> str:
-    told = family(c)
+    told = family_facts(c)
     if told["class"]:
         return f"family\n  transformers opens it as {told['class']}"
     why = "\n".join(f"  not {name}: {reason}" for name, reason in told["reasons"].items())

@@ -1,4 +1,4 @@
-"""regard explain CHECKPOINT --heads: what every head does, and how much worse the model is without it.
+"""regard explain CHECKPOINT --heads: the role of every head, and how much worse the model is without it.
 
 Read on windows of at most 256 tokens, at most 8 of them, drawn from the text by a fixed seed: the same every time.
 """
@@ -10,70 +10,74 @@ from pathlib import Path
 from typing import Any
 
 from regard import config, zoo
-from regard.cli.output import as_json, as_rows, faint, with_torch
-from regard.cli.score import own
+from regard.cli.evaluate import own_validation
+from regard.cli.output import dim, import_torch, print_json, print_rows
 
 ROWS, LONGEST, LEAST, SEED = 8, 256, 4, 0
 
 
-def heads(thing: str, files: Sequence[str], json: bool) -> None:
+def explain_heads(thing: str, files: Sequence[str], json: bool) -> None:
     """The table of heads, of layers, and of the heads that do nothing."""
-    if not Path(thing).is_dir() and (thing.endswith(".toml") or thing in zoo.recipes() or thing in config.PRESETS):
+    if not Path(thing).is_dir() and (
+        thing.endswith(".toml") or thing in zoo.packaged_recipes() or thing in config.PRESETS
+    ):
         raise config.ConfigError(f"{thing}: --heads reads a trained model; name a run, a checkpoint or a Hugging Face "
                                  "folder")  # fmt: skip
-    with_torch()
-    from regard.generate.opening import load
+    import_torch()
+    from regard.inference.load import load_model
 
-    model = load(thing)
-    check(model, thing)
-    text = text_of(model, config.Data(source=tuple(files), validation=0.0) if files else own(Path(thing)))
-    ids = windows(model, text)
+    model = load_model(thing)
+    check_attention(model, thing)
+    text = evaluation_text(
+        model, config.Data(source=tuple(files), validation=0.0) if files else own_validation(Path(thing))
+    )
+    ids = text_windows(model, text)
     told = {"text": text.name, "windows": len(ids), "tokens": ids.shape[1] - 1, "seed": SEED}
-    told |= looks(model, ids) | losses(model, ids)
-    as_json(told) if json else show(told)
+    told |= head_roles(model, ids) | ablation_losses(model, ids)
+    print_json(told) if json else show_heads(told)
 
 
-def check(model: Any, thing: str) -> None:
-    from regard.lens import refusal
+def check_attention(model: Any, thing: str) -> None:
+    from regard.lens.attention_maps import why_not_watchable
 
     if model.encoder is not None or not model.c.embed.vocab:
         reads = "a source beside its text" if model.encoder is not None else "images"
         raise config.ConfigError(f"{thing}: --heads reads a text, and this model reads {reads}; "
-                                 "regard.lens.heads takes whatever a model reads")  # fmt: skip
-    if why := refusal(model):
+                                 "regard.lens.summarize_heads takes whatever a model reads")  # fmt: skip
+    if why := why_not_watchable(model):
         raise config.ConfigError(f"{thing}: {why}")
     if model.tokenizer is None:
         raise config.DataError(f"{thing}: no tokenizer.json to read a text with; put one beside the model")
 
 
-def text_of(model: Any, data: config.Data) -> Any:
-    from regard.data import prepare
+def evaluation_text(model: Any, data: config.Data) -> Any:
+    from regard.data.prepare import prepare_text
 
-    ready = prepare(data, config.Bytes(), tokenizer=model.tokenizer)
+    ready = prepare_text(data, config.ByteTokenizer(), tokenizer=model.tokenizer)
     text = ready.train if ready.validation is None else ready.validation
     if len(text) <= LEAST:
         raise config.DataError(f"{text.name}: {len(text)} tokens are too few to read heads on; name a longer text")
     return text
 
 
-def windows(model: Any, text: Any) -> Any:  # (B, N + 1)
-    from regard.data import Windows
-    from regard.generate.limits import window
+def text_windows(model: Any, text: Any) -> Any:  # (B, N + 1)
+    from regard.data.windows import WindowBatches
+    from regard.generation.limits import context_window
 
-    context = min(window(model, model.limits) or LONGEST, LONGEST, len(text) - 1)
+    context = min(context_window(model, model.generation_limits) or LONGEST, LONGEST, len(text) - 1)
     many = min(ROWS, max(1, (len(text) - context) // context))
-    return Windows(text, context, many, SEED).batch(0)
+    return WindowBatches(text, context, many, SEED).batch(0)
 
 
 # ---------------------------------------------------------------- what is told
 
 
-def looks(model: Any, ids: Any) -> dict[str, Any]:
+def head_roles(model: Any, ids: Any) -> dict[str, Any]:
     """Roles and likeness of every head; likeness on two windows, since every head meets every other."""
     from regard import lens
 
-    found = lens.heads(model, ids[:, :-1], marks=lens.delimiters(model.tokenizer))
-    twins = lens.twins(lens.similarity(lens.views(model, ids[:2, :-1])))
+    found = lens.summarize_heads(model, ids[:, :-1], marks=lens.delimiter_ids(model.tokenizer))
+    twins = lens.most_similar_heads(lens.head_similarity(lens.attention_views(model, ids[:2, :-1])))
     rows = []
     for head, twin in zip(found, twins, strict=True):
         other = None if twin is None else found[twin[0]]
@@ -83,12 +87,12 @@ def looks(model: Any, ids: Any) -> dict[str, Any]:
     return {"heads": rows}
 
 
-def losses(model: Any, ids: Any) -> dict[str, Any]:
+def ablation_losses(model: Any, ids: Any) -> dict[str, Any]:
     """What the model is without each head and layer; nothing where it does not say the next token."""
     from torch.nn.functional import cross_entropy
 
     from regard import lens
-    from regard.generate.limits import least
+    from regard.generation.limits import min_prompt_tokens
 
     def loss(model: Any) -> Any:  # one for each window
         given = ids.to(next(model.parameters()).device)
@@ -96,41 +100,41 @@ def losses(model: Any, ids: Any) -> dict[str, Any]:
         return cross_entropy(logits, given[:, 1:].flatten(), reduction="none").view(len(ids), -1).mean(1)
 
     try:
-        least(model)
+        min_prompt_tokens(model)
     except config.ConfigError:
         return {"loss": None, "within": None, "without": [], "idle": []}
-    rows = lens.ablation(model, loss, progress=counted if sys.stderr.isatty() else None)
-    within = lens.threshold(rows)
+    rows = lens.ablate_all(model, loss, progress=show_count if sys.stderr.isatty() else None)
+    within = lens.noise_threshold(rows)
     told = [{"where": row.where, "head": row.head, "delta": row.delta, "error": row.error} for row in rows]
-    idle = [{"where": row.where, "head": row.head} for row in lens.idle(rows, within)]
+    idle = [{"where": row.where, "head": row.head} for row in lens.idle_heads(rows, within)]
     return {"loss": rows[0].whole, "within": within, "without": told, "idle": idle}
 
 
-def counted(done: int, total: int) -> None:
+def show_count(done: int, total: int) -> None:
     line = f"without {done} of {total}"
-    print("\r" + (" " * len(line) + "\r" if done == total else faint(line)), end="", file=sys.stderr, flush=True)
+    print("\r" + (" " * len(line) + "\r" if done == total else dim(line)), end="", file=sys.stderr, flush=True)
 
 
 # ---------------------------------------------------------------- how it is shown
 
 
-def show(told: dict[str, Any]) -> None:
+def show_heads(told: dict[str, Any]) -> None:
     deltas = {(row["where"], row["head"]): f"{row['delta']:+.4f} ± {row['error']:.4f}" for row in told["without"]}
     loss = "none: the model does not say the next token" if told["loss"] is None else f"{told['loss']:.4f}"
     read = f"{told['windows']} x {told['tokens']} tokens of {told['text']}, seed {told['seed']}"
-    as_rows([("read on", read), ("loss", loss)])
+    print_rows([("read on", read), ("loss", loss)])
     print()
     titles = ("head", "role (chance)", "entropy", "distance", "most like", *(["loss without it"] * bool(deltas)))
-    aligned([titles, *(cells(head, deltas) for head in told["heads"])])
+    print_aligned([titles, *(head_cells(head, deltas) for head in told["heads"])])
     if deltas:
         print()
         layers = [(where, said) for (where, head), said in deltas.items() if head is None]
-        aligned([("all of", "loss without it"), *layers])
+        print_aligned([("all of", "loss without it"), *layers])
         names = ", ".join(f"{row['where']} {row['head']}" for row in told["idle"])
         print(f"\nheads that do nothing (less than {told['within']:.4f} either way): {names or 'none'}")
 
 
-def cells(head: dict[str, Any], deltas: dict[Any, str]) -> Iterator[str]:
+def head_cells(head: dict[str, Any], deltas: dict[Any, str]) -> Iterator[str]:
     yield f"{head['where']} {head['head']}"
     best = head["scores"].get(head["role"])
     yield f"{head['role']} {best['value']:.2f} ({best['chance']:.2f})" if best else "-"
@@ -142,7 +146,7 @@ def cells(head: dict[str, Any], deltas: dict[Any, str]) -> Iterator[str]:
     yield from filter(None, both)
 
 
-def aligned(rows: Sequence[Any]) -> None:
+def print_aligned(rows: Sequence[Any]) -> None:
     """Columns under their titles."""
     rows = [list(row) for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]

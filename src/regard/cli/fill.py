@@ -1,4 +1,4 @@
-"""regard fill: the likeliest words for the blanks in a text."""
+"""regard fill: the likeliest words for the masks in a text."""
 
 from typing import Annotated, Any
 
@@ -6,48 +6,57 @@ import typer
 
 from regard import config
 from regard.cli.bad_lines import Skip
-from regard.cli.given import File, Lines, Model, Texts, batch, brief, loaded, watched
-from regard.cli.output import Dtype, Specials, Weights, as_json, with_torch
+from regard.cli.output import Dtype, Specials, WeightsOption, import_torch, print_json
+from regard.cli.text_args import (
+    FileOption,
+    JsonLinesOption,
+    ModelArgument,
+    TextArguments,
+    open_model,
+    read_text_batch,
+    shorten,
+    show_progress,
+)
 
 
 def fill(
-    checkpoint: Model,
-    words: Texts = None,
+    checkpoint: ModelArgument,
+    words: TextArguments = None,
     *,
     best: Annotated[int, typer.Option(help="How many words for each blank.")] = 5,
-    file: File = None,
+    file: FileOption = None,
     skip: Skip = False,
-    weights: Weights = "auto",
+    weights: WeightsOption = "auto",
     dtype: Dtype = "fp32",
     specials: Specials = "parse",
-    json: Lines = False,
+    json: JsonLinesOption = False,
 ) -> int:
     """Tell which words may stand where a text has [MASK], and how likely each is."""
     if best < 1:
         raise config.ConfigError(f"--best: {best} leaves nothing to tell; choose one or more")
-    with_torch()
-    from regard.generate.fill import fill as filled
+    import_torch()
+    from regard.inference.fill_mask import fill_masks as filled
 
-    given = batch(words, file, skip=skip)
+    given = read_text_batch(words, file, skip=skip)
     said, bad = [record["text"] for record in given.records], given.bad
-    with loaded(checkpoint, weights, dtype, specials) as model, watched(len(said)) as progress:
+    with open_model(checkpoint, weights, dtype, specials) as model, show_progress(len(said)) as progress:
         found = filled(model, said, best, names=given.names, progress=progress, refuse=bad.refuse(given.lines))
     for line, place in bad.merged(given.lines):
         if place is None:
             bad.show(line, json)
         elif json:
             blanks = [[guess._asdict() for guess in blank] for blank in found[place]]
-            as_json({**given.line(line), "text": said[place], "blanks": blanks})
+            print_json({**given.line(line), "text": said[place], "blanks": blanks})
         else:
-            show(said[place], found[place], given.total > 1)
+            show_predictions(said[place], found[place], given.total > 1)
     return bad.tell(given.total)
 
 
-def show(text: str, blanks: list[list[Any]], several: bool) -> None:
+def show_predictions(text: str, blanks: list[list[Any]], several: bool) -> None:
     """A line for each word; several blanks are numbered, and several texts are told a line for each blank."""
     for place, blank in enumerate(blanks, 1):
         if several:
-            print(f"{brief(text):<48}", *(f" {guess.word} {guess.probability:.4f}" for guess in blank))
+            print(f"{shorten(text):<48}", *(f" {guess.word} {guess.probability:.4f}" for guess in blank))
             continue
         if len(blanks) > 1:
             print(f"{'' if place == 1 else chr(10)}blank {place}")

@@ -9,50 +9,49 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
-from regard.cli.output import Checkpoint, Json, Overrides, as_json, with_torch
-from regard.config.errors import unwritable
-from regard.config.reader import override
+from regard.cli.output import CheckpointArgument, JsonOption, OverridesArgument, import_torch, print_json
+from regard.config.errors import unwritable_error
+from regard.config.reader import apply_override
 
 
 def forecast(
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointArgument,
     table: Annotated[str, typer.Argument(metavar="FILE", help="A table whose last rows are read, such as data.csv.")],
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     *,
     out: Annotated[str | None, typer.Option(metavar="FILE", help="Write the rows there, as CSV.")] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Tell how a table of numbers goes on: the rows after its last one, with their dates, as CSV."""
-    changes = settings(overrides or [])
-    with_torch()
-    from regard.generate.forecast import forecast
-    from regard.generate.opening import load_to_answer
+    changes = task_settings(overrides or [])
+    import_torch()
+    from regard.inference.load import load_for_inference
 
-    model = load_to_answer(checkpoint)
+    model = load_for_inference(checkpoint)
     try:
-        told = forecast(model, table, **changes)
+        told = model.forecast(table, **changes)
     except config.ConfigError as problem:
         raise config.ConfigError(f"{checkpoint}: {problem}") from None
     if out is not None:
-        write(Path(out), as_csv(told))
+        write_forecast(Path(out), forecast_csv(told))
     if json:
-        as_json({"columns": told.header(), "rows": list(told.lines())})
+        print_json({"columns": told.header(), "rows": list(told.lines())})
     elif out is None:
-        sys.stdout.write(as_csv(told))
+        sys.stdout.write(forecast_csv(told))
 
 
-def settings(overrides: list[str]) -> dict[str, Any]:
+def task_settings(overrides: list[str]) -> dict[str, Any]:
     """Settings of the task that differ: task.gaps=last."""
     changes: dict[str, Any] = {}
     for line in overrides:
-        override(changes, line)
+        apply_override(changes, line)
     for name in changes:
         if name != "task" or not isinstance(changes["task"], dict):
             raise config.ConfigError(f"{name}: what is read here is said by task, such as task.gaps=last; leave it out")
     return dict(changes.get("task", {}))
 
 
-def as_csv(told: Any) -> str:
+def forecast_csv(told: Any) -> str:
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(told.header())
@@ -60,8 +59,11 @@ def as_csv(told: Any) -> str:
     return page.getvalue()
 
 
-def write(path: Path, text: str) -> None:
+def write_forecast(path: Path, text: str) -> None:
+    from regard.files.atomic import open_output_file
+
     try:
-        path.write_text(text, encoding="utf8")
+        with open_output_file(path) as file:
+            file.write(text.encode())
     except OSError as problem:
-        raise unwritable(path, problem) from None
+        raise unwritable_error(path, problem) from None

@@ -1,4 +1,4 @@
-"""regard generate: a prompt in, text out while it is being made."""
+"""regard generate: a prompt in, text out while it is generated."""
 
 import sys
 import warnings
@@ -8,26 +8,26 @@ from typing import Annotated, Any
 import typer
 
 from regard import config
-from regard.cli.mistakes import talk
+from regard.cli.errors import print_stderr
 from regard.cli.output import (
-    Checkpoint,
+    CheckpointArgument,
     Dtype,
-    Json,
+    JsonOption,
     Specials,
-    Weights,
-    as_json,
-    exactly,
-    faint,
-    in_specials,
-    spoken,
-    text_in,
-    visible,
-    with_options_of,
-    with_torch,
+    WeightsOption,
+    add_config_options,
+    check_specials_option,
+    check_surrogates,
+    dim,
+    escape_control,
+    import_torch,
+    print_exact,
+    print_json,
+    read_text_argument,
 )
-from regard.config.reader import value_in
+from regard.config.reader import parse_value
 
-ABOUT = {
+OPTION_HELP = {
     "new": "Tokens to make, at most.",
     "shortest": "Tokens to make before the text may end.",
     "temperature": "Below 1 more certain, above 1 more daring; 0 is always the likeliest.",
@@ -51,99 +51,104 @@ ABOUT = {
     "lookup": "What came after the last so many tokens before is guessed ahead: the same text, sooner.",
     "guess": "Tokens guessed at a time; 5 unless said.",
 }
-Beams = make_dataclass("Beams", [(name, "int | None", None) for name in ("beams", "best", "length_penalty")])
+BeamOptions = make_dataclass("Beams", [(name, "int | None", None) for name in ("beams", "best", "length_penalty")])
 
-Ahead = make_dataclass("Ahead", [("draft", "str | None", None), ("lookup", "int | None", None),
+SpeculationOptions = make_dataclass("Ahead", [("draft", "str | None", None), ("lookup", "int | None", None),
                                  ("guess", "int | None", None)])  # fmt: skip
 
 
-@with_options_of(Ahead, ABOUT)
-@with_options_of(Beams, ABOUT)
-@with_options_of(config.Sampling, ABOUT)
+@add_config_options(SpeculationOptions, OPTION_HELP)
+@add_config_options(BeamOptions, OPTION_HELP)
+@add_config_options(config.SamplingParams, OPTION_HELP)
 def generate(
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointArgument,
     prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to go on from; - reads stdin.")] = None,
     *,
     file: Annotated[str | None, typer.Option(metavar="FILE", help="Read the prompt from a file.")] = None,
     count: Annotated[int, typer.Option(help="How many texts; lines of --- part them.")] = 1,
     interactive: Annotated[bool, typer.Option("--interactive", help="Write a text in turns with the model.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show how each token was chosen, or the tree of a search.")]
-    = False,
-    weights: Weights = "auto",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show how each token was chosen, or the tree of a search.")
+    ] = False,
+    weights: WeightsOption = "auto",
     dtype: Dtype = "fp32",
     specials: Specials = "parse",
-    json: Json = False,
+    json: JsonOption = False,
     **settings: Any,
 ) -> None:
     """Go on from a prompt, and show the text while it is made."""
     given = {name: word for name, word in settings.items() if word is not None}
-    given = {name: typed(name, word) for name, word in given.items()}
+    given = {name: parse_setting(name, word) for name, word in given.items()}
     ahead = {name: given.pop(name) for name in ("draft", "lookup", "guess") if name in given}
-    search = looked_over(given, count, explain, interactive)
+    search = check_options(given, count, explain, interactive)
     if ahead and (explain or interactive or search):
         raise config.ConfigError(f"--{next(iter(ahead))}: tokens are guessed ahead for a text that is drawn and shown; "
                                  "leave out --explain, --interactive and --beams")  # fmt: skip
     if interactive:
-        from regard.cli.chat import go_on
+        from regard.cli.chat import continue_text
 
-        return go_on(checkpoint, prompt, file, count, json, given, weights, dtype, in_specials(specials))
-    begin, how = beginning(prompt, file), in_specials(specials)
-    with_torch()
-    from regard.generate.opening import load_to_answer
+        return continue_text(
+            checkpoint, prompt, file, count, json, given, weights, dtype, check_specials_option(specials)
+        )
+    begin, how = read_prompt(prompt, file), check_specials_option(specials)
+    import_torch()
+    from regard.inference.load import load_for_inference
 
-    model = load_to_answer(checkpoint, dtype=dtype, weights=weights, specials=how)
-    check(model, checkpoint)
+    model = load_for_inference(checkpoint, dtype=dtype, weights=weights, specials=how)
+    check_generator(model, checkpoint)
     if explain:
-        return explained(model.explain_generation(begin, **given), json)
+        return show_explanation(model.explain_generation(begin, **given), json)
     if "draft" in ahead:
-        ahead["draft"] = load_to_answer(ahead["draft"], dtype=dtype, weights=weights)
+        ahead["draft"] = load_for_inference(ahead["draft"], dtype=dtype, weights=weights)
     if json or search or count > 1:
-        return at_once(model, model.complete([begin] * count, **given, **ahead), given, json)
-    stream(model, begin, given | ahead)
+        return show_completions(model, model.complete([begin] * count, **given, **ahead), given, json)
+    stream_text(model, begin, given | ahead)
 
 
-def stream(model: Any, begin: str, given: dict[str, Any]) -> None:
+def stream_text(model: Any, begin: str, given: dict[str, Any]) -> None:
     """The text while it is made."""
     if sys.stdout.isatty():  # who looks on sees the whole text; who pipes gets what is new
-        print(faint(begin), end="", file=sys.stderr, flush=True)
+        print(dim(begin), end="", file=sys.stderr, flush=True)
     last = "\n"
     with warnings.catch_warnings(record=True) as notes:  # they wait, lest they stand in the middle of the text
         try:
             for part in model.stream(begin, **given):
-                print(visible(last := part), end="", flush=True)
+                print(escape_control(last := part), end="", flush=True)
         finally:
             if sys.stdout.isatty() and not last.endswith("\n"):
                 print()
     for note in notes:
-        talk(f"note: {note.message}")
+        print_stderr(f"note: {note.message}")
 
 
-def at_once(model: Any, texts: list[Any], given: dict[str, Any], json: bool) -> None:
+def show_completions(model: Any, texts: list[Any], given: dict[str, Any], json: bool) -> None:
     """Texts that are whole: several, or found by a search."""
     every = [one for made in texts for one in (made, *made.others)]
-    as_json(answer(model, every, given)) if json else exactly("\n---\n".join(one.text for one in every))
+    print_json(completion_record(model, every, given)) if json else print_exact(
+        "\n---\n".join(one.text for one in every)
+    )
 
 
-def explained(made: Any, json: bool) -> None:
-    from regard.generate.telling import told
+def show_explanation(made: Any, json: bool) -> None:
+    from regard.inference.explain_generation import format_explanation
 
-    as_json(asdict(made)) if json else print(told(made))
+    print_json(asdict(made)) if json else print(format_explanation(made))
 
 
-def looked_over(given: dict[str, Any], count: int, explain: bool, interactive: bool) -> bool:
+def check_options(given: dict[str, Any], count: int, explain: bool, interactive: bool) -> bool:
     """Whether a text is searched for. Mistakes are told before a model is loaded, by the names that were typed."""
-    from regard.generate import asked
+    from regard.generation import params
 
     if count < 1:
         raise config.ConfigError(f"--count: {count} is less than 1")
     if explain and (count > 1 or interactive):
         raise config.ConfigError("--explain: one text at a time is explained; leave out --count and --interactive")
     try:
-        search = asked.is_search(given)
+        search = params.is_beam_search(given)
         for line in given.get("bias", ()):
-            asked.typed(line)
+            params.parse_logit_bias(line)
         plain = {name: value for name, value in given.items() if name != "bias"}
-        asked.searching(plain) if search else asked.sampling(plain)
+        params.beam_search_params(plain) if search else params.sampling_params(plain)
     except config.ConfigError as problem:
         name, _, rest = str(problem).partition(":")
         raise config.ConfigError(f"--{name.replace('_', '-')}:{rest}") from None
@@ -153,56 +158,60 @@ def looked_over(given: dict[str, Any], count: int, explain: bool, interactive: b
     return search
 
 
-def typed(name: str, word: Any) -> Any:
+def parse_setting(name: str, word: Any) -> Any:
     """A setting as it was typed: a number, a name; a regex or a schema is a text, whatever it looks like."""
-    return value_in(word) if isinstance(word, str) and name not in ("regex", "schema", "draft") else word
+    return parse_value(word) if isinstance(word, str) and name not in ("regex", "schema", "draft") else word
 
 
-def check(model: Any, name: str) -> None:
+def check_generator(model: Any, name: str) -> None:
     """Refuses who writes no text, with the verb that it is for."""
-    if isinstance(model.task, config.Classify | config.Regress):
+    if isinstance(model.task, config.Classification | config.Regression):
         raise config.ConfigError(f"{name}: it was trained for {model.task.kind!r} and writes no text; use "
                                  f"`regard classify {name}`")  # fmt: skip
     if model.c.encoder is not None:
         raise config.ConfigError(f"{name}: it reads one text and writes another, and goes on from none; use "
                                  f"`regard translate TEXT --model {name}`")  # fmt: skip
-    if model.task is None and (verb := verb_of(model)) is not None:
+    if model.task is None and (verb := verb_for_model(model)) is not None:
         raise config.ConfigError(f"{name}: it reads texts and goes on from none; use `regard {verb} {name}`")
 
 
-def verb_of(model: Any) -> str | None:
+def verb_for_model(model: Any) -> str | None:
     """What a published model is for that does not write from left to right."""
     from regard.core.masks import mask
 
-    name = model.origin.architecture or ""
+    name = model.source_folder.architecture or ""
     match model.c.head:
-        case _ if isinstance(model.c, config.Towers) or name.endswith("WithProjection"):
+        case _ if isinstance(model.c, config.DualEncoder) or name.endswith("WithProjection"):
             return "embed"
-        case config.Each():
+        case config.TokenHead():
             return "answer" if name.endswith("ForQuestionAnswering") else "tag"
-        case config.Pooled(out=int()):
+        case config.PoolingHead(out=int()):
             return "classify"
-        case config.Vocabulary() | config.Both(vocabulary=config.Vocabulary()):
+        case config.LMHead() | config.PretrainingHead(vocabulary=config.LMHead()):
             return "fill" if any(mask(text).ahead for text in model.c.trunk.masks) else None
     return "embed"
 
 
-def beginning(prompt: str | None, file: str | None) -> str:
+def read_prompt(prompt: str | None, file: str | None) -> str:
     """The prompt, from wherever it comes; nothing at all is for the model to refuse, or to begin by itself."""
     if prompt is not None and file is not None:
         raise config.ConfigError(f"--file {file}: there is a PROMPT as well; keep one of the two")
     place = "-" if prompt == "-" else file
-    return text_in(place) if place is not None else spoken(prompt or "", "PROMPT")
+    return read_text_argument(place) if place is not None else check_surrogates(prompt or "", "PROMPT")
 
 
-def answer(model: Any, texts: list[Any], given: dict[str, Any]) -> dict[str, Any]:
+def completion_record(model: Any, texts: list[Any], given: dict[str, Any]) -> dict[str, Any]:
     """All there is to know about completions of one prompt; with the settings, the same texts can be made again."""
-    from regard.generate.asked import is_search, sampling, searching
+    from regard.generation.params import beam_search_params, is_beam_search, sampling_params
 
-    first, search = texts[0], is_search(given)
-    ids = model.encoded([first.prompt])[1]
-    usual = model.usual(ids, model.manner.found, given.get("new")) if search else model.usual(ids)
-    c = asdict((searching if search else sampling)(usual | given, model.speaks))
+    first, search = texts[0], is_beam_search(given)
+    ids = model.encode_prompts([first.prompt])[1]
+    usual = (
+        model.default_settings(ids, model.generation_defaults.beam_search, given.get("new"))
+        if search
+        else model.default_settings(ids)
+    )
+    c = asdict((beam_search_params if search else sampling_params)(usual | given, model.output_tokenizer))
     told = [{"text": made.text, "tokens": len(made.ids), "reason": made.reason, "seconds": made.seconds}
             | ({"score": made.score} if search else {})
             | ({"guessed": made.guessed, "kept": made.kept} if made.guessed else {}) for made in texts]  # fmt: skip

@@ -9,30 +9,30 @@ from typing import Annotated, Any
 import typer
 
 from regard import config, zoo
-from regard.cli.output import Json, as_json, as_rows
-from regard.config.names import did_you_mean
-from regard.config.reader import lines
-from regard.zoo.presets import table
+from regard.cli.output import JsonOption, print_json, print_rows
+from regard.config.errors import did_you_mean
+from regard.config.reader import toml_lines
+from regard.zoo.preset import preset_table
 
 COUNT = 15  # digits and commas of the largest
 
 
-def known(incomplete: str) -> list[str]:
-    return [name for name in (*zoo.recipes(), *config.PRESETS) if name.startswith(incomplete)]
+def complete_names(incomplete: str) -> list[str]:
+    return [name for name in (*zoo.packaged_recipes(), *config.PRESETS) if name.startswith(incomplete)]
 
 
 def models(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Show this recipe or preset whole.", autocompletion=known),
+        typer.Argument(metavar="NAME", help="Show this recipe or preset whole.", autocompletion=complete_names),
     ] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """List the recipes and presets of the package.
 
     A preset's page: the model in sentences, its paper, parameters by part, where documents rounded, its TOML.
     """
-    recipes = zoo.recipes()
+    recipes = zoo.packaged_recipes()
     if name is None:
         return list_all(recipes, json)
     if name in recipes:
@@ -40,8 +40,8 @@ def models(
     if name not in config.PRESETS:
         near = did_you_mean(name, [*recipes, *config.PRESETS])
         raise config.ConfigError(f"{name}: no such model{near} regard models lists what there is")
-    page = Page.of(name)
-    return as_json(asdict(page)) if json else page.show()
+    page = PresetPage.of(name)
+    return print_json(asdict(page)) if json else page.show()
 
 
 def list_all(recipes: dict[str, Path], json: bool) -> None:
@@ -49,30 +49,33 @@ def list_all(recipes: dict[str, Path], json: bool) -> None:
     wide = get_terminal_size().columns
     if not json:
         longest = max(map(len, recipes), default=0)
-        words = {name: about(path.read_text(encoding="utf8")) for name, path in recipes.items()}
-        as_rows([(name, shortened(word, wide - longest - 2)) for name, word in words.items()])
+        words = {name: recipe_comment(path.read_text(encoding="utf8")) for name, path in recipes.items()}
+        print_rows([(name, truncate_line(word, wide - longest - 2)) for name, word in words.items()])
         print()
-    counts = [(name, zoo.shape(c), total(c)) for name, c in ((name, zoo.preset(name)) for name in config.PRESETS)]
+    counts = [
+        (name, zoo.model_shape(c), total_parameters(c))
+        for name, c in ((name, zoo.preset(name)) for name in config.PRESETS)
+    ]
     if json:
-        return as_json([{"name": name, "shape": shape, "parameters": count} for name, shape, count in counts])
+        return print_json([{"name": name, "shape": shape, "parameters": count} for name, shape, count in counts])
     first, second = max(len(name) for name, _, _ in counts), max(len(shape) for _, shape, _ in counts)
     for name, shape, count in counts:
-        title = shortened(zoo.about(name).title, wide - first - second - COUNT - 6)
+        title = truncate_line(zoo.preset_info(name).title, wide - first - second - COUNT - 6)
         print(f"{name:<{first}}  {shape:<{second}}  {count:>{COUNT},}  {title}")
 
 
-def shortened(text: str, wide: int) -> str:
+def truncate_line(text: str, wide: int) -> str:
     return shorten(text, max(wide, 20), placeholder=" ...")
 
 
 def show_recipe(name: str, path: Path, json: bool) -> None:
     toml = path.read_text(encoding="utf8")
     if json:
-        return as_json({"name": name, "kind": "recipe", "about": about(toml), "toml": toml})
+        return print_json({"name": name, "kind": "recipe", "about": recipe_comment(toml), "toml": toml})
     print(toml, end="")
 
 
-def about(toml: str) -> str:
+def recipe_comment(toml: str) -> str:
     """The comment on top of a recipe."""
     found = toml.splitlines()
     top = next((n for n, line in enumerate(found) if not line.startswith("#")), len(found))
@@ -83,7 +86,7 @@ def about(toml: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
+class PresetPage:
     """All that is known of a preset."""
 
     name: str
@@ -101,16 +104,24 @@ class Page:
     toml: str
 
     @classmethod
-    def of(cls, name: str) -> "Page":
-        c, told, counts = zoo.preset(name), zoo.about(name), {}
+    def of(cls, name: str) -> "PresetPage":
+        c, told, counts = zoo.preset(name), zoo.preset_info(name), {}
         for each in told.also:
-            counts[each.what] = total(zoo.preset(name, **each.change))
+            counts[each.what] = total_parameters(zoo.preset(name, **each.change))
         return cls(
-            name=name, shape=zoo.shape(c), parameters=total(c), title=told.title, sentence=zoo.sentence(c),
-            paper=told.paper, source=told.source, said=told.said, rounded=told.rounded, parts=parts(c),
+            name=name,
+            shape=zoo.model_shape(c),
+            parameters=total_parameters(c),
+            title=told.title,
+            sentence=zoo.describe_model(c),
+            paper=told.paper,
+            source=told.source,
+            said=told.said,
+            rounded=told.rounded,
+            parts=parameters_by_part(c),
             also=[{"what": what, "parameters": count} for what, count in counts.items()],
-            toml="\n".join(lines(table(name))).lstrip("\n") + "\n",
-        )  # fmt: skip
+            toml="\n".join(toml_lines(preset_table(name))).lstrip("\n") + "\n",
+        )
 
     def show(self) -> None:
         wide = min(get_terminal_size().columns, 120)
@@ -121,15 +132,15 @@ class Page:
         counts = [(part, count) for part, count in self.parts.items() if count] + [("total", self.parameters)]
         counts += [(each["what"], each["parameters"]) for each in self.also]
         print("\nparameters")
-        as_rows([(f"  {what}", f"{count:>{COUNT},}") for what, count in counts])
+        print_rows([(f"  {what}", f"{count:>{COUNT},}") for what, count in counts])
         print("\nconfig\n", self.toml, sep="\n", end="")
 
 
-def total(c: config.Transformer | config.Towers) -> int:
-    return sum(parts(c).values())
+def total_parameters(c: config.Transformer | config.DualEncoder) -> int:
+    return sum(parameters_by_part(c).values())
 
 
-def parts(c: config.Transformer | config.Towers) -> dict[str, int]:
+def parameters_by_part(c: config.Transformer | config.DualEncoder) -> dict[str, int]:
     from regard import measure  # and torch with it: counted is the model itself, on the meta device
 
-    return measure.parameters(c)
+    return measure.count_parameters(c)

@@ -1,4 +1,4 @@
-"""What the verbs have in common: results on stdout for people or for scripts, texts from files and standard input."""
+"""What the verbs share: results on stdout for people or for scripts, texts from files and stdin, option helpers."""
 
 import codecs
 import gc
@@ -19,11 +19,13 @@ import typer
 from regard import config
 from regard.config.terminal import escape_controls
 
-Checkpoint = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A run, a checkpoint or a Hugging Face folder.")]
-Overrides = Annotated[
+CheckpointArgument = Annotated[
+    str, typer.Argument(metavar="CHECKPOINT", help="A run, a checkpoint or a Hugging Face folder.")
+]
+OverridesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that differ, such as train.steps=500.")
 ]
-Weights = Annotated[
+WeightsOption = Annotated[
     str, typer.Option(metavar="KIND", help="How a CPU holds the weights: fp32, bf16, int8; auto: fp32, where it pays.")
 ]
 Dtype = Annotated[
@@ -32,10 +34,10 @@ Dtype = Annotated[
 Specials = Annotated[
     str, typer.Option(metavar="parse|plain", help="Special tokens in a text: parse them, or spell them as plain text.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, for scripts.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, for scripts.")]
 
 
-def with_torch() -> None:
+def import_torch() -> None:
     """Import torch, undisturbed: broken off by Ctrl-C it would be half there for the rest of the process."""
     caught: list[int] = []
     main = threading.current_thread() is threading.main_thread()
@@ -44,7 +46,7 @@ def with_torch() -> None:
     try:
         import torch  # noqa: F401
 
-        import regard.generate.model  # noqa: F401
+        import regard.inference.model  # noqa: F401
 
         gc.freeze()
     finally:
@@ -55,22 +57,22 @@ def with_torch() -> None:
         raise KeyboardInterrupt
 
 
-def as_json(result: Any) -> None:
+def print_json(result: Any) -> None:
     """One object on one line; what JSON cannot say (nan, inf) is null."""
-    print(json.dumps(sayable(result), ensure_ascii=False, allow_nan=False))
+    print(json.dumps(json_safe(result), ensure_ascii=False, allow_nan=False))
 
 
-def sayable(value: Any) -> Any:
+def json_safe(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(name): sayable(item) for name, item in value.items()}
+        return {str(name): json_safe(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [sayable(item) for item in value]
+        return [json_safe(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
 
 
-def as_rows(rows: Iterable[tuple[str, str]]) -> None:
+def print_rows(rows: Iterable[tuple[str, str]]) -> None:
     """Name and value, the values under each other."""
     rows = list(rows)
     wide = max((len(name) for name, _ in rows), default=0)
@@ -78,50 +80,50 @@ def as_rows(rows: Iterable[tuple[str, str]]) -> None:
         print(f"{name:<{wide}}  {value}".rstrip())
 
 
-def exactly(text: str) -> None:
+def print_exact(text: str) -> None:
     """The text and not a byte more, so that it can be piped; on a terminal the shell gets a line of its own."""
-    sys.stdout.write(visible(text))
+    sys.stdout.write(escape_control(text))
     if sys.stdout.isatty() and not text.endswith("\n"):
         sys.stdout.write("\n")
 
 
-def visible(text: str) -> str:
+def escape_control(text: str) -> str:
     """On a terminal, letters that would command it are shown as ^[ and the like: a model may say any."""
     return escape_controls(text) if sys.stdout.isatty() else text
 
 
-def faint(text: str) -> str:
+def dim(text: str) -> str:
     """Grey on a terminal, unless NO_COLOR is set (no-color.org)."""
     text, coloured = escape_controls(text), sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     return f"\x1b[2m{text}\x1b[0m" if coloured else text
 
 
-def text_in(place: str) -> str:
+def read_text_argument(place: str) -> str:
     """The text of a file, or of standard input ("-"), exactly as it stands there, less a byte-order mark."""
     name = "standard input" if place == "-" else place
     try:
-        return bytes_in(place).decode("utf8")
+        return read_input_bytes(place).decode("utf8")
     except UnicodeDecodeError as problem:
         line = problem.object.count(b"\n", 0, problem.start) + 1
         remedy = "convert it, as with iconv -f latin1 -t utf8"
         raise config.DataError(f"{name}: line {line} is not UTF-8; {remedy}") from None
 
 
-def bytes_in(place: str) -> bytes:
+def read_input_bytes(place: str) -> bytes:
     """The same in bytes, whatever they spell."""
     if not place:
         raise config.ConfigError("--file: it is empty; name a file, or - for standard input")
-    return (standard_input().read() if place == "-" else Path(place).read_bytes()).removeprefix(codecs.BOM_UTF8)
+    return (stdin_bytes().read() if place == "-" else Path(place).read_bytes()).removeprefix(codecs.BOM_UTF8)
 
 
-def standard_input() -> Any:
+def stdin_bytes() -> Any:
     """Its bytes; a shell may have closed it."""
     if sys.stdin is None:
         raise config.DataError("standard input: it is closed; pipe something into it, or name a file")
     return sys.stdin.buffer
 
 
-def spoken(text: str, name: str) -> str:
+def check_surrogates(text: str, name: str) -> str:
     """A text from the command line, where odd bytes arrive as halves of characters."""
     try:
         text.encode("utf8")
@@ -130,15 +132,15 @@ def spoken(text: str, name: str) -> str:
     return text
 
 
-def in_specials(given: str) -> Any:
+def check_specials_option(given: str) -> Any:
     """--specials as it was typed, checked before anything is loaded."""
     if given not in get_args(config.Specials):
         raise config.ConfigError(f"--specials: no {given!r}; there are parse and plain")
     return given
 
 
-def with_options_of(cls: Any, about: dict[str, str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Lets a verb take each setting of `cls` as an option: top_k becomes --top-k. `in_options` checks them."""
+def add_config_options(cls: Any, about: dict[str, str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Lets a verb take each setting of `cls` as an option: top_k becomes --top-k. `config_from_options` checks them."""
 
     def dressed(verb: Callable[..., Any]) -> Callable[..., Any]:
         plain = signature(verb)
@@ -156,10 +158,10 @@ def with_options_of(cls: Any, about: dict[str, str]) -> Callable[[Callable[..., 
     return dressed
 
 
-def in_options(cls: Any, given: dict[str, Any], words: dict[str, str] = {}) -> Any:  # noqa: B006  read only
+def config_from_options(cls: Any, given: dict[str, Any], words: dict[str, str] = {}) -> Any:  # noqa: B006  read only
     """Settings given as options: a mistake in one names it as it was typed, --top-k and not top_k."""
     try:
-        return config.make(cls, given)
+        return config.from_dict(cls, given)
     except config.ConfigError as problem:
         name, _, rest = str(problem).partition(":")
         raise config.ConfigError(f"{words.get(name, '--' + name.replace('_', '-'))}:{rest}") from None

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from regard import config
-from regard.cli.mistakes import talk
-from regard.cli.output import Dtype, Weights, in_options, with_torch
+from regard.cli.errors import print_stderr
+from regard.cli.output import Dtype, WeightsOption, config_from_options, import_torch
 
 KEY = "REGARD_API_KEY"
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
@@ -45,39 +45,43 @@ def serve(
     body: Annotated[
         int, typer.Option(help="Bytes of a request at most; while a large one is parsed, others wait.")
     ] = 1 << 20,
-    weights: Weights = "auto",
+    weights: WeightsOption = "auto",
     dtype: Dtype = "fp32",
     device: Annotated[str, typer.Option(help="cpu, cuda, mps, or auto: the fastest there is.")] = "auto",
 ) -> int:  # fmt: skip
     """Serve models over HTTP: OpenAI's routes and some of ours. Each request is a line of JSON on stdout."""
-    named = names(checkpoints)
-    check_extra()
-    with_torch()
-    from regard.generate.opening import load_to_answer
-    from regard.serve import log
-    from regard.serve.app import application
-    from regard.serve.server import address, listening
-    from regard.serve.server import serve as listen
-    from regard.serve.settings import Settings
+    named = name_models(checkpoints)
+    check_serve_extra()
+    import_torch()
+    from regard.inference.load import load_for_inference
+    from regard.serve.app import create_app
+    from regard.web import access_log
+    from regard.web.server import open_socket, socket_url
+    from regard.web.server import run_server as listen
+    from regard.web.settings import ServerSettings
 
-    said = {"host": host, "port": port, "keys": keys(key, key_file), "slots": slots, "waiting": waiting,
+    said = {"host": host, "port": port, "keys": read_api_keys(key, key_file), "slots": slots, "waiting": waiting,
             "specials": specials, "body": body}  # fmt: skip
-    settings = in_options(Settings, said | ({} if capacity is None else {"capacity": capacity}), {"keys": "--key"})
-    with listening(settings) as found:
-        models = {name: load_to_answer(path, device, dtype, weights) for name, path in named.items()}
-        app = application(models, settings)
-        talk(f"{', '.join(named)} at {address(found)}/v1{' with a key' if settings.keys else ''}; Ctrl-C ends it")
-        with log.to(sys.stdout):
+    settings = config_from_options(
+        ServerSettings, said | ({} if capacity is None else {"capacity": capacity}), {"keys": "--key"}
+    )
+    with open_socket(settings) as found:
+        models = {name: load_for_inference(path, device, dtype, weights) for name, path in named.items()}
+        app = create_app(models, settings)
+        print_stderr(
+            f"{', '.join(named)} at {socket_url(found)}/v1{' with a key' if settings.keys else ''}; Ctrl-C ends it"
+        )
+        with access_log.log_to_stream(sys.stdout):
             return 128 + listen(app, found)
 
 
-def names(checkpoints: list[str]) -> dict[str, str]:
+def name_models(checkpoints: list[str]) -> dict[str, str]:
     """What each model is called, and where it is."""
     found: dict[str, str] = {}
     for word in checkpoints:
         name, equals, path = word.partition("=")
         if not equals or Path(word).exists():
-            name, path = called(word), word
+            name, path = model_name(word), word
         if not name or not path:
             raise config.ConfigError(f"CHECKPOINT {word!r}: expected a folder, or NAME=FOLDER")
         if name in found:
@@ -87,12 +91,12 @@ def names(checkpoints: list[str]) -> dict[str, str]:
     return found
 
 
-def called(path: str) -> str:
+def model_name(path: str) -> str:
     """The folder's own name, or the id of what is fetched."""
     return Path(path).resolve().name if Path(path).exists() else path.removeprefix("hf:").partition("@")[0]
 
 
-def keys(key: str | None, file: Path | None) -> list[str]:
+def read_api_keys(key: str | None, file: Path | None) -> list[str]:
     """What is said is taken; or else what the environment says."""
     if key is not None and file is not None:
         raise config.ConfigError(f"--key-file {file}: there is a --key as well; keep one of the two")
@@ -107,6 +111,6 @@ def keys(key: str | None, file: Path | None) -> list[str]:
     return [] if said is None else [said]
 
 
-def check_extra() -> None:
+def check_serve_extra() -> None:
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise config.ConfigError(f"serve needs {' and '.join(missing)}, which is not here; pip install 'regard[serve]'")

@@ -1,4 +1,4 @@
-"""What verbs are asked about: texts on the command line, or those of a file; and how far they are."""
+"""Texts that a verb is given on the command line, in a file or on stdin; the model it opens; and its progress."""
 
 import sys
 import time
@@ -9,34 +9,38 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from regard import config
-from regard.cli.bad_lines import BadLines, line_in
-from regard.cli.output import bytes_in, faint, in_specials, spoken
+from regard.cli.bad_lines import BadLines, line_number
+from regard.cli.output import check_specials_option, check_surrogates, dim, read_input_bytes
 
-File = Annotated[
+FileOption = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Texts from a file, a line each, or the column text of its records (.jsonl, "
                  ".csv, ...); - is standard input."),
 ]  # fmt: skip
-Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="One text or more; - reads standard input.")]
-Lines = Annotated[bool, typer.Option("--json", help="A JSON object a line, for scripts.")]
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A run, a checkpoint, a Hugging Face folder or id.")]
+TextArguments = Annotated[
+    list[str] | None, typer.Argument(metavar="TEXT", help="One text or more; - reads standard input.")
+]
+JsonLinesOption = Annotated[bool, typer.Option("--json", help="A JSON object a line, for scripts.")]
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A run, a checkpoint, a Hugging Face folder or id.")
+]
 
 
-def texts(words: Sequence[str] | None, file: str | None, name: str = "TEXT") -> list[Any]:
+def text_records(words: Sequence[str] | None, file: str | None, name: str = "TEXT") -> list[Any]:
     """A record for each text: what is said of it in the column "text", and what to call it in `where`."""
-    from regard.data import Record
+    from regard.data.records import Record
 
     if bool(words) == (file is not None):
         what = f"there is --file {file} as well" if words else "there is none"
         raise config.ConfigError(f"{name}: {what}; give {name} or --file FILE, one of the two")
     if file is not None or words == ["-"]:
-        return filed(file or "-")
+        return records_of_file(file or "-")
     many = len(words or []) > 1
-    return [checked(Record({"text": spoken(text, name)}, f"{name} {place}" if many else name))
+    return [check_text(Record({"text": check_surrogates(text, name)}, f"{name} {place}" if many else name))
             for place, text in enumerate(words or [], 1)]  # fmt: skip
 
 
-class Batch(NamedTuple):
+class TextBatch(NamedTuple):
     """Records to be answered with the numbers of their lines, and the lines that are bad already."""
 
     records: list[Any]
@@ -60,27 +64,29 @@ class Batch(NamedTuple):
         return {"line": line} if self.from_file else {}
 
 
-def batch(words: Sequence[str] | None, file: str | None, name: str = "TEXT", *, skip: bool = False) -> Batch:
+def read_text_batch(
+    words: Sequence[str] | None, file: str | None, name: str = "TEXT", *, skip: bool = False
+) -> TextBatch:
     """The texts on the command line, of which the first bad one raises, or those of a file, of which none does."""
     if not words and file is not None or words == ["-"] and file is None:
-        return filed_batch(file or "-", skip=skip)
+        return read_file_batch(file or "-", skip=skip)
     bad = BadLines(strict=True, skip=skip)
-    found = texts(words, file, name)
-    return Batch(found, list(range(1, len(found) + 1)), bad)
+    found = text_records(words, file, name)
+    return TextBatch(found, list(range(1, len(found) + 1)), bad)
 
 
-def filed_batch(place: str, *columns: str, skip: bool = False) -> Batch:
+def read_file_batch(place: str, *columns: str, skip: bool = False) -> TextBatch:
     """The lines of a text, or the records of what holds records, whose `columns` must say something."""
     bad = BadLines(strict=False, skip=skip)
-    found = list(recorded(place, bad))
+    found = list(readable_records(place, bad))
     if not found and not bad.why:
         raise config.DataError(f"{place}: holds no texts; name another file")
     good, lines = list[Any](), list[int]()
     for ordinal, record in enumerate(found, 1):
-        line = line_in(record.where) or ordinal
+        line = line_number(record.where) or ordinal
         try:
             for column in columns or ("text",):
-                checked(record, column)
+                check_text(record, column)
         except config.DataError as problem:
             bad.add(problem, line)
         else:
@@ -89,25 +95,25 @@ def filed_batch(place: str, *columns: str, skip: bool = False) -> Batch:
     if not good:
         first, *others = (bad.why[line] for line in sorted(bad.why))
         raise config.DataError(f"{first}; none of the other {len(others):,} lines is better" if others else first)
-    return Batch(good, lines, bad)
+    return TextBatch(good, lines, bad)
 
 
-def recorded(place: str, bad: BadLines) -> Iterator[Any]:
+def readable_records(place: str, bad: BadLines) -> Iterator[Any]:
     """The records of a file that can be read; `bad` hears of the others."""
-    from regard.data import Record, Tally, tables
-    from regard.data.packing import format_of
-    from regard.data.sources import RECORDS
+    from regard.data.records import BadRecordPolicy, Record
+    from regard.data.sources import RECORD_SUFFIXES, find_records
+    from regard.files.compression import file_format
 
-    class Told(Tally):
-        def bad(self, problem: config.DataError) -> None:
+    class ListedBadRecords(BadRecordPolicy):
+        def record_bad(self, problem: config.DataError) -> None:
             bad.add(problem)
 
-    if format_of(place) in RECORDS:
-        for table in tables((place,)):
-            yield from table.records(Told())
+    if file_format(place) in RECORD_SUFFIXES:
+        for table in find_records((place,)):
+            yield from table.records(ListedBadRecords())
         return
     name = "standard input" if place == "-" else place
-    for number, raw in enumerate(bytes_in(place).removesuffix(b"\n").split(b"\n"), 1):
+    for number, raw in enumerate(read_input_bytes(place).removesuffix(b"\n").split(b"\n"), 1):
         try:
             yield Record({"text": raw.decode("utf8").rstrip("\r")}, f"{name}: line {number}")
         except UnicodeDecodeError:
@@ -115,15 +121,15 @@ def recorded(place: str, bad: BadLines) -> Iterator[Any]:
             bad.add(config.DataError(f"{name}: line {number} is not UTF-8; {remedy}"), number)
 
 
-def filed(place: str, column: str = "text") -> list[Any]:
+def records_of_file(place: str, column: str = "text") -> list[Any]:
     """The lines of a text, none of which may be empty, or the records of what holds records."""
-    found = filed_batch(place, column)
+    found = read_file_batch(place, column)
     if found.bad.why:
         raise config.DataError(found.bad.why[min(found.bad.why)])
     return found.records
 
 
-def checked(record: Any, column: str = "text") -> Any:
+def check_text(record: Any, column: str = "text") -> Any:
     text = record[column]
     if not isinstance(text, str) or not text.strip():
         what = "is empty" if isinstance(text, str) else "is no text"
@@ -132,13 +138,13 @@ def checked(record: Any, column: str = "text") -> Any:
 
 
 @contextmanager
-def loaded(
+def open_model(
     path: str, weights: str = "auto", dtype: str = "fp32", specials: str = "parse"
 ) -> Iterator[Any]:  # fmt: skip
     """The model of a folder; what cannot be asked of it is told with its name."""
-    from regard.generate.opening import load_to_answer
+    from regard.inference.load import load_for_inference
 
-    model = load_to_answer(path, dtype=dtype, weights=weights, specials=in_specials(specials))
+    model = load_for_inference(path, dtype=dtype, weights=weights, specials=check_specials_option(specials))
     try:
         yield model
     except config.ConfigError as problem:
@@ -149,7 +155,7 @@ def loaded(
 
 
 @contextmanager
-def watched(total: int) -> Iterator[Callable[[int], None]]:
+def show_progress(total: int) -> Iterator[Callable[[int], None]]:
     """How much is done, in a line of stderr that moves; only where that is a terminal, and there is some waiting."""
     last, shown = time.monotonic(), 0
 
@@ -157,7 +163,7 @@ def watched(total: int) -> Iterator[Callable[[int], None]]:
         nonlocal last, shown
         if sys.stderr.isatty() and time.monotonic() - last >= 0.25:
             last, line = time.monotonic(), f"{done:,} of {total:,}"
-            print(f"\r{faint(line)}", end="", file=sys.stderr, flush=True)
+            print(f"\r{dim(line)}", end="", file=sys.stderr, flush=True)
             shown = len(line)
 
     try:
@@ -167,6 +173,6 @@ def watched(total: int) -> Iterator[Callable[[int], None]]:
             print("\r" + " " * shown + "\r", end="", file=sys.stderr, flush=True)
 
 
-def brief(text: str, size: int = 48) -> str:
+def shorten(text: str, size: int = 48) -> str:
     line = " ".join(text.split())
     return line if len(line) <= size else f"{line[: size - 1]}…"

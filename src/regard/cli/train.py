@@ -1,4 +1,4 @@
-"""Verbs around a run: train it, resume it, write its report again."""
+"""regard train, resume and report: the verbs of a run."""
 
 import os
 import shlex
@@ -9,30 +9,34 @@ from typing import Annotated, Any
 import typer
 
 from regard import config, zoo
-from regard.cli.mistakes import talk
-from regard.cli.output import Json, Overrides, as_json, as_rows, with_torch
+from regard.cli.errors import print_stderr
+from regard.cli.output import JsonOption, OverridesArgument, import_torch, print_json, print_rows
+from regard.files.atomic import is_temporary
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
-MAY_CHANGE = config.MAY_CHANGE
+QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
+MAY_CHANGE = config.RESUMABLE_SETTINGS
 
 
-def known(incomplete: str) -> list[str]:
-    return [name for name in zoo.recipes() if name.startswith(incomplete)]
+def complete_recipes(incomplete: str) -> list[str]:
+    return [name for name in zoo.packaged_recipes() if name.startswith(incomplete)]
 
 
 def train(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A TOML file, a packaged name, or a run.", autocompletion=known)
+        str,
+        typer.Argument(
+            metavar="RECIPE", help="A TOML file, a packaged name, or a run.", autocompletion=complete_recipes
+        ),
     ],
-    overrides: Overrides = None,
+    overrides: OverridesArgument = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the run goes: runs/NAME unless said.")] = None,
     init_from: Annotated[
         str | None, typer.Option(metavar="CHECKPOINT", help="Begin with the weights of another model, as a new run.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be trained, and train nothing.")] = False,
-    quiet: Quiet = False,
-    json: Json = False,
+    quiet: QuietOption = False,
+    json: JsonOption = False,
 ) -> int:
     """Train a model: checkpoints, log and report.html."""
     changes = list(overrides or [])
@@ -44,29 +48,29 @@ def train(
         raise config.ConfigError(f"{recipe}: a setting stands where the recipe should; name the recipe before it")
     said = zoo.read_recipe(recipe, changes)
     for line in zoo.describe_kind_changes(recipe, changes) if not quiet else ():
-        talk(f"note: {line}")
+        print_stderr(f"note: {line}")
     if dry_run:
-        from regard.cli.dry import dry
+        from regard.cli.dry_run import show_dry_run
 
-        return dry(said, json)
+        return show_dry_run(said, json)
     place = out or Path("runs") / Path(recipe).resolve().name.removesuffix(".toml")
-    prepare(place)
-    with_torch()
-    from regard.train import fit
+    prepare_folder(place)
+    import_torch()
+    from regard.training.api import fit
 
     command = shlex.join(["regard", "train", recipe, *changes, "--out", str(place)])
-    return finish(fit(said, place, command=command, quiet=quiet), json)
+    return finish_run(fit(said, place, command=command, quiet=quiet), json)
 
 
-def prepare(out: Path) -> None:
+def prepare_folder(out: Path) -> None:
     """Whether a new run can be there: what stands there already is never written over. The process that holds the
-    folder makes it, and looks again (`train.alone`)."""
+    folder makes it, and looks again (`lock_folder`)."""
     if any((out / "checkpoints").glob("step-*")):
         raise config.ConfigError(f"--out {out}: there is a run; `regard resume {out}` continues it, or choose another")
     if (out / "checkpoints").is_dir():
         raise config.ConfigError(f"--out {out}: a run ended there before it saved; `regard resume {out}` begins it "
                                  "again, or remove the folder or choose another")  # fmt: skip
-    if out.is_dir() and any(each.suffix != ".part" for each in out.iterdir()):  # a torn first write is nothing
+    if out.is_dir() and not all(map(is_temporary, out.iterdir())):  # a torn first write is nothing
         raise config.ConfigError(f"--out {out}: the folder is not empty; choose another, or empty it")
     there = next((place for place in (out, *out.absolute().parents) if os.path.lexists(place)), Path("/"))
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
@@ -79,68 +83,68 @@ def resume(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help=f"Only {', '.join(MAY_CHANGE)} may change.")
     ] = None,
-    quiet: Quiet = False,
-    json: Json = False,
+    quiet: QuietOption = False,
+    json: JsonOption = False,
 ) -> int:
     """Go on with a run from its newest checkpoint, bit for bit."""
     for line in overrides or []:
         if (name := line.partition("=")[0].strip()) not in MAY_CHANGE:
             raise config.ConfigError(f"{name}: a run goes on as it began, only {', '.join(MAY_CHANGE)} may change; "
                                      f"`regard train {run} {line} --out DIR` begins a new one")  # fmt: skip
-    check(run)
-    with_torch()
-    from regard.train import resume as go_on
+    check_run(run)
+    import_torch()
+    from regard.training.api import resume_fit as go_on
 
-    return finish(go_on(run, overrides or [], quiet=quiet), json)
+    return finish_run(go_on(run, overrides or [], quiet=quiet), json)
 
 
-def check(run: Path) -> None:
+def check_run(run: Path) -> None:
     if not (run / "config.toml").is_file():
         what = "holds no config.toml, so it is no run" if run.is_dir() else "there is no such run"
         raise config.DataError(f"{run}: {what}; name the folder that `regard train` wrote")
 
 
-def finish(result: Any, json: bool) -> int:
+def finish_run(result: Any, json: bool) -> int:
     """Write the report of a run that came to its end, say how it went, and by which code the process ends."""
     if result.rank:  # of many processes the first one speaks
         return 128 + int(result.interrupted) if result.interrupted else 0
-    page = None if result.interrupted else write_report(result.out)
+    page = None if result.interrupted else write_run_report(result.out)
     told = {"out": result.out, "report": page, "steps": result.steps, "loss": result.loss,
             "eval_loss": result.eval_loss, "scores": result.scores, "best": result.best,
             "seconds": result.seconds, "interrupted": result.interrupted}  # fmt: skip
     if json:
-        as_json(told)
+        print_json(told)
     else:
-        as_rows([(name, value) for name, value in [
+        print_rows([(name, value) for name, value in [
             ("run", str(result.out)),
             ("report", str(page or "")),
             ("steps", f"{result.steps:,}"),
-            ("training loss", number(result.loss, " in the last step")),
+            ("training loss", format_number(result.loss, " in the last step")),
             ("best", "" if result.best is None else f"step {result.best:,}, in {result.out / 'best'}"),
-            ("validation loss", number(result.eval_loss)),
-            *((name, number(value)) for name, value in (result.scores or {}).items()),
+            ("validation loss", format_number(result.eval_loss)),
+            *((name, format_number(value)) for name, value in (result.scores or {}).items()),
             ("seconds", f"{result.seconds:,.1f}"),
         ] if value])  # fmt: skip
     if result.interrupted:
-        talk(f"interrupted at step {result.steps}, which is saved; `regard resume {result.out}` continues it")
+        print_stderr(f"interrupted at step {result.steps}, which is saved; `regard resume {result.out}` continues it")
         return 128 + int(result.interrupted)  # as shells count signals: 130 for Ctrl-C, 143 for SIGTERM
     return 0
 
 
-def number(value: float | None, note: str = "") -> str:
+def format_number(value: float | None, note: str = "") -> str:
     return "" if value is None else f"{value:.4f}{note}"
 
 
-def write_report(run: Path) -> Path:
-    with_torch()
-    from regard.generate.opening import load
-    from regard.report import write
+def write_run_report(run: Path) -> Path:
+    import_torch()
+    from regard.inference.load import load_model
+    from regard.report.page import write_report
 
-    model = load(run)
-    return write(run, model, model.tokenizer)
+    model = load_model(run)
+    return write_report(run, model, model.tokenizer)
 
 
 def report(run: Run) -> None:
     """Write report.html of a run again."""
-    check(run)
-    print(write_report(run))
+    check_run(run)
+    print(write_run_report(run))

@@ -3,7 +3,6 @@
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -12,25 +11,25 @@ from regard import config
 from regard.cli.bad_lines import BadLines, Cut, Skip
 from regard.cli.output import (
     Dtype,
-    Json,
+    JsonOption,
     Specials,
-    Weights,
-    as_json,
-    bytes_in,
-    in_options,
-    in_specials,
-    spoken,
-    standard_input,
-    with_torch,
+    WeightsOption,
+    check_specials_option,
+    check_surrogates,
+    config_from_options,
+    import_torch,
+    print_json,
+    read_input_bytes,
+    stdin_bytes,
 )
-from regard.config.search import Search
-from regard.zoo.models import TRANSLATOR
+from regard.config.generation import BeamSearchParams
+from regard.zoo.packaged import DEFAULT_TRANSLATOR
 
 AT_ONCE = 64  # lines of a file; of standard input one at a time, since somebody may be waiting for each
 FEW = 3  # of the tokens looked at, where the screen is too narrow for all
 
 
-class Line(NamedTuple):
+class SourceLine(NamedTuple):
     """What to call it, its number, and what stands there: nothing where that cannot be read."""
 
     name: str
@@ -41,7 +40,8 @@ class Line(NamedTuple):
 def translate(
     words: Annotated[str | None, typer.Argument(metavar="TEXT", help="The text; - reads standard input.")] = None,
     *,
-    model: Annotated[str, typer.Option(metavar="PATH", help="A run or a folder with a translator.")] = TRANSLATOR,
+    model: Annotated[str, typer.Option(metavar="PATH", help="A run or a folder with a "
+                                                            "translator.")] = DEFAULT_TRANSLATOR,
     beams: Annotated[
         int | None, typer.Option(help="How many beginnings are followed at a time: as the folder says, or 4.")
     ] = None,
@@ -53,7 +53,8 @@ def translate(
     new: Annotated[
         int | None, typer.Option(help="Tokens of a translation, at most: as the folder says, or by the text's length.")
     ] = None,
-    n_best: Annotated[int, typer.Option(help="How many translations of each text, with their scores.")] = Search.best,
+    n_best: Annotated[int, typer.Option(help="How many translations of each text, with their "
+                                             "scores.")] = BeamSearchParams.best,
     prefix: Annotated[
         str, typer.Option(metavar="TEXT", help='Put before each text, such as "translate English to German: " of T5.')
     ] = "",
@@ -61,28 +62,29 @@ def translate(
     file: Annotated[str | None, typer.Option(metavar="FILE", help="Translate the lines of a file.")] = None,
     skip: Skip = False,
     cut: Cut = False,
-    weights: Weights = "auto",
+    weights: WeightsOption = "auto",
     dtype: Dtype = "fp32",
     specials: Specials = "parse",
-    json: Json = False,
+    json: JsonOption = False,
 ) -> int:  # fmt: skip
     """Translate a text, or the lines of a file; from English to French unless another model is named."""
     said = {"beams": beams, "length_penalty": length_penalty, "best": n_best, "new": new}
     given = {name: value for name, value in said.items() if value is not None}
-    in_options(Search, given, words={"best": "--n-best"})
+    config_from_options(BeamSearchParams, given, words={"best": "--n-best"})
     given.pop("new", None)
     bad = BadLines(strict=file is None and words != "-", skip=skip)
-    lines = asked(words, file, bad)
-    how = in_specials(specials)
-    with_torch()
-    from regard.generate.opening import load_to_answer
-    from regard.generate.translate import Translator
+    lines = input_lines(words, file, bad)
+    how = check_specials_option(specials)
+    import_torch()
+    from regard.inference.batching import in_chunks
+    from regard.inference.load import load_for_inference
+    from regard.inference.translation import Translator
 
-    translator = loaded(
-        model, lambda path: load_to_answer(path, dtype=dtype, weights=weights, specials=how), Translator
+    translator = load_translator(
+        model, lambda path: load_for_inference(path, dtype=dtype, weights=weights, specials=how), Translator
     )
     first, total = True, 0
-    for some in portions(lines, 1 if "-" in (words, file) else AT_ONCE):
+    for some in in_chunks(lines, 1 if "-" in (words, file) else AT_ONCE):
         full = [each for each in some if each.text.strip()]
         numbers = [each.number for each in full]
         told = translator([prefix + each.text for each in full], given, new, [each.name for each in full],
@@ -94,15 +96,15 @@ def translate(
                 continue
             seen = translator.model.align(prefix + each.text, one.ids) if align and one is not None else None
             if json:
-                as_json(record(each, one, seen, wrong, not bad.strict))
+                print_json(translation_record(each, one, seen, wrong, not bad.strict))
             else:
-                show(one, seen, n_best > 1, first)
+                show_translation(one, seen, n_best > 1, first)
             first = False
         sys.stdout.flush()
     return bad.tell(total)
 
 
-def loaded(path: str, load: Any, translator: Any) -> Any:
+def load_translator(path: str, load: Any, translator: Any) -> Any:
     """The translator in a folder; what it lacks is told with the folder's name."""
     model = load(path)
     try:
@@ -114,47 +116,42 @@ def loaded(path: str, load: Any, translator: Any) -> Any:
 # ---------------------------------------------------------------- the texts
 
 
-def asked(words: str | None, file: str | None, bad: BadLines) -> Iterator[Line]:
+def input_lines(words: str | None, file: str | None, bad: BadLines) -> Iterator[SourceLine]:
     """The lines to translate, from wherever they come; a text on the command line must say something."""
     if (words is None) == (file is None):
         what = "there is none" if words is None else f"there is --file {file} as well"
         raise config.ConfigError(f"TEXT: {what}; give a text or --file FILE, one of the two")
     if "-" in (words, file):
-        return numbered("standard input", standard_input(), bad)
+        return number_lines("standard input", stdin_bytes(), bad)
     if file is not None:
-        return numbered(file, bytes_in(file).removesuffix(b"\n").split(b"\n"), bad)
-    if not spoken(words or "", "TEXT").strip():
+        return number_lines(file, read_input_bytes(file).removesuffix(b"\n").split(b"\n"), bad)
+    if not check_surrogates(words or "", "TEXT").strip():
         raise config.DataError(f"TEXT: {words!r} is empty; give it some words")
     lines = (words or "").removesuffix("\n").split("\n")
-    return (Line(f"TEXT: line {place}" if len(lines) > 1 else "TEXT", place, line.rstrip("\r"))
+    return (SourceLine(f"TEXT: line {place}" if len(lines) > 1 else "TEXT", place, line.rstrip("\r"))
             for place, line in enumerate(lines, 1))  # fmt: skip
 
 
-def numbered(name: str, lines: Iterable[bytes], bad: BadLines) -> Iterator[Line]:
+def number_lines(name: str, lines: Iterable[bytes], bad: BadLines) -> Iterator[SourceLine]:
     """Lines with their numbers, each as soon as it is there."""
     for place, raw in enumerate(lines, 1):
         try:
-            yield Line(f"{name}: line {place}", place, raw.decode("utf8").rstrip("\r\n"))
+            yield SourceLine(f"{name}: line {place}", place, raw.decode("utf8").rstrip("\r\n"))
         except UnicodeDecodeError:
             remedy = "convert it, as with iconv -f latin1 -t utf8"
             bad.add(config.DataError(f"{name}: line {place} is not UTF-8; {remedy}"), place)
-            yield Line(f"{name}: line {place}", place, "")
+            yield SourceLine(f"{name}: line {place}", place, "")
 
 
-def incoming() -> Iterator[tuple[str, str]]:
+def stdin_lines() -> Iterator[tuple[str, str]]:
     """Lines of standard input with what to call them, each as soon as it is there; a bad one raises."""
-    return ((line.name, line.text) for line in numbered("standard input", standard_input(), BadLines(strict=True)))
-
-
-def portions(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
-    while some := list(islice(lines, size)):
-        yield some
+    return ((line.name, line.text) for line in number_lines("standard input", stdin_bytes(), BadLines(strict=True)))
 
 
 # ---------------------------------------------------------------- what is told
 
 
-def record(line: Line, one: Any, seen: Any, wrong: str | None, counted: bool) -> dict[str, Any]:
+def translation_record(line: SourceLine, one: Any, seen: Any, wrong: str | None, counted: bool) -> dict[str, Any]:
     """One object a line; an empty line has no translations, and a bad one says why."""
     every = [] if one is None else [one, *one.others]
     told = [{"text": each.text, "score": each.score, "tokens": len(each.ids), "reason": each.reason} for each in every]
@@ -166,7 +163,7 @@ def record(line: Line, one: Any, seen: Any, wrong: str | None, counted: bool) ->
     return made | {"alignment": {"layer": seen.layer, "source": seen.source, "target": seen.target, "weights": weights}}
 
 
-def show(one: Any, seen: Any, scores: bool, first: bool) -> None:
+def show_translation(one: Any, seen: Any, scores: bool, first: bool) -> None:
     """A line for each line; with scores, one for each translation, and an empty line between texts."""
     if scores and not first:
         print()
@@ -175,10 +172,10 @@ def show(one: Any, seen: Any, scores: bool, first: bool) -> None:
     for each in [one, *one.others]:
         print(f"{each.score:.4f}\t{each.text}" if scores else each.text)
     if seen is not None:
-        print("\n".join(table(seen, shutil.get_terminal_size().columns)))
+        print("\n".join(alignment_table(seen, shutil.get_terminal_size().columns)))
 
 
-def table(seen: Any, columns: int) -> Iterable[str]:
+def alignment_table(seen: Any, columns: int) -> Iterable[str]:
     """Target tokens down, source tokens across; where that is too wide, the few that each one looked at most."""
     wide = max(map(len, seen.target))
     widths = [max(len(token), 3) for token in seen.source]
@@ -186,13 +183,15 @@ def table(seen: Any, columns: int) -> Iterable[str]:
     if wide + sum(widths) + 2 * len(widths) > columns:
         orders = seen.weights.argsort(dim=-1, descending=True, stable=True)[:, :FEW].tolist()
         for token, row, order in zip(seen.target, weights, orders, strict=True):
-            yield f"{token:<{wide}}  " + "  ".join(f"{seen.source[place]} {cell(row[place])}" for place in order)
+            yield f"{token:<{wide}}  " + "  ".join(
+                f"{seen.source[place]} {alignment_cell(row[place])}" for place in order
+            )
         return
-    rows = [seen.source, *([cell(weight) for weight in row] for row in weights)]
+    rows = [seen.source, *([alignment_cell(weight) for weight in row] for row in weights)]
     for token, row in zip(["", *seen.target], rows, strict=True):
         yield f"{token:<{wide}}  " + "  ".join(f"{each:>{width}}" for each, width in zip(row, widths, strict=True))
 
 
-def cell(weight: float) -> str:
+def alignment_cell(weight: float) -> str:
     """Two digits, and a dot for nearly nothing, so that the eye finds the rest."""
     return "·" if weight < 0.005 else "1.0" if weight > 0.995 else f"{weight:.2f}"[1:]

@@ -1,92 +1,213 @@
-"""Settings: what can be said, checked before anything is built. Imports nothing but the standard library.
+"""Config: every setting as a frozen dataclass, checked before anything is built; the standard library alone.
 
-`positions`, `trunk`, `fronts`, `heads` and `models` hold the frozen dataclasses of a model, `tasks` those of what is
-asked of it, `recipe` those of a run, `expressions` the masks written as text; `reader` makes settings from TOML,
-dotted overrides or nested dicts, and writes them back.
+`trunk`, `positions`, `masks`, `mixers`, `heads`, `inputs` and `model` describe a model, `tasks` and `tasks_nontext`
+what it is trained for, `train` and `recipe` a run, `generation` sampling and beam search; `reader` builds them from
+TOML, dotted overrides or nested dicts and writes them back; `errors` has the errors that are told in one sentence.
 """
 
-from regard.config.augment import Augment
-from regard.config.errors import DataError, RunError
-from regard.config.expressions import MASKS
-from regard.config.films import Film
-from regard.config.fronts import Chunks, Embed, Front, Patches, Pixels, Stages
-from regard.config.graphs import Graph, Neighbours, Spatial
-from regard.config.heads import Bare, Both, Each, Head, Pooled, Vocabulary
-from regard.config.images import Convolutions, Frame, MaskedPixels
-from regard.config.lora import LoRA
-from regard.config.mixed import Mixed
-from regard.config.mixers import Attend, Connect, Convolve, Mixer, Nothing, Recur, Space
-from regard.config.models import INITS, Encoder, Transformer
-from regard.config.near import Near
-from regard.config.positions import (
-    Alibi,
-    Buckets,
-    Learned,
-    Nowhere,
-    OneHot,
-    Position,
-    Relative,
-    Rotary,
-    Shaw,
-    Sinusoidal,
+from regard.config.errors import ConfigError, DataError, RunError, UserError
+from regard.config.generation import BeamSearchParams, LogitBias, SamplingParams
+from regard.config.heads import Head, LMHead, NoHead, PoolingHead, PretrainingHead, TokenHead
+from regard.config.inputs.audio import (
+    AudioAugment,
+    AudioEmbedding,
+    ConvSpectrogram,
+    MelSpectrogram,
+    MultiRateFrames,
+    RawFrames,
 )
-from regard.config.reader import ConfigError, enter, make, read, schema, text, tree
+from regard.config.inputs.graph import GraphConv, GraphDistanceBias, GraphEmbedding
+from regard.config.inputs.image import (
+    ConvEmbedding,
+    ImageResize,
+    MaskedConvEmbedding,
+    PatchEmbedding,
+    PixelEmbedding,
+    StageEmbedding,
+    VideoEmbedding,
+)
+from regard.config.inputs.multimodal import FrontEnd, MultimodalEmbedding
+from regard.config.inputs.series import ForecastHead, SeriesEmbedding
+from regard.config.inputs.text import ChunkEmbedding, TextEmbedding
+from regard.config.masks import MASKS
+from regard.config.mixers import AttentionMixer, ConvMixer, DenseMixer, Mixer, NoMixer, RecurrentMixer, StateSpaceMixer
+from regard.config.model import INITS, DualEncoder, Encoder, Model, RecurrentStack, Transformer
+from regard.config.positions import (
+    AlibiPosition,
+    ConvLikePosition,
+    LearnedPosition,
+    NoPosition,
+    OneHotPosition,
+    Position,
+    RelativeBias,
+    RotaryPosition,
+    ShawPosition,
+    SinusoidalPosition,
+    T5Bias,
+)
+from regard.config.reader import from_dict, json_schema, read_toml, register_kind, to_dict, to_toml
 from regard.config.recipe import (
-    MAY_CHANGE,
-    PACKAGED,
+    PACKAGED_TEXTS,
     PRESETS,
-    Bytes,
-    Characters,
+    RESUMABLE_SETTINGS,
+    ByteTokenizer,
+    CharTokenizer,
     Data,
-    Pieces,
     Recipe,
     Report,
-    Saved,
     Specials,
-    Text,
-    Words,
+    SubwordTokenizer,
+    Tokenizer,
+    TokenizerFile,
+    WordTokenizer,
 )
-from regard.config.recurrent import Recurrent
-from regard.config.sampling import Nudge, Sampling
-from regard.config.search import Search
-from regard.config.series import Horizon, Series
-from regard.config.sounds import Convolved, Frames, Mel, Rates, Sound, Vary
 from regard.config.tasks import (
-    Answer,
-    Classify,
-    Infill,
-    Masked,
+    Classification,
+    MaskedLM,
     NextToken,
-    Prefix,
-    Regress,
-    Spans,
-    Tag,
+    PrefixLM,
+    QuestionAnswering,
+    Regression,
+    SpanCorruption,
     Task,
-    Translate,
+    TextInfilling,
+    TokenClassification,
+    Translation,
 )
-from regard.config.tasks_forecast import Forecast
-from regard.config.tasks_mixtures import Caption, Contrast, Draw
-from regard.config.tasks_nodes import Nodes
-from regard.config.tasks_pixels import NextPixel
-from regard.config.towers import Model, Towers
-from regard.config.train import Adafactor, AdamW, Guard, Muon, Noam, Optimizer, Schedule, Slope, Train, Trapezoid
+from regard.config.tasks_nontext import Captioning, Contrastive, Forecasting, NextPixel, NodeClassification, TextToImage
+from regard.config.train import (
+    Adafactor,
+    AdamW,
+    ImageAugment,
+    LoRA,
+    Muon,
+    NoamSchedule,
+    Optimizer,
+    Schedule,
+    StepGuard,
+    Train,
+    WarmupSchedule,
+    WSDSchedule,
+)
 from regard.config.trunk import ACTIVATIONS, KERNELS, MLP, NO_DROPOUT, Attention, Dropout, Norm, Trunk
 from regard.config.version import VERSION
 
 __all__ = [
-    "ACTIVATIONS", "INITS", "KERNELS", "MASKS", "MAY_CHANGE", "MLP", "NO_DROPOUT", "PACKAGED", "PRESETS", "VERSION",
-    "Adafactor", "AdamW", "Alibi", "Answer", "Attend", "Attention", "Bare", "Both", "Buckets", "Bytes", "Characters",
-    "Classify", "ConfigError", "Data", "DataError", "Dropout", "Each", "Embed", "Encoder", "Front", "Guard", "Head",
-    "Infill", "Learned", "Masked", "Mixer", "Muon", "NextToken", "Noam", "Norm", "Nowhere", "OneHot", "Optimizer",
-    "Nudge", "Patches",
-    "Pieces", "Pixels", "Pooled", "Position", "Prefix", "Recipe", "Regress", "Relative", "Report", "Rotary",
-    "RunError", "Sampling", "Saved", "Schedule", "Search", "Shaw", "Sinusoidal", "Slope", "Spans", "Specials",
-    "Stages", "Tag", "Task", "Text", "Towers", "Train", "Transformer", "Translate", "Trapezoid", "Trunk", "Vocabulary",
-    "Words",
-    "Convolved", "Film", "Forecast", "Frames", "Horizon", "Mel", "Rates", "Series", "Sound", "Vary",
-    "Graph", "Neighbours", "Nodes", "Spatial",
-    "Connect", "Convolve", "Nothing", "Recur", "Recurrent", "Space",
-    "Caption", "Chunks", "Contrast", "Draw", "Mixed", "Model",
-    "Augment", "Convolutions", "Frame", "LoRA", "MaskedPixels", "Near", "NextPixel",
-    "enter", "make", "read", "schema", "text", "tree",
-]  # fmt: skip
+    "ACTIVATIONS",
+    "Adafactor",
+    "AdamW",
+    "AlibiPosition",
+    "Attention",
+    "AttentionMixer",
+    "AudioAugment",
+    "AudioEmbedding",
+    "BeamSearchParams",
+    "ByteTokenizer",
+    "Captioning",
+    "CharTokenizer",
+    "ChunkEmbedding",
+    "Classification",
+    "ConfigError",
+    "Contrastive",
+    "ConvEmbedding",
+    "ConvLikePosition",
+    "ConvMixer",
+    "ConvSpectrogram",
+    "Data",
+    "DataError",
+    "DenseMixer",
+    "Dropout",
+    "DualEncoder",
+    "Encoder",
+    "ForecastHead",
+    "Forecasting",
+    "FrontEnd",
+    "GraphConv",
+    "GraphDistanceBias",
+    "GraphEmbedding",
+    "Head",
+    "INITS",
+    "ImageAugment",
+    "ImageResize",
+    "KERNELS",
+    "LMHead",
+    "LearnedPosition",
+    "LoRA",
+    "LogitBias",
+    "MASKS",
+    "MLP",
+    "MaskedConvEmbedding",
+    "MaskedLM",
+    "MelSpectrogram",
+    "Mixer",
+    "Model",
+    "MultiRateFrames",
+    "MultimodalEmbedding",
+    "Muon",
+    "NO_DROPOUT",
+    "NextPixel",
+    "NextToken",
+    "NoHead",
+    "NoMixer",
+    "NoPosition",
+    "NoamSchedule",
+    "NodeClassification",
+    "Norm",
+    "OneHotPosition",
+    "Optimizer",
+    "PACKAGED_TEXTS",
+    "PRESETS",
+    "PatchEmbedding",
+    "PixelEmbedding",
+    "PoolingHead",
+    "Position",
+    "PrefixLM",
+    "PretrainingHead",
+    "QuestionAnswering",
+    "RESUMABLE_SETTINGS",
+    "RawFrames",
+    "Recipe",
+    "RecurrentMixer",
+    "RecurrentStack",
+    "Regression",
+    "RelativeBias",
+    "Report",
+    "RotaryPosition",
+    "RunError",
+    "SamplingParams",
+    "Schedule",
+    "SeriesEmbedding",
+    "ShawPosition",
+    "SinusoidalPosition",
+    "SpanCorruption",
+    "Specials",
+    "StageEmbedding",
+    "StateSpaceMixer",
+    "StepGuard",
+    "SubwordTokenizer",
+    "T5Bias",
+    "Task",
+    "TextEmbedding",
+    "TextInfilling",
+    "TextToImage",
+    "TokenClassification",
+    "TokenHead",
+    "Tokenizer",
+    "TokenizerFile",
+    "Train",
+    "Transformer",
+    "Translation",
+    "Trunk",
+    "UserError",
+    "VERSION",
+    "VideoEmbedding",
+    "WSDSchedule",
+    "WarmupSchedule",
+    "WordTokenizer",
+    "from_dict",
+    "json_schema",
+    "read_toml",
+    "register_kind",
+    "to_dict",
+    "to_toml",
+]

@@ -1,4 +1,4 @@
-"""Names that settings have in `transformers`, nanoGPT, OpenAI's API and torch, and what they are called here.
+"""Aliases: the names that settings have in `transformers`, nanoGPT, OpenAI's API and torch, and our name for each.
 
 They are answered and not accepted: `train.lr: here it is train.optimizer.lr`. A name that is near in letters, as
 did-you-mean finds it, is often another thing ("hidden_size" is no "hidden"), so these are looked up first.
@@ -76,11 +76,11 @@ GENERATION = {
 }  # fmt: skip
 
 
-def flat(table: dict[str, tuple[str, ...]]) -> dict[str, str]:
+def flatten_aliases(table: dict[str, tuple[str, ...]]) -> dict[str, str]:
     return {theirs: ours for ours, names in table.items() for theirs in names}
 
 
-SETTINGS, SAMPLING = flat(MODEL) | flat(TRAIN), flat(GENERATION)
+SETTINGS, SAMPLING = flatten_aliases(MODEL) | flatten_aliases(TRAIN), flatten_aliases(GENERATION)
 
 
 def suggest_word(name: str, known: Iterable[str], path: str = "") -> str:

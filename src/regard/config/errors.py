@@ -1,31 +1,79 @@
-"""Mistakes that a user can mend, each in one sentence; the command line turns them into exit codes.
+"""User errors: mistakes that a user can mend, each in one sentence; the command line turns them into exit codes.
 
-ConfigError (2, in `reader`): a setting is wrong.  DataError (3): a text, a tokenizer or a checkpoint cannot be used.
-RunError (1): the run itself failed, with what there is saved.
+    UserError
+      ConfigError   2   a setting or an argument is wrong (also a ValueError)
+      DataError     3   a text, a tokenizer or a checkpoint cannot be used (also a ValueError)
+      RunError      1   the run itself failed, with what there is saved (also a RuntimeError)
+
+Any other exception is a bug in the library, and is reported as one: a plain ValueError too.
 """
 
 import errno
+import re
 import shutil
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 
-class DataError(ValueError):
+class UserError(Exception):
+    """A mistake that the user can mend; the message is one sentence that says how."""
+
+
+class ConfigError(UserError, ValueError):
+    """A setting or an argument that cannot be used."""
+
+
+class DataError(UserError, ValueError):
     """A file or folder that is not what it should be."""
 
 
-class RunError(RuntimeError):
+class RunError(UserError, RuntimeError):
     """A run that could not go on."""
 
 
-def unwritable(path: object, problem: OSError) -> RunError:
+def unwritable_error(path: object, problem: OSError) -> RunError:
     """What to say where the system refuses to write."""
     reason = (problem.strerror or str(problem)).lower()
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-        reason += f", {free(Path(str(path))) / 1e6:,.1f} MB are free"
+        reason += f", {free_bytes(Path(str(path))) / 1e6:,.1f} MB are free"
     return RunError(f"{path}: cannot be written ({reason}); free some space or choose another folder")
 
 
-def free(path: Path) -> int:
+def free_bytes(path: Path) -> int:
     """Bytes that are left on the disk where a path is, or would be."""
     there = next((place for place in (path, *path.absolute().parents) if place.exists()), Path("/"))
     return shutil.disk_usage(there).free
+
+
+def is_out_of_memory(problem: BaseException) -> bool:
+    """Also torch's own, on the GPU and on the CPU, told apart without importing torch."""
+    named = isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError"
+    return named or (isinstance(problem, RuntimeError) and "can't allocate memory" in str(problem))
+
+
+LONGEST = 64  # letters of a name that may be mistyped: to compare takes time that grows with them
+
+
+def did_you_mean(name: str, table: Iterable[str]) -> str:
+    """The clause "; did you mean 'causal'?", or a bare ";" when no name in the table is near."""
+    if len(name) > LONGEST:
+        return ";"
+    known = {each.lower(): each for each in table}  # capitals are no other word
+    near = get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
+    return f"; did you mean {known[near[0]]!r}?" if near else ";"
+
+
+def name_some(names: Iterable[object], most: int = 3) -> str:
+    """The first few of many names: "a, b, c and 5 more"."""
+    listed = list(names)
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(str(name)[:99] for name in listed[:most]) + more
+
+
+def parse_call(text: str) -> tuple[str, tuple[int, ...]]:
+    """A name and its whole numbers: "topk(32)" is ("topk", (32,)), "auto" is ("auto", ())."""
+    found = re.fullmatch(r"\s*(\w+)\s*(?:\(\s*(\d{1,9}(?:\s*,\s*\d{1,9})*)\s*\))?\s*", text, re.ASCII)
+    if found is None:
+        raise ConfigError(f"{text!r} is not a name, alone or with whole numbers such as topk(32)")
+    return found[1], tuple(int(number) for number in (found[2] or "").split(",") if number)

@@ -1,37 +1,42 @@
-"""What settings check of themselves, and the sentence when it is wrong."""
+"""The `@config_class` decorator, and the checks that config classes make of their fields in `__post_init__`.
+
+A config class is a frozen dataclass whose fields are given by keyword. Equality, hash and repr are the same for all
+and written once here: `dataclass` would compile them anew for each of ninety classes at every start.
+"""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, dataclass_transform
 
-from regard.config.names import did_you_mean
-from regard.config.reader import ConfigError
+from regard.config.errors import ConfigError, did_you_mean
 
 # What a run can be planned with; what lies beyond is a slip of the keys.
-TERMS = {"tokens": (1, 1e30), "utilisation": (1e-6, 1), "ratio": (1e-9, 1e9), "price": (0, 1e9)}
+COST_LIMITS = {"tokens": (1, 1e30), "utilisation": (1e-6, 1), "ratio": (1e-9, 1e9), "price": (0, 1e9)}
 
 
-def one_of(name: str, table: Sequence[str], what: str) -> None:
+def check_choice(name: str, table: Sequence[str], what: str) -> None:
     if name not in table:
-        raise ValueError(f"{what}: no {name!r}{did_you_mean(name, table)} there are {', '.join(table)}")
+        raise ConfigError(f"{what}: no {name!r}{did_you_mean(name, table)} there are {', '.join(table)}")
 
 
-def at_least(least: float, **numbers: float | None) -> None:
+def check_minimum(least: float, **numbers: float | None) -> None:
     for name, number in numbers.items():
         if number is not None and number < least:
-            raise ValueError(f"{name}: {number} is less than {least}")
+            raise ConfigError(f"{name}: {number} is less than {least}")
         if number == math.inf:
-            raise ValueError(f"{name}: {number} is not a finite number; give one")
+            raise ConfigError(f"{name}: {number} is not a finite number; give one")
 
 
-def beside(mode: str, width: int | None) -> None:
+def check_concat_width(mode: str, width: int | None) -> None:
     """A width of its own is for positions that stand beside the vectors, and they need one."""
-    at_least(1, width=width)
+    check_minimum(1, width=width)
     if (mode == "concat") != (width is not None):
-        raise ValueError("width: mode 'concat' needs it, and it is for that mode alone")
+        raise ConfigError("width: mode 'concat' needs it, and it is for that mode alone")
 
 
-def within(limits: dict[str, tuple[float, float]], settings: object) -> None:
+def check_ranges(limits: dict[str, tuple[float, float]], settings: object) -> None:
     """Each of these settings lies between its limits, or is not said."""
     for name, (least, most) in limits.items():
         number = getattr(settings, name)
@@ -39,36 +44,82 @@ def within(limits: dict[str, tuple[float, float]], settings: object) -> None:
             raise ConfigError(f"{name}: {number} is not between {least:g} and {most:g}")
 
 
-def fraction(**numbers: float | None) -> None:
+def check_fraction(**numbers: float | None) -> None:
     for name, number in numbers.items():
         if number is not None and not 0 <= number <= 1:
-            raise ValueError(f"{name}: {number} is not between 0 and 1")
+            raise ConfigError(f"{name}: {number} is not between 0 and 1")
 
 
-def share(**numbers: float) -> None:
+def check_open_fraction(**numbers: float) -> None:
     """A part that is neither nothing nor all."""
     for name, number in numbers.items():
         if not 0 < number < 1:
-            raise ValueError(f"{name}: {number} is not a part between 0 and 1")
+            raise ConfigError(f"{name}: {number} is not a part between 0 and 1")
 
 
-def columns(**names: str | None) -> None:
+def check_columns(**names: str | None) -> None:
     """Each column has a name, and no two the same."""
     said = {name: column for name, column in names.items() if column is not None}
     for name, column in said.items():
         if not column:
-            raise ValueError(f"{name}: empty; name a column of the data")
+            raise ConfigError(f"{name}: empty; name a column of the data")
         if twin := [other for other in said if other != name and said[other] == column]:
-            raise ValueError(f"{name}: column {column!r} is also {twin[0]}; name two different ones")
+            raise ConfigError(f"{name}: column {column!r} is also {twin[0]}; name two different ones")
 
 
-def check_smoothing(smoothing: float) -> None:
+def check_label_smoothing(smoothing: float) -> None:
     if not 0 <= smoothing < 1:
-        raise ValueError(f"smoothing: {smoothing} is not from 0 up to 1; 0 smooths nothing")
+        raise ConfigError(f"smoothing: {smoothing} is not from 0 up to 1; 0 smooths nothing")
 
 
 def check_classes(classes: tuple[str, ...]) -> None:
     if twice := [name for name, times in Counter(classes).items() if times > 1]:
-        raise ValueError(f"classes: {twice[0]!r} stands there twice")
+        raise ConfigError(f"classes: {twice[0]!r} stands there twice")
     if len(classes) == 1:
-        raise ValueError(f"classes: {classes[0]!r} alone leaves nothing to tell apart; name two or more")
+        raise ConfigError(f"classes: {classes[0]!r} alone leaves nothing to tell apart; name two or more")
+
+
+class NonTextEmbedding:
+    """What a front end that reads no text answers when asked for its ids."""
+
+    @property
+    def vocab(self) -> int:
+        return 0
+
+    @property
+    def pad(self) -> int | None:
+        return None
+
+    @property
+    def end(self) -> int | None:
+        return None
+
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def config_class(made: type[T]) -> type[T]:
+    """Make a class a setting."""
+    kind: Any = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(made)
+    for name, shared in {"__eq__": configs_equal, "__hash__": config_hash, "__repr__": config_repr}.items():
+        if name not in vars(made):
+            setattr(kind, name, shared)
+    return kind  # type: ignore[no-any-return]
+
+
+def field_values(one: Any) -> tuple[Any, ...]:
+    return tuple(getattr(one, field.name) for field in fields(one))
+
+
+def configs_equal(one: Any, other: object) -> bool:
+    return field_values(one) == field_values(other) if type(one) is type(other) else NotImplemented
+
+
+def config_hash(one: Any) -> int:
+    return hash(field_values(one))
+
+
+def config_repr(one: Any) -> str:
+    said = (f"{field.name}={getattr(one, field.name)!r}" for field in fields(one))
+    return f"{type(one).__qualname__}({', '.join(said)})"

@@ -1,10 +1,10 @@
-"""What can be said about heads: what is asked of a trunk's vectors."""
+"""Config of output heads: LMHead, PoolingHead, TokenHead, PretrainingHead (LM and pooling together) and NoHead."""
 
 from typing import Literal
 
-from regard.config.checks import at_least, one_of
-from regard.config.series import Horizon
-from regard.config.setting import setting
+from regard.config.errors import ConfigError
+from regard.config.fields import check_choice, check_minimum, config_class
+from regard.config.inputs.series import ForecastHead
 from regard.config.trunk import ACTIVATIONS
 
 SHAPES = ("tanh", *ACTIVATIONS)
@@ -12,11 +12,11 @@ SHAPES = ("tanh", *ACTIVATIONS)
 
 def check_activation(name: str | None) -> None:
     if name is not None:
-        one_of(name, SHAPES, "activation")
+        check_choice(name, SHAPES, "activation")
 
 
-@setting
-class Vocabulary:
+@config_class
+class LMHead:
     """Logits over the vocabulary; `transform` is BERT's extra dense layer, activation and norm before them.
 
     Its `activation` is that of the trunk's feed-forward unless said. `size` is the number of logits where it is not the
@@ -32,14 +32,14 @@ class Vocabulary:
     size: int | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, size=self.size)
+        check_minimum(1, size=self.size)
         check_activation(self.activation)
         if self.tied and self.size is not None:
-            raise ValueError("size: a tied head has the embedding's; leave it out, or set tied to false")
+            raise ConfigError("size: a tied head has the embedding's; leave it out, or set tied to false")
 
 
-@setting
-class Pooled:
+@config_class
+class PoolingHead:
     """One vector for the whole sequence, from `place`; `out` is the width of a last map.
 
     `dense` is a layer before it as BERT has it: a map, then the `activation`. With several `voices` so many tokens,
@@ -55,34 +55,34 @@ class Pooled:
     voices: int = 1
 
     def __post_init__(self) -> None:
-        at_least(1, out=self.out, voices=self.voices)
+        check_minimum(1, out=self.out, voices=self.voices)
         check_activation(self.activation)
         if self.voices > 1 and (self.place != "cls" or self.dense or self.out is None):
-            raise ValueError(f"voices: {self.voices} tokens have a last map each, from the first on; set out, let "
+            raise ConfigError(f"voices: {self.voices} tokens have a last map each, from the first on; set out, let "
                              "place be cls, and leave out dense")  # fmt: skip
 
 
-@setting
-class Bare:
+@config_class
+class NoHead:
     """No head: the trunk's vectors themselves."""
 
     kind: Literal["none"] = "none"
 
 
-@setting
-class Both:
+@config_class
+class PretrainingHead:
     """Logits for every token and one vector for the whole, as BERT was trained: the model answers with the pair.
 
     With a `vocabulary` of kind "none" they are not logits but every token's own vector.
     """
 
     kind: Literal["both"] = "both"
-    vocabulary: Vocabulary | Bare = Vocabulary(transform=True, bias=True)
-    pooled: Pooled = Pooled(dense=True, out=2)
+    vocabulary: LMHead | NoHead = LMHead(transform=True, bias=True)
+    pooled: PoolingHead = PoolingHead(dense=True, out=2)
 
 
-@setting
-class Each:
+@config_class
+class TokenHead:
     """`out` numbers for every token: the classes of a tag, or how well an answer begins and ends there (2).
 
     `dense` is a layer before them: a map, then the `activation`.
@@ -95,8 +95,8 @@ class Each:
     activation: str = "gelu"
 
     def __post_init__(self) -> None:
-        at_least(1, out=self.out)
+        check_minimum(1, out=self.out)
         check_activation(self.activation)
 
 
-Head = Vocabulary | Pooled | Both | Each | Bare | Horizon
+Head = LMHead | PoolingHead | PretrainingHead | TokenHead | NoHead | ForecastHead

@@ -1,4 +1,4 @@
-"""Masks written as text: "causal & (window(64) | landmarks(2))".
+"""The mask expression language, parsed and checked: "causal & (window(64) | landmarks(2))".
 
 A walker over Python's own syntax tree: names and whole numbers from a closed table, `&`, `|`, `~` and brackets.
 Nothing is ever evaluated. `regard.core.masks` turns the tree into masks; here it is only checked, so that a
@@ -7,7 +7,7 @@ misspelt mask in a config is caught before torch is imported.
 
 import ast
 
-from regard.config.names import did_you_mean
+from regard.config.errors import ConfigError, did_you_mean
 
 MASKS: dict[str, tuple[str, ...]] = {
     "everything": (),
@@ -29,56 +29,56 @@ LONGEST, DEEPEST, LARGEST = 1_000, 50, 2**31 - 1
 def check_mask(text: str) -> None:
     """Raise a ValueError that says what is wrong with a mask expression."""
     if len(text) > LONGEST or sum(text.count(sign) for sign in "~(-+") > DEEPEST:
-        raise ValueError(f"mask: more than {LONGEST} characters or {DEEPEST} brackets and signs are no mask")
-    walk(parse(text), text)
+        raise ConfigError(f"mask: more than {LONGEST} characters or {DEEPEST} brackets and signs are no mask")
+    check_mask_node(parse_mask(text), text)
 
 
-def parse(text: str) -> ast.expr:
+def parse_mask(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ValueError(f"mask: cannot read {text!r}; write it like 'causal & (window(64) | landmarks(2))'") from None
+        raise ConfigError(f"mask: cannot read {text!r}; write it like 'causal & (window(64) | landmarks(2))'") from None
 
 
-def check_number(mask: str, name: str, number: object) -> None:
+def check_mask_argument(mask: str, name: str, number: object) -> None:
     """Sizes and steps are at least one, other numbers at least zero; what is no number is not checked."""
     least = 1 if name in ("size", "step") else 0
     if isinstance(number, int) and not least <= number <= LARGEST:
-        raise ValueError(f"mask: {mask} takes a {name} of {least} or more, and less than 2^31, got {number}")
+        raise ConfigError(f"mask: {mask} takes a {name} of {least} or more, and less than 2^31, got {number}")
 
 
-def walk(node: ast.expr, text: str) -> None:
+def check_mask_node(node: ast.expr, text: str) -> None:
     match node:
         case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr(), right=right):
-            walk(left, text)
-            walk(right, text)
+            check_mask_node(left, text)
+            check_mask_node(right, text)
         case ast.UnaryOp(op=ast.Invert(), operand=operand):
-            walk(operand, text)
+            check_mask_node(operand, text)
         case ast.Name() | ast.Call():
-            call(node, text)
+            parse_mask_call(node, text)
         case _:
-            raise ValueError(f"mask: {text!r} has something in it that is no mask; masks join with &, | and ~")
+            raise ConfigError(f"mask: {text!r} has something in it that is no mask; masks join with &, | and ~")
 
 
-def call(node: ast.Name | ast.Call, text: str) -> tuple[str, tuple[int, ...]]:
+def parse_mask_call(node: ast.Name | ast.Call, text: str) -> tuple[str, tuple[int, ...]]:
     """The name and the numbers of one mask, such as ("window", (64,))."""
     target, given = (node.func, node.args) if isinstance(node, ast.Call) else (node, [])
     if not isinstance(target, ast.Name) or (isinstance(node, ast.Call) and node.keywords):
-        raise ValueError(f"mask: {text!r} has something in it that is not a mask such as window(64)")
+        raise ConfigError(f"mask: {text!r} has something in it that is not a mask such as window(64)")
     if target.id not in MASKS:
-        known = ", ".join(map(spell, MASKS))
-        raise ValueError(f"mask: no {target.id!r}{did_you_mean(target.id, MASKS)} there are {known}")
+        known = ", ".join(map(mask_signature, MASKS))
+        raise ConfigError(f"mask: no {target.id!r}{did_you_mean(target.id, MASKS)} there are {known}")
     wanted = MASKS[target.id]
     if not sum("=" not in name for name in wanted) <= len(given) <= len(wanted):
-        raise ValueError(f"mask: {target.id} takes {spell(target.id)}, got {len(given)} numbers in {text!r}")
+        raise ConfigError(f"mask: {target.id} takes {mask_signature(target.id)}, got {len(given)} numbers in {text!r}")
     numbers = []
     for name, argument in zip(wanted, given, strict=False):
         if not isinstance(argument, ast.Constant) or type(argument.value) is not int:
-            raise ValueError(f"mask: {target.id} takes whole numbers of zero or more, got {ast.unparse(argument)!r}")
-        check_number(target.id, name.split("=")[0], argument.value)
+            raise ConfigError(f"mask: {target.id} takes whole numbers of zero or more, got {ast.unparse(argument)!r}")
+        check_mask_argument(target.id, name.split("=")[0], argument.value)
         numbers.append(argument.value)
     return target.id, tuple(numbers)
 
 
-def spell(name: str) -> str:
+def mask_signature(name: str) -> str:
     return f"{name}({', '.join(MASKS[name])})" if MASKS[name] else name

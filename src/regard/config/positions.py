@@ -1,22 +1,38 @@
-"""What can be said about places: where a token stands, and what that does to it."""
+"""Config of positional encodings: sinusoidal, learned, one-hot, rotary, ALiBi, T5, relative, Shaw, conv-like."""
 
 from typing import Literal
 
-from regard.config.checks import at_least, beside
-from regard.config.graphs import Spatial
-from regard.config.near import Near
-from regard.config.setting import setting
+from regard.config.errors import ConfigError
+from regard.config.fields import check_concat_width, check_minimum, config_class
+from regard.config.inputs.graph import GraphDistanceBias
 
 
-@setting
-class Nowhere:
+@config_class
+class ConvLikePosition:
+    """A vector for each row and each column, and heads that begin as a convolution (Cordonnier et al. 2020).
+
+    Each head has a neighbour to look at and how sharply, both learned: what it adds to a score falls with the squared
+    distance from there. `grid` is rows and tokens in a row: of pixels whose channels are told one by one, [32, 96].
+    """
+
+    kind: Literal["near"] = "near"
+    grid: tuple[int, ...] = (32, 32)
+
+    def __post_init__(self) -> None:
+        if len(self.grid) != 2:
+            raise ConfigError(f"grid: {list(self.grid)} is not rows and tokens in a row, such as [32, 32]")
+        check_minimum(1, rows=self.grid[0], columns=self.grid[1])
+
+
+@config_class
+class NoPosition:
     """No positions: the model sees a set."""
 
     kind: Literal["none"] = "none"
 
 
-@setting
-class Sinusoidal:
+@config_class
+class SinusoidalPosition:
     """Sines and cosines of the place, on one axis or several (channels shared out evenly)."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
@@ -28,12 +44,12 @@ class Sinusoidal:
     offset: int = 0
 
     def __post_init__(self) -> None:
-        at_least(1, axes=self.axes)
-        beside(self.mode, self.width)
+        check_minimum(1, axes=self.axes)
+        check_concat_width(self.mode, self.width)
 
 
-@setting
-class Learned:
+@config_class
+class LearnedPosition:
     """A trained vector for each place; one table for each axis when `length` names several."""
 
     kind: Literal["learned"] = "learned"
@@ -44,12 +60,12 @@ class Learned:
 
     def __post_init__(self) -> None:
         for length in self.length if isinstance(self.length, tuple) else (self.length,):
-            at_least(1, length=length)
-        beside(self.mode, self.width)
+            check_minimum(1, length=length)
+        check_concat_width(self.mode, self.width)
 
 
-@setting
-class OneHot:
+@config_class
+class OneHotPosition:
     """A one beside the token's vector in the channel of its place: reversible, and the width grows by `length`."""
 
     kind: Literal["onehot"] = "onehot"
@@ -57,11 +73,11 @@ class OneHot:
     length: int = 64
 
     def __post_init__(self) -> None:
-        at_least(1, length=self.length)
+        check_minimum(1, length=self.length)
 
 
-@setting
-class Rotary:
+@config_class
+class RotaryPosition:
     """q and k turned by an angle that grows with the place (Su et al. 2021).
 
     `scaling` names a published way to reach beyond the trained `length`: linear (Chen et al. 2023), dynamic (base
@@ -84,23 +100,23 @@ class Rotary:
 
     def __post_init__(self) -> None:
         if not 0 < self.part <= 1:
-            raise ValueError(f"part: {self.part} is not a fraction between 0 and 1")
+            raise ConfigError(f"part: {self.part} is not a fraction between 0 and 1")
         for name in ("base", "factor", "length"):
             if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: {getattr(self, name)} must be more than zero")
+                raise ConfigError(f"{name}: {getattr(self, name)} must be more than zero")
         if self.scaling == "longrope" and not self.factors:
-            raise ValueError("factors: longrope needs one factor for each pair of channels")
+            raise ConfigError("factors: longrope needs one factor for each pair of channels")
 
 
-@setting
-class Alibi:
+@config_class
+class AlibiPosition:
     """Each head subtracts its own slope times the distance (Press et al. 2022)."""
 
     kind: Literal["alibi"] = "alibi"
 
 
-@setting
-class Buckets:
+@config_class
+class T5Bias:
     """A trained number for each head and bucket of distances, buckets growing logarithmically (Raffel et al. 2020)."""
 
     kind: Literal["buckets"] = "buckets"
@@ -112,13 +128,14 @@ class Buckets:
     def __post_init__(self) -> None:
         near = self.buckets // (4 if self.both else 2)
         if near < 1:
-            raise ValueError(f"buckets: {self.buckets} are too few; {4 if self.both else 2} are the least")
+            raise ConfigError(f"buckets: {self.buckets} are too few; {4 if self.both else 2} are the least")
         if self.distance <= near:
-            raise ValueError(f"distance: {self.distance} is not beyond the {near} near distances with their own bucket")
+            raise ConfigError(f"distance: {self.distance} is not beyond the {near} near distances with their own "
+                              "bucket")  # fmt: skip
 
 
-@setting
-class Shaw:
+@config_class
+class ShawPosition:
     """A trained vector for each distance up to `radius`, added to the keys: q·(k + a) (Shaw et al. 2018)."""
 
     kind: Literal["shaw"] = "shaw"
@@ -126,11 +143,11 @@ class Shaw:
     tables: Literal["shared", "layer"] = "layer"
 
     def __post_init__(self) -> None:
-        at_least(0, radius=self.radius)
+        check_minimum(0, radius=self.radius)
 
 
-@setting
-class Relative:
+@config_class
+class RelativeBias:
     """A trained number r for each head and offset: (q·k + r)/sqrt(d), or outside the scale as in Swin."""
 
     kind: Literal["relative"] = "relative"
@@ -140,8 +157,20 @@ class Relative:
     tables: Literal["shared", "layer"] = "shared"
 
     def __post_init__(self) -> None:
-        at_least(0, radius=self.radius)
-        at_least(1, axes=self.axes)
+        check_minimum(0, radius=self.radius)
+        check_minimum(1, axes=self.axes)
 
 
-Position = Nowhere | Sinusoidal | Learned | OneHot | Rotary | Alibi | Buckets | Shaw | Relative | Spatial | Near
+Position = (
+    NoPosition
+    | SinusoidalPosition
+    | LearnedPosition
+    | OneHotPosition
+    | RotaryPosition
+    | AlibiPosition
+    | T5Bias
+    | ShawPosition
+    | RelativeBias
+    | GraphDistanceBias
+    | ConvLikePosition
+)

@@ -1,7 +1,7 @@
-"""Reads a tree of frozen dataclasses from TOML, checks all of it, and writes it back.
+"""Config reader: TOML or nested dicts to a tree of frozen dataclasses, checked as a whole, and back.
 
-    file ── read ──►  config  ── tree ──►  nested dict  ── make ──►  the same config
-                              ── text ──►  TOML         ── read ──►  the same config
+    file ── read_file ──►  config  ── to_dict ──►  nested dict  ── from_dict ──►  the same config
+                                   ── to_toml ──►  TOML         ── read_file ──►  the same config
 
 A setting is an int, float, bool, str, Literal, tuple[T, ...], another dataclass, or a union of these with one list at
 most. Among several dataclasses the field `kind` chooses. TOML has no null: "none" means None where None is allowed.
@@ -21,8 +21,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from regard.config.names import did_you_mean
-from regard.config.synonyms import suggest_word
+from regard.config.aliases import suggest_word
+from regard.config.errors import ConfigError, did_you_mean
 
 Config = TypeVar("Config")
 
@@ -36,24 +36,20 @@ SIMPLE: dict[Any, tuple[str, str, dict[str, Any]]] = {  # one of them, many of t
 WHOLE = range(-(2**63), 2**63)  # the whole numbers TOML promises to hold
 
 
-class ConfigError(ValueError):
-    """A config that cannot be used, in one sentence for whoever wrote it."""
-
-
-def read(cls: type[Config], path: str | Path, overrides: Iterable[str] = ()) -> Config:
+def read_toml(cls: type[Config], path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """The config in a TOML file, after overrides such as "trunk.depth=4" or "trunk.mask=causal & window(8)"."""
-    given = parsed(contents(path), path)
+    given = parse_toml(read_file(path), path)
     for line in overrides:
-        override(given, line)
+        apply_override(given, line)
     try:
-        return make(cls, given)
+        return from_dict(cls, given)
     except ConfigError as problem:
         if given:
             raise
         raise ConfigError(f"{path}: the file holds no settings; {problem}") from None
 
 
-def contents(path: str | Path) -> str:
+def read_file(path: str | Path) -> str:
     try:
         if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
             raise ValueError("not a regular file")  # to read a pipe or a device may never end
@@ -66,7 +62,7 @@ def contents(path: str | Path) -> str:
         raise ConfigError(f"{path}: {reason.lower()}; name a TOML file that can be read") from None
 
 
-def parsed(source: str, path: str | Path) -> dict[str, Any]:
+def parse_toml(source: str, path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(source)
     except RecursionError:
@@ -77,7 +73,7 @@ def parsed(source: str, path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {reason}") from None
 
 
-def override(given: dict[str, Any], line: str) -> None:
+def apply_override(given: dict[str, Any], line: str) -> None:
     """Sets one setting by its dotted path; where there is no table on the way, there is one afterwards."""
     dotted, equals, value = line.partition("=")
     names = [name.strip() for name in dotted.split(".")]
@@ -87,11 +83,11 @@ def override(given: dict[str, Any], line: str) -> None:
         if not isinstance(given.get(name), dict):
             given[name] = {}
         given = given[name]
-    given[names[-1]] = value_in(value.strip())
+    given[names[-1]] = parse_value(value.strip())
 
 
-def value_in(source: str) -> Any:
-    """A TOML value if it is one, otherwise the string itself: nobody wants to quote twice in a shell."""
+def parse_value(source: str) -> Any:
+    """A TOML value if it is one, otherwise the string itself, so that a shell needs no second quotes."""
     with suppress(ValueError, RecursionError):
         table = tomllib.loads(f"value = {source}")
         if len(table) == 1:  # a line break in the source could bring in more keys
@@ -99,42 +95,42 @@ def value_in(source: str) -> Any:
     return source
 
 
-def make(cls: type[Config], tree: Any, path: str = "") -> Config:
+def from_dict(cls: type[Config], tree: Any, path: str = "") -> Config:
     """The config that a nested dict describes; `path` is where the dict stands in a larger one."""
-    made: Config = fitted(cls, tree, path)
+    made: Config = convert_value(cls, tree, path)
     return made
 
 
-def fitted(kind: Any, given: Any, path: str, default: Any = None) -> Any:
+def convert_value(kind: Any, given: Any, path: str, default: Any = None) -> Any:
     """What was given, as a value of the annotation `kind`."""
-    allowed = options(kind)
+    allowed = union_members(kind)
     parts = [option for option in allowed if is_dataclass(option)]
     lists = [option for option in allowed if get_origin(option) is tuple]
     if NoneType in allowed and given in (None, "none"):
         return None
     if parts and isinstance(given, dict):
-        return built(chosen(parts, given, path, default), given, path, default, parts)
+        return build_dataclass(select_kind(parts, given, path, default), given, path, default, parts)
     if lists and isinstance(given, list | tuple):
-        return tuple(fitted(get_args(lists[0])[0], item, f"{path}[{place}]") for place, item in enumerate(given))
+        return tuple(convert_value(get_args(lists[0])[0], item, f"{path}[{place}]") for place, item in enumerate(given))
     for option in allowed:
-        if fits(option, given):
+        if accepts_value(option, given):
             return float(given) if option is float else given
-    raise wrong(path, misfit(kind, given))
+    raise path_error(path, explain_wrong_type(kind, given))
 
 
-ALSO: dict[Any, list[Any]] = {}  # settings of somebody's own, under one of ours beside which they may stand
+EXTRA_KINDS: dict[Any, list[Any]] = {}  # config classes of users, by one of ours in whose unions they may stand
 
 
-def enter(cls: type, beside: type) -> None:
+def register_kind(cls: type, beside: type) -> None:
     """Lets a frozen dataclass of your own, with a `kind`, stand wherever `beside` may among others."""
-    ALSO[beside] = [each for each in ALSO.get(beside, []) if each.__name__ != cls.__name__] + [cls]
+    EXTRA_KINDS[beside] = [each for each in EXTRA_KINDS.get(beside, []) if each.__name__ != cls.__name__] + [cls]
 
 
-def options(kind: Any) -> tuple[Any, ...]:
+def union_members(kind: Any) -> tuple[Any, ...]:
     """The members of a union, with those that were entered beside them; anything else is a union of one."""
     several = get_origin(kind) in (Union, UnionType)
     found = get_args(kind) if several else (kind,)
-    found += tuple(own for option in found if several for own in ALSO.get(option, ()))
+    found += tuple(own for option in found if several for own in EXTRA_KINDS.get(option, ()))
     for option in found:
         listed = get_origin(option) is tuple and get_args(option)[1:] == (...,)
         if not (listed or option in SIMPLE or get_origin(option) is Literal or is_dataclass(option)):
@@ -142,7 +138,7 @@ def options(kind: Any) -> tuple[Any, ...]:
     return found
 
 
-def fits(option: Any, given: Any) -> bool:
+def accepts_value(option: Any, given: Any) -> bool:
     if get_origin(option) is Literal:
         return any(given == word and type(given) is type(word) for word in get_args(option))
     if type(given) is int:
@@ -152,73 +148,73 @@ def fits(option: Any, given: Any) -> bool:
     return type(given) is option and given == given  # nan is no setting: it differs even from itself
 
 
-def chosen(parts: list[Any], given: dict[str, Any], path: str, default: Any) -> Any:
+def select_kind(parts: list[Any], given: dict[str, Any], path: str, default: Any) -> Any:
     """The dataclass that `kind` names; without a kind, the default's."""
     if len(parts) == 1:
         return parts[0]
-    kinds = {word: part for part in parts for word in get_args(settings(part)["kind"])}
+    kinds = {word: part for part in parts for word in get_args(field_types(part)["kind"])}
     if "kind" in given:
-        return kinds[fitted(Literal[*kinds], given["kind"], joined(path, "kind"))]
+        return kinds[convert_value(Literal[*kinds], given["kind"], join_path(path, "kind"))]
     if type(default) in parts:
         return type(default)
-    raise wrong(joined(path, "kind"), f"missing; set it to {' or '.join(kinds)}")
+    raise path_error(join_path(path, "kind"), f"missing; set it to {' or '.join(kinds)}")
 
 
-def built(cls: Any, given: dict[str, Any], path: str, default: Any, parts: list[Any]) -> Any:
+def build_dataclass(cls: Any, given: dict[str, Any], path: str, default: Any, parts: list[Any]) -> Any:
     """A dataclass from its table; what is not given comes from `default`, if that is one of the same kind."""
-    kinds = settings(cls)
-    start = {name: getattr(default, name) for name in kinds} if type(default) is cls else defaults(cls)
+    kinds = field_types(cls)
+    start = {name: getattr(default, name) for name in kinds} if type(default) is cls else field_defaults(cls)
     values = dict(start)
     for name, value in given.items():
         if name not in kinds:
-            raise wrong(joined(path, name), stranger(name, cls, parts, path))
-        values[name] = fitted(kinds[name], value, joined(path, name), start.get(name))
+            raise path_error(join_path(path, name), explain_unknown_key(name, cls, parts, path))
+        values[name] = convert_value(kinds[name], value, join_path(path, name), start.get(name))
     for name in kinds:
         if name not in values:
-            raise wrong(joined(path, name), f"missing; set it to {' or '.join(words(kinds[name]))}")
+            raise path_error(join_path(path, name), f"missing; set it to {' or '.join(describe_type(kinds[name]))}")
     try:
         return cls(**values)
     except ValueError as problem:  # "depth: 0 is less than 1" becomes "trunk.depth: 0 is less than 1"
         own = path and str(problem).partition(":")[0].partition(".")[0] in kinds
-        raise ConfigError(f"{path}.{problem}") if own else wrong(path, str(problem)) from problem
+        raise ConfigError(f"{path}.{problem}") if own else path_error(path, str(problem)) from problem
 
 
 @cache
-def settings(cls: Any) -> dict[str, Any]:
+def field_types(cls: Any) -> dict[str, Any]:
     """The annotation of each field; found out once, for it is asked of every part of every config."""
     hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
-def defaults(cls: Any) -> dict[str, Any]:
+def field_defaults(cls: Any) -> dict[str, Any]:
     fixed = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
     return fixed | {f.name: f.default_factory() for f in fields(cls) if f.default_factory is not MISSING}
 
 
-def joined(path: str, name: str) -> str:
+def join_path(path: str, name: str) -> str:
     known = name if str(name).isidentifier() else repr(name)
     return f"{path}.{known}" if path else known
 
 
-def wrong(path: str, message: str) -> ConfigError:
+def path_error(path: str, message: str) -> ConfigError:
     return ConfigError(f"{path}: {message}" if path else message)
 
 
-def stranger(name: str, cls: Any, parts: list[Any], path: str = "") -> str:
+def explain_unknown_key(name: str, cls: Any, parts: list[Any], path: str = "") -> str:
     """Why a table has no such setting: it is another kind's, or a slip of the pen."""
     for part in parts:
-        if name in settings(part):
-            theirs, ours = (" or ".join(get_args(settings(one)["kind"])) for one in (part, cls))
+        if name in field_types(part):
+            theirs, ours = (" or ".join(get_args(field_types(one)["kind"])) for one in (part, cls))
             return f"is a setting of kind {theirs!r}, but the kind here is {ours!r}; remove it or change the kind"
-    names = list(settings(cls))
+    names = list(field_types(cls))
     if ours := suggest_word(str(name), names, path):
         return ours
     return f"no such setting{did_you_mean(str(name), names)} there are {', '.join(names)}"
 
 
-def misfit(kind: Any, given: Any) -> str:
-    expected = words(kind)
-    if type(given) is str and any(get_origin(option) is Literal for option in options(kind)):
+def explain_wrong_type(kind: Any, given: Any) -> str:
+    expected = describe_type(kind)
+    if type(given) is str and any(get_origin(option) is Literal for option in union_members(kind)):
         return f"no {reprlib.repr(given)}{did_you_mean(given, expected)} there are {', '.join(expected)}"
     if type(given) is int and given not in WHOLE:
         return f"expected {' or '.join(expected)}, got a number beyond 64 bits"
@@ -226,10 +222,10 @@ def misfit(kind: Any, given: Any) -> str:
     return f"expected {' or '.join(expected)}, got {got}"
 
 
-def words(kind: Any) -> list[str]:
+def describe_type(kind: Any) -> list[str]:
     """What may be given, in words, one for each choice."""
     found: list[str] = []
-    for option in options(kind):
+    for option in union_members(kind):
         if option in SIMPLE:
             found.append(SIMPLE[option][0])
         elif get_origin(option) is Literal:
@@ -242,94 +238,96 @@ def words(kind: Any) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def tree(config: Any, path: str = "") -> dict[str, Any]:
+def to_dict(config: Any, path: str = "") -> dict[str, Any]:
     """The config as nested dicts of plain values, defaults included; refuses what would not read back the same."""
     written = {}
     cls: Any = type(config)
-    for name, kind in settings(cls).items():
-        value, place = getattr(config, name), joined(path, name)
-        written[name] = plain(value, place)
-        if fitted(kind, written[name], place) != value:
-            raise wrong(place, f"{reprlib.repr(value)} would be read back as something else; choose another value")
+    for name, kind in field_types(cls).items():
+        value, place = getattr(config, name), join_path(path, name)
+        written[name] = to_plain(value, place)
+        if convert_value(kind, written[name], place) != value:
+            raise path_error(place, f"{reprlib.repr(value)} would be read back as something else; choose another value")
     return written
 
 
-def plain(value: Any, path: str = "") -> Any:
+def to_plain(value: Any, path: str = "") -> Any:
     if is_dataclass(value):
-        return tree(value, path)
+        return to_dict(value, path)
     if isinstance(value, tuple):
-        return [plain(item, f"{path}[{place}]") for place, item in enumerate(value)]
+        return [to_plain(item, f"{path}[{place}]") for place, item in enumerate(value)]
     return "none" if value is None else value
 
 
-def text(config: Any) -> str:
+def to_toml(config: Any) -> str:
     """The config as TOML, defaults included."""
-    return "\n".join(lines(tree(config))).lstrip("\n") + "\n"
+    return "\n".join(toml_lines(to_dict(config))).lstrip("\n") + "\n"
 
 
-def lines(table: dict[str, Any], path: str = "") -> Iterator[str]:
+def toml_lines(table: dict[str, Any], path: str = "") -> Iterator[str]:
     """A table's own settings, then the tables in it: below a [header] there is no way back up."""
     inner = {name: value for name, value in table.items() if isinstance(value, dict) or holds_tables(value)}
-    yield from (f"{name} = {literal(value)}" for name, value in table.items() if name not in inner)
+    yield from (f"{name} = {toml_literal(value)}" for name, value in table.items() if name not in inner)
     for name, value in inner.items():
-        place = joined(path, name)
+        place = join_path(path, name)
         for item in value if isinstance(value, list) else [value]:
             yield from ("", f"[[{place}]]" if isinstance(value, list) else f"[{place}]")
-            yield from lines(item, place)
+            yield from toml_lines(item, place)
 
 
 def holds_tables(value: Any) -> bool:
     return isinstance(value, list) and value != [] and all(isinstance(item, dict) for item in value)
 
 
-def literal(value: Any) -> str:
+def toml_literal(value: Any) -> str:
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{name} = {literal(item)}' for name, item in value.items())}}}"
+        return f"{{{', '.join(f'{name} = {toml_literal(item)}' for name, item in value.items())}}}"
     if isinstance(value, list):
-        return f"[{', '.join(literal(item) for item in value)}]"
+        return f"[{', '.join(toml_literal(item) for item in value)}]"
     if isinstance(value, float):
         return repr(value)  # which spells inf as TOML does
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML escapes what JSON does, and DEL
 
 
-def schema(cls: Any) -> dict[str, Any]:
-    """JSON schema (draft 2020-12) of the tables that `make` accepts."""
+def json_schema(cls: Any) -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of the tables that `from_dict` accepts."""
     parts: dict[str, Any] = {}
-    whole = shape(cls, parts)
+    whole = schema_of_type(cls, parts)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "$defs": parts}
 
 
-def shape(kind: Any, parts: dict[str, Any], default: Any = None) -> dict[str, Any]:
+def schema_of_type(kind: Any, parts: dict[str, Any], default: Any = None) -> dict[str, Any]:
     """The schema of one annotation. What is required stands here and not in $defs: a default fills it in."""
-    members = [option for option in options(kind) if is_dataclass(option)]
+    members = [option for option in union_members(kind) if is_dataclass(option)]
     chooses = ["kind"] if len(members) > 1 else []
     shapes = []
-    for option in options(kind):
+    for option in union_members(kind):
         filled = option not in members or type(default) is option
-        needed = [] if filled else chooses + [name for name in settings(option) if name not in defaults(option)]
-        shapes.append(shape_of_one(option, parts) | ({"required": needed} if needed else {}))
+        needed = (
+            [] if filled else chooses + [name for name in field_types(option) if name not in field_defaults(option)]
+        )
+        shapes.append(schema_of_member(option, parts) | ({"required": needed} if needed else {}))
     return shapes[0] if len(shapes) == 1 else {"oneOf" if members else "anyOf": shapes}
 
 
-def shape_of_one(option: Any, parts: dict[str, Any]) -> dict[str, Any]:
+def schema_of_member(option: Any, parts: dict[str, Any]) -> dict[str, Any]:
     if option in SIMPLE:
         return SIMPLE[option][2]
     if get_origin(option) is Literal:
         return {"enum": list(get_args(option))}
     if get_origin(option) is tuple:
-        return {"type": "array", "items": shape(get_args(option)[0], parts)}
+        return {"type": "array", "items": schema_of_type(get_args(option)[0], parts)}
     if option.__name__ not in parts:
         parts[option.__name__] = {}  # holds the place, should the part contain itself
-        parts[option.__name__] = shape_of_part(option, parts)
+        parts[option.__name__] = schema_of_dataclass(option, parts)
     return {"$ref": f"#/$defs/{option.__name__}"}
 
 
-def shape_of_part(cls: Any, parts: dict[str, Any]) -> dict[str, Any]:
-    kinds, known, about = settings(cls), defaults(cls), inspect.cleandoc(cls.__doc__)
-    properties = {name: shape(kind, parts, known.get(name)) for name, kind in kinds.items()}
+def schema_of_dataclass(cls: Any, parts: dict[str, Any]) -> dict[str, Any]:
+    kinds, known, about = field_types(cls), field_defaults(cls), inspect.cleandoc(cls.__doc__)
+    properties = {name: schema_of_type(kind, parts, known.get(name)) for name, kind in kinds.items()}
     return {
         "type": "object",
-        "description": "" if about.startswith(f"{cls.__name__}(") else about,  # what dataclass writes where nobody did
-        "properties": {n: p | ({"default": plain(known[n])} if n in known else {}) for n, p in properties.items()},
+        "description": "" if about.startswith(f"{cls.__name__}(") else about,  # what dataclass writes itself
+        "properties": {n: p | ({"default": to_plain(known[n])} if n in known else {}) for n, p in properties.items()},
         "additionalProperties": False,
     }

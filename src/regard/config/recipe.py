@@ -1,4 +1,4 @@
-"""What can be said about a run: the data, what is asked, the model, how it is trained, and what the report shows.
+"""Config of a recipe, the whole experiment file: data, tokenizer, task, model, training and report.
 
     [data]   source = "shakespeare"        [model]  preset = "gpt2"  dim = 128  depth = 4  heads = 4
     [text]   kind = "char"                 [train]  steps = 2000  batch = 12  context = 64
@@ -8,17 +8,16 @@ Defaults are the lecture's: batches of 32, learning rate 1e-4 after 4,000 steps 
 
 from typing import Literal
 
-from regard.config.checks import at_least
-from regard.config.models import Transformer
-from regard.config.setting import setting
+from regard.config.errors import ConfigError
+from regard.config.fields import check_minimum, config_class
+from regard.config.model import DualEncoder, Model, Transformer
 from regard.config.tasks import NextToken, Task
-from regard.config.towers import Model, Towers
 from regard.config.train import Train
 from regard.config.trunk import Trunk
 
-PACKAGED = ("shakespeare",)  # texts that come with the package
+PACKAGED_TEXTS = ("shakespeare",)  # texts that come with the package
 # What a run that goes on may have otherwise.
-MAY_CHANGE = ("train.steps", "train.epochs", "train.minutes", "train.parallel")
+RESUMABLE_SETTINGS = ("train.steps", "train.epochs", "train.minutes", "train.parallel")
 PRESETS = (  # sentences that a recipe may begin from; `regard.zoo` holds them
     "transformer-base", "transformer-big", "bert-base", "bert-large", "roberta-base", "distilbert", "albert-base",
     "electra-small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-125m", "gpt3-350m", "gpt3-760m",
@@ -31,7 +30,7 @@ PRESETS = (  # sentences that a recipe may begin from; `regard.zoo` holds them
 # ---------------------------------------------------------------- text and its tokens
 
 
-@setting
+@config_class
 class Data:
     """Where texts and records come from: packaged ones by name, files, folders, patterns, "-" (standard input), or
     "a.en + a.fr" (files whose lines belong together), "toy:sort(20)" (made), "hf:owner/name:split" (fetched).
@@ -51,13 +50,13 @@ class Data:
 
     def __post_init__(self) -> None:
         if not self.sources or "" in self.sources:
-            raise ValueError("source: empty; name at least one file, folder or packaged text")
+            raise ConfigError("source: empty; name at least one file, folder or packaged text")
         if isinstance(self.validation, float) and not 0 <= self.validation < 1:
-            raise ValueError(f"validation: {self.validation} is not a part of the text between 0 and 1")
+            raise ConfigError(f"validation: {self.validation} is not a part of the text between 0 and 1")
         if not isinstance(self.validation, float | int) and (not self.validations or "" in self.validations):
-            raise ValueError("validation: empty; name a source, or a part between 0 and 1")
+            raise ConfigError("validation: empty; name a source, or a part between 0 and 1")
         if not self.column or "" in self.columns or len(set(self.columns)) < len(self.columns):
-            raise ValueError("columns: every column needs a name of its own; remove what is empty or double")
+            raise ConfigError("columns: every column needs a name of its own; remove what is empty or double")
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -75,8 +74,8 @@ class Data:
 Specials = Literal["plain", "parse"]
 
 
-@setting
-class Characters:
+@config_class
+class CharTokenizer:
     """One token a character of the training text; others become bytes, or are refused without the `fallback`."""
 
     kind: Literal["char"] = "char"
@@ -84,16 +83,16 @@ class Characters:
     specials: Specials = "plain"
 
 
-@setting
-class Bytes:
+@config_class
+class ByteTokenizer:
     """One token a byte of UTF-8: 256, and no text that cannot be said."""
 
     kind: Literal["byte"] = "byte"
     specials: Specials = "plain"
 
 
-@setting
-class Words:
+@config_class
+class WordTokenizer:
     """The most frequent words and marks, spaces apart; others become bytes, or <unk> without the `fallback`."""
 
     kind: Literal["word"] = "word"
@@ -103,11 +102,11 @@ class Words:
     specials: Specials = "plain"
 
     def __post_init__(self) -> None:
-        at_least(1, vocab=self.vocab)
+        check_minimum(1, vocab=self.vocab)
 
 
-@setting
-class Pieces:
+@config_class
+class SubwordTokenizer:
     """Pieces of words: byte-level BPE (GPT-2), WordPiece (BERT), Unigram (T5); all fall back to bytes."""
 
     kind: Literal["bpe", "wordpiece", "unigram"] = "bpe"
@@ -116,11 +115,11 @@ class Pieces:
     specials: Specials = "plain"
 
     def __post_init__(self) -> None:
-        at_least(300, vocab=self.vocab)
+        check_minimum(300, vocab=self.vocab)
 
 
-@setting
-class Saved:
+@config_class
+class TokenizerFile:
     """A tokenizer.json, or a folder with one."""
 
     kind: Literal["file"] = "file"
@@ -128,13 +127,13 @@ class Saved:
     specials: Specials = "plain"
 
 
-Text = Characters | Bytes | Words | Pieces | Saved
+Tokenizer = CharTokenizer | ByteTokenizer | WordTokenizer | SubwordTokenizer | TokenizerFile
 
 
 # ---------------------------------------------------------------- report
 
 
-@setting
+@config_class
 class Report:
     """What report.html shows: samples after `prompt` at each temperature, and the heads looking at `sentence`.
 
@@ -147,28 +146,28 @@ class Report:
     sentence: str | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, new=self.new)
+        check_minimum(1, new=self.new)
         for place, temperature in enumerate(self.temperatures):
-            at_least(0, **{f"temperatures[{place}]": temperature})
+            check_minimum(0, **{f"temperatures[{place}]": temperature})
         if self.prompt == "":
-            raise ValueError("prompt: a sample needs something to begin with, if only a line break")
+            raise ConfigError("prompt: a sample needs something to begin with, if only a line break")
 
 
-@setting
+@config_class
 class Recipe:
     """One experiment: everything a run needs, in one file."""
 
     data: Data = Data()
-    text: Text = Characters()
+    text: Tokenizer = CharTokenizer()
     task: Task = NextToken()
     model: Model = Transformer(trunk=Trunk(mask="causal"))
     train: Train = Train()
     report: Report = Report()
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, Towers) and self.task.kind != "contrast":
-            raise ValueError(f"model.kind: towers are asked which of their inputs belong together, and task.kind is "
+        if isinstance(self.model, DualEncoder) and self.task.kind != "contrast":
+            raise ConfigError(f"model.kind: towers are asked which of their inputs belong together, and task.kind is "
                              f"{self.task.kind!r}; set it to contrast, or describe one model")  # fmt: skip
         if self.model.precision != self.train.precision:
-            raise ValueError(f"model.precision: {self.model.precision!r}, and train.precision is "
+            raise ConfigError(f"model.precision: {self.model.precision!r}, and train.precision is "
                              f"{self.train.precision!r}; set train.precision alone")  # fmt: skip

@@ -1,35 +1,38 @@
-"""What can be said about objectives: what is asked of a model, and in which columns of the data it stands.
+"""Config of text tasks: what a model is trained for, and the columns of the data that it reads.
 
-    kind       reads                        is asked for                                     a model with
-    next       text                         the next token, everywhere                       causal, head vocabulary
-    masked     text                         the tokens that were hidden                      head vocabulary (or both)
-    translate  source, target               the target, word by word                         an encoder beside it
-    spans      text                         the spans that were cut out (T5)                 an encoder beside it
-    infill     text                         the whole text, from one with holes (BART)       an encoder beside it
-    prefix     text                         how the text goes on                             an encoder beside it
-    classify   text, pair, label            which class                                      head pooled
-    regress    text, pair, label            which number                                     head pooled
-    tag        words, labels                a class for every word                           head each
-    answer     question, context, answer    where in the context the answer stands           head each
-    pixels     image                        the next value, everywhere                       causal, head vocabulary
+kind       reads                        predicts                                         a model with
+next       text                         the next token, at every position                causal, head vocabulary
+masked     text                         the masked tokens (masked LM)                    head vocabulary (or both)
+translate  source, target               the target, token by token                       an encoder beside it
+spans      text                         the spans that were cut out (T5)                 an encoder beside it
+infill     text                         the whole text, from one with holes (BART)       an encoder beside it
+prefix     text                         the continuation (prefix LM)                     an encoder beside it
+classify   text, pair, label            a class                                          head pooled
+regress    text, pair, label            a number                                         head pooled
+tag        words, labels                a class for every word                           head each
+answer     question, context, answer    the span of the context that answers             head each
 """
 
 from typing import Literal
 
-from regard.config.checks import at_least, check_classes, check_smoothing, columns, share
-from regard.config.setting import setting
-from regard.config.tasks_forecast import Forecast
-from regard.config.tasks_mixtures import Caption, Contrast, Draw
-from regard.config.tasks_nodes import Nodes
-from regard.config.tasks_pixels import NextPixel
+from regard.config.errors import ConfigError
+from regard.config.fields import (
+    check_classes,
+    check_columns,
+    check_label_smoothing,
+    check_minimum,
+    check_open_fraction,
+    config_class,
+)
+from regard.config.tasks_nontext import Captioning, Contrastive, Forecasting, NextPixel, NodeClassification, TextToImage
 
-Begin = Literal["auto", "start", "pad", "end"]  # the special token before a target
+DecoderStart = Literal["auto", "start", "pad", "end"]  # the special token before a target
 
 
 # ---------------------------------------------------------------- language
 
 
-@setting
+@config_class
 class NextToken:
     """The next token at every place at once."""
 
@@ -37,11 +40,11 @@ class NextToken:
     text: str = "text"
 
     def __post_init__(self) -> None:
-        columns(text=self.text)
+        check_columns(text=self.text)
 
 
-@setting
-class Masked:
+@config_class
+class MaskedLM:
     """Some tokens hidden, to be told from both sides (BERT: Devlin et al. 2019).
 
     Of the tokens a part of `rate` is chosen; of these a part of `mask` becomes the mask token, of `random` any other
@@ -59,18 +62,18 @@ class Masked:
     next_sentence: bool = False
 
     def __post_init__(self) -> None:
-        columns(text=self.text)
-        share(rate=self.rate)
-        at_least(0, mask=self.mask, random=self.random)
+        check_columns(text=self.text)
+        check_open_fraction(rate=self.rate)
+        check_minimum(0, mask=self.mask, random=self.random)
         if self.mask + self.random > 1:
-            raise ValueError(f"random: {self.random} and mask {self.mask} are together more than 1")
+            raise ConfigError(f"random: {self.random} and mask {self.mask} are together more than 1")
 
 
 # ---------------------------------------------------------------- encoder-decoders
 
 
-@setting
-class Translate:
+@config_class
+class Translation:
     """One text from another, word by word, each word told what stood before it (teacher forcing).
 
     `smoothing` gives that part of the certainty to all other words (Vaswani et al. 2017). `begin` is the special token
@@ -81,15 +84,15 @@ class Translate:
     source: str = "source"
     target: str = "target"
     smoothing: float = 0.1
-    begin: Begin = "auto"
+    begin: DecoderStart = "auto"
 
     def __post_init__(self) -> None:
-        columns(source=self.source, target=self.target)
-        check_smoothing(self.smoothing)
+        check_columns(source=self.source, target=self.target)
+        check_label_smoothing(self.smoothing)
 
 
-@setting
-class Spans:
+@config_class
+class SpanCorruption:
     """Spans of about `mean` tokens cut out, a numbered sentinel for each; they are told one after the other (T5).
 
     A part of `rate` of the tokens goes. Sentinels are the tokenizer's <extra_id_0>, <extra_id_1>, ... (Raffel et al.
@@ -101,48 +104,48 @@ class Spans:
     rate: float = 0.15
     mean: float = 3.0
     sentinels: int = 100
-    begin: Begin = "auto"
+    begin: DecoderStart = "auto"
 
     def __post_init__(self) -> None:
-        columns(text=self.text)
-        share(rate=self.rate)
-        at_least(1, mean=self.mean)
-        at_least(2, sentinels=self.sentinels)
+        check_columns(text=self.text)
+        check_open_fraction(rate=self.rate)
+        check_minimum(1, mean=self.mean)
+        check_minimum(2, sentinels=self.sentinels)
 
 
-@setting
-class Infill:
+@config_class
+class TextInfilling:
     """Spans of Poisson(`mean`) tokens, one mask for each whatever its length, none included; all is told (BART)."""
 
     kind: Literal["infill"] = "infill"
     text: str = "text"
     rate: float = 0.3
     mean: float = 3.0
-    begin: Begin = "auto"
+    begin: DecoderStart = "auto"
 
     def __post_init__(self) -> None:
-        columns(text=self.text)
-        share(rate=self.rate)
-        at_least(1, mean=self.mean)
+        check_columns(text=self.text)
+        check_open_fraction(rate=self.rate)
+        check_minimum(1, mean=self.mean)
 
 
-@setting
-class Prefix:
+@config_class
+class PrefixLM:
     """A text cut at a random place: the encoder reads what is before, the decoder tells what is after."""
 
     kind: Literal["prefix"] = "prefix"
     text: str = "text"
-    begin: Begin = "auto"
+    begin: DecoderStart = "auto"
 
     def __post_init__(self) -> None:
-        columns(text=self.text)
+        check_columns(text=self.text)
 
 
 # ---------------------------------------------------------------- what a text is, and where
 
 
-@setting
-class Classify:
+@config_class
+class Classification:
     """Which of the `classes` a text is, or a pair of texts; without classes they are found in the training data."""
 
     kind: Literal["classify"] = "classify"
@@ -152,12 +155,12 @@ class Classify:
     classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        columns(text=self.text, pair=self.pair, label=self.label)
+        check_columns(text=self.text, pair=self.pair, label=self.label)
         check_classes(self.classes)
 
 
-@setting
-class Regress:
+@config_class
+class Regression:
     """A number for a text, or for a pair of texts."""
 
     kind: Literal["regress"] = "regress"
@@ -166,11 +169,11 @@ class Regress:
     label: str = "label"
 
     def __post_init__(self) -> None:
-        columns(text=self.text, pair=self.pair, label=self.label)
+        check_columns(text=self.text, pair=self.pair, label=self.label)
 
 
-@setting
-class Tag:
+@config_class
+class TokenClassification:
     """A class for every word: two lists, or two strings with spaces between. A word's first piece carries its label."""
 
     kind: Literal["tag"] = "tag"
@@ -179,12 +182,12 @@ class Tag:
     classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        columns(words=self.words, labels=self.labels)
+        check_columns(words=self.words, labels=self.labels)
         check_classes(self.classes)
 
 
-@setting
-class Answer:
+@config_class
+class QuestionAnswering:
     """Where in the context the answer to a question stands (SQuAD: Rajpurkar et al. 2016).
 
     `start` is the column with the answer's first character; none: where it stands first. An empty answer: there is
@@ -201,11 +204,25 @@ class Answer:
     longest: int = 30
 
     def __post_init__(self) -> None:
-        columns(question=self.question, context=self.context, answer=self.answer, start=self.start)
-        at_least(1, stride=self.stride, longest=self.longest)
+        check_columns(question=self.question, context=self.context, answer=self.answer, start=self.start)
+        check_minimum(1, stride=self.stride, longest=self.longest)
 
 
 Task = (
-    NextToken | Masked | Translate | Spans | Infill | Prefix | Classify | Regress | Tag
-    | Answer | Forecast | Nodes | NextPixel | Contrast | Caption | Draw
+    NextToken
+    | MaskedLM
+    | Translation
+    | SpanCorruption
+    | TextInfilling
+    | PrefixLM
+    | Classification
+    | Regression
+    | TokenClassification
+    | QuestionAnswering
+    | Forecasting
+    | NodeClassification
+    | NextPixel
+    | Contrastive
+    | Captioning
+    | TextToImage
 )

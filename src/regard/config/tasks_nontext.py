@@ -1,20 +1,70 @@
-"""What can be asked of mixtures: what is seen and a text, which belong together.
+"""Config of other tasks: contrastive, captioning, text-to-image, next pixel, node classification, forecasting.
 
-    kind       reads          is asked for                                         a model with
-    contrast   image, text    which picture belongs to which text, of a batch      two towers
-    caption    image, text    the text, word by word                               an encoder, or embed.kind mixed
-    draw       text, image    the picture after the text, pixel by pixel           one causal trunk
+kind       reads          predicts                                             a model with
+contrast   image, text    which image of a batch belongs to which text         two towers
+caption    image, text    the text, token by token                             an encoder, or embed.kind mixed
+draw       text, image    the image after the text, pixel by pixel             one causal trunk
+pixels     image          the next value, at every position                    causal, head vocabulary
 """
 
 from typing import Literal
 
-from regard.config.checks import check_classes, check_smoothing, columns
-from regard.config.images import Pixels
-from regard.config.setting import setting
+from regard.config.errors import ConfigError
+from regard.config.fields import check_classes, check_columns, check_label_smoothing, check_minimum, config_class
+from regard.config.inputs.image import PixelEmbedding
 
 
-@setting
-class Contrast:
+@config_class
+class Forecasting:
+    """The rows that come next in a table of numbers, a row a moment.
+
+    `date` is the column that says when (none: rows are evenly apart), `columns` are those that are read and told (none
+    named: all others). Where a cell is empty or a row missing, `gaps` refuses it, repeats the last value, or draws a
+    line to the next one.
+
+    `split` is how many rows, one after the other, are to train, to validate and to test on; without it the end of the
+    table is kept back as data.validation says. `part` is which of them are asked to validate and to evaluate. Numbers
+    are standardised by the training rows; the loss is the mean square of what is missed, its size (mae), or the
+    square where it is below 1 and the size beyond (huber).
+    """
+
+    kind: Literal["forecast"] = "forecast"
+    date: str | None = "date"
+    columns: tuple[str, ...] = ()
+    gaps: Literal["refuse", "last", "linear"] = "refuse"
+    split: tuple[int, ...] = ()
+    part: Literal["validation", "test"] = "validation"
+    loss: Literal["mse", "mae", "huber"] = "mse"
+
+    def __post_init__(self) -> None:
+        if "" in self.columns or self.date == "" or len(set(self.columns)) < len(self.columns):
+            raise ConfigError("columns: every column needs a name of its own; remove what is empty or double")
+        if self.date in self.columns:
+            raise ConfigError(f"columns: {self.date!r} is the date; name columns of numbers, or another date")
+        if self.split and len(self.split) not in (2, 3):
+            raise ConfigError(f"split: {len(self.split)} numbers; name the rows to train, to validate and to test on")
+        check_minimum(1, **{f"split[{place}]": rows for place, rows in enumerate(self.split)})
+
+
+@config_class
+class NodeClassification:
+    """Which of the `classes` each node of one graph is; without classes they are found in the graph.
+
+    The whole graph is read in every step, and the nodes of its part "train" alone teach (Kipf and Welling 2017).
+    `part` are the nodes that are asked to validate and to evaluate.
+    """
+
+    kind: Literal["nodes"] = "nodes"
+    classes: tuple[str, ...] = ()
+    part: Literal["train", "validation", "test"] = "validation"
+
+    def __post_init__(self) -> None:
+        if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
+            raise ConfigError(f"classes: {list(self.classes)} are not two or more different ones")
+
+
+@config_class
+class Contrastive:
     """Which picture goes with which text: each is told from all others of its batch (CLIP: Radford et al. 2021).
 
     With `phrases` a text is a list with commas between, of which a training batch reads some, in any order and drawn
@@ -33,18 +83,18 @@ class Contrast:
     prompt: str = "{}"
 
     def __post_init__(self) -> None:
-        columns(image=self.image, text=self.text, label=self.label)
+        check_columns(image=self.image, text=self.text, label=self.label)
         check_classes(self.classes)
         if "{}" not in self.prompt:
-            raise ValueError(f"prompt: {self.prompt!r} has no place for the name of a class; write {{}} there, as in "
+            raise ConfigError(f"prompt: {self.prompt!r} has no place for the name of a class; write {{}} there, as in "
                              "'a picture of {}'")  # fmt: skip
         if self.label is None and (self.classes or self.prompt != "{}"):
-            raise ValueError("label: classes and prompt are for the column with the class of a picture; name it, or "
+            raise ConfigError("label: classes and prompt are for the column with the class of a picture; name it, or "
                              "leave them out")  # fmt: skip
 
 
-@setting
-class Caption:
+@config_class
+class Captioning:
     """The text that goes with a picture, each word told what stood before it; `smoothing` as in translate."""
 
     kind: Literal["caption"] = "caption"
@@ -53,12 +103,12 @@ class Caption:
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        columns(image=self.image, text=self.text)
-        check_smoothing(self.smoothing)
+        check_columns(image=self.image, text=self.text)
+        check_label_smoothing(self.smoothing)
 
 
-@setting
-class Draw:
+@config_class
+class TextToImage:
     """The picture that goes with a text: one sequence of words, then of colours (DALL-E: Ramesh et al. 2021).
 
     `pixels` say how a picture becomes ids: its grid, and its palette, whose colours are learned from the training data
@@ -69,10 +119,21 @@ class Draw:
     text: str = "text"
     phrases: bool = False
     image: str = "image"
-    pixels: Pixels = Pixels(palette=64, grid=(16, 16))
+    pixels: PixelEmbedding = PixelEmbedding(palette=64, grid=(16, 16))
     words: float = 0.125
 
     def __post_init__(self) -> None:
-        columns(text=self.text, image=self.image)
+        check_columns(text=self.text, image=self.image)
         if not 0 <= self.words < 1:
-            raise ValueError(f"words: {self.words} is not from 0 up to 1; 0 asks for the picture alone")
+            raise ConfigError(f"words: {self.words} is not from 0 up to 1; 0 asks for the picture alone")
+
+
+@config_class
+class NextPixel:
+    """The next value of an image, row by row, everywhere at once (ImageGPT: Chen et al. 2020); `text` is its column."""
+
+    kind: Literal["pixels"] = "pixels"
+    text: str = "text"
+
+    def __post_init__(self) -> None:
+        check_columns(text=self.text)

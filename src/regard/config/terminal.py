@@ -1,9 +1,8 @@
-"""Terminals: what others wrote is shown there, and never obeyed.
+"""Terminal output: control characters in text of others are shown as ^[ and the like, never obeyed.
 
 A file name, a tensor's name, a template's message, a column or the text of a model may hold characters that a terminal
-takes for commands: move the cursor, change the title, answer as if somebody had typed, write from right to left. They
-are shown as ^[ and the like. `screened` does that for all that a command writes to a terminal; what goes to a file or
-a pipe is left as it is.
+takes for commands: move the cursor, change the title, answer as if typed, write from right to left. `filter_terminal`
+escapes them in all that a command writes to a terminal; what goes to a file or a pipe is left as it is.
 """
 
 import re
@@ -24,7 +23,7 @@ def escape_controls(text: str) -> str:
     return CONTROLS.sub(lambda found: f"^{chr(ord(found[0]) ^ 64)}" if found[0] < "\x80" else "\ufffd", text)
 
 
-class Screen:
+class TerminalFilter:
     """A stream to a terminal that shows control characters; with `moves`, lines may be begun again and be faint."""
 
     def __init__(self, stream: Any, moves: bool = False) -> None:
@@ -54,18 +53,18 @@ class Screen:
 
 
 @contextmanager
-def screened() -> Iterator[None]:
+def filter_terminal() -> Iterator[None]:
     """Show control characters in all that is written to a terminal, by whichever library, while the block lasts."""
     before = sys.stdout, sys.stderr
     for name, stream, moves in (("stdout", before[0], False), ("stderr", before[1], True)):
-        if stream is not None and not isinstance(stream, Screen) and stream.isatty():
-            setattr(sys, name, Screen(stream, moves))
+        if stream is not None and not isinstance(stream, TerminalFilter) and stream.isatty():
+            setattr(sys, name, TerminalFilter(stream, moves))
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
 
 
-def unscreened(stream: Any) -> Any:
+def unfiltered_stream(stream: Any) -> Any:
     """The terminal itself, for a library that draws on it; what it is given to draw must be escaped first."""
-    return stream.stream if isinstance(stream, Screen) else stream
+    return stream.stream if isinstance(stream, TerminalFilter) else stream

@@ -1,17 +1,72 @@
-"""What can be said about training: how long, on what, with which optimizer, and what is kept."""
+"""Config of training: steps, batches, optimizer, schedule, EMA, LoRA, augmentation, evaluation and checkpoints."""
 
 from typing import Literal
 
-from regard.config.augment import Augment
-from regard.config.checks import at_least, fraction
-from regard.config.lora import LoRA
-from regard.config.setting import setting
+from regard.config.errors import ConfigError
+from regard.config.fields import check_fraction, check_minimum, config_class
+
+
+@config_class
+class ImageAugment:
+    """Changes to the images of a training batch, drawn anew each time; nothing is changed in evaluation.
+
+    `flip` turns every second image left to right. `crop` lays so many black pixels around an image, and cuts one of
+    its size out of that. `turn` is up to so many degrees to either side, `zoom` up to such a part larger or smaller.
+    `changes` is how many of a set of thirteen are made one after the other (RandAugment: Cubuk et al. 2020), each as
+    strong as `strength` says. `mixup` lays images over each other (Zhang et al. 2018), `cutmix` sets a piece of one
+    into another (Yun et al. 2019): both are the number of the Beta distribution that draws the shares, 0 is never, and
+    where both are said each batch has one of the two.
+    """
+
+    flip: bool = False
+    crop: int = 0
+    turn: float = 0.0
+    zoom: float = 0.0
+    changes: int = 0
+    strength: float = 0.3
+    mixup: float = 0.0
+    cutmix: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_minimum(0, crop=self.crop, turn=self.turn, changes=self.changes, mixup=self.mixup, cutmix=self.cutmix)
+        check_fraction(strength=self.strength)
+        if not 0 <= self.zoom < 1:
+            raise ConfigError(f"zoom: {self.zoom} is not from 0 up to 1; 0.1 is up to a tenth larger or smaller")
+
+
+@config_class
+class LoRA:
+    """W + alpha/rank · B A in place of W, of which A and B alone learn, `rank` numbers thin (Hu et al. 2021).
+
+    `targets` name the maps: q, k, v, out, gate, up and down wherever they are, qkv for one A that the three share, or
+    more of a path, such as `trunk.blocks.0.attn.q`; in each step of it `*` stands for what it does in a shell.
+    `dropout` is on what A reads. What `whole` names learns as in any other run; unless said it is what has no weights
+    to begin with: a head for another task, a table of words that has grown.
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    targets: tuple[str, ...] = ("q", "v")
+    dropout: float = 0.0
+    whole: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_minimum(1, rank=self.rank)
+        if self.alpha <= 0:
+            raise ConfigError(f"alpha: {self.alpha} would leave nothing of what is learned; choose a number above 0")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout: {self.dropout} is not from 0 up to 1; 0 drops nothing")
+        if not self.targets or "" in self.targets:
+            raise ConfigError("targets: an empty name; name maps, such as 'q' and 'v'")
+        if "" in (self.whole or ()):
+            raise ConfigError("whole: an empty name; name parts of the model, such as 'head'")
+
 
 HIGHEST = 1e30  # learning rate
 MOST_TOKENS = 1 << 24  # in a micro-batch: sixty times what fits on the largest device
 
 
-@setting
+@config_class
 class AdamW:
     """Adam with decoupled weight decay, on matrices and tables alone (Loshchilov and Hutter 2019).
 
@@ -27,12 +82,12 @@ class AdamW:
     decoupled: bool = True
 
     def __post_init__(self) -> None:
-        check_adam(self.betas)
+        check_betas(self.betas)
         check_rate(lr=self.lr)
-        at_least(0, eps=self.eps, weight_decay=self.weight_decay)
+        check_minimum(0, eps=self.eps, weight_decay=self.weight_decay)
 
 
-@setting
+@config_class
 class Muon:
     """Orthogonalised momentum for the blocks' matrices (Jordan 2024), AdamW at `adam_lr` for all else."""
 
@@ -46,14 +101,14 @@ class Muon:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        check_adam(self.betas)
-        fraction(momentum=self.momentum)
-        at_least(1, rounds=self.rounds)
+        check_betas(self.betas)
+        check_fraction(momentum=self.momentum)
+        check_minimum(1, rounds=self.rounds)
         check_rate(lr=self.lr, adam_lr=self.adam_lr)
-        at_least(0, eps=self.eps, weight_decay=self.weight_decay)
+        check_minimum(0, eps=self.eps, weight_decay=self.weight_decay)
 
 
-@setting
+@config_class
 class Adafactor:
     """AdamW's second moments as one row and one column for each matrix: hardly any memory (Shazeer and Stern 2018).
 
@@ -69,41 +124,41 @@ class Adafactor:
 
     def __post_init__(self) -> None:
         check_rate(lr=self.lr)
-        at_least(0, weight_decay=self.weight_decay)
-        at_least(1, clip=self.clip)
+        check_minimum(0, weight_decay=self.weight_decay)
+        check_minimum(1, clip=self.clip)
         if len(self.eps) != 2 or min(self.eps) < 1e-37:  # less than the least number that fp32 holds well
-            raise ValueError(f"eps: {list(self.eps)} is not two numbers above 0, such as [1e-30, 1e-3]")
+            raise ConfigError(f"eps: {list(self.eps)} is not two numbers above 0, such as [1e-30, 1e-3]")
         if not -1 <= self.decay < 0:
-            raise ValueError(f"decay: {self.decay} is not a power from -1 up to 0, such as -0.8")
+            raise ConfigError(f"decay: {self.decay} is not a power from -1 up to 0, such as -0.8")
 
 
 def check_rate(**rates: float) -> None:
     """A learning rate is a number that fp32 holds, and its products with what a schedule makes of it."""
-    at_least(0, **rates)
+    check_minimum(0, **rates)
     for name, rate in rates.items():
         if rate > HIGHEST:
-            raise ValueError(f"{name}: {rate} is more than {HIGHEST:g}, beyond which a step is no number; most runs "
+            raise ConfigError(f"{name}: {rate} is more than {HIGHEST:g}, beyond which a step is no number; most runs "
                              "take 0.00001 to 0.1")  # fmt: skip
 
 
-def check_adam(betas: tuple[float, ...]) -> None:
+def check_betas(betas: tuple[float, ...]) -> None:
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(f"betas: {list(betas)} is not two numbers from 0 up to 1, such as [0.9, 0.95]")
+        raise ConfigError(f"betas: {list(betas)} is not two numbers from 0 up to 1, such as [0.9, 0.95]")
 
 
-@setting
-class Noam:
+@config_class
+class NoamSchedule:
     """dim^-0.5 · min(step^-0.5, step · warmup^-1.5), times lr: with lr = 1 the original's (Vaswani et al. 2017)."""
 
     kind: Literal["noam"] = "noam"
     warmup: int = 4000
 
     def __post_init__(self) -> None:
-        at_least(1, warmup=self.warmup)
+        check_minimum(1, warmup=self.warmup)
 
 
-@setting
-class Slope:
+@config_class
+class WarmupSchedule:
     """Up to lr over `warmup` steps, then down to `final` times lr at the end: along a line, a cosine, or not at all."""
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
@@ -111,14 +166,14 @@ class Slope:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(0, warmup=self.warmup)
-        fraction(final=self.final)
+        check_minimum(0, warmup=self.warmup)
+        check_fraction(final=self.final)
         if self.kind == "constant" and self.final:
-            raise ValueError("final: a constant schedule does not end lower; choose linear or cosine")
+            raise ConfigError("final: a constant schedule does not end lower; choose linear or cosine")
 
 
-@setting
-class Trapezoid:
+@config_class
+class WSDSchedule:
     """Warm-up, stable, decay (WSD): down to `final` times lr along a line over the last `decay` of the run."""
 
     kind: Literal["wsd"] = "wsd"
@@ -127,16 +182,16 @@ class Trapezoid:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(0, warmup=self.warmup)
-        fraction(decay=self.decay, final=self.final)
+        check_minimum(0, warmup=self.warmup)
+        check_fraction(decay=self.decay, final=self.final)
 
 
 Optimizer = AdamW | Muon | Adafactor
-Schedule = Noam | Slope | Trapezoid
+Schedule = NoamSchedule | WarmupSchedule | WSDSchedule
 
 
-@setting
-class Guard:
+@config_class
+class StepGuard:
     """Which steps are not taken: loss or gradients that are no numbers, and spikes.
 
     A spike is a loss or a norm so many of its own standard deviations above its running mean, both in logarithms
@@ -147,12 +202,12 @@ class Guard:
     limit: int = 10
 
     def __post_init__(self) -> None:
-        at_least(1, limit=self.limit)
+        check_minimum(1, limit=self.limit)
         if self.spike is not None and self.spike <= 1:
-            raise ValueError(f"spike: {self.spike} standard deviations are nothing special; choose 5 or more, or none")
+            raise ConfigError(f"spike: {self.spike} standard deviations are nothing special; choose 5 or more, or none")
 
 
-@setting
+@config_class
 class Train:
     """How long, on what, and with which optimizer.
 
@@ -190,15 +245,15 @@ class Train:
     chunk: int | None = None
     accumulate: int = 1
     clip: float | None = 1.0
-    guard: Guard = Guard()
+    guard: StepGuard = StepGuard()
     optimizer: Optimizer = AdamW()
-    schedule: Schedule = Slope()
+    schedule: Schedule = WarmupSchedule()
     average: float | None = None
     init_from: str | None = None
     vectors: str | None = None
     freeze: tuple[str, ...] = ()
     lora: LoRA | None = None
-    augment: Augment | None = None
+    augment: ImageAugment | None = None
     precision: Literal["fp32", "mixed", "bf16"] = "fp32"
     recompute: bool = False
     compile: Literal["auto"] | bool = "auto"
@@ -221,29 +276,31 @@ class Train:
 
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None and self.epochs is None:
-            raise ValueError("steps: say how long the run is, by steps, epochs or minutes")
-        at_least(0, steps=self.steps, epochs=self.epochs, minutes=self.minutes, seed=self.seed, workers=self.workers)
-        at_least(1, batch=self.batch, context=self.context, accumulate=self.accumulate, keep=self.keep)
-        at_least(1, eval_every=self.eval_every, eval_tokens=self.eval_tokens, save_every=self.save_every)
-        at_least(1, tokens=self.tokens, patience=self.patience, chunk=self.chunk)
+            raise ConfigError("steps: say how long the run is, by steps, epochs or minutes")
+        check_minimum(
+            0, steps=self.steps, epochs=self.epochs, minutes=self.minutes, seed=self.seed, workers=self.workers
+        )
+        check_minimum(1, batch=self.batch, context=self.context, accumulate=self.accumulate, keep=self.keep)
+        check_minimum(1, eval_every=self.eval_every, eval_tokens=self.eval_tokens, save_every=self.save_every)
+        check_minimum(1, tokens=self.tokens, patience=self.patience, chunk=self.chunk)
         if self.rows * self.context > MOST_TOKENS:  # before a tensor of that size is made
             name = "batch" if self.tokens is None else "tokens"
-            raise ValueError(f"{name}: {self.rows:,} rows of {self.context:,} tokens are more than {MOST_TOKENS:,} in "
+            raise ConfigError(f"{name}: {self.rows:,} rows of {self.context:,} tokens are more than {MOST_TOKENS:,} in "
                              f"a micro-batch; set train.{name} or train.context lower, and train.accumulate higher"
                              )  # fmt: skip
         if self.clip is not None and self.clip <= 0:
-            raise ValueError(f"clip: {self.clip} would stop all learning; choose a norm above zero, or none")
+            raise ConfigError(f"clip: {self.clip} would stop all learning; choose a norm above zero, or none")
         if self.average is not None and not 0 < self.average < 1:
-            raise ValueError(f"average: {self.average} is not between 0 and 1; 0.999 is about the last thousand steps")
+            raise ConfigError(f"average: {self.average} is not between 0 and 1; 0.999 is about the last thousand steps")
         if self.eval_minutes is not None and self.eval_minutes <= 0:
-            raise ValueError(f"eval_minutes: {self.eval_minutes} is no time; choose more, or none")
+            raise ConfigError(f"eval_minutes: {self.eval_minutes} is no time; choose more, or none")
         if self.pack and self.tokens is not None:
-            raise ValueError("tokens: packed rows are all of one length, train.context; leave out one of the two")
+            raise ConfigError("tokens: packed rows are all of one length, train.context; leave out one of the two")
         if self.carry and (self.pack or self.tokens is not None):
-            raise ValueError("carry: rows of documents do not go on from step to step; leave out pack and tokens")
+            raise ConfigError("carry: rows of documents do not go on from step to step; leave out pack and tokens")
         if "" in self.freeze:
-            raise ValueError("freeze: an empty name; name parts of the model, such as 'embed' or 'trunk.blocks.0'")
+            raise ConfigError("freeze: an empty name; name parts of the model, such as 'embed' or 'trunk.blocks.0'")
         if self.lora is not None and self.init_from is None:
-            raise ValueError("lora: adapters change a model that has learned already; name it with train.init_from")
+            raise ConfigError("lora: adapters change a model that has learned already; name it with train.init_from")
         if "" in (self.init_from, self.vectors):
-            raise ValueError("init_from, vectors: an empty name; name a checkpoint or a file, or leave it out")
+            raise ConfigError("init_from, vectors: an empty name; name a checkpoint or a file, or leave it out")

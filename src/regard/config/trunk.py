@@ -1,16 +1,15 @@
-"""What can be said about a trunk: its blocks, and what stands before them and after them.
+"""Config of the trunk, the stack of blocks: attention, MLP, norm, dropout, masks, depth and width.
 
 Defaults are the original Transformer's (Vaswani et al. 2017): 512 wide, 6 layers, 8 heads, dropout 0.1.
 """
 
 from typing import Literal, TypeVar
 
-from regard.config.checks import at_least, one_of
-from regard.config.expressions import check_mask
-from regard.config.mixers import Attend, Mixer, check_mixer
-from regard.config.names import called
-from regard.config.positions import Position, Rotary, Sinusoidal
-from regard.config.setting import setting
+from regard.config.errors import ConfigError, parse_call
+from regard.config.fields import check_choice, check_minimum, config_class
+from regard.config.masks import check_mask
+from regard.config.mixers import AttentionMixer, Mixer, check_mixer
+from regard.config.positions import Position, RotaryPosition, SinusoidalPosition
 
 # a kernel of your own enters itself
 KERNELS = [
@@ -19,10 +18,10 @@ KERNELS = [
 ]  # fmt: skip
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu")
 T = TypeVar("T")
-MAPS = ("q", "k", "v", "out")
+PROJECTIONS = ("q", "k", "v", "out")
 
 
-@setting
+@config_class
 class Norm:
     """Zero mean and unit variance (layer), or unit mean square (rms); eps stands inside the root."""
 
@@ -33,10 +32,10 @@ class Norm:
     offset: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(0, eps=self.eps)
+        check_minimum(0, eps=self.eps)
 
 
-@setting
+@config_class
 class Attention:
     """Heads and their maps. `groups` is the number of key/value heads; `maps` left out are the identity.
 
@@ -51,42 +50,42 @@ class Attention:
     scale: float | None = None
     score: Literal["dot", "cosine"] = "dot"
     qk_norm: Norm | None = None
-    maps: tuple[str, ...] = MAPS
-    bias: tuple[str, ...] = MAPS
+    maps: tuple[str, ...] = PROJECTIONS
+    bias: tuple[str, ...] = PROJECTIONS
     kernel: str = "auto"
 
     def __post_init__(self) -> None:
         try:
-            name, _ = called(self.kernel)
+            name, _ = parse_call(self.kernel)
         except ValueError as problem:
-            raise ValueError(f"kernel: {problem}") from None
-        one_of(name, KERNELS, "kernel")
+            raise ConfigError(f"kernel: {problem}") from None
+        check_choice(name, KERNELS, "kernel")
         for name in (*self.maps, *self.bias):
-            one_of(name, MAPS, "maps and bias")
-        at_least(1, width=self.width, value_width=self.value_width)
-        heads, groups = listed(self.heads), listed(self.groups)
+            check_choice(name, PROJECTIONS, "maps and bias")
+        check_minimum(1, width=self.width, value_width=self.value_width)
+        heads, groups = as_tuple(self.heads), as_tuple(self.groups)
         if len(heads) > 1 and self.width is None:
-            raise ValueError("width: heads that differ from layer to layer need the width of a head")
+            raise ConfigError("width: heads that differ from layer to layer need the width of a head")
         if len(heads) > 1 < len(groups) != len(heads):
-            raise ValueError(f"groups names {len(groups)} layers and heads {len(heads)}")
+            raise ConfigError(f"groups names {len(groups)} layers and heads {len(heads)}")
         for layer in range(max(len(heads), len(groups))):
             mine, shared = heads[layer % len(heads)], groups[layer % len(groups)]
-            at_least(1, heads=mine, groups=shared)
+            check_minimum(1, heads=mine, groups=shared)
             if mine % (shared or mine):
-                raise ValueError(f"heads {mine} is not divisible by groups {shared}")
+                raise ConfigError(f"heads {mine} is not divisible by groups {shared}")
 
     def counts(self, layer: int, dim: int) -> tuple[int, int, int]:
         """Heads, groups and the width of a head in one layer of a trunk."""
-        heads, groups = listed(self.heads), listed(self.groups)
+        heads, groups = as_tuple(self.heads), as_tuple(self.groups)
         mine = heads[layer % len(heads)]
         return mine, groups[layer % len(groups)] or mine, self.width or dim // mine
 
 
-def listed(one: T | tuple[T, ...]) -> tuple[T, ...]:
+def as_tuple(one: T | tuple[T, ...]) -> tuple[T, ...]:
     return one if isinstance(one, tuple) else (one,)
 
 
-@setting
+@config_class
 class MLP:
     """The feed-forward layer; `hidden` (d_ff) is four times dim unless said. `gated` multiplies by a second map."""
 
@@ -96,11 +95,11 @@ class MLP:
     bias: bool = True
 
     def __post_init__(self) -> None:
-        one_of(self.activation, ACTIVATIONS, "activation")
-        at_least(1, hidden=self.hidden)
+        check_choice(self.activation, ACTIVATIONS, "activation")
+        check_minimum(1, hidden=self.hidden)
 
 
-@setting
+@config_class
 class Dropout:
     """Rates: on the embedded tokens, on attention weights, inside the feed-forward, on what each sublayer adds."""
 
@@ -112,13 +111,13 @@ class Dropout:
     def __post_init__(self) -> None:
         for name in ("embed", "attention", "mlp", "sublayer"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)} is not a rate between 0 and 1")
+                raise ConfigError(f"{name}: {getattr(self, name)} is not a rate between 0 and 1")
 
 
 NO_DROPOUT = Dropout(embed=0.0, sublayer=0.0)
 
 
-@setting
+@config_class
 class Trunk:
     """A stack of blocks: what stands before it, in it and after it.
 
@@ -132,10 +131,10 @@ class Trunk:
     dim: int = 512
     depth: int = 6
     width: int | None = None
-    position: Position = Sinusoidal()
+    position: Position = SinusoidalPosition()
     mask: str | tuple[str, ...] = "everything"
     attention: Attention = Attention()
-    mixer: Mixer = Attend()
+    mixer: Mixer = AttentionMixer()
     mlp: MLP = MLP()
     norm: Norm = Norm()
     place: Literal["pre", "post"] = "pre"
@@ -148,14 +147,14 @@ class Trunk:
     dropout: Dropout = Dropout()
 
     def __post_init__(self) -> None:
-        at_least(1, dim=self.dim, depth=self.depth, width=self.width)
+        check_minimum(1, dim=self.dim, depth=self.depth, width=self.width)
         if not self.masks:
-            raise ValueError("mask: name at least one, such as 'causal'")
+            raise ConfigError("mask: name at least one, such as 'causal'")
         for text in self.masks:
             check_mask(text)
         beside_it = getattr(self.position, "length" if self.position.kind == "onehot" else "width", None) or 0
         if self.width is None and beside_it >= self.dim:
-            raise ValueError(f"position: {beside_it} channels set beside the tokens leave none of dim {self.dim}")
+            raise ConfigError(f"position: {beside_it} channels set beside the tokens leave none of dim {self.dim}")
         check_mixer(self.mixer, self.masks, self.position, self.dim, self.residual)
         self.check_heads("attention", self.attention)
         if self.across is not None:
@@ -163,23 +162,23 @@ class Trunk:
         scored = self.position.kind == "alibi" or getattr(self.position, "tables", "") == "shared"
         if len(set(self.heads)) > 1 and scored and self.position.kind != "shaw":
             way = "" if self.position.kind == "alibi" else "; set position.tables to layer"
-            raise ValueError(f"attention.heads: positions on the scores need one number of heads{way}")
-        if isinstance(self.position, Rotary) and self.head_width * self.position.part < 2:
+            raise ConfigError(f"attention.heads: positions on the scores need one number of heads{way}")
+        if isinstance(self.position, RotaryPosition) and self.head_width * self.position.part < 2:
             part = f"{self.position.part} of a head {self.head_width} wide"
-            raise ValueError(f"position.part: {part} leaves no pair of channels")
+            raise ConfigError(f"position.part: {part} leaves no pair of channels")
 
     def check_heads(self, name: str, c: Attention) -> None:
         for what, numbers in (("heads", c.heads), ("groups", c.groups)):
             if isinstance(numbers, tuple) and len(numbers) != self.depth:
-                raise ValueError(f"{name}.{what} names {len(numbers)} layers and depth is {self.depth}")
-            if self.shared and len(set(listed(numbers))) > 1:
-                raise ValueError(f"{name}.{what}: shared layers need one number")
+                raise ConfigError(f"{name}.{what} names {len(numbers)} layers and depth is {self.depth}")
+            if self.shared and len(set(as_tuple(numbers))) > 1:
+                raise ConfigError(f"{name}.{what}: shared layers need one number")
         if isinstance(c.heads, int) and c.width is None and self.dim % c.heads:
-            raise ValueError(f"dim {self.dim} is not divisible by {name}.heads {c.heads}; set {name}.width")
+            raise ConfigError(f"dim {self.dim} is not divisible by {name}.heads {c.heads}; set {name}.width")
 
     @property
     def masks(self) -> tuple[str, ...]:
-        return listed(self.mask)
+        return as_tuple(self.mask)
 
     @property
     def heads(self) -> tuple[int, ...]:

@@ -1,3 +1,3 @@
-"""Which regard this is."""
+"""The version of the package."""
 
 VERSION = "0.1.0"

@@ -1,6 +1,17 @@
-"""The hour: one transformer for every shape, in torch alone.
+"""The transformer itself, for every shape, in torch and config alone: read in an hour, about 1,800 lines.
 
-Read in this order: tokens (what a model is given), masks (who may look at whom), positions (where a token stands),
-kernels (how attention is computed), layers (the block), model (the whole), init (how it begins), cache (generation),
-watch (looking inside). Ids become tokens in `regard.inputs.text`, vectors become logits in `regard.heads`.
+    ids (B, N)
+     │   token embedding                       inputs/text.py
+    Tokens: vectors x (B, N, D) and a layout   tokens.py       order, coordinates, padding, documents
+     │   positions                             positions.py    added to x, rotating q and k, or a bias on the scores
+     │   trunk: `depth` blocks                 model.py
+     │     x + attention(norm(x))              layers.py       q, k, v, out; cache.py keeps k and v of earlier tokens
+     │       softmax(QK'/sqrt(d) + bias) V     kernels.py      only where the mask allows it: masks.py
+     │     x + MLP(norm(x))                    layers.py       pre-norm; post-norm is norm(x + f(x))
+     │   final norm                            model.py
+     │   head                                  models/heads.py
+    logits (B, N, V)
+
+Read in this order: tokens, masks, positions, kernels, layers, model; then init (first weights), cache (generation)
+and hooks (recording and editing activations).
 """

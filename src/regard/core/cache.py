@@ -1,4 +1,4 @@
-"""What generation remembers: keys and values of all tokens so far, so that a step computes only the new ones.
+"""The KV cache: keys and values of all tokens so far, so that a decode step computes only the new ones.
 
 The caller owns it. All memory is allocated at the start and written in place by index; nothing that differs from step
 to step is a Python number, so one compiled graph (and one CUDA graph) serves every step.
@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.tokens import Places, Tokens
+from regard.config.errors import ConfigError
+from regard.core.tokens import TokenLayout, Tokens
 
 
-class Entry:
+class LayerKV:
     """One layer's keys and values: (B, G, capacity, d) each."""
 
     def __init__(self, k: Tensor, v: Tensor) -> None:
@@ -31,26 +32,26 @@ class Entry:
         return [self.k, self.v]
 
 
-class Across:
+class CrossKV:
     """Cross-attention's keys and values: made once for a source."""
 
     k: Tensor | None = None  # may have fewer rows than ask: beams of one text share its source
     v: Tensor | None = None
 
 
-class Cache:
-    """Entries for all layers, and the places of the tokens they remember.
+class KVCache:
+    """Entries for all layers, and the layout of the tokens that they hold.
 
     length (B,) tokens written, padding included; next (B,) the order of the next token. A ring writes over older ones.
     """
 
     def __init__(self, entries: list[Any], batch: int, capacity: int, cross: bool, like: Tensor) -> None:
-        """`entries`, one a layer: keys and values, or whatever a kernel remembers of them (with `tables`)."""
+        """`entries`, one a layer: keys and values, or the state of a kernel (with `tables`)."""
 
         def table(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=like.device)
 
-        self.entries, self.across = entries, [Across() for _ in entries] if cross else []
+        self.entries, self.across = entries, [CrossKV() for _ in entries] if cross else []
         self.memory: Tokens | None = None
         self.layers: list[Tensor] | None = None  # the encoder's layers, when cross-attention is layer by layer
         self.order, self.real = table(batch, capacity), table(batch, capacity, dtype=torch.bool)
@@ -58,54 +59,54 @@ class Cache:
         self.capacity, self.fresh, self.used = capacity, True, 0  # used: counted only outside compiled code
         self.first, self.reach = 0, 0  # tokens that come in the first piece; that are seen at most, in a ring
 
-    def begin(self, tokens: Places) -> tuple[Tensor, Places]:
-        """Make room for new tokens: the slots they take, and the places of all keys they may look at."""
+    def begin_step(self, tokens: TokenLayout) -> tuple[Tensor, TokenLayout]:
+        """Make room for new tokens: the slots they take, and the layout of all keys they may attend to."""
         if tokens.document is not None or tokens.edges is not None:
-            raise ValueError("a cache holds one growing sequence a row: documents and edges cannot be packed into it")
+            raise ConfigError("a cache holds one growing sequence a row: documents and edges cannot be packed into it")
         if tokens.batch != self.order.shape[0]:
-            raise ValueError(f"the cache has {self.order.shape[0]} rows and {tokens.batch} were given")
-        known = tokens.real is not None and tokens.real.device.type == "cpu" and not torch.compiler.is_compiling()
-        count = int(tokens.real.sum(-1).min()) if known and tokens.real is not None else tokens.count
+            raise ConfigError(f"the cache has {self.order.shape[0]} rows and {tokens.batch} were given")
+        known = tokens.is_real is not None and tokens.is_real.device.type == "cpu" and not torch.compiler.is_compiling()
+        count = int(tokens.is_real.sum(-1).min()) if known and tokens.is_real is not None else tokens.count
         if self.fresh and count < self.first:
-            raise ValueError(f"the first {self.first} tokens see each other (prefix): give them in one piece")
+            raise ConfigError(f"the first {self.first} tokens see each other (prefix): give them in one piece")
         if not torch.compiler.is_compiling():
             if tokens.count > self.capacity - (min(self.used, self.reach - 1) if self.reach else self.used):
-                raise ValueError(f"the cache holds {self.capacity} tokens and more were given; make it larger")
+                raise ConfigError(f"the cache holds {self.capacity} tokens and more were given; make it larger")
             self.used += tokens.count
         slots = self.length[:, None] + torch.arange(tokens.count, device=self.length.device)
         slots = slots % self.capacity if self.reach else slots
-        real = torch.ones_like(slots, dtype=torch.bool) if tokens.real is None else tokens.real
+        real = torch.ones_like(slots, dtype=torch.bool) if tokens.is_real is None else tokens.is_real
         self.order.scatter_(1, slots, tokens.order)
         self.real.scatter_(1, slots, real)
         self.length += tokens.count
         self.next += real.sum(-1)
-        return slots, tokens if self.fresh else Places(order=self.order, real=self.real)
+        return slots, tokens if self.fresh else TokenLayout(order=self.order, is_real=self.real)
 
-    def remember(self, memory: Tokens, layers: list[Tensor] | None) -> None:
+    def set_memory(self, memory: Tokens, layers: list[Tensor] | None) -> None:
         """Keep what the encoder made, with tables of its own, since beams will reorder them."""
-        self.across = [Across() for _ in self.across]
-        self.memory, self.layers = memory.carrying(memory.x), layers
-        self.memory.real = None if memory.real is None else memory.real.clone()
+        self.across = [CrossKV() for _ in self.across]
+        self.memory, self.layers = memory.with_vectors(memory.x), layers
+        self.memory.is_real = None if memory.is_real is None else memory.is_real.clone()
 
     def reorder(self, rows: Tensor) -> None:
         """Row i becomes a copy of row rows[i], for beams."""
         for table in self.tables():
             table.copy_(table[rows])
 
-    def copy(self, row: int, to: int) -> None:
+    def copy_row(self, row: int, to: int) -> None:
         """One row over another, to branch a text or to join a prefix that was computed before."""
         for table in self.tables():
             table[to].copy_(table[row])
 
-    def rewind(self, length: Tensor | int) -> None:
+    def truncate(self, length: Tensor | int) -> None:
         """Forget every slot from `length` on: one number, or one for each row (B,)."""
-        if self.used > self.capacity or not all(isinstance(entry, Entry) for entry in self.entries):
-            raise ValueError("rewind: a state that sums up tokens cannot forget, nor a ring find the older; begin anew")
+        if self.used > self.capacity or not all(isinstance(entry, LayerKV) for entry in self.entries):
+            raise ConfigError("rewind: a state that sums up tokens cannot forget, nor can a ring; begin anew")
         back = torch.as_tensor(length, device=self.length.device).expand_as(self.length)
         if bool(((back < 0) | (back > self.length)).any()):
-            raise ValueError(f"rewind: {length} is not between 0 and what was written, {self.length.tolist()}")
+            raise ConfigError(f"rewind: {length} is not between 0 and what was written, {self.length.tolist()}")
         if bool(((back < self.first) & (back > 0)).any()):
-            raise ValueError(f"rewind: the first {self.first} tokens see each other (prefix): go to 0 or behind them")
+            raise ConfigError(f"rewind: the first {self.first} tokens see each other (prefix): go to 0 or behind them")
         self.length.copy_(back)
         self.real &= torch.arange(self.capacity, device=self.real.device) < self.length[:, None]
         self.next.copy_(self.real.sum(-1))
@@ -114,5 +115,5 @@ class Cache:
 
     def tables(self) -> list[Tensor]:
         made = [*(entry.tables() for entry in self.entries), *([across.k, across.v] for across in self.across)]
-        own, source = [self.order, self.real, self.length, self.next], self.memory and self.memory.real
+        own, source = [self.order, self.real, self.length, self.next], self.memory and self.memory.is_real
         return [table for table in (*own, *(side for each in made for side in each), source) if table is not None]

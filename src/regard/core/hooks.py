@@ -1,8 +1,8 @@
-"""Looking inside while a model runs: recording and editing what stands between its parts.
+"""Hooks: `looking` records or edits activations by address while a model runs.
 
-An ordinary branch, not a hook: nobody looking means not a single extra operation, and a compiled model that has
-already run notices when somebody starts. The fused kernels keep running; the weights of a watched head are computed
-again from that kernel's own q, k, scale, bias and mask, for the asked heads and rows alone.
+An ordinary branch, not a torch hook: an unwatched model runs not one extra operation, and a compiled model that has
+already run takes a new hook. Fused kernels keep running: the attention weights of a hooked head are computed again
+from that kernel's own q, k, scale, bias and mask, for the chosen heads and rows alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,34 +14,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.config.names import did_you_mean
-from regard.core.kernels import How, Plan, pattern, scores, shared, table_of
+from regard.config.errors import ConfigError, did_you_mean
+from regard.core.kernels import AttentionArgs, Plan, attention_scores, attention_weights, mask_table, repeat_kv
 
 HEADED = ("q", "k", "v", "scores", "pattern", "result")  # (B, H, N, …); everything else is (B, N, …)
-Edit = Callable[[str, Tensor], Tensor]
+HookEdit = Callable[[str, Tensor], Tensor]
 ROWS = 128
 
 
-class Link:
+class RecordedLink:
     """One record and those before it: a chain, since a list that grows would be another graph at every call."""
 
-    def __init__(self, before: "Link | None" = None, x: Tensor | None = None) -> None:
+    def __init__(self, before: "RecordedLink | None" = None, x: Tensor | None = None) -> None:
         self.before, self.x = before, x
 
 
-class Seen:
+class Activations:
     """What was recorded: `seen[address]` is the last tensor, `seen.every(address)` one for each call."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.last = {name: Link() for name in names}
+        self.last = {name: RecordedLink() for name in names}
 
     def add(self, name: str, x: Tensor) -> None:
-        self.last[name] = Link(self.last[name], x)
+        self.last[name] = RecordedLink(self.last[name], x)
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.every(name)[-1]
+        return self.all_calls(name)[-1]
 
-    def every(self, name: str) -> list[Tensor]:
+    def all_calls(self, name: str) -> list[Tensor]:
         link, found = self.last.get(name), list[Tensor]()
         while link is not None and link.x is not None:
             found.insert(0, link.x)
@@ -54,14 +54,15 @@ class Seen:
         return (name for name, link in self.last.items() if link.x is not None)
 
 
-class Looker:
-    """One `looking`: which addresses, which heads and rows, and what to do with them."""
+class Hook:
+    """The hook of one `looking`: which addresses, which heads and rows, and what to do with them."""
 
-    def __init__(self, names: Sequence[str], heads: Sequence[int] | None, queries: slice | None, edit: Edit | None):
+    def __init__(self, names: Sequence[str], heads: Sequence[int] | None, queries: slice | None, edit: HookEdit | None):
         self.names, self.edit = frozenset(names), edit
         self.heads = slice(None) if heads is None else list(heads)
         self.queries = queries or slice(None)
-        self.seen = Seen(names)
+        self.run_kernel: Callable[..., Tensor] | None = None  # in the place of Plan.run, where a result is hooked
+        self.seen = Activations(names)
 
     def take(self, address: str, x: Tensor, heads: int) -> Tensor:
         """Record the chosen part of x; or replace it by the edited one."""
@@ -72,7 +73,7 @@ class Looker:
             return x
         new = self.edit(address, part)
         if not isinstance(new, Tensor) or new.shape != part.shape:
-            raise ValueError(f"edit at {address} must return a tensor of the shape it was given, {tuple(part.shape)}")
+            raise ConfigError(f"edit at {address} must return a tensor of the shape it was given, {tuple(part.shape)}")
         out = x.clone()
         out[where] = new.to(x.dtype)
         return out
@@ -84,73 +85,76 @@ class Looker:
             return (slice(None), self.queries)
         if isinstance(chosen, list):
             if not all(-heads <= head < heads for head in chosen):
-                raise ValueError(f"{address} has {heads} heads, and {chosen} were asked for")
+                raise ConfigError(f"{address} has {heads} heads, and {chosen} were asked for")
             chosen = [head % heads * count // heads for head in chosen]
         return (slice(None), chosen) if name in "kv" else (slice(None), chosen, self.queries)
 
 
-class Watch:
-    """Everybody who looks at one forward pass, standing at one address of the walk."""
+class HookContext:
+    """All hooks of one forward pass, at one address of the model."""
 
-    def __init__(self, lookers: tuple[Looker, ...], where: str = "") -> None:
-        self.lookers, self.where = lookers, where
+    def __init__(self, hooks: tuple[Hook, ...], where: str = "") -> None:
+        self.hooks, self.where = hooks, where
 
-    def at(self, step: str) -> "Watch | None":
-        """The same one step down the walk, or nobody where nobody looks: such blocks run as if unwatched."""
+    def at(self, step: str) -> "HookContext | None":
+        """The same one step down, or None where no hook is beneath: such blocks run as if unwatched."""
         where = f"{self.where}.{step}" if self.where else step
-        beneath = any(name.startswith(f"{where}.") for looker in self.lookers for name in looker.names)
-        return Watch(self.lookers, where) if beneath else None
+        beneath = any(name.startswith(f"{where}.") for hook in self.hooks for name in hook.names)
+        return HookContext(self.hooks, where) if beneath else None
 
-    def see(self, name: str, x: Tensor, heads: int = 0) -> Tensor:
+    def apply(self, name: str, x: Tensor, heads: int = 0) -> Tensor:
         address = f"{self.where}.{name}" if self.where else name
-        for looker in self.lookers:
-            if address in looker.names:
-                x = looker.take(address, x, heads)
+        for hook in self.hooks:
+            if address in hook.names:
+                x = hook.take(address, x, heads)
         return x
 
-    def attend(self, name: str, q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
-        """Attention while somebody may be looking at its scores or its pattern."""
+    def attend_and_record(self, name: str, q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+        """Attention with its scores or its pattern recorded or edited, where a hook is on them."""
         names = [f"{self.where}.{name}.{what}" for what in ("scores", "pattern")]
-        asked = [looker for looker in self.lookers if any(address in looker.names for address in names)]
+        asked = [hook for hook in self.hooks if any(address in hook.names for address in names)]
         if asked and not plan.kernel.exact:
-            raise ValueError(f"kernel {plan.kernel.name!r} has no table of who looks at whom; watch q, k, v or result")
-        if any(looker.edit is not None for looker in asked):
+            raise ConfigError(f"kernel {plan.kernel.name!r} has no table of who looks at whom; watch q, k, v or result")
+        if any(hook.edit is not None for hook in asked):
             table = plan.table(q, how.bias)
-            weights = pattern(self.see(f"{name}.scores", scores(q, k, how.scale, table)))
-            return F.dropout(self.see(f"{name}.pattern", weights), how.dropout) @ shared(v, q)
-        for looker in asked:
-            for address in [name for name in names if name in looker.names]:
-                heads, rows = looker.where(address, q.shape[1], q.shape[1])[1:]
-                looker.seen.add(address, table_for(address, heads, rows, q, k, plan, how))
-        return plan.run(q, k, v, how)
+            weights = attention_weights(self.apply(f"{name}.scores", attention_scores(q, k, how.scale, table)))
+            return F.dropout(self.apply(f"{name}.pattern", weights), how.dropout) @ repeat_kv(v, q)
+        for hook in asked:
+            for address in [name for name in names if name in hook.names]:
+                heads, rows = hook.where(address, q.shape[1], q.shape[1])[1:]
+                hook.seen.add(address, attention_table(address, heads, rows, q, k, plan, how))
+        runs = [h.run_kernel for h in self.hooks if h.run_kernel and f"{self.where}.{name}.result" in h.names]
+        return runs[-1](plan, q, k, v, how) if runs else plan.run(q, k, v, how)
 
 
-def table_for(address: str, heads: Any, rows: slice, q: Tensor, k: Tensor, plan: Plan, how: How) -> Tensor:
+def attention_table(name: str, heads: Any, rows: slice, q: Tensor, k: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
     """The scores or the pattern of the chosen heads and query rows, and of no others, a cacheful of rows at a time."""
-    every, sure = range(q.shape[2])[rows], plan.ask.causal and how.bias is None
+    every, sure = range(q.shape[2])[rows], plan.spec.causal and how.bias is None
     heads = torch.arange(q.shape[1], device=q.device)[heads]
     q, k = q[:, heads].contiguous(), k[:, heads // (q.shape[1] // k.shape[1])].contiguous()
-    wanted = address.endswith("pattern")
+    wanted = name.endswith("pattern")
     out = q.new_empty(*q.shape[:2], len(every), k.shape[2])
     for start in range(0, len(every), ROWS):
         some = every[start : start + ROWS]
         last = max(some) + 1 if sure else k.shape[2]  # a causal row is empty from there on
         index = torch.arange(q.shape[2], device=q.device)[rows][start : start + ROWS]
-        table = table_of(plan.ask, heads, index, how.bias, q.dtype)
-        s = scores(q[:, :, index], k[:, :, :last], how.scale, None if table is None else table[..., :last])
-        out[:, :, start : start + ROWS, :last] = pattern(s, sure) if wanted else s
+        table = mask_table(plan.spec, heads, index, how.bias, q.dtype)
+        s = attention_scores(q[:, :, index], k[:, :, :last], how.scale, None if table is None else table[..., :last])
+        out[:, :, start : start + ROWS, :last] = attention_weights(s, sure) if wanted else s
         out[:, :, start : start + ROWS, last:] = 0.0 if wanted else float("-inf")
     return out
 
 
 @contextmanager
 def looking(
-    model: Any, *names: str, heads: Sequence[int] | None = None, queries: slice | None = None, edit: Edit | None = None
-) -> Iterator[Seen]:
-    """Watch a model at addresses such as "trunk.3.attn.pattern" or "trunk.*.mlp.out".
+    model: Any, *names: str, heads: Sequence[int] | None = None, queries: slice | None = None,
+    edit: HookEdit | None = None, run_kernel: Callable[..., Tensor] | None = None,
+) -> Iterator[Activations]:  # fmt: skip
+    """Hook a model at addresses such as "trunk.3.attn.pattern" or "trunk.*.mlp.out".
 
     Without `edit` it records and changes no bit; with it, `edit(address, tensor)` returns what takes the tensor's
-    place. `heads` and `queries` choose heads and token rows. Works on compiled models that have already run.
+    place. `heads` and `queries` choose heads and token rows. Works on compiled models that have already run. Where a
+    `result` is hooked, `run_kernel(plan, q, k, v, how)` is called in the place of `plan.run`: to time it, to compare.
     """
     for wrapper in ("_orig_mod", "module"):
         model = getattr(model, wrapper, model)
@@ -159,11 +163,11 @@ def looking(
     for name in names:
         found = [address for address in known if fnmatchcase(address, name)]
         if not found:
-            raise ValueError(f"no address {name!r}{did_you_mean(name, known)} model.addresses() lists {len(known)}")
+            raise ConfigError(f"no address {name!r}{did_you_mean(name, known)} model.addresses() lists {len(known)}")
         chosen.update(dict.fromkeys(found))
-    looker = Looker(list(chosen), heads, queries, edit)
-    model.lookers = (*model.lookers, looker)
+    hook = Hook(list(chosen), heads, queries, edit)
+    hook.run_kernel, model.hooks = run_kernel, (*model.hooks, hook)
     try:
-        yield looker.seen
+        yield hook.seen
     finally:
-        model.lookers = tuple(each for each in model.lookers if each is not looker)
+        model.hooks = tuple(each for each in model.hooks if each is not hook)

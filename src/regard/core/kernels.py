@@ -1,7 +1,7 @@
-"""How attention is computed: a table of kernels, and the Plan that picks one.
+"""Attention kernels: the table of them, the reference and the fused one, and the Plan that picks one.
 
-Every exact kernel means the same as `reference`; they differ in what they handle and how fast. A kernel that cannot
-honour what is asked says so. The Plan is made once a forward for each distinct mask, not in every layer.
+Every exact kernel means the same as `reference`; they differ in what they support and how fast. A kernel that cannot
+honour an AttentionSpec says why. The Plan is made once a forward for each distinct mask, not in every layer.
 """
 
 from collections.abc import Callable
@@ -14,20 +14,20 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard import config
-from regard.config.names import called, did_you_mean
+from regard.config.errors import ConfigError, did_you_mean, parse_call
 from regard.config.trunk import KERNELS as SAYABLE
-from regard.core.masks import CAUSAL, EVERYTHING, Mask
+from regard.core.masks import CAUSAL, FULL, Mask
 from regard.core.positions import Bias
-from regard.core.tokens import Places, Spot
+from regard.core.tokens import TokenIndex, TokenLayout
 
 
 @dataclass(frozen=True, eq=False)
-class Ask:
-    """What a kernel must honour."""
+class AttentionSpec:
+    """What a kernel must honour: mask, layouts, bias, dropout, gradients, cache, dtype and device."""
 
     mask: Mask
-    q: Places
-    k: Places
+    q: TokenLayout
+    k: TokenLayout
     bias: bool = False
     dropout: bool = False
     grad: bool = False
@@ -37,46 +37,46 @@ class Ask:
 
     @property
     def causal(self) -> bool:
-        return self.mask == CAUSAL and self.q.plain and self.k.plain
+        return self.mask == CAUSAL and self.q.is_plain and self.k.is_plain
 
     @property
     def plain(self) -> bool:
         """Nothing but `everything`, or `causal` from the first token on: no table is needed."""
-        return not self.bias and (self.causal or self.mask == EVERYTHING)
+        return not self.bias and (self.causal or self.mask == FULL)
 
 
 @dataclass(frozen=True, eq=False)
-class How:
+class AttentionArgs:
     """The rest of one call: scale, dropout, what is added to the scores; a kernel's own weights and past, if any."""
 
     scale: float
     dropout: float = 0.0
     bias: Bias | None = None
-    own: Any = None
-    past: Any = None
+    weights: Any = None
+    cache_entry: Any = None
 
 
 # q (B, H, Q, d), k (B, G, K, d), v (B, G, K, e) -> (B, H, Q, e); G groups of heads share keys and values
-Run = Callable[[Tensor, Tensor, Tensor, "Plan", How], Tensor]
+Run = Callable[[Tensor, Tensor, Tensor, "Plan", AttentionArgs], Tensor]
 
 
 @dataclass(frozen=True)
 class Kernel:
     name: str
     run: Run
-    refuses: Callable[[Ask], str] = lambda ask: ""  # why it cannot, or nothing
-    claims: Callable[[Ask], str] = lambda ask: ""  # why it is the one for this, or nothing
-    tabled: Callable[[Ask], bool] = lambda ask: False  # whether it reads the plan's table
+    unsupported_reason: Callable[[AttentionSpec], str] = lambda ask: ""  # why it cannot, or nothing
+    preferred_reason: Callable[[AttentionSpec], str] = lambda ask: ""  # why it is the one for this, or nothing
+    needs_mask_table: Callable[[AttentionSpec], bool] = lambda ask: False  # whether it reads the plan's table
     exact: bool = True
-    shares: bool = False  # whether k and v may have fewer rows than q: each serves as many of q's, one after the other
+    grouped_kv: bool = False  # whether k and v may have fewer rows than q: each serves several of q's in a row
     weights: Callable[[Any, config.Trunk, tuple[int, ...]], nn.Module] | None = None  # for an Attention, to learn
-    entry: Callable[[Any, int, int, Tensor], Any] | None = None  # for so many rows and tokens, in a cache
+    cache_entry: Callable[[Any, int, int, Tensor], Any] | None = None  # for so many rows and tokens, in a cache
 
 
 KERNELS: dict[str, Kernel] = {}
 
 
-def kernel(name: str, **facts: Any) -> Callable[[Run], Run]:
+def register_kernel(name: str, **facts: Any) -> Callable[[Run], Run]:
     """Enter a function in the table under a name that configs can say; `facts` are the fields of Kernel."""
 
     def enter(run: Run) -> Run:
@@ -94,104 +94,103 @@ class Plan:
 
     kernel: Kernel
     reason: str
-    ask: Ask
+    spec: AttentionSpec
     ready: Tensor | None = None  # the table below, made once for all layers that share mask and bias
     bias: Bias | None = None  # and the bias it was made of
-    given: tuple[int, ...] = ()  # the kernel's numbers: 32 of "topk(32)"
+    numbers: tuple[int, ...] = ()  # the kernel's numbers: 32 of "topk(32)"
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
+    def run(self, q: Tensor, k: Tensor, v: Tensor, how: AttentionArgs) -> Tensor:
         return self.kernel.run(q, k, v, self, how)
 
     def __str__(self) -> str:
-        return f"{self.kernel.name}: {self.ask.mask} over {self.ask.q.count} x {self.ask.k.count}, {self.reason}"
+        return f"{self.kernel.name}: {self.spec.mask} over {self.spec.q.count} x {self.spec.k.count}, {self.reason}"
 
     def table(self, q: Tensor, bias: Bias | None) -> Tensor | None:
-        """What is added to the scores, or True where looking is allowed; None when nothing is forbidden or added."""
+        """What is added to the scores, or True where attending is allowed; None when nothing is forbidden or added."""
         if self.ready is not None and bias is self.bias:
             return self.ready
         heads, rows = (torch.arange(size, device=q.device) for size in q.shape[1:3])
-        return table_of(self.ask, heads, rows, bias, q.dtype)
+        return mask_table(self.spec, heads, rows, bias, q.dtype)
 
 
-def table_of(ask: Ask, heads: Tensor, rows: Tensor, bias: Bias | None, dtype: torch.dtype) -> Tensor | None:
+def mask_table(ask: AttentionSpec, heads: Tensor, rows: Tensor, bias: Bias | None, dtype: torch.dtype) -> Tensor | None:
     """The table of some heads and some query rows; broadcasts to (B, H, Q, K)."""
-    if ask.mask == EVERYTHING and bias is None:
+    if ask.mask == FULL and bias is None:
         return None
     b = torch.arange(ask.q.batch, device=rows.device).view(-1, 1, 1, 1)
     j = torch.arange(ask.k.count, device=rows.device).view(1, 1, 1, -1)
-    q, k = Spot(ask.q, b, rows.view(1, 1, -1, 1)), Spot(ask.k, b, j)
+    q, k = TokenIndex(ask.q, b, rows.view(1, 1, -1, 1)), TokenIndex(ask.k, b, j)
     if bias is None:
         return ask.mask.allows(q, k)
     added = bias.at(b, heads.view(1, -1, 1, 1), q, k).to(dtype)
-    return added if ask.mask == EVERYTHING else added.masked_fill(~ask.mask.allows(q, k), float("-inf"))
+    return added if ask.mask == FULL else added.masked_fill(~ask.mask.allows(q, k), float("-inf"))
 
 
-def plan(name: str, ask: Ask, bias: Bias | None = None, heads: int = 1) -> Plan:
-    """The kernel that a config names, or the fastest that honours everything for "auto".
-
-    `bias` is what all layers share, if anything, over so many heads: its table is made here, once.
-    """
-    name, given = called(name)
+def make_plan(name: str, ask: AttentionSpec, bias: Bias | None = None, heads: int = 1) -> Plan:
+    """The kernel that a config names, or the fastest for "auto"; a `bias` that layers share has its table made here."""
+    name, given = parse_call(name)
     if name != "auto" and name not in KERNELS:
-        raise ValueError(f"no kernel {name!r}{did_you_mean(name, KERNELS)} there are auto, {', '.join(KERNELS)}")
-    chosen, reason = choose(ask) if name == "auto" else (name, "asked for")
-    if why := KERNELS[chosen].refuses(ask):
-        raise ValueError(f"attention.kernel {name!r} {why}; set attention.kernel = 'auto'")
-    if not KERNELS[chosen].tabled(ask) or (ask.bias and bias is None):  # no table, or one for each layer
-        return Plan(KERNELS[chosen], reason, ask, given=given)
+        raise ConfigError(f"no kernel {name!r}{did_you_mean(name, KERNELS)} there are auto, {', '.join(KERNELS)}")
+    chosen, reason = choose_kernel(ask) if name == "auto" else (name, "asked for")
+    if why := KERNELS[chosen].unsupported_reason(ask):
+        raise ConfigError(f"attention.kernel {name!r} {why}; set attention.kernel = 'auto'")
+    if not KERNELS[chosen].needs_mask_table(ask) or (ask.bias and bias is None):  # no table, or one for each layer
+        return Plan(KERNELS[chosen], reason, ask, numbers=given)
     every, rows = (torch.arange(size, device=ask.q.order.device) for size in (heads, ask.q.count))
-    return Plan(KERNELS[chosen], reason, ask, table_of(ask, every, rows, bias, ask.dtype), bias, given)
+    return Plan(KERNELS[chosen], reason, ask, mask_table(ask, every, rows, bias, ask.dtype), bias, given)
 
 
-def choose(ask: Ask) -> tuple[str, str]:
+def choose_kernel(ask: AttentionSpec) -> tuple[str, str]:
     """The name of the fastest kernel that honours everything, and the reason."""
     for name, one in KERNELS.items():
-        if why := one.claims(ask):
+        if why := one.preferred_reason(ask):
             return name, why
     return "fused", "one fused pass" if ask.plain else "one fused pass over a table"
 
 
-@kernel("reference", tabled=lambda ask: True)
-def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
+@register_kernel("reference", needs_mask_table=lambda ask: True)
+def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
     """softmax(QK'·scale + bias) V, spelled out: the meaning every exact kernel must match."""
     table = plan.table(q, how.bias)
-    weights = pattern(scores(q, k, how.scale, table), sure=table is None or plan.ask.causal and how.bias is None)
-    return F.dropout(weights, how.dropout) @ shared(v, q)  #: S002
+    weights = attention_weights(
+        attention_scores(q, k, how.scale, table), sure=table is None or plan.spec.causal and how.bias is None
+    )
+    return F.dropout(weights, how.dropout) @ repeat_kv(v, q)  #: S002
 
 
-def scores(q: Tensor, k: Tensor, scale: float, table: Tensor | None) -> Tensor:
-    """QK'·scale + bias, and minus infinity where looking is forbidden."""
-    s = (q * scale) @ shared(k, q).mT  #: S005
+def attention_scores(q: Tensor, k: Tensor, scale: float, table: Tensor | None) -> Tensor:
+    """QK'·scale + bias, and minus infinity where attending is forbidden."""
+    s = (q * scale) @ repeat_kv(k, q).mT  #: S005
     if table is None:
         return s
     return s.masked_fill_(~table, float("-inf")) if table.dtype == torch.bool else s + table  # s is ours alone
 
 
-def pattern(s: Tensor, sure: bool = False) -> Tensor:
-    """The softmax over keys. Who may see nobody gets zeros, not NaN, and finite gradients; or it is `sure` to see."""
+def attention_weights(s: Tensor, sure: bool = False) -> Tensor:
+    """The softmax over keys. A query without keys gets zeros, not NaN, and finite gradients; `sure`: all have one."""
     if sure:
         return s.softmax(-1)
     nobody = s.amax(-1, keepdim=True).detach() == float("-inf")
     return s.masked_fill(nobody, 0.0).softmax(-1).masked_fill(nobody, 0.0)  #: S024
 
 
-def shared(x: Tensor, q: Tensor) -> Tensor:
-    """Grouped heads: each key and value head serves as many query heads as it takes to have one for each."""
+def repeat_kv(x: Tensor, q: Tensor) -> Tensor:
+    """Grouped-query attention: each key and value head serves as many query heads as there are for it."""
     return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], 1)
 
 
-# On the GPU, fastest first. With a table cuDNN is left out: a query that sees nobody gets numbers from it (torch 2.11).
-TABLED = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, *TABLED]
+# On the GPU, fastest first. With a table cuDNN is left out: a query without keys gets numbers from it (torch 2.11).
+MASKED_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, *MASKED_BACKENDS]
 
 
-@kernel("fused", tabled=lambda ask: not ask.plain)
-def fused(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
+@register_kernel("fused", needs_mask_table=lambda ask: not ask.plain)
+def fused(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
     """PyTorch's scaled_dot_product_attention: exact, and no n x n tensor where mask and bias allow."""
-    ask = plan.ask
+    ask = plan.spec
     rest: dict[str, Any] = dict(dropout_p=how.dropout, scale=how.scale, enable_gqa=q.shape[1] != k.shape[1])
     rest |= {"is_causal": ask.mask == CAUSAL} if ask.plain else {"attn_mask": plan.table(q, how.bias)}
     if ask.device != "cuda":
         return F.scaled_dot_product_attention(q, k, v, **rest)
-    with sdpa_kernel(FASTEST if ask.plain else TABLED, set_priority=True):
+    with sdpa_kernel(FASTEST if ask.plain else MASKED_BACKENDS, set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, **rest)

@@ -1,4 +1,4 @@
-"""The parts of a transformer: norm, feed-forward, attention, and the block that is made of them."""
+"""Layers of a transformer: norm, fused linear, MLP, attention, cross-attention, and the block made of them."""
 
 import math
 from collections.abc import Callable
@@ -10,31 +10,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.config.names import called
-from regard.core.cache import Across, Entry
-from regard.core.kernels import KERNELS, How, Plan
-from regard.core.positions import Bias, Place
-from regard.core.watch import Watch
+from regard.config.errors import ConfigError, parse_call
+from regard.core.cache import CrossKV, LayerKV
+from regard.core.hooks import HookContext
+from regard.core.kernels import KERNELS, AttentionArgs, Plan
+from regard.core.positions import Bias, PreparedPosition
 
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """What a block may know besides x: made by the trunk, inside forward."""
+    """What a block is given besides x: plan, positions, memory, cache slots, hooks; made by the trunk in forward."""
 
     plan: Plan
-    place: Place
+    position: PreparedPosition
     memory: Tensor | None = None  # (B, M, D) what the encoder made
-    across: Plan | None = None
-    slots: Tensor | None = None  # where new tokens go in the cache
-    fresh: bool = True
-    watch: Watch | None = None
+    cross_plan: Plan | None = None
+    cache_slots: Tensor | None = None  # where new tokens go in the cache
+    is_first: bool = True
+    watch: HookContext | None = None
 
-    def see(self, name: str, x: Tensor, heads: int = 0) -> Tensor:
-        """Let whoever is looking record or replace x; nobody is, usually. `heads` share x's, if they are fewer."""
-        return x if self.watch is None else self.watch.see(name, x, heads)
+    def tap(self, name: str, x: Tensor, heads: int = 0) -> Tensor:
+        """Let hooks, if there are any, record or replace x. `heads` share x's, if they are fewer."""
+        return x if self.watch is None else self.watch.apply(name, x, heads)
 
 
-def working(x: Tensor) -> torch.dtype:
+def compute_dtype(x: Tensor) -> torch.dtype:
     """The type that products run in here."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
@@ -53,7 +53,7 @@ def product_dtype(device: str) -> torch.dtype:
 
 
 class Norm(nn.Module):
-    """(x - mean) / sqrt(variance + eps), or x / sqrt(mean square + eps); then gain and bias, if it has them."""
+    """LayerNorm or RMSNorm: (x - mean) / sqrt(variance + eps), or x / sqrt(mean square + eps); then gain and bias."""
 
     def __init__(self, c: config.Norm, dim: int) -> None:
         super().__init__()
@@ -68,8 +68,8 @@ class Norm(nn.Module):
         return F.rms_norm(x if gain is None else x.to(gain.dtype), (self.dim,), gain, self.c.eps)
 
 
-class Fused(nn.Linear):
-    """Several linear maps of one input as one matrix product; `parts` shows each by its name.
+class FusedLinear(nn.Linear):
+    """Several projections of one input as one matrix product; `parts` shows each by its name.
 
     Some parts may have a bias and others not (Whisper's k): then only theirs is stored.
     """
@@ -88,20 +88,20 @@ class Fused(nn.Linear):
         """The product cut into its parts."""
         return dict(zip(self.sizes, self(x).split(list(self.sizes.values()), -1), strict=True))
 
-    def only(self, x: Tensor, *names: str) -> dict[str, Tensor]:
+    def project_only(self, x: Tensor, *names: str) -> dict[str, Tensor]:
         """Some parts alone."""
-        parts = self.parts()
+        parts = self.named_parts()
         return {name: F.linear(x, *parts[name]) for name in names if name in parts}
 
     def full_bias(self) -> Tensor | None:
         if not self.biased or len(self.biased) == len(self.sizes):
             return self.bias
         empty = {name: self.bias.new_zeros(size) for name, size in self.sizes.items()}
-        return torch.cat([empty[name] if bias is None else bias for name, (_, bias) in self.parts().items()])
+        return torch.cat([empty[name] if bias is None else bias for name, (_, bias) in self.named_parts().items()])
 
-    def parts(self) -> dict[str, tuple[Tensor, Tensor | None]]:
-        """Views of each part's weight and bias."""
-        weights = self.weight.split(list(self.sizes.values()))
+    def named_parts(self, weight: Tensor | None = None) -> dict[str, tuple[Tensor, Tensor | None]]:
+        """Views of each part's weight and bias; of another weight in the place of its own, if one is given."""
+        weights = (self.weight if weight is None else weight).split(list(self.sizes.values()))
         biases = self.bias.split([self.sizes[name] for name in self.biased]) if self.biased else ()
         bias = dict(zip(self.biased, biases, strict=True))
         return {name: (weight, bias.get(name)) for name, weight in zip(self.sizes, weights, strict=True)}
@@ -124,14 +124,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class MLP(nn.Module):
-    """The feed-forward layer: each token thinks alone. f(x W1 + b1) W2 + b2, or f(x G)·(x W1) W2 when gated."""
+    """The MLP (feed-forward), on each token by itself: f(x W1 + b1) W2 + b2, or f(x G)·(x W1) W2 when gated."""
 
     def __init__(self, c: config.MLP, dim: int, dropout: float) -> None:
         super().__init__()
         hidden = c.hidden or 4 * dim
         bias = ("up", "gate") if c.bias else ()
-        self.up = Fused(dim, {"gate": hidden, "up": hidden} if c.gated else {"up": hidden}, bias)
-        self.down = Fused(hidden, {"down": dim}, ("down",) if c.bias else ())
+        self.up = FusedLinear(dim, {"gate": hidden, "up": hidden} if c.gated else {"up": hidden}, bias)
+        self.down = FusedLinear(hidden, {"down": dim}, ("down",) if c.bias else ())
         self.gated, self.activation, self.dropout = c.gated, c.activation, dropout
 
     def forward(self, x: Tensor, scope: Scope) -> Tensor:
@@ -141,14 +141,14 @@ class MLP(nn.Module):
             hidden = act(gate) * up
         else:
             hidden = act(hidden)  #: S038
-        hidden = scope.see("mlp.hidden", hidden)
-        return scope.see("mlp.out", self.down(F.dropout(hidden, self.dropout, self.training)))
+        hidden = scope.tap("mlp.hidden", hidden)
+        return scope.tap("mlp.out", self.down(F.dropout(hidden, self.dropout, self.training)))
 
 
 class Attention(nn.Module):
-    """Every token asks (q), offers (k) and gives (v); a head mixes what is given by how well q and k agree.
+    """Attention: a token asks (q), offers (k) and gives (v); a head mixes the v by how well q and k agree.
 
-    H heads of width d side by side; `groups` of them may share keys and values. Maps left out are the identity.
+    H heads of width d side by side; `groups` of them may share keys and values. Projections left out are the identity.
     """
 
     name = "attn"
@@ -165,33 +165,33 @@ class Attention(nn.Module):
         inner = self.heads * self.value_width
         for name, size in {**sizes, "out": inner}.items():
             if name not in c.maps and size != dim:
-                raise ValueError(f"attention.maps: without a map for {name!r} its width {size} must be dim {dim}")
+                raise ConfigError(f"attention.maps: without a map for {name!r} its width {size} must be dim {dim}")
         self.q_norm, self.k_norm = (Norm(c.qk_norm, self.width) if c.qk_norm else None for _ in range(2))
-        self.out = Fused(inner, {"out": dim}, c.bias) if "out" in c.maps else nn.Identity()
-        self.maps({name: size for name, size in sizes.items() if name in c.maps}, dim, c.bias)
-        name, given = called(c.kernel)
+        self.out = FusedLinear(inner, {"out": dim}, c.bias) if "out" in c.maps else nn.Identity()
+        self.build_projections({name: size for name, size in sizes.items() if name in c.maps}, dim, c.bias)
+        name, given = parse_call(c.kernel)
         self.kernel = KERNELS.get(name)
         self.own = self.kernel.weights(self, trunk, given) if self.kernel and self.kernel.weights else None
 
-    def maps(self, sizes: dict[str, int], dim: int, bias: tuple[str, ...]) -> None:
-        self.qkv = Fused(dim, sizes, bias) if sizes else None
+    def build_projections(self, sizes: dict[str, int], dim: int, bias: tuple[str, ...]) -> None:
+        self.qkv = FusedLinear(dim, sizes, bias) if sizes else None
 
     def forward(self, x: Tensor, scope: Scope, past: Any = None) -> Tensor:
-        q, k, v = self.project(x, scope.place.lean)
-        q, k = scope.place.rotate(q), scope.place.rotate(k)
-        q, k, v = (scope.see(f"attn.{name}", t, self.heads) for name, t in zip("qkv", (q, k, v), strict=True))
-        bias = scope.place.bias_for(q, self.scale)
-        if isinstance(past, Entry):
-            assert scope.slots is not None
-            k, v, past = *past.append(k, v, scope.slots, scope.fresh), None
-        return self.finish(self.attend(q, k, v, scope.plan, bias, scope, past), scope)
+        q, k, v = self.project(x, scope.position.qk_offset)
+        q, k = scope.position.rotate(q), scope.position.rotate(k)
+        q, k, v = (scope.tap(f"attn.{name}", t, self.heads) for name, t in zip("qkv", (q, k, v), strict=True))
+        bias = scope.position.bias_for(q, self.scale)
+        if isinstance(past, LayerKV):
+            assert scope.cache_slots is not None
+            k, v, past = *past.append(k, v, scope.cache_slots, scope.is_first), None
+        return self.project_output(self.attend(q, k, v, scope.plan, bias, scope, past), scope)
 
     def entry(self, batch: int, capacity: int, like: Tensor) -> Any:
         """An empty place in a cache."""
-        if self.kernel and self.kernel.entry:
-            return self.kernel.entry(self, batch, capacity, like)
+        if self.kernel and self.kernel.cache_entry:
+            return self.kernel.cache_entry(self, batch, capacity, like)
         widths = (self.width, self.value_width)
-        return Entry(*(like.new_zeros(batch, self.groups, capacity, width) for width in widths))
+        return LayerKV(*(like.new_zeros(batch, self.groups, capacity, width) for width in widths))
 
     def project(self, x: Tensor, lean: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v as (B, H, N, d); positions that lean go into what q and k are made from, not into v."""
@@ -200,14 +200,14 @@ class Attention(nn.Module):
         elif lean is None:
             made = self.qkv.split(x)
         else:
-            made = {**self.qkv.only(x + lean.to(x.dtype), "q", "k"), **self.qkv.only(x, "v")}  #: S016
+            made = {**self.qkv.project_only(x + lean.to(x.dtype), "q", "k"), **self.qkv.project_only(x, "v")}  #: S016
         asked = x if lean is None else x + lean.to(x.dtype)
         q = self.split(made.get("q", asked), self.heads)
         k = self.split(made.get("k", asked), self.groups)
         v = self.split(made.get("v", x), self.groups)
-        return *self.agree(q, k), v
+        return *self.normalize_qk(q, k), v
 
-    def agree(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def normalize_qk(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Norms on q and k, if any: trained ones, or unit length so that a score is a cosine."""
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -217,36 +217,38 @@ class Attention(nn.Module):
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-any-return]  #: S007
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, bias: Bias | None, scope: Scope, past: Any) -> Tensor:
-        q, k, v = (x.to(working(v)) for x in (q, k, v))  # norms answer in fp32
-        how = How(self.scale, self.dropout if self.training else 0.0, bias, self.own, past)
-        return plan.run(q, k, v, how) if scope.watch is None else scope.watch.attend(self.name, q, k, v, plan, how)
+        q, k, v = (x.to(compute_dtype(v)) for x in (q, k, v))  # norms answer in fp32
+        how = AttentionArgs(self.scale, self.dropout if self.training else 0.0, bias, self.own, past)
+        if scope.watch is None:
+            return plan.run(q, k, v, how)
+        return scope.watch.attend_and_record(self.name, q, k, v, plan, how)
 
-    def finish(self, result: Tensor, scope: Scope) -> Tensor:  # (B, H, N, e) -> (B, N, D)
-        result = scope.see(f"{self.name}.result", result)
-        return scope.see(f"{self.name}.out", self.out(result.transpose(1, 2).flatten(-2)))  #: S006
+    def project_output(self, result: Tensor, scope: Scope) -> Tensor:  # (B, H, N, e) -> (B, N, D)
+        result = scope.tap(f"{self.name}.result", result)
+        return scope.tap(f"{self.name}.out", self.out(result.transpose(1, 2).flatten(-2)))  #: S006
 
 
-class Cross(Attention):
-    """Cross-attention: the decoder asks, the encoder's memory offers and gives."""
+class CrossAttention(Attention):
+    """Cross-attention: queries from the decoder, keys and values from the encoder's memory."""
 
     name = "cross"
 
-    def maps(self, sizes: dict[str, int], dim: int, bias: tuple[str, ...]) -> None:
+    def build_projections(self, sizes: dict[str, int], dim: int, bias: tuple[str, ...]) -> None:
         asks = {name: size for name, size in sizes.items() if name == "q"}
         gives = {name: size for name, size in sizes.items() if name != "q"}
-        self.q = Fused(dim, asks, bias) if asks else None
-        self.kv = Fused(dim, gives, bias) if gives else None
+        self.q = FusedLinear(dim, asks, bias) if asks else None
+        self.kv = FusedLinear(dim, gives, bias) if gives else None
 
-    def forward(self, x: Tensor, scope: Scope, past: Across | None = None) -> Tensor:
-        assert scope.across is not None
+    def forward(self, x: Tensor, scope: Scope, past: CrossKV | None = None) -> Tensor:
+        assert scope.cross_plan is not None
         q, (k, v) = self.split(x if self.q is None else self.q(x), self.heads), self.remember(scope, past)
-        if len(k) < len(q) and not (scope.across.kernel.shares and scope.watch is None):
+        if len(k) < len(q) and not (scope.cross_plan.kernel.grouped_kv and scope.watch is None):
             k, v = (each.repeat_interleave(len(q) // len(each), 0) for each in (k, v))
-        q, k = self.agree(q, k)
-        q, k, v = (scope.see(f"cross.{name}", t, self.heads) for name, t in zip("qkv", (q, k, v), strict=True))
-        return self.finish(self.attend(q, k, v, scope.across, None, scope, None), scope)
+        q, k = self.normalize_qk(q, k)
+        q, k, v = (scope.tap(f"cross.{name}", t, self.heads) for name, t in zip("qkv", (q, k, v), strict=True))
+        return self.project_output(self.attend(q, k, v, scope.cross_plan, None, scope, None), scope)
 
-    def remember(self, scope: Scope, past: Across | None) -> tuple[Tensor, Tensor]:
+    def remember(self, scope: Scope, past: CrossKV | None) -> tuple[Tensor, Tensor]:
         """The memory's keys and values; with a cache they are made once for a source."""
         if past is not None and past.k is not None and past.v is not None:
             return past.k, past.v
@@ -263,7 +265,7 @@ MIXERS: dict[str, Callable[[config.Trunk, int], Any]] = {"attention": lambda c, 
 
 
 class Block(nn.Module):
-    """Look around (attention), look across (cross-attention, if any), then think (feed-forward)."""
+    """Attention, cross-attention if there is an encoder, then the MLP, each with a residual connection."""
 
     #   pre-norm                     post-norm
     #   x ─┬─ norm ─ f ─ + ─►        x ─┬─ f ─ + ─ norm ─►
@@ -273,15 +275,15 @@ class Block(nn.Module):
         super().__init__()
         self.post_norm, self.residual, self.dropout = c.place == "post", c.residual, c.dropout.sublayer
         self.attn_norm, self.attn = Norm(c.norm, c.dim), MIXERS[c.mixer.kind](c, layer)
-        self.cross = Cross(c.across or c.attention, c, layer) if c.cross != "none" else None
+        self.cross = CrossAttention(c.across or c.attention, c, layer) if c.cross != "none" else None
         self.cross_norm = Norm(c.norm, c.dim) if self.cross is not None else None
         self.mlp_norm, self.mlp = Norm(c.norm, c.dim), MLP(c.mlp, c.dim, c.dropout.mlp)
 
-    def forward(self, x: Tensor, scope: Scope, past: Any = None, across: Across | None = None) -> Tensor:
+    def forward(self, x: Tensor, scope: Scope, past: Any = None, across: CrossKV | None = None) -> Tensor:
         x = self.add(x, self.attn, self.attn_norm, scope, past)
         if self.cross is not None and self.cross_norm is not None:
             x = self.add(x, self.cross, self.cross_norm, scope, across)
-        return scope.see("residual", self.add(x, self.mlp, self.mlp_norm, scope))
+        return scope.tap("residual", self.add(x, self.mlp, self.mlp_norm, scope))
 
     def add(self, x: Tensor, sublayer: nn.Module, norm: Norm, *where: object) -> Tensor:
         """The residual connection: the one place where pre-norm and post-norm differ."""

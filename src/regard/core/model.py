@@ -1,4 +1,4 @@
-"""Whole models: a front end, a trunk of blocks, a head; and an encoder beside them if the model translates."""
+"""Trunk and Transformer: a front end, a trunk of blocks, a head; and an encoder for an encoder-decoder."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -9,27 +9,66 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.core.cache import Cache
-from regard.core.init import initialise
-from regard.core.kernels import KERNELS, Ask, Plan, plan
-from regard.core.layers import Block, Norm, Scope, product_dtype, working
-from regard.core.masks import DOCUMENTS, EVERYTHING, PADDING, Mask, Prefix, mask
-from regard.core.positions import Place, position
-from regard.core.tokens import Places, Tokens
-from regard.core.watch import Looker, Watch
+from regard.config.errors import ConfigError
+from regard.core.cache import KVCache
+from regard.core.hooks import Hook, HookContext
+from regard.core.init import init_weights
+from regard.core.kernels import KERNELS, AttentionSpec, Plan, make_plan
+from regard.core.layers import Block, Norm, Scope, compute_dtype, product_dtype
+from regard.core.masks import DOCUMENTS, FULL, PADDING, Mask, Prefix, mask
+from regard.core.positions import PreparedPosition, build_position
+from regard.core.tokens import TokenLayout, Tokens
 
-Step = tuple[nn.Module, Scope, tuple[Any, Any]]  # a block, what it may know, and its places in a cache
+BlockCall = tuple[nn.Module, Scope, tuple[Any, Any]]  # a block, what it may know, and its places in a cache
+Masks = dict[tuple[bool, bool], Mask]  # a mask without and with padding, without and with documents
+
+
+class BlockRunner:
+    """How a trunk runs its blocks: one after another here; `gpu.decode_step` has a runner with fused kernels."""
+
+    def begin(self, cache: KVCache, tokens: TokenLayout) -> tuple[Tensor, TokenLayout]:
+        return cache.begin_step(tokens)
+
+    def plan(
+        self, trunk: "Trunk", x: Tensor, masks: Masks, q: TokenLayout, k: TokenLayout, place: PreparedPosition | None
+    ) -> Plan:
+        """Padding and documents are masked wherever the tokens carry them, whatever the mask; across: no place."""
+        if (q.document is None) != (k.document is None):
+            raise ConfigError("document: a packed target reads a packed source; give both their documents (Tokens)")
+        c = trunk.c
+        ask = AttentionSpec(
+            mask=masks[k.is_real is not None, k.document is not None], q=q, k=k,
+            bias=place is not None and place.biased, dropout=trunk.training and c.dropout.attention > 0,
+            grad=torch.is_grad_enabled(), cached=k is not q and not isinstance(k, Tokens), dtype=compute_dtype(x),
+            device=x.device.type,
+        )  # fmt: skip
+        if place is None:
+            return make_plan((c.across or c.attention).kernel, ask)
+        if c.mixer.kind != "attention":
+            return Plan(KERNELS["reference"], "there is no attention", ask)
+        return make_plan(c.attention.kernel, ask, place.bias if len(trunk.positions) == 1 else None, c.heads[0])
+
+    def run(self, trunk: "Trunk", x: Tensor, calls: list[BlockCall], keep: list[Tensor] | None) -> Tensor:
+        for block, scope, past in calls:
+            # a watched block runs as written: compiled one by one, each would be a graph of its own
+            x = (block if scope.watch is None else block._call_impl)(x, scope, *past)  # type: ignore[no-untyped-call]
+            if keep is not None:
+                keep.append(x if trunk.final_norm is None else trunk.final_norm(x))
+        return x
 
 
 class Trunk(nn.Module):
-    """A stack of blocks: positions and norm before it, the loop, a last norm after it."""
+    """The trunk, a stack of blocks: positions and norm before it, the loop, a final norm after it."""
+
+    runner = BlockRunner()  # a trunk of another kind may have another one
 
     def __init__(self, c: config.Trunk, init: str = "xavier") -> None:
         super().__init__()
         self.c = c
         tables = c.depth if getattr(c.position, "tables", "shared") == "layer" else 1
         wide = c.dim if getattr(c.position, "mode", "") == "qk" else c.width or c.dim
-        self.positions = nn.ModuleList(position(c.position, wide, c.heads[i], c.head_width) for i in range(tables))
+        positions = (build_position(c.position, wide, c.heads[i], c.head_width) for i in range(tables))
+        self.positions = nn.ModuleList(positions)
         extra = self.position.extra
         self.incoming = c.width or c.dim - extra  # the width that the front end must give
         wide = self.incoming + extra
@@ -38,9 +77,9 @@ class Trunk(nn.Module):
         self.blocks = nn.ModuleList(Block(c, layer) for layer in range(1 if c.shared else c.depth))
         final = c.final_norm if c.final_norm is not None else c.place == "pre"
         self.final_norm = Norm(c.norm, c.dim) if final else None
-        self.masks = [variants(mask(text)) for text in c.masks]
-        self.across = variants(EVERYTHING)
-        initialise(self, init, c)
+        self.masks = [mask_variants(mask(text)) for text in c.masks]
+        self.across = mask_variants(FULL)
+        init_weights(self, init, c)
 
     @property
     def position(self) -> Any:
@@ -48,77 +87,55 @@ class Trunk(nn.Module):
 
     def forward(
         self, tokens: Tokens, *, memory: Tokens | None = None, layers: list[Tensor] | None = None,
-        cache: Cache | None = None, watch: Watch | None = None, keep: list[Tensor] | None = None,
+        cache: KVCache | None = None, watch: HookContext | None = None, keep: list[Tensor] | None = None,
+        runner: BlockRunner | None = None,
     ) -> Tokens:  # fmt: skip
         """`layers` is the memory layer by layer; `keep` collects what each block made, for such a decoder."""
-        slots, keys = (None, tokens) if cache is None else cache.begin(tokens)
+        runner = self.runner if runner is None else runner
+        slots, keys = (None, tokens) if cache is None else runner.begin(cache, tokens)
         x = self.stem(tokens)
-        places: list[Place] = [each.prepare(tokens, keys) for each in self.positions]  # type: ignore[operator]
-        plans = [self.plan(x, masks, tokens, keys, places[0]) for masks in self.masks]
-        across = None if memory is None else self.plan(x, self.across, tokens, memory, None)
-        x, steps = x if watch is None else watch.see("embed", x), []
+        places: list[PreparedPosition] = [each.prepare(tokens, keys) for each in self.positions]  # type: ignore[operator]
+        plans = [runner.plan(self, x, masks, tokens, keys, places[0]) for masks in self.masks]
+        across = None if memory is None else runner.plan(self, x, self.across, tokens, memory, None)
+        x, calls = x if watch is None else watch.apply("embed", x), []
         for i in range(self.c.depth):
             scope = Scope(
-                plan=plans[i % len(plans)], place=places[i % len(places)], across=across, slots=slots,
+                plan=plans[i % len(plans)], position=places[i % len(places)], cross_plan=across, cache_slots=slots,
                 memory=layers[i] if layers is not None else None if memory is None else memory.x,
-                fresh=cache is None or cache.fresh, watch=None if watch is None else watch.at(str(i)),
+                is_first=cache is None or cache.fresh, watch=None if watch is None else watch.at(str(i)),
             )  # fmt: skip
             past = (None, None) if cache is None else (cache.entries[i], cache.across[i] if cache.across else None)
-            steps.append((self.blocks[i % len(self.blocks)], scope, past))
-        x = self.walk(x, steps, keep)
+            calls.append((self.blocks[i % len(self.blocks)], scope, past))
+        x = runner.run(self, x, calls, keep)
         if cache is not None:
             cache.fresh = False
         x = x if self.final_norm is None else self.final_norm(x)
-        return tokens.carrying(x if watch is None else watch.see("final", x))
-
-    def walk(self, x: Tensor, steps: list[Step], keep: list[Tensor] | None) -> Tensor:
-        """Block after block; a stack of another kind may walk another way."""
-        for block, scope, past in steps:
-            # a watched block runs as written: compiled one by one, each would be a graph of its own
-            x = (block if scope.watch is None else block._call_impl)(x, scope, *past)  # type: ignore[no-untyped-call]
-            if keep is not None:
-                keep.append(x if self.final_norm is None else self.final_norm(x))
-        return x
+        return tokens.with_vectors(x if watch is None else watch.apply("final", x))
 
     def stem(self, tokens: Tokens) -> Tensor:
         """Positions, norm, dropout, and the map to dim if the vectors are of another width."""
         if tokens.x.shape[-1] != self.incoming:
-            raise ValueError(f"the trunk takes vectors of width {self.incoming}, got {tokens.x.shape[-1]}")
+            raise ConfigError(f"the trunk takes vectors of width {self.incoming}, got {tokens.x.shape[-1]}")
         self.position.check(tokens.longest, tokens.grid)
         x = self.position.embed(tokens.x, tokens)
         x = x if self.embed_norm is None else self.embed_norm(x)
         x = F.dropout(x, self.c.dropout.embed, self.training)
         return x if self.project is None else self.project(x)
 
-    def plan(self, x: Tensor, masks: dict[tuple[bool, bool], Mask], q: Places, k: Places, place: Place | None) -> Plan:
-        """Padding and documents forbid looking wherever the tokens carry them, whatever the mask; across: no place."""
-        if (q.document is None) != (k.document is None):
-            raise ValueError("document: a packed target reads a packed source; give both their documents (Tokens)")
-        ask = Ask(
-            mask=masks[k.real is not None, k.document is not None], q=q, k=k, bias=place is not None and place.biased,
-            dropout=self.training and self.c.dropout.attention > 0, grad=torch.is_grad_enabled(),
-            cached=k is not q and not isinstance(k, Tokens), dtype=working(x), device=x.device.type,
-        )  # fmt: skip
-        if place is None:
-            return plan((self.c.across or self.c.attention).kernel, ask)
-        if self.c.mixer.kind != "attention":
-            return Plan(KERNELS["reference"], "there is no attention", ask)
-        return plan(self.c.attention.kernel, ask, place.bias if len(self.positions) == 1 else None, self.c.heads[0])
-
     def entries(self, batch: int, capacity: int, like: Tensor) -> list[Any]:
         """An empty place in a cache for each layer."""
         for each in (each[False, False] for each in self.masks):
-            if each.ahead or not each.tables <= {"order", "real"}:
-                raise ValueError(f"trunk.mask {each}: a cache is for masks that never look ahead; write causal & ...")
+            if each.ahead or not each.tables <= {"order", "is_real"}:
+                raise ConfigError(f"trunk.mask {each}: a cache is for masks that never look ahead; write causal & ...")
         c = self.c.position
         if getattr(c, "scaling", "") == "dynamic" or getattr(c, "axes", 1) > 1:
-            raise ValueError(f"trunk.position {c.kind!r} on several axes or with dynamic scaling has no cache")
+            raise ConfigError(f"trunk.position {c.kind!r} on several axes or with dynamic scaling has no cache")
         self.position.check(capacity, None)
         blocks: list[Any] = [self.blocks[i % len(self.blocks)] for i in range(self.c.depth)]
         return [block.attn.entry(batch, capacity, like) for block in blocks]
 
     def addresses(self) -> Iterator[str]:
-        """Every address of the walk that `looking` takes."""
+        """Every address that `looking` takes."""
         blocks: list[Any] = [self.blocks[i % len(self.blocks)] for i in range(self.c.depth)]
         yield "embed"
         for i, block in enumerate(blocks):
@@ -128,7 +145,7 @@ class Trunk(nn.Module):
         yield "final"
 
 
-def variants(base: Mask) -> dict[tuple[bool, bool], Mask]:
+def mask_variants(base: Mask) -> Masks:
     """The mask with and without padding and documents, made beforehand: forward only picks one."""
     padded, packed = base & PADDING, base & DOCUMENTS
     return {(False, False): base, (True, False): padded, (False, True): packed, (True, True): padded & packed}
@@ -136,7 +153,7 @@ def variants(base: Mask) -> dict[tuple[bool, bool], Mask]:
 
 # Stacks by their setting's kind, and what stands before and after them: other rooms enter theirs.
 TRUNKS: dict[str, Callable[[Any, str], Any]] = {"blocks": Trunk}  # a setting and the name of an initialisation
-FRONTS: dict[str, Callable[[Any, int], Any]] = {}  # a setting and the width to make -> a module that makes Tokens
+FRONT_ENDS: dict[str, Callable[[Any, int], Any]] = {}  # a setting and the width to make -> a module that makes Tokens
 HEADS: dict[str, Callable[[Any, Any, Any], nn.Module]] = {}  # a setting, the trunk's, and the front end
 
 
@@ -147,36 +164,38 @@ class Transformer(nn.Module):
         super().__init__()
         self.c = c
         self.trunk = TRUNKS[c.trunk.kind](c.trunk, c.init)
-        self.embed = FRONTS[c.embed.kind](c.embed, self.trunk.incoming)
+        self.embed = FRONT_ENDS[c.embed.kind](c.embed, self.trunk.incoming)
         self.encoder = TRUNKS[c.encoder.trunk.kind](c.encoder.trunk, c.init) if c.encoder else None
         own = c.encoder is not None and c.encoder.embed
-        self.encoder_embed = FRONTS[own.kind](own, self.encoder.incoming) if own and self.encoder is not None else None
+        self.encoder_embed = FRONT_ENDS[own.kind](own, self.encoder.incoming) if own and self.encoder else None
         self.head = HEADS[c.head.kind](c.head, c.trunk, self.embed)
-        self.lookers: tuple[Looker, ...] = ()
+        self.hooks: tuple[Hook, ...] = ()
         self.where = ""
         self.products: torch.dtype | None = None  # of precision "mixed": as the device has it, unless a run says
         for part in (self.head, self.embed, self.encoder_embed or self.embed):  # a tied table begins as an embedding
-            initialise(part, c.init, c.trunk)
+            init_weights(part, c.init, c.trunk)
         if c.precision == "bf16":
             self.to(torch.bfloat16)
 
     def forward(
         self, ids: Tensor | Tokens, *, source: Tensor | Tokens | None = None, source_real: Tensor | None = None,
-        cache: Cache | None = None, **given: Tensor | None,
+        cache: KVCache | None = None, deferred: bool = False, runner: BlockRunner | None = None, **given: Tensor | None,
     ) -> Tensor:  # fmt: skip
         """Logits (B, N, V), or whatever the head makes of ids, images or what else the front end takes first.
 
         What else is `given` goes there too: of a text real, document, segment. Tokens of your own need no front end.
+        `runner` goes to the trunk, and `deferred` to the head: an LM head returns the factors of the logits then.
         """
         device = (ids.x if isinstance(ids, Tokens) else ids).device.type
         with nullcontext() if (kind := self.autocast()) is None else torch.autocast(device, kind):
-            watch = Watch(self.lookers, self.where) if self.lookers else None
-            memory, layers = self.read(source, source_real, cache, watch)
+            watch = HookContext(self.hooks, self.where) if self.hooks else None
+            memory, layers = self.encode(source, source_real, cache, watch)
             start = None if cache is None or cache.fresh else cache.next
-            ids = self.embedded("embed", ids, watch, start=start, **given)
-            inner = None if watch is None else watch.at("trunk")
-            out = self.head(self.trunk(ids, memory=memory, layers=layers, cache=cache, watch=inner))
-            return watch.see("logits", out) if watch is not None and isinstance(out, Tensor) else out
+            ids = self.embed_inputs("embed", ids, watch, start=start, **given)
+            own = {} if runner is None else {"runner": runner}  # given where set: not all trunks and heads know them
+            made = self.trunk(ids, memory=memory, layers=layers, cache=cache, watch=watch and watch.at("trunk"), **own)
+            out = self.head(made, **({"deferred": True} if deferred else {}))
+            return watch.apply("logits", out) if watch is not None and isinstance(out, Tensor) else out
 
     def autocast(self) -> torch.dtype | None:
         """What weights in fp32 are multiplied in under precision "mixed"; None where in their own type."""
@@ -184,41 +203,40 @@ class Transformer(nn.Module):
         kind = self.products or product_dtype(weight.device.type)
         return kind if self.c.precision == "mixed" and weight.dtype == torch.float32 != kind else None
 
-    def embedded(self, front: str, x: Tensor | Tokens, watch: Watch | None, **given: Any) -> Any:
+    def embed_inputs(self, front: str, x: Tensor | Tokens, watch: HookContext | None, **given: Any) -> Any:
         """Raw data as Tokens by one of our front ends, which may have trunks of its own to look into."""
         given = {name: table for name, table in given.items() if table is not None}
         if not isinstance(x, Tokens):
             inside = watch is not None and hasattr(getattr(self, front), "addresses")
             return getattr(self, front)(x, **given, **({"watch": watch.at(front)} if watch and inside else {}))
         if given.keys() - {"start"}:
-            raise ValueError(f"{', '.join(given)}: Tokens carry their own; set them there")
+            raise ConfigError(f"{', '.join(given)}: Tokens carry their own; set them there")
         return x
 
-    def read(
-        self, source: Tensor | Tokens | None, real: Tensor | None, cache: Cache | None, watch: Watch | None
+    def encode(
+        self, source: Tensor | Tokens | None, real: Tensor | None, cache: KVCache | None, watch: HookContext | None
     ) -> tuple[Tokens | None, list[Tensor] | None]:
         """The encoder's memory, and its layers one by one where the decoder wants them; a cache keeps both."""
         if self.encoder is None:
             if source is not None:
-                raise ValueError("source: this model has no encoder")
+                raise ConfigError("source: this model has no encoder")
             return None, None
         if source is None:
             if cache is None or cache.memory is None:
-                raise ValueError("source: an encoder-decoder needs what to read, at least at the first call of a cache")
+                raise ConfigError("source: an encoder-decoder needs it, at least at the first call of a cache")
             return cache.memory, cache.layers
         keep: list[Tensor] | None = [] if self.c.trunk.cross == "layerwise" else None
         front = "embed" if self.encoder_embed is None else "encoder_embed"
-        tokens = self.embedded(front, source, watch, real=real)
+        tokens = self.embed_inputs(front, source, watch, real=real)
         memory = self.encoder(tokens, keep=keep, watch=None if watch is None else watch.at("encoder"))
         if cache is not None:
-            cache.remember(memory, keep)
+            cache.set_memory(memory, keep)
         return memory, keep  #: S012
 
-    def cache(self, batch: int, capacity: int) -> Cache:
+    def cache(self, batch: int, capacity: int) -> KVCache:
         """Room for `capacity` tokens in each of `batch` rows, to be given to forward again and again."""
         like = next(self.parameters()).new_empty(0, dtype=self.autocast())
-        entries = self.trunk.entries(batch, capacity, like)
-        cache = Cache(entries, batch, capacity, self.encoder is not None, like)
+        cache = KVCache(self.trunk.entries(batch, capacity, like), batch, capacity, self.encoder is not None, like)
         leaves = [leaf for each in self.trunk.masks for leaf in each[False, False].leaves]
         cache.first = max((leaf.length for leaf in leaves if isinstance(leaf, Prefix)), default=0)
         return cache

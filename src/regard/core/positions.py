@@ -1,12 +1,12 @@
-"""Where a token stands, told to the model in one of four places.
+"""Positional encodings, applied in one of four places.
 
-    embed    on the token vectors           sinusoidal, learned, one-hot; added or set beside them
+    embed    on the token vectors           sinusoidal, learned, one-hot; added or concatenated
     lean     on what q and k are made from  the same tables: W_q(x + p), while values stay W_v x
     rotate   on q and k themselves          rotary
-    bias     on the scores                  ALiBi, buckets, r_ij; Shaw's in regard.inputs.shaw
+    bias     on the scores                  ALiBi, T5 bias, relative bias r_ij; Shaw's in regard.models.positions
 
-A Position reads coordinates, never indices, so left padding, packing and caches need no further thought.
-`prepare` runs once a forward; blocks only apply the Place it returns.
+A Position reads coordinates, never indices, so left padding, packing and caches need no further care.
+`prepare` runs once a forward; blocks only apply the PreparedPosition that it returns.
 """
 
 import math
@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.core.tokens import Places, Spot
+from regard.config.errors import ConfigError
+from regard.core.tokens import TokenIndex, TokenLayout
 
 
 class Bias:
@@ -28,37 +29,37 @@ class Bias:
     `at` takes tensors of indices that broadcast against each other; FlexAttention calls it with single ones.
     """
 
-    def at(self, b: Tensor, h: Tensor, q: Spot, k: Spot) -> Tensor:
+    def at(self, b: Tensor, h: Tensor, q: TokenIndex, k: TokenIndex) -> Tensor:
         raise NotImplementedError
 
 
 @dataclass(eq=False)
-class Place:
-    """What a position has to say to every block of one forward pass."""
+class PreparedPosition:
+    """A positional encoding prepared for all blocks of one forward pass."""
 
-    lean: Tensor | None = None
+    qk_offset: Tensor | None = None
     cos: Tensor | None = None
     sin: Tensor | None = None
     interleaved: bool = False
     bias: Bias | None = None
-    make: Callable[[Tensor, float], Bias] | None = None  # a bias that needs q, or the scale
+    build_bias: Callable[[Tensor, float], Bias] | None = None  # a bias that needs q, or the scale
 
     def rotate(self, x: Tensor) -> Tensor:  # (B, H, N, d)
         if self.cos is None or self.sin is None:
             return x
         turned, rest = x[..., : 2 * self.cos.shape[-1]], x[..., 2 * self.cos.shape[-1] :]
-        turned = turn(turned, self.cos.to(x.dtype), self.sin.to(x.dtype), self.interleaved)
+        turned = rotate_pairs(turned, self.cos.to(x.dtype), self.sin.to(x.dtype), self.interleaved)
         return torch.cat([turned, rest], -1) if rest.shape[-1] else turned
 
     @property
     def biased(self) -> bool:
-        return self.bias is not None or self.make is not None
+        return self.bias is not None or self.build_bias is not None
 
     def bias_for(self, q: Tensor, scale: float) -> Bias | None:
-        return self.bias if self.make is None else self.make(q, scale)
+        return self.bias if self.build_bias is None else self.build_bias(q, scale)
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """Each pair of channels turned by its angle; a pair is (i, i + d/2), or neighbours when interleaved."""
     a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
     turned = (a * cos - b * sin, b * cos + a * sin)
@@ -71,48 +72,47 @@ class Position(nn.Module):
     mode = "none"
     extra = 0  # channels that a concatenated position takes
 
-    def table(self, places: Places) -> Tensor:  # (B, N, width)
+    def table(self, places: TokenLayout) -> Tensor:  # (B, N, width)
         raise NotImplementedError
 
-    def embed(self, x: Tensor, places: Places) -> Tensor:
+    def embed(self, x: Tensor, places: TokenLayout) -> Tensor:
         if self.mode == "add":
             return x + self.table(places).to(x.dtype)  #: S036
         if self.mode == "concat":
             return torch.cat([x, self.table(places).to(x.dtype).expand(*x.shape[:2], -1)], -1)
         return x
 
-    def prepare(self, q: Places, k: Places) -> Place:
-        return Place(lean=self.table(q) if self.mode == "qk" else None)
+    def prepare(self, q: TokenLayout, k: TokenLayout) -> PreparedPosition:
+        return PreparedPosition(qk_offset=self.table(q) if self.mode == "qk" else None)
 
     def check(self, count: int, grid: tuple[int, ...] | None) -> None:
         """Refuse an input of this many tokens, on Python's own numbers."""
 
 
-def coordinates(places: Places, axes: int) -> Tensor:
-    if places.coordinates.shape[-1] != axes:
-        raise ValueError(f"these positions have {axes} axes, and the tokens {places.coordinates.shape[-1]} coordinates")
+def token_coordinates(places: TokenLayout, axes: int) -> Tensor:
+    if (got := places.coordinates.shape[-1]) != axes:
+        raise ConfigError(f"these positions have {axes} axes, and the tokens {got} coordinates")
     return places.coordinates
 
 
 # ---------------------------------------------------------------- on the vectors
+class SinusoidalPosition(Position):
+    """sin and cos of pos / base^(2i/d): nearby positions are alike, and a shift is a rotation (docs/positions.md)."""
 
-
-class Sinusoidal(Position):
-    """sin and cos of pos / base^(2i/d): nearby places are alike, and a shift is a rotation (docs/positions.md)."""
-
-    def __init__(self, c: config.Sinusoidal, dim: int) -> None:
+    def __init__(self, c: config.SinusoidalPosition, dim: int) -> None:
         super().__init__()
         self.c, self.mode, self.width = c, c.mode, c.width or dim
         self.extra = self.width if c.mode == "concat" else 0
         if self.width % (2 * c.axes):
-            raise ValueError(f"position.width {self.width} is not divisible by two for each of {c.axes} axes")
+            raise ConfigError(f"position.width {self.width} is not divisible by two for each of {c.axes} axes")
 
-    def table(self, places: Places) -> Tensor:
-        at, each = coordinates(places, self.c.axes) + self.c.offset, self.width // self.c.axes
-        return torch.cat([sinusoid(at[..., axis], each, self.c.base, self.c.layout) for axis in range(self.c.axes)], -1)
+    def table(self, places: TokenLayout) -> Tensor:
+        at, each = token_coordinates(places, self.c.axes) + self.c.offset, self.width // self.c.axes
+        parts = [sinusoidal_table(at[..., axis], each, self.c.base, self.c.layout) for axis in range(self.c.axes)]
+        return torch.cat(parts, -1)
 
 
-def sinusoid(at: Tensor, width: int, base: float = 10_000.0, layout: str = "interleaved") -> Tensor:
+def sinusoidal_table(at: Tensor, width: int, base: float = 10_000.0, layout: str = "interleaved") -> Tensor:
     """(…, width): sines and cosines of the coordinates `at`, in turn or in two halves."""
     dtype = at.dtype if at.is_floating_point() else torch.float32
     pairs = torch.arange(0, width, 2, device=at.device, dtype=torch.float64) / width
@@ -121,16 +121,16 @@ def sinusoid(at: Tensor, width: int, base: float = 10_000.0, layout: str = "inte
     return torch.stack(waves, -1).flatten(-2) if layout == "interleaved" else torch.cat(waves, -1)
 
 
-class Learned(Position):
-    """A trained vector for each place; with several axes a table for each, side by side (rows, then columns)."""
+class LearnedPosition(Position):
+    """A trained vector for each position; with several axes a table for each, side by side (rows, then columns)."""
 
-    def __init__(self, c: config.Learned, dim: int) -> None:
+    def __init__(self, c: config.LearnedPosition, dim: int) -> None:
         super().__init__()
         self.c, self.mode, width = c, c.mode, c.width or dim
         self.extra = width if c.mode == "concat" else 0
         lengths = c.length if isinstance(c.length, tuple) else (c.length,)
         if width % len(lengths):
-            raise ValueError(f"position.width {width} is not divisible by {len(lengths)} axes")
+            raise ConfigError(f"position.width {width} is not divisible by {len(lengths)} axes")
         sizes = [(length + c.offset, width // len(lengths)) for length in lengths]
         self.tables = nn.ParameterList([nn.Parameter(torch.empty(size)) for size in sizes])
 
@@ -143,123 +143,104 @@ class Learned(Position):
         if any(size > length for size, length in zip(sizes, self.lengths, strict=False)):
             enough = ", ".join(str(max(pair)) for pair in zip(sizes, self.lengths, strict=False))
             given, known = "x".join(map(str, sizes)), "x".join(map(str, self.lengths))
-            raise ValueError(f"{given} tokens are more than position.length {known}; cut, or model.extend({enough})")
+            raise ConfigError(f"{given} tokens are more than position.length {known}; cut, or model.extend({enough})")
 
-    def table(self, places: Places) -> Tensor:
-        at = coordinates(places, len(self.tables)) + self.c.offset
+    def table(self, places: TokenLayout) -> Tensor:
+        at = token_coordinates(places, len(self.tables)) + self.c.offset
         each = [F.embedding(at[..., axis], table) for axis, table in enumerate(self.tables)]
         return each[0] if len(each) == 1 else torch.cat(each, -1)
 
 
-class OneHot(Position):
-    """The place itself, set beside the vector; a linear map can read it back exactly."""
-
-    def __init__(self, c: config.OneHot) -> None:
-        super().__init__()
-        self.length, self.mode, self.extra = c.length, "concat", c.length
-
-    def check(self, count: int, grid: tuple[int, ...] | None) -> None:
-        if count > self.length:
-            raise ValueError(f"{count} tokens are more than position.length {self.length}")
-
-    def table(self, places: Places) -> Tensor:
-        return (coordinates(places, 1) == torch.arange(self.length, device=places.order.device)).float()
-
-
 # ---------------------------------------------------------------- on q and k
+class RotaryPosition(Position):
+    """RoPE: q and k turned by angles that grow with the position, so that q·k depends on the distance alone."""
 
-
-class Rotary(Position):
-    """q and k turned by angles that grow with the place: q·k then depends on the distance alone."""
-
-    def __init__(self, c: config.Rotary, width: int) -> None:
+    def __init__(self, c: config.RotaryPosition, width: int) -> None:
         super().__init__()
         self.c, self.width = c, int(width * c.part) // 2 * 2
         if c.factors and len(c.factors) != self.width // 2:
-            raise ValueError(f"position.factors: {len(c.factors)} given for {self.width // 2} pairs of channels")
+            raise ConfigError(f"position.factors: {len(c.factors)} given for {self.width // 2} pairs of channels")
 
-    def prepare(self, q: Places, k: Places) -> Place:
-        if self.c.scaling == "dynamic" and not (q.plain and q is k):
-            raise ValueError("position.scaling 'dynamic' goes by the length of the input: no cache, padding or packing")
-        pairs, loud = frequencies(self.c, self.width, q.count, q.order.device)
-        angle = coordinates(q, 1).to(pairs.dtype) * pairs  # (B, N, d/2)
+    def prepare(self, q: TokenLayout, k: TokenLayout) -> PreparedPosition:
+        if self.c.scaling == "dynamic" and not (q.is_plain and q is k):
+            raise ConfigError("position.scaling 'dynamic' goes by the input's length: no cache, padding or packing")
+        pairs, loud = rotary_frequencies(self.c, self.width, q.count, q.order.device)
+        angle = token_coordinates(q, 1).to(pairs.dtype) * pairs  # (B, N, d/2)
         cos, sin = (angle.cos() * loud)[:, None], (angle.sin() * loud)[:, None]
-        return Place(cos=cos, sin=sin, interleaved=self.c.layout == "interleaved")
+        return PreparedPosition(cos=cos, sin=sin, interleaved=self.c.layout == "interleaved")
 
 
-def frequencies(c: config.Rotary, width: int, count: int, device: torch.device) -> tuple[Tensor, float]:
+def rotary_frequencies(c: config.RotaryPosition, width: int, count: int, device: torch.device) -> tuple[Tensor, float]:
     """The angle of each pair of channels per step, and how much louder a published scaling makes q and k."""
     pairs = 1.0 / c.base ** (torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
-    pairs, loud = (pairs, 1.0) if c.scaling == "none" else SCALINGS[c.scaling](c, pairs, count)
+    pairs, loud = (pairs, 1.0) if c.scaling == "none" else ROPE_SCALINGS[c.scaling](c, pairs, count)
     return pairs, loud if c.stretch is None else c.stretch
 
 
-# Angles for longer texts than were trained, by the name of a scaling: `regard.inputs.stretched` enters them.
-SCALINGS: dict[str, Callable[[config.Rotary, Tensor, int], tuple[Tensor, float]]] = {}
+# Angles for longer texts than were trained, by the name of a scaling: `regard.models.positions` enters them.
+ROPE_SCALINGS: dict[str, Callable[[config.RotaryPosition, Tensor, int], tuple[Tensor, float]]] = {}
 
 
 # ---------------------------------------------------------------- on the scores
-
-
-class Alibi(Position):
-    """Each head subtracts slope x distance; slopes are powers of 2^(-8/heads)."""
+class AlibiPosition(Position):
+    """ALiBi: each head subtracts slope x distance; slopes are powers of 2^(-8/heads)."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
         self.heads = heads
 
-    def prepare(self, q: Places, k: Places) -> Place:
-        return Place(bias=Slope(slopes(self.heads, q.order.device)))
+    def prepare(self, q: TokenLayout, k: TokenLayout) -> PreparedPosition:
+        return PreparedPosition(bias=AlibiBias(alibi_slopes(self.heads, q.order.device)))
 
 
-def slopes(heads: int, device: torch.device | None = None) -> Tensor:
+def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
     """The published slopes; heads beyond the last power of two take every second one of the next."""
     near, head = 2 ** math.floor(math.log2(heads)), torch.arange(heads, device=device, dtype=torch.float32)
     return torch.exp2(-8 * torch.where(head < near, (head + 1) / near, (head - near + 0.5) / near))
 
 
 @dataclass(eq=False)
-class Slope(Bias):
+class AlibiBias(Bias):
     slopes: Tensor
 
-    def at(self, b: Tensor, h: Tensor, q: Spot, k: Spot) -> Tensor:
+    def at(self, b: Tensor, h: Tensor, q: TokenIndex, k: TokenIndex) -> Tensor:
         return -self.slopes[h] * (q.order - k.order).abs()
 
 
-class Offsets(Position):
-    """A trained number for each head and kind of offset: the base of buckets and r_ij."""
+class LearnedBias(Position):
+    """A trained number for each head and kind of offset: the base of T5Bias and RelativeBias."""
 
     def __init__(self, count: int, heads: int) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.empty(count, heads))
 
-    def index(self, q: Spot, k: Spot) -> Tensor:
+    def index(self, q: TokenIndex, k: TokenIndex) -> Tensor:
         raise NotImplementedError
 
-    def prepare(self, q: Places, k: Places) -> Place:
-        return Place(bias=Table(self.bias, self.index))
+    def prepare(self, q: TokenLayout, k: TokenLayout) -> PreparedPosition:
+        return PreparedPosition(bias=BiasTable(self.bias, self.index))
 
 
 @dataclass(eq=False)
-class Table(Bias):
+class BiasTable(Bias):
     """bias[index(q, k), h], times `scale` when r_ij stands inside the division by sqrt(d)."""
 
     table: Tensor
-    index: Callable[[Spot, Spot], Tensor]
+    index: Callable[[TokenIndex, TokenIndex], Tensor]
     scale: float = 1.0
 
-    def at(self, b: Tensor, h: Tensor, q: Spot, k: Spot) -> Tensor:
+    def at(self, b: Tensor, h: Tensor, q: TokenIndex, k: TokenIndex) -> Tensor:
         return self.table[self.index(q, k), h] * self.scale
 
 
-class Buckets(Offsets):
-    """Half the buckets for near distances one by one, half for far ones on a logarithmic scale (T5)."""
+class T5Bias(LearnedBias):
+    """T5's bias: half the buckets for near distances one by one, half for far ones on a logarithmic scale."""
 
-    def __init__(self, c: config.Buckets, heads: int) -> None:
+    def __init__(self, c: config.T5Bias, heads: int) -> None:
         super().__init__(c.buckets, heads)
         self.c = c
 
-    def index(self, q: Spot, k: Spot) -> Tensor:
+    def index(self, q: TokenIndex, k: TokenIndex) -> Tensor:
         ahead = k.order - q.order
         half = self.c.buckets // 2 if self.c.both else self.c.buckets
         first = half * (ahead > 0) if self.c.both else torch.zeros_like(ahead)
@@ -269,39 +250,38 @@ class Buckets(Offsets):
         return first + torch.where(far < near, far, (near + steps.long()).clamp(max=half - 1))
 
 
-class Relative(Offsets):
+class RelativeBias(LearnedBias):
     """The lecture's r_ij, clipped at `radius` on each axis: (q·k + r_ij)/sqrt(d)."""
 
-    def __init__(self, c: config.Relative, heads: int) -> None:
+    def __init__(self, c: config.RelativeBias, heads: int) -> None:
         super().__init__((2 * c.radius + 1) ** c.axes, heads)
         self.c = c
 
-    def index(self, q: Spot, k: Spot) -> Tensor:
+    def index(self, q: TokenIndex, k: TokenIndex) -> Tensor:
         flat = torch.zeros_like(q.i * k.i)
         if len(q.axes) != self.c.axes:
-            raise ValueError(f"these positions have {self.c.axes} axes, and the tokens {len(q.axes)} coordinates")
+            raise ConfigError(f"these positions have {self.c.axes} axes, and the tokens {len(q.axes)} coordinates")
         for mine, theirs in zip(q.axes, k.axes, strict=True):
             flat = flat * (2 * self.c.radius + 1) + (theirs - mine).clamp(-self.c.radius, self.c.radius) + self.c.radius
         return flat
 
-    def prepare(self, q: Places, k: Places) -> Place:
+    def prepare(self, q: TokenLayout, k: TokenLayout) -> PreparedPosition:
         if not self.c.inside:
             return super().prepare(q, k)
-        return Place(make=lambda q, scale: Table(self.bias, self.index, scale))  #: S035
+        return PreparedPosition(build_bias=lambda q, scale: BiasTable(self.bias, self.index, scale))  #: S035
 
 
-def position(c: config.Position, dim: int, heads: int, width: int) -> Position:
+def build_position(c: config.Position, dim: int, heads: int, width: int) -> Position:
     """The module for a setting: `dim` is the vectors' width, `width` a head's."""
     return POSITIONS[type(c)](c, dim, heads, width)
 
 
 POSITIONS: dict[type, Callable[[Any, int, int, int], Position]] = {
-    config.Nowhere: lambda c, dim, heads, width: Position(),
-    config.Sinusoidal: lambda c, dim, heads, width: Sinusoidal(c, dim),
-    config.Learned: lambda c, dim, heads, width: Learned(c, dim),
-    config.OneHot: lambda c, dim, heads, width: OneHot(c),
-    config.Rotary: lambda c, dim, heads, width: Rotary(c, width),
-    config.Alibi: lambda c, dim, heads, width: Alibi(heads),
-    config.Buckets: lambda c, dim, heads, width: Buckets(c, heads),
-    config.Relative: lambda c, dim, heads, width: Relative(c, heads),
+    config.NoPosition: lambda c, dim, heads, width: Position(),
+    config.SinusoidalPosition: lambda c, dim, heads, width: SinusoidalPosition(c, dim),
+    config.LearnedPosition: lambda c, dim, heads, width: LearnedPosition(c, dim),
+    config.RotaryPosition: lambda c, dim, heads, width: RotaryPosition(c, width),
+    config.AlibiPosition: lambda c, dim, heads, width: AlibiPosition(heads),
+    config.T5Bias: lambda c, dim, heads, width: T5Bias(c, heads),
+    config.RelativeBias: lambda c, dim, heads, width: RelativeBias(c, heads),
 }

@@ -1,4 +1,4 @@
-"""Tokens: what every front end hands to the trunk, and what an encoder hands to a decoder.
+"""Tokens: vectors with their layout, which every front end gives to the trunk and an encoder to a decoder.
 
 Letters everywhere: B batch, N tokens, Q queries, K keys, H heads, D width, V vocabulary.
 """
@@ -9,10 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.config.errors import ConfigError
+
 
 @dataclass(kw_only=True, eq=False)
-class Places:
-    """Where tokens stand: the tables that masks and positions read. None means that there is nothing to say.
+class TokenLayout:
+    """The layout of tokens: the tables that masks and positions read. None means that there is nothing to say.
 
     order     (B, N) place in the sequence: what causal and window masks compare
     at        (B, N, axes) coordinates for positions; the order, if not given
@@ -28,15 +30,15 @@ class Places:
     """
 
     order: Tensor
-    at: Tensor | None = None
-    real: Tensor | None = None
+    coords: Tensor | None = None
+    is_real: Tensor | None = None
     document: Tensor | None = None
     edges: Tensor | None = None
     segment: Tensor | None = None
     end: Tensor | None = None
-    plain: bool = False
+    is_plain: bool = False
     grid: tuple[int, ...] | None = None
-    pieces: int | None = None
+    num_documents: int | None = None
 
     @property
     def batch(self) -> int:
@@ -56,67 +58,66 @@ class Places:
 
     @property
     def coordinates(self) -> Tensor:  # (B, N, axes), or one row when all rows are alike
-        table = self.order[..., None] if self.at is None else self.at
-        return table[:1] if self.plain and (self.at is None or self.grid is not None) else table
+        table = self.order[..., None] if self.coords is None else self.coords
+        return table[:1] if self.is_plain and (self.coords is None or self.grid is not None) else table
 
 
 @dataclass(kw_only=True, eq=False)
-class Tokens(Places):
-    """Places with a vector at each: x (B, N, D)."""
+class Tokens(TokenLayout):
+    """A layout with a vector for each token: x (B, N, D)."""
 
     x: Tensor
 
-    def carrying(self, x: Tensor) -> "Tokens":
-        """The same places with other vectors."""
+    def with_vectors(self, x: Tensor) -> "Tokens":
+        """The same layout with other vectors."""
         return replace(self, x=x)
 
 
-def line(x: Tensor) -> Tokens:
+def sequence_tokens(x: Tensor) -> Tokens:
     """Tokens in a row with nothing to say but their order: for vectors (B, N, D) of your own."""
-    order = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
-    return Tokens(x=x, order=order, plain=True)
+    return Tokens(x=x, order=torch.arange(x.shape[1], device=x.device).expand(x.shape[:2]), is_plain=True)
 
 
-def raster(x: Tensor, grid: tuple[int, ...]) -> Tokens:
-    """Tokens (B, N, D) that fill a grid row by row: an image's patches, a film's, a cube's."""
+def grid_tokens(x: Tensor, grid: tuple[int, ...]) -> Tokens:
+    """Tokens (B, N, D) that fill a grid row by row: an image's patches, a video's, a cube's."""
     axes = torch.meshgrid([torch.arange(size, device=x.device) for size in grid], indexing="ij")
     at = torch.stack(axes, -1).flatten(0, -2)
     if len(at) != x.shape[1]:
-        raise ValueError(f"a grid of {grid} has {len(at)} places, got {x.shape[1]} tokens")
-    tokens = line(x)
-    tokens.at, tokens.grid = at.expand(x.shape[0], *at.shape), grid
+        raise ConfigError(f"a grid of {grid} has {len(at)} places, got {x.shape[1]} tokens")
+    tokens = sequence_tokens(x)
+    tokens.coords, tokens.grid = at.expand(x.shape[0], *at.shape), grid
     return tokens
 
 
 @dataclass(eq=False)
-class Spot:
-    """Token i of row b. With tensors of indices it is a whole table of spots: b, i broadcast against each other."""
+class TokenIndex:
+    """Token i of row b. With tensors of indices it is a whole table of tokens: b, i broadcast against each other."""
 
-    places: Places
+    places: TokenLayout
     b: Tensor
     i: Tensor
 
     @property
     def order(self) -> Tensor:
-        return self.i if self.places.plain else self.read("order")
+        return self.i if self.places.is_plain else self.read("order")
 
     @property
     def axes(self) -> tuple[Tensor, ...]:
         """The coordinates, one tensor an axis."""
         if self.places.grid is not None:
-            return unravel(self.i, self.places.grid)
-        if self.places.at is None:
+            return unravel_index(self.i, self.places.grid)
+        if self.places.coords is None:
             return (self.order,)
-        return tuple(table[self.b, self.i] for table in self.places.at.unbind(-1))
+        return tuple(table[self.b, self.i] for table in self.places.coords.unbind(-1))
 
     def read(self, name: str) -> Tensor:
-        table = getattr(self.places, name)
-        if table is None:
-            raise ValueError(f"the mask reads {name!r}, and these tokens carry none; give {name}= to the front end")
+        if (table := getattr(self.places, name)) is None:
+            given = name.removeprefix("is_")
+            raise ConfigError(f"the mask reads {given!r}, and these tokens carry none; give {given}= to the front end")
         return table[self.b, self.i]  # type: ignore[no-any-return]
 
 
-def unravel(i: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, ...]:
+def unravel_index(i: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, ...]:
     axes, step = [], 1
     for size in reversed(grid):
         axes.append(i // step % size)
@@ -124,6 +125,6 @@ def unravel(i: Tensor, grid: tuple[int, ...]) -> tuple[Tensor, ...]:
     return tuple(reversed(axes))
 
 
-def begins(document: Tensor) -> Tensor:
+def document_starts(document: Tensor) -> Tensor:
     """(B, N) True where a row's document changes."""
     return F.pad(document[:, 1:] != document[:, :-1], (1, 0), value=True)

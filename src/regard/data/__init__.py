@@ -1,26 +1,50 @@
-"""From files to batches: texts become shards of token ids, records become examples; batches are cut from both."""
+"""Datasets: sources to records, texts to token shards, records to examples, and batches of all of them; no model."""
 
-from regard.data import idx, stacks
-from regard.data.ahead import Ahead
-from regard.data.arrays import Arrays
-from regard.data.asked import ask, learned, sense
-from regard.data.batches import Windows, blocks, chance
-from regard.data.columns import Document
-from regard.data.examples import Example, Examples, kept
-from regard.data.graph_files import Tables as Tables
-from regard.data.graph_lists import Lists as Lists
-from regard.data.leaking import leaks
-from regard.data.packed import Packed
-from regard.data.prepared import Prepared, prepare
-from regard.data.records import Record, Table, Tally
-from regard.data.shards import Notice, Progress, Shards, quiet
-from regard.data.sources import find, read_texts, tables
-from regard.data.steps import Batch, Buckets, Fixed, in_order
-from regard.data.streams import Stripes
+from regard.data.batching import BucketedBatches, FixedSizeBatches, TensorBatch, ordered_batches, seeded_generator
+from regard.data.example_store import Example, Examples, store_examples
+from regard.data.packing import PackedBatches
+from regard.data.prefetch import Prefetcher
+from regard.data.prepare import PreparedText, prepare_examples, prepare_tensors, prepare_text, tokenizer_from_records
+from regard.data.readers import arrays
+from regard.data.readers.graph_files import AdjacencyLists, GraphTables
+from regard.data.records import BadRecordPolicy, Document, Record, RecordSource
+from regard.data.sources import find_records, find_texts, read_texts
+from regard.data.tensor_store import TensorRows
+from regard.data.token_shards import Notice, Progress, TokenShards, no_progress
+from regard.data.windows import StripedBatches, WindowBatches, sequential_windows
 
 __all__ = [
-    "Ahead", "Arrays", "Batch", "Buckets", "Document", "Example", "Examples", "Fixed", "Notice", "Packed", "Prepared",
-    "Progress", "Record", "Shards", "Table", "Tally", "Windows", "ask", "blocks", "chance", "find", "idx", "in_order",
-    "kept", "leaks", "learned", "prepare", "quiet", "read_texts", "sense", "stacks", "tables",
-    "Stripes",
-]  # fmt: skip
+    "AdjacencyLists",
+    "BadRecordPolicy",
+    "BucketedBatches",
+    "Document",
+    "Example",
+    "Examples",
+    "FixedSizeBatches",
+    "GraphTables",
+    "Notice",
+    "PackedBatches",
+    "Prefetcher",
+    "PreparedText",
+    "Progress",
+    "Record",
+    "RecordSource",
+    "StripedBatches",
+    "TensorBatch",
+    "TensorRows",
+    "TokenShards",
+    "WindowBatches",
+    "arrays",
+    "find_records",
+    "find_texts",
+    "no_progress",
+    "ordered_batches",
+    "prepare_examples",
+    "prepare_tensors",
+    "prepare_text",
+    "read_texts",
+    "seeded_generator",
+    "sequential_windows",
+    "store_examples",
+    "tokenizer_from_records",
+]

@@ -1,19 +1,27 @@
-"""Emoji: 1,911 pictures of 32 x 32 pixels with captions in three languages, which come with the package.
+"""Built-in datasets: toy tasks, made on the fly, and the emoji images with captions that come with the package.
 
-    emoji, emoji:validation, emoji:test      1,523, 208 and 180 records, parted by a hash
+    toy:copy(5)      bdaac  bdaac       toy:sort(5)        bdaac   aabcd
+    toy:reverse(5)   bdaac  caadb       toy:addition(2)    38+5    43
+    toy:first(5)     bdaac  b           always of that length: tests how long a model remembers the first letter
+    toy:regress(3)   2=V;7=L;4  R       a line through the points before: heights are letters, A low and w high
+
+The number is how long a word is at most, how many digits a number has, or how many points a line has. A second number
+says how many records there are, a third another seed: "toy:sort(20, 100000, 7)". Record i is a pure function of the
+name and i. The validation part is chosen by a hash of the question, so that no question is in both parts.
+
+    emoji, emoji:validation, emoji:test      1,523, 208 and 180 records of 32 x 32 pixels, parted by a hash
 
     {"image": uint8 (3, 32, 32), "text": "grinning face", "tags": "cheerful, happy, ...", "label": "Smileys & Emotion",
      "both": "grinning face, cheerful, happy, ...", "group": "face-smiling", "thing": "face",
      "text_fr": "visage rieur", "text_de": "grinsendes Gesicht", "code": "1F600"}
 
-Unicode sorts them into 10 categories (label) and 100 groups, whose names are not words that anybody would say; `thing`
-is a plain word for one or several groups.
-
-The pictures are Twemoji (CC BY 4.0), the captions Unicode's (see NOTICE). No two captions are the same.
+Unicode sorts them into 10 categories (label) and 100 groups, whose names are not plain words; `thing` is a plain word
+for one or several groups. The images are Twemoji (CC BY 4.0), the captions Unicode's (see NOTICE), no two the same.
 """
 
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -21,18 +29,135 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.config import DataError
-from regard.config.names import did_you_mean
-from regard.data import store
-from regard.data.packing import readable, unpacking
-from regard.data.records import Record, Tally
-from regard.data.tables import HERE
+from regard.config.errors import DataError, did_you_mean
+from regard.data.readers.tabular import PACKAGED_DIR
+from regard.data.records import BadRecordPolicy, Record
+from regard.files import content_cache
+from regard.files.compression import open_decompressed, readable_errors
+
+TOY_PREFIX = "toy:"
+TOY_LETTERS = "abcdefghijklmnop"  # sixteen: every byte gives a letter, and all are equally likely
+COUNT = 50_000
+TOY_HEIGHTS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw"  # of a point, from the lowest; all are reached
+TOY_WIDTH, TOY_MAX_SLOPE, TOY_MAX_HEIGHT = (
+    9,
+    4,
+    8,
+)  # places of a point; the slope of a line; how far its middle is from theirs
+
+
+class SeededDice:
+    """Bytes and whole numbers drawn from a text: the same on every machine, in every version."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.rolls = text, 0
+
+    def bytes(self, count: int) -> bytes:
+        self.rolls += 1
+        return hashlib.shake_256(f"{self.text} {self.rolls}".encode()).digest(count)
+
+    def roll(self, sides: int) -> int:
+        return int.from_bytes(self.bytes(32)) % sides
+
+
+def random_word(dice: SeededDice, size: int) -> str:
+    return "".join(TOY_LETTERS[byte % 16] for byte in dice.bytes(1 + dice.roll(size)))
+
+
+def random_number(dice: SeededDice, digits: int) -> int:
+    """First how many digits, then which: small numbers are as frequent as large ones."""
+    count = 1 + dice.roll(digits)
+    return dice.roll(10) if count == 1 else 10 ** (count - 1) + dice.roll(9 * 10 ** (count - 1))
+
+
+def make_addition(dice: SeededDice, digits: int) -> tuple[str, str]:
+    one, other = random_number(dice, digits), random_number(dice, digits)
+    return f"{one}+{other}", str(one + other)
+
+
+def make_line_regression(dice: SeededDice, points: int) -> tuple[str, str]:
+    """Points of a line, each place once before any comes again; the last one is asked for."""
+    slope, level = dice.roll(2 * TOY_MAX_SLOPE + 1) - TOY_MAX_SLOPE, dice.roll(2 * TOY_MAX_HEIGHT + 1) - TOY_MAX_HEIGHT
+    places: list[int] = []
+    while len(places) < points:
+        left = list(range(TOY_WIDTH))
+        places += [left.pop(dice.roll(len(left))) for _ in range(TOY_WIDTH)]
+    told = [f"{x}={height_letter(slope * (x - TOY_WIDTH // 2) + level)}" for x in places[:points]]
+    question, _, answer = ";".join(told).rpartition("=")
+    return question, answer
+
+
+def height_letter(value: int) -> str:
+    return TOY_HEIGHTS[len(TOY_HEIGHTS) // 2 + value]
+
+
+def make_first(dice: SeededDice, size: int) -> tuple[str, str]:
+    word = "".join(TOY_LETTERS[byte % 16] for byte in dice.bytes(size))
+    return word, word[0]
+
+
+def make_word_task(answer: Callable[[str], str]) -> Callable[[SeededDice, int], tuple[str, str]]:
+    def asked(dice: SeededDice, size: int) -> tuple[str, str]:
+        question = random_word(dice, size)
+        return question, answer(question)
+
+    return asked
+
+
+TOY_TASKS = {
+    "copy": make_word_task(lambda word: word), "reverse": make_word_task(lambda word: word[::-1]),
+    "sort": make_word_task(lambda word: "".join(sorted(word))), "addition": make_addition,
+    "first": make_first,
+    "regress": make_line_regression,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ToyDataset:
+    """Records with columns source and target, and text: both with an = between."""
+
+    name: str
+    task: str
+    size: int
+    count: int = COUNT
+    seed: int = 0
+
+    @property
+    def settings_used(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def digest(self) -> str:
+        return content_cache.content_key(["toy", 1, self.task, self.size, self.count, self.seed])
+
+    def record(self, index: int) -> Record:
+        source, target = TOY_TASKS[self.task](SeededDice(f"{self.task} {self.size} {self.seed} {index}"), self.size)
+        return Record({"source": source, "target": target, "text": f"{source}={target}"}, f"{self.name}:{index + 1}")
+
+    def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
+        return map(self.record, range(self.count))
+
+
+def open_toy(name: str) -> ToyDataset:
+    """The task that a name says, such as "toy:reverse(20)"."""
+    # digits: more than Python would make a number of are none of a toy
+    found = re.fullmatch(r"toy:(\w+)\(([0-9]{1,18}(?:\s*,\s*[0-9]{1,18}){0,2})\)", name)
+    name = name if len(name) < 120 else f"{name[:100]}…"
+    task = re.split(r"[:(]", name)[1]
+    if task not in TOY_TASKS:
+        raise DataError(f"{name}: no toy task {task!r}{did_you_mean(task, TOY_TASKS)} there are {', '.join(TOY_TASKS)}")
+    numbers = [int(each) for each in found[2].split(",")] if found else []
+    if not numbers or min(numbers[:2]) < 1 or numbers[0] > 1000:
+        raise DataError(f"{name}: expected sizes of one or more, such as toy:{task}(20), or toy:{task}(20, {COUNT}, 7) "
+                        "for so many records from another seed")  # fmt: skip
+    return ToyDataset(name, task, *numbers)
+
 
 EMOJI = "emoji"
 PARTS = {"train": "train", "validation": "val", "test": "test"}  # and what the file calls them
 COLUMNS = {"label_en": "text", "tags_en": "tags", "category": "label", "subcategory": "group", "label_fr": "text_fr",
            "label_de": "text_de", "codepoints": "code"}  # fmt: skip
-THINGS = {  # a word, and the groups that it stands for
+EMOJI_GROUPS = {  # a word, and the groups that it stands for
     "face": "face-affection face-concerned face-costume face-glasses face-hand face-hat face-negative "
             "face-neutral-skeptical face-sleepy face-smiling face-tongue face-unwell",
     "heart": "heart", "comic": "emotion", "skin": "skin-tone",
@@ -54,54 +179,54 @@ THINGS = {  # a word, and the groups that it stands for
     "button": "av-symbol alphanum", "geometric": "geometric", "keycap": "keycap",
     "flag": "country-flag flag subdivision-flag",
 }  # fmt: skip
-THING = {group.replace("_", " "): word for word, groups in THINGS.items() for group in groups.split()}
-PICTURES, CAPTIONS = HERE / "emoji.rgb.xz", HERE / "emoji.tsv.xz"
+EMOJI_GROUP_OF = {group.replace("_", " "): word for word, groups in EMOJI_GROUPS.items() for group in groups.split()}
+PICTURES, CAPTIONS = PACKAGED_DIR / "emoji.rgb.xz", PACKAGED_DIR / "emoji.tsv.xz"
 SIDE = 32
 
 
 @dataclass(frozen=True)
-class Emoji:
+class EmojiDataset:
     """The records of one part."""
 
     name: str
     part: str
 
     @property
-    def heeds(self) -> dict[str, Any]:
+    def settings_used(self) -> dict[str, Any]:
         return {}
 
     @cached_property
     def digest(self) -> str:
         packed = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (PICTURES, CAPTIONS)]
-        return store.key(["emoji", *packed, self.part])
+        return content_cache.content_key(["emoji", *packed, self.part])
 
-    def records(self, tally: Tally) -> Iterator[Record]:
-        images, (header, *rows) = pictures(), captions()
+    def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
+        images, (header, *rows) = emoji_images(), emoji_captions()
         for number, row in enumerate(rows):
             said = dict(zip(header, row, strict=True))
             if said["split"] == PARTS[self.part]:
                 columns = {ours: said[theirs] for theirs, ours in COLUMNS.items()}
                 columns["both"] = f"{columns['text']}, {columns['tags']}"
-                columns["thing"] = THING[columns["group"]]
+                columns["thing"] = EMOJI_GROUP_OF[columns["group"]]
                 yield Record({"image": images[number], **columns}, f"{self.name}:{number + 1}")
 
 
-def emoji(name: str) -> Emoji:
+def open_emoji(name: str) -> EmojiDataset:
     """The part that a name says, such as "emoji:test"; without one, what is to train on."""
     part = name.partition(":")[2] or "train"
     if part not in PARTS:
         raise DataError(f"{name}: no part {part!r}{did_you_mean(part, PARTS)} there are {', '.join(PARTS)}")
-    return Emoji(name, part)
+    return EmojiDataset(name, part)
 
 
 @lru_cache(maxsize=1)
-def pictures() -> Tensor:  # uint8 (1911, 3, 32, 32)
+def emoji_images() -> Tensor:  # uint8 (1911, 3, 32, 32)
     """The file holds them one after the other, row by row, red, green and blue of each pixel together."""
-    with readable(str(PICTURES)), unpacking(PICTURES) as file:
+    with readable_errors(str(PICTURES)), open_decompressed(PICTURES) as file:
         table = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
     return table.view(-1, SIDE, SIDE, 3).movedim(-1, 1).contiguous()
 
 
-def captions() -> list[list[str]]:
-    with readable(str(CAPTIONS)), unpacking(CAPTIONS) as file:
+def emoji_captions() -> list[list[str]]:
+    with readable_errors(str(CAPTIONS)), open_decompressed(CAPTIONS) as file:
         return [line.split("\t") for line in file.read().decode().splitlines()]

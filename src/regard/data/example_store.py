@@ -1,12 +1,12 @@
-"""Examples: what an objective made of records, in memory-mapped files; rows of any length, several columns.
+"""Example store: ragged rows of ids and numbers that a task made of records, in memory-mapped files.
 
     {"source": [5, 9, 2], "target": [7, 2], "cut": 0}      <cache>/<key>.ids       5 9 2 7 2 ...          int32
     {"source": [4, 2],    "target": [8, 8, 2], "cut": 1}            .ends      3 5 7 10 ...           int64
                                                                     .numbers   0 1 ...                float64
     <key>.json: what they are made from, the columns, how many      .marks     a hash of each source  int64
 
-Like `shards`, they are made once for a content and a setting, the JSON is written last, and what does not fit is made
-again. A mark is the hash of a row's first list: what is asked. It parts rows for validation, and finds them again.
+Stored by `row_store`, once for a content and a setting. A mark is the hash of a row's first list, the model's input:
+it splits rows into training and validation, and finds them again.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.data import store
-from regard.data.keeping import Bad, Job, Made, Rows, Sizes, kept_rows
-from regard.data.records import Tally
-from regard.data.shards import Notice, Progress, quiet
+from regard.data.records import BadRecordPolicy
+from regard.data.row_store import ColumnSizes, OnBadRecord, RowMaker, RowSequence, StoreJob, store_rows
+from regard.data.token_shards import Notice, Progress, no_progress
+from regard.files import content_cache
 
 Example = dict[str, Any]  # column -> list[int] | int | float
 
@@ -32,12 +32,12 @@ FILES = {"ids": ("i", torch.int32), "ends": ("q", torch.int64), "numbers": ("d",
          "marks": ("q", torch.int64)}  # fmt: skip
 
 
-class Examples(Rows):
+class Examples(RowSequence):
     """Rows of lists and numbers by their number."""
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnTypes:
     """Which columns are lists, which are numbers, and which of these are whole."""
 
     lists: tuple[str, ...]
@@ -45,7 +45,7 @@ class Columns:
     broken: tuple[str, ...]
 
     @classmethod
-    def of(cls, example: Example) -> "Columns":
+    def of(cls, example: Example) -> "ColumnTypes":
         def those(*kinds: type) -> tuple[str, ...]:
             return tuple(name for name, value in example.items() if type(value) in kinds)
 
@@ -61,16 +61,16 @@ class Columns:
 
     def fit(self, example: Example) -> bool:
         """Whether an example has these columns, and no other."""
-        found = Columns.of(example)
+        found = ColumnTypes.of(example)
         return (found == self or (set(found.lists), set(found.whole), set(found.broken))
                 == (set(self.lists), set(self.whole), set(self.broken)))  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredExamples:
     """The files, mapped or in memory."""
 
-    columns: Columns
+    columns: ColumnTypes
     count: int
     ids: Tensor
     ends: Tensor
@@ -94,13 +94,13 @@ class Kept:
         return each.view(self.count, -1).amax(1) if self.count else each[:0]
 
 
-class Gathered:
+class ExampleWriter:
     """Rows on their way to the files: `parts` are those that are not written yet."""
 
     files = {name: kind for name, (_, kind) in FILES.items()}
 
     def __init__(self) -> None:
-        self.columns: Columns | None = None
+        self.columns: ColumnTypes | None = None
         self.rows = self.total = self.cut = self.shortened = 0
         self.clear()
 
@@ -108,7 +108,7 @@ class Gathered:
         self.parts: dict[str, array[Any]] = {name: array(code) for name, (code, _) in FILES.items()}
 
     def add(self, example: Example) -> None:
-        columns = self.columns = self.columns or Columns.of(example)
+        columns = self.columns = self.columns or ColumnTypes.of(example)
         if not columns.fit(example):
             raise TypeError(f"all examples have the same columns, {self.columns}; got {example!r:.200}")
         lists = [array("i", example[name]) for name in columns.lists]
@@ -116,47 +116,47 @@ class Gathered:
             self.total += len(ids)
             self.parts["ids"].extend(ids)
             self.parts["ends"].append(self.total)
-        self.parts["marks"].append(mark(lists[0]))
+        self.parts["marks"].append(hash_ids(lists[0]))
         self.parts["numbers"].extend([float(example[name]) for name in columns.numbers])
         self.rows += 1
         self.cut, self.shortened = self.cut + example.get("cut", 0), self.shortened + (example.get("cut", 0) > 0)
 
-    def told(self, tally: Tally) -> tuple[str, ...]:
-        """What somebody should hear: it is no secret that something is missing."""
+    def told(self, tally: BadRecordPolicy) -> tuple[str, ...]:
+        """The notices for the user: what was cut and what is missing."""
         cut = f"{self.shortened:,} of {self.rows:,} rows were too long, and {self.cut:,} of their tokens are cut off"
-        return (*([cut] if self.cut else []), *([tally.told] if tally.count else []))  #: S028
+        return (*([cut] if self.cut else []), *([tally.summary] if tally.count else []))  #: S028
 
     @property
     def full(self) -> bool:
         return len(self.parts["ids"]) + len(self.parts["ends"]) >= CHUNK
 
-    def known(self, sizes: Sizes, tally: Tally) -> dict[str, Any]:
+    def known(self, sizes: ColumnSizes, tally: BadRecordPolicy) -> dict[str, Any]:
         return {"total": self.total, "told": self.told(tally), "columns": asdict(self.columns) if self.columns else {}}
 
-    def sizes(self, known: dict[str, Any]) -> Sizes:
-        count, columns = int(known["count"]), columns_in(known)
+    def sizes(self, known: dict[str, Any]) -> ColumnSizes:
+        count, columns = int(known["count"]), columns_of_json(known)
         return {"ids": int(known["total"]), "ends": count * len(columns.lists),
                 "numbers": count * len(columns.numbers), "marks": count}  # fmt: skip
 
-    def built(self, known: dict[str, Any], files: dict[str, Tensor]) -> Kept:
-        return Kept(columns_in(known), int(known["count"]), **files)
+    def built(self, known: dict[str, Any], files: dict[str, Tensor]) -> StoredExamples:
+        return StoredExamples(columns_of_json(known), int(known["count"]), **files)
 
 
-def columns_in(known: dict[str, Any]) -> Columns:
+def columns_of_json(known: dict[str, Any]) -> ColumnTypes:
     """The columns that the JSON names; none where there are no rows."""
     said = {name: tuple(each) for name, each in known["columns"].items()}
-    return Columns(**said) if said else Columns((), (), ())
+    return ColumnTypes(**said) if said else ColumnTypes((), (), ())
 
 
-def mark(ids: "array[int]") -> int:
+def hash_ids(ids: "array[int]") -> int:
     return int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest(), "little", signed=True)
 
 
-def kept(
-    made: Made, about: dict[str, Any], folder: Path, name: str, bad: Bad = "stop",
-    notice: Notice = warnings.warn, progress: Progress = quiet,
+def store_examples(
+    made: RowMaker, about: dict[str, Any], folder: Path, name: str, bad: OnBadRecord = "stop",
+    notice: Notice = warnings.warn, progress: Progress = no_progress,
 ) -> Examples:  # fmt: skip
     """The examples that `about` stands for: from the cache, or made now and kept there."""
     about = {"examples": FORMAT, "bad": bad, **about}
-    kept, told = kept_rows(Job(made, Gathered, bad, progress), about, folder, name, notice)
-    return Examples(kept, name, told=told, digest=store.key(about))
+    kept, told = store_rows(StoreJob(made, ExampleWriter, bad, progress), about, folder, name, notice)
+    return Examples(kept, name, told=told, digest=content_cache.content_key(about))

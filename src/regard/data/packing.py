@@ -1,138 +1,111 @@
-"""Packing: files are unpacked on the way, by their names; what cannot be read is one sentence.
+"""Packed documents: several in one row, best fit, and no attention between them.
 
-    words.txt.gz   words.jsonl.xz   words.csv.zst        read as words.txt, words.jsonl, words.csv
+    ids        a a a b b b b c c ·        documents of 3, 4 and 2 tokens in a row of 10
+    document   0 0 0 1 1 1 1 2 2 3        the document of each token; what is left over (·) is one of its own
+    labels     a a - b b b - c - -        the next token of the same document; - is -100, without a loss
+
+Documents go where they fit best, the longest first, so that hardly anything is left over; one longer than a row is
+cut into stretches, and the first token of the next stretch is still a label at the end of the one before. Every token
+but the first of each document is a label once an epoch.
 """
 
-import gzip
-import io
-import lzma
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib import import_module
-from pathlib import Path
-from typing import IO, Any, cast
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from regard.config import DataError
-from regard.config.limits import VARIABLE, format_bytes, max_bytes, stored_bytes
-from regard.config.paths import check_regular_file
+import torch
+from torch import Tensor
 
-BUFFER = 1 << 18
-SIP = 1 << 12  # packed bytes taken at a time: zstd may make a thousand of each
-WINDOW = 256 << 20  # bytes that an .xz file may look back
-RATIO = 100  # of what is unpacked to what was packed
+from regard.config.errors import DataError
+from regard.data.batching import ShuffledEpochs
+from regard.data.example_store import Examples
+
+IGNORE_INDEX = -100  # the label where nothing is asked
 
 
-class Frames(io.RawIOBase):
-    """The frames of a .zst file or the streams of an .xz file, one after the other; `fresh` begins one.
+@dataclass(frozen=True)
+class DocumentSlice:
+    """Some tokens of a document."""
 
-    The package's own reader takes a torn .zst file for a whole one, and Python's lets an .xz file say how much memory
-    it takes.
+    row: int
+    start: int
+    stop: int
+
+
+class PackedBatches:
+    """`size` rows of `context` tokens a batch, shuffled; batches run on from one epoch into the next.
+
+    `pieces` is how many documents a batch has at most: kernels that run each by itself ask for it.
     """
 
-    def __init__(self, file: IO[bytes], fresh: Callable[[], Any], padding: bytes = b"") -> None:
-        self.file, self.fresh, self.padding = file, fresh, padding
-        self.frame: Any = None
-        self.left, self.ready = b"", io.BytesIO()
+    def __init__(self, rows: Examples, context: int, size: int, seed: int, fill: int = 0) -> None:
+        if context < 2:
+            raise DataError(f"{rows.name}: a row of {context} has nothing to predict; set train.context=2 or more")
+        self.rows, self.context, self.size, self.fill = rows, context, size, fill
+        self.packs = pack_documents(rows.lengths().tolist(), context)
+        self.pieces = size * max(map(len, self.packs)) + size  # and what is left over in each row
+        self.turns = ShuffledEpochs(self.count, seed)
 
-    def readable(self) -> bool:
-        return True
+    @property
+    def count(self) -> int:
+        """Rows in an epoch."""
+        return len(self.packs)
 
-    def readinto(self, room: Any) -> int:
-        while not (count := self.ready.readinto(room)):
-            packed = self.left or self.file.read(SIP)
-            if not packed:
-                if self.frame is not None:
-                    raise EOFError("it ends in the middle of a frame")
-                break
-            self.frame = self.frame or self.fresh()
-            self.ready, self.left = io.BytesIO(self.frame.decompress(packed)), b""
-            if self.frame.eof:
-                self.left, self.frame = self.frame.unused_data.lstrip(self.padding), None
-        return count
+    @property
+    def filled(self) -> float:
+        """The part of all places that holds a token."""
+        tokens = sum(each.stop - each.start for pack in self.packs for each in pack)
+        return tokens / (self.count * self.context)
 
-    def close(self) -> None:
-        self.file.close()
-        super().close()
+    def batch(self, step: int) -> dict[str, Tensor]:
+        """ids, document and labels, each (B, N)."""
+        return self.made([self.packs[turn] for turn in self.turns(step * self.size, self.size)])
 
+    def names(self, step: int) -> list[int]:
+        """The documents in the rows of a step, by their numbers."""
+        turns = self.turns(step * self.size, self.size)
+        return sorted({each.row for turn in turns for each in self.packs[turn]})
 
-def zstandard(path: Path) -> IO[bytes]:
-    """A .zst file through Python's own module (3.14), or the package of this name."""
-    try:
-        return cast(IO[bytes], import_module("compression.zstd").open(path))
-    except ImportError:
-        package = needed("zstandard", f"{path}: packed with zstd", "or pack it with gzip or xz")
-    return cast(IO[bytes], Frames(path.open("rb"), package.ZstdDecompressor().decompressobj))
+    def in_order(self, tokens: int | None = None) -> Iterator[dict[str, Tensor]]:
+        """Every row once, for validation; or about so many tokens of them."""
+        count = self.count if tokens is None else min(self.count, max(1, tokens // self.context))
+        for start in range(0, count, self.size):
+            yield self.made(self.packs[start : min(count, start + self.size)])
 
+    def made(self, packs: "list[list[DocumentSlice]]") -> dict[str, Tensor]:
+        ids, document, labels = (torch.tensor(table) for table in zip(*map(self.row, packs), strict=True))
+        return {"ids": ids, "document": document, "labels": labels}
 
-def xz(path: Path) -> IO[bytes]:
-    """An .xz file, which may not look back further than those do that people pack (xz -9 takes 65 MB)."""
-    return cast(IO[bytes], Frames(path.open("rb"), lambda: lzma.LZMADecompressor(memlimit=WINDOW), b"\0"))
+    def row(self, pack: list[DocumentSlice]) -> tuple[list[int], list[int], list[int]]:
+        ids, document, labels = list[int](), list[int](), list[int]()
+        for number, each in enumerate(pack):
+            whole = self.rows[each.row]["ids"]
+            ids += whole[each.start : each.stop]
+            document += [number] * (each.stop - each.start)
+            labels += [*whole[each.start + 1 : each.stop + 1], *([IGNORE_INDEX] * (each.stop == len(whole)))]
+        left = self.context - len(ids)
+        return ids + [self.fill] * left, document + [len(pack)] * left, labels + [IGNORE_INDEX] * left
 
-
-class Unpacked(io.RawIOBase):
-    """What comes out of a packed file, counted: no text is a hundred times as long as it is packed."""
-
-    def __init__(self, file: IO[bytes], path: Path) -> None:
-        self.file, self.path, self.count = file, path, 0
-        self.most = max(max_bytes(path), RATIO * stored_bytes(path))
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, room: Any) -> int:
-        some = self.file.read(min(len(room), BUFFER))
-        room[: len(some)] = some
-        self.count += len(some)
-        if self.count > self.most:
-            raise DataError(f"{self.path}: more than {format_bytes(self.most)} come out of {stored_bytes(self.path):,} "
-                            f"bytes; unpack it yourself, or set {VARIABLE} in the environment higher")  # fmt: skip
-        return len(some)
-
-    def close(self) -> None:
-        self.file.close()
-        super().close()
+    def epochs(self, step: int) -> float:
+        return step * self.size / self.count
 
 
-PACKERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": xz, ".zst": zstandard}
-WORDS = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
-
-
-def unpacking(path: Path) -> IO[bytes]:
-    """The file, open to read what was packed in it."""
-    check_regular_file(path, "to read from a pipe, name - and send the text to standard input")
-    if path.suffix not in PACKERS:
-        return path.open("rb")
-    return cast(IO[bytes], io.BufferedReader(Unpacked(PACKERS[path.suffix](path), path), BUFFER))
-
-
-def format_of(name: str) -> str:
-    """What a file's name says about what is in it: ".jsonl" of a.jsonl and of a.jsonl.gz."""
-    path = Path(name)
-    return (Path(path.stem) if path.suffix in PACKERS else path).suffix.lower()
-
-
-@contextmanager
-def readable(name: str) -> Iterator[None]:
-    """Turns what reading may raise into one sentence."""
-    try:
-        yield
-    except Exception as problem:
-        torn = isinstance(problem, gzip.BadGzipFile | zlib.error | lzma.LZMAError | EOFError)
-        if torn or type(problem).__name__ == "ZstdError":  # a class of a package that may not be there
-            kind = WORDS.get(Path(name).suffix, "packed")
-            raise DataError(f"{name}: not a whole {kind} file ({problem}); pack it again, or name the plain text"
-                            ) from None  # fmt: skip
-        if isinstance(problem, OSError):
-            reason = (problem.strerror or str(problem)).lower()
-            raise DataError(f"{problem.filename or name}: {reason}; name a text that can be read") from None
-        raise
-
-
-def needed(module: str, what: str, otherwise: str) -> Any:
-    """A package of the extra `data`; DataError where it is not installed."""
-    try:
-        return import_module(module)
-    except ImportError:
-        raise DataError(f"{what}, and the package {module} that reads it is not here; pip install 'regard[data]', "
-                        f"{otherwise}") from None  # fmt: skip
+def pack_documents(lengths: list[int], context: int) -> list[list[DocumentSlice]]:
+    """Stretches of documents in rows: best fit, the longest first."""
+    stretches = [DocumentSlice(row, start, min(start + context, length)) for row, length in enumerate(lengths)
+                 for start in range(0, length, context)]  # fmt: skip
+    made: list[list[DocumentSlice]] = []
+    rooms: dict[int, list[list[DocumentSlice]]] = {}  # rows by the places that are left in them
+    some = 0  # bit n is set where there are rows with n places left
+    for each in sorted(stretches, key=lambda each: each.start - each.stop):
+        size = each.stop - each.start
+        fits = some >> size << size
+        room = (fits & -fits).bit_length() - 1 if fits else context
+        if fits:
+            pack = rooms[room].pop()
+            some ^= (not rooms[room]) << room
+        else:
+            made.append(pack := [])
+        pack.append(each)
+        rooms.setdefault(room - size, []).append(pack)
+        some |= 1 << room - size
+    return made

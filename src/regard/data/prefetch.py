@@ -1,6 +1,6 @@
-"""Batches made ahead by other processes, while this one computes; the same batches as without.
+"""Prefetching: batches made ahead in worker processes while this one computes; the same batches as without.
 
-A batch is a function of its step, so who makes it does not matter. The processes are PyTorch's own DataLoader workers.
+A batch is a function of its step, so it does not matter which process makes it. They are PyTorch's DataLoader workers.
 """
 
 import signal
@@ -16,20 +16,20 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from regard.config import DataError, RunError
+from regard.config.errors import DataError, RunError
 
 
-class Batches(Protocol):
+class BatchMaker(Protocol):
     def batch(self, step: int) -> Any: ...
 
 
-class Ahead:
+class Prefetcher:
     """The batches of `data`, made by `workers` processes, each `depth` ahead; 0 makes them here and now.
 
     Another step than the next one, as after a resume, begins anew there. `close` ends the processes.
     """
 
-    def __init__(self, data: Batches, workers: int, depth: int = 2) -> None:
+    def __init__(self, data: BatchMaker, workers: int, depth: int = 2) -> None:
         self.data, self.workers, self.depth = data, workers, depth
         self.next, self.coming = -1, iter(())
 
@@ -44,10 +44,12 @@ class Ahead:
             self.close()
             if "exited unexpectedly" not in str(problem):
                 raise
-            raise RunError(f"a process that made batches was killed before step {step:,}; resume the run, and if the "
-                           f"memory was full ask for fewer than {self.workers} workers (train.workers)") from None
+            raise RunError(
+                f"a process that made batches was killed before step {step:,}; resume the run, and if the "
+                f"memory was full ask for fewer than {self.workers} workers (train.workers)"
+            ) from None
         self.next = step + 1
-        if isinstance(found, Failed):
+        if isinstance(found, WorkerError):
             raise DataError(found.why)
         return found
 
@@ -56,13 +58,19 @@ class Ahead:
         return getattr(self.__dict__["data"], name)
 
     def begin(self, step: int) -> Iterator[Any]:
-        with undisturbed():
-            return iter(DataLoader(
-                Steps(self.data), batch_size=None, sampler=From(step), collate_fn=same, num_workers=self.workers,
-                prefetch_factor=self.depth,
-                multiprocessing_context="fork" if sys.platform == "linux" else None,  # else mapped files are copied
-                generator=torch.Generator(),  # a loader draws a seed, and what the run draws must not know of it
-            ))  # fmt: skip
+        with without_loader_signals():
+            return iter(
+                DataLoader(
+                    StepDataset(self.data),
+                    batch_size=None,
+                    sampler=StepSampler(step),
+                    collate_fn=identity,
+                    num_workers=self.workers,
+                    prefetch_factor=self.depth,
+                    multiprocessing_context="fork" if sys.platform == "linux" else None,  # else mapped files are copied
+                    generator=torch.Generator(),  # a loader draws a seed, and what the run draws must not know of it
+                )
+            )
 
     def close(self) -> None:
         """End the processes; the next batch begins new ones."""
@@ -70,7 +78,7 @@ class Ahead:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def without_loader_signals() -> Iterator[None]:
     """A loader's own handler would raise for a killed process in the middle of whatever is being computed; and more
     workers than there are cores are what was asked for.
     """
@@ -82,25 +90,25 @@ def undisturbed() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, before)
 
 
-class Steps(Dataset[Any]):
+class StepDataset(Dataset[Any]):
     """A step is an index. What is wrong with the data comes back as a sentence, without the process's traceback."""
 
-    def __init__(self, data: Batches) -> None:
+    def __init__(self, data: BatchMaker) -> None:
         self.data = data
 
     def __getitem__(self, step: int) -> Any:
         try:
             return self.data.batch(step)
         except DataError as problem:
-            return Failed(str(problem))
+            return WorkerError(str(problem))
 
 
 @dataclass(frozen=True)
-class Failed:
+class WorkerError:
     why: str
 
 
-class From(Sampler[int]):
+class StepSampler(Sampler[int]):
     """One step after the other, without end."""
 
     def __init__(self, first: int) -> None:
@@ -110,5 +118,5 @@ class From(Sampler[int]):
         return count(self.first)
 
 
-def same(batch: Any) -> Any:
+def identity(batch: Any) -> Any:
     return batch

@@ -1,9 +1,9 @@
-"""Rows in files: made once for a content and a setting, mapped into memory, and made again where they do not fit.
+"""Row store: memory-mapped rows, made once for a content and a setting, and made again where they do not fit.
 
-    <cache>/<key>.ids, .ends, ...      what a Layout writes, one row after the other
+    <cache>/<key>.ids, .ends, ...      what a RowLayout writes, one row after the other
     <cache>/<key>.json                 what they are made from, and how many: written last, so that half is nothing
 
-`examples` lays out lists of ids and `arrays` tensors of any shape; what is the same for both is here.
+`example_store` stores lists of ids and `tensor_store` tensors of any shape; what is the same for both is here.
 """
 
 import json
@@ -16,18 +16,18 @@ from typing import Any, Literal, Protocol, Self
 import torch
 from torch import Tensor
 
-from regard.config import DataError
-from regard.data import store
-from regard.data.records import Tally
-from regard.data.shards import Notice, Progress, opened, unkept
+from regard.config.errors import DataError
+from regard.data.records import BadRecordPolicy
+from regard.data.token_shards import Notice, Progress, map_file, uncached_notice
+from regard.files import atomic, content_cache
 
-Bad = Literal["stop", "skip"]
-Made = Callable[[Tally], Iterable[Any]]  # makes all rows, and tallies the records it cannot use
-Sizes = dict[str, int]  # numbers in each file
+OnBadRecord = Literal["stop", "skip"]
+RowMaker = Callable[[BadRecordPolicy], Iterable[Any]]  # makes all rows, and tallies the records it cannot use
+ColumnSizes = dict[str, int]  # numbers in each file
 STRANGE = (KeyError, TypeError, ValueError, AttributeError)  # what comes of JSON that we did not write
 
 
-class Kept(Protocol):
+class StoredRows(Protocol):
     """Rows that can be read by their number."""
 
     @property
@@ -41,17 +41,17 @@ class Kept(Protocol):
     def lengths(self) -> Tensor: ...
 
 
-class Rows(Sequence[Any]):
+class RowSequence(Sequence[Any]):
     """Rows by their number; `which` of all that are kept are meant (none: all, in order).
 
-    `told` is worth a line to whoever trains on them: what was cut and what was passed over. `digest` tells what they
+    `told` is worth a line of a training log: what was cut and what was passed over. `digest` tells what they
     were made from.
     """
 
     kept: Any
 
     def __init__(
-        self, kept: Kept, name: str, which: Tensor | None = None, told: tuple[str, ...] = (), digest: str = ""
+        self, kept: StoredRows, name: str, which: Tensor | None = None, told: tuple[str, ...] = (), digest: str = ""
     ) -> None:
         self.kept, self.name, self.which, self.told, self.digest = kept, name, which, told, digest
 
@@ -81,7 +81,7 @@ class Rows(Sequence[Any]):
         return type(self)(self.kept, name, which if self.which is None else self.which[which], self.told, self.digest)
 
 
-class Layout(Protocol):
+class RowLayout(Protocol):
     """How rows become files: `add` puts one into `parts`, which are written and cleared when they are `full`."""
 
     files: dict[str, torch.dtype]
@@ -97,29 +97,29 @@ class Layout(Protocol):
 
     def clear(self) -> None: ...
 
-    def known(self, sizes: Sizes, tally: Tally) -> dict[str, Any]:
+    def known(self, sizes: ColumnSizes, tally: BadRecordPolicy) -> dict[str, Any]:
         """What the JSON says beside what the rows are made from: columns, and "told"."""
         ...
 
-    def sizes(self, known: dict[str, Any]) -> Sizes:
+    def sizes(self, known: dict[str, Any]) -> ColumnSizes:
         """How large files are of which the JSON says this."""
         ...
 
-    def built(self, known: dict[str, Any], files: dict[str, Tensor]) -> Kept | None:
+    def built(self, known: dict[str, Any], files: dict[str, Tensor]) -> StoredRows | None:
         """The rows; None where the files do not fit together."""
         ...
 
 
 @dataclass(frozen=True)
-class Job:
-    """Rows to be made: how, laid out how, and who hears of the progress."""
+class StoreJob:
+    """Rows to be made: how, laid out how, and the progress callback."""
 
-    made: Made
-    layout: Callable[[], Layout]
-    bad: Bad
+    made: RowMaker
+    layout: Callable[[], RowLayout]
+    bad: OnBadRecord
     progress: Progress
 
-    def gathering(self, layout: Layout, tally: Tally) -> Iterator[dict[str, Any]]:
+    def gathering(self, layout: RowLayout, tally: BadRecordPolicy) -> Iterator[dict[str, Any]]:
         """The files' next parts, again and again until all rows are in them."""
         for row in self.made(tally):
             layout.add(row)
@@ -131,17 +131,19 @@ class Job:
         self.progress(layout.rows)
 
 
-def kept_rows(job: Job, about: dict[str, Any], folder: Path, name: str, notice: Notice) -> tuple[Kept, tuple[str, ...]]:
+def store_rows(
+    job: StoreJob, about: dict[str, Any], folder: Path, name: str, notice: Notice
+) -> tuple[StoredRows, tuple[str, ...]]:
     """The rows that `about` stands for, from the cache or made now and kept there; and what is told of them."""
-    path = folder / store.key(about)
-    found = mapped(path, about, job.layout())
+    path = folder / content_cache.content_key(about)
+    found = map_rows(path, about, job.layout())
     if found is None:
         try:
-            keep(path, about, job)
-            found = mapped(path, about, job.layout())
+            write_rows(path, about, job)
+            found = map_rows(path, about, job.layout())
         except OSError as problem:
-            notice(unkept(folder, problem))
-    kept, told = found or in_memory(job)
+            notice(uncached_notice(folder, problem))
+    kept, told = found or rows_in_memory(job)
     if not kept.count:
         raise DataError(f"{name}: no records to learn from; name a source that has some")
     for line in told:
@@ -149,28 +151,28 @@ def kept_rows(job: Job, about: dict[str, Any], folder: Path, name: str, notice: 
     return kept, told
 
 
-def keep(path: Path, about: dict[str, Any], job: Job) -> None:
+def write_rows(path: Path, about: dict[str, Any], job: StoreJob) -> None:
     """Writes the files side by side, then what they are."""
     path.with_suffix(".json").unlink(missing_ok=True)
-    layout, tally = job.layout(), Tally(job.bad)
+    layout, tally = job.layout(), BadRecordPolicy(job.bad)
     with ExitStack() as stack:
-        files = {name: stack.enter_context(store.writing(path.with_suffix(f".{name}"))) for name in layout.files}
+        files = {name: stack.enter_context(atomic.open_atomic(path.with_suffix(f".{name}"))) for name in layout.files}
         for parts in job.gathering(layout, tally):
             for name, file in files.items():
                 file.write(parts[name])
         sizes = {name: file.tell() // layout.files[name].itemsize for name, file in files.items()}
     known = {**about, "count": layout.rows, **layout.known(sizes, tally)}
-    store.put(path.with_suffix(".json"), [json.dumps(known, indent=1).encode()])
+    atomic.write_file(path.with_suffix(".json"), [json.dumps(known, indent=1).encode()])
 
 
-def mapped(path: Path, about: dict[str, Any], layout: Layout) -> tuple[Kept, tuple[str, ...]] | None:
+def map_rows(path: Path, about: dict[str, Any], layout: RowLayout) -> tuple[StoredRows, tuple[str, ...]] | None:
     """The kept files, without reading them; None where they are not there, or not as they should be."""
-    known = store.get(path.with_suffix(".json"))
+    known = content_cache.read_json_or_none(path.with_suffix(".json"))
     if not isinstance(known, dict) or {name: known.get(name) for name in about} != json.loads(json.dumps(about)):
         return None
     try:
         sizes, told = layout.sizes(known), tuple(map(str, known["told"]))
-        found = {name: opened(path.with_suffix(f".{name}"), sizes[name], kind) for name, kind in layout.files.items()}
+        found = {name: map_file(path.with_suffix(f".{name}"), sizes[name], kind) for name, kind in layout.files.items()}
     except STRANGE:  # no room to map them is another matter, and is heard
         return None
     files = {name: file for name, file in found.items() if file is not None}
@@ -181,8 +183,8 @@ def mapped(path: Path, about: dict[str, Any], layout: Layout) -> tuple[Kept, tup
     return None if kept is None else (kept, told)
 
 
-def in_memory(job: Job) -> tuple[Kept, tuple[str, ...]]:
-    layout, tally, whole = job.layout(), Tally(job.bad), job.layout().parts
+def rows_in_memory(job: StoreJob) -> tuple[StoredRows, tuple[str, ...]]:
+    layout, tally, whole = job.layout(), BadRecordPolicy(job.bad), job.layout().parts
     for parts in job.gathering(layout, tally):
         for name, part in parts.items():
             whole[name].extend(part)

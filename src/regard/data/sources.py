@@ -1,13 +1,13 @@
-"""Sources: where text and records come from, by name.
+"""Sources: texts and records found by name.
 
     shakespeare, tatoeba-en-fr:test    packaged         a.txt, a.jsonl.gz, a.csv, a.parquet   files, by their suffix
     folder, folder/*.jsonl             several files    a.en + a.fr                           lines that go together
     -, -.jsonl                         standard input   toy:sort(20), hf:owner/name:split     made, or fetched
-    pets/cat/1.png, pets/dog/2.png     files as records, by a folder's name (folders.py)
+    pets/cat/1.png, pets/dog/2.png     files as records, by a folder's name (readers/file_folder.py)
 
 What is read as text is UTF-8: line ends stay as they are and a byte order mark is dropped. A folder gives the files
-that it has of one kind in the order of their paths, without hidden or empty ones. `find` gives texts and `tables`
-gives records, of the same names: a record's text is one of its columns, and a text's records are its lines.
+that it has of one kind in the order of their paths, without hidden or empty ones. `find_texts` and `find_records` take
+the same names: a record's text is one of its columns, and a text's records are its lines.
 """
 
 import codecs
@@ -26,35 +26,34 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, NoReturn
 
-from regard.config import PACKAGED, ConfigError, Data, DataError
-from regard.config.names import did_you_mean
-from regard.data.columns import Column, Document
-from regard.data.emoji import EMOJI, emoji
-from regard.data.folders import Files, column_of, files
-from regard.data.formats import FORMATS, Filed, Parallel
-from regard.data.packing import PACKERS, format_of, readable, unpacking
-from regard.data.parquet import Parquet
-from regard.data.records import Table, Tally
-from regard.data.tables import HERE, HUB, SETS, Hub, packaged
-from regard.data.toys import TOY, toy
-from regard.data.utf8 import binary, foreign
+from regard.config.errors import ConfigError, DataError, did_you_mean
+from regard.config.recipe import PACKAGED_TEXTS, Data
+from regard.data.builtin import EMOJI, TOY_PREFIX, open_emoji, open_toy
+from regard.data.readers.file_folder import FileFolder, column_for_suffix, open_folder
+from regard.data.readers.parquet import ParquetFile
+from regard.data.readers.tabular import HUB_PREFIX, PACKAGED_DIR, PACKAGED_SETS, HubDataset, find_packaged_set
+from regard.data.readers.text_formats import FORMATS, ParallelFiles, RecordFile
+from regard.data.records import BadRecordPolicy, Document, RecordSource, TextColumn, explain_binary, explain_encoding
+from regard.files.compression import DECOMPRESSORS, file_format, open_decompressed, readable_errors
 
 BLOCK = 1 << 18  # bytes read at a time; training a tokenizer holds 256 of them
-TEXTS = (".txt", ".md")
-RECORDS = (*FORMATS, ".parquet")
+TEXT_SUFFIXES = (".txt", ".md")
+RECORD_SUFFIXES = (*FORMATS, ".parquet")
 STANDARD = "-"
-SPOKEN: "weakref.WeakKeyDictionary[IO[bytes], IO[bytes]]" = weakref.WeakKeyDictionary()  # what standard input said
+STDIN_COPIES: "weakref.WeakKeyDictionary[IO[bytes], IO[bytes]]" = (
+    weakref.WeakKeyDictionary()
+)  # what standard input said
 
 
 @dataclass(frozen=True)
-class Source:
+class TextSource:
     """One text, which can be read in parts and more than once; `held` keeps what standard input says only once."""
 
     name: str
     path: Path
     held: IO[bytes] | None = None
 
-    def documents(self, tally: Tally) -> Iterator["Source"]:
+    def documents(self, tally: BadRecordPolicy) -> Iterator["TextSource"]:
         yield self
 
     def parts(self) -> Iterator[str]:
@@ -63,17 +62,19 @@ class Source:
         for block in chain(self.blocks(), [b""]):
             read += len(block)
             if (zero := block.find(b"\0")) >= 0:
-                raise DataError(f"{self.name}: {binary(block, read - len(block) + zero)}")
+                raise DataError(f"{self.name}: {explain_binary(block, read - len(block) + zero)}")
             try:
                 text = decoder.decode(block, final=not block)
             except UnicodeDecodeError as problem:
-                raise DataError(f"{self.name}: {foreign(problem, read - len(problem.object), lines)}") from None
+                raise DataError(
+                    f"{self.name}: {explain_encoding(problem, read - len(problem.object), lines)}"
+                ) from None
             lines += text.count("\n")
             if text:
                 yield text
 
     def blocks(self) -> Iterator[bytes]:
-        with readable(self.name), self.open() as file:
+        with readable_errors(self.name), self.open() as file:
             while block := file.read(BLOCK):
                 yield block
 
@@ -83,7 +84,7 @@ class Source:
             self.held.seek(0)
             yield self.held
         else:
-            with unpacking(self.path) as file:
+            with open_decompressed(self.path) as file:
                 yield file
 
     @cached_property
@@ -96,172 +97,183 @@ class Source:
 
     @property
     def empty(self) -> bool:
-        with readable(self.name), self.open() as file:
+        with readable_errors(self.name), self.open() as file:
             return file.read(len(codecs.BOM_UTF8) + 1) in (b"", codecs.BOM_UTF8)
 
 
 # Formats that are no text enter themselves here, by how a name ends (unpacked: ".npz" of a.npz and of a.npz.xz); of
 # names joined by " + " the first one decides.
-SUFFIXES: dict[str, Callable[[Source], Table]] = {}
-JOINED: dict[str, Callable[[Sequence[Source]], Table]] = {}
-PREFIXES: dict[str, Callable[[str], Table]] = {}  # or by how it begins, as "graphs:"
+SOURCE_SUFFIXES: dict[str, Callable[[TextSource], RecordSource]] = {}
+JOINED_SOURCES: dict[str, Callable[[Sequence[TextSource]], RecordSource]] = {}
+SOURCE_PREFIXES: dict[str, Callable[[str], RecordSource]] = {}  # or by how it begins, as "graphs:"
 
 
-def ending(name: str, known: Iterable[str]) -> str | None:
+def match_suffix(name: str, known: Iterable[str]) -> str | None:
     """How a file's name ends, among the endings that are known; the longest counts."""
     plain = name.lower()
-    plain = plain.removesuffix(Path(plain).suffix) if Path(plain).suffix in PACKERS else plain
+    plain = plain.removesuffix(Path(plain).suffix) if Path(plain).suffix in DECOMPRESSORS else plain
     return max((each for each in known if plain.endswith(each)), key=len, default=None)
 
 
 def read_texts(sources: Sequence[str], how: Data | None = None) -> Iterator[Document]:
     """The texts of the sources one after the other, each whole."""
-    tally = Tally(how.bad if how else "stop")
-    for source in find(sources, how):
+    tally = BadRecordPolicy(how.bad if how else "stop")
+    for source in find_texts(sources, how):
         for document in source.documents(tally):
             yield Document(document.name, "".join(document.parts()))
 
 
-def find(names: Sequence[str], how: Data | None = None) -> list[Source | Column]:
+def find_texts(names: Sequence[str], how: Data | None = None) -> list[TextSource | TextColumn]:
     """The texts that are there by these names; DataError where there is none."""
     how = how or Data()
-    things = (thing for name in names for thing in found(name, how, TEXTS))
-    return [thing if isinstance(thing, Source) else Column(thing, how.column, how.bad) for thing in things]
+    things = (thing for name in names for thing in resolve_name(name, how, TEXT_SUFFIXES))
+    return [thing if isinstance(thing, TextSource) else TextColumn(thing, how.column, how.bad) for thing in things]
 
 
-def tables(names: Sequence[str], how: Data | None = None) -> list[Table]:
+def find_records(names: Sequence[str], how: Data | None = None) -> list[RecordSource]:
     """The records that are there by these names; those of a text are its lines."""
     how = how or Data()
-    things = (thing for name in names for thing in found(name, how, RECORDS))
-    return [Filed(thing, how) if isinstance(thing, Source) else thing for thing in things]
+    things = (thing for name in names for thing in resolve_name(name, how, RECORD_SUFFIXES))
+    return [RecordFile(thing, how) if isinstance(thing, TextSource) else thing for thing in things]
 
 
-def few(names: Sequence[str]) -> str:
+def name_sources(names: Sequence[str]) -> str:
     """What several sources are called together."""
     return ", ".join([*names[:3], *["..."] * (len(names) > 3)])
 
 
-def heeded(how: Data, things: Sequence[Source | Column | Table]) -> None:
+def check_settings_used(how: Data, things: Sequence[TextSource | TextColumn | RecordSource]) -> None:
     """No setting is passed over in silence."""
-    told = [thing.table if isinstance(thing, Column) else thing for thing in things]
-    known = {name for thing in told if not isinstance(thing, Source) for name in thing.heeds}
+    told = [thing.table if isinstance(thing, TextColumn) else thing for thing in things]
+    known = {name for thing in told if not isinstance(thing, TextSource) for name in thing.settings_used}
     takers = {"columns": "files that do not name their columns (.csv, .tsv, pairs)", "documents": "lines of text"}
     for name, taker in takers.items():
         if getattr(how, name) and name not in known:
             raise ConfigError(f"data.{name}: it is for {taker}, and there are no such records here; leave it out")
 
 
-def found(name: str, how: Data, kind: tuple[str, ...]) -> list[Source | Table]:
+def resolve_name(name: str, how: Data, kind: tuple[str, ...]) -> list[TextSource | RecordSource]:
     """What a name stands for; `kind` is what a folder is searched for first."""
-    if name.startswith(TOY):
-        return [toy(name)]
-    if name.startswith(HUB):
-        return [Hub(name)]
-    if made := [make for prefix, make in PREFIXES.items() if name.startswith(prefix)]:
+    if name.startswith(TOY_PREFIX):
+        return [open_toy(name)]
+    if name.startswith(HUB_PREFIX):
+        return [HubDataset(name)]
+    if made := [make for prefix, make in SOURCE_PREFIXES.items() if name.startswith(prefix)]:
         return [made[0](name)]
     if name == STANDARD or (name.startswith("-.") and name[1:] in FORMATS):
-        return [typed(filled(spooled(name)), how, kind)]
+        return [open_by_suffix(check_not_empty(spool_stdin(name)), how, kind)]
     if name.partition(":")[0] == EMOJI:
-        return [emoji(name)]
-    if name in PACKAGED:
-        return [Source(name, HERE / f"{name}.txt.gz")]
-    if (known := packaged(name)) is not None:
-        source = Source(known[0].name, known[0])
-        other = ending(source.name, SUFFIXES)
+        return [open_emoji(name)]
+    if name in PACKAGED_TEXTS:
+        return [TextSource(name, PACKAGED_DIR / f"{name}.txt.gz")]
+    if (known := find_packaged_set(name)) is not None:
+        source = TextSource(known[0].name, known[0])
+        other = match_suffix(source.name, SOURCE_SUFFIXES)
         named = replace(how, columns=how.columns or known[1])
-        return [Filed(source, named) if other is None else SUFFIXES[other](source)]
+        return [RecordFile(source, named) if other is None else SOURCE_SUFFIXES[other](source)]
     path = Path(name).expanduser()
     if not os.path.lexists(path):
-        return elsewhere(name, how, kind)
+        return resolve_pattern(name, how, kind)
     if path.is_dir():
-        return inside(path, how, kind)
+        return list_folder(path, how, kind)
     if path.exists() and not path.is_file():
         raise DataError(f"{name}: not a regular file; to read from a pipe, name - and send the text to standard input")
-    return [typed(filled(Source(name, path)), how, kind)]
+    return [open_by_suffix(check_not_empty(TextSource(name, path)), how, kind)]
 
 
-def typed(source: Source, how: Data, kind: tuple[str, ...]) -> Source | Table:
+def open_by_suffix(source: TextSource, how: Data, kind: tuple[str, ...]) -> TextSource | RecordSource:
     """A file as what its name says that it is."""
-    if format_of(source.name) == ".parquet":
-        return Parquet(source.name, source.path)
-    if (known := ending(source.name, SUFFIXES)) is not None:
-        return SUFFIXES[known](source)
-    if kind == RECORDS and column_of(source.path):
-        return Files(source.name, source.path.parent, [source.path])
-    return Filed(source, how) if format_of(source.name) in FORMATS else source
+    if file_format(source.name) == ".parquet":
+        return ParquetFile(source.name, source.path)
+    if (known := match_suffix(source.name, SOURCE_SUFFIXES)) is not None:
+        return SOURCE_SUFFIXES[known](source)
+    if kind == RECORD_SUFFIXES and column_for_suffix(source.path):
+        return FileFolder(source.name, source.path.parent, [source.path])
+    return RecordFile(source, how) if file_format(source.name) in FORMATS else source
 
 
-def elsewhere(name: str, how: Data, kind: tuple[str, ...]) -> list[Source | Table]:
+def resolve_pattern(name: str, how: Data, kind: tuple[str, ...]) -> list[TextSource | RecordSource]:
     """A name that is no path: a pattern, several files that belong together, or a slip of the pen."""
     if " + " in name:
         paths = [Path(part.strip()).expanduser() for part in name.split(" + ")]
-        if (known := ending(paths[0].name, JOINED)) is not None:
-            return [JOINED[known]([filled(Source(str(path), path)) for path in paths])]
+        if (known := match_suffix(paths[0].name, JOINED_SOURCES)) is not None:
+            return [JOINED_SOURCES[known]([check_not_empty(TextSource(str(path), path)) for path in paths])]
         columns = how.columns or ("source", "target")
         if len(paths) != len(columns):
             raise DataError(f"{name}: {len(paths)} files and {len(columns)} columns ({', '.join(columns)}); name as "
                             "many by data.columns")  # fmt: skip
-        return [Parallel([filled(Source(str(path), path)) for path in paths], columns)]
+        return [ParallelFiles([check_not_empty(TextSource(str(path), path)) for path in paths], columns)]
     if glob.has_magic(name):
         paths = [Path(found) for found in glob.glob(str(Path(name).expanduser()), recursive=True)]
-        return those(name, [path for path in paths if path.is_file()], how, kind, "no file matches this pattern")
-    near = did_you_mean(name, (*PACKAGED, *SETS, EMOJI))
+        return open_files(name, [path for path in paths if path.is_file()], how, kind, "no file matches this pattern")
+    near = did_you_mean(name, (*PACKAGED_TEXTS, *PACKAGED_SETS, EMOJI))
     pair = " (files that belong together are named with a space on both sides of the +)" if "+" in name else ""
-    what = "a text" if kind == TEXTS else "a file"
+    what = "a text" if kind == TEXT_SUFFIXES else "a file"
     raise DataError(f"{name}: no such file or folder{pair}{near} name {what}, or a packaged one "
-                    f"({', '.join((*PACKAGED, *SETS, EMOJI))})")  # fmt: skip
+                    f"({', '.join((*PACKAGED_TEXTS, *PACKAGED_SETS, EMOJI))})")  # fmt: skip
 
 
-def inside(folder: Path, how: Data, kind: tuple[str, ...]) -> list[Source | Table]:
+def list_folder(folder: Path, how: Data, kind: tuple[str, ...]) -> list[TextSource | RecordSource]:
     """The files in a folder and the folders in it: texts, or else records; the other way round for records.
 
     Where there is neither, files that are records themselves: pictures, sounds.
     """
     paths: list[Path] = []
-    with readable(str(folder)):
-        for here, folders, names in os.walk(folder, onerror=refuse):
+    with readable_errors(str(folder)):
+        for here, folders, names in os.walk(folder, onerror=raise_data_error):
             folders[:] = [name for name in folders if not name.startswith(".")]
             paths += [Path(here, name) for name in names if not name.startswith(".")]
-    texts = [path for path in paths if format_of(path.name) in TEXTS]
-    records = [path for path in paths if format_of(path.name) in RECORDS or ending(path.name, SUFFIXES) is not None]
-    if kind == TEXTS and texts and records:
+    texts = [path for path in paths if file_format(path.name) in TEXT_SUFFIXES]
+    records = [
+        path
+        for path in paths
+        if file_format(path.name) in RECORD_SUFFIXES or match_suffix(path.name, SOURCE_SUFFIXES) is not None
+    ]
+    if kind == TEXT_SUFFIXES and texts and records:
         raise DataError(f"{folder}: both texts ({texts[0].name}) and records ({records[0].name}) in this folder; name "
                         f"the files, or a pattern such as {folder}/*{records[0].suffix}")  # fmt: skip
-    first = records or texts if kind == RECORDS else texts or records
-    if not records and (kind == RECORDS or not texts) and (whole := [path for path in paths if column_of(path)]):
-        return [files(folder, whole)]
-    return those(str(folder), first, how, kind, f"no .txt or .md files in this folder, nor {', '.join(RECORDS)}, nor "
+    first = records or texts if kind == RECORD_SUFFIXES else texts or records
+    if (
+        not records
+        and (kind == RECORD_SUFFIXES or not texts)
+        and (whole := [path for path in paths if column_for_suffix(path)])
+    ):
+        return [open_folder(folder, whole)]
+    return open_files(str(folder), first, how, kind, "no .txt or .md files in this folder, nor "
+                                                     f"{', '.join(RECORD_SUFFIXES)}, nor "
                  "pictures or sounds")  # fmt: skip
 
 
-def those(name: str, paths: Sequence[Path], how: Data, kind: tuple[str, ...], none: str) -> list[Source | Table]:
+def open_files(
+    name: str, paths: Sequence[Path], how: Data, kind: tuple[str, ...], none: str
+) -> list[TextSource | RecordSource]:
     """Each file that is not empty, in the order of their paths."""
-    sources = [source for path in sorted(paths) if not (source := Source(str(path), path)).empty]
+    sources = [source for path in sorted(paths) if not (source := TextSource(str(path), path)).empty]
     if not sources:
         what = "only empty texts in it" if paths else none
         raise DataError(f"{name}: {what}; name one with texts, or the files themselves")
-    return [typed(source, how, kind) for source in sources]
+    return [open_by_suffix(source, how, kind) for source in sources]
 
 
-def filled(source: Source) -> Source:
+def check_not_empty(source: TextSource) -> TextSource:
     if source.empty:
         raise DataError(f"{source.name}: empty; there must be some text to read")
     return source
 
 
-def spooled(name: str) -> Source:
+def spool_stdin(name: str) -> TextSource:
     """Standard input, kept in a nameless file: it will be read more than once, and may be larger than memory."""
-    source = Source(f"standard input{name[1:]}", Path(STANDARD))
-    with readable(source.name):
+    source = TextSource(f"standard input{name[1:]}", Path(STANDARD))
+    with readable_errors(source.name):
         if sys.stdin is None or sys.stdin.closed:
             raise OSError(0, "closed")
         said = sys.stdin.buffer
-        if said not in SPOKEN:  # whoever asks again hears the same
-            SPOKEN[said] = held = tempfile.TemporaryFile()  # noqa: SIM115  open for as long as its input
+        if said not in STDIN_COPIES:  # a second reader gets the same
+            STDIN_COPIES[said] = held = tempfile.TemporaryFile()  # noqa: SIM115  open for as long as its input
             weakref.finalize(said, held.close)
             shutil.copyfileobj(said, held, BLOCK)
-    return replace(source, held=SPOKEN[said])
+    return replace(source, held=STDIN_COPIES[said])
 
 
-def refuse(problem: OSError) -> NoReturn:
+def raise_data_error(problem: OSError) -> NoReturn:
     raise problem

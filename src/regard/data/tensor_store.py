@@ -1,12 +1,11 @@
-"""Arrays: what a sense made of records, in memory-mapped files; tensors of any shape, several columns.
+"""Tensor store: rows of tensors of any shape that a Processor made of records, in memory-mapped files.
 
     {"image": uint8 (3, 32, 32), "label": int64 ()}       <cache>/<key>.bytes     one tensor after the other
     {"sound": float32 (16000,),  "label": int64 ()}                .shapes    their sizes                int64
                                                                    .lengths   how many tokens a row is   int64
-    <key>.json: what they are made from, the columns, how many     .marks     a hash of what a row asks  int64
+    <key>.json: what they are made from, the columns, how many     .marks     a hash of each input       int64
 
-The twin of `examples` for what is no list of ids: made once for a content and a setting, the JSON is written last, and
-what does not fit is made again. A mark is the hash of a row's first tensor: what is asked.
+Stored by `row_store`, as the lists of ids of `example_store` are. A mark is the hash of a row's first tensor.
 """
 
 import ctypes
@@ -23,13 +22,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.data import store
-from regard.data.keeping import Bad, Job, Made, Rows, Sizes, kept_rows
-from regard.data.records import Tally
-from regard.data.shards import Notice, Progress, quiet
+from regard.data.records import BadRecordPolicy
+from regard.data.row_store import ColumnSizes, OnBadRecord, RowMaker, RowSequence, StoreJob, store_rows
+from regard.data.token_shards import Notice, Progress, no_progress
+from regard.files import content_cache
 
 Row = dict[str, Tensor]
-Length = Callable[[Row], int]
+RowLength = Callable[[Row], int]
 
 FORMAT = 1
 CHUNK = 1 << 22  # bytes that are gathered before they are written
@@ -38,7 +37,7 @@ TYPES = {str(kind).removeprefix("torch."): kind for kind in (torch.uint8, torch.
 FILES = {"bytes": torch.uint8, "shapes": torch.int64, "lengths": torch.int64, "marks": torch.int64}
 
 
-class Column(NamedTuple):
+class TensorColumn(NamedTuple):
     """A tensor of every row: its name, its type, and how many axes it has."""
 
     name: str
@@ -46,7 +45,7 @@ class Column(NamedTuple):
     axes: int
 
 
-class Arrays(Rows):
+class TensorRows(RowSequence):
     """Rows of tensors by their number."""
 
     @property
@@ -57,10 +56,10 @@ class Arrays(Rows):
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredTensors:
     """The files, mapped or in memory."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TensorColumn, ...]
     count: int
     bytes: Tensor
     sizes: Tensor
@@ -77,7 +76,7 @@ class Kept:
         each, axis = [], 0
         for column in self.columns:
             numbers = self.shapes[:, axis : axis + column.axes].prod(-1)
-            each.append(rounded(numbers * TYPES[column.type].itemsize))
+            each.append(round_up(numbers * TYPES[column.type].itemsize))
             axis += column.axes
         sizes = torch.stack(each, -1)
         ends = sizes.flatten().cumsum(0).view(sizes.shape)
@@ -90,7 +89,7 @@ class Kept:
             size, shape = shape[: column.axes], shape[column.axes :]
             kind = TYPES[column.type]
             stop = start + math.prod(size) * kind.itemsize
-            found[column.name] = self.bytes[start:stop].view(kind).view(size).clone()  # nobody writes into the file
+            found[column.name] = self.bytes[start:stop].view(kind).view(size).clone()  # never the file itself
         return found
 
     def lengths(self) -> Tensor:  # (rows,)
@@ -102,33 +101,33 @@ class Kept:
         return len(self.bytes) == (int(self.starts[-1, -1]) if self.count else 0)
 
 
-def rounded(size: Any) -> Any:
+def round_up(size: Any) -> Any:
     return -(-size // ALIGNED) * ALIGNED
 
 
-class Gathered:
+class TensorWriter:
     """Rows on their way to the files: `parts` are those that are not written yet."""
 
     files = FILES
 
-    def __init__(self, length: Length) -> None:
+    def __init__(self, length: RowLength) -> None:
         self.length, self.rows = length, 0
-        self.columns: tuple[Column, ...] | None = None
+        self.columns: tuple[TensorColumn, ...] | None = None
         self.clear()
 
     def clear(self) -> None:
         self.parts: dict[str, Any] = {"bytes": bytearray(), **{name: array("q") for name in FILES if name != "bytes"}}
 
     def add(self, row: Row) -> None:
-        columns = tuple(Column(name, kind(tensor), tensor.dim()) for name, tensor in row.items())
+        columns = tuple(TensorColumn(name, dtype_name(tensor), tensor.dim()) for name, tensor in row.items())
         self.columns = self.columns or columns
         if columns != self.columns or not row:
             raise TypeError(f"all rows have the same columns, {self.columns}; got {columns}")
         for place, tensor in enumerate(row.values()):
-            raw = content(tensor)
+            raw = tensor_bytes(tensor)
             if not place:
-                self.parts["marks"].append(mark(raw, tensor))
-            self.parts["bytes"] += raw.ljust(rounded(len(raw)), b"\0")
+                self.parts["marks"].append(hash_tensor(raw, tensor))
+            self.parts["bytes"] += raw.ljust(round_up(len(raw)), b"\0")
             self.parts["shapes"].extend(tensor.shape)
         self.parts["lengths"].append(self.length(row))
         self.rows += 1
@@ -137,48 +136,54 @@ class Gathered:
     def full(self) -> bool:
         return len(self.parts["bytes"]) >= CHUNK
 
-    def known(self, sizes: Sizes, tally: Tally) -> dict[str, Any]:
-        return {"sizes": sizes, "told": [tally.told] * bool(tally.count), "columns": self.columns or ()}
+    def known(self, sizes: ColumnSizes, tally: BadRecordPolicy) -> dict[str, Any]:
+        return {"sizes": sizes, "told": [tally.summary] * bool(tally.count), "columns": self.columns or ()}
 
-    def sizes(self, known: dict[str, Any]) -> Sizes:
+    def sizes(self, known: dict[str, Any]) -> ColumnSizes:
         return {name: int(known["sizes"][name]) for name in FILES}
 
-    def built(self, known: dict[str, Any], files: dict[str, Tensor]) -> Kept | None:
-        columns = tuple(Column(str(name), str(kind), int(axes)) for name, kind, axes in known["columns"])
-        kept = Kept(columns, int(known["count"]), *(files[name] for name in FILES))
+    def built(self, known: dict[str, Any], files: dict[str, Tensor]) -> StoredTensors | None:
+        columns = tuple(TensorColumn(str(name), str(kind), int(axes)) for name, kind, axes in known["columns"])
+        kept = StoredTensors(columns, int(known["count"]), *(files[name] for name in FILES))
         return kept if kept.whole else None
 
 
-def kind(tensor: Tensor) -> str:
+def dtype_name(tensor: Tensor) -> str:
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in TYPES:
         raise TypeError(f"an example holds tensors of {', '.join(TYPES)}; got {name}")
     return name
 
 
-def content(tensor: Tensor) -> bytes:
+def tensor_bytes(tensor: Tensor) -> bytes:
     """The bytes of a tensor, its last axis first."""
     tensor = tensor.detach().cpu().contiguous()
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.nbytes else b""
 
 
-def mark(raw: bytes, tensor: Tensor) -> int:
+def hash_tensor(raw: bytes, tensor: Tensor) -> int:
     """A hash of a tensor: two of other shapes or types are never the same question."""
-    what = f"{kind(tensor)} {list(tensor.shape)} ".encode()
+    what = f"{dtype_name(tensor)} {list(tensor.shape)} ".encode()
     return int.from_bytes(hashlib.blake2b(what + raw, digest_size=8).digest(), "little", signed=True)
 
 
-def marked(row: Row) -> int:
+def hash_row(row: Row) -> int:
     """The mark that a row has."""
     first = next(iter(row.values()))
-    return mark(content(first), first)
+    return hash_tensor(tensor_bytes(first), first)
 
 
-def kept_arrays(
-    made: Made, about: dict[str, Any], folder: Path, name: str, bad: Bad = "stop", notice: Notice = warnings.warn,
-    progress: Progress = quiet, length: Length = lambda row: 1,
-) -> Arrays:  # fmt: skip
+def store_tensors(
+    made: RowMaker,
+    about: dict[str, Any],
+    folder: Path,
+    name: str,
+    bad: OnBadRecord = "stop",
+    notice: Notice = warnings.warn,
+    progress: Progress = no_progress,
+    length: RowLength = lambda row: 1,
+) -> TensorRows:
     """The rows that `about` stands for: from the cache, or made now and kept there."""
     about = {"arrays": FORMAT, "bad": bad, **about}
-    kept, told = kept_rows(Job(made, lambda: Gathered(length), bad, progress), about, folder, name, notice)
-    return Arrays(kept, name, told=told, digest=store.key(about))
+    kept, told = store_rows(StoreJob(made, lambda: TensorWriter(length), bad, progress), about, folder, name, notice)
+    return TensorRows(kept, name, told=told, digest=content_cache.content_key(about))

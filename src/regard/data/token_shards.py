@@ -1,10 +1,10 @@
-"""Shards: token ids in a memory-mapped file, made once for each text and tokenizer.
+"""Token shards: token ids in a memory-mapped file, made once for each text and tokenizer.
 
     <cache>/<key>.ids      the ids, each 1, 2 or 4 bytes, little endian
     <cache>/<key>.json     format, dtype, count, and the sha256 of the texts and of the tokenizer
 
 The JSON is written last and says how long the ids are: where the two do not fit, they are made again. Where nothing can
-be written, the ids stay in memory, and somebody is told.
+be written, the ids stay in memory, with a notice.
 """
 
 import json
@@ -16,15 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.config import DataError
-from regard.data import store
-from regard.data.columns import Column
-from regard.data.records import Tally
-from regard.data.sources import Source, few
-from regard.text import Tokenizer, Unsayable
-from regard.text.post_processor import text_without_template
+from regard.config.errors import DataError
+from regard.data.records import BadRecordPolicy, TextColumn
+from regard.data.sources import TextSource, name_sources
+from regard.files import atomic, content_cache
+from regard.text.post_processor import without_post_processor
+from regard.text.tokenizer import Tokenizer, UnknownCharacter
 
-FORMAT = 1
+SHARD_FORMAT = 1
 # The name of a type, array's code for it, torch's type. (torch has little to offer for uint32; below 2³¹ it is int32.)
 TYPES = {"uint8": ("B", torch.uint8), "uint16": ("H", torch.uint16), "uint32": ("I", torch.int32)}
 
@@ -32,11 +31,11 @@ Notice = Callable[[str], object]
 Progress = Callable[[int], object]  # is told how much is done: tokens of a text, rows of records
 
 
-def quiet(done: int) -> None:
+def no_progress(done: int) -> None:
     pass
 
 
-class Shards:
+class TokenShards:
     """The ids of a text, in a file or in memory; `name` is what to call it, `digest` tells it from others."""
 
     def __init__(self, data: Tensor, name: str = "the text", digest: str = "") -> None:
@@ -49,32 +48,36 @@ class Shards:
         """(N,) the ids from `start` up to `stop`, read now."""
         return self.data[start:stop].long()
 
-    def part(self, start: int, stop: int | None, name: str) -> "Shards":
+    def part(self, start: int, stop: int | None, name: str) -> "TokenShards":
         """A stretch of the same ids; nothing is copied."""
-        return Shards(self.data[start:stop], name, self.digest and f"{self.digest}[{start}:{stop}]")
+        return TokenShards(self.data[start:stop], name, self.digest and f"{self.digest}[{start}:{stop}]")
 
 
-def tokenized(
-    sources: Sequence[Source | Column], tokenizer: Tokenizer, folder: Path, notice: Notice, progress: Progress = quiet
-) -> Shards:  # fmt: skip
+def tokenize_sources(
+    sources: Sequence[TextSource | TextColumn],
+    tokenizer: Tokenizer,
+    folder: Path,
+    notice: Notice,
+    progress: Progress = no_progress,
+) -> TokenShards:
     """The ids of the texts: from the cache, or made now and kept there."""
-    dtype = narrowest(len(tokenizer))
-    about = {"format": FORMAT, "dtype": dtype, "texts": [source.digest for source in sources],
+    dtype = smallest_int_type(len(tokenizer))
+    about = {"format": SHARD_FORMAT, "dtype": dtype, "texts": [source.digest for source in sources],
              "tokenizer": tokenizer_key(tokenizer)}  # fmt: skip
-    path = folder / f"{store.key(about)}.ids"
-    data, tally = mapped(path, about), Tally.of(sources)
+    path = folder / f"{content_cache.content_key(about)}.ids"
+    data, tally = map_shards(path, about), BadRecordPolicy.of(sources)
     if data is None:
         try:
-            keep(path, about, encoded(sources, tokenizer, tally, progress), tally)
-            data = mapped(path, about)
+            write_shards(path, about, encode_documents(sources, tokenizer, tally, progress), tally)
+            data = map_shards(path, about)
         except OSError as problem:
-            notice(unkept(folder, problem))
+            notice(uncached_notice(folder, problem))
     if data is None:
-        tally = Tally.of(sources)
-        data = in_memory(dtype, encoded(sources, tokenizer, tally, progress))
-    if told := tally.told or passed_over(path):
+        tally = BadRecordPolicy.of(sources)
+        data = shards_in_memory(dtype, encode_documents(sources, tokenizer, tally, progress))
+    if told := tally.summary or skipped_notice(path):
         notice(told)
-    return Shards(data, few([source.name for source in sources]), store.key(about))
+    return TokenShards(data, name_sources([source.name for source in sources]), content_cache.content_key(about))
 
 
 def tokenizer_key(tokenizer: Tokenizer) -> str:
@@ -82,89 +85,92 @@ def tokenizer_key(tokenizer: Tokenizer) -> str:
 
     Of the file all but what a task puts around texts, which is in no id here.
     """
-    text = text_without_template(tokenizer)
-    return store.key([text, "parse"] if tokenizer.parses_specials else text)
+    text = without_post_processor(tokenizer)
+    return content_cache.content_key([text, "parse"] if tokenizer.parses_specials else text)
 
 
-def unkept(folder: Path, problem: OSError) -> str:
+def uncached_notice(folder: Path, problem: OSError) -> str:
     return (f"{folder}: {(problem.strerror or str(problem)).lower()}; the tokens stay in memory this time, "
             f"set REGARD_CACHE to a folder that can be written")  # fmt: skip
 
 
-def passed_over(path: Path) -> str:
+def skipped_notice(path: Path) -> str:
     """What was said of bad records when the ids were made."""
-    known = store.get(path.with_suffix(".json"))
+    known = content_cache.read_json_or_none(path.with_suffix(".json"))
     return str(known.get("passed over", "")) if isinstance(known, dict) else ""
 
 
-def narrowest(vocabulary: int) -> str:
+def smallest_int_type(vocabulary: int) -> str:
     return "uint8" if vocabulary <= 1 << 8 else "uint16" if vocabulary <= 1 << 16 else "uint32"
 
 
-def encoded(
-    sources: Iterable[Source | Column], tokenizer: Tokenizer, tally: Tally, progress: Progress = quiet
-) -> "Iterator[array[int]]":  # fmt: skip
+def encode_documents(
+    sources: Iterable[TextSource | TextColumn],
+    tokenizer: Tokenizer,
+    tally: BadRecordPolicy,
+    progress: Progress = no_progress,
+) -> "Iterator[array[int]]":
     """The ids of one document after the other, in parts; the end token between documents and the start token before
     each, where there are such tokens.
     """
-    code, count, last = TYPES[narrowest(len(tokenizer))][0], 0, -1
+    code, count, last = TYPES[smallest_int_type(len(tokenizer))][0], 0, -1
     for number, document in enumerate(document for source in sources for document in source.documents(tally)):
         before, lines, first = 0, 1, True
         for part in tokenizer.cut(document.parts()):
             try:
                 ids = array(code, tokenizer.encode(part))
-            except Unsayable as problem:
+            except UnknownCharacter as problem:
                 where = f"character {before + problem.place:,}, line {lines + part.count(chr(10), 0, problem.place):,}"
                 raise DataError(f"{document.name}: {part[problem.place]!r} ({where}) {problem.why}") from None
             except DataError as problem:
                 raise DataError(f"{document.name}: {problem}") from None
             if first:
-                yield array(code, between(tokenizer, number, last, ids))
+                yield array(code, separator_ids(tokenizer, number, last, ids))
             yield ids
             first, last = False, ids[-1] if ids else last
             count, before, lines = count + len(ids), before + len(part), lines + part.count("\n")
             progress(count)
         if first:
-            yield array(code, between(tokenizer, number, last, []))
+            yield array(code, separator_ids(tokenizer, number, last, []))
 
 
-def between(tokenizer: Tokenizer, number: int, last: int, ids: Sequence[int]) -> list[int]:
+def separator_ids(tokenizer: Tokenizer, number: int, last: int, ids: Sequence[int]) -> list[int]:
     """What stands between the last id of a document and the ids of the next, of that number; a document may have its
     own start and end, as rendered chats do, and then they are not said twice."""
-    end, start = (tokenizer.roles.get(role) for role in ("end", "start"))
+    end, start = (tokenizer.special_ids.get(role) for role in ("end", "start"))
     ended = [] if end is None or not number or last == end else [end]
     return ended if start is None or (ids and ids[0] == start) else [*ended, start]
 
 
-def keep(path: Path, about: dict[str, Any], parts: "Iterable[array[int]]", tally: Tally) -> None:
+def write_shards(path: Path, about: dict[str, Any], parts: "Iterable[array[int]]", tally: BadRecordPolicy) -> None:
     """Writes the ids, then how many they are."""
     path.with_suffix(".json").unlink(missing_ok=True)
     count = 0
-    with store.writing(path) as file:
+    with atomic.open_atomic(path) as file:
         for part in parts:
             file.write(part)
             count += len(part)
-    told = {"passed over": tally.told} if tally.count else {}
-    store.put(path.with_suffix(".json"), [json.dumps({**about, "count": count, **told}, indent=1).encode()])
+    told = {"passed over": tally.summary} if tally.count else {}
+    atomic.write_file(path.with_suffix(".json"), [json.dumps({**about, "count": count, **told}, indent=1).encode()])
 
 
-def mapped(path: Path, about: dict[str, Any]) -> Tensor | None:
+def map_shards(path: Path, about: dict[str, Any]) -> Tensor | None:
     """The kept ids, without reading them; None where there are none, or fewer or more than there should be."""
-    known, dtype = store.get(path.with_suffix(".json")), TYPES[about["dtype"]][1]
+    known, dtype = content_cache.read_json_or_none(path.with_suffix(".json")), TYPES[about["dtype"]][1]
     count = known.get("count") if isinstance(known, dict) else None
     if not isinstance(count, int) or {name: known.get(name) for name in about} != about:
         return None
-    return opened(path, count, dtype)
+    return map_file(path, count, dtype)
 
 
-def opened(path: Path, count: int, dtype: torch.dtype) -> Tensor | None:
+def map_file(path: Path, count: int, dtype: torch.dtype) -> Tensor | None:
     """So many numbers in a file, without reading them; None where the file is longer or shorter."""
     if not path.is_file() or path.stat().st_size != count * dtype.itemsize:
         return None
     return torch.from_file(str(path), shared=False, size=count, dtype=dtype) if count else torch.empty(0, dtype=dtype)
 
 
-def in_memory(name: str, parts: "Iterable[array[int]]") -> Tensor:
+def shards_in_memory(name: str, parts: "Iterable[array[int]]") -> Tensor:
     code, dtype = TYPES[name]
     whole = array(code)
     for part in parts:

@@ -1,26 +1,74 @@
-"""Batches: what is read at each step, a pure function of seed and step, and the whole text in order for evaluation.
+"""Windows of a token stream: shuffled, sequential for evaluation, or striped for carried state.
 
     text      . . │a a a a│b b b b│c c c c│. . .       windows of context 4, laid from offset 2
     one row       │a a a a│b                           inputs: all but its last token; targets: all but its first
 
-An epoch lays windows of `context` targets from a random offset and shuffles them: every token is a target once, but for
-the few before the first window and after the last. Nothing is remembered, so any step of any run can be asked for.
+WindowBatches: an epoch lays windows of `context` targets from a random offset and shuffles them: every token is a
+target once, but for the few before the first window and after the last.
+
+    text      a a a a b b b b c c c c d d d d        batch 2, accumulate 2: four stripes
+    step 0    a a   b b   c c   d d                  the first windows of all stripes
+    step 1      a a   b b   c c   d d                the next ones: row i goes on where row i stopped
+
+StripedBatches: an epoch begins somewhere in the first window of the text and ends when all stripes are read; then every
+row begins anew. Both are pure functions of seed and step, so any step of any run can be made again.
 """
 
-import hashlib
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from regard.config import DataError
-from regard.data.shards import Shards
+from regard.config.errors import DataError
+from regard.data.batching import mix_seed, seeded_generator
+from regard.data.token_shards import TokenShards
 
 
-class Windows:
+class StripedBatches:
+    """`size` rows a micro-batch, each the next window of its stripe; `accumulate` of them make a step."""
+
+    def __init__(self, shards: TokenShards, context: int, size: int, seed: int, accumulate: int = 1) -> None:
+        rows = size * accumulate
+        if len(shards) <= rows * context:
+            raise DataError(f"{shards.name}: {len(shards):,} tokens are too few for {rows:,} stripes of at least "
+                            f"{context:,}; set train.batch or train.context lower, or name more text")  # fmt: skip
+        self.shards, self.context, self.size, self.seed = shards, context, size, seed
+        self.accumulate = accumulate
+        # as in windows at random, one window less leaves room to begin anywhere
+        self.count = max(1, (len(shards) - 1 - context) // (rows * context))  # windows in a stripe
+
+    def batch(self, step: int) -> Tensor:
+        """(B, N + 1) the ids of a micro-batch: inputs are all but the last of each row, targets all but the first."""
+        rows = self.shards.data.unfold(0, self.context + 1, 1)
+        return rows[torch.tensor(self.names(step))].long()
+
+    def names(self, step: int) -> list[int]:
+        """Where in the text the rows of a micro-batch begin."""
+        step, part = divmod(step, self.accumulate)
+        epoch, window = divmod(step, self.count)
+        first = self.offset(epoch) + window * self.context
+        stripes = range(part * self.size, (part + 1) * self.size)
+        return [first + stripe * self.count * self.context for stripe in stripes]
+
+    def offset(self, epoch: int) -> int:
+        room = len(self.shards) - 1 - self.count * self.size * self.accumulate * self.context
+        return int(
+            torch.randint(min(room, self.context - 1) + 1, (), generator=seeded_generator(self.seed, "stripes", epoch))
+        )
+
+    def begins(self, step: int) -> bool:
+        """Whether all rows begin anew at this optimizer step."""
+        return step % self.count == 0
+
+    def epochs(self, step: int) -> float:
+        """How often the text has been read after so many micro-batches."""
+        return step / (self.count * self.accumulate)
+
+
+class WindowBatches:
     """Random batches; `count` windows make an epoch, and batches run on from one epoch into the next."""
 
-    def __init__(self, shards: Shards, context: int, batch: int, seed: int) -> None:
+    def __init__(self, shards: TokenShards, context: int, batch: int, seed: int) -> None:
         if len(shards) <= context:
             raise DataError(f"{shards.name}: {len(shards):,} tokens are too few for a context of {context:,}; "
                             f"set train.context={max(1, len(shards) - 1)} or less, name more text, or keep less of "
@@ -52,7 +100,7 @@ class Windows:
     def epoch(self, number: int) -> Tensor:
         """(count,) where the windows of an epoch begin, in the order in which they are read."""
         if number not in self.starts:
-            chance = torch.Generator().manual_seed(mixed(self.seed, number))
+            chance = torch.Generator().manual_seed(mix_seed(self.seed, number))
             slack = len(self.shards) - 1 - self.count * self.context
             offset = torch.randint(slack + 1, (), generator=chance)
             order = torch.randperm(self.count, generator=chance)
@@ -61,39 +109,7 @@ class Windows:
         return self.starts[number]
 
 
-class Turns:
-    """The turns of `count` things, shuffled anew in each epoch; they run on from one epoch into the next."""
-
-    def __init__(self, count: int, seed: int) -> None:
-        self.count, self.seed = count, seed
-        self.orders: dict[int, Tensor] = {}
-
-    def __call__(self, first: int, size: int) -> list[int]:
-        """Whose turn it is at places `first` up to `first + size`."""
-        epochs = range(first // self.count, (first + size - 1) // self.count + 1)
-        skip = first - epochs[0] * self.count
-        found: list[int] = torch.cat([self.epoch(number) for number in epochs])[skip : skip + size].tolist()
-        return found
-
-    def epoch(self, number: int) -> Tensor:
-        if number not in self.orders:
-            self.orders = {other: order for other, order in self.orders.items() if other == number - 1}
-            self.orders[number] = torch.randperm(self.count, generator=chance(self.seed, number))
-        return self.orders[number]
-
-
-def chance(seed: int, *words: int | str) -> torch.Generator:
-    """A generator for what these words name."""
-    return torch.Generator().manual_seed(mixed(seed, *words))
-
-
-def mixed(seed: int, *words: int | str) -> int:
-    """A number for a generator; near seeds and epochs give far numbers."""
-    text = " ".join(map(str, (seed, *words)))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
-
-
-def blocks(shards: Shards, context: int, batch: int, tokens: int | None = None) -> Iterator[Tensor]:
+def sequential_windows(shards: TokenShards, context: int, batch: int, tokens: int | None = None) -> Iterator[Tensor]:
     """(b, n + 1) the text in order: every token but the first is a target exactly once. The last block may be shorter.
 
     `tokens` ends after so many targets.

@@ -1,4 +1,4 @@
-"""The doctor: a short probe of a run, in memory, that names what is wrong, with evidence and what to type.
+"""Diagnosis of a run: a short probe in memory that names each fault, with its evidence and what to type.
 
     for finding in doctor.examine(Run.from_recipe("recipe.toml")):
         print(finding.check, finding.verdict, finding.evidence, finding.remedy)
@@ -11,61 +11,67 @@ from dataclasses import replace
 from typing import Any
 
 from regard import config
-from regard.train.doctor import (
-    corpus,
-    inputs,
-    labels,
-    layers,
-    memory,
-    order,
-    past,
-    rates,
-    seeing,
-    spikes,
-    start,
-    words,
+from regard.doctor import (
+    check_attention,
+    check_data,
+    check_labels,
+    check_memory,
+    check_training,
+    check_weights,
+    run_history,
 )
-from regard.train.doctor.case import Case, quiet
-from regard.train.doctor.findings import Finding
-from regard.train.doctor.patient import opened
-from regard.train.run import Run
+from regard.doctor.case import DoctorCase, DoctorFinding, no_report
+from regard.doctor.run_history import open_run_or_recipe
+from regard.training.run import Run
 
-__all__ = ["CHECKS", "Case", "Finding", "examine", "opened"]
+__all__ = [
+    "DoctorCase",
+    "DoctorFinding",
+    "check_attention",
+    "check_data",
+    "check_labels",
+    "check_memory",
+    "check_training",
+    "check_weights",
+    "no_report",
+    "open_run_or_recipe",
+    "run_history",
+]
 
-CHECKS: dict[str, Callable[[Case], Finding | None]] = {
-    "tokenizer": words.tokenizer,
-    "inputs": inputs.inputs,
-    "leaks": corpus.leaking,
-    "amount of data": corpus.amount,
-    "memory": memory.memory,
-    "initialisation": start.initialisation,
-    "labels": labels.labels,
-    "causal mask": seeing.causal,
-    "padding": seeing.padding,
-    "documents": seeing.documents,
-    "positions": order.positions,
-    "learning rate": rates.learning_rate,
-    "gradients": rates.gradients,
-    "layers": layers.layers,
-    "units": layers.units,
-    "batches": spikes.batches,
-    "log": past.past,
+DOCTOR_CHECKS: dict[str, Callable[[DoctorCase], DoctorFinding | None]] = {
+    "tokenizer": check_data.check_tokenizer,
+    "inputs": check_data.check_input_scale,
+    "leaks": check_data.check_leakage,
+    "amount of data": check_data.check_data_size,
+    "memory": check_memory.check_memory,
+    "initialisation": check_weights.check_init,
+    "labels": check_labels.check_labels,
+    "causal mask": check_attention.check_causality,
+    "padding": check_attention.check_padding,
+    "documents": check_attention.check_documents,
+    "positions": check_attention.check_positions,
+    "learning rate": check_training.check_learning_rate,
+    "gradients": check_training.check_gradients,
+    "layers": check_weights.check_layers,
+    "units": check_weights.check_dead_units,
+    "batches": check_training.check_batches,
+    "log": run_history.check_history,
 }
 LEAST, MOST = 10, 50  # steps of a probe
 
 
-def examine(
-    run: Run, steps: int = MOST, *, log: Sequence[dict[str, Any]] = (), progress: Callable[[str], object] = quiet
-) -> list[Finding]:  # fmt: skip
+def examine_run(
+    run: Run, steps: int = MOST, *, log: Sequence[dict[str, Any]] = (), progress: Callable[[str], object] = no_report
+) -> list[DoctorFinding]:  # fmt: skip
     """What is right and wrong with a run, found in so many steps; the run itself is left as it was.
 
     `log` are the lines of its log.jsonl, if it has one. What `ends` an examination comes last.
     """
     if not LEAST <= steps <= MOST:
         raise config.ConfigError(f"steps: {steps}; a probe takes from {LEAST} to {MOST}")
-    case, found = Case(run, steps, log, progress), list[Finding]()
-    case.need = memory.need(case)
-    for name, check in CHECKS.items():
+    case, found = DoctorCase(run, steps, log, progress), list[DoctorFinding]()
+    case.need = check_memory.estimate_need(case)
+    for name, check in DOCTOR_CHECKS.items():
         if (finding := check(case)) is not None:
             found.append(replace(finding, check=name))
             if finding.ends:

@@ -1,43 +1,46 @@
-"""A case: a run on the doctor's table. Its model is copied before anything is done, so the run stays as it was."""
+"""DoctorCase, what the checks may know of a run, and DoctorFinding: a verdict, its evidence and a remedy.
+
+The model of a case is a copy, so the run stays as it was. Evidence is one sentence, and a remedy is what to type.
+"""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from regard import config
 from regard.core.model import Transformer
-from regard.lens.views import unwrapped
-from regard.text import Tokenizer
-from regard.train.doctor.course import Course
-from regard.train.doctor.lively import lively
-from regard.train.health import given, peak
-from regard.train.run import Run, inner
+from regard.doctor.probe_run import ProbeRun, randomize_model
+from regard.lens.attention_maps import unwrap_model
+from regard.text.tokenizer import Tokenizer
+from regard.training.diagnostics import model_inputs, peak_lr_factor
+from regard.training.run import Run, unwrap_prefetch
 
 FEW = 8  # rows of a batch, where a whole one does not fit
-RAMP = 10  # steps up to the highest learning rate: those of a whole warm-up would say nothing in a short probe
+LR_RAMP = 10  # steps up to the highest learning rate: those of a whole warm-up would say nothing in a short probe
 
 
-def quiet(line: str) -> None:
+def no_report(line: str) -> None:
     """Nobody listens."""
 
 
-class Case:
+class DoctorCase:
     """What checks may know. `log` are the lines of a run's log.jsonl, if it has one; `progress` hears what goes on.
 
     `need` says what a step takes of the memory; where that is too much, batches are smaller here.
     """
 
     def __init__(
-        self, run: Run, steps: int, log: Sequence[dict[str, Any]] = (), progress: Callable[[str], object] = quiet
+        self, run: Run, steps: int, log: Sequence[dict[str, Any]] = (), progress: Callable[[str], object] = no_report
     ) -> None:
-        model = unwrapped(run.model)
+        model = unwrap_model(run.model)
         if not isinstance(model, Transformer):
             raise config.ConfigError(f"the doctor knows single models of regard.build, not a {type(model).__name__}")
         own = None if model.c.encoder is None else model.c.encoder.embed
-        if isinstance(model.c.embed, config.Mixed) or not isinstance(own, config.Embed | None):
+        if isinstance(model.c.embed, config.MultimodalEmbedding) or not isinstance(own, config.TextEmbedding | None):
             raise config.ConfigError("the doctor examines a model of one kind of data, and this one sees and reads; "
                                      "train it for a few steps, and look at its report")  # fmt: skip
         self.run, self.model, self.steps, self.log, self.progress = run, model, steps, log, progress
@@ -55,7 +58,7 @@ class Case:
     @property
     def textual(self) -> bool:
         """Words are read, and not what a sense makes of records."""
-        return isinstance(self.model.c.embed, config.Embed)
+        return isinstance(self.model.c.embed, config.TextEmbedding)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -64,7 +67,7 @@ class Case:
     @property
     def data(self) -> Any:
         """Who makes the batches; smaller ones, where whole ones would not fit."""
-        made = inner(self.run.data)
+        made = unwrap_prefetch(self.run.data)
         if self.need is None or self.need.fits or not hasattr(made, "size"):
             return made
         made = copy.copy(made)
@@ -92,23 +95,49 @@ class Case:
     def read(self, count: int = 8) -> Iterator[dict[str, Tensor]]:
         """What the model reads of the first few micro-batches."""
         start = self.numbers(self.run.step)[0]
-        return (given(self.batch(start + place), self.model) for place in range(count))
+        return (model_inputs(self.batch(start + place), self.model) for place in range(count))
 
     @cached_property
     def factors(self) -> list[float]:
         """Of the learning rate: up to the highest of the run in a few steps; or as it is, in the middle of one."""
-        run, most = self.run, peak(self.run)
+        run, most = self.run, peak_lr_factor(self.run)
         if run.step == 0:
-            return [most * min(1.0, (step + 1) / RAMP) for step in range(self.steps)]
+            return [most * min(1.0, (step + 1) / LR_RAMP) for step in range(self.steps)]
         now = run.schedule(run.step + 1, run.progress)
         return [max(now, most / 100)] * self.steps
 
     @cached_property
-    def course(self) -> Course:
+    def course(self) -> ProbeRun:
         """The probe: some steps of training, in memory."""
-        return Course(self).go(self.factors, self.progress)
+        return ProbeRun(self).go(self.factors, self.progress)
 
     @cached_property
     def lively(self) -> Transformer:
         """The model's structure with weights that leave no part of it silent."""
-        return lively(self.model, self.course.model)
+        return randomize_model(self.model, self.course.model)
+
+
+Verdict = Literal["fine", "look", "wrong"]
+
+
+@dataclass(frozen=True)
+class DoctorFinding:
+    """`fine`: nothing to do. `look`: worth knowing, and perhaps meant. `wrong`: training will not do what it should."""
+
+    check: str
+    verdict: Verdict
+    evidence: str
+    remedy: str = ""
+    ends: bool = False  # nothing can be asked of the model before this is mended
+
+
+def finding_ok(evidence: str) -> DoctorFinding:
+    return DoctorFinding("", "fine", evidence)
+
+
+def finding_note(evidence: str, remedy: str = "") -> DoctorFinding:
+    return DoctorFinding("", "look", evidence, remedy)
+
+
+def finding_problem(evidence: str, remedy: str, ends: bool = False) -> DoctorFinding:
+    return DoctorFinding("", "wrong", evidence, remedy, ends)

@@ -1,8 +1,11 @@
-"""Who sees whom: tokens that nobody may see are changed, and whoever changes with them has seen them.
+"""Checks of masks and positions: tokens that must not be visible are changed, and no output may change with them.
 
     causal      the second half of each row        changes nothing in the first
     padding     what is no token                   changes nothing where there are tokens
     documents   the first document of a row        changes nothing in the others
+
+Positions: tokens change places; without position encoding, the last token's output stays the same. Only the first
+attention is tested: behind a causal mask, deeper ones know something of order without any positions.
 """
 
 from collections.abc import Iterator
@@ -11,97 +14,104 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard import config
+from regard.core.hooks import looking
 from regard.core.masks import Prefix, mask
-from regard.train.doctor.case import Case
-from regard.train.doctor.findings import Finding, fine, look, wrong
-from regard.train.doctor.lively import NOISE, others, said
-from regard.train.evaluate import moved
-from regard.train.health import cut
+from regard.core.model import Transformer, Trunk
+from regard.core.tokens import Tokens, sequence_tokens
+from regard.data.batching import batch_to_device
+from regard.data.batching import batch_to_device as moved_to
+from regard.doctor.case import DoctorCase, DoctorFinding, finding_note, finding_ok, finding_problem
+from regard.doctor.probe_run import POSITION_NOISE, forward_outputs, other_ids
+from regard.training.diagnostics import cut_rows
 
 ROWS = 4
 RUN = 3  # as many of the same token at the end of a row are padding, where nobody says what is
 
 
-def reach(case: Case, batch: dict[str, Tensor], changed: Tensor, seen: Tensor, side: str = "ids") -> float:
+def influence(case: DoctorCase, batch: dict[str, Tensor], changed: Tensor, seen: Tensor, side: str = "ids") -> float:
     """How much what is said at the places `seen` (B, N) changes with the ids at the places `changed`, in spreads."""
-    given = moved(batch, case.run.device)
+    given = batch_to_device(batch, case.run.device)
     ids = given[side]
-    new = torch.where(over(changed.to(ids.device), ids), strange(case, side, ids), ids)
-    before, after = (answers(said(case.lively, given | {side: table}), seen) for table in (ids, new))
+    new = torch.where(broadcast_mask(changed.to(ids.device), ids), replacement_inputs(case, side, ids), ids)
+    before, after = (outputs_at(forward_outputs(case.lively, given | {side: table}), seen) for table in (ids, new))
     return max(float((a - b).abs().max() / a.std().clamp(min=1e-9)) for a, b in zip(before, after, strict=True))
 
 
-def strange(case: Case, side: str, ids: Tensor) -> Tensor:
+def replacement_inputs(case: DoctorCase, side: str, ids: Tensor) -> Tensor:
     """Something else in every place: other ids, or other numbers."""
     if ids.is_floating_point():
         return torch.randn(ids.shape, generator=torch.Generator().manual_seed(1)).to(ids)
-    c = front(case, side)
-    return others(ids, c.vocab, {id for id in (c.pad, c.end) if id is not None})
+    c = side_front_end(case, side)
+    return other_ids(ids, c.vocab, {id for id in (c.pad, c.end) if id is not None})
 
 
-def over(places: Tensor, ids: Tensor) -> Tensor:
+def broadcast_mask(places: Tensor, ids: Tensor) -> Tensor:
     """(B, N) laid over ids of more axes."""
     return places.view(*places.shape, *([1] * (ids.dim() - places.dim())))
 
 
-def front(case: Case, side: str) -> Any:
+def side_front_end(case: DoctorCase, side: str) -> Any:
     """The settings of the front end that reads the ids, or the source."""
     c = case.model.c
     return c.encoder.embed if side == "source" and c.encoder is not None and c.encoder.embed is not None else c.embed
 
 
-def answers(out: Tensor | tuple[Tensor, ...], seen: Tensor) -> Iterator[Tensor]:
+def outputs_at(out: Tensor | tuple[Tensor, ...], seen: Tensor) -> Iterator[Tensor]:
     """What is said at some places; what is said of a whole row counts if the row has any."""
     for each in out if isinstance(out, tuple) else (out,):
         yield each[seen.to(each.device)] if each.dim() == 3 else each[seen.any(-1).to(each.device)]
 
 
-def causal(case: Case) -> Finding:
+def check_causality(case: DoctorCase) -> DoctorFinding:
     if not case.causal:
-        return both_ways(case)
+        return check_bidirectional(case)
     if not case.textual:
-        return fine("does not apply: what is read is no text")
-    batch = cut(next(case.read()), ROWS)
+        return finding_ok("does not apply: what is read is no text")
+    batch = cut_rows(next(case.read()), ROWS)
     count = batch["ids"].shape[1]
     border = max([count // 2, *(leaf.length for text in case.model.c.trunk.masks for leaf in mask(text).leaves
                                 if isinstance(leaf, Prefix))])  # fmt: skip
     if count < 2 or border >= count:
-        return fine(f"rows of {count} tokens have no later ones that may not be seen")
+        return finding_ok(f"rows of {count} tokens have no later ones that may not be seen")
     early = torch.arange(count).expand(batch["ids"].shape) < border
-    size = reach(case, batch, ~early, early & batch.get("real", early))
-    if size <= NOISE:  #: S162
-        return fine(f"other tokens from place {border} on change nothing before it")
-    return wrong(f"other tokens from place {border} on change what is said before it by {size:.2g} of its spread: the "
+    size = influence(case, batch, ~early, early & batch.get("real", early))
+    if size <= POSITION_NOISE:  #: S162
+        return finding_ok(f"other tokens from place {border} on change nothing before it")
+    return finding_problem(f"other tokens from place {border} on change what is said before it by {size:.2g} of its "
+                           "spread: the "
                  "model sees the tokens that it should predict", "model.mask=causal")  # fmt: skip
 
 
-def both_ways(case: Case) -> Finding:
+def check_bidirectional(case: DoctorCase) -> DoctorFinding:
     """A task that asks of every token what it is may look at those behind it, and should."""
     c = case.model.c
     if c.head.kind != "pooled" and not any(mask(text).ahead for text in c.trunk.masks):
-        return look(f"this task may look both ways, and the mask {c.trunk.masks[0]!r} hides what comes after a token",
+        return finding_note(f"this task may look both ways, and the mask {c.trunk.masks[0]!r} hides what comes after a "
+                            "token",
                     "model.mask=everything")  # fmt: skip
-    return fine("this task may look both ways")
+    return finding_ok("this task may look both ways")
 
 
-def padding(case: Case) -> Finding:
+def check_padding(case: DoctorCase) -> DoctorFinding:
     told = []
     for side in ("ids", "source"):
-        found = next((found for batch in case.read() if (found := padded(case, batch, side)) is not None), None)
+        found = next((found for batch in case.read() if (found := padding_of(case, batch, side)) is not None), None)
         if found is None:
             continue
         real, batch = found
         seen = batch.get("real", torch.ones_like(batch["ids"], dtype=torch.bool)) if side == "source" else real
         part = f"{float(1 - real.float().mean()):.0%} of a batch's {side} is padding"
-        if (size := reach(case, batch, ~real, seen, side)) > NOISE:
+        if (size := influence(case, batch, ~real, seen, side)) > POSITION_NOISE:
             name = "real" if side == "ids" else "source_real"
-            return wrong(f"{part}, and other tokens there change what is said of real ones by {size:.2g} of its "
+            return finding_problem(f"{part}, and other tokens there change what is said of real ones by {size:.2g} of "
+                                   "its "
                          f"spread: padding is looked at", f"{name}= in every batch, True for tokens")  # fmt: skip
         told.append(part)
-    return fine(f"{' and '.join(told)}, and nobody looks at it" if told else "no batch is padded")
+    return finding_ok(f"{' and '.join(told)}, and nobody looks at it" if told else "no batch is padded")
 
 
-def padded(case: Case, batch: dict[str, Tensor], side: str) -> tuple[Tensor, dict[str, Tensor]] | None:
+def padding_of(case: DoctorCase, batch: dict[str, Tensor], side: str) -> tuple[Tensor, dict[str, Tensor]] | None:
     """Which tokens of a batch are real, and what the model is given of it; nothing if all are."""
     name = "real" if side == "ids" else "source_real"
     if side not in batch or isinstance(case.first, Tensor) or "document" in batch:  # windows and packed rows are full
@@ -111,7 +121,7 @@ def padded(case: Case, batch: dict[str, Tensor], side: str) -> tuple[Tensor, dic
         return None if whole else (batch[name], batch)
     if not case.textual or batch[side].dtype != torch.long:  # a picture is no row of tokens
         return None
-    pad, own = front(case, side).pad, getattr(case.run.objective, "specials", None)
+    pad, own = side_front_end(case, side).pad, getattr(case.run.objective, "specials", None)
     fill = pad if pad is not None else 0 if own is None else own.fill
     there = batch[side] != fill
     real = (there.flip(-1).cumsum(-1).flip(-1) > 0) & (there.cumsum(-1) > 0)  # all but what fills the ends of a row
@@ -120,15 +130,102 @@ def padded(case: Case, batch: dict[str, Tensor], side: str) -> tuple[Tensor, dic
     return real, batch | {name: real} if pad is not None else batch  # a model that knows its pad sees to it itself
 
 
-def documents(case: Case) -> Finding | None:
+def check_documents(case: DoctorCase) -> DoctorFinding | None:
     packed = [batch for batch in case.read() if "document" in batch]
     if not packed:
         return None
     batch = max(packed, key=lambda batch: int((batch["document"] > 0).sum()))
     first = batch["document"] == batch["document"][:, :1]
     if bool(first.all()):
-        return look("rows are packed, and none of those looked at holds a second document", "train.pack=false")
-    if (size := reach(case, batch, first, ~first)) <= NOISE:
-        return fine("packed documents do not see each other")
-    return wrong(f"other tokens in the first document of a row change what is said in the next ones by {size:.2g} of "
+        return finding_note("rows are packed, and none of those looked at holds a second document", "train.pack=false")
+    if (size := influence(case, batch, first, ~first)) <= POSITION_NOISE:
+        return finding_ok("packed documents do not see each other")
+    return finding_problem("other tokens in the first document of a row change what is said in the next ones by "
+                           f"{size:.2g} of "
                  "its spread", "train.pack=false")  # fmt: skip
+
+
+LONGEST = 48
+
+
+def check_positions(case: DoctorCase) -> DoctorFinding:
+    found = {side: seen for side in ("trunk", "encoder") if (seen := order_effect(case, side)) is not None}
+    if not found and isinstance(case.model.c.trunk, config.RecurrentStack):
+        return finding_ok(f"{case.model.c.trunk.cell} layers read tokens in their order")
+    if not found:
+        return finding_ok("nobody sees two tokens whose order could matter")
+    c = case.model.c
+    for side, size in found.items():
+        trunk = c.trunk if side == "trunk" or c.encoder is None else c.encoder.trunk
+        path = "model.trunk.position" if side == "trunk" else "model.encoder.trunk.position"
+        if size > POSITION_NOISE:
+            continue
+        if trunk.position.kind == "none" and not case.textual:
+            return finding_ok(f"{path} is none: tokens are a set to the {side}, as the nodes of a graph are")
+        if trunk.position.kind == "none":
+            return finding_note(f"{path} is none, so the {side} knows the order of tokens only by what its mask hides",
+                        f"{path}.kind=learned")  # fmt: skip
+        return finding_problem(f"{path} is {trunk.position.kind!r}, and tokens in another order look the same to the "
+                               f"{side} "
+                     f"(they change its first look by {size:.1g} of what other tokens would): positions say nothing",
+                     f"{path}.kind={'sinusoidal' if trunk.position.kind == 'learned' else 'learned'}")  # fmt: skip
+    return finding_ok(", ".join(f"another order changes the {side}'s first look by {size:.0%} of what other tokens "
+                                "would"
+                          for side, size in found.items()))  # fmt: skip
+
+
+def order_effect(case: DoctorCase, side: str) -> float | None:
+    """How much another order changes what the last token sees, against other tokens in the same places."""
+    model, trunk = case.lively, getattr(case.lively, side)
+    if not isinstance(trunk, Trunk):
+        return None
+    if not case.textual:
+        return token_order_effect(case, trunk)
+    ids = torch.arange(1, 1 + min(LONGEST, case.settings.context))[None]
+    seen = visible_to_last(trunk, sequence_tokens(torch.empty(1, ids.shape[1], 0)))
+    if len(seen) < 2:
+        return None
+    ids = other_ids(ids, model.c.embed.vocab, {id for id in (model.c.embed.pad, model.c.embed.end) if id is not None})
+    moved, strange = ids.clone(), ids.clone()
+    moved[0, seen] = ids[0, seen.roll(1)]
+    strange[0, seen] = other_ids(ids, model.c.embed.vocab, set())[0, seen]
+    plain, turned, different = (
+        first_attention_output(model, side, each.to(case.run.device)) for each in (ids, moved, strange)
+    )
+    return float((turned - plain).norm() / (different - plain).norm().clamp(min=1e-9))
+
+
+@torch.no_grad()
+def token_order_effect(case: DoctorCase, trunk: Trunk) -> float | None:
+    """The same of what is no text: vectors change places behind the front end, which may have places of its own."""
+    model, rest = case.lively, moved_to(cut_rows(next(case.read()), 1), case.run.device)
+    tokens = model.embed(rest.pop("ids"), **rest)
+    if len(tokens.x) > 1:  # channels read one by one are rows
+        return None
+    seen = visible_to_last(trunk, tokens)
+    if len(seen) < 2:
+        return None
+    turned, strange = tokens.x.clone(), tokens.x.clone()
+    turned[0, seen] = tokens.x[0, seen.roll(1)]
+    noise = torch.randn(strange[0, seen].shape, generator=torch.Generator().manual_seed(1)).to(strange)
+    strange[0, seen] = noise * tokens.x.std()
+    plain, other, new = (
+        first_attention_output(model, "trunk", tokens.with_vectors(x)) for x in (tokens.x, turned, strange)
+    )
+    return float((other - plain).norm() / (new - plain).norm().clamp(min=1e-9))
+
+
+def visible_to_last(trunk: Trunk, places: Tokens) -> torch.Tensor:
+    """The places that the last token sees besides its own."""
+    mask = trunk.masks[0][places.is_real is not None, places.document is not None]
+    table, count = mask.table(places, places), places.count
+    return table.expand(1, count, count)[0, -1, :-1].nonzero()[:, 0]
+
+
+def first_attention_output(model: Transformer, side: str, ids: Any) -> torch.Tensor:
+    """What the first attention of a trunk adds to the last token."""
+    address = f"{side}.0.attn.out"
+    with looking(model, address, queries=slice(-1, None)) as seen:
+        forward_outputs(model, {"ids": ids} if model.encoder is None else {"ids": ids[:, :3], "source": ids}
+             if side == "encoder" else {"ids": ids, "source": ids[:, :3]})  # fmt: skip
+    return seen[address]

@@ -1,4 +1,4 @@
-"""Will a step fit in memory? What a ghost of it needs, against what there is; and a setting that fits, if need be."""
+"""Check of memory: what a step needs, predicted on a fake model, against what is free; and a setting that fits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -7,19 +7,19 @@ from pathlib import Path
 import torch
 
 from regard import measure
-from regard.data import Arrays, Examples
-from regard.measure.predict import resident
-from regard.measure.told import si
-from regard.train.doctor.case import Case
-from regard.train.doctor.corpus import held
-from regard.train.doctor.findings import Finding, fine, wrong
-from regard.train.loop import compiled
+from regard.data.example_store import Examples
+from regard.data.tensor_store import TensorRows
+from regard.doctor.case import DoctorCase, DoctorFinding, finding_ok, finding_problem
+from regard.doctor.check_data import rows_of_batches
+from regard.measure.format_estimate import format_si
+from regard.measure.peak_memory import resident_bytes
+from regard.training.loop import should_compile
 
 FULL = 0.95  # of what there is: the rest is for whatever comes along
 
 
 @dataclass(frozen=True)
-class Size:
+class MicroBatch:
     """A micro-batch: rows of so many tokens, and how many make a step."""
 
     rows: int
@@ -29,15 +29,15 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """Bytes that are held already, that a step of this size adds to them, and that are free; a smaller size, where
     that is too much."""
 
-    size: Size
+    size: MicroBatch
     held: int
     adds: int
     free: float
-    smaller: Size | None = None
+    smaller: MicroBatch | None = None
 
     @property
     def fits(self) -> bool:
@@ -48,68 +48,79 @@ class Need:
         return self.held + self.adds
 
 
-def need(case: Case) -> Need:
+def estimate_need(case: DoctorCase) -> MemoryNeed:
     """Before anything is read or run."""
-    size, device = largest(case), case.run.device
-    free, now = available(device), torch.cuda.memory_allocated(device) if device.type == "cuda" else resident()
-    found = Need(size, now, added(case, size) if measure.tellable(case.model.c) else 0, free)
-    return found if found.fits else replace(found, smaller=fitting(case, size, free))
+    size, device = largest_micro_batch(case), case.run.device
+    free, now = available_bytes(device), resident_bytes(device)
+    found = MemoryNeed(size, now, added_bytes(case, size) if measure.can_fake(case.model.c) else 0, free)
+    return found if found.fits else replace(found, smaller=find_fitting(case, size, free))
 
 
-def memory(case: Case) -> Finding:
+def check_memory(case: DoctorCase) -> DoctorFinding:
     found = case.need
     size, smaller = found.size, found.smaller
-    told = (f"steps on {size.rows:,} rows of {size.width:,} tokens should hold {si(found.peak, 'B')} at most, of "
-            f"{si(found.held + found.free, 'B')}")  # fmt: skip
+    told = (f"steps on {size.rows:,} rows of {size.width:,} tokens should hold {format_si(found.peak, 'B')} at most, "
+            "of "
+            f"{format_si(found.held + found.free, 'B')}")  # fmt: skip
     if not found.adds:
-        probed = "" if case.course.peak is None else f"; in the probe it held {si(found.held + case.course.peak, 'B')}"
-        return fine(f"what a step holds cannot be told before it runs{probed}")
+        probed = (
+            ""
+            if case.course.peak is None
+            else f"; in the probe it held {format_si(found.held + case.course.peak, 'B')}"
+        )
+        return finding_ok(f"what a step holds cannot be told before it runs{probed}")
     if found.fits:
-        seen, how = case.course.peak, "in the probe, not compiled," if compiled(case.run) else "in the probe"
-        return fine(told if seen is None else f"{told}; {how} they held {si(found.held + seen, 'B')}")
+        seen, how = case.course.peak, "in the probe, not compiled," if should_compile(case.run) else "in the probe"
+        return finding_ok(told if seen is None else f"{told}; {how} they held {format_si(found.held + seen, 'B')}")
     if smaller is None:
-        return wrong(f"{told}; one short row is too much still", f"model.depth={max(1, case.model.c.trunk.depth // 2)}")
-    less = si(found.held + added(case, smaller), "B")
-    return wrong(f"{told}; with what is proposed {less}", written(case, smaller))
+        return finding_problem(
+            f"{told}; one short row is too much still", f"model.depth={max(1, case.model.c.trunk.depth // 2)}"
+        )
+    less = format_si(found.held + added_bytes(case, smaller), "B")
+    return finding_problem(f"{told}; with what is proposed {less}", settings_to_type(case, smaller))
 
 
-def largest(case: Case) -> Size:
+def largest_micro_batch(case: DoctorCase) -> MicroBatch:
     """The largest micro-batch that there will be: with the longest row of all; or of short rows, by what they add."""
-    c, rows = case.settings, held(case.data)
+    c, rows = case.settings, rows_of_batches(case.data)
     width = c.context
     if isinstance(rows, Examples) and not c.pack:
         width = min(width, int(rows.lengths().max()) + 2)
-    if isinstance(rows, Arrays) and c.tokens is not None:
-        return Size(max(1, c.tokens // max(1, int(rows.lengths().min()))), width, c.accumulate, c.recompute)
+    if isinstance(rows, TensorRows) and c.tokens is not None:
+        return MicroBatch(max(1, c.tokens // max(1, int(rows.lengths().min()))), width, c.accumulate, c.recompute)
     if c.tokens is None:
-        return Size(c.batch, width, c.accumulate, c.recompute)
+        return MicroBatch(c.batch, width, c.accumulate, c.recompute)
     seen = [max(table.shape for name, table in batch.items() if name in ("ids", "source")) for batch in case.read()]
     many, width = max([(max(1, c.tokens // width), width), *seen], key=lambda shape: shape[0] * shape[1])
-    return Size(many, width, c.accumulate, c.recompute)
+    return MicroBatch(many, width, c.accumulate, c.recompute)
 
 
-def added(case: Case, size: Size) -> int:
+def added_bytes(case: DoctorCase, size: MicroBatch) -> int:
     """Bytes at the peak of a step, beyond those held before: of a GPU's tensors, or of this process."""
-    bill = replace(predicted(case, size), optimizer=0)  # weights and the optimizer's state are there already
-    return bill.passing if case.run.device.type == "cuda" else measure.process(bill, compiled(case.run)) - resident()
+    bill = replace(predict_micro_batch(case, size), optimizer=0)  # weights and the optimizer's state are there already
+    return (
+        bill.passing
+        if case.run.device.type == "cuda"
+        else measure.process_bytes(bill, should_compile(case.run)) - resident_bytes()
+    )
 
 
-def predicted(case: Case, size: Size) -> measure.Prediction:
+def predict_micro_batch(case: DoctorCase, size: MicroBatch) -> measure.StepPrediction:
     c, device = case.model.c, case.run.device.type
-    return measure.predict(c, batch=size.rows, context=size.width, optimizer=case.settings.optimizer,
-                           accumulate=size.accumulate, device=device, compiled=compiled(case.run),
+    return measure.predict_step(c, batch=size.rows, context=size.width, optimizer=case.settings.optimizer,
+                           accumulate=size.accumulate, device=device, compiled=should_compile(case.run),
                            recompute=size.recompute)  # fmt: skip
 
 
-def available(device: torch.device) -> float:
+def available_bytes(device: torch.device) -> float:
     """Bytes that this process can have besides those it holds."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return float(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
-    return min(free_here(), room_of_group())
+    return min(free_system_bytes(), cgroup_free_bytes())
 
 
-def free_here() -> float:
+def free_system_bytes() -> float:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf8").splitlines()
         return next(int(line.split()[1]) * 1024.0 for line in lines if line.startswith("MemAvailable:"))
@@ -117,7 +128,7 @@ def free_here() -> float:
         return float("inf")  # a system that does not tell
 
 
-def room_of_group() -> float:
+def cgroup_free_bytes() -> float:
     """What a container leaves, where this process is in one."""
     folder = Path("/sys/fs/cgroup")
     try:
@@ -130,37 +141,37 @@ def room_of_group() -> float:
 # ---------------------------------------------------------------- a setting that fits
 
 
-def fitting(case: Case, size: Size, free: float) -> Size | None:
+def find_fitting(case: DoctorCase, size: MicroBatch, free: float) -> MicroBatch | None:
     """As many rows as fit, in as many micro-batches more; then recomputing, then shorter rows. Each is predicted."""
-    for start in (size, replace(size, recompute=True), *shorter(size)):
-        found = fewer(case, start, free)
+    for start in (size, replace(size, recompute=True), *shorter_micro_batches(size)):
+        found = fewer_rows(case, start, free)
         if found is not None:
             return found
     return None
 
 
-def shorter(size: Size) -> Iterator[Size]:
+def shorter_micro_batches(size: MicroBatch) -> Iterator[MicroBatch]:
     width = size.width // 2
     while width >= 16:
         yield replace(size, width=width, recompute=True)
         width //= 2
 
 
-def fewer(case: Case, size: Size, free: float) -> Size | None:
+def fewer_rows(case: DoctorCase, size: MicroBatch, free: float) -> MicroBatch | None:
     """The same tokens in a step, in micro-batches that fit; nothing where one row does not."""
     rows = size.rows
     while rows:
         tried = replace(size, rows=rows, accumulate=size.accumulate * -(-size.rows // rows))
-        if (adds := added(case, tried)) <= FULL * free:
+        if (adds := added_bytes(case, tried)) <= FULL * free:
             return tried
         fewer = min(rows - 1, int(rows * FULL * free / adds))
         rows = 1 << fewer.bit_length() >> 1 if fewer else int(rows > 1)  # a power of two, and one row at last
     return None
 
 
-def written(case: Case, size: Size) -> str:
+def settings_to_type(case: DoctorCase, size: MicroBatch) -> str:
     """The settings as they are typed."""
-    c, words, most = case.settings, list[str](), largest(case)
+    c, words, most = case.settings, list[str](), largest_micro_batch(case)
     rows = f"train.batch={size.rows}" if c.tokens is None else f"train.tokens={c.tokens * size.rows // most.rows}"
     words += [rows] if size.rows < most.rows else []
     words += [f"train.accumulate={size.accumulate}"] if size.accumulate != c.accumulate else []

@@ -1,14 +1,24 @@
-"""The learning rate, and the gradients that it multiplies: seen in a probe that reaches the run's highest rate."""
+"""Checks of a probe run: learning rate, gradients and bad batches.
+
+The probe reaches the run's highest learning rate. After it all its batches are read again: a bad one stands out far
+worse than the others and as bad as a guess. (What is random cannot be predicted better than by a guess, whatever has
+been learned.)
+"""
 
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from regard import config
-from regard.train.doctor.case import RAMP, Case
-from regard.train.doctor.course import Course
-from regard.train.doctor.findings import Finding, fine, look, wrong
-from regard.train.health import peak
+from regard.data.batching import batch_to_device
+from regard.doctor.case import LR_RAMP, DoctorCase, DoctorFinding, finding_note, finding_ok, finding_problem
+from regard.doctor.check_weights import uniform_loss
+from regard.doctor.probe_run import ProbeRun
+from regard.lens.attention_maps import evaluation_mode
+from regard.tasks.task import combine_losses
+from regard.training.diagnostics import model_inputs, peak_lr_factor
 
 RISEN = 1.3  # times the loss at the beginning
 HASTY = 0.3  # of its weights that a layer moves in a step
@@ -19,51 +29,56 @@ FASTER, LEAST = 5, 0.02  # times as far as now, and of the loss at the beginning
 FAINT = 1e-4  # the first layer's gradient against the last one's
 
 
-def learning_rate(case: Case) -> Finding:
-    course, said = case.course, written(case.settings.optimizer, 1.0)
-    rate = f"{said} (a factor of {peak(case.run):.2g} at its highest)" if peak(case.run) != 1 else said
-    haste = max(blocks(course.usual("updates")).values(), default=0.0)
-    if why := trouble(course.losses):
-        best = lower(case)
+def check_learning_rate(case: DoctorCase) -> DoctorFinding:
+    course, said = case.course, format_rates(case.settings.optimizer, 1.0)
+    rate = (
+        f"{said} (a factor of {peak_lr_factor(case.run):.2g} at its highest)" if peak_lr_factor(case.run) != 1 else said
+    )
+    haste = max(trunk_layers(course.usual("updates")).values(), default=0.0)
+    if why := loss_trouble(course.losses):
+        best = find_lower_rate(case)
         if best is None:
-            return wrong(f"with {rate} {why}, and so it does with {10**LOWER:,} times less: the reason is another",
+            return finding_problem(f"with {rate} {why}, and so it does with {10**LOWER:,} times less: the reason is "
+                                   "another",
                          "mend what else is wrong first")  # fmt: skip
         power, late = best
-        return wrong(f"with {rate} {why}; with {10**power:,} times less it comes to {late:.3f} in {SHORT} steps",
-                     written(case.settings.optimizer, 10.0**-power))  # fmt: skip
-    moved = f"a step moves blocks by {percent(haste)} of their weights"
-    told = f"the loss goes from {course.losses[0]:.3f} to {ending(course.losses):.3f} in {len(course.losses)} steps"
+        return finding_problem(f"with {rate} {why}; with {10**power:,} times less it comes to {late:.3f} in {SHORT} "
+                               "steps",
+                     format_rates(case.settings.optimizer, 10.0**-power))  # fmt: skip
+    moved = f"a step moves blocks by {format_percent(haste)} of their weights"
+    told = f"the loss goes from {course.losses[0]:.3f} to {final_loss(course.losses):.3f} in {len(course.losses)} steps"
     if haste > HASTY:
-        return look(f"{told}, but {moved}", written(case.settings.optimizer, 0.1))
+        return finding_note(f"{told}, but {moved}", format_rates(case.settings.optimizer, 0.1))
     if is_idle(case, haste):
-        if (best := higher(case)) is not None:
+        if (best := find_better_rate(case)) is not None:
             power, late = best
-            return wrong(f"{told} with {rate}, and {moved}: it is too low; with {10**power:,} times more the loss "
+            return finding_problem(f"{told} with {rate}, and {moved}: it is too low; with {10**power:,} times more the "
+                                   "loss "
                          f"comes to {late:.3f} in {SHORT} steps",
-                         written(case.settings.optimizer, 10.0**power))  # fmt: skip
+                         format_rates(case.settings.optimizer, 10.0**power))  # fmt: skip
         if haste < STILL:
-            return look(f"{told} with {rate}, but {moved}: it may be too low",
-                        written(case.settings.optimizer, 10.0))  # fmt: skip
-    return fine(f"{told} with {rate}; {moved}")
+            return finding_note(f"{told} with {rate}, but {moved}: it may be too low",
+                        format_rates(case.settings.optimizer, 10.0))  # fmt: skip
+    return finding_ok(f"{told} with {rate}; {moved}")
 
 
-def trouble(losses: Sequence[float]) -> str:
+def loss_trouble(losses: Sequence[float]) -> str:
     """Why these losses are not those of learning, or nothing."""
     if not math.isfinite(losses[-1]) or sum(not math.isfinite(loss) for loss in losses) > len(losses) // 5:
         first = next(place for place, loss in enumerate(losses) if not math.isfinite(loss))
         return f"the loss is no number from step {first + 1} of the probe on"
-    start, end = min(losses[0], statistics.median(losses[:3])), ending(losses)
+    start, end = min(losses[0], statistics.median(losses[:3])), final_loss(losses)
     if end > RISEN * start + 0.1:  #: S159
         return f"the loss rises from {start:.3f} to {end:.3f} in {len(losses)} steps"
     return ""
 
 
-def ending(losses: Sequence[float]) -> float:
+def final_loss(losses: Sequence[float]) -> float:
     """What the last third comes to, whatever a batch or two may do."""
     return statistics.median(losses[-max(3, len(losses) // 3) :])
 
 
-def lower(case: Case) -> tuple[int, float] | None:
+def find_lower_rate(case: DoctorCase) -> tuple[int, float] | None:
     """The power of ten by which a lower rate learns well, and the loss that it comes to in a few steps.
 
     A short trial flatters the hasty: not the best of them, but a tenth of it, if that learns too (Smith 2017).
@@ -71,10 +86,10 @@ def lower(case: Case) -> tuple[int, float] | None:
     found = dict[int, float]()
     for power in range(1, LOWER + 1):
         case.progress(f"trying {10**power:,} times less")
-        ramp = [factor * 10.0**-power for factor in case.factors[: SHORT - RAMP]]
-        losses = Course(case).go(ramp + [ramp[-1]] * (SHORT - len(ramp))).losses
-        if ending(losses) < losses[0]:
-            found[power] = ending(losses)
+        ramp = [factor * 10.0**-power for factor in case.factors[: SHORT - LR_RAMP]]
+        losses = ProbeRun(case).go(ramp + [ramp[-1]] * (SHORT - len(ramp))).losses
+        if final_loss(losses) < losses[0]:
+            found[power] = final_loss(losses)
     if not found:
         return None
     best = min(found, key=lambda power: found[power])
@@ -82,28 +97,28 @@ def lower(case: Case) -> tuple[int, float] | None:
     return power, found[power]
 
 
-def is_idle(case: Case, haste: float) -> bool:
+def is_idle(case: DoctorCase, haste: float) -> bool:
     """Whether the blocks that learn move so little that a higher rate is worth a trial; in the middle of a run the
     schedule may have come down."""
     least = IDLE if case.fresh else IDLE_TUNED
-    return case.run.step == 0 and bool(blocks(case.course.usual("updates"))) and haste < least
+    return case.run.step == 0 and bool(trunk_layers(case.course.usual("updates"))) and haste < least
 
 
-def higher(case: Case) -> tuple[int, float] | None:
+def find_better_rate(case: DoctorCase) -> tuple[int, float] | None:
     """The power of ten by which a higher rate learns far more, and the loss that it comes to in a few steps.
 
     As for lower ones: not the best of them, but a tenth of it, if that is far more too.
     """
-    start, now = case.course.losses[0], ending(case.course.losses)
+    start, now = case.course.losses[0], final_loss(case.course.losses)
     found = dict[int, float]()
     for power in range(1, LOWER + 1):
         case.progress(f"trying {10**power:,} times more")
-        ramp = [factor * 10.0**power for factor in case.factors[: SHORT - RAMP]]
-        losses = Course(case).go(ramp + [ramp[-1]] * (SHORT - len(ramp))).losses
-        if trouble(losses):
+        ramp = [factor * 10.0**power for factor in case.factors[: SHORT - LR_RAMP]]
+        losses = ProbeRun(case).go(ramp + [ramp[-1]] * (SHORT - len(ramp))).losses
+        if loss_trouble(losses):
             break
-        if start - ending(losses) > max(FASTER * (start - now), LEAST * abs(start)):
-            found[power] = ending(losses)
+        if start - final_loss(losses) > max(FASTER * (start - now), LEAST * abs(start)):
+            found[power] = final_loss(losses)
     if not found:
         return None
     best = min(found, key=lambda power: found[power])
@@ -111,40 +126,144 @@ def higher(case: Case) -> tuple[int, float] | None:
     return power, found[power]
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """In two places; a share that would be nought there in one figure."""
     return f"{share:.2%}" if share >= 5e-5 or not share else f"{100 * share:.1g}%"
 
 
-def written(c: config.Optimizer, scale: float) -> str:
+def format_rates(c: config.Optimizer, scale: float) -> str:
     """The optimizer's rates as they are typed."""
     names = ("lr", "adam_lr") if isinstance(c, config.Muon) else ("lr",)
     return " ".join(f"train.optimizer.{name}={getattr(c, name) * scale:.3g}" for name in names)
 
 
-def gradients(case: Case) -> Finding:
+def check_gradients(case: DoctorCase) -> DoctorFinding:
     course = case.course
-    norms, sizes = [step.norm for step in course.taken], blocks(course.usual("gradients"))
+    norms, sizes = [step.norm for step in course.taken], trunk_layers(course.usual("gradients"))
     finite = [norm for norm in norms if math.isfinite(norm)]
     if not finite:
-        return wrong("no step of the probe has gradients that are numbers", written(case.settings.optimizer, 0.01))
+        return finding_problem(
+            "no step of the probe has gradients that are numbers", format_rates(case.settings.optimizer, 0.01)
+        )
     middle, clip = statistics.median(finite), case.settings.clip
     if clip is None and middle > 100:
-        return look(f"the gradients' norm is {middle:.3g} in the middle, and nothing bounds it", "train.clip=1.0")
+        return finding_note(
+            f"the gradients' norm is {middle:.3g} in the middle, and nothing bounds it", "train.clip=1.0"
+        )
     least, most = min(sizes.values(), default=0.0), max(sizes.values(), default=0.0)
-    if least and least < FAINT * most and not trouble(course.losses):
+    if least and least < FAINT * most and not loss_trouble(course.losses):
         weak = min(sizes, key=lambda name: sizes[name])
-        return look(f"the gradients of {weak} are {least / most:.1g} of the largest layer's: they vanish on the way",
-                    "model.trunk.place=pre" if case.model.c.trunk.place == "post" else halved(case))  # fmt: skip
+        return finding_note(f"the gradients of {weak} are {least / most:.1g} of the largest layer's: they vanish on "
+                            "the way",
+                    "model.trunk.place=pre" if case.model.c.trunk.place == "post" else suggest_clip(case))  # fmt: skip
     part = sum(norm > clip for norm in finite) / len(finite) if clip else 0.0
-    return fine(f"their norm is {middle:.3g} in the middle of {len(norms)} steps, from {least:.2g} to {most:.2g} by "
+    return finding_ok(f"their norm is {middle:.3g} in the middle of {len(norms)} steps, from {least:.2g} to {most:.2g} "
+                      "by "
                 f"layer; {part:.0%} are clipped")  # fmt: skip
 
 
-def halved(case: Case) -> str:
+def suggest_clip(case: DoctorCase) -> str:
     return f"model.depth={max(1, case.model.c.trunk.depth // 2)}"
 
 
-def blocks(sizes: dict[str, float]) -> dict[str, float]:
+def trunk_layers(sizes: dict[str, float]) -> dict[str, float]:
     """Of the layers of trunks alone."""
     return {name: size for name, size in sizes.items() if name.rpartition(".")[2].isdigit()}
+
+
+FAR = 8.0  # robust standard deviations above the median
+GUESSED = 0.95  # of the loss of a guess
+SHOWN = 60  # characters of a row that are shown
+
+
+@dataclass(frozen=True)
+class LossSpike:
+    """A micro-batch by its step in the run, its number, and its loss; the rows of it that stand out."""
+
+    step: int
+    number: int
+    loss: float
+    rows: list[int]
+
+
+def check_batches(case: DoctorCase) -> DoctorFinding:
+    if not case.course.sound or loss_trouble(case.course.losses):
+        broken = [step.number for step in case.course.taken if not math.isfinite(step.loss)]
+        return finding_note("the probe did not learn, so a bad batch would not stand out" +
+                    (f"; the loss of step {broken[0] + 1} was the first that is no number" if broken else ""),
+                    "mend the learning rate first")  # fmt: skip
+    numbers = [number for step in case.course.taken for number in case.numbers(step.number)]
+    losses = {number: batch_loss(case, case.batch(number)) for number in numbers}
+    usual = [loss for loss in losses.values() if math.isfinite(loss)]
+    middle, spread = median_and_spread(usual)
+    bound = max(middle + FAR * spread, GUESSED * guessing_loss(case))  #: S161
+    far = [number for number, loss in losses.items() if not loss <= bound]
+    if not far:
+        return finding_ok(f"{len(losses)} batches, losses from {min(usual):.3f} to {max(usual):.3f}, none stands out")
+    worst = max(far, key=lambda number: math.inf if math.isnan(losses[number]) else losses[number])
+    spike = LossSpike(worst // case.settings.accumulate + 1, worst, losses[worst], outlier_rows(case, worst, bound))
+    more = f", and {len(far) - 1} more like it" if len(far) > 1 else ""
+    return finding_problem(f"the batch of step {spike.step} has a loss of {spike.loss:.3g} where the others have "
+                           f"{middle:.3f} ± "
+                 f"{spread:.3f}{more}: {describe_rows(case, spike)}", suggest_batch_fix(case))  # fmt: skip
+
+
+def batch_loss(case: DoctorCase, batch: Any) -> float:
+    """The loss of a batch after the probe, without dropout."""
+    model, objective = case.course.model, case.run.objective
+    with evaluation_mode(model):
+        return float(
+            combine_losses(
+                objective.loss_sums(model, batch_to_device(batch, case.run.device)), objective.count_parts(batch)
+            )
+        )
+
+
+def median_and_spread(losses: list[float]) -> tuple[float, float]:
+    """The median, and the spread around it that one bad batch does not change: 1.48 times the median distance."""
+    middle = statistics.median(losses)
+    return middle, max(1.4826 * statistics.median(abs(loss - middle) for loss in losses), 0.02 * abs(middle), 1e-6)
+
+
+def guessing_loss(case: DoctorCase) -> float:
+    """The loss of a guess: by the number of answers, or as it was before the first step."""
+    known = uniform_loss(case)
+    return case.course.losses[0] if known is None else known
+
+
+def outlier_rows(case: DoctorCase, number: int, bound: float) -> list[int]:
+    """The rows of a batch that stand out by themselves."""
+    batch = case.batch(number)
+    many = len(next(iter(batch.values()))) if isinstance(batch, dict) else len(batch)
+    alone = [batch_loss(case, single_row(batch, row)) for row in range(many)]
+    return [row for row, loss in enumerate(alone) if not loss <= bound] or list(range(many))
+
+
+def single_row(batch: Any, row: int) -> Any:
+    if isinstance(batch, dict):
+        return {name: table[row : row + 1] for name, table in batch.items()}
+    return batch[row : row + 1]
+
+
+def describe_rows(case: DoctorCase, spike: LossSpike) -> str:
+    """The rows by their numbers in the data, and how the first begins."""
+    names = case.data.names(spike.number) if hasattr(case.data, "names") else spike.rows
+    whole = [str(names[row]) for row in spike.rows] if len(names) > max(spike.rows) else list(map(str, names))
+    place = "windows that begin at tokens" if hasattr(case.data, "shards") else "rows"
+    told = f"{place} {', '.join(whole[:5])}" + (f" and {len(whole) - 5} more" if len(whole) > 5 else "")
+    return f"{told}{row_beginning(case, case.batch(spike.number), spike.rows[0])}"
+
+
+def row_beginning(case: DoctorCase, batch: Any, row: int) -> str:
+    if case.tokenizer is None or not case.textual:
+        return ""
+    ids = model_inputs(batch, case.model)
+    text = case.tokenizer.decode(ids.get("source", ids["ids"])[row].tolist())
+    return f", the first {' '.join(text.split())[:SHOWN]!r}"
+
+
+def suggest_batch_fix(case: DoctorCase) -> str:
+    spike = case.settings.guard.spike
+    if spike is None:
+        return "train.guard.spike=8"
+    return f"mend or remove these rows; train.guard.spike={spike:g} passes over steps whose loss leaps"

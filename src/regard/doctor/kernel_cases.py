@@ -1,32 +1,38 @@
-"""A kernel under examination: with weights of its own if it has any, on tokens of every kind that masks speak of."""
+"""The cases of a kernel check: a kernel, with its own weights if it has any, under every mask; and its growth.
 
+Growth of time and memory is measured between two lengths, beside what formulas promise.
+"""
+
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from regard import config
-from regard.config.names import called, did_you_mean
-from regard.core.cache import Cache
-from regard.core.kernels import KERNELS, Ask, How, plan
+from regard.config.errors import ConfigError, did_you_mean, parse_call
+from regard.core.cache import KVCache
+from regard.core.kernels import KERNELS, AttentionArgs, AttentionSpec, make_plan
 from regard.core.layers import Attention
 from regard.core.masks import mask
 from regard.core.model import Trunk
-from regard.core.tokens import Places, line, raster
+from regard.core.tokens import TokenLayout, grid_tokens, sequence_tokens
+from regard.measure.complexity import fit_exponent, measure_growth
+from regard.measure.peak_memory import peak_tensor_bytes
 
 B, HEADS, D, E, N = 2, 6, 8, 5, 12  # sizes differ, so that a swapped axis shows; N fills a grid
 MAPS = (("q", "k", "v", "out"), ("q", "v", "out"))  # some kernels have one vector for q and k
 
 
-class Subject:
+class KernelSubject:
     """A kernel by its name and numbers, as a config says it."""
 
     def __init__(self, said: str) -> None:
-        name, _ = called(said)
+        name, _ = parse_call(said)
         if name not in KERNELS:
             there = ", ".join(KERNELS)
-            raise config.ConfigError(f"no kernel {name!r}{did_you_mean(name, KERNELS)} there are {there}")
+            raise ConfigError(f"no kernel {name!r}{did_you_mean(name, KERNELS)} there are {there}")
         self.said, self.kernel = said, KERNELS[name]
 
     def own(self, count: int, width: int = D, groups: int = HEADS) -> nn.Module | None:
@@ -41,22 +47,22 @@ class Subject:
         """With the first set of maps that the kernel does not refuse."""
         for maps in MAPS:
             c = config.Attention(heads=HEADS, groups=groups, width=width, kernel=self.said, maps=maps)
-            if not refusal(lambda: Attention(c, trunk(c, width, N), 0)):  # noqa: B023  called at once
+            if not refusal_of(lambda: Attention(c, one_layer_trunk(c, width, N), 0)):  # noqa: B023  called at once
                 return c
         return config.Attention(heads=HEADS, groups=groups, width=width, kernel=self.said)
 
     def settings(self, count: int, width: int = D, groups: int = HEADS) -> config.Trunk:
-        return trunk(self.attention(width, groups), width, count)
+        return one_layer_trunk(self.attention(width, groups), width, count)
 
-    def refuses(self, ask: Ask) -> str:
-        return refusal(lambda: plan(self.said, ask))
+    def refuses(self, ask: AttentionSpec) -> str:
+        return refusal_of(lambda: make_plan(self.said, ask))
 
-    def __call__(self, heads: list[Tensor], ask: Ask, own: nn.Module | None = None) -> Tensor:
+    def __call__(self, heads: list[Tensor], ask: AttentionSpec, own: nn.Module | None = None) -> Tensor:
         """One call on q, k and v, with the kernel's own weights unless others are given."""
         q, k, v = heads
         own = self.own(k.shape[2], q.shape[3], k.shape[1]) if own is None else own
-        how = How(q.shape[3] ** -0.5, own=own if own is None else own.to(q.dtype))
-        return plan(self.said, ask, heads=q.shape[1]).run(q, k, v, how)
+        how = AttentionArgs(q.shape[3] ** -0.5, weights=own if own is None else own.to(q.dtype))
+        return make_plan(self.said, ask, heads=q.shape[1]).run(q, k, v, how)
 
     def cached(self, x: Tensor, mask: str, pieces: list[int]) -> tuple[Tensor, Tensor]:
         """A trunk on this kernel over vectors (B, N, D): given piece by piece to a cache, and at once."""
@@ -64,24 +70,24 @@ class Subject:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             stack = Trunk(c).to(x.dtype).eval()
-        cache = Cache(stack.entries(x.shape[0], x.shape[1], x), x.shape[0], x.shape[1], False, x)
+        cache = KVCache(stack.entries(x.shape[0], x.shape[1], x), x.shape[0], x.shape[1], False, x)
         parts, begin = [], 0
         for size in pieces:
-            tokens = line(x[:, begin : begin + size])
+            tokens = sequence_tokens(x[:, begin : begin + size])
             if begin:
-                tokens = replace(tokens, order=tokens.order + begin, plain=False)
+                tokens = replace(tokens, order=tokens.order + begin, is_plain=False)
             parts.append(stack(tokens, cache=cache).x)
             begin += size
-        return torch.cat(parts, 1), stack(line(x)).x
+        return torch.cat(parts, 1), stack(sequence_tokens(x)).x
 
 
-def trunk(c: config.Attention, width: int, count: int) -> config.Trunk:
+def one_layer_trunk(c: config.Attention, width: int, count: int) -> config.Trunk:
     """One layer that has learned `count` places, for kernels that fix their length by it."""
     return config.Trunk(dim=HEADS * width, depth=1, attention=c, dropout=config.NO_DROPOUT,
-                        position=config.Learned(length=count))  # fmt: skip
+                        position=config.LearnedPosition(length=count))  # fmt: skip
 
 
-def refusal(attempt: Callable[[], object]) -> str:
+def refusal_of(attempt: Callable[[], object]) -> str:
     try:
         attempt()
     except ValueError as problem:
@@ -92,46 +98,118 @@ def refusal(attempt: Callable[[], object]) -> str:
 # ---------------------------------------------------------------- tokens
 
 
-def plain() -> Places:
-    return line(torch.empty(B, N, 0))
+def plain_layout() -> TokenLayout:
+    return sequence_tokens(torch.empty(B, N, 0))
 
 
-def padded() -> Places:
+def padded_layout() -> TokenLayout:
     """Two tokens of padding before the first row, four behind the second."""
     slot = torch.arange(N)
     real = torch.stack([slot >= 2, slot < N - 4])
-    return Places(order=(real.cumsum(-1) - 1).clamp(min=0), real=real)
+    return TokenLayout(order=(real.cumsum(-1) - 1).clamp(min=0), is_real=real)
 
 
-def packed() -> Places:
+def packed_layout() -> TokenLayout:
     order = torch.cat([torch.arange(5), torch.arange(N - 5)]).expand(B, N)
-    return Places(order=order, document=(torch.arange(N) >= 5).long().expand(B, N))
+    return TokenLayout(order=order, document=(torch.arange(N) >= 5).long().expand(B, N))
 
 
-def joined() -> Places:
+def graph_layout() -> TokenLayout:
     edges = torch.rand(B, N, N, generator=torch.Generator().manual_seed(0)) < 0.3
-    return replace(plain(), edges=edges)
+    return replace(plain_layout(), edges=edges)
 
 
-def image() -> Places:
-    return raster(torch.empty(B, N, 0), (3, 4))
+def image_layout() -> TokenLayout:
+    return grid_tokens(torch.empty(B, N, 0), (3, 4))
 
 
-CASES: dict[str, Callable[[], Places]] = {
-    "everything": plain, "causal": plain, "padding": padded, "causal & padding": padded, "causal & window(3)": plain,
-    "causal & window(3) & padding": padded, "window(3) | landmarks(2)": plain, "causal & dilated(2, 2)": plain,
-    "causal & documents": packed, "edges": joined, "cells(2, 1)": image,
-}  # fmt: skip
+KERNEL_CASES: dict[str, Callable[[], TokenLayout]] = {
+    "everything": plain_layout,
+    "causal": plain_layout,
+    "padding": padded_layout,
+    "causal & padding": padded_layout,
+    "causal & window(3)": plain_layout,
+    "causal & window(3) & padding": padded_layout,
+    "window(3) | landmarks(2)": plain_layout,
+    "causal & dilated(2, 2)": plain_layout,
+    "causal & documents": packed_layout,
+    "edges": graph_layout,
+    "cells(2, 1)": image_layout,
+}
 
 
-def asking(case: str, dtype: torch.dtype = torch.float32, grad: bool = False) -> Ask:
-    places = CASES[case]()
-    return Ask(mask=mask(case), q=places, k=places, dtype=dtype, grad=grad)
+def build_spec(case: str, dtype: torch.dtype = torch.float32, grad: bool = False) -> AttentionSpec:
+    places = KERNEL_CASES[case]()
+    return AttentionSpec(mask=mask(case), q=places, k=places, dtype=dtype, grad=grad)
 
 
-def heads(count: int = N, groups: int = HEADS, dtype: torch.dtype = torch.float32, width: int = D) -> list[Tensor]:
+def random_qkv(count: int = N, groups: int = HEADS, dtype: torch.dtype = torch.float32, width: int = D) -> list[Tensor]:
     """q, k and v that want gradients, the same every time."""
     chance = torch.Generator().manual_seed(1)
     shapes = (HEADS, width), (groups, width), (groups, E)
     made = (torch.randn(B, many, count, wide, generator=chance, dtype=dtype) for many, wide in shapes)
     return [x.requires_grad_() for x in made]
+
+
+MASKS = ("causal", "everything", "causal & window(64)", "window(64) | landmarks(4)")
+WIDTH, SHORTEST, TURNS = 16, 256, 2
+ENOUGH = 0.3  # seconds: after a call that takes longer no longer ones are tried
+
+
+@dataclass(frozen=True)
+class KernelGrowth:
+    """log2 of what twice the tokens cost, over the last doubling that was measured."""
+
+    mask: str
+    counts: tuple[int, int]
+    time: float
+    memory: float
+    trained: bool
+
+
+def measure_kernel_growth(subject: KernelSubject, longest: int) -> KernelGrowth | str:
+    """The exponents under the first mask that it takes, or why it takes none."""
+    refusals = {text: subject.refuses(build_length_spec(text, SHORTEST, False)) for text in MASKS}
+    text = next((text for text, refused in refusals.items() if not refused), None)
+    if text is None:
+        return refusals["causal"]
+    trained = not subject.refuses(build_length_spec(text, SHORTEST, True))
+    refused = ""
+
+    def cost(count: int) -> tuple[float, float] | None:
+        nonlocal refused
+        refused = subject.refuses(build_length_spec(text, count, trained))
+        return None if refused else measure_call(subject, text, count, trained)
+
+    counts, costs = measure_growth(cost, SHORTEST, max(longest, 2 * SHORTEST), ENOUGH)
+    if len(costs) < 2:
+        return refused
+    seconds, held = (fit_exponent(counts, spent, last=2) for spent in zip(*costs, strict=True))
+    return KernelGrowth(text, (counts[-2], counts[-1]), seconds, held, trained)
+
+
+def build_length_spec(text: str, count: int, grad: bool) -> AttentionSpec:
+    places = sequence_tokens(torch.empty(1, count, 0))
+    return AttentionSpec(mask=mask(text), q=places, k=places, grad=grad)
+
+
+def measure_call(subject: KernelSubject, text: str, count: int, trained: bool) -> tuple[float, float]:
+    """Seconds of a call, the best of some, and the bytes it holds at its peak besides what it was given."""
+    chance = torch.Generator().manual_seed(0)
+    given = [torch.randn(1, HEADS, count, WIDTH, generator=chance).requires_grad_(trained) for _ in range(3)]
+    own, ask = subject.own(count, WIDTH), build_length_spec(text, count, trained)
+
+    def call() -> None:
+        out = subject(given, ask, own)
+        if trained:
+            torch.autograd.grad(out.sum(), given, allow_unused=True)
+
+    with torch.set_grad_enabled(trained):
+        held = peak_tensor_bytes(call)
+        return min(time_call(call) for _ in range(TURNS)), float(held)
+
+
+def time_call(call: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start

@@ -1,29 +1,35 @@
-"""What a kernel must keep to enter the table: the same laws for ours and for yours.
+"""The laws that an attention kernel must keep: the same for ours and for custom ones.
 
     equals reference     it means what the formula means, output and gradients, under every mask that it takes
     gradients            they are those of small steps, in float64
     the future           no output depends on later tokens where the mask is causal
     padding              no output depends on what is not there
-    nobody               a query that may see nobody gets zeros, and gradients are finite
+    nobody               a query that may see no key gets zeros, and gradients are finite
     grouped heads        heads that share keys are heads with equal keys
     the same twice       nothing is drawn anew from call to call
     cache                reading piece by piece from a cache is reading at once
     growth               how time and memory grow with the length
 
-What it refuses is refused and no fault: a mask, a bias, a cache. What it takes, it must do.
+What it refuses is refused and no fault: a mask, a bias, a cache. What it takes, it must do. A custom kernel is a Python
+file that enters it in the table as ours do, with @register_kernel("mine") above a function.
 """
 
 import math
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from regard.core.kernels import Ask
-from regard.efficient import grown
-from regard.efficient.subject import CASES, HEADS, B, D, N, Subject, asking, heads, refusal
+from regard.config.errors import DataError
+from regard.core.kernels import KERNELS, AttentionSpec
+from regard.doctor import kernel_cases
+from regard.doctor.kernel_cases import HEADS, KERNEL_CASES, B, D, KernelSubject, N, build_spec, random_qkv, refusal_of
 
 OUTPUT, GRADIENT, LOUD = 1e-5, 1e-4, 1e3
 CAUSAL = ("causal", "causal & padding", "causal & window(3)", "causal & window(3) & padding")
@@ -32,7 +38,7 @@ PADDED = ("padding", "causal & padding", "causal & window(3) & padding")
 
 
 @dataclass(frozen=True)
-class Finding:
+class KernelFinding:
     """One law: kept, broken, or not asked of it since it refuses."""
 
     check: str
@@ -41,7 +47,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Result:
+class CaseResult:
     """How far off it was in one case, and how far it may be; or why it refused the case."""
 
     case: str
@@ -51,46 +57,46 @@ class Result:
     what: str = ""
 
 
-def contract(said: str, longest: int = 4096, exponent: float | None = None) -> list[Finding]:
+def check_kernel_laws(said: str, longest: int = 4096, exponent: float | None = None) -> list[KernelFinding]:
     """All laws for a kernel named as a config names it. `exponent` is the most that time may grow with, if any."""
-    subject = Subject(said)  #: S184
-    found = [tried(name, lambda: judged(name, list(LAWS[name](subject)))) for name in LAWS]  # noqa: B023  called at once
-    return [*found, tried("growth", lambda: grows(subject, longest, exponent))]
+    subject = KernelSubject(said)  #: S184
+    found = [try_law(name, lambda: judge_results(name, list(KERNEL_LAWS[name](subject)))) for name in KERNEL_LAWS]  # noqa: B023  called at once
+    return [*found, try_law("growth", lambda: check_growth(subject, longest, exponent))]
 
 
-def tried(name: str, attempt: Callable[[], Finding]) -> Finding:
+def try_law(name: str, attempt: Callable[[], KernelFinding]) -> KernelFinding:
     """A kernel that raises something has failed this law, and the others are still examined."""
     try:
         return attempt()
     except Exception as problem:
         told = " ".join(str(problem).split())
-        return Finding(name, "fail", f"{type(problem).__name__}: {told[:200]}")
+        return KernelFinding(name, "fail", f"{type(problem).__name__}: {told[:200]}")
 
 
-def judged(name: str, results: list[Result]) -> Finding:
+def judge_results(name: str, results: list[CaseResult]) -> KernelFinding:
     asked, rest = ([each for each in results if bool(each.refused) is refused] for refused in (False, True))
     if not asked:
-        return Finding(name, "refused", results[0].refused if results else "there is nothing to ask")
+        return KernelFinding(name, "refused", results[0].refused if results else "there is nothing to ask")
     worst = max(asked, key=lambda each: math.inf if math.isnan(each.gap) else each.gap - each.most)
     if not worst.gap <= worst.most:
         where = f"{worst.what} under {worst.case}".removeprefix(" under ")
-        return Finding(name, "fail", f"{where}: off by {worst.gap:.1e}, at most {worst.most:.0e} is allowed")
+        return KernelFinding(name, "fail", f"{where}: off by {worst.gap:.1e}, at most {worst.most:.0e} is allowed")
     taken, beside = (", ".join(dict.fromkeys(each.case for each in some)) for some in (asked, rest))
     told = f"off by {max(each.gap for each in asked):.1e} under {taken}"
-    return Finding(name, "pass", told + (f"; refuses {beside}" if beside else ""))
+    return KernelFinding(name, "pass", told + (f"; refuses {beside}" if beside else ""))
 
 
-def cases(subject: Subject, names: tuple[str, ...], grad: bool = True) -> Iterator[tuple[str, str]]:
+def cases(subject: KernelSubject, names: tuple[str, ...], grad: bool = True) -> Iterator[tuple[str, str]]:
     """Each case, and why the kernel refuses it."""
     for case in names:
-        yield case, subject.refuses(asking(case, grad=grad))
+        yield case, subject.refuses(build_spec(case, grad=grad))
 
 
-def gap(ours: Tensor, theirs: Tensor) -> float:
+def max_difference(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).detach().abs().max()) if ours.numel() else 0.0
 
 
-def pulled(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+def random_gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     """Gradients of a random mix of the output."""
     probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(7), dtype=out.dtype)
     found = torch.autograd.grad((out * probe).sum(), inputs, allow_unused=True)
@@ -100,119 +106,160 @@ def pulled(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
 # ---------------------------------------------------------------- the laws
 
 
-def equals_reference(subject: Subject) -> Iterator[Result]:
+def equals_reference(subject: KernelSubject) -> Iterator[CaseResult]:
     if not subject.kernel.exact:
-        yield Result("", refused="it says of itself that it is not exact")
+        yield CaseResult("", refused="it says of itself that it is not exact")
         return
-    for case, refused in cases(subject, tuple(CASES), grad=False):
+    for case, refused in cases(subject, tuple(KERNEL_CASES), grad=False):
         if refused:
-            yield Result(case, refused=refused)
+            yield CaseResult(case, refused=refused)
             continue
-        trained = not subject.refuses(asking(case, grad=True))
-        ask, given = asking(case, grad=trained), heads()
+        trained = not subject.refuses(build_spec(case, grad=True))
+        ask, given = build_spec(case, grad=trained), random_qkv()
         with torch.set_grad_enabled(trained):
-            pair = [kept(one(given, ask), ask) for one in (subject, Subject("reference"))]
-        yield Result(case, gap(*pair), OUTPUT)
+            pair = [real_queries(one(given, ask), ask) for one in (subject, KernelSubject("reference"))]
+        yield CaseResult(case, max_difference(*pair), OUTPUT)
         if trained:
-            grads = zip(*(pulled(out, given) for out in pair), strict=True)
-            yield Result(case, max(gap(*each) for each in grads), GRADIENT, what="gradients")
+            grads = zip(*(random_gradients(out, given) for out in pair), strict=True)
+            yield CaseResult(case, max(max_difference(*each) for each in grads), GRADIENT, what="gradients")
 
 
-def gradients(subject: Subject) -> Iterator[Result]:
+def gradients(subject: KernelSubject) -> Iterator[CaseResult]:
     for case, refused in cases(subject, ("everything", "causal", "padding", "causal & window(3)", "cells(2, 1)")):
         if refused:
-            yield Result(case, refused=refused)
+            yield CaseResult(case, refused=refused)
             continue
-        ask, own = asking(case, torch.float64, grad=True), subject.own(N)
+        ask, own = build_spec(case, torch.float64, grad=True), subject.own(N)
         right = torch.autograd.gradcheck(
-            lambda *given, ask=ask, own=own: subject(list(given), ask, own), heads(dtype=torch.float64),
+            lambda *given, ask=ask, own=own: subject(list(given), ask, own), random_qkv(dtype=torch.float64),
             raise_exception=False, fast_mode=True,
         )  # fmt: skip
-        yield Result(case, 0.0 if right else math.inf, 0.0)
+        yield CaseResult(case, 0.0 if right else math.inf, 0.0)
 
 
-def future(subject: Subject) -> Iterator[Result]:
+def no_future(subject: KernelSubject) -> Iterator[CaseResult]:
     now = N // 2
     for case, refused in cases(subject, CAUSAL):
         if refused:
-            yield Result(case, refused=refused)
+            yield CaseResult(case, refused=refused)
             continue
-        ask, given, own = asking(case, grad=True), heads(), subject.own(N)
-        out = kept(subject(given, ask, own), ask)[:, :, :now]
-        yield Result(case, max(float(x[:, :, now:].abs().max()) for x in pulled(out, given)), what="gradients")
+        ask, given, own = build_spec(case, grad=True), random_qkv(), subject.own(N)
+        out = real_queries(subject(given, ask, own), ask)[:, :, :now]
+        yield CaseResult(
+            case, max(float(x[:, :, now:].abs().max()) for x in random_gradients(out, given)), what="gradients"
+        )
         other = [torch.cat([x[:, :, :now], x[:, :, now:].flip(1) + 1], 2).detach() for x in given]
-        yield Result(case, gap(kept(subject(other, ask, own), ask)[:, :, :now], out), OUTPUT)
+        yield CaseResult(case, max_difference(real_queries(subject(other, ask, own), ask)[:, :, :now], out), OUTPUT)
 
 
-def padding(subject: Subject) -> Iterator[Result]:
+def ignores_padding(subject: KernelSubject) -> Iterator[CaseResult]:
     for case, refused in cases(subject, PADDED):
         if refused:
-            yield Result(case, refused=refused)
+            yield CaseResult(case, refused=refused)
             continue
-        ask, given, own = asking(case, grad=True), heads(), subject.own(N)
-        assert ask.k.real is not None
-        loud = [torch.where(ask.k.real[:, None, :, None], x, LOUD).detach() for x in given]
-        pair = [kept(subject(each, ask, own), ask) for each in (given, loud)]
-        yield Result(case, gap(*pair), OUTPUT)
+        ask, given, own = build_spec(case, grad=True), random_qkv(), subject.own(N)
+        assert ask.k.is_real is not None
+        loud = [torch.where(ask.k.is_real[:, None, :, None], x, LOUD).detach() for x in given]
+        pair = [real_queries(subject(each, ask, own), ask) for each in (given, loud)]
+        yield CaseResult(case, max_difference(*pair), OUTPUT)
 
 
-def nobody(subject: Subject) -> Iterator[Result]:
+def empty_rows_are_zero(subject: KernelSubject) -> Iterator[CaseResult]:
     for case, refused in cases(subject, PADDED):
         if refused:
-            yield Result(case, refused=refused)
+            yield CaseResult(case, refused=refused)
             continue
-        ask, given = asking(case, grad=True), heads()
-        assert ask.k.real is not None
-        ask.k.real[1] = False
+        ask, given = build_spec(case, grad=True), random_qkv()
+        assert ask.k.is_real is not None
+        ask.k.is_real[1] = False
         out = subject(given, ask)
-        finite = all(bool(x.isfinite().all()) for x in (out, *pulled(out, given)))
-        yield Result(case, gap(out[1], torch.zeros_like(out[1])) if finite else math.nan)
+        finite = all(bool(x.isfinite().all()) for x in (out, *random_gradients(out, given)))
+        yield CaseResult(case, max_difference(out[1], torch.zeros_like(out[1])) if finite else math.nan)
 
 
-def grouped_heads(subject: Subject) -> Iterator[Result]:
+def grouped_heads(subject: KernelSubject) -> Iterator[CaseResult]:
     few = HEADS // 3
     for case, refused in cases(subject, ("everything", "causal", "causal & window(3)", "cells(2, 1)")):
-        refused = refused or refusal(lambda: subject.own(N, groups=few))
+        refused = refused or refusal_of(lambda: subject.own(N, groups=few))
         if refused:
-            yield Result(case, refused=refused)
+            yield CaseResult(case, refused=refused)
             continue
-        ask, (q, k, v), own = asking(case, grad=True), heads(groups=few), subject.own(N, groups=few)
+        ask, (q, k, v), own = build_spec(case, grad=True), random_qkv(groups=few), subject.own(N, groups=few)
         whole = [q, *(x.repeat_interleave(3, 1) for x in (k, v))]
-        yield Result(case, gap(subject([q, k, v], ask, own), subject(whole, ask, own)), OUTPUT)
+        yield CaseResult(case, max_difference(subject([q, k, v], ask, own), subject(whole, ask, own)), OUTPUT)
 
 
-def twice(subject: Subject) -> Iterator[Result]:
+def is_repeatable(subject: KernelSubject) -> Iterator[CaseResult]:
     for case, refused in cases(subject, ("everything", "causal", "causal & window(3)", "cells(2, 1)")):
-        ask, given = asking(case, grad=True), heads()
-        yield Result(case, refused=refused) if refused else Result(case, gap(*(subject(given, ask) for _ in range(2))))
+        ask, given = build_spec(case, grad=True), random_qkv()
+        yield (
+            CaseResult(case, refused=refused)
+            if refused
+            else CaseResult(case, max_difference(*(subject(given, ask) for _ in range(2))))
+        )
 
 
-def cache(subject: Subject) -> Iterator[Result]:
+def cached_equals_uncached(subject: KernelSubject) -> Iterator[CaseResult]:
     x = torch.randn(B, N, HEADS * D, generator=torch.Generator().manual_seed(2))
     for mask in ("causal", "causal & window(3)"):
         with torch.no_grad():
             made: list[Tensor] = []
-            refused = refusal(lambda mask=mask, made=made: made.extend(subject.cached(x, mask, [5, 1, N - 6])))  # type: ignore[misc]
-        yield Result(mask, refused=refused) if refused else Result(mask, gap(*made), GRADIENT)
+            refused = refusal_of(lambda mask=mask, made=made: made.extend(subject.cached(x, mask, [5, 1, N - 6])))  # type: ignore[misc]
+        yield CaseResult(mask, refused=refused) if refused else CaseResult(mask, max_difference(*made), GRADIENT)
 
 
-def kept(out: Tensor, ask: Ask) -> Tensor:
-    """Queries that are there: what padding asks is nobody's affair."""
-    return out if ask.q.real is None else out * ask.q.real[:, None, :, None]
+def real_queries(out: Tensor, ask: AttentionSpec) -> Tensor:
+    """The outputs of real queries: those of padding do not matter."""
+    return out if ask.q.is_real is None else out * ask.q.is_real[:, None, :, None]
 
 
-LAWS: dict[str, Callable[[Subject], Iterator[Result]]] = {
-    "equals reference": equals_reference, "gradients": gradients, "the future": future, "padding": padding,
-    "nobody": nobody, "grouped heads": grouped_heads, "the same twice": twice, "cache": cache,
-}  # fmt: skip
+KERNEL_LAWS: dict[str, Callable[[KernelSubject], Iterator[CaseResult]]] = {
+    "equals reference": equals_reference,
+    "gradients": gradients,
+    "the future": no_future,
+    "padding": ignores_padding,
+    "nobody": empty_rows_are_zero,
+    "grouped heads": grouped_heads,
+    "the same twice": is_repeatable,
+    "cache": cached_equals_uncached,
+}
 
 
-def grows(subject: Subject, longest: int, exponent: float | None) -> Finding:
+def check_growth(subject: KernelSubject, longest: int, exponent: float | None) -> KernelFinding:
     """Measured, with gradients where there are any; a law only where an exponent is asked for."""
-    found = grown.growth(subject, longest)
+    found = kernel_cases.measure_kernel_growth(subject, longest)
     if isinstance(found, str):
-        return Finding("growth", "refused", found)
+        return KernelFinding("growth", "refused", found)
     told = f"time as n^{found.time:.2f}, memory as n^{found.memory:.2f} from {found.counts[0]:,} to {found.counts[1]:,}"
     told += f" tokens, {'forward and backward' if found.trained else 'forward'}, {found.mask}"
     over = exponent is not None and found.time > exponent
-    return Finding("growth", "fail" if over else "pass", told + (f"; more than n^{exponent}" if over else ""))
+    return KernelFinding("growth", "fail" if over else "pass", told + (f"; more than n^{exponent}" if over else ""))
+
+
+def load_custom_kernel(path: Path) -> list[str]:
+    """The names of the kernels that a file enters. It is run, as any Python file is: give only what you trust."""
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file; name a Python file that enters a kernel")
+    before = dict(KERNELS)
+    spec = spec_from_file_location(f"yours_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise DataError(f"{path}: this is no Python file; its name must end in .py")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses and inspect look for it
+    try:
+        spec.loader.exec_module(module)
+    except Exception as problem:
+        told = f"{error_line(problem, path)}{type(problem).__name__}: {problem}"
+        raise DataError(f"{path}: {told}; mend it first") from problem
+    names = [name for name, one in KERNELS.items() if before.get(name) is not one]
+    if not names:
+        raise DataError(f'{path}: it enters no kernel; write @kernel("name") above a function (regard.core.kernels)')
+    return names
+
+
+def error_line(problem: Exception, path: Path) -> str:
+    """The line of the file where it went wrong."""
+    if isinstance(problem, SyntaxError):
+        return f"line {problem.lineno}: "
+    lines = [each.lineno for each in traceback.extract_tb(problem.__traceback__) if each.filename == str(path)]
+    return f"line {lines[-1]}: " if lines else ""

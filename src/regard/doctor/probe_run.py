@@ -1,32 +1,82 @@
-"""The probe: a copy of the model takes some steps of training, and everything that moves is written down."""
+"""Probe run: a copy of the model trains for some steps, with every change recorded; and a copy with random weights.
+
+What is visible, and whether order is, is a matter of structure. In a model that has just begun, blocks may add next to
+nothing, and a mask that is off would change next to nothing: in the random copy every path carries about as much as any
+other, in fp32, so what may not be seen changes nothing at all, and what is seen changes much.
+"""
 
 import copy
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.core.model import Transformer
-from regard.tasks.objective import total, whole
-from regard.train.chance import drawing, repeatable
-from regard.train.doctor.peak import watched
-from regard.train.evaluate import moved
-from regard.train.health import layer
-from regard.train.optim import Optimizer
-from regard.train.run import Run
+from regard.data.batching import batch_to_device
+from regard.measure.peak_memory import track_peak_bytes
+from regard.tasks.task import combine_losses, total_counts
+from regard.training.diagnostics import layer_of
+from regard.training.optim.optimizer import OptimizerGroup
+from regard.training.reproducibility import deterministic_sums, use_rng_states
+from regard.training.run import Run
 
 if TYPE_CHECKING:
-    from regard.train.doctor.case import Case
+    from regard.doctor.case import DoctorCase
+
+POSITION_NOISE = 1e-3  # of the spread of what a model says: less is rounding
+
+
+@torch.no_grad()
+def randomize_model(model: Transformer, trained: nn.Module) -> Transformer:
+    """Positions stay as training leaves them, but for their size: a table of zeros says nothing here either."""
+    made = copy.deepcopy(model).float().eval()
+    made.c, made.hooks = replace(made.c, precision="fp32"), ()
+    chance, places = torch.Generator().manual_seed(0), dict(trained.named_parameters())
+    for name, weight in made.named_parameters():
+        drawn = torch.randn(weight.shape, generator=chance).to(weight.device)
+        if ".positions." in f".{name}":
+            weight.copy_(unit_spread(places[name], weight))
+        elif name.endswith(("tokens.weight", "segments.weight")):
+            front: Any = made.get_submodule(name.partition(".")[0])
+            weight.copy_(drawn / front.c.scale)  # which would drown the positions
+        elif weight.dim() > 1:
+            weight.copy_(drawn * weight.shape[-1] ** -0.5)
+        else:
+            weight.copy_(0.1 * drawn + (1.0 if name.endswith("norm.weight") else 0.0))
+    return made
+
+
+def unit_spread(trained: Tensor, before: Tensor) -> Tensor:
+    """With a spread of one; as it was before, where training left no numbers."""
+    table = trained.float() if bool(trained.isfinite().all()) else before
+    spread = float(table.std(correction=0))
+    return table / spread if spread else table
+
+
+@torch.no_grad()
+def forward_outputs(model: nn.Module, given: dict[str, Tensor]) -> Any:
+    """What the model answers: a tensor, or several."""
+    rest = dict(given)
+    return model(rest.pop("ids"), **rest)
+
+
+def other_ids(ids: Tensor, vocab: int, avoid: set[int]) -> Tensor:
+    """Ids of the same shape, each another one than it was."""
+    pool = torch.tensor([id for id in range(vocab) if id not in avoid], device=ids.device)
+    chance = torch.Generator().manual_seed(1)
+    drawn = pool[torch.randint(len(pool), ids.shape, generator=chance).to(ids.device)]
+    return torch.where(drawn == ids, pool[(torch.searchsorted(pool, drawn) + 1) % len(pool)], drawn)
+
 
 SETTLED = 3  # steps without a copy of the weights beside them: so that their memory is that of a plain step
 
 
 @dataclass(frozen=True)
-class Taken:
+class ProbeStep:
     """A step: `gradients` are norms by layer, `updates` the part of a layer's weights that was moved."""
 
     number: int
@@ -36,14 +86,14 @@ class Taken:
     updates: dict[str, float]
 
 
-class Course:
+class ProbeRun:
     """Steps from where the run stands. `reached` are the weights that got a gradient, `changed` those that moved."""
 
-    def __init__(self, case: "Case") -> None:
-        self.case, self.taken = case, list[Taken]()
+    def __init__(self, case: "DoctorCase") -> None:
+        self.case, self.taken = case, list[ProbeStep]()
         self.model: Transformer = copy.deepcopy(case.model).train()
-        self.optimizer = optimizer(self.model, case.run)
-        self.chance = {name: state.clone() for name, state in case.run.chance.items()}
+        self.optimizer = copy_optimizer(self.model, case.run)
+        self.chance = {name: state.clone() for name, state in case.run.rng_state.items()}
         self.reached, self.changed = set[str](), set[str]()
         self.peak: int | None = None  # bytes that the first steps held, beyond those before
 
@@ -56,8 +106,8 @@ class Course:
         """Whether what it came to are numbers."""
         return all(bool(weight.isfinite().all()) for weight in self.model.parameters())
 
-    def go(self, factors: list[float], progress: Callable[[str], object] | None = None) -> "Course":
-        with watched(self.case.run.device) as held:
+    def go(self, factors: list[float], progress: Callable[[str], object] | None = None) -> "ProbeRun":
+        with track_peak_bytes(self.case.run.device) as held:
             for factor in factors[:SETTLED]:
                 self.step(factor)
         self.peak = held.bytes
@@ -71,24 +121,28 @@ class Course:
         case, run = self.case, self.case.run
         number = run.step + len(self.taken)
         batches = [case.batch(place) for place in case.numbers(number)]
-        parts, share = total([run.objective.parts(batch) for batch in batches]), list[Tensor]()
-        self.optimizer.rate(factor)
-        with torch.compiler.set_stance("force_eager"), drawing(self.chance, run.device), repeatable(run.device):
+        parts, share = total_counts([run.objective.count_parts(batch) for batch in batches]), list[Tensor]()
+        self.optimizer.set_lr_factor(factor)
+        with (
+            torch.compiler.set_stance("force_eager"),
+            use_rng_states(self.chance, run.device),
+            deterministic_sums(run.device),
+        ):
             for batch in batches:
-                loss = whole(run.objective.sums(self.model, moved(batch, run.device)), parts)
+                loss = combine_losses(run.objective.loss_sums(self.model, batch_to_device(batch, run.device)), parts)
                 loss.backward()
                 share.append(loss.detach())
             gradients = self.watch()
             norm, updates = self.move()
         self.optimizer.zero_grad()
-        self.taken.append(Taken(number, float(torch.stack(share).sum()), norm, gradients, updates))
+        self.taken.append(ProbeStep(number, float(torch.stack(share).sum()), norm, gradients, updates))
 
     def watch(self) -> dict[str, float]:
         """The gradients' norms by layer, and which weights they reach."""
         found: dict[str, float] = {}
         for name, weight in self.model.named_parameters():
             size = 0.0 if weight.grad is None else float(weight.grad.norm())
-            found[layer(name)] = found.get(layer(name), 0.0) + size * size
+            found[layer_of(name)] = found.get(layer_of(name), 0.0) + size * size
             if size:
                 self.reached.add(name)
         return {name: math.sqrt(square) for name, square in found.items()}
@@ -107,7 +161,7 @@ class Course:
             change = float((weight - before[name]).norm())
             if change:
                 self.changed.add(name)
-            row = sizes.setdefault(layer(name), [0.0, 0.0])
+            row = sizes.setdefault(layer_of(name), [0.0, 0.0])
             row[0], row[1] = row[0] + change**2, row[1] + float(before[name].norm()) ** 2
         return float(norm), {name: math.sqrt(moved / held) for name, (moved, held) in sizes.items() if held}
 
@@ -117,12 +171,16 @@ class Course:
         return {name: statistics.median(step[name] for step in half) for name in half[-1]} if half else {}
 
 
-def optimizer(model: nn.Module, run: Run) -> Optimizer:
-    """One like the run's, which forgets whom the run's forgets, and remembers what it remembers."""
-    still = [weight for name, weight in model.named_parameters() if weight.requires_grad and name not in known(run)]
+def copy_optimizer(model: nn.Module, run: Run) -> OptimizerGroup:
+    """An optimizer like the run's, for the same weights and with the same state."""
+    still = [
+        weight
+        for name, weight in model.named_parameters()
+        if weight.requires_grad and name not in remembered_names(run)
+    ]
     for weight in still:
         weight.requires_grad_(False)
-    made = Optimizer(model, run.settings.optimizer)
+    made = OptimizerGroup(model, run.settings.optimizer)
     for weight in still:
         weight.requires_grad_(True)
     held = run.optimizer.state()
@@ -133,5 +191,5 @@ def optimizer(model: nn.Module, run: Run) -> Optimizer:
     return made
 
 
-def known(run: Run) -> set[str]:
+def remembered_names(run: Run) -> set[str]:
     return {name.removeprefix("module.") for name in run.optimizer.own}

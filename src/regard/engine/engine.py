@@ -1,12 +1,12 @@
-"""The engine: many texts at once, each saying what it would say alone, bit for bit.
+"""Engine: continuous batching of requests from any thread, each with the output it would have alone, bit for bit.
 
-    submit ──► waiting ──► nursery: a piece of one prompt a step ──► slots: a token of every text a step ──► hear
+    submit ──► waiting ──► prefill: a chunk of one prompt a step ──► slots: a token of every text a step ──► hear
                                    ▲                                     │
                                    └── a free slot ◄── ended, cancelled ─┘
 
-A step has always the same shape, empty slots included (slots.py); prompts are read alone, always in the same pieces
-(nursery.py). So a request gives the same ids and the same log-probabilities beside any others, in any slot, whenever it
-comes; the engine with one request is the reference. What goes wrong in one request ends that one (steps.py).
+A step always has the same shape, empty slots included (slots.py); prompts are read alone, always in the same chunks
+(prefill.py). So a request gives the same ids and the same log-probabilities beside any others, in any slot, whenever it
+comes; the engine with one request is the reference. An error in one request ends that one (scheduler.py).
 """
 
 import threading
@@ -22,28 +22,32 @@ from typing import Any, Self, TypeVar
 from torch import Tensor
 
 from regard import config
-from regard.core.cache import Cache
-from regard.generate.caches import size
-from regard.generate.choosing import Chooser
-from regard.generate.limits import barred, check_texts, least, window
-from regard.generate.model import Transformer
-from regard.generate.nursery import Nursery
-from regard.generate.prefixes import Prefixes
-from regard.generate.queueing import Asked, Busy, Hear, Line, Ticket, Told, sentence
-from regard.generate.session import still
-from regard.generate.slots import Slots
-from regard.generate.steps import Steps
-from regard.heads import last
-
-__all__ = ["Asked", "Busy", "Engine", "Figures", "Hear", "Ticket", "Told"]
+from regard.core.cache import KVCache
+from regard.engine.prefill import ChunkedPrefill
+from regard.engine.request_queue import (
+    GenerationRequest,
+    RequestQueue,
+    RequestTicket,
+    TokenEvent,
+    TokenListener,
+    error_sentence,
+)
+from regard.engine.scheduler import Scheduler
+from regard.engine.slots import CacheSlots, PrefixCache
+from regard.generation.cache_ops import cache_bytes
+from regard.generation.limits import barred_tokens, check_prompts, context_window, min_prompt_tokens
+from regard.generation.sampler import Sampler
+from regard.generation.session import inference_mode
+from regard.inference.model import Model
+from regard.models.heads import last_token_logits
 
 USUAL = 1024  # tokens of a slot, unless said
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
-    """How an engine is doing: who is `running` has a slot, its prompt read or not; `read` and `made` are tokens of
+class EngineStats:
+    """Statistics of an engine: what is `running` has a slot, its prompt read or not; `read` and `made` are tokens of
     prompts and of what came after them since the start, `copied` those of prompts that had been read before, in `hits`
     pieces; `bytes` are those of all caches and kept pieces."""
 
@@ -67,54 +71,56 @@ class Engine:
     """
 
     def __init__(
-        self, model: Transformer, *, slots: int = 8, capacity: int | None = None, chunk: int = 128, waiting: int = 64,
+        self, model: Model, *, slots: int = 8, capacity: int | None = None, chunk: int = 128, waiting: int = 64,
         prefixes: int = 8,
     ) -> None:  # fmt: skip
-        self.capacity = room(model, capacity)
-        check(model, slots=slots, capacity=self.capacity, chunk=chunk, waiting=waiting, prefixes=prefixes)
-        self.model, self.limits, self.modules = model, model.limits, list(model.modules())
-        self.barred = barred(model, self.limits).to(next(model.parameters()).device)
-        self.slots = Slots(model, lambda ids, cache: self.forward(ids, cache), slots, self.capacity)
-        self.kept = Prefixes(prefixes * size(self.slots.cache) // self.slots.rows)
-        self.nursery = Nursery(model, self.slots, chunk, self.kept)
-        self.line = Line(slots, waiting)
-        self.steps = Steps(self.line, self.slots, self.nursery, self.barred, self.limits.ends)
+        self.capacity = slot_capacity(model, capacity)
+        check_engine(model, slots=slots, capacity=self.capacity, chunk=chunk, waiting=waiting, prefixes=prefixes)
+        self.model, self.limits, self.modules = model, model.generation_limits, list(model.modules())
+        self.barred = barred_tokens(model, self.limits).to(next(model.parameters()).device)
+        self.slots = CacheSlots(model, lambda ids, cache: self.forward(ids, cache), slots, self.capacity)
+        self.kept = PrefixCache(prefixes * cache_bytes(self.slots.cache) // self.slots.rows)
+        self.nursery = ChunkedPrefill(model, self.slots, chunk, self.kept)
+        self.line = RequestQueue(slots, waiting)
+        self.steps = Scheduler(self.line, self.slots, self.nursery, self.barred, self.limits.ends)
         self.jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self.thread: threading.Thread | None = None
         self.closing, self.hurry = False, False
         self.problem: BaseException | None = None
 
-    def forward(self, ids: Tensor, cache: Cache) -> Tensor:  # (B, N) -> (B, V)
+    def forward(self, ids: Tensor, cache: KVCache) -> Tensor:  # (B, N) -> (B, V)
         """The one place where the model is called: with (rows, 1) for a step, with (1, N) for a piece of a prompt."""
-        return last(self.model, ids, cache=cache)
+        return last_token_logits(self.model, ids, cache=cache)
 
     # ---------------------------------------------------------------- from any thread
 
-    def submit(self, asked: Asked, hear: Hear) -> Ticket:
+    def submit(self, asked: GenerationRequest, hear: TokenListener) -> RequestTicket:
         """`hear` is called in the engine's thread, for each token and at the end; True from it means enough.
 
-        ConfigError, DataError or Busy where the request cannot be taken.
+        ConfigError, DataError or QueueFull where the request cannot be taken.
         """
-        self.welcome()
-        ids = checked(asked, self.model, self.capacity)
+        self.admit()
+        ids = check_request(asked, self.model, self.capacity)
         seed = randbits(32) if asked.c.seed is None else asked.c.seed
-        chooser = Chooser(asked.c, [ids], self.barred, ends=self.limits.ends, seed=seed, rules=[asked.rule],
+        chooser = Sampler(asked.c, [ids], self.barred, ends=self.limits.ends, seed=seed, rules=[asked.rule],
                           begin=self.limits.begin)  # fmt: skip
         most = min(asked.c.new, self.capacity - len(ids) + 1)  # the last token is never read
-        ticket = Ticket(asked=asked, hear=hear, chooser=chooser, seed=seed, ids=ids, most=most, ring=self.line.ring)
-        with self.line.bell:
+        ticket = RequestTicket(
+            asked=asked, on_token=hear, chooser=chooser, seed=seed, ids=ids, most=most, ring=self.line.ring
+        )
+        with self.line.condition:
             self.check_open()
-            self.line.join(ticket)
+            self.line.put(ticket)
         return ticket
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, ticket: RequestTicket) -> None:
         """Its slot is free at the next step."""
         ticket.cancel()
 
-    def do(self, work: Callable[[], T]) -> "Future[T]":
+    def run_in_thread(self, work: Callable[[], T]) -> "Future[T]":
         """Other work with the model, in the engine's thread, between two steps: one such piece of work a step."""
         future: Future[T] = Future()
-        with self.line.bell:
+        with self.line.condition:
             self.check_open()
             self.line.check(len(self.jobs))
             self.jobs.append((future, work))
@@ -122,21 +128,21 @@ class Engine:
         return future
 
     @property
-    def figures(self) -> Figures:
-        steps, held = self.steps, size(self.slots.cache) + size(self.nursery.cache) + self.kept.bytes
-        return Figures(
+    def stats(self) -> EngineStats:
+        steps, held = self.steps, cache_bytes(self.slots.cache) + cache_bytes(self.nursery.cache) + self.kept.bytes
+        return EngineStats(
             running=len(steps.rows), waiting=len(self.line.waiting), slots=self.slots.count, made=steps.made,
             read=self.nursery.tokens, copied=steps.copied, hits=self.kept.hits, steps=steps.count, bytes=held,
         )  # fmt: skip
 
-    def welcome(self, count: int = 1) -> None:
-        """Refuses where `count` requests cannot be taken now: RunError, or Busy."""
+    def admit(self, count: int = 1) -> None:
+        """Refuses where `count` requests cannot be taken now: RunError, or QueueFull."""
         self.check_open()
         self.line.check(self.line.here + count - 1)
 
     def check_open(self) -> None:
         if self.problem is not None:
-            raise config.RunError(f"the engine has failed ({sentence(self.problem)}); make another one")
+            raise config.RunError(f"the engine has failed ({error_sentence(self.problem)}); make another one")
         if self.closing:
             raise config.RunError("the engine has stopped and takes no more requests; start it again")
 
@@ -148,11 +154,11 @@ class Engine:
             raise RuntimeError("the engine's own thread takes the steps; stop it first")
         try:
             self.work()
-            with still(self.modules):
+            with inference_mode(self.modules):
                 self.steps()
         except BaseException as problem:
             self.problem, self.steps.broken = problem, True
-            self.abandon(Told(None, reason="error", problem=sentence(problem)))
+            self.abandon(TokenEvent(None, reason="error", problem=error_sentence(problem)))
             raise
         return self.busy
 
@@ -172,7 +178,7 @@ class Engine:
         except BaseException as problem:
             future.set_exception(problem)
 
-    def abandon(self, told: Told) -> None:
+    def abandon(self, told: TokenEvent) -> None:
         """Nothing that is here goes on."""
         while self.jobs:
             self.jobs.popleft()[0].cancel()
@@ -182,7 +188,7 @@ class Engine:
 
     def start(self) -> Self:
         """In a thread of its own, which sleeps while there is nothing to do."""
-        with self.line.bell:
+        with self.line.condition:
             self.closing, self.hurry = False, False
             self.check_open()
             if self.thread is None:
@@ -202,20 +208,20 @@ class Engine:
         until = time.monotonic() + drain
         while self.problem is None and self.busy and time.monotonic() < until:
             self.step()
-        self.abandon(Told(None, reason="cancelled"))
+        self.abandon(TokenEvent(None, reason="cancelled"))
 
     def loop(self) -> None:
         try:
-            while self.awaited():
+            while self.wait():
                 self.step()
-        except Exception:  # all who were here have been told, and whoever comes is
+        except Exception:  # all requests that were here have been told, and later ones are
             return
-        self.abandon(Told(None, reason="cancelled"))
+        self.abandon(TokenEvent(None, reason="cancelled"))
 
-    def awaited(self) -> bool:
+    def wait(self) -> bool:
         """Sleep until there is something to do; False when it is time to go."""
-        with self.line.bell:
-            self.line.bell.wait_for(lambda: self.busy or self.closing)
+        with self.line.condition:
+            self.line.condition.wait_for(lambda: self.busy or self.closing)
             return self.busy and not self.hurry
 
     def __enter__(self) -> Self:
@@ -225,9 +231,9 @@ class Engine:
         self.stop(10.0 if problem is None else 0.0)
 
 
-def room(model: Transformer, capacity: int | None) -> int:
+def slot_capacity(model: Model, capacity: int | None) -> int:
     """Tokens of a slot: as many as said, or as the model reads at once."""
-    most = window(model, model.limits)
+    most = context_window(model, model.generation_limits)
     if capacity is None:
         return min(USUAL, most or USUAL)
     if most is not None and capacity > most:
@@ -235,9 +241,9 @@ def room(model: Transformer, capacity: int | None) -> int:
     return capacity
 
 
-def check(model: Transformer, **numbers: int) -> None:
+def check_engine(model: Model, **numbers: int) -> None:
     """Refuses what cannot be run."""
-    few = least(model)  # the first tokens of a prefix mask come in one piece
+    few = min_prompt_tokens(model)  # the first tokens of a prefix mask come in one piece
     if model.encoder is not None:
         raise config.ConfigError("encoder: an engine goes on from texts, and this model translates them; use translate")
     for name, lowest in {"slots": 1, "capacity": few, "chunk": few, "waiting": 0, "prefixes": 0}.items():
@@ -245,10 +251,10 @@ def check(model: Transformer, **numbers: int) -> None:
             raise config.ConfigError(f"{name}: {numbers[name]} is too few; this model takes {lowest} or more")
 
 
-def checked(asked: Asked, model: Transformer, capacity: int) -> tuple[int, ...]:
+def check_request(asked: GenerationRequest, model: Model, capacity: int) -> tuple[int, ...]:
     """The prompt as it is read, of a request that can be done."""
     ids, c, vocab = tuple(id for id in asked.ids if id != model.c.embed.pad), asked.c, model.head.out_features
-    check_texts(model, [ids])
+    check_prompts(model, [ids])
     if len(ids) > capacity:
         raise config.DataError(f"prompt: {len(ids)} tokens, and texts of {capacity} are read here; shorten it, or give "
                                "the engine more capacity")  # fmt: skip

@@ -1,59 +1,112 @@
-"""A step of the engine: whoever was cancelled leaves, whoever waits takes a free slot, prompts are read
-a piece further, and every text says a token.
+"""Scheduler: one engine step. Cancelled requests leave, waiting ones get a slot, prompts are read, tokens are sampled.
 
     waiting ── admit ──► reading ── read ──► running ── speak ──► tell ── the last? ──► release
                             ▲  │                 ▲                  │
                             └──┘ not all yet     └──────────────────┘ not the last
 
-What goes wrong in one request, while its prompt is read, its token chosen or told, ends that one.
+An error in one request, while its prompt is read or its token chosen or told, ends that request alone.
+
+One token for every running row is sampled with one transfer from the device:
+
+    logits (rows, V) ─┬─ greedy and nothing else: one argmax for all such rows ──┐
+                      ├─ any other row: its own sampler ─────────────────────────┼──► ids ──► the next step
+                      └─ log-softmax, before anything is filtered ── others ─────┘     └────► one tolist
 """
 
 from collections import deque
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from regard import config
-from regard.generate.filters import BROKEN, NOTHING
-from regard.generate.nursery import Nursery, Reading
-from regard.generate.picks import Pick, picks
-from regard.generate.queueing import Line, Ticket, Told, sentence
-from regard.generate.session import DAMAGED
-from regard.generate.slots import Slots
+from regard.engine.prefill import ChunkedPrefill, PrefillTask
+from regard.engine.request_queue import RequestQueue, RequestTicket, TokenEvent, error_sentence
+from regard.engine.slots import CacheSlots
+from regard.generation.logits_process import NO_TOKEN, NOT_FINITE, greedy_tokens
+from regard.generation.session import DAMAGED_LOGITS
 
 
-class Steps:
+@dataclass(frozen=True)
+class SampledToken:
+    """What was sampled for one row: an id, NOT_FINITE or NO_TOKEN; or the problem that came up."""
+
+    id: int
+    logprob: float
+    others: tuple[tuple[int, float], ...]
+    problem: Exception | None = None
+
+
+def sample_rows(
+    logits: Tensor, speaking: Mapping[int, RequestTicket], barred: Tensor
+) -> tuple[Tensor, dict[int, SampledToken]]:
+    """The ids (rows,) where the logits are, and the pick of every row that speaks."""
+    ids, problems = choose_rows(logits, speaking, barred)
+    logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    best = {row: logs[row].topk(one.asked.logprobs) for row, one in speaking.items() if one.asked.logprobs}
+    exact = torch.float32 if logits.device.type == "mps" else torch.float64  # holds every id as well
+    said = [ids, logs.gather(1, ids.clamp(min=0)[:, None])[:, 0], *(side for pair in best.values() for side in pair)]
+    numbers = torch.cat([side.to(exact) for side in said]).tolist()
+    told, place = {}, 2 * len(ids)
+    for row, one in speaking.items():
+        count = one.asked.logprobs
+        values, others = numbers[place : place + count], numbers[place + count : place + 2 * count]
+        pairs = tuple((int(id), value) for id, value in zip(others, values, strict=True))
+        told[row] = SampledToken(int(numbers[row]), numbers[len(ids) + row], pairs, problems.get(row))
+        place += 2 * count
+    return ids.clamp(min=0), told
+
+
+def choose_rows(
+    logits: Tensor, speaking: Mapping[int, RequestTicket], barred: Tensor
+) -> tuple[Tensor, dict[int, Exception]]:
+    """The ids (rows,), and what went wrong in which row: the others go on."""
+    ids, problems = greedy_tokens(logits, barred), dict[int, Exception]()
+    for row, one in speaking.items():
+        if one.chooser.is_greedy:
+            continue
+        try:
+            ids[row] = one.chooser.choose(logits[row : row + 1])[0]
+        except Exception as problem:
+            problems[row] = problem
+    return ids, problems
+
+
+class Scheduler:
     """Everything that is in a slot. Only the line is shared with other threads, which has a lock."""
 
-    def __init__(self, line: Line, slots: Slots, nursery: Nursery, barred: Tensor, ends: frozenset[int]) -> None:
+    def __init__(
+        self, line: RequestQueue, slots: CacheSlots, nursery: ChunkedPrefill, barred: Tensor, ends: frozenset[int]
+    ) -> None:
         self.line, self.slots, self.nursery, self.barred, self.ends = line, slots, nursery, barred, ends
-        self.reading: deque[Reading] = deque()
-        self.running: dict[int, Ticket] = {}  # by row
-        self.rows: dict[Ticket, int] = {}  # of those reading and those running
+        self.reading: deque[PrefillTask] = deque()
+        self.running: dict[int, RequestTicket] = {}  # by row
+        self.rows: dict[RequestTicket, int] = {}  # of those reading and those running
         self.made, self.copied, self.count = 0, 0, 0
         self.broken = False  # the model itself has failed, and its slots are not touched again
 
     def __call__(self) -> None:
-        self.sweep()
+        self.drop_cancelled()
         self.admit()
         self.read()
-        self.speak()
+        self.decode()
         self.count += 1
 
-    def sweep(self) -> None:
-        """Whoever was cancelled leaves."""
-        for ticket in (*self.line.everybody(), *self.rows):
+    def drop_cancelled(self) -> None:
+        """Release the requests that were cancelled."""
+        for ticket in (*self.line.waiting_tickets(), *self.rows):
             if ticket.cancelled:
-                self.tell(ticket, Told(None, reason="cancelled"))
+                self.notify(ticket, TokenEvent(None, reason="cancelled"))
 
     def admit(self) -> None:
         """The first of those who wait take the free slots."""
-        while self.slots.free and (ticket := self.line.first()) is not None:
+        while self.slots.free and (ticket := self.line.pop()) is not None:
             row = self.rows[ticket] = self.slots.take()
             if ticket.most:
-                self.reading.append(Reading(ticket, row))
+                self.reading.append(PrefillTask(ticket, row))
             else:
-                self.tell(ticket, Told(None, reason="length"))
+                self.notify(ticket, TokenEvent(None, reason="length"))
 
     def read(self) -> None:
         """One piece of the prompt whose turn it is; short ones come in together, as long as they make one piece."""
@@ -62,13 +115,13 @@ class Steps:
             self.piece(self.reading.popleft())
             first = False
 
-    def piece(self, one: Reading) -> None:
+    def piece(self, one: PrefillTask) -> None:
         known = one.ticket.cached
         try:
             logits = self.nursery.read(one)
-        except Exception as problem:  # nobody else has a part in it
+        except Exception as problem:  # the other requests have no part in it
             self.nursery.forget(one)
-            return self.lose(one.ticket, problem)
+            return self.fail(one.ticket, problem)
         self.copied += one.ticket.cached - known
         if logits is None:
             self.reading.append(one)
@@ -77,48 +130,60 @@ class Steps:
             self.nursery.forget(one)
             self.running[one.row] = one.ticket
 
-    def speak(self) -> None:
+    def decode(self) -> None:
         """Every text says a token; those that go on are fed it."""
         if not self.running:
             return
-        ids, said = picks(self.slots.logits, self.running, self.barred)
+        ids, said = sample_rows(self.slots.logits, self.running, self.barred)
         for row, ticket in list(self.running.items()):
-            self.utter(ticket, said[row])
+            self.emit(ticket, said[row])
         if self.running:
             self.slots.feed(ids)
 
-    def utter(self, ticket: Ticket, pick: Pick) -> None:
-        """What a row said, to whoever asked."""
-        if pick.problem is not None or pick.id == BROKEN:
-            return self.lose(ticket, pick.problem or config.RunError(DAMAGED))
-        if pick.id == NOTHING:  # a rule has come to its end, and there is no token to say so
-            return self.tell(ticket, Told(None, reason="end"))
+    def emit(self, ticket: RequestTicket, pick: SampledToken) -> None:
+        """Tell the token of a row to its listener."""
+        if pick.problem is not None or pick.id == NOT_FINITE:
+            return self.fail(ticket, pick.problem or config.RunError(DAMAGED_LOGITS))
+        if pick.id == NO_TOKEN:  # a rule has come to its end, and there is no token to say so
+            return self.notify(ticket, TokenEvent(None, reason="end"))
         try:
-            ticket.chooser.tell([pick.id])
+            ticket.chooser.update([pick.id])
         except Exception as problem:
-            return self.lose(ticket, problem)
+            return self.fail(ticket, problem)
         self.made += 1
-        ticket.made += 1
-        full = "length" if ticket.made == ticket.most else None
-        self.tell(ticket, Told(pick.id, pick.logprob, pick.others, "end" if pick.id in self.ends else full))
+        ticket.generated += 1
+        full = "length" if ticket.generated == ticket.most else None
+        self.notify(ticket, TokenEvent(pick.id, pick.logprob, pick.others, "end" if pick.id in self.ends else full))
 
-    def lose(self, ticket: Ticket, problem: Exception) -> None:
+    def fail(self, ticket: RequestTicket, problem: Exception) -> None:
         ticket.problem = problem
-        self.tell(ticket, Told(None, reason="error", problem=sentence(problem)))
+        self.notify(ticket, TokenEvent(None, reason="error", problem=error_sentence(problem)))
 
-    def tell(self, ticket: Ticket, told: Told) -> None:
-        """Let it hear; and let it go if that was the last, or enough, or if it cannot hear."""
+    def notify(self, ticket: RequestTicket, told: TokenEvent) -> None:
+        """Let it hear; and let it go if that was the last, or enough, or if it cannot hear.
+
+        With the last event the slot is free before it is heard: a client that has its answer is not counted as running.
+        """
+        if told.reason is not None:
+            self.free_slot(ticket)
         try:
-            enough = ticket.hear(told if told.reason is None else replace(told, cached=ticket.cached))
+            enough = ticket.on_token(told if told.reason is None else replace(told, cached=ticket.cached))
         except Exception as problem:
-            ticket.problem, told = problem, Told(None, reason="error")
+            ticket.problem, told = problem, TokenEvent(None, reason="error")
         else:
-            told = Told(None, reason="stop") if enough and told.reason is None else told
+            told = TokenEvent(None, reason="stop") if enough and told.reason is None else told
         if told.reason is not None:
             self.release(ticket, told.reason)
 
-    def release(self, ticket: Ticket, reason: str) -> None:
+    def release(self, ticket: RequestTicket, reason: str) -> None:
         """Free what it had, at once."""
+        self.free_slot(ticket)
+        self.line.release(ticket)
+        ticket.reason = reason
+        ticket.finished.set()
+
+    def free_slot(self, ticket: RequestTicket) -> None:
+        """Give the row of a request back, if it has one still."""
         row = self.rows.pop(ticket, None)
         if row is not None and not self.broken:
             self.running.pop(row, None)
@@ -126,11 +191,8 @@ class Steps:
                 self.reading.remove(one)
                 self.nursery.forget(one)
             self.slots.leave(row)
-        self.line.left(ticket)
-        ticket.reason = reason
-        ticket.over.set()
 
-    def abandon(self, told: Told) -> None:
-        """Nobody goes on."""
-        for ticket in (*self.line.everybody(), *self.rows):
-            self.tell(ticket, told)
+    def abandon(self, told: TokenEvent) -> None:
+        """End all requests."""
+        for ticket in (*self.line.waiting_tickets(), *self.rows):
+            self.notify(ticket, told)

@@ -1,61 +1,108 @@
-"""Slots: texts of different lengths side by side in one cache, each in a row that knows nothing of the others.
+"""Cache slots and the prefix cache: texts of different lengths side by side in one KV cache, one row each.
 
     row 0   T h e   c a t   s a t ▮          running: its next token goes to ▮
     row 1   O n c e   u p ░                  its prompt is being read: what the step writes at ░ is written over
     row 2   ░                                free: so is this
             └────────── capacity ──────────┘
 
-A step always computes all rows, free ones included, with one token each. So its shapes never change, and neither does
-what a row computes: its bits do not depend on who its neighbours are.
+A step always computes all rows, free ones included, with one token each. So its shapes never change, and the bits of a
+row do not depend on the other rows.
 
 That they do not depend on the row either is not for granted. A product of matrices works on several rows at a time, and
 the few left at the end may be rounded in another way: with MKL, of 5, 6 or 7 rows some differ, of 4 or 8 none. And
-torch's fused attention gives each thread a desk of its own; by where that lies in memory, MKL adds up in another order,
-so the rows of the second thread differ from those of the first. Our own kernel (`regard.native`) has one order. So a
-step is tried at the start, and has as many rows as it takes for all to say the same.
+torch's fused attention gives each thread a buffer of its own; by where that lies in memory, MKL adds up in another
+order, so the rows of the second thread differ from those of the first. Our own kernel (`regard.native`) has one order.
+So a step is tried at the start, and has as many rows as it takes for all to give the same.
+
+The prefix cache keeps what was computed of prompts that begin alike:
+
+    prompt    │ chunk 0 │ chunk 1 │ chunk 2 │ rest       chunks of `chunk` tokens, each kept under all ids up to its end
+                  ▲          ▲
+    kept      ────┴──────────┘                           those are copied, and reading begins with chunk 2
+
+Only whole chunks are kept, and chunks always begin at the same places, so what is copied has the bits that reading it
+again would give.
 """
 
 import warnings
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from regard.core.cache import Cache, Entry
+from regard.core.cache import KVCache, LayerKV
 from regard.core.model import Transformer
-from regard.generate.recorded import Recorded, can_record, record
-from regard.generate.session import still
-from regard.native.build import library
+from regard.generation.cuda_graphs import DecodeGraph, can_capture, capture_decode
+from regard.generation.session import inference_mode
+from regard.native.library import load_library
 
-Forward = Callable[[Tensor, Cache], Tensor]  # ids (B, N) -> logits (B, V) after the last
+Parts = list[Tensor]
+
+
+class PrefixCache:
+    """As many pieces as fit into `room` bytes; those that were not asked for longest make room for others."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.bytes, self.hits = room, 0, 0
+        self.kept: OrderedDict[tuple[int, ...], Parts] = OrderedDict()
+
+    def find(self, ids: Sequence[int]) -> Parts | None:
+        """The last piece of these ids, if it is kept."""
+        key = tuple(ids)
+        if key not in self.kept:
+            return None
+        self.kept.move_to_end(key)
+        self.hits += 1
+        return self.kept[key]
+
+    def keep(self, ids: Sequence[int], parts: Parts) -> None:
+        """A copy of the last piece of these ids, as far as there is room."""
+        key, need = tuple(ids), tensor_bytes(parts)
+        if key in self.kept or need > self.room:
+            return
+        while self.bytes + need > self.room:
+            _, old = self.kept.popitem(last=False)
+            self.bytes -= tensor_bytes(old)
+        self.kept[key] = [part.clone() for part in parts]
+        self.bytes += need
+
+
+def tensor_bytes(parts: Parts) -> int:
+    return sum(part.nbytes for part in parts)
+
+
+Forward = Callable[[Tensor, KVCache], Tensor]  # ids (B, N) -> logits (B, V) after the last
 TILES = (4, 8, 16)  # rows that products take at a time
 
 
-class Slots:
+class CacheSlots:
     """The rows of one cache. `filled` counts what each holds; those that are `running` say a token a step."""
 
     def __init__(self, model: Transformer, forward: Forward, count: int, capacity: int) -> None:
         self.model, self.forward, self.count, self.capacity = model, forward, count, capacity
-        self.cache, self.recorded = even(model, forward, count, capacity)
+        self.cache, self.recorded = uniform_cache(model, forward, count, capacity)
         self.rows, device = len(self.cache.length), self.cache.length.device
         self.filled, self.free, self.running = [0] * count, list(range(count)), set[int]()
         self.live = torch.zeros(self.rows, dtype=torch.bool, device=device)  # True for those that are running
         self.rest = torch.zeros(self.rows, dtype=torch.long, device=device)  # where rows that are not live write
-        self.logits = torch.empty(0)  # (rows, V) after the newest token of each; whoever joins brings its own
+        self.logits = torch.empty(0)  # (rows, V) after the newest token of each; a request that joins brings its own
 
     def take(self) -> int:
         """A free row, the first one: rows of the same place do the same work."""
         self.free.sort()
         return self.free.pop(0)
 
-    def copy(self, row: int, nursery: Cache, start: int, end: int) -> None:
+    def copy(self, row: int, nursery: KVCache, start: int, end: int) -> None:
         """A piece of a prompt that was read elsewhere."""
-        for mine, read in zip(parts(self.cache, row, start, end), parts(nursery, 0, start, end), strict=True):
+        for mine, read in zip(
+            row_tensors(self.cache, row, start, end), row_tensors(nursery, 0, start, end), strict=True
+        ):
             mine.copy_(read)
         self.filled[row] = end
         self.rest[row] = end
 
-    def join(self, row: int, nursery: Cache, logits: Tensor) -> None:
+    def join(self, row: int, nursery: KVCache, logits: Tensor) -> None:
         """The whole prompt was copied: from now on the row takes part. `logits` (1, V) are those after its end."""
         cache = self.cache
         for mine, read in ((cache.order, nursery.order), (cache.real, nursery.real), (cache.length, nursery.length)):
@@ -73,36 +120,36 @@ class Slots:
         cache.next.copy_(cache.length)  # no row has padding
         cache.used, cache.fresh = max(self.filled), False
         given = torch.where(self.live, ids, 0)[:, None]
-        step = None if self.model.lookers else self.recorded
-        self.logits = self.forward(given, cache) if step is None else step.play(given)
+        step = None if self.model.hooks else self.recorded
+        self.logits = self.forward(given, cache) if step is None else step.replay(given)
         for row in self.running:
             self.filled[row] += 1
 
     def leave(self, row: int) -> None:
         """Free again, and clean: not even a weight of zero would make a NaN harmless to the next one."""
-        wipe(self.cache, row, min(self.filled[row] + 1, self.capacity))
+        clear_row(self.cache, row, min(self.filled[row] + 1, self.capacity))
         self.live[row], self.rest[row], self.filled[row] = False, 0, 0
         self.running.discard(row)
         self.free.append(row)
 
 
-def parts(cache: Cache, row: int, start: int, end: int) -> list[Tensor]:
+def row_tensors(cache: KVCache, row: int, start: int, end: int) -> list[Tensor]:
     """Views of what a row remembers of its tokens from `start` to `end`; a state is whole, it sums up all before."""
     return [
-        table[row, :, start:end] if isinstance(entry, Entry) else table[row]
+        table[row, :, start:end] if isinstance(entry, LayerKV) else table[row]
         for entry in cache.entries
         for table in entry.tables()
     ]
 
 
-def states(cache: Cache, row: int) -> list[Tensor]:
+def row_states(cache: KVCache, row: int) -> list[Tensor]:
     """Views of a row's states alone: what cannot be found again among keys and values."""
-    return [table[row] for entry in cache.entries if not isinstance(entry, Entry) for table in entry.tables()]
+    return [table[row] for entry in cache.entries if not isinstance(entry, LayerKV) for table in entry.tables()]
 
 
-def wipe(cache: Cache, row: int, end: int) -> None:
+def clear_row(cache: KVCache, row: int, end: int) -> None:
     """No keys and values up to `end`, and no token is there."""
-    for table in (table for entry in cache.entries if isinstance(entry, Entry) for table in entry.tables()):
+    for table in (table for entry in cache.entries if isinstance(entry, LayerKV) for table in entry.tables()):
         table[row, :, :end].zero_()
     cache.real[row].zero_()
     cache.order[row].zero_()
@@ -111,19 +158,21 @@ def wipe(cache: Cache, row: int, end: int) -> None:
 # ---------------------------------------------------------------- how many rows
 
 
-def even(model: Transformer, forward: Forward, count: int, capacity: int) -> tuple[Cache, Recorded | None]:
+def uniform_cache(
+    model: Transformer, forward: Forward, count: int, capacity: int
+) -> tuple[KVCache, DecodeGraph | None]:
     """An empty cache of `count` rows or a few more, so that a token gives the same bits in every one of them, and the
     step over it where that can be recorded."""
-    library()  # attention whose sums do not depend on the thread; asked for now, it stays what it is while texts run
+    load_library()  # attention whose sums do not depend on the thread; loaded now, it stays
     for rows in dict.fromkeys([count, *(-(-count // tile) * tile for tile in TILES)]):
         cache = model.cache(rows, capacity)
-        with still(list(model.modules())):
+        with inference_mode(list(model.modules())):
             cache.fresh = False
-            step = record(model, cache) if can_record(model, cache) else None
-            same = alike(forward, cache, model.c.embed.vocab, step)
+            step = capture_decode(model, cache) if can_capture(model, cache) else None
+            same = rows_agree(forward, cache, model.c.embed.vocab, step)
         if same:
             for row in range(rows):
-                wipe(cache, row, capacity)
+                clear_row(cache, row, capacity)
             return cache, step
     warnings.warn(f"slots: with {count} rows this model's numbers differ by their row in the last bits, and with more "
                   "as well; a text may depend on the slot it gets. One thread (OMP_NUM_THREADS=1) may help, or "
@@ -131,10 +180,10 @@ def even(model: Transformer, forward: Forward, count: int, capacity: int) -> tup
     return model.cache(count, capacity), None
 
 
-def alike(forward: Forward, cache: Cache, vocab: int, step: Recorded | None = None) -> bool:
+def rows_agree(forward: Forward, cache: KVCache, vocab: int, step: DecodeGraph | None = None) -> bool:
     """Whether all rows answer the same to the same token, behind the same past of several lengths."""
     dice, every = torch.Generator().manual_seed(0), torch.arange(cache.capacity, device=cache.order.device)
-    for table in (table for entry in cache.entries if isinstance(entry, Entry) for table in entry.tables()):
+    for table in (table for entry in cache.entries if isinstance(entry, LayerKV) for table in entry.tables()):
         table.copy_(torch.randn(table.shape[1:], generator=dice))
     cache.order.copy_(every)
     for length in {cache.capacity - 1, cache.capacity // 2, cache.capacity // 3}:
@@ -143,7 +192,7 @@ def alike(forward: Forward, cache: Cache, vocab: int, step: Recorded | None = No
         cache.next.fill_(length)
         cache.used = length
         ids = torch.full_like(cache.length, length % vocab)[:, None]
-        logits = forward(ids, cache) if step is None else step.play(ids)
+        logits = forward(ids, cache) if step is None else step.replay(ids)
         logits = logits.nan_to_num()  # who says NaN says it in all rows
         if not torch.equal(logits, logits[:1].expand_as(logits)):
             return False

@@ -5,8 +5,9 @@
     QNLI    0  What came into force?  As of that day ...  entailment
 
 A task is what a recipe says about it: `data` (columns, what to do about bad lines), `task` (which columns, which
-classes) and which metrics count; `overrides("CoLA", "glue_data/CoLA")` says it to any recipe. Classes stand in the
-order in which published models number them; where a file has 0 and 1, these are the first and the second.
+classes) and which metrics count; `glue_overrides("CoLA", "glue_data/CoLA")` gives it as overrides of any recipe.
+Classes stand in the order in which published models number them; where a file has 0 and 1, these are the first and the
+second.
 """
 
 import json
@@ -16,73 +17,89 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard import config
-from regard.config.names import did_you_mean
+from regard.config.errors import did_you_mean
 
 
 @dataclass(frozen=True)
-class Set:
+class GlueTask:
     """One task: what is asked, the metrics that count, and what the published files are like."""
 
-    task: config.Classify | config.Regress
+    task: config.Classification | config.Regression
     metrics: tuple[str, ...]
     columns: tuple[str, ...] = ()  # of files without a header
     checks: tuple[str, ...] = ("dev.tsv",)  # what there is to validate on
     broken: bool = False  # some published lines lack fields
 
 
-def single(text: str, label: str, *classes: str) -> config.Classify:
-    return config.Classify(text=text, label=label, classes=classes)
+def single_text(text: str, label: str, *classes: str) -> config.Classification:
+    return config.Classification(text=text, label=label, classes=classes)
 
 
-def paired(text: str, pair: str, label: str, *classes: str) -> config.Classify:
-    return config.Classify(text=text, pair=pair, label=label, classes=classes)
+def text_pair(text: str, pair: str, label: str, *classes: str) -> config.Classification:
+    return config.Classification(text=text, pair=pair, label=label, classes=classes)
 
 
 YES_NO = ("entailment", "not_entailment")
-GLUE = {
-    "CoLA": Set(single("sentence", "label", "unacceptable", "acceptable"), ("matthews",),
-                columns=("source", "label", "mark", "sentence")),
-    "SST-2": Set(single("sentence", "label", "negative", "positive"), ("accuracy",)),
-    "MRPC": Set(paired("#1 String", "#2 String", "Quality", "not_equivalent", "equivalent"), ("f1", "accuracy")),
-    "STS-B": Set(config.Regress(text="sentence1", pair="sentence2", label="score"), ("pearson", "spearman")),
-    "QQP": Set(paired("question1", "question2", "is_duplicate", "not_duplicate", "duplicate"), ("f1", "accuracy"),
-               broken=True),
-    "MNLI": Set(paired("sentence1", "sentence2", "gold_label", "entailment", "neutral", "contradiction"), ("accuracy",),
-                checks=("dev_matched.tsv", "dev_mismatched.tsv")),
-    "QNLI": Set(paired("question", "sentence", "label", *YES_NO), ("accuracy",)),
-    "RTE": Set(paired("sentence1", "sentence2", "label", *YES_NO), ("accuracy",)),
-    "WNLI": Set(paired("sentence1", "sentence2", "label", *YES_NO[::-1]), ("accuracy",)),
-}  # fmt: skip
+GLUE_TASKS = {
+    "CoLA": GlueTask(
+        single_text("sentence", "label", "unacceptable", "acceptable"),
+        ("matthews",),
+        columns=("source", "label", "mark", "sentence"),
+    ),
+    "SST-2": GlueTask(single_text("sentence", "label", "negative", "positive"), ("accuracy",)),
+    "MRPC": GlueTask(
+        text_pair("#1 String", "#2 String", "Quality", "not_equivalent", "equivalent"), ("f1", "accuracy")
+    ),
+    "STS-B": GlueTask(config.Regression(text="sentence1", pair="sentence2", label="score"), ("pearson", "spearman")),
+    "QQP": GlueTask(
+        text_pair("question1", "question2", "is_duplicate", "not_duplicate", "duplicate"),
+        ("f1", "accuracy"),
+        broken=True,
+    ),
+    "MNLI": GlueTask(
+        text_pair("sentence1", "sentence2", "gold_label", "entailment", "neutral", "contradiction"),
+        ("accuracy",),
+        checks=("dev_matched.tsv", "dev_mismatched.tsv"),
+    ),
+    "QNLI": GlueTask(text_pair("question", "sentence", "label", *YES_NO), ("accuracy",)),
+    "RTE": GlueTask(text_pair("sentence1", "sentence2", "label", *YES_NO), ("accuracy",)),
+    "WNLI": GlueTask(text_pair("sentence1", "sentence2", "label", *YES_NO[::-1]), ("accuracy",)),
+}
 
 # The columns of the table in Devlin et al. 2019, and the one metric that each shows. WNLI is left out there: nobody
 # was better at it than who always says the same.
-COLUMNS = {
+GLUE_COLUMNS = {
     "MNLI-m": "accuracy", "MNLI-mm": "accuracy", "QQP": "f1", "QNLI": "accuracy", "SST-2": "accuracy",
     "CoLA": "matthews", "STS-B": "spearman", "MRPC": "f1", "RTE": "accuracy",
 }  # fmt: skip
 
 
-def known(name: str) -> Set:
-    if name not in GLUE:
-        raise config.ConfigError(f"{name}: no task of GLUE{did_you_mean(name, GLUE)} there are {', '.join(GLUE)}")
-    return GLUE[name]
+def find_glue_task(name: str) -> GlueTask:
+    if name not in GLUE_TASKS:
+        raise config.ConfigError(
+            f"{name}: no task of GLUE{did_you_mean(name, GLUE_TASKS)} there are {', '.join(GLUE_TASKS)}"
+        )
+    return GLUE_TASKS[name]
 
 
 # ---------------------------------------------------------------- files
 
 
-def data(name: str, folder: str | Path, matched: bool = True) -> config.Data:
+def glue_data(name: str, folder: str | Path, matched: bool = True) -> config.Data:
     """The published files of a task, in a folder; MNLI is validated on texts like those of its training, or others."""
-    found, place = known(name), Path(folder)
+    found, place = find_glue_task(name), Path(folder)
     return config.Data(
         source=str(place / "train.tsv"), validation=str(place / found.checks[0 if matched else -1]),
         columns=found.columns, bad="skip" if found.broken else "stop",
     )  # fmt: skip
 
 
-def overrides(name: str, folder: str | Path, matched: bool = True) -> list[str]:
+def glue_overrides(name: str, folder: str | Path, matched: bool = True) -> list[str]:
     """Data and task as overrides of any recipe, such as `task.text="sentence"`."""
-    tables = {"data": config.tree(data(name, folder, matched)), "task": config.tree(known(name).task)}
+    tables = {
+        "data": config.to_dict(glue_data(name, folder, matched)),
+        "task": config.to_dict(find_glue_task(name).task),
+    }
     return [f"{table}.{key}={json.dumps('none' if value is None else value, ensure_ascii=False)}"
             for table, said in tables.items() for key, value in said.items()]  # fmt: skip
 
@@ -90,28 +107,28 @@ def overrides(name: str, folder: str | Path, matched: bool = True) -> list[str]:
 # ---------------------------------------------------------------- one number
 
 
-def average(scores: Mapping[str, float]) -> float:
+def bert_average(scores: Mapping[str, float]) -> float:
     """The mean of the nine columns of Devlin et al. 2019: one metric each, MNLI twice, no WNLI."""
-    exactly(scores, COLUMNS)
-    return math.fsum(scores.values()) / len(COLUMNS)  #: S165
+    check_columns_match(scores, GLUE_COLUMNS)
+    return math.fsum(scores.values()) / len(GLUE_COLUMNS)  #: S165
 
 
-def official(scores: Mapping[str, Mapping[str, float]]) -> float:
+def official_score(scores: Mapping[str, Mapping[str, float]]) -> float:
     """The score of GLUE's own table: the mean over nine tasks of the mean of their metrics, WNLI among them.
 
     {"MRPC": {"f1": 89.3, "accuracy": 85.4}, ...}; MNLI-m and MNLI-mm together make one task.
     """
-    halves = dict.fromkeys(("MNLI-m", "MNLI-mm"), GLUE["MNLI"].metrics)
-    counted = {name: each.metrics for name, each in GLUE.items() if name != "MNLI"} | halves
-    exactly(scores, counted)
+    halves = dict.fromkeys(("MNLI-m", "MNLI-mm"), GLUE_TASKS["MNLI"].metrics)
+    counted = {name: each.metrics for name, each in GLUE_TASKS.items() if name != "MNLI"} | halves
+    check_columns_match(scores, counted)
     for name, metrics in counted.items():
-        exactly(scores[name], metrics, f"{name}: ")
+        check_columns_match(scores[name], metrics, f"{name}: ")
     each = {name: math.fsum(metrics.values()) / len(metrics) for name, metrics in scores.items()}
     both = [each.pop(name) for name in halves]
-    return math.fsum([*each.values(), math.fsum(both) / 2]) / len(GLUE)
+    return math.fsum([*each.values(), math.fsum(both) / 2]) / len(GLUE_TASKS)
 
 
-def exactly(scores: Mapping[str, object], wanted: Iterable[str], where: str = "") -> None:
+def check_columns_match(scores: Mapping[str, object], wanted: Iterable[str], where: str = "") -> None:
     """An average over other columns would be another number."""
     if wrong := sorted(scores.keys() ^ set(wanted)):
         raise ValueError(f"{where}{', '.join(wrong)}: the average is over exactly {', '.join(wanted)}")

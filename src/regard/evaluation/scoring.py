@@ -1,4 +1,4 @@
-"""Marking: every row is asked, and what was said stands beside what was meant, in the order of the file.
+"""Row by row scoring: the prediction of every row beside its label, in the order of the file.
 
     records ── examples ──►  rows  ── portions, rows of like length together ──►  batches  ──►  the loss
                                                                                      └── said, meant ──►  scores
@@ -16,57 +16,62 @@ import torch
 from torch import Tensor
 
 from regard import config, data, tasks
-from regard.config import DataError
-from regard.data import Example, Progress, Record, Table, Tally, asked
-from regard.data.arrays import marked
-from regard.data.examples import mark
-from regard.generate.model import Transformer
-from regard.generate.translate import batches
-from regard.tasks import Batch, Task
-from regard.tasks.chunks import NOTHING
-from regard.tasks.metrics import confusion
-from regard.tasks.pairs import FOLLOWS
-from regard.tasks.task import Answers, Telling
-from regard.train.evaluate import moved
+from regard.config.errors import DataError
+from regard.data.batching import batch_to_device
+from regard.data.example_store import Example, hash_ids
+from regard.data.packing import IGNORE_INDEX
+from regard.data.prepare import validation_rows as is_kept_back
+from regard.data.records import BadRecordPolicy, Record, RecordSource
+from regard.data.tensor_store import hash_row
+from regard.data.token_shards import Progress
+from regard.inference.batching import in_chunks, length_batches
+from regard.inference.model import Model
+from regard.tasks.collate import TaskBatch
+from regard.tasks.masked_lm import NEXT_SENTENCE_LABELS
+from regard.tasks.metrics import confusion_matrix
+from regard.tasks.task import Task, TaskOutputs, TextTask
 
 PORTION = 4096  # rows that are sorted by length together
 
 
-class Row(NamedTuple):
+class ScoredRow(NamedTuple):
     """What is asked: as it stood in the file, and in numbers."""
 
     record: Record
     example: Example
 
 
-Told = dict[str, Any]
-Each = Callable[[Told], object]  # hears of every row: where it stood, what was asked, said and expected
+RowOutput = dict[str, Any]
+RowCallback = Callable[[RowOutput], object]  # hears of every row: where it stood, what was asked, said and expected
 
 
 # ---------------------------------------------------------------- rows
 
 
-def rows(
-    tables: Sequence[Table], make: Callable[[Record], list[Example]], tally: Tally, share: float | None = None
-) -> Iterator[Row]:  # fmt: skip
+def evaluation_rows(
+    tables: Sequence[RecordSource],
+    make: Callable[[Record], list[Example]],
+    tally: BadRecordPolicy,
+    share: float | None = None,
+) -> Iterator[ScoredRow]:
     """What there is to ask; with a share, of the part that training kept back."""
     for record in (record for table in tables for record in table.records(tally)):
         try:
             made = make(record)
         except DataError as problem:
-            tally.bad(problem)
+            tally.record_bad(problem)
         else:
-            yield from (Row(record, each) for each in made if share is None or kept_back(each, share))
+            yield from (ScoredRow(record, each) for each in made if share is None or is_validation_row(each, share))
 
 
-def kept_back(example: Example, share: float) -> bool:
-    """Whether training keeps a row for validation: by a hash of what it asks, as `data.ask` parts rows."""
+def is_validation_row(example: Example, share: float) -> bool:
+    """Whether training keeps a row for validation: by a hash of its input, as `data.prepare` splits rows."""
     first = next(one for one in example.values() if isinstance(one, list | Tensor))
-    number = marked(example) if isinstance(first, Tensor) else mark(array("i", first))
-    return bool(asked.kept_back(torch.tensor(number), share))
+    number = hash_row(example) if isinstance(first, Tensor) else hash_ids(array("i", first))
+    return bool(is_kept_back(torch.tensor(number), share))
 
 
-def evenly(all: Callable[[], Iterable[Row]], limit: int | None) -> Iterable[Row]:
+def sample_evenly(all: Callable[[], Iterable[ScoredRow]], limit: int | None) -> Iterable[ScoredRow]:
     """At most so many rows, from everywhere alike: files are often sorted."""
     if limit is None:
         return all()
@@ -74,18 +79,18 @@ def evenly(all: Callable[[], Iterable[Row]], limit: int | None) -> Iterable[Row]
     return (row for place, row in enumerate(all()) if (place + 1) * limit // count > place * limit // count)
 
 
-def pairs(documents: Sequence[Row], task: tasks.Masked) -> Iterator[Row]:
+def next_sentence_rows(documents: Sequence[ScoredRow], task: tasks.MaskedLM) -> Iterator[ScoredRow]:
     """Which parts follow each other? Rows of two parts, made of documents."""
     examples = [row.example for row in documents]
     for place, row in enumerate(documents):
-        made = task.pairs(examples, place, data.chance(0, "pairs", place))
-        yield from (Row(row.record, each) for each in made)
+        made = task.pairs(examples, place, data.seeded_generator(0, "pairs", place))
+        yield from (ScoredRow(row.record, each) for each in made)
 
 
-# ---------------------------------------------------------------- marks
+# ---------------------------------------------------------------- scores
 
 
-class Marks:
+class RowScorer:
     """Asks a model, row after row: to take the `batches`, which the loss is made of, is to ask.
 
     Kinds that are not answered a batch at a time say in `settled` how they are.
@@ -94,8 +99,8 @@ class Marks:
     columns: ClassVar[tuple[str, ...]] = ("text", "pair", "words")  # the settings that name what is shown
 
     def __init__(
-        self, model: Transformer, task: Task, rows: Iterable[Row], each: Each | None = None,
-        progress: Progress = data.quiet,
+        self, model: Model, task: Task, rows: Iterable[ScoredRow], each: RowCallback | None = None,
+        progress: Progress = data.no_progress,
     ) -> None:  # fmt: skip
         self.model, self.task, self.rows, self.each, self.progress = model, task, rows, each, progress
         self.device = next(model.parameters()).device
@@ -103,90 +108,90 @@ class Marks:
         self.said: list[Any] = []
         self.meant: list[Any] = []
 
-    def batches(self) -> Iterator[Batch]:
-        left, number = iter(self.rows), 0
-        while portion := list(islice(left, PORTION)):
+    def batches(self) -> Iterator[TaskBatch]:
+        number = 0
+        for portion in in_chunks(self.rows, PORTION):
             told: list[Any] = [None] * len(portion)
-            for places in batches([self.task.length(row.example) for row in portion], 1):
-                chance = data.chance(0, "in order", number)  # the same tokens are hidden each time
-                batch = self.task.plain([portion[place].example for place in places], chance)
-                for place, answers in zip(places, self.asked(batch), strict=False):
+            for places in length_batches([self.task.length(row.example) for row in portion]):
+                chance = data.seeded_generator(0, "in order", number)  # the same tokens are hidden each time
+                batch = self.task.collate_eval([portion[place].example for place in places], chance)
+                for place, answers in zip(places, self.predict(batch), strict=False):
                     told[place] = answers
                 yield batch
                 number += 1
                 self.progress(self.count + sum(each is not None for each in told))
-            for row, (said, meant) in zip(portion, self.settled(portion, told), strict=True):
+            for row, (said, meant) in zip(portion, self.finalize(portion, told), strict=True):
                 self.note(row, said, meant)
 
-    def asked(self, batch: Batch) -> Iterable[tuple[Any, Any]]:
+    def predict(self, batch: TaskBatch) -> Iterable[tuple[Any, Any]]:
         """(said, meant) of each row of a batch."""
-        said, meant = self.task.answers(self.model, moved(batch, self.device)), self.task.expected(batch)
-        return zip(by_row(self.task, said, batch), by_row(self.task, meant, batch), strict=True)
+        said, meant = self.task.answers(self.model, batch_to_device(batch, self.device)), self.task.expected(batch)
+        return zip(outputs_by_row(self.task, said, batch), outputs_by_row(self.task, meant, batch), strict=True)
 
-    def settled(self, portion: Sequence[Row], told: list[Any]) -> Iterable[tuple[Any, Any]]:
+    def finalize(self, portion: Sequence[ScoredRow], told: list[Any]) -> Iterable[tuple[Any, Any]]:
         """(said, meant) of each row of a portion."""
         return told
 
-    def note(self, row: Row, said: Any, meant: Any) -> None:
+    def note(self, row: ScoredRow, said: Any, meant: Any) -> None:
         self.said.append(said)
         self.meant.append(meant)
-        cut = self.lost(row)
+        cut = self.loss(row)
         self.count, self.cut, self.shortened = self.count + 1, self.cut + cut, self.shortened + (cut > 0)
         if self.each is not None:
-            self.each({"where": row.record.where, "asked": self.shown(row.record), "said": self.spoken(said),
-                       "expected": self.spoken(meant)})  # fmt: skip
+            self.each({"where": row.record.where, "asked": self.displayed(row.record), "said": self.decode(said),
+                       "expected": self.decode(meant)})  # fmt: skip
 
-    def lost(self, row: Row) -> int:
+    def loss(self, row: ScoredRow) -> int:
         """Tokens of a row that did not fit."""
         return int(row.example.get("cut", 0))
 
-    def shown(self, record: Record) -> Told:
+    def displayed(self, record: Record) -> RowOutput:
         """The columns that were read."""
         names = (getattr(self.task.c, name, None) for name in self.columns)
-        return {name: told(record[name]) for name in names if name is not None}
+        return {name: to_json_value(record[name]) for name in names if name is not None}
 
-    def spoken(self, answers: Any) -> Any:
+    def decode(self, answers: Any) -> Any:
         """Answers as people read them."""
-        named = {name: [self.word(name, each) for each in some] for name, some in answers.items()}
-        bare = {name: some if flat(self.task, name) else some[0] for name, some in named.items()}
+        named = {name: [self.token_text(name, each) for each in some] for name, some in answers.items()}
+        bare = {name: some if is_per_token(self.task, name) else some[0] for name, some in named.items()}
         return next(iter(bare.values())) if len(bare) == 1 else bare
 
-    def word(self, name: str, answer: Any) -> Any:
-        if isinstance(self.task.c, config.Classify):
+    def token_text(self, name: str, answer: Any) -> Any:
+        if isinstance(self.task.c, config.Classification):
             return self.task.c.classes[answer]
-        if flat(self.task, name) and self.model.speaks is not None:
-            return self.model.speaks.token(answer)
-        return FOLLOWS[answer] if name == "next" else answer
+        if is_per_token(self.task, name) and self.model.output_tokenizer is not None:
+            return self.model.output_tokenizer.token(answer)
+        return NEXT_SENTENCE_LABELS[answer] if name == "next" else answer
 
     @property
     def scores(self) -> dict[str, float]:
-        return self.task.score(tasks.joined(self.said), tasks.joined(self.meant))
+        return self.task.score(tasks.join_outputs(self.said), tasks.join_outputs(self.meant))
 
     @property
-    def more(self) -> Told:
+    def more(self) -> RowOutput:
         """What else there is to know: which classes were taken for which."""
-        if not isinstance(self.task.c, config.Classify):
+        if not isinstance(self.task.c, config.Classification):
             return {}
-        said, meant = (tasks.joined(some)["loss"] for some in (self.said, self.meant))
-        return {"confusion": confusion(said, meant, self.task.c.classes)}
+        said, meant = (tasks.join_outputs(some)["loss"] for some in (self.said, self.meant))
+        return {"confusion": confusion_matrix(said, meant, self.task.c.classes)}
 
 
-def told(found: Any) -> Any:
+def to_json_value(found: Any) -> Any:
     """What stood in a column, as JSON can say it: of a file its path."""
     return found if isinstance(found, str | int | float | list | NoneType) else str(found)
 
 
-def flat(task: Task, name: str) -> bool:
+def is_per_token(task: Task, name: str) -> bool:
     """Whether a row has as many answers as labels, and not one."""
-    return isinstance(task, Telling | tasks.Masked) and name != "next"
+    return isinstance(task, TextTask | tasks.MaskedLM) and name != "next"
 
 
-def by_row(task: Task, answers: Answers, batch: Batch) -> list[Answers]:
+def outputs_by_row(task: Task, answers: TaskOutputs, batch: TaskBatch) -> list[TaskOutputs]:
     """The answers to a batch, apart for each of its rows."""
-    made: list[Answers] = [{} for _ in batch["ids"]]
+    made: list[TaskOutputs] = [{} for _ in batch["ids"]]
     for name, some in answers.items():
-        labels: Tensor | None = batch["labels"] if flat(task, name) else None
-        counts = [1] * len(made) if labels is None else (labels != NOTHING).sum(-1).tolist()
+        labels: Tensor | None = batch["labels"] if is_per_token(task, name) else None
+        counts = [1] * len(made) if labels is None else (labels != IGNORE_INDEX).sum(-1).tolist()
         left = iter(some)
         for row, count in zip(made, counts, strict=True):
             row[name] = list(islice(left, count))

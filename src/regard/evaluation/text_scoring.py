@@ -1,103 +1,107 @@
-"""Answers that are texts: found in a longer one, or translated; each marked as its field marks it."""
+"""Scores of answers that are texts: extracted spans (SQuAD) and translations (BLEU, chrF)."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
 from regard import data, tasks
-from regard.generate.asked import searching
-from regard.generate.score import Judged, Scoring, judged
-from regard.generate.translate import Translator, batches
-from regard.tasks import Batch
-from regard.tasks.answer import Found
-from regard.tasks.metrics import accuracy, ratio
-from regard.train.evaluate import moved
-from regard.train.marking import Marks, Row, Told
+from regard.data.batching import batch_to_device
+from regard.evaluation.bleu import TranslationScores, TranslationScoring, score_translations
+from regard.evaluation.scoring import RowOutput, RowScorer, ScoredRow
+from regard.generation.params import beam_search_params
+from regard.inference.batching import count_inputs, length_batches, run_batched
+from regard.inference.translation import Translator
+from regard.tasks.collate import TaskBatch, TaskExample
+from regard.tasks.metrics import accuracy, safe_ratio
+from regard.tasks.question_answering import AnswerSpan
 
 
-class Answered(Marks):
+class AnswerScorer(RowScorer):
     """Questions about texts: a long one is read in windows, and the surest of their answers is the answer."""
 
     columns = ("question", "context")
-    task: tasks.Answer
+    task: tasks.QuestionAnswering
 
-    def asked(self, batch: Batch) -> Iterable[tuple[Any, Any]]:
+    def predict(self, batch: TaskBatch) -> Iterable[tuple[Any, Any]]:
         return ()  # a batch has one window of each text
 
-    def settled(self, portion: Sequence[Row], told: list[Any]) -> Iterable[tuple[Any, Any]]:
+    def finalize(self, portion: Sequence[ScoredRow], told: list[Any]) -> Iterable[tuple[Any, Any]]:
         assert self.model.tokenizer is not None
         windows = [(place, window) for place, row in enumerate(portion)
                    for window in self.task.windows(row.record, self.model.tokenizer)]  # fmt: skip
-        found: list[list[Found]] = [[] for _ in portion]
-        for group in batches([len(window["ids"]) for _, window in windows], 1):
-            batch = self.task.collate([windows[each][1] for each in group], data.chance(0))
-            said = self.task.answers(self.model, moved(batch, self.device))["loss"]
-            for each, answer in zip(group, said, strict=True):
-                found[windows[each][0]].append(answer)
+        found: list[list[AnswerSpan]] = [[] for _ in portion]
+        batches = length_batches([len(window["ids"]) for _, window in windows])
+        said = run_batched(self.model, [window for _, window in windows], batches, self.spans)
+        for (place, _), answer in zip(windows, said, strict=True):
+            found[place].append(answer)
         for row, some in zip(portion, found, strict=True):
             best = max(some, key=lambda each: each.score)
             yield row.record[self.task.c.context][best.start : best.stop], self.marked(row, some)
 
-    def lost(self, row: Row) -> int:
+    def spans(self, windows: list[TaskExample]) -> list[Any]:
+        batch = self.task.collate(windows, data.seeded_generator(0))
+        return list(self.task.answers(self.model, batch_to_device(batch, self.device))["loss"])
+
+    def loss(self, row: ScoredRow) -> int:
         """Of the question; the windows hold all of the text."""
         assert self.model.tokenizer is not None
         room = (self.task.rows.length - len(self.task.specials.pair)) // 2
         return max(0, len(self.model.tokenizer.encode(str(row.record[self.task.c.question]))) - room)
 
-    def marked(self, row: Row, found: list[Found]) -> tuple[list[str], dict[str, float]]:
+    def marked(self, row: ScoredRow, found: list[AnswerSpan]) -> tuple[list[str], dict[str, float]]:
         """What is right, and how right the answer is."""
         return self.task.right(row.record), self.task.squad([found], [row.record])
 
-    def spoken(self, answers: Any) -> Any:
+    def decode(self, answers: Any) -> Any:
         return answers if isinstance(answers, str) else answers[0]
 
     @property
     def scores(self) -> dict[str, float]:
         """In percent, as SQuAD has them."""
         marks = [mark for _, mark in self.meant]
-        return {name: ratio(sum(mark[name] for mark in marks), len(marks)) for name in ("exact", "f1")}
+        return {name: safe_ratio(sum(mark[name] for mark in marks), len(marks)) for name in ("exact", "f1")}
 
 
-class Translated(Marks):
+class TranslationScorer(RowScorer):
     """Translations by beam search, against those that people wrote. The loss is of theirs."""
 
     columns = ("source",)
-    task: tasks.Translate
+    task: tasks.Translation
 
-    def __init__(self, *asked: Any, how: Scoring | None = None, **more: Any) -> None:
+    def __init__(self, *asked: Any, how: TranslationScoring | None = None, **more: Any) -> None:
         super().__init__(*asked, **more)
-        self.how, self.translator = how or Scoring(), Translator(self.model)
+        self.how, self.translator = how or TranslationScoring(), Translator(self.model)
         self.sources: list[str] = []
 
-    def asked(self, batch: Batch) -> Iterable[tuple[Any, Any]]:
+    def predict(self, batch: TaskBatch) -> Iterable[tuple[Any, Any]]:
         return ()
 
-    def settled(self, portion: Sequence[Row], told: list[Any]) -> Iterable[tuple[Any, Any]]:
+    def finalize(self, portion: Sequence[ScoredRow], told: list[Any]) -> Iterable[tuple[Any, Any]]:
         """A source that stands there several times is translated once."""
         sources = {str(row.record[self.task.c.source]): self.laid(row) for row in portion}
-        texts, found, done = list(sources), dict[str, str](), 0
-        c = searching(self.how.search)
-        for group in batches([len(sources[text]) for text in texts], c.beams):
-            some = [texts[each] for each in group]
-            made = self.translator.batch(some, [sources[text] for text in some], c, None)
-            found |= zip(some, (one.text for one in made), strict=True)
-            done += len(group)
-            self.progress(self.count + done * len(portion) // len(texts))
+        texts, c = list(sources), beam_search_params(self.how.search)
+
+        def run(some: list[str]) -> list[str]:
+            return [one.text for one in self.translator.batch(some, [sources[text] for text in some], c, None)]
+
+        batches = length_batches([len(sources[text]) for text in texts], copies=c.beams)
+        done = count_inputs(lambda count: self.progress(self.count + count * len(portion) // len(texts)))
+        found = dict(zip(texts, run_batched(self.model, texts, batches, run, done), strict=True))
         for row in portion:
             source = str(row.record[self.task.c.source])
             self.sources.append(source)
             yield found[source], str(row.record[self.task.c.target])
 
-    def laid(self, row: Row) -> list[int]:
+    def laid(self, row: ScoredRow) -> list[int]:
         """A source in ids as training lays it out; what is too long is cut, and told at the end."""
         return [*self.task.opening, *row.example["source"], *self.task.closing]
 
-    def spoken(self, answers: Any) -> Any:
+    def decode(self, answers: Any) -> Any:
         return answers
 
     @cached_property
-    def judged(self) -> Judged:
-        return judged(self.sources, self.said, self.meant, self.how)
+    def judged(self) -> TranslationScores:
+        return score_translations(self.sources, self.said, self.meant, self.how)
 
     @property
     def scores(self) -> dict[str, float]:
@@ -105,5 +109,5 @@ class Translated(Marks):
         return self.judged.scores | {"exact": 100 * accuracy(self.said, self.meant)}
 
     @property
-    def more(self) -> Told:
+    def more(self) -> RowOutput:
         return {"signatures": self.judged.signatures}

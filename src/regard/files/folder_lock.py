@@ -1,4 +1,4 @@
-"""One process a run: whoever trains in a folder holds its lock, which dies with the process."""
+"""The lock of a run folder: one training process a folder; the lock dies with the process."""
 
 import fcntl
 import os
@@ -7,30 +7,30 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from regard import config
-from regard.config.errors import unwritable
+from regard.config.errors import unwritable_error
 
 HELD: set[int] = set()  # folders that this process holds
 TRIES = 100  # to make and hold a folder that others remove at the same time
 
 
-def let_go() -> None:
+def release_after_fork() -> None:
     """Another process that this one makes does not hold them: it may outlive this one."""
     for folder in HELD:
         os.close(folder)
     HELD.clear()
 
 
-os.register_at_fork(after_in_child=let_go)
+os.register_at_fork(after_in_child=release_after_fork)
 
 
 @contextmanager
-def alone(out: Path, new: bool = False) -> Iterator[None]:
-    """Hold the folder, or say who does. A `new` one is made here, and removed if it is empty in the end.
+def lock_folder(out: Path, new: bool = False) -> Iterator[None]:
+    """Lock the folder, or say which process has. A `new` one is made here, and removed if it is empty in the end.
 
     Only the process that holds a folder removes it: to others an empty folder may be a run that has just begun.
     """
     above = [place for place in out.parents if new and not place.exists()]
-    folder = claim(out, new)
+    folder = open_locked_folder(out, new)
     HELD.add(folder)
     try:
         yield
@@ -44,7 +44,7 @@ def alone(out: Path, new: bool = False) -> Iterator[None]:
             os.close(folder)
 
 
-def claim(out: Path, new: bool) -> int:
+def open_locked_folder(out: Path, new: bool) -> int:
     """The locked folder, as an open file; it is still the one that stands at `out`.
 
     Between opening and locking, a process that held it may have removed it: a lock on what was removed is worth
@@ -57,7 +57,7 @@ def claim(out: Path, new: bool) -> int:
         except FileNotFoundError:  # a folder above was removed meanwhile, by the process that had made it
             continue
         except OSError as problem:
-            raise unwritable(out, problem) from None
+            raise unwritable_error(out, problem) from None
         try:
             folder = os.open(out, os.O_RDONLY)
         except OSError as problem:
@@ -66,8 +66,8 @@ def claim(out: Path, new: bool) -> int:
             reason = (problem.strerror or str(problem)).lower()
             raise config.DataError(f"{out}: {reason}; name the folder of a run") from None
         try:
-            hold(folder, out)
-            if is_same(folder, out):
+            acquire_lock(folder, out)
+            if is_same_folder(folder, out):
                 return folder
         except BaseException:
             os.close(folder)
@@ -76,7 +76,7 @@ def claim(out: Path, new: bool) -> int:
     raise config.ConfigError(f"{out}: other processes make and remove it all the time; choose another folder")
 
 
-def is_same(folder: int, out: Path) -> bool:
+def is_same_folder(folder: int, out: Path) -> bool:
     """Whether an open folder is what stands at a path."""
     try:
         return os.path.samestat(os.fstat(folder), os.stat(out))
@@ -84,7 +84,7 @@ def is_same(folder: int, out: Path) -> bool:
         return False
 
 
-def hold(folder: int, out: Path) -> None:
+def acquire_lock(folder: int, out: Path) -> None:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Paths: which of the names that a user or a folder gives may be opened at all.
+"""Path checks: which of the names that a user or a folder gives may be opened at all.
 
 A folder may come from anywhere, and a link in it may point anywhere: at a password file, a device, a pipe that never
 ends. A link is followed inside its folder, and inside the cache of the hub, whose folders are all links:
@@ -15,7 +15,7 @@ from regard.config.errors import DataError
 def check_regular_file(path: Path, remedy: str = "name a file") -> None:
     """Refuse pipes, devices and sockets: to open one may wait forever, and to read one may never end.
 
-    What is not there at all is left to whoever opens it.
+    What is not there at all is left to the caller that opens it.
     """
     try:
         mode = path.stat().st_mode

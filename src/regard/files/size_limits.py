@@ -1,7 +1,7 @@
-"""Limits: the bytes that reading a file may take, known from its header before memory is taken.
+"""Size limits: the bytes that reading a file may take, known from its header before memory is allocated.
 
 A file of one kilobyte can promise gigabytes: zeros that were compressed, a header that lies, one word ten million
-times. Every reader adds up what a file promises and asks here first.
+times. Every reader adds up what a file promises and checks it here first.
 
     REGARD_MAX_BYTES=8G      what a file may become in memory; 512 MiB where nothing is set
 
@@ -12,10 +12,9 @@ import os
 import re
 from pathlib import Path
 
-from regard.config.errors import DataError
-from regard.config.reader import ConfigError
+from regard.config.errors import ConfigError, DataError
 
-VARIABLE = "REGARD_MAX_BYTES"
+LIMIT_VARIABLE = "REGARD_MAX_BYTES"
 DEFAULT = 512 << 20
 FACTOR = 4  # of a file's own size
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -23,10 +22,10 @@ UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 def max_bytes(path: Path | None = None) -> int:
     """The bytes that what is read from a file may take in memory."""
-    text = os.environ.get(VARIABLE, "").strip()
+    text = os.environ.get(LIMIT_VARIABLE, "").strip()
     found = re.fullmatch(r"([0-9]{1,18})([KMGT]?)(i?B)?", text, re.IGNORECASE)
     if text and (found is None or not int(found[1])):
-        raise ConfigError(f"{VARIABLE}: {text[:40]!r} in the environment is no size; write bytes, or as 8G")
+        raise ConfigError(f"{LIMIT_VARIABLE}: {text[:40]!r} in the environment is no size; write bytes, or as 8G")
     most = int(found[1]) << UNITS[found[2].upper()] if found else DEFAULT
     return most if path is None else max(most, FACTOR * stored_bytes(path))
 
@@ -43,7 +42,7 @@ def stored_bytes(path: Path) -> int:
 def check_bytes(count: int, where: object, path: Path | None = None) -> None:
     """Refuse what would take so many bytes in memory, before it does; `path` is the file that it is read from."""
     if count > (most := max_bytes(path)):
-        more = f"{VARIABLE}={-(-count >> 30)}G" if count < 1 << 50 else VARIABLE
+        more = f"{LIMIT_VARIABLE}={-(-count >> 30)}G" if count < 1 << 50 else LIMIT_VARIABLE
         raise DataError(f"{where}: takes {format_bytes(count)} in memory by its header, and {format_bytes(most)} are "
                         f"the most; name a smaller file, or, if you trust this one, set {more} in the "
                         "environment")  # fmt: skip
@@ -51,4 +50,3 @@ def check_bytes(count: int, where: object, path: Path | None = None) -> None:
 
 def format_bytes(count: int) -> str:
     return f"{count / (1 << 20):,.1f} MiB" if count < 1 << 40 else "more than a TiB"
-

@@ -1,12 +1,12 @@
-"""Beam search: of every text the few likeliest beginnings go on together, and the best that have ended are kept.
+"""Beam search: the likeliest partial texts grow in parallel, and the best finished ones are returned.
 
-    beginnings ── the model ──► log p of every next token ── + log p so far ──► the likeliest candidates
-        ▲                                                                         │           │
-        └─── the best that go on, each with the memory of the one it grew from ◄──┘           └──► ended: by score
+    beams ── the model ──► log p of every next token ── + log p so far ──► the likeliest candidates
+      ▲                                                                         │           │
+      └─── the best unfinished, each with the cache of the beam it grew from ◄──┘           └──► finished: by score
 
     score = log p(text) / length^penalty        as `transformers` has it; GNMT divides by ((5 + length)/6)^penalty
 
-All beams of all texts are rows of one cache. A prompt and a source are read once for a text, then shared out to its
+All beams of all texts are rows of one cache. A prompt and a source are read once for a text, then shared by its
 beams. What is found for a text does not depend on the others in the batch. W is beams, C candidates, L new tokens.
 """
 
@@ -18,25 +18,32 @@ import torch
 from torch import Tensor
 
 from regard import config
-from regard.config.search import Search
-from regard.core.cache import Cache, Entry
+from regard.config.generation import BeamSearchParams
+from regard.core.cache import KVCache, LayerKV
 from regard.core.model import Transformer, Trunk
-from regard.generate.caches import shared_out
-from regard.generate.choosing import SILENT, before, nudged
-from regard.generate.filters import mentioned, repeated, repetition
-from regard.generate.limits import NO_LIMITS, Limits, barred, check_room, check_source, check_texts, window
-from regard.generate.session import DAMAGED, heard, still
-from regard.heads import last
-from regard.native.build import ready
-from regard.native.held import over
-from regard.native.products import at_hand, ranked, take_over, weighed
+from regard.generation.cache_ops import expand_cache
+from regard.generation.limits import (
+    NO_LIMITS,
+    GenerationLimits,
+    barred_tokens,
+    check_fits_context,
+    check_prompts,
+    check_source,
+    context_window,
+)
+from regard.generation.logits_process import repeated_ngrams, repetition_penalty, seen_tokens
+from regard.generation.sampler import NOTHING_ALLOWED, bias_vector, pad_left
+from regard.generation.session import DAMAGED_LOGITS, inference_mode, prefill
+from regard.models.heads import last_token_logits
+from regard.native.library import copy_slots, is_loaded, is_readable, logsumexp_rows, topk_rows
+from regard.native.quantize import linear_into
 
 BLOCK = 64  # numbers of a column, where the largest of a long row are looked for
 ROOM = 32  # slots of a cache come in such steps: few sizes, so few graphs
 
 
 @dataclass(frozen=True)
-class Found:
+class BeamHypothesis:
     """A text that a search found: all tokens chosen, the end token included, and its score."""
 
     ids: tuple[int, ...]
@@ -44,7 +51,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Grown:
+class BeamStep:
     """One step of a search: candidates (B, C), the likeliest first, and which W of them go on.
 
     `logs` their log p, `rows` the beams that they grew from, `ids` their new tokens, `over` those that end here.
@@ -57,54 +64,58 @@ class Grown:
     chosen: Tensor
 
 
-Look = Callable[[Grown], None]
+Look = Callable[[BeamStep], None]
 
 
-def search(
-    model: Transformer, texts: list[list[int]], c: Search, limits: Limits = NO_LIMITS, *,
+def beam_search(
+    model: Transformer, texts: list[list[int]], c: BeamSearchParams, limits: GenerationLimits = NO_LIMITS, *,
     new: Sequence[int] | None = None, source: Tensor | None = None, source_real: Tensor | None = None,
     look: Look | None = None,
-) -> list[list[Found]]:  # fmt: skip
+) -> list[list[BeamHypothesis]]:  # fmt: skip
     """The `c.best` best continuations of each text, the best first; fewer where fewer can be said.
 
     `new` is the most tokens for each text, where they differ. Who wants to `look` is shown the candidates of each step.
     """
     most = new or [c.new] * len(texts)
-    check_texts(model, texts)
+    check_prompts(model, texts)
     check_source(model, source, len(texts))
-    check_room(model, limits, texts, most)
+    check_fits_context(model, limits, texts, most)
     if not texts:
         return []
     device, longest = next(model.parameters()).device, max(map(len, texts))
     given = {} if source is None else {"source": source, "source_real": source_real}
-    with still(list(model.modules())):
+    with inference_mode(list(model.modules())):
         cache = model.cache(len(texts), longest)
-        logits = heard(model, texts, cache, given)
+        logits = prefill(model, texts, cache, given)
         rows = torch.arange(len(texts), device=device).repeat_interleave(c.beams)
-        room = capacity(longest + max(most) - 1, window(model, limits))
-        together = ready() and isinstance(model.trunk, Trunk) and device.type == "cpu" and logits.dtype == torch.float32
-        cache = shared_out(model, cache, rows, room, apart=not together)  # in C beams of a text read one source
-        beams = Beams(c, torch.tensor(most, device=device), barred(model, limits).to(device), limits, texts)
+        room = cache_capacity(longest + max(most) - 1, context_window(model, limits))
+        together = (
+            is_loaded() and isinstance(model.trunk, Trunk) and device.type == "cpu" and logits.dtype == torch.float32
+        )
+        cache = expand_cache(model, cache, rows, room, apart=not together)  # in C beams of a text read one source
+        beams = BeamSearch(c, torch.tensor(most, device=device), barred_tokens(model, limits).to(device), limits, texts)
         while beams.step(logits, look):
-            move(cache, beams.rows, longest, beams.alike)
-            logits = last(model, beams.last, over(logits), cache=cache)
+            reorder_cache(cache, beams.rows, longest, beams.alike)
+            logits = last_token_logits(model, beams.last, linear_into(logits), cache=cache)
     found = beams.found()
     if not all(found):
-        raise config.ConfigError(SILENT)
+        raise config.ConfigError(NOTHING_ALLOWED)
     return found
 
 
-class Beams:
+class BeamSearch:
     """The beginnings of B texts that go on, W of each, and the W best of each that have ended.
 
     A score of -inf means that there is none: at first each text has one beginning, and nothing has ended.
     """
 
-    def __init__(self, c: Search, most: Tensor, barred: Tensor, limits: Limits, texts: list[list[int]]) -> None:
+    def __init__(
+        self, c: BeamSearchParams, most: Tensor, barred: Tensor, limits: GenerationLimits, texts: list[list[int]]
+    ) -> None:
         self.c, self.most, self.limits = c, most, limits  # most (B,)
         self.shut, self.lasts = barred.nonzero()[:, 0], set(most.tolist())  # ids from barred (V,)
-        self.prompts = before(texts, most.device)  # (B, P)
-        self.added = nudged(c.bias, len(barred)).to(most.device) if c.bias else None  # (V,)
+        self.prompts = pad_left(texts, most.device)  # (B, P)
+        self.added = bias_vector(c.bias, len(barred)).to(most.device) if c.bias else None  # (V,)
         self.unfit = torch.tensor(sorted(limits.begin), dtype=torch.long, device=most.device)  # not the first token
         said = sorted(id for id in limits.ends if id < len(barred))
         self.ends = torch.tensor(said, dtype=torch.long, device=most.device)
@@ -123,22 +134,22 @@ class Beams:
     def step(self, logits: Tensor, look: Look | None = None) -> bool:  # (B·W, V), or (B, V) after the prompts
         """Every beginning grows by its likeliest tokens; False when all searches are over."""
         logs, rows, ids = self.candidates(logits)
-        said = pick(self.said, rows)
+        said = gather_beams(self.said, rows)
         said[:, :, self.made] = ids
         self.made += 1
         over = torch.isin(ids, self.ends) | (self.made >= self.most)[:, None]  # (B, C)  #: S110
         self.keep(logs, said, over)
         self.logs, chosen = logs.masked_fill(over, -torch.inf).topk(self.c.beams)
         if look is not None:
-            look(Grown(logs, rows, ids, over, chosen))
-        before, self.said, rows = self.said, pick(said, chosen), rows.gather(1, chosen)
+            look(BeamStep(logs, rows, ids, over, chosen))
+        before, self.said, rows = self.said, gather_beams(said, chosen), rows.gather(1, chosen)
         self.alike = (before == self.said)[..., : self.made - 1].cumprod(-1).sum(-1).flatten()
         first = torch.arange(len(rows), device=rows.device)[:, None] * self.c.beams
         self.rows, self.last = (first + rows).flatten(), ids.gather(1, chosen).flatten()[:, None]
         self.open &= self.hopeful()
         going, sound = torch.stack([self.open.any(), self.sound]).tolist()  # the one wait a step
         if not sound:
-            raise config.RunError(DAMAGED)
+            raise config.RunError(DAMAGED_LOGITS)
         return bool(going)
 
     def candidates(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -149,7 +160,7 @@ class Beams:
         """
         texts, count = len(self.most), max(2, 1 + len(self.ends)) * self.c.beams
         logits, total = self.sayable(logits)
-        best, ids = largest(logits, min(count, logits.shape[1]))  # (B·W, C), or (B, C) after the prompts
+        best, ids = largest_columns(logits, min(count, logits.shape[1]))  # (B·W, C), or (B, C) after the prompts
         logs = (best.to(self.logs.dtype) - total).unflatten(0, (texts, -1))
         if self.c.no_repeat is not None and self.made:  # a beginning that nothing may follow has ended as it is
             self.keep(self.logs, self.said, logs[..., 0] == -torch.inf)
@@ -160,7 +171,7 @@ class Beams:
 
     def sayable(self, logits: Tensor) -> tuple[Tensor, Tensor]:  # (B·W, V), or (B, V) after the prompts
         """What may be said, and what log p is less than that: a table of a large vocabulary is not written twice."""
-        total = weighed(logits)
+        total = logsumexp_rows(logits)
         self.sound &= total.isfinite().all()
         if self.c.repetition != 1 or self.c.no_repeat is not None or self.added is not None:
             logits, total = self.priced(logits - total), torch.zeros_like(total)
@@ -178,20 +189,20 @@ class Beams:
         prompts = self.prompts[:, None].expand(-1, alive, -1)
         texts = torch.cat([prompts, self.said[:, :alive, : self.made]], 2).flatten(0, 1)  # (B·W, P + made)
         if self.c.repetition != 1:
-            logs = repetition(logs, self.c.repetition, mentioned(texts, logs.shape[1]))
+            logs = repetition_penalty(logs, self.c.repetition, seen_tokens(texts, logs.shape[1]))
         if self.c.no_repeat is not None:
-            logs = logs.masked_fill(repeated(texts, self.c.no_repeat, logs.shape[1]), -torch.inf)
+            logs = logs.masked_fill(repeated_ngrams(texts, self.c.no_repeat, logs.shape[1]), -torch.inf)
         return logs
 
     def forced(self, logits: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
         """A text that must begin with a certain token does, and one that is cut short ends with a certain one."""
         first, last = self.limits.first, self.limits.last
         if first is not None and self.made == 0:
-            return only(logits, first), torch.zeros_like(total)
+            return force_token(logits, first), torch.zeros_like(total)
         if last is None or self.made + 1 not in self.lasts:
             return logits, total
         full = (self.most == self.made + 1).repeat_interleave(len(logits) // len(self.most))[:, None]
-        return torch.where(full, only(logits, last), logits), total.masked_fill(full, 0)
+        return torch.where(full, force_token(logits, last), logits), total.masked_fill(full, 0)
 
     def keep(self, logs: Tensor, said: Tensor, over: Tensor) -> None:
         """Candidates that end here and are among the W likeliest join the ended; the W best by score stay."""
@@ -200,7 +211,7 @@ class Beams:
         scores = (logs / self.made**self.c.length_penalty).masked_fill(~ending, -torch.inf)
         lengths = torch.full_like(over, self.made, dtype=torch.long)
         self.scores, best = torch.cat([self.scores, scores], 1).topk(self.c.beams)
-        self.ended = pick(torch.cat([self.ended, said], 1), best)
+        self.ended = gather_beams(torch.cat([self.ended, said], 1), best)
         self.lengths = torch.cat([self.lengths, lengths], 1).gather(1, best)
 
     def hopeful(self) -> Tensor:  # (B,)
@@ -212,21 +223,21 @@ class Beams:
         length = self.most if at_best else torch.full_like(self.most, self.made)
         return alive & (self.logs[:, 0] / length.to(self.logs.dtype) ** self.c.length_penalty > worst)
 
-    def found(self) -> list[list[Found]]:
+    def found(self) -> list[list[BeamHypothesis]]:
         tables = (self.scores.tolist(), self.lengths.tolist(), self.ended.tolist())
-        every = [[Found(tuple(ids[:length]), score) for score, length, ids in zip(*row, strict=True)]
+        every = [[BeamHypothesis(tuple(ids[:length]), score) for score, length, ids in zip(*row, strict=True)]
                  for row in zip(*tables, strict=True)]  # fmt: skip
         return [[one for one in row if one.score > -math.inf][: self.c.best] for row in every]
 
 
-def largest(table: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def largest_columns(table: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest numbers of each row, (R, count), and their places: those of the few columns that reach highest.
 
-    A row is laid out as BLOCK rows of columns; whoever is among the largest is in one of the highest columns. In C a
+    A row is laid out as BLOCK rows of columns; each of the largest is in one of the highest columns. In C a
     row is read once, and the best so far are kept in order, if they are few.
     """
-    if at_hand(table) and count <= BLOCK:
-        return ranked(table, count)
+    if is_readable(table) and count <= BLOCK:
+        return topk_rows(table, count)
     columns = table.shape[1] // BLOCK
     if table.device.type != "cpu" or columns < 2 * count:
         return table.topk(count)
@@ -238,12 +249,12 @@ def largest(table: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return best, places.gather(1, found)
 
 
-def only(logs: Tensor, id: int) -> Tensor:
+def force_token(logs: Tensor, id: int) -> Tensor:
     """One token and no other, for certain: as `transformers` has it, it costs nothing."""
     return torch.full_like(logs, -torch.inf).index_fill(1, torch.tensor([id], device=logs.device), 0.0)
 
 
-def pick(table: Tensor, rows: Tensor) -> Tensor:
+def gather_beams(table: Tensor, rows: Tensor) -> Tensor:
     """Some beams of each text, in this order: (B, W, L) and (B, C) -> (B, C, L)."""
     return table.take_along_dim(rows[..., None], 1)
 
@@ -251,12 +262,12 @@ def pick(table: Tensor, rows: Tensor) -> Tensor:
 # ---------------------------------------------------------------- the cache of many beams
 
 
-def capacity(need: int, most: int | None) -> int:
+def cache_capacity(need: int, most: int | None) -> int:
     room = -(-need // ROOM) * ROOM
     return room if most is None else max(need, min(room, most))
 
 
-def move(cache: Cache, rows: Tensor, start: int, alike: Tensor) -> None:
+def reorder_cache(cache: KVCache, rows: Tensor, start: int, alike: Tensor) -> None:
     """Each beam takes over the keys and values of the one it grew from, or its whole state, where a layer has one.
 
     From `start` on, since a prompt is shared, and behind the first tokens that both have `alike`: beams of a text grew
@@ -264,7 +275,7 @@ def move(cache: Cache, rows: Tensor, start: int, alike: Tensor) -> None:
     """
     for entry in cache.entries:
         for table in entry.tables():
-            if isinstance(entry, Entry):
-                take_over(table, rows, start, cache.used, alike)
+            if isinstance(entry, LayerKV):
+                copy_slots(table, rows, start, cache.used, alike)
             else:
                 table.copy_(table[rows])

@@ -13,7 +13,7 @@ class CancelToken:
     >>> token.cancel()
     >>> token.check()
     Traceback (most recent call last):
-    regard.generate.cancellation.Cancelled
+    regard.generation.cancellation.Cancelled
     """
 
     def __init__(self) -> None:

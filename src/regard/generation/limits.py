@@ -1,4 +1,4 @@
-"""How far a model may go: what it can continue, how much it reads at once, and which ids it may say."""
+"""Limits of generation: the context window, the tokens that are barred or end a text, and what can be continued."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,17 +7,24 @@ import torch
 from torch import Tensor
 
 from regard import config
-from regard.core.cache import Cache, Entry
+from regard.core.cache import KVCache, LayerKV
 from regard.core.masks import CAUSAL, And, Mask, Window, mask
 from regard.core.model import Transformer
 
 # Positions that are told by distances, and those that have a place for every number.
-FAR = (config.Nowhere, config.Rotary, config.Alibi, config.Buckets, config.Shaw, config.Relative)
-FREE = (config.Sinusoidal,)
+FAR = (
+    config.NoPosition,
+    config.RotaryPosition,
+    config.AlibiPosition,
+    config.T5Bias,
+    config.ShawPosition,
+    config.RelativeBias,
+)
+FREE = (config.SinusoidalPosition,)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class GenerationLimits:
     """`context` tokens are read at once, ids below `known` are said, and a row is over after one of the `ends`.
 
     Some ids are `never` said, and some not as the first token (`begin`). What a search finds begins with the id `first`
@@ -33,32 +40,32 @@ class Limits:
     last: int | None = None
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = GenerationLimits()
 
 
-def window(model: Transformer, limits: Limits) -> int | None:
+def context_window(model: Transformer, limits: GenerationLimits) -> int | None:
     """The most tokens that the model can read at once: by its positions, and by what it was trained on."""
-    return reach(model.c.trunk, limits)
+    return trunk_context(model.c.trunk, limits)
 
 
-def reach(trunk: config.Trunk | config.Recurrent, limits: Limits) -> int | None:
+def trunk_context(trunk: config.Trunk | config.RecurrentStack, limits: GenerationLimits) -> int | None:
     """The same of one trunk: an encoder may reach farther than its decoder."""
-    if isinstance(trunk, config.Recurrent):  # a state goes on for ever
+    if isinstance(trunk, config.RecurrentStack):  # a state goes on for ever
         return None
     position, lengths = trunk.position, [] if limits.context is None else [limits.context]
-    if isinstance(position, config.Learned | config.OneHot):
+    if isinstance(position, config.LearnedPosition | config.OneHotPosition):
         lengths += position.length if isinstance(position.length, tuple) else [position.length]
     return min(lengths, default=None)
 
 
-def ring(model: Transformer, limits: Limits, empty: Cache | None = None) -> int:
+def ring_length(model: Transformer, limits: GenerationLimits, empty: KVCache | None = None) -> int:
     """How many tokens a token sees at most, itself included, where a text may go on for ever in a ring of slots; or 0.
 
     Every layer must have a window behind it, and places beyond those of the training must mean something: distances
     do. A layer that sums up all before it in a state needs no slots at all.
     """
-    trunk, states = model.c.trunk, [not isinstance(entry, Entry) for entry in (empty or smallest(model)).entries]
-    if isinstance(trunk, config.Recurrent):
+    trunk, states = model.c.trunk, [not isinstance(entry, LayerKV) for entry in (empty or probe_cache(model)).entries]
+    if isinstance(trunk, config.RecurrentStack):
         return 1
     if not isinstance(model, Transformer):  # one that has seen something before the text
         return 0
@@ -66,18 +73,18 @@ def ring(model: Transformer, limits: Limits, empty: Cache | None = None) -> int:
         return 0
     if all(states):
         return 1 if limits.context is None else 0
-    seen = [behind(mask(text)) for text in trunk.masks]
+    seen = [mask_lookback(mask(text)) for text in trunk.masks]
     return 0 if any(states) or not all(seen) else max(seen)
 
 
-def behind(mask: Mask) -> int:
+def mask_lookback(mask: Mask) -> int:
     """How many tokens it lets a token see at most, itself included; 0 where there is no limit."""
     terms = mask.terms if isinstance(mask, And) else ()
     windows = [term.radius + 1 for term in terms if isinstance(term, Window)]
     return min(windows) if windows and CAUSAL in terms else 0
 
 
-def barred(model: Transformer, limits: Limits) -> Tensor:
+def barred_tokens(model: Transformer, limits: GenerationLimits) -> Tensor:
     """(V,) ids that are never said: those without a piece in the tokenizer, and padding, which is not there."""
     ids: Tensor = torch.arange(int(model.head.out_features))  # type: ignore[arg-type]
     known = ids < (len(ids) if limits.known is None else limits.known)
@@ -85,12 +92,12 @@ def barred(model: Transformer, limits: Limits) -> Tensor:
     return ~known if model.c.embed.pad is None else ~known | (ids == model.c.embed.pad)
 
 
-def least(model: Transformer) -> int:
+def min_prompt_tokens(model: Transformer) -> int:
     """How many tokens a text must begin with: a prefix mask reads its first ones together. Refuses who cannot write."""
-    return max(smallest(model).first, 1)
+    return max(probe_cache(model).first, 1)
 
 
-def smallest(model: Transformer) -> Cache:
+def probe_cache(model: Transformer) -> KVCache:
     """A cache to look at, which says much of a model. Refuses who cannot write."""
     if model.c.head.kind != "vocabulary":
         raise config.ConfigError(f"head.kind: {model.c.head.kind!r} makes no words; who writes has 'vocabulary'")
@@ -100,9 +107,9 @@ def smallest(model: Transformer) -> Cache:
         raise config.ConfigError(f"this model does not write from left to right: {problem}") from problem
 
 
-def check_texts(model: Transformer, texts: Sequence[Sequence[int]], few: int | None = None) -> None:
+def check_prompts(model: Transformer, texts: Sequence[Sequence[int]], few: int | None = None) -> None:
     """Every row is long enough, `few` being known or not, and in ids that the model knows."""
-    vocab, few = model.c.embed.vocab, few or least(model)
+    vocab, few = model.c.embed.vocab, few or min_prompt_tokens(model)
     for text in texts:
         if len(text) < few:
             raise config.DataError(f"prompt: {len(text)} tokens are too few; this model begins from {few} or more")
@@ -112,9 +119,11 @@ def check_texts(model: Transformer, texts: Sequence[Sequence[int]], few: int | N
             )
 
 
-def check_room(model: Transformer, limits: Limits, texts: Sequence[Sequence[int]], new: Sequence[int]) -> None:
+def check_fits_context(
+    model: Transformer, limits: GenerationLimits, texts: Sequence[Sequence[int]], new: Sequence[int]
+) -> None:
     """Prompts and what comes after them are read at once: beams do not slide. The last token is never read."""
-    most = window(model, limits)
+    most = context_window(model, limits)
     for text, more in zip(texts, new, strict=True):
         if most is not None and len(text) + more - 1 > most:
             room = most - len(text) + 1

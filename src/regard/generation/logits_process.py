@@ -1,11 +1,11 @@
-"""Which token comes next: filters change logits (B, V), then each row draws one of the tokens they leave.
+"""Logits processors: penalties, temperature, top-k, top-p, min-p and typical on logits (B, V), then sampling.
 
     logits ─ bias ─ repetition ─ frequency ─ presence ─ what is forbidden ─┐
       ┌────────────────────────────────────────────────────────────────────┘
       └─ temperature ─ top_k ─ top_p ─ min_p ─ typical ─► softmax ─ draw ─► one id a row
 
 The order is that of `transformers`, which has no frequency and presence (those are OpenAI's). A forbidden token has
-logit -inf. The first row asks what was said before; the second is for chance alone, and greedy choosing skips it.
+logit -inf. The first line depends on the token history; the second is for sampling alone, and greedy decoding skips it.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ from regard import config
 
 HOTTEST = 1e30  # from here on all allowed tokens are equally likely; at infinity -inf/inf would be no number
 Filter = Callable[[Tensor], Tensor]
-BROKEN, NOTHING = -1, -2  # instead of an id: the logits are no numbers; no token may be said
+NOT_FINITE, NO_TOKEN = -1, -2  # instead of an id: the logits are no numbers; no token may be said
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class TokenHistory:
     """What filters ask of the past: tokens `seen` (B, V) at all, `counts` (B, V) of those said after the prompt, what
     is `added` (V,), and what is `forbidden` (B, V) or (V,), by the setting that forbids it."""
 
@@ -36,25 +36,25 @@ class Memory:
     forbidden: dict[str, Tensor] = field(default_factory=dict)
 
 
-NO_MEMORY = Memory()
+NO_HISTORY = TokenHistory()
 
 
-def repetition(logits: Tensor, penalty: float, seen: Tensor) -> Tensor:
+def repetition_penalty(logits: Tensor, penalty: float, seen: Tensor) -> Tensor:
     """Tokens `seen` (B, V) become less likely: z/penalty where z > 0, z·penalty elsewhere (Keskar et al. 2019)."""
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
-def frequency(logits: Tensor, penalty: float, counts: Tensor) -> Tensor:
+def frequency_penalty(logits: Tensor, penalty: float, counts: Tensor) -> Tensor:
     """Every time that a token was said costs it `penalty` (OpenAI)."""
     return logits - penalty * counts
 
 
-def presence(logits: Tensor, penalty: float, counts: Tensor) -> Tensor:
+def presence_penalty(logits: Tensor, penalty: float, counts: Tensor) -> Tensor:
     """Having been said costs a token `penalty`, once (OpenAI)."""
     return logits - penalty * (counts > 0)
 
 
-def repeated(texts: Tensor, size: int, vocab: int) -> Tensor:
+def repeated_ngrams(texts: Tensor, size: int, vocab: int) -> Tensor:
     """(R, V) True for tokens that would end a run of `size` that stands in the text (R, N) already.
 
         size 3    a b c d a b ?    the last two, a b, were followed by c: it is not said again
@@ -70,19 +70,19 @@ def repeated(texts: Tensor, size: int, vocab: int) -> Tensor:
     return forbidden.scatter_(1, new, True)[:, :vocab]
 
 
-def mentioned(texts: Tensor, vocab: int) -> Tensor:
+def seen_tokens(texts: Tensor, vocab: int) -> Tensor:
     """(R, V) True for the tokens of each text (R, N), which has -1 before its beginning."""
     marks = torch.zeros(len(texts), vocab + 1, dtype=torch.bool, device=texts.device)
     return marks.scatter_(1, texts.masked_fill(texts < 0, vocab).clamp(max=vocab), True)[:, :vocab]
 
 
-def temperature(logits: Tensor, warmth: float) -> Tensor:
+def apply_temperature(logits: Tensor, warmth: float) -> Tensor:
     """softmax(z/T): below 1 bolder, above 1 more even. The largest z becomes 0, so that no small T overflows."""
     largest = logits.amax(-1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)  # -inf less itself is no number
     return (logits - largest) / min(warmth, HOTTEST)  #: S105
 
 
-def top_k(logits: Tensor, count: int) -> Tensor:
+def filter_top_k(logits: Tensor, count: int) -> Tensor:
     """Only the `count` likeliest; among equals at the border the lowest ids stay, so there are never more."""
     border = logits.topk(min(count, logits.shape[-1])).values[..., -1:]
     above, level = logits > border, logits == border
@@ -90,7 +90,7 @@ def top_k(logits: Tensor, count: int) -> Tensor:
     return logits.masked_fill(~(above | level & (level.cumsum(-1) <= room)), -torch.inf)  #: S106
 
 
-def top_p(logits: Tensor, mass: float) -> Tensor:
+def filter_top_p(logits: Tensor, mass: float) -> Tensor:
     """Only the smallest set of likeliest tokens that has probability `mass` or more (Holtzman et al. 2020)."""
     ranked, order = logits.sort(stable=True, dim=-1, descending=True)  # among equals the lowest id comes first
     reached = ranked.softmax(-1).cumsum(-1) >= mass
@@ -98,13 +98,13 @@ def top_p(logits: Tensor, mass: float) -> Tensor:
     return logits.masked_fill(drop.scatter(-1, order, drop), -torch.inf)  #: S107
 
 
-def min_p(logits: Tensor, part: float) -> Tensor:
+def filter_min_p(logits: Tensor, part: float) -> Tensor:
     """Only tokens at least `part` times as likely as the likeliest (Nguyen et al. 2024)."""
     border = math.log(part) if part else -math.inf
     return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + border, -torch.inf)
 
 
-def typical(logits: Tensor, mass: float) -> Tensor:
+def filter_typical(logits: Tensor, mass: float) -> Tensor:
     """Only the tokens whose surprise -log p is nearest to the expected one (the entropy), the smallest set with
     probability `mass` or more (Meister et al. 2023). It may leave out the likeliest token."""
     logs = logits.log_softmax(-1)
@@ -115,70 +115,74 @@ def typical(logits: Tensor, mass: float) -> Tensor:
     return logits.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
 
 
-def filters(logits: Tensor, c: config.Sampling, memory: Memory = NO_MEMORY) -> Iterator[tuple[str, Tensor]]:
+def process_logits_steps(
+    logits: Tensor, c: config.SamplingParams, memory: TokenHistory = NO_HISTORY
+) -> Iterator[tuple[str, Tensor]]:
     """The logits after each filter that a setting asks for, under its name; in double precision where there is one."""
-    logits = precise(logits)
-    for name, changed in (*past(c, memory), *(chance(c) if c.temperature != 0 else ())):
+    logits = to_double(logits)
+    for name, changed in (*history_processors(c, memory), *(sampling_processors(c) if c.temperature != 0 else ())):
         logits = changed(logits)
         yield name, logits
 
 
-def past(c: config.Sampling, memory: Memory) -> Iterator[tuple[str, Filter]]:
+def history_processors(c: config.SamplingParams, memory: TokenHistory) -> Iterator[tuple[str, Filter]]:
     """What depends on the tokens before."""
     if memory.added is not None:
         yield "bias", partial(Tensor.add, other=memory.added)
     if memory.seen is not None and c.repetition != 1:
-        yield "repetition", partial(repetition, penalty=c.repetition, seen=memory.seen)
+        yield "repetition", partial(repetition_penalty, penalty=c.repetition, seen=memory.seen)
     if memory.counts is not None and c.frequency:
-        yield "frequency", partial(frequency, penalty=c.frequency, counts=memory.counts)
+        yield "frequency", partial(frequency_penalty, penalty=c.frequency, counts=memory.counts)
     if memory.counts is not None and c.presence:
-        yield "presence", partial(presence, penalty=c.presence, counts=memory.counts)
+        yield "presence", partial(presence_penalty, penalty=c.presence, counts=memory.counts)
     for name, barred in memory.forbidden.items():
         yield name, partial(Tensor.masked_fill, mask=barred, value=-torch.inf)
 
 
-def chance(c: config.Sampling) -> Iterator[tuple[str, Filter]]:
+def sampling_processors(c: config.SamplingParams) -> Iterator[tuple[str, Filter]]:
     """What makes a draw bolder or more careful."""
     if c.temperature != 1:
-        yield "temperature", partial(temperature, warmth=c.temperature)
+        yield "temperature", partial(apply_temperature, warmth=c.temperature)
     if c.top_k is not None:
-        yield "top_k", partial(top_k, count=c.top_k)
+        yield "top_k", partial(filter_top_k, count=c.top_k)
     if c.top_p is not None and c.top_p < 1:
-        yield "top_p", partial(top_p, mass=c.top_p)
+        yield "top_p", partial(filter_top_p, mass=c.top_p)
     if c.min_p is not None:
-        yield "min_p", partial(min_p, part=c.min_p)
+        yield "min_p", partial(filter_min_p, part=c.min_p)
     if c.typical is not None and c.typical < 1:
-        yield "typical", partial(typical, mass=c.typical)
+        yield "typical", partial(filter_typical, mass=c.typical)
 
 
-def filtered(logits: Tensor, c: config.Sampling, memory: Memory = NO_MEMORY) -> Tensor:
+def process_logits(logits: Tensor, c: config.SamplingParams, memory: TokenHistory = NO_HISTORY) -> Tensor:
     """The logits that a setting samples from."""
-    left = precise(logits)
-    for _, after in filters(logits, c, memory):
+    left = to_double(logits)
+    for _, after in process_logits_steps(logits, c, memory):
         left = after
     return left
 
 
-def precise(logits: Tensor) -> Tensor:
+def to_double(logits: Tensor) -> Tensor:
     return logits.to(torch.float32 if logits.device.type == "mps" else torch.float64)
 
 
-def choose(logits: Tensor, c: config.Sampling, streams: list[Generator], memory: Memory = NO_MEMORY) -> Tensor:
+def sample_tokens(
+    logits: Tensor, c: config.SamplingParams, streams: list[Generator], memory: TokenHistory = NO_HISTORY
+) -> Tensor:
     """(B, V) to one id a row; a number below 0 where there is none, which a caller can tell without another look."""
-    left = filtered(logits, c, memory)
-    ids = left.argmax(-1) if c.temperature == 0 else draw(left.softmax(-1), streams)  #: S104
-    ids = ids.masked_fill(left.amax(-1) == -torch.inf, NOTHING)
-    return ids.masked_fill(~logits.amax(-1).isfinite(), BROKEN)
+    left = process_logits(logits, c, memory)
+    ids = left.argmax(-1) if c.temperature == 0 else sample_from(left.softmax(-1), streams)  #: S104
+    ids = ids.masked_fill(left.amax(-1) == -torch.inf, NO_TOKEN)
+    return ids.masked_fill(~logits.amax(-1).isfinite(), NOT_FINITE)
 
 
-def likeliest(logits: Tensor, barred: Tensor) -> Tensor:
-    """(B, V) and (V,) to the likeliest id of each row that is not barred, the first of equals; BROKEN where there is no
-    finite one."""
+def greedy_tokens(logits: Tensor, barred: Tensor) -> Tensor:
+    """(B, V) and (V,) to the likeliest id of each row that is not barred, the first of equals; NOT_FINITE where there
+    is no finite one."""
     top, ids = logits.masked_fill(barred, -torch.inf).max(-1)
-    return ids.masked_fill(~top.isfinite(), BROKEN)
+    return ids.masked_fill(~top.isfinite(), NOT_FINITE)
 
 
-def draw(chances: Tensor, streams: list[Generator]) -> Tensor:
+def sample_from(chances: Tensor, streams: list[Generator]) -> Tensor:
     """Each row's id by one number from its own stream: the first id at which the summed chances exceed it."""
     thrown = torch.stack([torch.rand(1, generator=stream, dtype=chances.dtype) for stream in streams])  # (B, 1)
     sums = chances.cumsum(-1)
@@ -187,11 +191,11 @@ def draw(chances: Tensor, streams: list[Generator]) -> Tensor:
     return found[:, 0].clamp(max=chances.shape[-1] - 1)
 
 
-def streams(seed: int, rows: int) -> list[Generator]:
+def row_generators(seed: int, rows: int) -> list[Generator]:
     """Random numbers for each row apart: what a row says depends on the seed and its place, not on its neighbours."""
-    return [Generator().manual_seed(mixed(seed, row)) for row in range(rows)]
+    return [Generator().manual_seed(row_seed(seed, row)) for row in range(rows)]
 
 
-def mixed(seed: int, row: int) -> int:
+def row_seed(seed: int, row: int) -> int:
     """A seed for one row; a hash, since seed + row would give row 1 of seed 0 the numbers of row 0 of seed 1."""
     return int.from_bytes(hashlib.sha256(f"{seed} {row}".encode()).digest()[:7])

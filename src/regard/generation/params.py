@@ -1,16 +1,107 @@
-"""How a published model wants to speak: what its folder says of length, beams and chance, as defaults.
+"""Generation parameters: keywords to SamplingParams or BeamSearchParams, with defaults from generation_config.json.
 
     generation_config.json    {"max_new_tokens": 60, "num_beams": 4, "length_penalty": 0.6, "forced_bos_token_id": 7}
                               older folders say the same in config.json
 
-Whoever asks may say otherwise. What is not known here is left aside, and a warning names it.
+A keyword of the caller wins over the folder. An unknown setting in the file is ignored, and a warning names it.
 """
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from regard import config
+from regard.config.generation import BeamSearchParams
+
+if TYPE_CHECKING:
+    from regard.text.tokenizer import Tokenizer
+
+SAMPLING_DEFAULTS, BEAM_DEFAULTS = (
+    {field.name: field.default for field in fields(c)} for c in (config.SamplingParams, BeamSearchParams)
+)
+
+
+def is_beam_search(settings: dict[str, Any]) -> bool:
+    """Beams search, one of them as well; what is only said about beams needs them."""
+    if "beams" in settings:
+        return True
+    if lonely := next((name for name in settings if name in BEAM_DEFAULTS.keys() - SAMPLING_DEFAULTS.keys()), None):
+        raise config.ConfigError(f"{lonely}: a setting of beam search; set beams as well, as in beams=4")
+    return False
+
+
+def check_single_text(settings: dict[str, Any], verb: str, other: str) -> None:
+    """Refuses to find several texts and to show one."""
+    if settings.get("best", 1) != 1:
+        raise config.ConfigError(f"best: {verb} gives the best text alone; model.{other} gives the others with their "
+                                 "scores, and model.beam_search gives them in ids")  # fmt: skip
+
+
+def check_whole_image(settings: dict[str, Any]) -> None:
+    """Refuses what might end a picture before its last pixel."""
+    if ends := next((name for name in settings if name in ("new", "stop", "no_repeat", "regex", "schema")), None):
+        raise config.ConfigError(f"{ends}: a picture ends with its last pixel; leave it out")
+
+
+def start_once(before: list[int], ids: list[int]) -> list[int]:
+    """Ids after the special tokens that every text begins with; a rendered template may have written them already."""
+    return ids if before and ids[: len(before)] == before else [*before, *ids]
+
+
+def sampling_params(settings: dict[str, Any], tokenizer: "Tokenizer | None" = None) -> config.SamplingParams:
+    """Settings by name; one stop string may stand for a list of one."""
+    stop = settings.get("stop", ())
+    stops = {"stop": (stop,) if isinstance(stop, str) else stop}
+    return config.from_dict(config.SamplingParams, settings | stops | logit_bias_entries(settings, tokenizer))
+
+
+def logit_bias_entries(settings: dict[str, Any], tokenizer: "Tokenizer | None") -> dict[str, Any]:
+    """A bias as {id or text: number}, or as it is typed, ["17=2.5", " the=-5"]: by ids."""
+    bias = settings.get("bias", ())
+    if isinstance(bias, Mapping):
+        pairs = list(bias.items())
+    elif all(isinstance(each, str) for each in bias):
+        pairs = [parse_logit_bias(each) for each in bias]
+    else:
+        return {"bias": bias}
+    return {"bias": [{"id": token_id(token, tokenizer), "add": add} for token, add in pairs]}
+
+
+def parse_logit_bias(line: str) -> tuple[int | str, float]:
+    """17=-100 names a token by its id, ' the'=-100 by its text."""
+    token, _, number = line.rpartition("=")
+    try:
+        if not token:
+            raise ValueError
+        return (int(token) if token.isdecimal() else token), float(number)
+    except ValueError:
+        raise config.ConfigError(f"bias: {line!r} is not a token and a number, as in 17=-100 or ' the'=-5") from None
+
+
+def token_id(token: Any, tokenizer: "Tokenizer | None") -> Any:
+    """The id of a token that is given by its text."""
+    if not isinstance(token, str):
+        return token
+    if tokenizer is None:
+        raise config.ConfigError(f"bias: {token!r} is a text, and this model has no tokenizer; give the token's id")
+    ids = tokenizer.encode(token)
+    if len(ids) != 1:
+        texts = " ".join(map(tokenizer.token_text, ids))
+        raise config.ConfigError(f"bias: {token!r} is {len(ids)} tokens, {texts}; give one token, by text or id")
+    return ids[0]
+
+
+def beam_search_params(settings: dict[str, Any], tokenizer: "Tokenizer | None" = None) -> BeamSearchParams:
+    """Settings by name; those of drawing are refused, unless they change nothing."""
+    drawn = {name: value for name, value in settings.items() if name in SAMPLING_DEFAULTS.keys() - BEAM_DEFAULTS.keys()}
+    if meant := next((name for name, value in drawn.items() if value not in (SAMPLING_DEFAULTS[name], [])), None):
+        why = "a text is searched for as a whole" if meant == "stop" else "beams find the likeliest text and draw none"
+        raise config.ConfigError(f"{meant}: {why}; leave out {meant}, or beams")
+    found = {name: value for name, value in settings.items() if name not in drawn}
+    return config.from_dict(BeamSearchParams, found | logit_bias_entries(found, tokenizer))
+
 
 NAME = "generation_config.json"
 MOST_BEAMS = 1024
@@ -23,80 +114,86 @@ ELSE = {
 
 
 @dataclass(frozen=True)
-class Manner:
-    """`drawn` and `found` are settings of Sampling and Search. `most` and `least` tokens are made, or `most_whole` and
-    `least_whole` with those before them. A text begins with the id `first`; cut short, it ends with `last`; `never` are
-    not said, `unfit` not at once, `ends` end it, and `begin` stands before a target."""
+class GenerationDefaults:
+    """Defaults of generation, as generation_config.json has them.
 
-    drawn: dict[str, Any] = field(default_factory=dict)
-    found: dict[str, Any] = field(default_factory=dict)
+    `drawn` and `found` are settings of SamplingParams and BeamSearchParams. `most` and `least` tokens are made, or
+    `most_whole` and `least_whole` with those before them. A text begins with the id `first`; cut short, it ends with
+    `last`; `never` are not generated, `unfit` not at once, `ends` end it, and `begin` stands before a target.
+    """
+
+    sampling: dict[str, Any] = field(default_factory=dict)
+    beam_search: dict[str, Any] = field(default_factory=dict)
     most: int | None = None
     least: int | None = None
     most_whole: int | None = None
     least_whole: int | None = None
-    first: int | None = None
-    last: int | None = None
-    never: frozenset[int] = frozenset()
-    unfit: frozenset[int] = frozenset()
+    forced_bos: int | None = None
+    forced_eos: int | None = None
+    suppress_ids: frozenset[int] = frozenset()
+    begin_suppress_ids: frozenset[int] = frozenset()
     ends: frozenset[int] = frozenset()
     begin: int | None = None
-    aside: tuple[str, ...] = ()
+    ignored_keys: tuple[str, ...] = ()
 
-    def new(self, before: int) -> int | None:
+    def max_new_tokens(self, before: int) -> int | None:
         """How many tokens come at most after so many; None where nothing is said of so long a text."""
         left = (self.most_whole or 0) - before
         return self.most or (left if left > 0 else None)
 
-    def shortest(self, before: int) -> int:
+    def min_new_tokens(self, before: int) -> int:
         """How many come before the end token may."""
         return self.least or max(0, (self.least_whole or 0) - before)
 
     def warn(self) -> None:
-        if self.aside:
-            warnings.warn(f"{NAME}: {', '.join(self.aside)} is not known here and left aside", stacklevel=4)
+        if self.ignored_keys:
+            warnings.warn(f"{NAME}: {', '.join(self.ignored_keys)} is not known here and left aside", stacklevel=4)
 
 
-PLAIN = Manner()
+NO_DEFAULTS = GenerationDefaults()
 
 
-def read(folder: Path, said: Mapping[str, Any]) -> Manner:
+def read_generation_config(folder: Path, said: Mapping[str, Any]) -> GenerationDefaults:
     """What a folder says; `said` is its config.json."""
-    from regard.hub.families.theirs import Theirs, table_in
-    from regard.hub.places import own
+    from regard.files.content_cache import read_json_object
+    from regard.hub.families.hf_config import HFConfig
+    from regard.hub.validate import own_file
 
     path = folder / NAME
-    told = table_in(own(folder, NAME)) if path.is_file() else None
-    theirs = Theirs(said, str(folder / "config.json")) if told is None else Theirs(told, str(path))
-    never, several_banned = banned(theirs)
-    bias, several_nudged = nudged(theirs)
-    unheard = counted(theirs, "num_beams") not in (None, 1) and theirs.get("stop_strings")  # beams are heard at the end
+    told = read_json_object(own_file(folder, NAME)) if path.is_file() else None
+    theirs = HFConfig(said, str(folder / "config.json")) if told is None else HFConfig(told, str(path))
+    never, several_banned = banned_ids(theirs)
+    bias, several_nudged = sequence_bias(theirs)
+    unheard = optional_count(theirs, "num_beams") not in (None, 1) and theirs.get(
+        "stop_strings"
+    )  # beams are heard at the end
     longer = {"bad_words_ids": several_banned, "sequence_bias": several_nudged, "stop_strings": unheard}
-    both = repeating(theirs) | ({"bias": bias} if bias else {})
+    both = repetition_defaults(theirs) | ({"bias": bias} if bias else {})
     other = [key for key, usual in ELSE.items() if theirs.get(key, usual) not in (usual, None, [])]
-    return Manner(
-        drawn=drawn(theirs) | both,
-        found=found(theirs) | both,
-        most=counted(theirs, "max_new_tokens"),
-        least=counted(theirs, "min_new_tokens"),
-        most_whole=counted(theirs, "max_length"),
-        least_whole=counted(theirs, "min_length"),
-        first=one(theirs, "forced_bos_token_id"),
-        last=one(theirs, "forced_eos_token_id"),
-        never=never,
-        unfit=frozenset(several(theirs, "begin_suppress_tokens")),
-        ends=frozenset(several(theirs, "eos_token_id")),
-        begin=one(theirs, "decoder_start_token_id"),
-        aside=(*other, *(name for name, there in longer.items() if there)),
+    return GenerationDefaults(
+        sampling=sampling_defaults(theirs) | both,
+        beam_search=beam_defaults(theirs) | both,
+        most=optional_count(theirs, "max_new_tokens"),
+        least=optional_count(theirs, "min_new_tokens"),
+        most_whole=optional_count(theirs, "max_length"),
+        least_whole=optional_count(theirs, "min_length"),
+        forced_bos=optional_id(theirs, "forced_bos_token_id"),
+        forced_eos=optional_id(theirs, "forced_eos_token_id"),
+        suppress_ids=never,
+        begin_suppress_ids=frozenset(id_list(theirs, "begin_suppress_tokens")),
+        ends=frozenset(id_list(theirs, "eos_token_id")),
+        begin=optional_id(theirs, "decoder_start_token_id"),
+        ignored_keys=(*other, *(name for name, there in longer.items() if there)),
     )
 
 
-def drawn(theirs: Any) -> dict[str, Any]:
-    """Settings of Sampling. Those of chance count where it is asked for."""
+def sampling_defaults(theirs: Any) -> dict[str, Any]:
+    """Settings of SamplingParams; those of chance only with do_sample."""
     told: dict[str, Any] = {}
-    if theirs.flag("do_sample", False):
+    if theirs.get_bool("do_sample", False):
         names = {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
                  "typical_p": "typical"}  # fmt: skip
-        told |= {ours: theirs.number(name) for name, ours in names.items() if theirs.get(name) not in (None, 0)}
+        told |= {ours: theirs.get_float(name) for name, ours in names.items() if theirs.get(name) not in (None, 0)}
     if "top_k" in told:
         told["top_k"] = int(told["top_k"])
     stops = theirs.get("stop_strings") or []
@@ -106,36 +203,36 @@ def drawn(theirs: Any) -> dict[str, Any]:
     return told | ({"stop": tuple(stops)} if stops else {})
 
 
-def repeating(theirs: Any) -> dict[str, Any]:
-    """What Sampling and Search both have."""
-    penalty, size = theirs.number("repetition_penalty", 1.0), counted(theirs, "no_repeat_ngram_size")
+def repetition_defaults(theirs: Any) -> dict[str, Any]:
+    """Settings that SamplingParams and BeamSearchParams share."""
+    penalty, size = theirs.get_float("repetition_penalty", 1.0), optional_count(theirs, "no_repeat_ngram_size")
     return {**({"repetition": penalty} if penalty != 1 else {}), **({"no_repeat": size} if size else {})}
 
 
-def found(theirs: Any) -> dict[str, Any]:
-    """Settings of Search."""
+def beam_defaults(theirs: Any) -> dict[str, Any]:
+    """Settings of BeamSearchParams."""
     told: dict[str, Any] = {}
     if theirs.get("num_beams") is not None:
-        told["beams"] = theirs.whole("num_beams")
+        told["beams"] = theirs.get_int("num_beams")
         if told["beams"] > MOST_BEAMS:
             raise theirs.wrong("num_beams", f"expected at most {MOST_BEAMS}, as each takes a cache of its own; mend it")
     if theirs.get("length_penalty") is not None:
-        told["length_penalty"] = theirs.number("length_penalty")
+        told["length_penalty"] = theirs.get_float("length_penalty")
     if (early := theirs.get("early_stopping")) in (True, False, "never") and early is not None:
         told["early_stopping"] = early
     return told
 
 
-def counted(theirs: Any, key: str) -> int | None:
-    return None if theirs.get(key) in (None, 0) else theirs.whole(key)
+def optional_count(theirs: Any, key: str) -> int | None:
+    return None if theirs.get(key) in (None, 0) else theirs.get_int(key)
 
 
-def one(theirs: Any, key: str) -> int | None:
-    found = several(theirs, key)
+def optional_id(theirs: Any, key: str) -> int | None:
+    found = id_list(theirs, key)
     return found[0] if found else None
 
 
-def several(theirs: Any, key: str) -> list[int]:
+def id_list(theirs: Any, key: str) -> list[int]:
     """An id, or a list of them."""
     value = theirs.get(key, [])
     ids = value if isinstance(value, list) else [value]
@@ -144,24 +241,24 @@ def several(theirs: Any, key: str) -> list[int]:
     return ids
 
 
-def banned(theirs: Any) -> tuple[frozenset[int], bool]:
+def banned_ids(theirs: Any) -> tuple[frozenset[int], bool]:
     """Ids that are never said, and whether there are rows of them that are not."""
     rows = theirs.get("bad_words_ids", [])
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise theirs.wrong("bad_words_ids", "expected a list of lists of ids")
     alone = [row[0] for row in rows if len(row) == 1 and type(row[0]) is int]
-    return frozenset([*alone, *several(theirs, "suppress_tokens")]), any(len(row) > 1 for row in rows)
+    return frozenset([*alone, *id_list(theirs, "suppress_tokens")]), any(len(row) > 1 for row in rows)
 
 
-def nudged(theirs: Any) -> tuple[dict[int, float], bool]:
+def sequence_bias(theirs: Any) -> tuple[dict[int, float], bool]:
     """What is added to single tokens, and whether there are rows of them to which something is."""
     rows = theirs.get("sequence_bias", [])
-    if not isinstance(rows, list) or not all(is_nudge(pair) for pair in rows):
+    if not isinstance(rows, list) or not all(is_single_token_bias(pair) for pair in rows):
         raise theirs.wrong("sequence_bias", "expected a list of lists: the ids of some tokens, and a number")
     alone = {ids[0]: float(add) for ids, add in rows if len(ids) == 1}
     return alone, any(len(ids) > 1 for ids, _ in rows)
 
 
-def is_nudge(pair: Any) -> bool:
+def is_single_token_bias(pair: Any) -> bool:
     shape = isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], list) and pair[0]
     return bool(shape) and all(type(id) is int and id >= 0 for id in pair[0]) and type(pair[1]) in (int, float)

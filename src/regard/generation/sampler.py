@@ -1,10 +1,10 @@
-"""A chooser: rows that share their settings, and what they remember of their texts in order to choose.
+"""Sampler: chooses one token a row, for rows that share their settings, with their token history.
 
     logits (B, V) ── choose ──► one id a row ──► tell ──► seen, counted, never again
           ▲                                        │
           └────────────── the next step ◄──────────┘
 
-Each row has random numbers of its own, so what it says does not depend on its neighbours.
+Each row has its own random generator, so its tokens do not depend on the other rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,24 +15,32 @@ import torch
 from torch import Generator, Tensor
 
 from regard import config
-from regard.generate.filters import Memory, choose, filtered, likeliest, mentioned, repeated, streams
+from regard.generation.logits_process import (
+    TokenHistory,
+    greedy_tokens,
+    process_logits,
+    repeated_ngrams,
+    row_generators,
+    sample_tokens,
+    seen_tokens,
+)
 
-SILENT = "no text can be said: all tokens are forbidden; use the tokenizer of the training, or forbid less"
+NOTHING_ALLOWED = "no text can be said: all tokens are forbidden; use the tokenizer of the training, or forbid less"
 
 
-class Rule(Protocol):
+class TokenConstraint(Protocol):
     """Constrains what one row may say, and hears what it said."""
 
-    def allowed(self) -> Tensor:
+    def allowed_tokens(self) -> Tensor:
         """(V,) bool on the CPU: ids that may come next, an end token among them where the text may end."""
         ...
 
-    def tell(self, id: int) -> None: ...
+    def advance(self, id: int) -> None: ...
 
-    def copy(self) -> "Rule": ...
+    def copy(self) -> "TokenConstraint": ...
 
 
-class Chooser:
+class Sampler:
     """Chooses one token for each row, and remembers what it is told.
 
     `barred` (V,) ids are never said, those in `begin` not as the first token, and the `ends` not before the shortest
@@ -40,69 +48,78 @@ class Chooser:
     """
 
     def __init__(
-        self, c: config.Sampling, texts: Sequence[Sequence[int]], barred: Tensor, *, ends: frozenset[int] = frozenset(),
-        seed: int, rules: Sequence[Rule | None] = (), begin: frozenset[int] = frozenset(),
-    ) -> None:  # fmt: skip
+        self,
+        c: config.SamplingParams,
+        texts: Sequence[Sequence[int]],
+        barred: Tensor,
+        *,
+        ends: frozenset[int] = frozenset(),
+        seed: int,
+        rules: Sequence[TokenConstraint | None] = (),
+        begin: frozenset[int] = frozenset(),
+    ) -> None:
         if bool(barred.all()):
-            raise config.ConfigError(SILENT)
+            raise config.ConfigError(NOTHING_ALLOWED)
         self.c, self.barred, vocab, device = c, barred, len(barred), barred.device
-        self.texts, self.made = [list(text) for text in texts], [0] * len(texts)
-        self.rules: list[Rule | None] = list(rules) or [None] * len(texts)
-        self.streams = streams(seed, len(texts))
-        self.over, self.ends = ends, marked(ends, vocab).to(device) if ends and c.shortest else None
-        self.begin = marked(begin, vocab).to(device) if begin else None  # (V,)
-        self.added = nudged(c.bias, vocab).to(device) if c.bias else None  # (V,)
-        self.seen = mentioned(before(self.texts, device), vocab) if c.repetition != 1 else None  # (B, V)
+        self.texts, self.generated_count = [list(text) for text in texts], [0] * len(texts)
+        self.rules: list[TokenConstraint | None] = list(rules) or [None] * len(texts)
+        self.generators = row_generators(seed, len(texts))
+        self.over, self.ends = ends, id_mask(ends, vocab).to(device) if ends and c.shortest else None
+        self.begin = id_mask(begin, vocab).to(device) if begin else None  # (V,)
+        self.added = bias_vector(c.bias, vocab).to(device) if c.bias else None  # (V,)
+        self.seen_tokens = seen_tokens(pad_left(self.texts, device), vocab) if c.repetition != 1 else None  # (B, V)
         penalised = c.frequency != 0 or c.presence != 0
         self.counts = torch.zeros(len(texts), vocab, device=device) if penalised else None  # (B, V)
-        apart = (self.ends, self.begin, self.added, self.seen, self.counts, c.no_repeat, *self.rules)
-        self.plain = c.temperature == 0 and all(one is None for one in apart)
+        apart = (self.ends, self.begin, self.added, self.seen_tokens, self.counts, c.no_repeat, *self.rules)
+        self.is_greedy = c.temperature == 0 and all(one is None for one in apart)
 
     def choose(self, logits: Tensor) -> Tensor:  # (B, V) -> (B,)
         """One id a row, on the device of the logits: -1 where they are not finite, -2 where nothing may be said.
 
         Waits for the device only if a rule has to be asked.
         """
-        if self.plain:
-            return likeliest(logits, self.barred)
-        return choose(logits.masked_fill(self.barred, -torch.inf), self.c, self.streams, self.memory())
+        if self.is_greedy:
+            return greedy_tokens(logits, self.barred)
+        return sample_tokens(logits.masked_fill(self.barred, -torch.inf), self.c, self.generators, self.memory())
 
-    def left(self, logits: Tensor) -> Tensor:  # (B, V)
+    def filtered_logits(self, logits: Tensor) -> Tensor:  # (B, V)
         """The logits that are drawn from, after all filters: their softmax are the chances."""
-        return filtered(logits.masked_fill(self.barred, -torch.inf), self.c, self.memory())
+        return process_logits(logits.masked_fill(self.barred, -torch.inf), self.c, self.memory())
 
-    def tell(self, ids: Sequence[int | None]) -> None:
+    def update(self, ids: Sequence[int | None]) -> None:
         """What the rows said, in order; None where one has ended."""
         said = [(row, id) for row, id in enumerate(ids) if id is not None]
         for row, id in said:
-            self.made[row] += 1
+            self.generated_count[row] += 1
             self.texts[row].append(id)
             if (rule := self.rules[row]) is not None:
-                rule.tell(id)
+                rule.advance(id)
                 self.rules[row] = None if id in self.over else rule  # a text that has ended keeps no rule
-        if not said or self.seen is None and self.counts is None:
+        if not said or self.seen_tokens is None and self.counts is None:
             return
         rows, new = torch.tensor(said, device=self.barred.device).unbind(1)
-        if self.seen is not None:
-            self.seen[rows, new] = True
+        if self.seen_tokens is not None:
+            self.seen_tokens[rows, new] = True
         if self.counts is not None:
             self.counts[rows, new] += 1
 
-    def memory(self) -> Memory:
+    def memory(self) -> TokenHistory:
         """What the filters ask of the past."""
-        return Memory(seen=self.seen, counts=self.counts, added=self.added, forbidden=self.forbidden())
+        return TokenHistory(seen=self.seen_tokens, counts=self.counts, added=self.added, forbidden=self.forbidden())
 
     def forbidden(self) -> dict[str, Tensor]:  # (B, V) each
         found: dict[str, Tensor] = {}
         if self.c.no_repeat is not None:
-            found["no_repeat"] = repeated(before(self.texts, self.barred.device), self.c.no_repeat, len(self.barred))
-        if self.ends is not None and min(self.made) < self.c.shortest:
-            found["shortest"] = self.ends & self.rows(made < self.c.shortest for made in self.made)
-        if self.begin is not None and not all(self.made):
-            found["begin"] = self.begin & self.rows(made == 0 for made in self.made)
+            found["no_repeat"] = repeated_ngrams(
+                pad_left(self.texts, self.barred.device), self.c.no_repeat, len(self.barred)
+            )
+        if self.ends is not None and min(self.generated_count) < self.c.shortest:
+            found["shortest"] = self.ends & self.rows(made < self.c.shortest for made in self.generated_count)
+        if self.begin is not None and not all(self.generated_count):
+            found["begin"] = self.begin & self.rows(made == 0 for made in self.generated_count)
         if any(rule is not None for rule in self.rules):
             every = torch.ones(len(self.barred), dtype=torch.bool)
-            allowed = torch.stack([every if rule is None else rule.allowed() for rule in self.rules])
+            allowed = torch.stack([every if rule is None else rule.allowed_tokens() for rule in self.rules])
             found["schema" if self.c.schema is not None else "regex"] = ~allowed.to(self.barred.device)
         return found
 
@@ -116,39 +133,44 @@ class Chooser:
     def branch(self, rows: Sequence[int]) -> Self:
         """A copy in which row i is what row rows[i] is here."""
         other, chosen = copy(self), [self.rules[row] for row in rows]
-        other.texts, other.made = [list(self.texts[row]) for row in rows], [self.made[row] for row in rows]
+        other.texts, other.generated_count = (
+            [list(self.texts[row]) for row in rows],
+            [self.generated_count[row] for row in rows],
+        )
         other.rules = [None if rule is None else rule.copy() for rule in chosen]
-        other.streams = [again(self.streams[row]) for row in rows]
-        other.seen, other.counts = (None if table is None else table[list(rows)] for table in (self.seen, self.counts))
+        other.generators = [clone_generator(self.generators[row]) for row in rows]
+        other.seen_tokens, other.counts = (
+            None if table is None else table[list(rows)] for table in (self.seen_tokens, self.counts)
+        )
         return other
 
     def reseed(self, seed: int) -> None:
         """Other random numbers from here on, for each row its own."""
-        self.streams = streams(seed, len(self.texts))
+        self.generators = row_generators(seed, len(self.texts))
 
 
-def again(stream: Generator) -> Generator:
+def clone_generator(stream: Generator) -> Generator:
     """The same random numbers from here on."""
     other = Generator()
     other.set_state(stream.get_state())
     return other
 
 
-def before(texts: Sequence[Sequence[int]], device: torch.device) -> Tensor:  # (B, N)
+def pad_left(texts: Sequence[Sequence[int]], device: torch.device) -> Tensor:  # (B, N)
     """All texts as one table, -1 before they begin."""
     longest = max(map(len, texts), default=0)
     rows = [[-1] * (longest - len(text)) + list(text) for text in texts]
     return torch.tensor(rows, dtype=torch.long, device=device)
 
 
-def marked(ids: Iterable[int], vocab: int) -> Tensor:  # (V,)
+def id_mask(ids: Iterable[int], vocab: int) -> Tensor:  # (V,)
     """True for these tokens."""
     marks = torch.zeros(vocab, dtype=torch.bool)
     marks[[id for id in ids if id < vocab]] = True
     return marks
 
 
-def nudged(bias: Sequence[config.Nudge], vocab: int) -> Tensor:  # (V,)
+def bias_vector(bias: Sequence[config.LogitBias], vocab: int) -> Tensor:  # (V,)
     """What is added to the logit of each token."""
     added = torch.zeros(vocab)
     for nudge in bias:

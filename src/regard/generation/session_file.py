@@ -1,121 +1,126 @@
-"""A session in a file: its texts, its settings, its random numbers and its cache, so that it goes on with the same ids.
+"""Decode sessions in files: texts, settings, random generators and KV cache, so that a session resumes exactly.
 
     session.safetensors    said: what can be written in words, as JSON
-                           chance.0, chance.1, ...: where the random numbers of each row are
-                           cache.order, cache.0.0, ...: what was read, as it was computed; source, source_real
+                           chance.0, chance.1, ...: the state of each row's random generator
+                           cache.order, cache.0.0, ...: the cache as it was computed; source, source_real
 
-The cache is kept and not computed again: another order of the same sums would give other last digits, and now and then
-another token.
+The cache is stored and not computed again: another order of the same sums would give other last digits, and now and
+then another token.
 """
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard import config
-from regard.core.cache import Cache
-from regard.generate.limits import Limits
-from regard.generate.session import Session, still
-
-if TYPE_CHECKING:
-    from regard.generate.model import Transformer
+from regard.core.cache import KVCache
+from regard.core.model import Transformer
+from regard.files.atomic import atomic_path
+from regard.generation.limits import GenerationLimits
+from regard.generation.session import DecodeSession, inference_mode
 
 FORMAT = 1
 SOURCES = ("source", "source_real")
 BROKEN = (KeyError, TypeError, AttributeError, ValueError, RuntimeError, IndexError, config.DataError)
 
 
-def save(session: Session, path: str | Path) -> None:
-    """Write a session to a file, which is there as a whole or not at all."""
-    from regard.hub.weights import tensors_to
+def save_session(session: DecodeSession, path: str | Path) -> None:
+    """Write a session to a file, whole or not at all."""
+    from regard.hub.weights import save_tensors
 
-    path, chooser, cache = Path(path), session.chooser, session.cache
+    path, chooser, cache = Path(path), session.sampler, session.cache
     said = {
-        "format": FORMAT, "model": print_of(session.model.c), "settings": config.tree(session.c), "seed": session.seed,
-        "texts": session.texts, "whole": chooser.texts, "said": chooser.made, "live": session.live,
-        "made": session.made, "used": session.used, "warned": session.warned,
-        "last": session.last, "cache": None if cache is None else facts(cache),
-    }  # fmt: skip
+        "format": FORMAT,
+        "model": config_fingerprint(session.model.c),
+        "settings": config.to_dict(session.c),
+        "seed": session.seed,
+        "texts": session.texts,
+        "whole": chooser.texts,
+        "said": chooser.generated_count,
+        "live": session.active,
+        "made": session.made,
+        "used": session.used,
+        "warned": session.warned,
+        "last": session.last,
+        "cache": None if cache is None else cache_facts(cache),
+    }
     tensors = {"said": torch.tensor(list(json.dumps(said).encode()), dtype=torch.uint8)}
-    tensors |= {f"chance.{row}": stream.get_state() for row, stream in enumerate(chooser.streams)}
+    tensors |= {f"chance.{row}": stream.get_state() for row, stream in enumerate(chooser.generators)}
     tensors |= {name: table for name, table in session.source.items() if table is not None}
-    tensors |= {} if cache is None else dict(tables(cache))
-    tensors |= {} if session.ahead is None else {"ahead": session.ahead}
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        tensors_to(beside, tensors)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    tensors |= {} if cache is None else dict(cache_tensors(cache))
+    tensors |= {} if session.next_logits is None else {"ahead": session.next_logits}
+    with atomic_path(path) as aside:
+        save_tensors(aside, tensors)
 
 
-def load(model: "Transformer", path: str | Path, limits: Limits | None = None) -> Session:
+def load_session(model: Transformer, path: str | Path, limits: GenerationLimits) -> DecodeSession:
     """The session in a file, to go on with the model that it was saved with."""
-    from regard.hub.weights import tensors_from
+    from regard.hub.weights import load_tensors_lazy
 
-    tensors = tensors_from(path)
+    tensors = load_tensors_lazy(path)
     try:
         said = json.loads(bytes(tensors.pop("said").tolist()))
-        known, ours = said["format"], said["model"] == print_of(model.c)
+        known, ours = said["format"], said["model"] == config_fingerprint(model.c)
     except BROKEN as problem:
-        raise damaged(path, problem) from None
+        raise damaged_error(path, problem) from None
     if known != FORMAT:
         raise config.DataError(f"{path}: a session of format {known!r:.20}; this version reads {FORMAT}")
     if not ours:
         raise config.DataError(f"{path}: this session is of another model; load the one that it was saved with")
     try:
-        return again(model, said, tensors, model.limits if limits is None else limits)
+        return restore_session(model, said, tensors, limits)
     except BROKEN as problem:
-        raise damaged(path, problem) from None
+        raise damaged_error(path, problem) from None
 
 
-def damaged(path: str | Path, problem: Exception) -> config.DataError:
+def damaged_error(path: str | Path, problem: Exception) -> config.DataError:
     why = " ".join(str(problem).split())[:80]
     return config.DataError(f"{path}: this is no whole session ({why}); begin a new one")
 
 
-def again(model: "Transformer", said: dict[str, Any], tensors: dict[str, Tensor], limits: Limits) -> Session:
-    c = config.make(config.Sampling, said["settings"])
+def restore_session(
+    model: Any, said: dict[str, Any], tensors: dict[str, Tensor], limits: GenerationLimits
+) -> DecodeSession:
+    c = config.from_dict(config.SamplingParams, said["settings"])
     device = next(model.parameters()).device
     sources: dict[str, Any] = {name: tensors[name].to(device) for name in SOURCES if name in tensors}
     prompts = [text[: len(text) - made] for text, made in zip(said["whole"], said["said"], strict=True)]
-    rules = model.rules(c, len(prompts))
-    session = Session(model, prompts, replace(c, seed=said["seed"]), limits, **sources, rules=rules)
-    session.c, session.texts, session.live = c, [list(text) for text in said["texts"]], list(said["live"])
+    rules = model.constraints(c, len(prompts))
+    session = DecodeSession(model, prompts, replace(c, seed=said["seed"]), limits, **sources, rules=rules)
+    session.c, session.texts, session.active = c, [list(text) for text in said["texts"]], list(said["live"])
     session.made, session.used, session.warned = said["made"], said["used"], said["warned"]
-    hear(session, said)
-    for row, stream in enumerate(session.chooser.streams):
+    replay_tokens(session, said)
+    for row, stream in enumerate(session.sampler.generators):
         stream.set_state(tensors[f"chance.{row}"])
     if said["cache"] is not None:
-        with still(session.modules):
-            session.cache = filled(model, said["cache"], tensors, sources)
+        with inference_mode(session.modules):
+            session.cache = restore_cache(model, said["cache"], tensors, sources)
             session.last = [int(id) for _, id in zip(session.texts, said["last"], strict=True)]
-            session.ahead = tensors["ahead"].to(device) if "ahead" in tensors else None
+            session.next_logits = tensors["ahead"].to(device) if "ahead" in tensors else None
     return session
 
 
-def hear(session: Session, said: dict[str, Any]) -> None:
-    """Tell the chooser all that was said, as it heard it."""
+def replay_tokens(session: DecodeSession, said: dict[str, Any]) -> None:
+    """Tell the sampler every generated token again, in the order of the first time."""
     new = [text[len(text) - made :] for text, made in zip(said["whole"], said["said"], strict=True)]
     for place in range(max(map(len, new), default=0)):
-        session.chooser.tell([row[place] if place < len(row) else None for row in new])
+        session.sampler.update([row[place] if place < len(row) else None for row in new])
 
 
 # ---------------------------------------------------------------- the cache
 
 
-def facts(cache: Cache) -> dict[str, int]:
+def cache_facts(cache: KVCache) -> dict[str, int]:
     return {"rows": len(cache.length), "capacity": cache.capacity, "used": cache.used, "reach": cache.reach}
 
 
-def tables(cache: Cache) -> Iterator[tuple[str, Tensor]]:
+def cache_tensors(cache: KVCache) -> Iterator[tuple[str, Tensor]]:
     """All that a cache holds, by name."""
     for name in ("order", "real", "length", "next"):
         yield f"cache.{name}", getattr(cache, name)
@@ -125,13 +130,15 @@ def tables(cache: Cache) -> Iterator[tuple[str, Tensor]]:
         yield from ((f"across.{layer}.{side}", getattr(across, side)) for side in "kv")
 
 
-def filled(model: "Transformer", said: dict[str, int], tensors: dict[str, Tensor], sources: dict[str, Tensor]) -> Cache:
+def restore_cache(
+    model: Transformer, said: dict[str, int], tensors: dict[str, Tensor], sources: dict[str, Tensor]
+) -> KVCache:
     cache = model.cache(said["rows"], said["capacity"])
     if sources:  # the encoder reads again; its keys and values are those of the file
-        cache.remember(*model.read(sources["source"], sources.get("source_real"), None, None))  # type: ignore[arg-type]
+        cache.set_memory(*model.encode(sources["source"], sources.get("source_real"), None, None))  # type: ignore[arg-type]
         for layer, across in enumerate(cache.across):
             across.k, across.v = (tensors[f"across.{layer}.{side}"].to(cache.order.device) for side in "kv")
-    for name, table in tables(cache):
+    for name, table in cache_tensors(cache):
         if table.shape != tensors[name].shape:
             raise ValueError(f"{name} has another shape")
         table.copy_(tensors[name])
@@ -139,6 +146,6 @@ def filled(model: "Transformer", said: dict[str, int], tensors: dict[str, Tensor
     return cache
 
 
-def print_of(c: config.Transformer) -> str:
+def config_fingerprint(c: config.Transformer) -> str:
     """A model's sentence in few letters."""
-    return hashlib.sha256(json.dumps(config.tree(c), sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(config.to_dict(c), sort_keys=True).encode()).hexdigest()[:16]

@@ -1,55 +1,179 @@
-"""Speculative decoding: somebody quick guesses tokens, the model reads them all at once and keeps what it would say.
+"""Speculative decoding: candidate tokens are guessed cheaply, and the model verifies them all in one forward pass.
 
-    text         the  cat  sat │ on   the  mat  .       guessed, one after the other or looked up
-    model says              on │ the  dog  ·    ·       after each of them, from one look at all
-    kept                       │ on   the  dog          two guesses, and one token of its own
+    text         the  cat  sat │ on   the  mat  .       candidates
+    model says              on │ the  dog  ·    ·       after each of them, from one pass over all
+    kept                       │ on   the  dog          two candidates, and one token of its own
 
-What comes out is what the model says by itself. Greedy: a guess stays if it is the likeliest. Drawn: a guess of chance
-q stays with probability min(1, p/q); one that does not is replaced by a draw from max(p - q, 0), which makes the whole
-a draw from p (Leviathan et al. 2023; Chen et al. 2023). A guess costs a look at one token more, not a look of its own.
+Candidates come from a draft model with the same vocabulary and settings, or from prompt lookup:
+
+    lookup      ... the cat sat on │ ... then the cat ─► sat on      what came after the same words before
+
+The output is what the model gives by itself. Greedy: a candidate stays if it is the likeliest. Sampled: a candidate of
+probability q stays with probability min(1, p/q); one that does not is replaced by a draw from max(p - q, 0), which
+makes the whole a draw from p (Leviathan et al. 2023; Chen et al. 2023). A candidate costs one token more in a pass, not
+a pass of its own.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Generator, Tensor
 
 from regard import config
-from regard.core.cache import Cache, Entry
+from regard.core.cache import KVCache, LayerKV
 from regard.core.model import Transformer
-from regard.generate.choosing import Chooser, Rule
-from regard.generate.filters import BROKEN, NOTHING, draw, mixed
-from regard.generate.guessing import Draft, Guess, Guesser, Lookup, check_draft
-from regard.generate.limits import NO_LIMITS, Limits
-from regard.generate.session import DAMAGED, Session, still
+from regard.generation.limits import NO_LIMITS, GenerationLimits, context_window
+from regard.generation.logits_process import NO_TOKEN, NOT_FINITE, row_seed, sample_from
+from regard.generation.prompt_cache import common_prefix
+from regard.generation.sampler import Sampler, TokenConstraint
+from regard.generation.session import DAMAGED_LOGITS, PREFILL_CHUNK, DecodeSession, cache_bucket, inference_mode
+
+Candidate = tuple[int, Tensor | None]  # a token, and the chances (V,) by which it was drawn; None if it was not
+
+
+class CandidateGenerator(Protocol):
+    def guess(self, chooser: Sampler, most: int, ends: frozenset[int]) -> list[Candidate]:
+        """At most so many tokens that may come next in the one text of a sampler."""
+        ...
+
+
+class PromptLookup:
+    """Guesses what came after the last `size` tokens when they stood in the text before; or after fewer of them.
+
+    Every run of up to `size` tokens is remembered with the place behind the last time that it was there.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size, self.places, self.read = size, dict[tuple[int, ...], int](), 0
+
+    def guess(self, chooser: Sampler, most: int, ends: frozenset[int]) -> list[Candidate]:
+        [text] = chooser.texts
+        for end in range(self.read + 1, len(text)):  # the last token has nothing behind it yet
+            self.places |= {tuple(text[end - size : end]): end for size in range(1, min(self.size, end) + 1)}
+        self.read = max(self.read, len(text) - 1)
+        runs = (tuple(text[-size:]) for size in range(min(self.size, len(text)), 0, -1))
+        place = next((self.places[run] for run in runs if run in self.places), len(text))
+        return [(id, None) for id in text[place : place + most]]
+
+
+class DraftModel:
+    """Guesses what a small model would say, by the same settings and with random numbers of its own."""
+
+    def __init__(self, model: Any, seed: int) -> None:
+        self.model, self.modules = model, list(model.modules())
+        self.follower, self.stream = IncrementalReader(model), Generator().manual_seed(seed)
+
+    def guess(self, chooser: Sampler, most: int, ends: frozenset[int]) -> list[Candidate]:
+        branch, found = chooser.copy(), list[Candidate]()
+        while len(found) < most and not (found and found[-1][0] in ends):
+            with inference_mode(self.modules):
+                logits = fit_vocab(self.follower.after(branch.texts[0]), len(chooser.barred)).to(chooser.barred.device)
+            if not logits.amax().isfinite():
+                raise config.RunError(f"draft: {DAMAGED_LOGITS}")
+            left = branch.filtered_logits(logits[None])
+            if left.amax() == -torch.inf:
+                break  # nothing may be said
+            chances = left.softmax(-1)
+            id = int(left.argmax() if chooser.c.temperature == 0 else sample_from(chances, [self.stream]))
+            found.append((id, chances[0]))
+            branch.update([id])
+        return found
+
+
+class IncrementalReader:
+    """A model that reads along with a text which grows, and from time to time takes something back."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.window = model, context_window(model, model.generation_limits)
+        self.device = next(model.parameters()).device
+        self.cache: KVCache | None = None
+        self.held, self.start = list[int](), 0  # what the cache holds: the text from `start` on
+
+    def after(self, text: Sequence[int]) -> Tensor:  # (V,)
+        """The logits after a text, of which only the new part is read."""
+        if self.cache is None or not 0 < len(text) - self.start <= self.cache.capacity:
+            self.anew(len(text))
+        assert self.cache is not None
+        seen = list(text[self.start :])
+        same = len(self.held) if self.held == seen[: len(self.held)] else common_prefix(self.held, seen)
+        kept = min(same, len(seen) - 1)
+        kept = kept if kept >= self.cache.first else 0  # tokens that see each other are read together
+        if kept < len(self.held):
+            self.cache.truncate(kept)
+        for part in torch.tensor([seen[kept:]], device=self.device).split(PREFILL_CHUNK, dim=1):
+            logits: Tensor = self.model(part, cache=self.cache)
+        self.held = seen
+        return logits[0, -1]
+
+    def anew(self, length: int) -> None:
+        """An empty cache, for the newest part of a text that is longer than what the model reads at once."""
+        kept = length if self.window is None or length <= self.window else max(self.window // 2, 1)
+        room = cache_bucket(kept) if self.window is None else min(cache_bucket(kept), self.window)
+        self.cache, self.held, self.start = self.model.cache(1, room), [], length - kept
+
+
+def fit_vocab(logits: Tensor, vocab: int) -> Tensor:  # (v,) -> (V,)
+    """As many as the model's own: tables of one vocabulary may be padded to different sizes."""
+    return F.pad(logits[:vocab], (0, max(vocab - len(logits), 0)), value=-torch.inf)
+
+
+def check_draft_model(model: Any, draft: Any) -> None:
+    """A draft goes on from texts, in the same tokens."""
+    if not hasattr(draft, "generation_limits") or not hasattr(draft, "output_tokenizer"):
+        raise config.ConfigError(f"draft: expected a model, as regard.load gives it, got {type(draft).__name__}")
+    if draft.encoder is not None:
+        raise config.ConfigError("draft: it reads one text and writes another; name a model that goes on from a text")
+    if model.output_tokenizer is None or draft.output_tokenizer is None:
+        ours, theirs = (int(each.head.out_features) for each in (model, draft))
+        same, differ = ours == theirs, f"it has {theirs:,} tokens, and the model {ours:,}"
+    else:
+        same, differ = vocabulary_of(model) == vocabulary_of(draft), "its tokens are not those of the model"
+    if not same:
+        raise config.ConfigError(f"draft: {differ}; it guesses in the model's own words, so name a smaller model of "
+                                 "the same family")  # fmt: skip
+
+
+def vocabulary_of(model: Any) -> dict[str, int]:
+    found: dict[str, int] = model.output_tokenizer.inner.get_vocab()
+    return found
+
 
 GUESS = 5
-AHEAD = ("draft", "lookup", "guess")  # settings of guessing, which say nothing of what is said
+SPECULATION_SETTINGS = ("draft", "lookup", "guess")  # settings of guessing, which say nothing of what is said
 
 
-class Speculation(Session):
+class SpeculativeSession(DecodeSession):
     """A session whose rows are guessed ahead, each for itself. `guessed` and `kept` count the tokens of each row."""
 
     def __init__(
-        self, model: Transformer, texts: Sequence[Sequence[int]], c: config.Sampling, limits: Limits = NO_LIMITS, *,
-        draft: Any = None, lookup: int | None = None, guess: int = GUESS, rules: Sequence[Rule | None] = (),
-    ) -> None:  # fmt: skip
-        check(model, draft, lookup, guess)
+        self,
+        model: Transformer,
+        texts: Sequence[Sequence[int]],
+        c: config.SamplingParams,
+        limits: GenerationLimits = NO_LIMITS,
+        *,
+        draft: Any = None,
+        lookup: int | None = None,
+        guess: int = GUESS,
+        rules: Sequence[TokenConstraint | None] = (),
+    ) -> None:
+        check_speculation(model, draft, lookup, guess)
         super().__init__(model, texts, c, limits)
         self.rows = []
         for row, text in enumerate(self.texts):
-            own = replace(c, seed=mixed(self.seed, row))
-            guesser = Draft(draft, mixed(own.seed or 0, 1)) if draft is not None else Lookup(lookup or 1)
+            own = replace(c, seed=row_seed(self.seed, row))
+            guesser = DraftModel(draft, row_seed(own.seed or 0, 1)) if draft is not None else PromptLookup(lookup or 1)
             rule = rules[row] if rules else None
-            self.rows.append(Row(model, text, own, limits, guesser, guess, rule))
+            self.rows.append(SpeculativeRow(model, text, own, limits, guesser, guess, rule))
 
     def step(self) -> list[int | None]:
-        said = [row.next() if live else None for row, live in zip(self.rows, self.live, strict=True)]
+        said = [row.next() if live else None for row, live in zip(self.rows, self.active, strict=True)]
         for row, id in enumerate(said):
-            self.live[row] = self.live[row] and id is not None and id not in self.ends
+            self.active[row] = self.active[row] and id is not None and id not in self.ends
             self.texts[row] += [] if id is None else [id]
         return said
 
@@ -62,55 +186,61 @@ class Speculation(Session):
         return [row.kept for row in self.rows]
 
 
-class Row(Session):
+class SpeculativeRow(DecodeSession):
     """One text. Its cache holds all of it but the last token, as that of any session does."""
 
     rings = False  # a guess that does not stay is forgotten again, and a ring cannot go back
 
     def __init__(
-        self, model: Transformer, text: list[int], c: config.Sampling, limits: Limits, guesser: Guesser, guess: int,
-        rule: Rule | None,
-    ) -> None:  # fmt: skip
+        self,
+        model: Transformer,
+        text: list[int],
+        c: config.SamplingParams,
+        limits: GenerationLimits,
+        guesser: CandidateGenerator,
+        guess: int,
+        rule: TokenConstraint | None,
+    ) -> None:
         super().__init__(model, [text], c, limits, rules=[rule])
         self.guesser, self.guess, self.ready = guesser, guess, deque[int | None]()
         self.left, self.guessed, self.kept = c.new, 0, 0
 
     def next(self) -> int | None:
         if not self.ready:
-            with still(self.modules):
+            with inference_mode(self.modules):
                 full = self.cache is None or self.used == self.cache.capacity
                 self.ready.extend(self.own() if full or self.cache is None else self.checked(self.cache))
         return self.ready.popleft()
 
     def own(self) -> list[int | None]:
         """One token after reading the text anew."""
-        return self.judged(self.read(), [])
+        return self.judged(self.prefill(), [])
 
-    def checked(self, cache: Cache) -> list[int | None]:
+    def checked(self, cache: KVCache) -> list[int | None]:
         """The guesses that stay and one token more; the cache forgets the others."""
         most = min(self.guess, cache.capacity - self.used - 1, self.left - 1)
-        guesses = self.guesser.guess(self.chooser, max(most, 0), self.ends)
+        guesses = self.guesser.guess(self.sampler, max(most, 0), self.ends)
         ids = torch.tensor([[*self.last, *(id for id, _ in guesses)]], device=self.device)
         logits: Tensor = self.model(ids, cache=cache)
         said = self.judged(logits[0], guesses)
         self.used += len(said)
         if len(said) <= len(guesses):
-            cache.rewind(self.used)
+            cache.truncate(self.used)
         self.guessed += len(guesses)
         self.kept += sum(id == guess for id, (guess, _) in zip(said, guesses, strict=False))
         return said
 
-    def judged(self, logits: Tensor, guesses: list[Guess]) -> list[int | None]:  # (1 + M, V)
+    def judged(self, logits: Tensor, guesses: list[Candidate]) -> list[int | None]:  # (1 + M, V)
         """What is said, up to the first guess that does not stay; None where nothing may be said."""
         said: list[int | None] = []
         for place, (guess, chances) in enumerate([*guesses, (None, None)]):
-            id = settled(self.chooser, logits[place : place + 1], guess, chances)
-            if id == BROKEN:
-                raise config.RunError(DAMAGED)
-            said.append(None if id == NOTHING else id)
-            if id == NOTHING:
+            id = accept_or_resample(self.sampler, logits[place : place + 1], guess, chances)
+            if id == NOT_FINITE:
+                raise config.RunError(DAMAGED_LOGITS)
+            said.append(None if id == NO_TOKEN else id)
+            if id == NO_TOKEN:
                 break
-            self.chooser.tell([id])
+            self.sampler.update([id])
             self.texts[0].append(id)
             if id != guess or id in self.ends:
                 break
@@ -119,28 +249,30 @@ class Row(Session):
         return said
 
 
-def settled(chooser: Chooser, logits: Tensor, guess: int | None, chances: Tensor | None) -> int:  # (1, V), (V,)
-    """The guess, or another token, so that it is drawn as the chooser draws; `chances` are those of the guess."""
+def accept_or_resample(
+    chooser: Sampler, logits: Tensor, guess: int | None, chances: Tensor | None
+) -> int:  # (1, V), (V,)
+    """The guess, or another token, distributed as the sampler draws; `chances` are those of the guess."""
     if guess is None or chooser.c.temperature == 0:
         return int(chooser.choose(logits))
     if not logits.amax().isfinite():
-        return BROKEN
-    left = chooser.left(logits)[0]
+        return NOT_FINITE
+    left = chooser.filtered_logits(logits)[0]
     if left.amax() == -torch.inf:
-        return NOTHING
-    p, [stream] = left.softmax(-1), chooser.streams
+        return NO_TOKEN
+    p, [stream] = left.softmax(-1), chooser.generators
     q = torch.zeros_like(p).scatter(0, torch.tensor(guess, device=p.device), 1) if chances is None else chances.to(p)
     if torch.rand(1, generator=stream, dtype=p.dtype).item() * q[guess] < p[guess]:
         return guess
     rest = (p - q).clamp(min=0)
-    return int(draw((rest if rest.any() else p)[None], [stream]))  # nothing rests where p and q are the same
+    return int(sample_from((rest if rest.any() else p)[None], [stream]))  # nothing rests where p and q are the same
 
 
-def ahead(given: dict[str, Any]) -> bool:
+def wants_speculation(given: dict[str, Any]) -> bool:
     """Whether tokens are guessed ahead. Settings that are None are taken out."""
-    for name in [name for name in AHEAD if name in given and given[name] is None]:
+    for name in [name for name in SPECULATION_SETTINGS if name in given and given[name] is None]:
         del given[name]
-    names = [name for name in AHEAD if name in given]
+    names = [name for name in SPECULATION_SETTINGS if name in given]
     if names == ["guess"]:
         raise config.ConfigError("guess: nobody is there to guess; name a draft model, or set lookup as in lookup=3")
     if names and (source := next((name for name in given if name.startswith("source")), None)):
@@ -148,7 +280,7 @@ def ahead(given: dict[str, Any]) -> bool:
     return bool(names)
 
 
-def check(model: Any, draft: Any, lookup: int | None, guess: int) -> None:
+def check_speculation(model: Any, draft: Any, lookup: int | None, guess: int) -> None:
     """Refuses what cannot be guessed ahead, or guessed with."""
     if (draft is None) == (lookup is None):
         what = "neither is given" if draft is None else "both are given"
@@ -161,15 +293,15 @@ def check(model: Any, draft: Any, lookup: int | None, guess: int) -> None:
         raise config.ConfigError(f"{name}: this model reads one text and writes another; guesses are made for models "
                                  "that go on from a text")  # fmt: skip
     if draft is not None:
-        check_draft(model, draft)
+        check_draft_model(model, draft)
     for each, whose in ((model, "this model"), *([] if draft is None else [(draft, "the draft")])):
-        if not rewinds(each):
+        if not can_rewind(each):
             raise config.ConfigError(f"{name}: {whose} sums up all tokens before in a state that cannot forget the "
                                      "last ones, so no guess can be taken back; leave it out")  # fmt: skip
 
 
-def rewinds(model: Any) -> bool:
+def can_rewind(model: Any) -> bool:
     try:
-        return all(isinstance(entry, Entry) for entry in model.cache(1, 1).entries)
+        return all(isinstance(entry, LayerKV) for entry in model.cache(1, 1).entries)
     except ValueError:
         return True  # it does not write from left to right at all, which a session says better

@@ -1,10 +1,10 @@
-"""Rules: what may be said next, so that the whole matches a regular expression or is JSON of a schema.
+"""Structured output: constraints on the next token, so that the text matches a regular expression or a JSON schema.
 
-    regex  [0-9]{2}:[0-9]{2}      said so far  1 7          may come next   :  and every token that begins with it
-                                               1 7 : 0 5                    the end, and nothing else
+    regex  [0-9]{2}:[0-9]{2}      so far  1 7          may come next   :  and every token that begins with it
+                                          1 7 : 0 5                    the end, and nothing else
 
 `llguidance` (extra `constrain`) walks the expression or the schema byte by byte, and all tokens of the vocabulary along
-with it. Every token whose bytes fit may be said, however a text is usually cut into tokens. An end token may come where
+with it. Every token whose bytes fit is allowed, however a text is usually cut into tokens. An end token may come where
 the text may end; where there is none, the text is over when nothing more fits.
 """
 
@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from regard import config
-from regard.config import ConfigError, RunError
-from regard.generate.choosing import Rule
-from regard.text.inside import bytes_inside
+from regard.config.errors import ConfigError, RunError
+from regard.generation.sampler import TokenConstraint
+from regard.text.token_bytes import token_bytes_in_context
 
 if TYPE_CHECKING:
-    from regard.text import Tokenizer
+    from regard.text.tokenizer import Tokenizer
 
 LONGEST, LARGEST = 10_000, 200_000  # characters of a regex, and of a schema
 FUEL = 200_000  # work that compiling may take, by the library's count: beyond it a single step would take too long
@@ -35,41 +35,43 @@ HEADER = '%llguidance {"no_forcing": true}\nstart: '  # all that fits may be sai
 NO_BYTES = ("this tokenizer joins its tokens by rules of its own, so that none has bytes that a constraint could be "
             "compared with; use a model with byte-level BPE, SentencePiece, characters or bytes")  # fmt: skip
 
-__all__ = ["Rule", "rule_of"]
 
-
-def rule_of(c: config.Sampling, tokenizer: "Tokenizer", vocab: int, ends: frozenset[int]) -> Rule | None:
+def build_constraint(
+    c: config.SamplingParams, tokenizer: "Tokenizer", vocab: int, ends: frozenset[int]
+) -> TokenConstraint | None:
     """The rule that settings ask for, at its beginning: for one row, as `copy` makes it for others. None if none."""
     if c.regex is None and c.schema is None:
         return None
-    words = vocabulary(tokenizer, vocab, ends)
-    rule = Matched(words, *(expression(c.regex, words) if c.regex is not None else shape(c.schema or "")), ends)
+    words = grammar_vocabulary(tokenizer, vocab, ends)
+    rule = GrammarConstraint(
+        words, *(regex_grammar(c.regex, words) if c.regex is not None else schema_grammar(c.schema or "")), ends
+    )
     try_first_token(rule)
     return rule
 
 
-def try_first_token(rule: "Matched") -> None:
+def try_first_token(rule: "GrammarConstraint") -> None:
     """Refuses here what can never be said, and what is too large to walk: its first step shows that."""
-    first = rule.allowed().nonzero()
+    first = rule.allowed_tokens().nonzero()
     if len(first) and not rule.over:
-        rule.copy().tell(int(first[0, 0]))
+        rule.copy().advance(int(first[0, 0]))
 
 
-class Matched:
+class GrammarConstraint:
     """One row's place in a grammar. What it is told later than an end token, it does not hear."""
 
-    def __init__(self, words: "Words", setting: str, grammar: str, ends: frozenset[int]) -> None:
-        guide, self.setting, self.words, self.ends, self.over = library(), setting, words, ends, False
+    def __init__(self, words: "GrammarVocabulary", setting: str, grammar: str, ends: frozenset[int]) -> None:
+        guide, self.setting, self.words, self.ends, self.over = import_llguidance(), setting, words, ends, False
         limits = guide.LLParserLimits(verbose_errors=False, initial_lexer_fuel=FUEL)
         self.matcher = guide.LLMatcher(
             words.inner, guide.LLMatcher.grammar_from_lark(HEADER + grammar), log_level=0, limits=limits
         )
         if self.matcher.is_error():
-            why = plainly(self.matcher.get_error())
+            why = short_error(self.matcher.get_error())
             much = re.search("fuel|too big", why) is not None
             raise ConfigError(f"{setting}: {'it is too much to compile; make it simpler' if much else why}")
 
-    def allowed(self) -> Tensor:
+    def allowed_tokens(self) -> Tensor:
         """(V,) which ids may come next; none when the text is over."""
         none = torch.zeros(self.words.count, dtype=torch.bool)
         if self.over:
@@ -82,7 +84,7 @@ class Matched:
         self.over = whole and not bool(found.any())
         return found
 
-    def tell(self, id: int) -> None:
+    def advance(self, id: int) -> None:
         if self.over or id in self.ends:
             self.over = True
         elif not self.matcher.consume_token(id):
@@ -90,13 +92,13 @@ class Matched:
                 raise self.fault()
             raise RunError(f"{self.setting}: token {id} does not fit what was said before")
 
-    def copy(self) -> "Matched":
-        other = object.__new__(Matched)
+    def copy(self) -> "GrammarConstraint":
+        other = object.__new__(GrammarConstraint)
         other.__dict__ |= self.__dict__ | {"matcher": self.matcher.deep_copy()}
         return other
 
     def fault(self) -> ConfigError:
-        why = plainly(self.matcher.get_error())
+        why = short_error(self.matcher.get_error())
         if "NoExtension" in why:
             return ConfigError(f"{self.setting}: nothing that this model can say fits it; its vocabulary lacks what "
                                "comes next, or no text fits at all")  # fmt: skip
@@ -106,7 +108,7 @@ class Matched:
 # ---------------------------------------------------------------- from settings to grammars
 
 
-def expression(regex: str, words: "Words") -> tuple[str, str]:
+def regex_grammar(regex: str, words: "GrammarVocabulary") -> tuple[str, str]:
     """A regular expression, as Python and the library both understand it; \\d, \\w and \\s are of ASCII."""
     if len(regex) > LONGEST:
         raise ConfigError(f"regex: {len(regex):,} characters are more than {LONGEST:,}; make it shorter")
@@ -115,31 +117,31 @@ def expression(regex: str, words: "Words") -> tuple[str, str]:
             warnings.simplefilter("error")  # "possible nested set": what the library has, and Python may have one day
             re.compile(regex)
     except (re.error, Warning, RecursionError, OverflowError) as problem:
-        raise ConfigError(f"regex: {shown(regex)} cannot be read: {problem}") from None
-    text = library().regex_to_lark(regex, "dws")
+        raise ConfigError(f"regex: {quote_short(regex)} cannot be read: {problem}") from None
+    text = import_llguidance().regex_to_lark(regex, "dws")
     if words.alphabet is None:
         return "regex", f"/{text}/"
     return "regex", f"TEXT\nTEXT: RULE & WORDS\nRULE: /{text}/\nWORDS: /{words.alphabet}/"
 
 
-def shape(schema: str) -> tuple[str, str]:
+def schema_grammar(schema: str) -> tuple[str, str]:
     """A JSON schema; what the library does not know of it is refused, not passed over."""
     if len(schema) > LARGEST:
         raise ConfigError(f"schema: {len(schema):,} characters are more than {LARGEST:,}; make it shorter")
     try:
         told = json.loads(schema)
     except (ValueError, RecursionError) as problem:
-        raise ConfigError(f"schema: {shown(schema)} is no JSON: {problem}") from None
+        raise ConfigError(f"schema: {quote_short(schema)} is no JSON: {problem}") from None
     if not isinstance(told, dict):
-        raise ConfigError(f"schema: expected an object such as {{\"type\": \"string\"}}, got {shown(schema)}")
+        raise ConfigError(f'schema: expected an object such as {{"type": "string"}}, got {quote_short(schema)}')
     return "schema", f"%json {json.dumps(told | {'x-guidance': LAYOUT})}"
 
 
-def shown(text: str) -> str:
+def quote_short(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:59]}…")
 
 
-def plainly(problem: str) -> str:
+def short_error(problem: str) -> str:
     """The library's words without the grammar that it was given, in one line."""
     told = [line.strip() for line in problem.splitlines() if line.strip() and not re.match(r"\s*(\d+ \||\^)", line)]
     reason = next((line for line in told if line.startswith("error: ")), told[0] if told else "")
@@ -150,7 +152,7 @@ def plainly(problem: str) -> str:
 # ---------------------------------------------------------------- vocabularies
 
 
-class Words:
+class GrammarVocabulary:
     """A vocabulary as the library walks it: the bytes of `count` ids, and one more that stands for the end.
 
     `alphabet` is the expression of all that can be said, where that is not every text.
@@ -160,27 +162,27 @@ class Words:
         self.count, self.tokens = count, [*spelt[:count], *[b""] * (count - len(spelt)), b""]
         self.eos_token_id, self.bos_token_id, self.is_tokenizer_wrapper = count, None, True
         self.special_token_ids = [id for id, spelling in enumerate(self.tokens) if not spelling]
-        self.inner = library().LLTokenizer(self, n_vocab=count + 1, eos_token=count, slices=[])
-        self.alphabet = alphabet(set(self.tokens) - {b""})
+        self.inner = import_llguidance().LLTokenizer(self, n_vocab=count + 1, eos_token=count, slices=[])
+        self.alphabet = reachable_grammar(set(self.tokens) - {b""})
 
     def __call__(self, text: str) -> list[int]:
         raise NotImplementedError("how a text is usually cut into tokens makes no difference here")
 
 
-KNOWN: "WeakKeyDictionary[Tokenizer, dict[tuple[int, frozenset[int]], Words]]" = WeakKeyDictionary()
+KNOWN: "WeakKeyDictionary[Tokenizer, dict[tuple[int, frozenset[int]], GrammarVocabulary]]" = WeakKeyDictionary()
 
 
-def vocabulary(tokenizer: "Tokenizer", vocab: int, ends: frozenset[int]) -> Words:
+def grammar_vocabulary(tokenizer: "Tokenizer", vocab: int, ends: frozenset[int]) -> GrammarVocabulary:
     """Made once for a tokenizer. An end token is not part of the text, whatever it is called."""
     known = KNOWN.setdefault(tokenizer, {})
     if (vocab, ends) not in known:
-        if (spelt := bytes_inside(tokenizer)) is None:
+        if (spelt := token_bytes_in_context(tokenizer)) is None:
             raise config.DataError(NO_BYTES)
-        known[vocab, ends] = Words([b"" if id in ends else each for id, each in enumerate(spelt)], vocab)
+        known[vocab, ends] = GrammarVocabulary([b"" if id in ends else each for id, each in enumerate(spelt)], vocab)
     return known[vocab, ends]
 
 
-def alphabet(tokens: set[bytes]) -> str | None:
+def reachable_grammar(tokens: set[bytes]) -> str | None:
     """All texts of these tokens, for those who cannot say every byte: a rule must not lead where no token goes on."""
     if len({token for token in tokens if len(token) == 1}) == 256:
         return None
@@ -188,12 +190,12 @@ def alphabet(tokens: set[bytes]) -> str | None:
         texts = sorted(token.decode() for token in tokens)
     except UnicodeDecodeError:
         return None  # parts of characters, but not all of them: where they end is found when it is met
-    said: str = library().regex_to_lark(f"({'|'.join(map(re.escape, texts))})*", "")
+    said: str = import_llguidance().regex_to_lark(f"({'|'.join(map(re.escape, texts))})*", "")
     return said
 
 
 @cache
-def library() -> Any:
+def import_llguidance() -> Any:
     try:
         return import_module("llguidance")
     except ImportError:

@@ -1,7 +1,7 @@
-"""Speech: the texts of a session as they become certain, row by row.
+"""Text stream: the texts of a session as they become certain, row by row, with stop strings; and Completion.
 
-Two things make text wait. A token may be half a character: the tokenizer's stream keeps it back. And what was said
-may be the beginning of a stop string: it is shown when it turns out not to be one.
+Two things make text wait. A token may be half a character: the detokenizer holds it back. And the newest text may be
+the beginning of a stop string: it is shown when it turns out not to be one.
 """
 
 import time
@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from regard.generate.session import Session
-from regard.generate.speculate import Speculation
+from regard.generation.session import DecodeSession
+from regard.generation.speculative import SpeculativeSession
 
 if TYPE_CHECKING:
-    from regard.generate.beam import Found
-    from regard.text import Tokenizer
+    from regard.generation.beam_search import BeamHypothesis
+    from regard.text.tokenizer import Tokenizer
 
 BEFORE = 16  # tokens of the prompt that a stream is shown: a first word is spelt without the space that others have
-Reason = Literal["length", "end", "stop"]
+FinishReason = Literal["length", "end", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Completion:
     prompt: str
     text: str
     ids: tuple[int, ...]
-    reason: Reason
+    reason: FinishReason
     seed: int | None
     seconds: float
     score: float | None = None
@@ -52,60 +52,67 @@ class Completion:
         return len(self.ids) / self.seconds if self.seconds else 0.0
 
 
-def ranked(
-    prompt: str, text: list[int], found: "list[Found]", tokenizer: "Tokenizer", ends: frozenset[int], seconds: float
-) -> Completion:  # fmt: skip
+def completion_from_beams(
+    prompt: str,
+    text: list[int],
+    found: "list[BeamHypothesis]",
+    tokenizer: "Tokenizer",
+    ends: frozenset[int],
+    seconds: float,
+) -> Completion:
     """What a search found after a prompt (in ids: `text`): the best, with the others in it."""
     told = []
     for one in found:
-        voice, ended = Voice(tokenizer, text, ()), one.ids[-1] in ends
+        voice, ended = StopStringFilter(tokenizer, text, ()), one.ids[-1] in ends
         for id in one.ids[: len(one.ids) - ended]:
-            voice.say(voice.stream.put(id))
-        voice.close("end" if ended else "length", seconds)
+            voice.append(voice.stream.put(id))
+        voice.finish("end" if ended else "length", seconds)
         told.append(Completion(prompt=prompt, text=voice.text, ids=one.ids, reason=voice.reason or "length", seed=None,
                                seconds=seconds, score=one.score))  # fmt: skip
     return replace(told[0], others=tuple(told[1:]))
 
 
-class Speech:
+class TextStream:
     """Iterate it for (row, text) as text becomes certain; then `completions` has all of it."""
 
-    def __init__(self, session: Session, tokenizer: "Tokenizer", prompts: list[str]) -> None:
+    def __init__(self, session: DecodeSession, tokenizer: "Tokenizer", prompts: list[str]) -> None:
         self.session, self.prompts, self.began = session, prompts, time.perf_counter()
-        self.voices = [Voice(tokenizer, text, session.c.stop) for text in session.texts]
+        self.rows = [StopStringFilter(tokenizer, text, session.c.stop) for text in session.texts]
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         self.began = time.perf_counter()
         for ids in self.session:
             for row, id in enumerate(ids):
-                if id is not None and (text := self.hear(row, id)):
+                if id is not None and (text := self.append_token(row, id)):
                     yield row, text
-        for row, voice in enumerate(self.voices):
-            why: Reason = "length" if self.session.live[row] else "end"  # where nothing more could be said
-            if voice.reason is None and (text := voice.close(why, self.passed)):
+        for row, voice in enumerate(self.rows):
+            why: FinishReason = "length" if self.session.active[row] else "end"  # where nothing more could be said
+            if voice.reason is None and (text := voice.finish(why, self.elapsed)):
                 yield row, text
 
-    def hear(self, row: int, id: int) -> str:
+    def append_token(self, row: int, id: int) -> str:
         """The text that has become certain by one more token of a row."""
-        voice = self.voices[row]
+        voice = self.rows[row]
         voice.ids.append(id)
-        if not self.session.live[row]:
-            return voice.close("end", self.passed)
-        text = voice.say(voice.stream.put(id))
+        if not self.session.active[row]:
+            return voice.finish("end", self.elapsed)
+        text = voice.append(voice.stream.put(id))
         if voice.stopped:
-            self.session.end(row)
-            voice.close("stop", self.passed)
+            self.session.stop_row(row)
+            voice.finish("stop", self.elapsed)
         return text
 
     @property
-    def passed(self) -> float:
+    def elapsed(self) -> float:
         return time.perf_counter() - self.began
 
     @property
-    def guesses(self) -> tuple[list[int], list[int]]:
+    def speculation_counts(self) -> tuple[list[int], list[int]]:
         """How many tokens of each row were guessed, and how many of them stayed."""
         none = [0] * len(self.prompts)
-        return (self.session.guessed, self.session.kept) if isinstance(self.session, Speculation) else (none, none)
+        return (
+            (self.session.guessed, self.session.kept) if isinstance(self.session, SpeculativeSession) else (none, none)
+        )
 
     @property
     def completions(self) -> list[Completion]:
@@ -114,11 +121,11 @@ class Speech:
                 prompt=prompt, text=voice.text, ids=tuple(voice.ids), reason=voice.reason or "length",
                 seed=self.session.seed, seconds=voice.seconds, guessed=guessed, kept=kept,
             )
-            for prompt, voice, guessed, kept in zip(self.prompts, self.voices, *self.guesses, strict=True)
+            for prompt, voice, guessed, kept in zip(self.prompts, self.rows, *self.speculation_counts, strict=True)
         ]  # fmt: skip
 
 
-class Voice:
+class StopStringFilter:
     """One row's tokens becoming text."""
 
     def __init__(self, tokenizer: "Tokenizer", prompt: list[int], stops: tuple[str, ...]) -> None:
@@ -128,34 +135,34 @@ class Voice:
         self.stream.flush()  # a prompt is whole: nothing of it is still to be said
         self.ids: list[int] = []
         self.text, self.held, self.stopped = "", "", False
-        self.reason: Reason | None = None
+        self.reason: FinishReason | None = None
         self.seconds = 0.0
 
-    def close(self, reason: Reason, seconds: float) -> str:
+    def finish(self, reason: FinishReason, seconds: float) -> str:
         """The rest, which no further token can change."""
-        rest = "" if self.stopped else self.say(self.stream.flush())
+        rest = "" if self.stopped else self.append(self.stream.flush())
         self.reason, self.seconds = "stop" if self.stopped else reason, seconds
         self.text, rest, self.held = self.text + self.held, rest + self.held, ""
         return rest
 
-    def say(self, new: str) -> str:
+    def append(self, new: str) -> str:
         """What can be shown: nothing from a stop string on, and not what may still become one."""
         self.held += new
-        place = first_stop(self.held, self.stops)
+        place = find_stop(self.held, self.stops)
         self.stopped = place is not None
-        sure = len(self.held) - unsure(self.held, self.stops) if place is None else place
+        sure = len(self.held) - partial_stop_length(self.held, self.stops) if place is None else place
         shown, self.held = self.held[:sure], "" if self.stopped else self.held[sure:]
         self.text += shown
         return shown
 
 
-def first_stop(text: str, stops: tuple[str, ...]) -> int | None:
+def find_stop(text: str, stops: tuple[str, ...]) -> int | None:
     """Where the stop string begins that is complete first, however the text was cut into tokens."""
     found = [(place + len(stop), place) for stop in stops if (place := text.find(stop)) >= 0]
     return min(found)[1] if found else None
 
 
-def unsure(text: str, stops: tuple[str, ...]) -> int:
+def partial_stop_length(text: str, stops: tuple[str, ...]) -> int:
     """How many characters at the end of a text may be the beginning of a stop string."""
     longest = max(map(len, stops), default=1) - 1
     ends = (size for size in range(min(longest, len(text)), 0, -1) if any(s.startswith(text[-size:]) for s in stops))

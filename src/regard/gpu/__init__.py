@@ -1,1 +1,4 @@
-"""A step of a decoder on a GPU in few loops: for one token a row, starting a loop takes longer than running it."""
+"""GPU kernels in Triton: a decode step in few launches, and linear attention.
+
+For one token a row, launching a kernel takes longer than running it.
+"""

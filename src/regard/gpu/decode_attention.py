@@ -1,8 +1,8 @@
-"""Attention of one new token a row over what is filled of a cache, in Triton.
+"""Decode attention in Triton: one new token a row over the filled slots of a KV cache.
 
-    q, k, v ── rotate ──► k and v into their slot; q over the slots before ──►    `attend`, then `join` where split
+    q, k, v ── rotate ──► k and v into their slot; q over the slots before ──►   `attend_slots`, `merge_parts` if split
 
-`walk.py` calls these; `loops.py` says what `early` is. Letters: d channels of a head.
+`decode_step.py` calls these; `decode_kernels.py` says what `early` is. Letters: d channels of a head.
 """
 
 import triton
@@ -10,7 +10,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
-def turned_(
+def rotate_(
     x: tl.tensor, cos: tl.tensor, sin: tl.tensor, i: tl.tensor, inside: tl.tensor, turn: tl.constexpr,
     near: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
@@ -29,10 +29,10 @@ def turned_(
     return whole.to(x.dtype.element_ty).to(tl.float32)
 
 
-turned = triton.jit(turned_)
+turned = triton.jit(rotate_)
 
 
-def tile_(
+def load_tile_(
     k: tl.tensor, v: tl.tensor, order: tl.tensor, real: tl.tensor, j: tl.tensor, last: tl.tensor, slot: tl.tensor,
     place: tl.tensor, i: tl.tensor, d: tl.constexpr, window: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
@@ -47,7 +47,7 @@ def tile_(
     return keys, values, seen
 
 
-def fold_(
+def online_softmax_(
     q: tl.tensor, keys: tl.tensor, values: tl.tensor, seen: tl.tensor, most: tl.tensor, total: tl.tensor,
     sums: tl.tensor, scale: tl.constexpr, many: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
@@ -72,10 +72,10 @@ def fold_(
     return peak, total, sums
 
 
-tile, fold = triton.jit(tile_), triton.jit(fold_)
+tile, fold = triton.jit(load_tile_), triton.jit(online_softmax_)
 
 
-def attend_(
+def attend_slots_(
     qkv: tl.tensor, k: tl.tensor, v: tl.tensor, order: tl.tensor, real: tl.tensor, slots: tl.tensor, now: tl.tensor,
     cos: tl.tensor, sin: tl.tensor, angles: tl.tensor, out: tl.tensor, tops: tl.tensor, totals: tl.tensor,
     scale: tl.constexpr, heads: tl.constexpr, groups: tl.constexpr, d: tl.constexpr, wide: tl.constexpr,
@@ -86,7 +86,7 @@ def attend_(
     """One row, one group of heads, one part of the slots.
 
     The new token's own score is where the running softmax begins, in the first part, which also writes its key and
-    value to its slot: nobody reads there what another thread may be writing. `many` heads of a group go together.
+    value to its slot: no thread reads there what another may be writing. `many` heads of a group go together.
     """
     b, g, p = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     i, inside = tl.arange(0, wide), tl.arange(0, wide) < d
@@ -147,7 +147,7 @@ def attend_(
             tl.store(totals + each * parts + p, total, mask=mine)
 
 
-def join_(
+def merge_parts_(
     sums: tl.tensor, tops: tl.tensor, totals: tl.tensor, out: tl.tensor, d: tl.constexpr, wide: tl.constexpr,
     parts: tl.constexpr, few: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -165,4 +165,4 @@ def join_(
     tl.store(out + head * d + i, made.to(out.dtype.element_ty), mask=i < d)
 
 
-attend, join = triton.jit(attend_), triton.jit(join_)
+attend_slots, merge_parts = triton.jit(attend_slots_), triton.jit(merge_parts_)

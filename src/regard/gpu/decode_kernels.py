@@ -1,13 +1,13 @@
-"""The loops of one step in Triton: a map with all that stands around it, the likeliest of many logits, and a slot.
+"""Triton kernels of a decode step: a fused linear layer with norm and residual, the argmax of logits, the cache slot.
 
-    x ── norm ──► W x + b ── activation, gate ── + x ──►       `single`: one row, and each program makes the norm again
-                                                               `evened`, `several`, `gather`: many, on tensor cores
+    x ── norm ──► W x + b ── activation, gate ── + x ──►   `linear_row`: one row, each program computes the norm again
+                                                           `norm_row`, `linear_rows`, `sum_parts`: many, tensor cores
 
-A Hopper may begin a loop before the last one has ended (`early`): then weights are on their way while it still adds up,
-and nothing that it makes is read before the wait.
+A Hopper may begin a kernel before the last one has ended (`early`): then weights are on their way while it still adds
+up, and nothing that it makes is read before the wait.
 
-`walk.py` calls these, and those of `attention.py`. Letters: n outputs, k inputs of a map; rows are those of the batch.
-Sums are in one order that the shapes alone decide: a row's bits do not depend on the rows beside it.
+`decode_step.py` calls these, and those of `decode_attention.py`. Letters: n outputs, k inputs of a linear; rows are
+those of the batch. Sums are in one order that the shapes alone decide: a row's bits do not depend on the other rows.
 """
 
 import triton
@@ -17,7 +17,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 # ---------------------------------------------------------------- maps
 
 
-def active_(x: tl.tensor, act: tl.constexpr) -> tl.tensor:
+def activation_(x: tl.tensor, act: tl.constexpr) -> tl.tensor:
     """The activations of `regard.core.layers`, by their names."""
     if act == "relu":
         x = tl.maximum(x, 0.0)
@@ -34,7 +34,7 @@ def active_(x: tl.tensor, act: tl.constexpr) -> tl.tensor:
     return x
 
 
-def gains_(
+def norm_gains_(
     gain: tl.tensor, shift: tl.tensor, j: tl.tensor, k: tl.constexpr, offset: tl.constexpr, gained: tl.constexpr,
     shifted: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
@@ -47,14 +47,14 @@ def gains_(
     return times, plus
 
 
-def spread_(every: tl.tensor, i: tl.tensor, k: tl.constexpr, eps: tl.constexpr, norm: tl.constexpr) -> tl.tensor:
+def norm_stats_(every: tl.tensor, i: tl.tensor, k: tl.constexpr, eps: tl.constexpr, norm: tl.constexpr) -> tl.tensor:
     """What is taken from all inputs of a row, and what they are multiplied by then."""
     mean = tl.sum(every, 0) / k if norm == "layer" else 0.0
     far = tl.where(i < k, every - mean, 0.0)
     return mean, tl.rsqrt(tl.sum(far * far, 0) / k + eps)
 
 
-def biases_(
+def load_biases_(
     bias: tl.tensor, cols: tl.tensor, n: tl.constexpr, biased: tl.constexpr, gated: tl.constexpr
 ) -> tl.tensor:
     """Of outputs, and of their gates, which come first."""
@@ -66,10 +66,10 @@ def biases_(
     return own, gate
 
 
-active, spread, gains, biases = (triton.jit(one) for one in (active_, spread_, gains_, biases_))
+active, spread, gains, biases = (triton.jit(one) for one in (activation_, norm_stats_, norm_gains_, load_biases_))
 
 
-def single_(
+def linear_row_(
     x: tl.tensor, w: tl.tensor, bias: tl.tensor, gain: tl.tensor, shift: tl.tensor, add: tl.tensor, out: tl.tensor,
     n: tl.constexpr, k: tl.constexpr, eps: tl.constexpr, offset: tl.constexpr, norm: tl.constexpr, gained: tl.constexpr,
     shifted: tl.constexpr, biased: tl.constexpr, act: tl.constexpr, gated: tl.constexpr, added: tl.constexpr,
@@ -114,7 +114,7 @@ def single_(
     tl.store(out + row * n + cols, made.to(out.dtype.element_ty), mask=cols < n)
 
 
-def several_(
+def linear_rows_(
     x: tl.tensor, w: tl.tensor, bias: tl.tensor, add: tl.tensor, out: tl.tensor, rows: tl.tensor, n: tl.constexpr,
     k: tl.constexpr, biased: tl.constexpr, act: tl.constexpr, gated: tl.constexpr, added: tl.constexpr,
     parts: tl.constexpr, bm: tl.constexpr, bn: tl.constexpr, bk: tl.constexpr, early: tl.constexpr,
@@ -150,13 +150,13 @@ def several_(
     tl.store(out + to, sums.to(out.dtype.element_ty), mask=here[:, None] & there[None, :])
 
 
-def gather_(
+def sum_parts_(
     sums: tl.tensor, bias: tl.tensor, add: tl.tensor, gain: tl.tensor, shift: tl.tensor, out: tl.tensor,
     even: tl.tensor, rows: tl.tensor, n: tl.constexpr, eps: tl.constexpr, offset: tl.constexpr, norm: tl.constexpr,
     gained: tl.constexpr, shifted: tl.constexpr, biased: tl.constexpr, added: tl.constexpr, parts: tl.constexpr,
     size: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The parts of `several` together, in order, with bias and what is added; and what the next norm makes of that."""
+    """The parts of `linear_rows` summed in order, with bias and what is added; and what the next norm makes of that."""
     row, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * size + tl.arange(0, size)
     base, _ = biases(bias, j, n, biased, False)
     times, plus = gains(gain, shift, j, n, offset, gained, shifted)
@@ -177,7 +177,7 @@ def gather_(
         tl.store(even + row * n + j, ((said - mean) * by * times + plus).to(out.dtype.element_ty), mask=j < n)
 
 
-def evened_(
+def norm_row_(
     x: tl.tensor, gain: tl.tensor, shift: tl.tensor, out: tl.tensor, k: tl.constexpr, eps: tl.constexpr,
     offset: tl.constexpr, norm: tl.constexpr, gained: tl.constexpr, shifted: tl.constexpr, whole: tl.constexpr,
     early: tl.constexpr,
@@ -196,7 +196,7 @@ def evened_(
 # ---------------------------------------------------------------- the likeliest
 
 
-def top_(
+def argmax_part_(
     logits: tl.tensor, barred: tl.tensor, tops: tl.tensor, places: tl.tensor, vocab: tl.constexpr, parts: tl.constexpr,
     size: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -215,7 +215,7 @@ def top_(
     tl.store(places + b * parts + p, tl.min(tl.where(x == most, j, vocab), 0))
 
 
-def say_(
+def argmax_join_(
     tops: tl.tensor, places: tl.tensor, said: tl.tensor, ids: tl.tensor, broken: tl.constexpr, parts: tl.constexpr,
     few: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -236,7 +236,7 @@ def say_(
 # ---------------------------------------------------------------- a cache
 
 
-def begun_(
+def begin_slot_(
     order: tl.tensor, real: tl.tensor, length: tl.tensor, next: tl.tensor, now: tl.tensor, slots: tl.tensor,
     capacity: tl.constexpr, ring: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -251,5 +251,5 @@ def begun_(
     tl.store(next + b, tl.load(next + b) + 1)
 
 
-every = (single_, several_, gather_, evened_, top_, say_, begun_)
-single, several, gather, evened, top, say, begun = (triton.jit(one) for one in every)
+every = (linear_row_, linear_rows_, sum_parts_, norm_row_, argmax_part_, argmax_join_, begin_slot_)
+linear_row, linear_rows, sum_parts, norm_row, argmax_part, argmax_join, begin_slot = (triton.jit(one) for one in every)

@@ -1,9 +1,10 @@
-"""The walk through a trunk's blocks where every row has one new token: five loops a block, or seven, instead of thirty.
+"""One decode step of a trunk, one new token a row, in five to seven fused kernels a block instead of thirty.
 
     norm, q k v ──► rotate, into the cache, attend ──► out, + x ──► norm, up, activation ──► down, + x
 
-It is put in the place of `Trunk.walk` while a step is recorded (`generate/recorded.py`). A part of a block that these
-loops cannot do runs as it is written: cross-attention, scores with a bias, weights that are worn or held otherwise.
+A trunk is given the `FusedDecodeRunner` while a step is captured (`generation/cuda_graphs.py`). A part of a block that
+these kernels do not support runs as it is written: cross-attention, scores with a bias, weights with adapters or
+in a packed format.
 """
 
 import importlib.util
@@ -13,17 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core.cache import Cache, Entry
-from regard.core.kernels import KERNELS, Ask, Plan
-from regard.core.layers import MLP, Attention, Block, Fused, Norm, Scope
+from regard.core.cache import KVCache, LayerKV
+from regard.core.kernels import KERNELS, AttentionSpec, Plan
+from regard.core.layers import MLP, Attention, Block, FusedLinear, Norm, Scope
 from regard.core.masks import CAUSAL, PADDING, And, Mask, Window
-from regard.core.model import Step, Trunk
-from regard.core.positions import Place
-from regard.core.tokens import Places
+from regard.core.model import BlockCall, BlockRunner, Masks, Trunk
+from regard.core.positions import PreparedPosition
+from regard.core.tokens import TokenLayout
 
-AT_HAND = importlib.util.find_spec("triton") is not None
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 KINDS = (torch.bfloat16, torch.float16)
-Masks = dict[tuple[bool, bool], Mask]  # one for tokens with padding or without, with documents or without
 ACTIVATIONS = ("relu", "relu2", "silu", "gelu", "gelu_tanh", "quick_gelu")
 WIDEST = 32768  # inputs of a map that a program goes through
 AT_ONCE, LEAST = 132, 128  # programs that an H200 works on at once; inputs that each should have
@@ -31,56 +31,85 @@ CHUNK = 1024  # logits that are compared together
 PART, FEW = 128, 256  # slots of a part, where there are too few rows and heads to keep a GPU busy
 
 
-def walk(x: Tensor, steps: list[Step], keep: list[Tensor] | None = None) -> Tensor:  # (B, 1, D)
-    """Block after block, as `Trunk.walk` does it."""
-    assert keep is None, "encoders keep what their layers made, and they take no steps"
-    quick, even = ready(x) and x.shape[1] == 1, None
-    for i, (block, scope, past) in enumerate(steps):
-        if quick and fits(block, scope):
-            x, even = stepped(block, x.contiguous(), even, scope, *past, then=opening(steps[i + 1 :], x))
-        else:
-            x, even = block(x, scope, *past), None
-    return x
+class FusedDecodeRunner(BlockRunner):
+    """Blocks in fused kernels, for one new token a row; what these do not support runs as it is written."""
+
+    def begin(self, cache: KVCache, tokens: TokenLayout) -> tuple[Tensor, TokenLayout]:
+        """A slot for each row's new token."""
+        fits, full = HAS_TRITON and cache.length.is_cuda, cache.used >= cache.capacity and not cache.reach
+        if not fits or cache.fresh or full or tokens.count > 1 or tokens.is_real is not None:
+            return super().begin(cache, tokens)
+        from regard.gpu import decode_kernels
+
+        slots, tables = torch.empty_like(tokens.order), (cache.order, cache.real, cache.length, cache.next)
+        decode_kernels.begin_slot[(len(slots),)](
+            *tables, tokens.order.contiguous(), slots, cache.capacity, cache.reach > 0, num_warps=1
+        )
+        cache.used += 1
+        return slots, TokenLayout(order=cache.order, is_real=cache.real)
+
+    def plan(
+        self, trunk: Trunk, x: Tensor, masks: Masks, q: TokenLayout, k: TokenLayout, place: PreparedPosition | None
+    ) -> Plan:
+        """Without a mask table where these kernels, which need none, do all the attending."""
+        mask = masks[k.is_real is not None, k.document is not None]
+        told = place is None or place.biased or place.qk_offset is not None or mask_reach(mask) is None
+        if (
+            told
+            or not has_kernels(x)
+            or x.shape[1] != 1
+            or not all(attention_supported(block.attn, x) for block in trunk.blocks)
+        ):
+            return super().plan(trunk, x, masks, q, k, place)
+        ask = AttentionSpec(mask=mask, q=q, k=k, cached=True, dtype=x.dtype, device=x.device.type)
+        return Plan(KERNELS["fused"], "the loops of a step", ask)
+
+    def run(self, trunk: Trunk, x: Tensor, calls: list[BlockCall], keep: list[Tensor] | None) -> Tensor:  # (B, 1, D)
+        assert keep is None, "encoders keep what their layers made, and they take no steps"
+        quick, even = has_kernels(x) and x.shape[1] == 1, None
+        for i, (block, scope, past) in enumerate(calls):
+            if quick and block_supported(block, scope):
+                x, even = run_block(block, x.contiguous(), even, scope, *past, then=first_norm(calls[i + 1 :], x))
+            else:
+                x, even = block(x, scope, *past), None
+        return x
 
 
-def opening(steps: list[Step], x: Tensor) -> Norm | None:
+def first_norm(calls: list[BlockCall], x: Tensor) -> Norm | None:
     """The norm that the next block begins with."""
-    for block, scope, past in steps[:1]:
-        if fits(block, scope) and not block.post_norm and attends(block.attn, scope, past[0], x):
+    for block, scope, past in calls[:1]:
+        if block_supported(block, scope) and not block.post_norm and can_attend(block.attn, scope, past[0], x):
             norm: Norm = block.attn_norm  # type: ignore[assignment]
             return norm
     return None
 
 
-def plan(trunk: Trunk, x: Tensor, masks: Masks, q: Places, k: Places, place: Place | None) -> Plan:
-    """As `Trunk.plan`, but without a table of who sees whom where these loops, which need none, do all the looking."""
-    mask = masks[k.real is not None, k.document is not None]
-    told = place is None or place.biased or place.lean is not None or reach(mask) is None
-    if told or not ready(x) or x.shape[1] != 1 or not all(looks(block.attn, x) for block in trunk.blocks):
-        return Trunk.plan(trunk, x, masks, q, k, place)
-    ask = Ask(mask=mask, q=q, k=k, cached=True, dtype=x.dtype, device=x.device.type)
-    return Plan(KERNELS["fused"], "the loops of a step", ask)
-
-
-def ready(x: Tensor) -> bool:
+def has_kernels(x: Tensor) -> bool:
     """Whether there are loops for what is like x."""
-    return AT_HAND and x.is_cuda and x.dtype in KINDS
+    return HAS_TRITON and x.is_cuda and x.dtype in KINDS
 
 
-def fits(block: Any, scope: Scope) -> bool:
+def block_supported(block: Any, scope: Scope) -> bool:
     return type(block) is Block and block.residual and scope.watch is None and not block.training
 
 
-def stepped(
+def run_block(
     block: Any, x: Tensor, even: Tensor | None, scope: Scope, past: Any, across: Any, then: Norm | None
 ) -> tuple[Tensor, Tensor | None]:
     """x after a block, and what the norm `then` makes of it, if that was made on the way; so was `even` of x before."""
     post, mlp = block.post_norm, block.mlp
-    plain = type(mlp) is MLP and mlp.activation in ACTIVATIONS and whole(mlp.up, x) and whole(mlp.down, x)
-    if attends(block.attn, scope, past, x):
-        qkv = mapped(x if even is None else even, block.attn.qkv, None if post or even is not None else block.attn_norm)
+    plain = (
+        type(mlp) is MLP
+        and mlp.activation in ACTIVATIONS
+        and is_plain_linear(mlp.up, x)
+        and is_plain_linear(mlp.down, x)
+    )
+    if can_attend(block.attn, scope, past, x):
+        qkv = fused_linear(
+            x if even is None else even, block.attn.qkv, None if post or even is not None else block.attn_norm
+        )
         soon = block.attn_norm if post else block.mlp_norm if plain and block.cross is None else None
-        x, even = summed(attended(block.attn, qkv, scope, past), block.attn.out, x, soon)
+        x, even = linear_residual(attend_cache(block.attn, qkv, scope, past), block.attn.out, x, soon)
         x, even = (block.attn_norm(x) if even is None else even, None) if post else (x, even)
     else:
         x, even = block.add(x, block.attn, block.attn_norm, scope, past), None
@@ -89,35 +118,52 @@ def stepped(
     if not plain:
         return block.add(x, mlp, block.mlp_norm, scope), None
     norm = None if post or even is not None else block.mlp_norm
-    hidden = mapped(x if even is None else even, mlp.up, norm, act=mlp.activation, gated=mlp.gated)
-    x, even = summed(hidden, mlp.down, x, block.mlp_norm if post else then)
+    hidden = fused_linear(x if even is None else even, mlp.up, norm, act=mlp.activation, gated=mlp.gated)
+    x, even = linear_residual(hidden, mlp.down, x, block.mlp_norm if post else then)
     return (block.mlp_norm(x) if even is None else even, None) if post else (x, even)
 
 
-def whole(part: Any, x: Tensor) -> bool:
-    """A map as it was made: nothing is worn over it, and its weights are of the type of x."""
-    if type(part) is not Fused or part._forward_hooks or part._forward_pre_hooks or part.in_features > WIDEST:
+def is_plain_linear(part: Any, x: Tensor) -> bool:
+    """A plain linear layer: no adapter is attached, and its weights are of the type of x."""
+    if type(part) is not FusedLinear or part._forward_hooks or part._forward_pre_hooks or part.in_features > WIDEST:
         return False
     return type(part.weight.data) is Tensor and part.weight.dtype == x.dtype and part.weight.is_contiguous()
 
 
-def looks(attn: Any, x: Tensor) -> bool:
+def attention_supported(attn: Any, x: Tensor) -> bool:
     """Whether the loop can do what this attention does, with positions that it knows."""
     qkv = getattr(attn, "qkv", None)
-    if type(attn) is not Attention or qkv is None or len(qkv.sizes) < 3 or not whole(qkv, x) or not whole(attn.out, x):
+    if (
+        type(attn) is not Attention
+        or qkv is None
+        or len(qkv.sizes) < 3
+        or not is_plain_linear(qkv, x)
+        or not is_plain_linear(attn.out, x)
+    ):
         return False
     exact = attn.kernel is None or attn.kernel.exact
     return exact and attn.q_norm is None and not attn.cosine and attn.own is None and attn.value_width == attn.width
 
 
-def attends(attn: Any, scope: Scope, past: Any, x: Tensor) -> bool:
+def can_attend(attn: Any, scope: Scope, past: Any, x: Tensor) -> bool:
     """Whether the loop can do it here."""
-    where = scope.place.lean is None and not scope.place.biased and scope.slots is not None and not scope.fresh
-    held = isinstance(past, Entry) and past.k.is_contiguous() and past.v.is_contiguous() and past.k.dtype == x.dtype
-    return looks(attn, x) and where and held and scope.plan.kernel.exact and reach(scope.plan.ask.mask) is not None
+    where = (
+        scope.position.qk_offset is None
+        and not scope.position.biased
+        and scope.cache_slots is not None
+        and not scope.is_first
+    )
+    held = isinstance(past, LayerKV) and past.k.is_contiguous() and past.v.is_contiguous() and past.k.dtype == x.dtype
+    return (
+        attention_supported(attn, x)
+        and where
+        and held
+        and scope.plan.kernel.exact
+        and mask_reach(scope.plan.spec.mask) is not None
+    )
 
 
-def reach(mask: Mask) -> int | None:
+def mask_reach(mask: Mask) -> int | None:
     """How far back a causal mask lets look, -1 for all the way; None where the mask is of another kind."""
     terms = mask.terms if isinstance(mask, And) else (mask,)
     if CAUSAL not in terms or any(term not in (CAUSAL, PADDING) and not isinstance(term, Window) for term in terms):
@@ -128,103 +174,121 @@ def reach(mask: Mask) -> int | None:
 # ---------------------------------------------------------------- the loops, called
 
 
-def mapped(x: Tensor, part: Fused, norm: Norm | None, act: str = "none", gated: bool = False) -> Tensor:
+def fused_linear(x: Tensor, part: FusedLinear, norm: Norm | None, act: str = "none", gated: bool = False) -> Tensor:
     """A map with the norm before it, and the activation and the gate after it: (B, 1, k) -> (B, 1, n)."""
-    return product(x, part.weight, part.full_bias(), norm, act, gated)
+    return launch_linear(x, part.weight, part.full_bias(), norm, act, gated)
 
 
-def summed(x: Tensor, part: Fused, add: Tensor, then: Norm | None) -> tuple[Tensor, Tensor | None]:
+def linear_residual(x: Tensor, part: FusedLinear, add: Tensor, then: Norm | None) -> tuple[Tensor, Tensor | None]:
     """A map, and what it is added to; and what a norm makes of that, where it is no more work."""
-    if len(x) == 1 or (parts := shares(len(x), part)) == 1:
-        return product(x, part.weight, part.full_bias(), add=add), None
-    return gathered(product(x, part.weight, parts=parts), part.full_bias(), add, then)
+    if len(x) == 1 or (parts := split_count(len(x), part)) == 1:
+        return launch_linear(x, part.weight, part.full_bias(), add=add), None
+    return sum_split(launch_linear(x, part.weight, parts=parts), part.full_bias(), add, then)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def decode_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """What F.linear gives; over a vocabulary whose size no power of two divides, that is slow for many rows."""
-    fit = ready(x) and x.dtype == weight.dtype and weight.is_contiguous() and weight.shape[1] <= WIDEST
-    return product(x.contiguous(), weight, bias) if fit else F.linear(x, weight, bias)
+    fit = has_kernels(x) and x.dtype == weight.dtype and weight.is_contiguous() and weight.shape[1] <= WIDEST
+    return launch_linear(x.contiguous(), weight, bias) if fit else F.linear(x, weight, bias)
 
 
-def product(
+def launch_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, norm: Norm | None = None, act: str = "none",
     gated: bool = False, add: Tensor | None = None, parts: int = 1,
 ) -> Tensor:  # fmt: skip
     """W x + b with all that stands around it; in `parts`, sums over some of the inputs each: (parts, B, n)."""
-    from regard.gpu import loops
+    from regard.gpu import decode_kernels
 
     k, n, rows = weight.shape[1], len(weight) // (2 if gated else 1), x.shape[0]
     out = x.new_empty(*x.shape[:-1], n) if parts == 1 else x.new_empty(parts, rows, n, dtype=torch.float32)
     after: dict[str, Any] = dict(n=n, k=k, biased=bias is not None, act=act, gated=gated, added=add is not None)
     if rows > 1:
-        x = x if norm is None else evened(x, norm)
-        bm, bn, bk, warps, stages = tiles(rows, n)
+        x = x if norm is None else apply_norm(x, norm)
+        bm, bn, bk, warps, stages = matmul_tiles(rows, n)
         after |= dict(parts=parts, bm=bm, bn=bn, bk=bk, num_warps=warps, num_stages=stages)
         grid = -(-n // bn), -(-rows // bm), parts
-        loops.several[grid](x, weight, *given(x, bias, add), out, rows, **after, **early(x))
+        decode_kernels.linear_rows[grid](
+            x, weight, *or_placeholder(x, bias, add), out, rows, **after, **programmatic_launch(x)
+        )
         return out
-    bn, bk, warps = tile(n, k)
+    bn, bk, warps = linear_tile(n, k)
     after |= dict(bn=bn // 2 if gated else bn, bk=bk, num_warps=warps)
     gain, shift = (None, None) if norm is None else (norm.weight, norm.bias)
-    loops.single[-(-n // after["bn"]), rows](
-        x, weight, *given(x, bias, gain, shift, add), out, whole=power(k), **after, **facts(norm), **early(x)
+    decode_kernels.linear_row[-(-n // after["bn"]), rows](
+        x,
+        weight,
+        *or_placeholder(x, bias, gain, shift, add),
+        out,
+        whole=next_power_of_two(k),
+        **after,
+        **norm_arguments(norm),
+        **programmatic_launch(x),
     )
     return out
 
 
-def shares(rows: int, part: Fused) -> int:
+def split_count(rows: int, part: FusedLinear) -> int:
     """In how many parts a sum is made: as many as a GPU works on at once, for else much of it would be idle."""
     n, k = part.weight.shape
-    bm, bn, *_ = tiles(rows, n)
+    bm, bn, *_ = matmul_tiles(rows, n)
     programs = -(-n // bn) * -(-rows // bm)
     return next(parts for parts in (4, 2, 1) if parts == 1 or (parts * programs <= AT_ONCE and k >= parts * LEAST))
 
 
-def gathered(sums: Tensor, bias: Tensor | None, add: Tensor, then: Norm | None) -> tuple[Tensor, Tensor | None]:
+def sum_split(sums: Tensor, bias: Tensor | None, add: Tensor, then: Norm | None) -> tuple[Tensor, Tensor | None]:
     """Parts (parts, B, n) together with what they are added to (B, 1, n), and what the norm makes of that."""
-    from regard.gpu import loops
+    from regard.gpu import decode_kernels
 
     (parts, rows, n), out = sums.shape, torch.empty_like(add)
-    size, even = (1024, None) if then is None else (power(n), torch.empty_like(add))
+    size, even = (1024, None) if then is None else (next_power_of_two(n), torch.empty_like(add))
     gain, shift = (None, None) if then is None else (then.weight, then.bias)
     sizes = dict(n=n, biased=bias is not None, added=True, parts=parts, size=size)
-    loops.gather[rows, -(-n // size)](
-        sums, *given(add, bias, add, gain, shift), out, *given(out, even), rows, **sizes, **facts(then), **early(add)
+    decode_kernels.sum_parts[rows, -(-n // size)](
+        sums,
+        *or_placeholder(add, bias, add, gain, shift),
+        out,
+        *or_placeholder(out, even),
+        rows,
+        **sizes,
+        **norm_arguments(then),
+        **programmatic_launch(add),
     )
     return out, even
 
 
-def evened(x: Tensor, norm: Norm) -> Tensor:
-    from regard.gpu import loops
+def apply_norm(x: Tensor, norm: Norm) -> Tensor:
+    from regard.gpu import decode_kernels
 
     out, k = torch.empty_like(x), x.shape[-1]
-    said = dict(k=k, whole=power(k), num_warps=4)
-    loops.evened[(x.shape[0],)](x, *given(x, norm.weight, norm.bias), out, **said, **facts(norm), **early(x))
+    said = dict(k=k, whole=next_power_of_two(k), num_warps=4)
+    decode_kernels.norm_row[(x.shape[0],)](
+        x, *or_placeholder(x, norm.weight, norm.bias), out, **said, **norm_arguments(norm), **programmatic_launch(x)
+    )
     return out
 
 
-def facts(norm: Norm | None) -> dict[str, Any]:
+def norm_arguments(norm: Norm | None) -> dict[str, Any]:
     if norm is None:
         return dict(eps=0.0, offset=0.0, norm="none", gained=False, shifted=False)
     kind, shifted = norm.c.kind, norm.bias is not None
     return dict(eps=norm.c.eps, offset=norm.c.offset, norm=kind, gained=norm.weight is not None, shifted=shifted)
 
 
-def given(x: Tensor, *some: Tensor | None) -> list[Tensor]:
+def or_placeholder(x: Tensor, *some: Tensor | None) -> list[Tensor]:
     """Something to point at for each: what is not there is not read."""
     return [x if one is None else one for one in some]
 
 
-def tile(n: int, k: int) -> tuple[int, int, int]:
+def linear_tile(n: int, k: int) -> tuple[int, int, int]:
     """Outputs and inputs that a program takes at a time, and its warps: the fastest, or nearly so, on an H200."""
     if k >= 2048:
         return (2, 2048, 4) if k <= 4096 else (4, 1024, 4)
     if n >= 3072:
         return 8, 256, 4
-    return (4, power(k), 4) if k <= 1024 else (4, 2048, 8)
+    return (4, next_power_of_two(k), 4) if k <= 1024 else (4, 2048, 8)
 
 
-def tiles(rows: int, n: int) -> tuple[int, int, int, int, int]:
+def matmul_tiles(rows: int, n: int) -> tuple[int, int, int, int, int]:
     """Rows, outputs and inputs, warps, and loads in flight."""
     bm = 16 if rows <= 16 else 32 if rows <= 32 else 64
     if n >= 16384:
@@ -232,79 +296,66 @@ def tiles(rows: int, n: int) -> tuple[int, int, int, int, int]:
     return (bm, 64, 128, 4, 5) if n > 4096 else (bm, 32, 128, 4, 5)
 
 
-def said(logits: Tensor, barred: Tensor, ids: Tensor, broken: int) -> Tensor:  # (B, V), (V,) -> (B,)
+def greedy_token(logits: Tensor, barred: Tensor, ids: Tensor, broken: int) -> Tensor:  # (B, V), (V,) -> (B,)
     """The likeliest id of each row, written to `ids` (B, 1) as well; `broken` where the largest logit is not finite."""
-    from regard.gpu import loops
+    from regard.gpu import decode_kernels
 
     rows, vocab = logits.shape
     parts = -(-vocab // CHUNK)
     tops, places = logits.new_empty(rows, parts, dtype=torch.float32), ids.new_empty(rows, parts)
     chosen = ids.new_empty(rows)
     sizes = dict(vocab=vocab, parts=parts, size=CHUNK, num_warps=4)
-    loops.top[rows, parts](logits, barred, tops, places, **sizes, **early(ids))
-    few = dict(parts=parts, few=power(parts), num_warps=1)
-    loops.say[(rows,)](tops, places, chosen, ids, broken=broken, **few, **early(ids))
+    decode_kernels.argmax_part[rows, parts](logits, barred, tops, places, **sizes, **programmatic_launch(ids))
+    few = dict(parts=parts, few=next_power_of_two(parts), num_warps=1)
+    decode_kernels.argmax_join[(rows,)](tops, places, chosen, ids, broken=broken, **few, **programmatic_launch(ids))
     return chosen
 
 
-def begun(cache: Cache, tokens: Places) -> tuple[Tensor, Places]:
-    """As `Cache.begin`: a slot for each row's new token."""
-    full = cache.used >= cache.capacity and not cache.reach
-    if not (AT_HAND and cache.length.is_cuda) or cache.fresh or full or tokens.count > 1 or tokens.real is not None:
-        return Cache.begin(cache, tokens)
-    from regard.gpu import loops
-
-    slots, tables = torch.empty_like(tokens.order), (cache.order, cache.real, cache.length, cache.next)
-    loops.begun[(len(slots),)](*tables, tokens.order.contiguous(), slots, cache.capacity, cache.reach > 0, num_warps=1)
-    cache.used += 1
-    return slots, Places(order=cache.order, real=cache.real)
-
-
-def attended(attn: Attention, qkv: Tensor, scope: Scope, past: Entry) -> Tensor:  # (B, 1, H·d)
+def attend_cache(attn: Attention, qkv: Tensor, scope: Scope, past: LayerKV) -> Tensor:  # (B, 1, H·d)
     """The new token's key and value into the cache, and what its query finds there."""
-    from regard.gpu import attention
+    from regard.gpu import decode_attention
 
-    place, ask, slots = scope.place, scope.plan.ask, scope.slots
-    assert slots is not None and ask.k.real is not None
+    place, ask, slots = scope.position, scope.plan.spec, scope.cache_slots
+    assert slots is not None and ask.k.is_real is not None
     rows, groups, capacity, d = past.k.shape
-    window, heads = reach(ask.mask) or 0, attn.heads
+    window, heads = mask_reach(ask.mask) or 0, attn.heads
     turn = 0 if place.cos is None else 2 * place.cos.shape[-1]
     cos, sin = (qkv if one is None else one.contiguous() for one in (place.cos, place.sin))
-    size, warps, ahead = seats(rows * groups, d) if heads == groups else (64, 4, 3)
-    part = max(PART, power(capacity) // 64) if rows * groups < FEW else capacity
+    size, warps, ahead = attention_tile(rows * groups, d) if heads == groups else (64, 4, 3)
+    part = max(PART, next_power_of_two(capacity) // 64) if rows * groups < FEW else capacity
     parts = -(-capacity // part)
     out = qkv.new_empty(rows, 1, heads * d)
     sums = out if parts == 1 else qkv.new_empty(rows, heads, parts, d, dtype=torch.float32)
     tops, totals = (qkv.new_empty(rows, heads, parts, dtype=torch.float32) for _ in range(2))
-    attention.attend[rows, groups, parts](
-        qkv, past.k, past.v, ask.k.order, ask.k.real, slots, ask.q.order.contiguous(), cos, sin,
+    decode_attention.attend_slots[rows, groups, parts](
+        qkv, past.k, past.v, ask.k.order, ask.k.is_real, slots, ask.q.order.contiguous(), cos, sin,
         0 if place.cos is None or place.cos.shape[0] == 1 else place.cos.shape[-1] * place.cos.shape[-2], sums, tops,
-        totals, scale=attn.scale, heads=heads, groups=groups, d=d, wide=power(d),
-        many=1 if heads == groups else max(16, power(heads // groups)), capacity=capacity, window=window,
+        totals, scale=attn.scale, heads=heads, groups=groups, d=d, wide=next_power_of_two(d),
+        many=1 if heads == groups else max(16, next_power_of_two(heads // groups)), capacity=capacity, window=window,
         ring=window >= 0, turn=turn, near=place.interleaved, parts=parts, part=part, size=size, ahead=ahead,
-        num_warps=warps, **early(qkv),
+        num_warps=warps, **programmatic_launch(qkv),
     )  # fmt: skip
     if parts > 1:
-        shape = dict(d=d, wide=power(d), parts=parts, few=power(parts))
-        attention.join[(rows * heads,)](sums, tops, totals, out, **shape, **early(out))
+        shape = dict(d=d, wide=next_power_of_two(d), parts=parts, few=next_power_of_two(parts))
+        decode_attention.merge_parts[(rows * heads,)](sums, tops, totals, out, **shape, **programmatic_launch(out))
     return out
 
 
-def seats(programs: int, d: int) -> tuple[int, int, int]:
+def attention_tile(programs: int, d: int) -> tuple[int, int, int]:
     """Slots that are looked at together, warps, and loads in flight. A thread holds 64 sums; or 32, where there would
     not be room for all programs at once."""
-    more = max(1, power(d) // 64)
+    more = max(1, next_power_of_two(d) // 64)
     if programs < FEW:
         return max(16, 128 // more), 4, 1
     return (32 if programs <= 8 * AT_ONCE else 16), min(16, more), 2
 
 
-def early(x: Tensor) -> dict[str, bool]:
+def programmatic_launch(x: Tensor) -> dict[str, bool]:
     """Whether a loop may begin before the last one has ended."""
     may = x.is_cuda and torch.cuda.get_device_capability(x.device) >= (9, 0)
     return {"early": may, "launch_pdl": may} if may else {"early": False}
 
 
-def power(size: int) -> int:
+def next_power_of_two(size: int) -> int:
     """The power of two that it fits in."""
     return 1 << max(0, size - 1).bit_length()

@@ -1,12 +1,12 @@
-"""The five loops of causal linear attention in Triton, each over one segment of one head, chunk after chunk.
+"""Triton kernels of causal linear attention, five, each over one segment of one head, chunk after chunk.
 
     phi(x) = elu(x) + 1       S = sum of phi(k) v'       z = sum of phi(k)       out = phi(q) S / phi(q) z
 
-A segment begins with what all segments before it have summed (or, going back, all after it), so segments need not wait
-for each other, and nothing but the answers and one state a segment is written down. `swift.py` calls these.
+A segment begins with what all segments before it have summed (or, in backward, all after it), so segments need not wait
+for each other, and nothing but the outputs and one state a segment is stored. `linear_attention.py` calls these.
 
 Letters: d channels of q and k, e of v; `size` places in a chunk, `length` in a segment, `count` in all. A tensor comes
-with its three steps (row, head, place); rows past the end are read as zeros and never written.
+with its three strides (row, head, place); rows past the end are read as zeros and never written.
 """
 
 import triton
@@ -18,11 +18,11 @@ def phi_(x: tl.tensor) -> tl.tensor:
     return tl.where(x > 0, x + 1, tl.exp(tl.minimum(x, 0.0)))
 
 
-def slope_(x: tl.tensor) -> tl.tensor:
+def phi_grad_(x: tl.tensor) -> tl.tensor:
     return tl.where(x > 0, 1.0, tl.exp(tl.minimum(x, 0.0)))
 
 
-def read_(
+def load_rows_(
     x: tl.tensor, steps: tl.tensor, heads: tl.tensor, place: tl.tensor, count: tl.tensor, width: tl.constexpr
 ) -> tl.tensor:
     """(size, width) the rows of this head at these places, in fp32."""
@@ -32,7 +32,7 @@ def read_(
     return tl.load(where, mask=(place < count)[:, None], other=0.0).to(tl.float32)
 
 
-def write_(
+def store_rows_(
     x: tl.tensor,
     steps: tl.tensor,
     heads: tl.tensor,
@@ -47,22 +47,24 @@ def write_(
     tl.store(where, given.to(x.dtype.element_ty), mask=(place < count)[:, None])
 
 
-def each_(x: tl.tensor, place: tl.tensor, count: tl.tensor) -> tl.tensor:
+def query_offsets_(x: tl.tensor, place: tl.tensor, count: tl.tensor) -> tl.tensor:
     """Where one number for each query of this head stands."""
     return x + tl.program_id(0).to(tl.int64) * count + place
 
 
-def state_(sums: tl.tensor, totals: tl.tensor, d: tl.constexpr, e: tl.constexpr) -> tl.tensor:
+def state_offsets_(sums: tl.tensor, totals: tl.tensor, d: tl.constexpr, e: tl.constexpr) -> tl.tensor:
     """Where this segment's state (d, e) and its total (d) stand."""
     one = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     i, j = tl.arange(0, d), tl.arange(0, e)
     return sums + one * d * e + i[:, None] * e + j[None, :], totals + one * d + i
 
 
-phi, slope, read, write, each, state = (triton.jit(one) for one in (phi_, slope_, read_, write_, each_, state_))
+phi, slope, read, write, each, state = (
+    triton.jit(one) for one in (phi_, phi_grad_, load_rows_, store_rows_, query_offsets_, state_offsets_)
+)
 
 
-def gather_(
+def segment_state_(
     k: tl.tensor, v: tl.tensor, sums: tl.tensor, totals: tl.tensor, ks: tl.tensor, vs: tl.tensor, heads: tl.tensor,
     count: tl.tensor, length: tl.constexpr, d: tl.constexpr, e: tl.constexpr, size: tl.constexpr, kind: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -79,7 +81,7 @@ def gather_(
     tl.store(at_z, z)
 
 
-def forward_(
+def forward_kernel_(
     q: tl.tensor, k: tl.tensor, v: tl.tensor, sums: tl.tensor, totals: tl.tensor, out: tl.tensor, whole: tl.tensor,
     qs: tl.tensor, ks: tl.tensor, vs: tl.tensor, outs: tl.tensor, heads: tl.tensor, count: tl.tensor,
     length: tl.constexpr, d: tl.constexpr, e: tl.constexpr, size: tl.constexpr, kind: tl.constexpr,
@@ -103,7 +105,7 @@ def forward_(
         z += tl.sum(key, 0)
 
 
-def pull_(
+def total_grads_(
     q: tl.tensor, g: tl.tensor, out: tl.tensor, whole: tl.tensor, sums: tl.tensor, totals: tl.tensor, less: tl.tensor,
     qs: tl.tensor, gs: tl.tensor, outs: tl.tensor, heads: tl.tensor, count: tl.tensor, length: tl.constexpr,
     d: tl.constexpr, e: tl.constexpr, size: tl.constexpr, kind: tl.constexpr,
@@ -124,7 +126,7 @@ def pull_(
     tl.store(at_z, z)
 
 
-def queries_(
+def query_grads_(
     q: tl.tensor, k: tl.tensor, v: tl.tensor, g: tl.tensor, whole: tl.tensor, less: tl.tensor, sums: tl.tensor,
     totals: tl.tensor, dq: tl.tensor, qs: tl.tensor, ks: tl.tensor, vs: tl.tensor, gs: tl.tensor, dqs: tl.tensor,
     heads: tl.tensor, count: tl.tensor, length: tl.constexpr, d: tl.constexpr, e: tl.constexpr, size: tl.constexpr,
@@ -149,7 +151,7 @@ def queries_(
         z += tl.sum(key, 0)
 
 
-def keys_(
+def key_value_grads_(
     q: tl.tensor, k: tl.tensor, v: tl.tensor, g: tl.tensor, whole: tl.tensor, less: tl.tensor, sums: tl.tensor,
     totals: tl.tensor, dk: tl.tensor, dv: tl.tensor, qs: tl.tensor, ks: tl.tensor, vs: tl.tensor, gs: tl.tensor,
     dks: tl.tensor, dvs: tl.tensor, heads: tl.tensor, count: tl.tensor, length: tl.constexpr, d: tl.constexpr,
@@ -179,4 +181,6 @@ def keys_(
         z += tl.sum(query * pulled[:, None], 0)
 
 
-gather, forward, pull, queries, keys = (triton.jit(one) for one in (gather_, forward_, pull_, queries_, keys_))
+gather, forward, pull, queries, keys = (
+    triton.jit(one) for one in (segment_state_, forward_kernel_, total_grads_, query_grads_, key_value_grads_)
+)

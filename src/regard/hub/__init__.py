@@ -1,1 +1,4 @@
-"""Published checkpoints, both ways. The only room that has heard of other people's names."""
+"""Published checkpoints, read and written: Hugging Face folders, GGUF, PEFT adapters, and the parity check.
+
+The only package that knows other projects' names for tensors and settings.
+"""

@@ -1,4 +1,4 @@
-"""GGUF files: a table of facts, a list of tensors, and their numbers in blocks of few bits.
+"""GGUF file parser: a table of metadata, a list of tensors, and their numbers in quantized blocks.
 
     "GGUF", version, how many tensors, how many facts
     facts      name, type, value
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.config import DataError
-from regard.config.limits import check_bytes, max_bytes
-from regard.config.paths import check_regular_file
+from regard.config.errors import DataError
+from regard.files.paths import check_regular_file
+from regard.files.size_limits import check_bytes, max_bytes
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -32,7 +32,7 @@ NUMBER, TEXT, ROW = 48, 96, 512  # bytes of memory: a number or a text in a list
 PIECE = 1 << 22  # numbers that are made at once
 
 
-class Held(NamedTuple):
+class GGUFTensor(NamedTuple):
     """A tensor in a file: its shape, the type of its blocks by number, and the place of its bytes."""
 
     name: str
@@ -42,18 +42,18 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True)
-class File:
+class GGUFFile:
     path: Path
     facts: dict[str, Any]
-    tensors: dict[str, Held]
+    tensors: dict[str, GGUFTensor]
 
-    def pieces(self, held: Held) -> Iterator[tuple[slice, Tensor]]:
+    def pieces(self, held: GGUFTensor) -> Iterator[tuple[slice, Tensor]]:
         """The numbers of a tensor in fp32, some rows after others, and which they are."""
-        gguf, kind = package(), block(self.path, held)
+        gguf, kind = import_gguf(), block_type(self.path, held)
         import numpy as np  # which comes with it
 
         table = held.shape if len(held.shape) > 1 else (1, *held.shape)
-        raw = np.memmap(self.path, np.uint8, "r", held.place, (table[0], size(self.path, held) // table[0]))
+        raw = np.memmap(self.path, np.uint8, "r", held.place, (table[0], tensor_bytes(self.path, held) // table[0]))
         step = max(1, PIECE // math.prod(table[1:]))
         for start in range(0, table[0], step):
             made = torch.from_numpy(gguf.dequantize(np.array(raw[start : start + step]), kind).astype(np.float32))
@@ -63,7 +63,7 @@ class File:
                 yield slice(0, held.shape[0]), made[0]
 
 
-def package() -> Any:
+def import_gguf() -> Any:
     try:
         import gguf
     except ImportError:
@@ -71,12 +71,12 @@ def package() -> Any:
     return gguf
 
 
-def opened(path: Path) -> File:
+def open_gguf(path: Path) -> GGUFFile:
     """What a file holds, before any number is read."""
     try:
         check_regular_file(path, "name a GGUF file")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-            return Cursor(path, raw).file()
+            return GGUFCursor(path, raw).file()
     except (OSError, ValueError) as problem:
         if isinstance(problem, DataError):
             raise
@@ -84,7 +84,7 @@ def opened(path: Path) -> File:
         raise DataError(f"{path}: {reason.lower()}; name a GGUF file") from None
 
 
-class Cursor:
+class GGUFCursor:
     """Reads a file from its beginning, and never beyond its end."""
 
     def __init__(self, path: Path, raw: mmap.mmap) -> None:
@@ -133,15 +133,15 @@ class Cursor:
             raise self.wrong(f"lists have no type {inner}")
         return [self.text() for _ in range(self.many(count, 8, TEXT))]
 
-    def held(self) -> Held:
+    def held(self) -> GGUFTensor:
         name, axes = self.text(), self.take("<I")[0]
         if not 1 <= axes <= AXES:
             raise self.wrong(f"{name[:80]} has {axes} axes")
         shape = self.take(f"<{axes}Q")
         kind, place = self.take("<IQ")
-        return Held(name, tuple(reversed(shape)), kind, place)
+        return GGUFTensor(name, tuple(reversed(shape)), kind, place)
 
-    def file(self) -> File:
+    def file(self) -> GGUFFile:
         if bytes(self.raw[:4]) != MAGIC:
             raise self.wrong("it does not begin with the letters GGUF")
         self.at = 4
@@ -156,34 +156,34 @@ class Cursor:
         begin = -(-self.at // step) * step
         placed = {each.name: self.placed(each, begin) for each in found}
         # each has its own bytes: a thousand tensors at one place would be a thousand times as large in memory
-        if len(placed) < len(found) or sum(size(self.path, each) for each in found) > self.end:
+        if len(placed) < len(found) or sum(tensor_bytes(self.path, each) for each in found) > self.end:
             raise self.wrong("its tensors share bytes or names")
-        return File(self.path, told, placed)
+        return GGUFFile(self.path, told, placed)
 
-    def placed(self, held: Held, begin: int) -> Held:
+    def placed(self, held: GGUFTensor, begin: int) -> GGUFTensor:
         """The tensor with its place counted from the beginning of the file, if all of it is in there."""
         at = held._replace(place=begin + held.place)
-        if not math.prod(at.shape) or at.place + size(self.path, at) > self.end:
+        if not math.prod(at.shape) or at.place + tensor_bytes(self.path, at) > self.end:
             raise self.wrong(f"{at.name[:80]} {at.shape} is not in it")
         return at
 
 
-def block(path: Path, held: Held) -> Any:
+def block_type(path: Path, held: GGUFTensor) -> Any:
     """The type of a tensor's blocks."""
     try:
-        return package().GGMLQuantizationType(held.kind)
+        return import_gguf().GGMLQuantizationType(held.kind)
     except ValueError:
         raise DataError(f"{path}: {held.name} is packed in a way ({held.kind}) that the package gguf does not know; "
                         "install a newer one") from None  # fmt: skip
 
 
-def row_bytes(path: Path, held: Held) -> int:
-    count, length = package().GGML_QUANT_SIZES[block(path, held)]
+def row_bytes(path: Path, held: GGUFTensor) -> int:
+    count, length = import_gguf().GGML_QUANT_SIZES[block_type(path, held)]
     if held.shape[-1] % count:
         raise DataError(f"{path}: {held.name} has rows of {held.shape[-1]:,} numbers, and blocks of {count}; fetch it "
                         "again")  # fmt: skip
     return int(held.shape[-1] // count * length)
 
 
-def size(path: Path, held: Held) -> int:
+def tensor_bytes(path: Path, held: GGUFTensor) -> int:
     return row_bytes(path, held) * math.prod(held.shape[:-1])

@@ -1,11 +1,11 @@
-"""How published models see images: preprocessor_config.json, read and written.
+"""preprocessor_config.json, how published models normalise and resize images: read and written.
 
     {"size": {"height": 224, "width": 224}, "resample": 2,                        embed.frame
      "rescale_factor": 1/255, "image_mean": [0.5, ...], "image_std": [0.5, ...],  embed.mean, embed.std
      "clusters": [[-1, 1, 0.2], ...]}                                             embed.colours, of a model of pixels
 
 There (byte·rescale_factor - mean) / std is what a model sees, here (byte/255 - mean) / std: another factor goes into
-mean and std. A class's name for each answer stands in config.json, under id2label.
+mean and std. The names of classes stand in config.json, under id2label.
 """
 
 import math
@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from regard import config
-from regard.config import DataError
-from regard.config.images import numbers
-from regard.hub.families import Kin
-from regard.hub.families.theirs import Theirs, table_in
-from regard.hub.manifest import write_json
-from regard.hub.places import own
+from regard.config.errors import DataError
+from regard.config.inputs.image import parse_color
+from regard.files.content_cache import read_json_object
+from regard.files.manifest import write_json_plain
+from regard.hub.families.hf_config import HFConfig
+from regard.hub.families.registry import FamilyClass
+from regard.hub.validate import own_file
 
-NAME = "preprocessor_config.json"
-Front = config.Patches | config.Pixels
+PREPROCESSOR_FILE = "preprocessor_config.json"
+Front = config.PatchEmbedding | config.PixelEmbedding
 RESAMPLE = {2: "bilinear", 3: "bicubic"}  # their numbers are those of pillow
 TYPES = {
     "vit": "ViTImageProcessor", "deit": "DeiTImageProcessor", "swin": "ViTImageProcessor",
@@ -33,18 +34,18 @@ TYPES = {
 }  # fmt: skip
 
 
-def front(c: config.Model) -> Front | None:
+def image_front_end(c: config.Model) -> Front | None:
     """The front end that sees images, where there is one."""
-    sees = c.towers[0] if isinstance(c, config.Towers) else c
-    embed = sees.embed.patches if isinstance(sees.embed, config.Stages) else sees.embed
-    return embed if isinstance(embed, config.Patches) or type(embed) is config.Pixels else None
+    sees = c.towers[0] if isinstance(c, config.DualEncoder) else c
+    embed = sees.embed.patches if isinstance(sees.embed, config.StageEmbedding) else sees.embed
+    return embed if isinstance(embed, config.PatchEmbedding) or type(embed) is config.PixelEmbedding else None
 
 
-def through(c: config.Model, seen: Front) -> config.Model:
+def with_front_end(c: config.Model, seen: Front) -> config.Model:
     """The model with another front end in the place of the one that sees."""
-    if isinstance(c, config.Towers):
+    if isinstance(c, config.DualEncoder):
         return replace(c, towers=(replace(c.towers[0], embed=seen), *c.towers[1:]))
-    if isinstance(c.embed, config.Stages) and isinstance(seen, config.Patches):
+    if isinstance(c.embed, config.StageEmbedding) and isinstance(seen, config.PatchEmbedding):
         return replace(c, embed=replace(c.embed, patches=seen))
     return replace(c, embed=seen)
 
@@ -52,49 +53,51 @@ def through(c: config.Model, seen: Front) -> config.Model:
 # ---------------------------------------------------------------- reading
 
 
-def read(c: config.Model, folder: Path, known: Kin | None) -> config.Model:
+def read_preprocessor(c: config.Model, folder: Path, known: FamilyClass | None) -> config.Model:
     """The model with images seen as the folder says; without a word about it as its family usually does."""
-    before, path = front(c), folder / NAME
+    before, path = image_front_end(c), folder / PREPROCESSOR_FILE
     if known is None or before is None or not path.is_file():
         return c
-    said = table_in(own(folder, NAME))
-    if said == tell(c, known):
+    said = read_json_object(own_file(folder, PREPROCESSOR_FILE))
+    if said == preprocessor_to_hf(c, known):
         return c  # written here: our own words say more
     try:
-        return through(c, heard(before, Theirs(said, str(path))))
+        return with_front_end(c, front_end_from_hf(before, HFConfig(said, str(path))))
     except DataError:
         raise
     except ValueError as problem:
         raise DataError(f"{path}: {problem}; mend it, or remove it to see images as the family usually does") from None
 
 
-def heard(c: Front, theirs: Theirs) -> Front:
-    frame = framed(c, theirs)
-    factor = 255 * theirs.number("rescale_factor", 1 / 255) if theirs.flag("do_rescale", True) else 255.0
+def front_end_from_hf(c: Front, theirs: HFConfig) -> Front:
+    frame = resize_from_hf(c, theirs)
+    factor = 255 * theirs.get_float("rescale_factor", 1 / 255) if theirs.get_bool("do_rescale", True) else 255.0
     if not 1e-9 < factor < 1e9:
         raise theirs.wrong("rescale_factor", "expected more than zero, such as 0.00392156862745098")
-    normal = theirs.flag("do_normalize", True)
-    mean = colours(theirs, "image_mean", getattr(c, "mean", (0.5,))) if normal else (0.0,)
-    std = colours(theirs, "image_std", getattr(c, "std", (0.5,))) if normal else (1.0,)
+    normal = theirs.get_bool("do_normalize", True)
+    mean = channel_values(theirs, "image_mean", getattr(c, "mean", (0.5,))) if normal else (0.0,)
+    std = channel_values(theirs, "image_std", getattr(c, "std", (0.5,))) if normal else (1.0,)
     mean, std = (tuple(one / factor for one in each) for each in (mean, std))
-    if isinstance(c, config.Patches):
+    if isinstance(c, config.PatchEmbedding):
         return replace(c, mean=mean, std=std, frame=frame)
-    rows, columns = size(theirs, "size") or c.grid
+    rows, columns = image_size(theirs, "size") or c.grid
     grid = (rows, columns) if rows * columns == c.count else c.grid
-    return replace(c, grid=grid, frame=frame, colours=palette(c, theirs, mean, std))
+    return replace(c, grid=grid, frame=frame, colours=palette_from_hf(c, theirs, mean, std))
 
 
-def colours(theirs: Theirs, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
+def channel_values(theirs: HFConfig, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
     """One number for all channels, or one for each."""
     if theirs.get(key) is None:
         return default
-    found = theirs.numbers(key) if isinstance(theirs.get(key), list) else (theirs.number(key),)
+    found = theirs.numbers(key) if isinstance(theirs.get(key), list) else (theirs.get_float(key),)
     if not all(map(math.isfinite, found)):
         raise theirs.wrong(key, "expected finite numbers")
     return found
 
 
-def palette(c: config.Pixels, theirs: Theirs, mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[str, ...]:
+def palette_from_hf(
+    c: config.PixelEmbedding, theirs: HFConfig, mean: tuple[float, ...], std: tuple[float, ...]
+) -> tuple[str, ...]:
     """Their clusters, which are in the numbers that the model sees, as colours."""
     found = theirs.get("clusters")
     if found is None:
@@ -103,18 +106,18 @@ def palette(c: config.Pixels, theirs: Theirs, mean: tuple[float, ...], std: tupl
         means, stds = (each if len(each) > 1 else each * c.channels for each in (mean, std))
         shares = [[v * s + m for v, m, s in zip(each, means, stds, strict=True)] for each in found]
         whole = all(abs(255 * share - round(255 * share)) < 1e-4 for each in shares for share in each)
-        return tuple("".join(digits(share, 2 if whole else 4) for share in each) for each in shares)
+        return tuple("".join(hex_digits(share, 2 if whole else 4) for share in each) for each in shares)
     except (TypeError, ValueError, OverflowError):
         raise theirs.wrong("clusters", f"expected {c.palette} colours of {c.channels} numbers each") from None
 
 
-def digits(share: float, count: int) -> str:
+def hex_digits(share: float, count: int) -> str:
     """A part of white in so many hexadecimal digits."""
     most = 16**count - 1
     return f"{min(most, max(0, round(most * share))):0{count}x}"
 
 
-def framed(c: Front, theirs: Theirs) -> config.Frame:
+def resize_from_hf(c: Front, theirs: HFConfig) -> config.ImageResize:
     """How an image of another size becomes one of theirs."""
     way: Any = c.frame.resample
     if (said := theirs.get("resample")) is not None:
@@ -122,54 +125,54 @@ def framed(c: Front, theirs: Theirs) -> config.Frame:
             told = f"{theirs.path}: resample is {said}, where 2 (bilinear) and 3 (bicubic) are known here"
             warnings.warn(f"{told}; images are made larger or smaller by {way} means", stacklevel=6)
         way = RESAMPLE.get(said, way) if type(said) is int else way
-    if not theirs.flag("do_resize", True):
+    if not theirs.get_bool("do_resize", True):
         return replace(c.frame, resample=way)
-    edge, wanted = shortest(theirs), c.image if isinstance(c, config.Patches) else max(c.grid)
-    high, wide = (edge, edge) if edge else size(theirs, "size") or (wanted, wanted)
-    cut = theirs.flag("do_center_crop", False) and high == wide > wanted
-    return config.Frame(fit="shorter" if edge else "squeeze", whole=high if cut else None, resample=way)
+    edge, wanted = shortest_edge(theirs), c.image if isinstance(c, config.PatchEmbedding) else max(c.grid)
+    high, wide = (edge, edge) if edge else image_size(theirs, "size") or (wanted, wanted)
+    cut = theirs.get_bool("do_center_crop", False) and high == wide > wanted
+    return config.ImageResize(fit="shorter" if edge else "squeeze", whole=high if cut else None, resample=way)
 
 
-def shortest(theirs: Theirs) -> int | None:
+def shortest_edge(theirs: HFConfig) -> int | None:
     """The pixels of the shorter side, where proportions stay; old files of CLIP say it as a number."""
     kind = str(theirs.get("image_processor_type") or theirs.get("feature_extractor_type"))
     match theirs.get("size"):
         case {"shortest_edge": int()}:
-            return theirs.inside("size").whole("shortest_edge")
+            return theirs.table("size").get_int("shortest_edge")
         case int() if kind.startswith("CLIP"):
-            return theirs.whole("size")
+            return theirs.get_int("size")
     return None
 
 
-def size(theirs: Theirs, key: str) -> tuple[int, int] | None:
+def image_size(theirs: HFConfig, key: str) -> tuple[int, int] | None:
     """Rows and columns, in whichever way they are said."""
     match theirs.get(key):
         case None | {"shortest_edge": _}:
             return None
         case {"height": int(), "width": int()}:
-            return theirs.inside(key).whole("height"), theirs.inside(key).whole("width")
+            return theirs.table(key).get_int("height"), theirs.table(key).get_int("width")
         case int():
-            return theirs.whole(key), theirs.whole(key)
+            return theirs.get_int(key), theirs.get_int(key)
     raise theirs.wrong(key, 'expected {"height": ..., "width": ...}, {"shortest_edge": ...} or a whole number')
 
 
 # ---------------------------------------------------------------- writing
 
 
-def write(c: config.Model, folder: Path, known: Kin | None) -> None:
+def write_preprocessor(c: config.Model, folder: Path, known: FamilyClass | None) -> None:
     """Says how images are seen, unless the folder has it from where the model came from."""
-    if not (folder / NAME).exists() and (said := tell(c, known)) is not None:
-        write_json(folder / NAME, said)
+    if not (folder / PREPROCESSOR_FILE).exists() and (said := preprocessor_to_hf(c, known)) is not None:
+        write_json_plain(folder / PREPROCESSOR_FILE, said)
 
 
-def tell(c: config.Model, known: Kin | None) -> dict[str, Any] | None:
+def preprocessor_to_hf(c: config.Model, known: FamilyClass | None) -> dict[str, Any] | None:
     """Their words for it. They have none for an image that is cut first: its shorter side is made to fit, then."""
-    sees = front(c)
+    sees = image_front_end(c)
     if known is None or sees is None or known.family.name not in TYPES:
         return None
-    if isinstance(sees, config.Pixels) and not (sees.colours and sees.channels == 3):
+    if isinstance(sees, config.PixelEmbedding) and not (sees.colours and sees.channels == 3):
         return None  # their processor needs the palette
-    rows, columns = sees.grid if isinstance(sees, config.Pixels) else (sees.image, sees.image)
+    rows, columns = sees.grid if isinstance(sees, config.PixelEmbedding) else (sees.image, sees.image)
     whole = sees.frame.whole
     edge = {"height": whole or rows, "width": whole or columns}
     said = {
@@ -180,29 +183,29 @@ def tell(c: config.Model, known: Kin | None) -> dict[str, Any] | None:
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": spread(getattr(sees, "mean", (0.5,)), sees.channels),
-        "image_std": spread(getattr(sees, "std", (0.5,)), sees.channels),
+        "image_mean": per_channel(getattr(sees, "mean", (0.5,)), sees.channels),
+        "image_std": per_channel(getattr(sees, "std", (0.5,)), sees.channels),
     }
     if sees.frame.fit != "squeeze" or whole:
         said |= {"do_center_crop": True, "crop_size": {"height": rows, "width": columns}}
-    if isinstance(sees, config.Pixels):
-        clusters = [[byte / 127.5 - 1 for byte in numbers(colour, 3)] for colour in sees.colours]
+    if isinstance(sees, config.PixelEmbedding):
+        clusters = [[byte / 127.5 - 1 for byte in parse_color(colour, 3)] for colour in sees.colours]
         said |= {"do_color_quantize": True, "clusters": clusters}
     return said
 
 
-def spread(numbers: tuple[float, ...], channels: int) -> list[float]:
+def per_channel(numbers: tuple[float, ...], channels: int) -> list[float]:
     return list(numbers if len(numbers) > 1 else numbers * channels)
 
 
 # ---------------------------------------------------------------- what the answers are called
 
 
-def task(c: config.Model, said: Mapping[str, Any]) -> config.Task | None:
+def classification_task(c: config.Model, said: Mapping[str, Any]) -> config.Task | None:
     """What a published model of images can be asked: which of the classes that its config.json names."""
-    many = c.head.out if isinstance(c, config.Transformer) and isinstance(c.head, config.Pooled) else None
-    if front(c) is None or many is None or many < 2 or not isinstance(names := said.get("id2label"), dict):
+    many = c.head.out if isinstance(c, config.Transformer) and isinstance(c.head, config.PoolingHead) else None
+    if image_front_end(c) is None or many is None or many < 2 or not isinstance(names := said.get("id2label"), dict):
         return None
     told = [str(names.get(str(place), place)) for place in range(many)]
     times = Counter(told)
-    return config.Classify(classes=tuple(f"{n} ({place})" if times[n] > 1 else n for place, n in enumerate(told)))
+    return config.Classification(classes=tuple(f"{n} ({place})" if times[n] > 1 else n for place, n in enumerate(told)))

@@ -1,84 +1,168 @@
-"""Models of the hub: an id becomes a folder of the cache, fetched if it is not there yet.
+"""Locating a model: a run, checkpoint, folder or hub id to a local folder, downloaded where needed.
 
     regard.load("org/name")      regard.load("org/name@v1.2")      regard.load("hf:gpt2")
 
-What is on the disk goes before it, and what looks like a place on the disk is never asked for elsewhere. The library
-`huggingface_hub` keeps the cache and heeds HF_HOME, HF_TOKEN and HF_HUB_OFFLINE. Of a repository come the weights in
-safetensors, once, and the small files beside them; never code, and nothing that could run when it is opened.
+A run means its newest whole checkpoint. The disk goes before the hub, and what looks like a local path is never
+requested from it. `huggingface_hub` keeps the cache and heeds HF_HOME, HF_TOKEN and HF_HUB_OFFLINE. Of a repository
+come the weights in safetensors, once, and the small files beside them; never code, and nothing that could run when it
+is opened.
 """
 
 import glob
+import os
 import re
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from regard.config import DataError
-from regard.hub.weights import MANY, ONE, few, shards
+from regard.config.errors import DataError, did_you_mean, name_some
+from regard.files.atomic import restore_folder
+from regard.files.manifest import verify_manifest
+from regard.hub.weights import WEIGHTS_FILE, WEIGHTS_INDEX, shard_names
 
-PREFIX = "hf:"
-NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*", re.ASCII)
+STEP_PATTERN = re.compile(r"step-(\d+)")
+
+
+def find_folder(path: Path) -> Path:
+    """The folder with the files: a run stands for its newest checkpoint, or for its best one if it keeps that."""
+    with suppress(OSError):
+        restore_folder(Path(os.path.abspath(path)))
+    if path.is_file():
+        raise DataError(f"{path}: a file; name the folder it is in")
+    if not path.is_dir():
+        near = did_you_mean(path.name, (each.name for each in path.parent.glob("*") if each.is_dir()))
+        hub = f", or {HUB_ID_PREFIX}{path} for a model of the hub" if REPO_ID.fullmatch(str(path)) else ""
+        raise DataError(f"{path}: no such folder{near} name a run, a checkpoint or a Hugging Face folder{hub}")
+    if (path / "config.json").is_file():
+        return path
+    if (path / "checkpoints").is_dir() or (path / "config.toml").is_file():
+        return default_checkpoint(path)
+    there = name_some(sorted(each.name for each in path.iterdir())) or "nothing"
+    raise DataError(f"{path}: holds {there}; expected config.json and {WEIGHTS_FILE}, or a run with checkpoints")
+
+
+def weight_files(folder: Path) -> set[str]:
+    """The files that hold the weights."""
+    if (folder / WEIGHTS_FILE).is_file():
+        return {WEIGHTS_FILE}
+    if (folder / WEIGHTS_INDEX).is_file():
+        return {WEIGHTS_INDEX, *shard_names(folder)}
+    pickles = sorted(each.name for each in folder.iterdir() if each.suffix in (".bin", ".pt", ".pth", ".ckpt"))
+    if pickles:
+        raise DataError(
+            f"{folder}: {name_some(pickles)} may run code when it is opened, so it is not; if you trust it, convert it "
+            "with "
+            f"transformers: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(another) writes {WEIGHTS_FILE}"
+        )  # fmt: skip
+    raise DataError(f"{folder}: there is no {WEIGHTS_FILE}; fetch or write the folder again")
+
+
+# ---------------------------------------------------------------- runs
+
+
+def list_checkpoints(run: str | Path) -> list[Path]:
+    """The checkpoints of a run, oldest first, whole or not."""
+    folders = [each for each in (Path(run) / "checkpoints").glob("step-*") if STEP_PATTERN.fullmatch(each.name)]
+    return sorted(folders, key=lambda each: int(each.name.removeprefix("step-")))
+
+
+def default_checkpoint(run: str | Path) -> Path:
+    """The checkpoint that a run stands for: the best one, where train.best keeps it and it is whole, or the newest."""
+    link = Path(run) / "best"
+    if not link.is_symlink():
+        return newest_checkpoint(run)
+    folder = Path(run) / "checkpoints" / Path(os.readlink(link)).name
+    if not STEP_PATTERN.fullmatch(folder.name) or not folder.is_dir() or not link.is_dir() or not link.samefile(folder):
+        return newest_checkpoint(run)
+    if wrong := verify_manifest(folder):
+        warnings.warn(f"{wrong}; so the best checkpoint is not used, but the newest", stacklevel=2)
+        return newest_checkpoint(run)
+    return folder
+
+
+def newest_checkpoint(run: str | Path) -> Path:
+    """The newest whole checkpoint of a run; a damaged one is reported and passed over."""
+    damaged: list[str] = []
+    for folder in reversed(list_checkpoints(run)):
+        if wrong := verify_manifest(folder):
+            damaged.append(wrong)
+            continue
+        if damaged:
+            warnings.warn(f"{damaged[0]}; {folder.name} is used in its place", stacklevel=2)
+        return folder
+    reason = f"no checkpoint is whole: {damaged[0]}" if damaged else "there is no checkpoint yet"
+    raise DataError(f"{Path(run) / 'checkpoints'}: {reason}; train it again in another folder, or name another run")
+
+
+HUB_ID_PREFIX = "hf:"
+REPO_ID = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*", re.ASCII)
 BESIDE = re.compile(  # 1_Pooling/config.json is beside them too
     r"(?:\d+_\w+/)?[^/]+\.(?:json|txt|model|spm|jinja)|README\.md|(?:LICEN[CS]E|NOTICE|USE_POLICY)(?:[._-][\w.-]*)?"
 )
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
 
 
-def located(path: str | Path) -> Path:
+def locate_model(path: str | Path) -> Path:
     """The folder that a path or an id means; an id is fetched."""
-    asked = hub_id(str(path))
-    return Path(path) if asked is None else fetched(*asked)
+    asked = parse_repo_id(str(path))
+    return Path(path) if asked is None else download_model(*asked)
 
 
-def hub_id(text: str) -> tuple[str, str | None] | None:
+def parse_repo_id(text: str) -> tuple[str, str | None] | None:
     """The repository and the revision that a text means; None where it means a place on the disk."""
-    path, (name, _, revision) = Path(text), text.removeprefix(PREFIX).partition("@")
+    path, (name, _, revision) = Path(text), text.removeprefix(HUB_ID_PREFIX).partition("@")
     if path.exists():
         return None
-    if text.startswith(PREFIX):
-        if not NAME.fullmatch(name):
-            raise DataError(f"{text}: not the id of a model on the hub; write {PREFIX}owner/name or owner/name@v1")
+    if text.startswith(HUB_ID_PREFIX):
+        if not REPO_ID.fullmatch(name):
+            raise DataError(
+                f"{text}: not the id of a model on the hub; write {HUB_ID_PREFIX}owner/name or owner/name@v1"
+            )
         return name, revision or None
     here = path.parent.exists() or text.startswith((".", "/", "~"))
-    return None if here or name.count("/") != 1 or not NAME.fullmatch(name) else (name, revision or None)
+    return None if here or name.count("/") != 1 or not REPO_ID.fullmatch(name) else (name, revision or None)
 
 
-def fetched(name: str, revision: str | None = None) -> Path:
+def download_model(name: str, revision: str | None = None) -> Path:
     """The folder of a model in the cache, after what it lacks has come from the hub."""
     from huggingface_hub import HfApi, errors, snapshot_download
 
-    with plainly(name, revision):
+    with hub_errors(name, revision):
         try:
             found = HfApi().model_info(name, revision=revision)
         except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
             raise
-        except unreachable():  # what was fetched before is still there
+        except connection_errors():  # what was fetched before is still there
             kept = snapshot_download(name, revision=revision, local_files_only=True, allow_patterns=["config.json"])
             return Path(kept)
-        files = [each.rfilename for each in found.siblings or ()]
-        wanted = [file for file in files if BESIDE.fullmatch(file)] + chosen(name, revision, files)
+        files = sorted(each.rfilename for each in found.siblings or ())
+        wanted = [file for file in files if BESIDE.fullmatch(file)] + choose_weight_files(name, revision, files)
         return Path(snapshot_download(name, revision=revision, allow_patterns=[glob.escape(file) for file in wanted]))
 
 
-def chosen(name: str, revision: str | None, files: list[str]) -> list[str]:
+def choose_weight_files(name: str, revision: str | None, files: list[str]) -> list[str]:
     """The files of the weights; of a repository that has them in several forms those of one."""
     from huggingface_hub import hf_hub_download
 
-    if ONE in files:
-        return [ONE]
-    if MANY in files:
-        named = shards(Path(hf_hub_download(name, MANY, revision=revision)).parent, there=False)
-        return [MANY, *named]
+    if WEIGHTS_FILE in files:
+        return [WEIGHTS_FILE]
+    if WEIGHTS_INDEX in files:
+        named = shard_names(Path(hf_hub_download(name, WEIGHTS_INDEX, revision=revision)).parent, there=False)
+        return [WEIGHTS_INDEX, *named]
     if old := [file for file in files if file.endswith(PICKLES)]:
-        raise DataError(f"{name}: the hub has it only as {few(old)}, which may run code when it is opened, so it is "
+        raise DataError(f"{name}: the hub has it only as {name_some(old)}, which may run code when it is opened, so it "
+                        "is "
                         f"not fetched; convert it at huggingface.co/spaces/safetensors/convert, or, if you trust it, "
                         f"with transformers: from_pretrained({name!r}).save_pretrained(folder)")  # fmt: skip
-    raise DataError(f"{name}: the hub has no {ONE} there, only {few(files) or 'nothing'}; name another model")
+    raise DataError(
+        f"{name}: the hub has no {WEIGHTS_FILE} there, only {name_some(files) or 'nothing'}; name another model"
+    )
 
 
 @contextmanager
-def plainly(name: str, revision: str | None) -> Iterator[None]:
+def hub_errors(name: str, revision: str | None) -> Iterator[None]:
     """What the hub answers, in one sentence."""
     from huggingface_hub import constants, errors
 
@@ -98,21 +182,21 @@ def plainly(name: str, revision: str | None) -> Iterator[None]:
         told = f"not in the cache ({constants.HF_HUB_CACHE}), and {why}"
     except errors.HFValidationError:
         told = "not the id of a model on the hub; write owner/name"
-    except unreachable() as problem:
-        told = f"the hub cannot be reached ({reason(problem)}); try again, or name a folder here"
+    except connection_errors() as problem:
+        told = f"the hub cannot be reached ({short_reason(problem)}); try again, or name a folder here"
     else:
         return
     raise DataError(f"{said}: {told}")
 
 
-def unreachable() -> tuple[type[Exception], ...]:
+def connection_errors() -> tuple[type[Exception], ...]:
     """What is raised where the hub does not answer, or with a number; by whatever library it is asked with."""
     from huggingface_hub import errors
 
     return errors.HfHubHTTPError.__mro__[1], errors.OfflineModeIsEnabled, ConnectionError, TimeoutError
 
 
-def reason(problem: Any) -> str:
+def short_reason(problem: Any) -> str:
     """A few words: the number of the answer, or the name of what went wrong."""
     number = getattr(getattr(problem, "response", None), "status_code", None)
     return f"it answers {number}" if number else type(problem).__name__

@@ -1,12 +1,11 @@
-"""README.md of a folder: what the model is, in words, and how to open it; and what the card it came with said."""
+"""Model card: README.md of a folder, with what the model is, how to open it, and what the card it came with said."""
 
 import re
 
 from regard import config
-from regard.hub.families import Kin
-from regard.hub.families.near import nearest
-from regard.hub.provenance import INHERITED, ModelCard, Parent, format_card
-from regard.zoo.sentence import sentence, shape
+from regard.hub.families.registry import FamilyClass, nearest_families
+from regard.hub.provenance import INHERITED, ModelCard, ParentModel, format_card
+from regard.zoo.describe import describe_model, model_shape
 
 BEGIN, END = "<!-- written by regard, again at every save -->", "<!-- end of what regard wrote -->"
 OURS = re.compile(rf"\s*{BEGIN}.*?{END}\s*", re.DOTALL)
@@ -19,38 +18,38 @@ TASKS = {
 }  # fmt: skip
 
 
-def card(
-    c: config.Model, known: Kin | None, parameters: int, context: int | None, speaks: bool,
-    parent: Parent | None = None, same: bool = False,
+def render_card(
+    c: config.Model, known: FamilyClass | None, parameters: int, context: int | None, speaks: bool,
+    parent: ParentModel | None = None, same: bool = False,
 ) -> str:  # fmt: skip
     """The model card; `speaks` says whether a tokenizer lies beside it.
 
     Of the card of its `parent` the licence, languages and data stay; all of it where it is still the same model.
     """
-    parent = parent or Parent()
+    parent = parent or ParentModel()
     length = f" It was trained on texts of {context:,} tokens." if context else ""
-    facts = f"{sentence(c)} It has {parameters:,} parameters.{length}{made_from(parent)}"
-    kept = others_text(parent.card.text) if same else ""
-    heading = f"{kept}\n\n{BEGIN}\n## With regard" if kept else f"{BEGIN}\n# {title(c, known)}"
+    facts = f"{describe_model(c)} It has {parameters:,} parameters.{length}{parent_sentence(parent)}"
+    kept = foreign_card_text(parent.card.text) if same else ""
+    heading = f"{kept}\n\n{BEGIN}\n## With regard" if kept else f"{BEGIN}\n# {card_title(c, known)}"
     text = f"""{heading}
 
 {facts}
 
 {"#" if kept else ""}## Open it
 
-{opening(c, speaks)}
-{theirs(c, known, speaks)}
+{usage_section(c, speaks)}
+{transformers_section(c, known, speaks)}
 {"#" if kept else ""}## All of its settings
 
 ```toml
-{config.text(c).strip()}
+{config.to_toml(c).strip()}
 ```
 {END}
 """
-    return format_card(ModelCard(metadata(known, parent, same, verb(c, speaks)), text))
+    return format_card(ModelCard(card_metadata(known, parent, same, card_verb(c, speaks)), text))
 
 
-def metadata(known: Kin | None, parent: Parent, same: bool, verb: str) -> dict[str, str]:
+def card_metadata(known: FamilyClass | None, parent: ParentModel, same: bool, verb: str) -> dict[str, str]:
     """What is known of a model in the hub's words: what its parent's card says, and what it does not say yet."""
     said = {key: lines for key, lines in parent.card.metadata.items() if same or key in INHERITED}
     usual = "text-generation" if verb.startswith("generate") else ""
@@ -59,46 +58,48 @@ def metadata(known: Kin | None, parent: Parent, same: bool, verb: str) -> dict[s
              "pipeline_tag": f"pipeline_tag: {task}\n" if task else "", "tags": "tags:\n- regard\n"}  # fmt: skip
     said |= {key: lines for key, lines in fresh.items() if key not in said}
     if known is None:
-        said["library_name"] = fresh["library_name"]  # nobody else opens it
+        said["library_name"] = fresh["library_name"]  # no other library opens it
     if parent.name and parent.is_hub_id:
         said["base_model"] = f"base_model: {parent.name}\n"
     elif "base_model" in parent.card.metadata and not parent.is_hub_id:
-        said["base_model"] = parent.card.metadata["base_model"]  # a folder in between is known to nobody else
+        said["base_model"] = parent.card.metadata["base_model"]  # a folder in between is known here alone
     elif parent.name:
         said["base_model"] = f"base_model: {parent.name}\n"
     return said
 
 
-def made_from(parent: Parent) -> str:
+def parent_sentence(parent: ParentModel) -> str:
     return f" It was made from `{parent.name}`." if parent.name else ""
 
 
-def others_text(text: str) -> str:
-    """What somebody wrote on a card: all but our own part of it."""
+def foreign_card_text(text: str) -> str:
+    """What others wrote on a card: all but our own part of it."""
     left = OURS.sub("\n\n", text).strip()
     ours = 'regard.load(".")' in left and "## All of its settings" in left  # as it was written before it had an end
     return "" if ours else left
 
 
-def title(c: config.Model, known: Kin | None) -> str:
-    if (kind := shape(c)) == "towers":
+def card_title(c: config.Model, known: FamilyClass | None) -> str:
+    if (kind := model_shape(c)) == "towers":
         return "Towers side by side"
     return f"{'An' if kind[0] == 'e' else 'A'} {kind}" + (f" of the {known.family.title} family" if known else "")
 
 
-def verb(c: config.Model, speaks: bool) -> str:
+def card_verb(c: config.Model, speaks: bool) -> str:
     """What a model can be asked in words; nothing where it cannot."""
-    if not speaks or (c.encoder is None and not isinstance(c, config.Towers) and c.head.kind != "vocabulary"):
+    if not speaks or (c.encoder is None and not isinstance(c, config.DualEncoder) and c.head.kind != "vocabulary"):
         return ""
-    if isinstance(c, config.Towers):
+    if isinstance(c, config.DualEncoder):
         return 'match(["cat.png"], ["a cat", "a dog"])'
-    if isinstance(c.embed, config.Mixed) or not isinstance(c.encoder and c.encoder.embed, config.Embed | None):
+    if isinstance(c.embed, config.MultimodalEmbedding) or not isinstance(
+        c.encoder and c.encoder.embed, config.TextEmbedding | None
+    ):
         return 'caption(["cat.png"])'
     return 'generate("Once", new=100)' if c.encoder is None else 'translate("The cat sat on the mat.")'
 
 
-def opening(c: config.Model, speaks: bool) -> str:
-    reads, ask = "ids" if isinstance(c.embed, config.Embed) else "images", verb(c, speaks)
+def usage_section(c: config.Model, speaks: bool) -> str:
+    reads, ask = "ids" if isinstance(c.embed, config.TextEmbedding) else "images", card_verb(c, speaks)
     use = f"print(model.{ask})" if ask else f"answer = model({reads})"
     return f"""```python
 import regard
@@ -109,9 +110,9 @@ model = regard.load(".")  # the path of this folder
 """
 
 
-def theirs(c: config.Model, known: Kin | None, speaks: bool) -> str:
+def transformers_section(c: config.Model, known: FamilyClass | None, speaks: bool) -> str:
     if known is None:
-        why = "".join(f"- {reason}\n" for reason in nearest(c).values())
+        why = "".join(f"- {reason}\n" for reason in nearest_families(c).values())
         return f"`transformers` has no class for this model:\n\n{why}"
     name = known.architecture
     words = (f"AutoTokenizer, {name}", '\ntokenizer = AutoTokenizer.from_pretrained(".")')

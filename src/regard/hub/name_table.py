@@ -1,19 +1,24 @@
-"""Name tables: one text file a checkpoint family, read in both directions.
+"""Name tables: one text file a checkpoint family, our tensor names and theirs, read in both directions.
 
     transformer.h.{i}.ln_1.{w}             trunk.blocks.{i}.attn_norm.{w}
     transformer.h.{i}.attn.c_attn.weight   trunk.blocks.{i}.attn.qkv.weight     flip
 
 Theirs, ours, and how the numbers differ. {i} is a layer, {j} a stage of layers and {last} the number of the last one,
-{w} is weight or bias (gamma or beta in old files); `qkv/q` is one part of a fused map. A word in the third place:
+{w} is weight or bias (gamma or beta in old files); `qkv/q` is one part of a fused linear. A word in the third place:
 `flip` transposes, `row` is stored as a table of one row, `flat` is such a row stored as a vector, `reverse` begins at
-the other end; `tied` may be stored but says what another row says already, `old` is what another row was called
-before, `unused` is of no use to us.
+the other end; `tied` may be stored but repeats another row, `old` is an earlier name of another row, `unused` is of no
+use to us.
 
     [BertForMaskedLM]
     cls.predictions.bias                   head.bias
 
 What stands under the names of classes in brackets is theirs alone: heads differ, the rest does not. A name without a
 row is an error, on both sides. Without a table (None) the names are our own.
+
+Some models of `transformers` call their modules otherwise while they run; adapters are for what runs, and have those:
+
+    file      vit.encoder.layer.3.attention.attention.query
+    running   vit.layers.3.attention.q_proj
 """
 
 import re
@@ -26,24 +31,52 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.config.names import did_you_mean
-from regard.core.layers import Fused
+from regard.config.errors import did_you_mean, name_some
+from regard.core.layers import FusedLinear
+from regard.models.lora import base_state_dict, merged_state_dict
+
+ATTENTION = (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))
+AFTER = ((".attention.output.dense", ".attention.o_proj"), (".intermediate.dense", ".mlp.fc1"),
+         (".output.dense", ".mlp.fc2"))  # fmt: skip
+ONCE = (*((f".attention.attention.{old}", f".attention.{new}") for old, new in ATTENTION), *AFTER)
+CELLS = (*((f".attention.self.{old}", f".attention.{new}") for old, new in ATTENTION), *AFTER)
+# By family: pieces of a file's names, and those of the running model; the first that is there is replaced first.
+RUNTIME_NAMES = {
+    "vit": (("encoder.layer.", "layers."), *ONCE),
+    "deit": (("encoder.layer.", "layers."), *ONCE),
+    "swin": CELLS,
+}
+
+
+def runtime_name(name: str, family: str) -> str:
+    """The name of a part while the model runs."""
+    for old, new in RUNTIME_NAMES.get(family, ()):
+        name = name.replace(old, new)
+    return name
+
+
+def file_name(name: str, family: str) -> str:
+    """The same in a file; what has a file's name already keeps it."""
+    for old, new in RUNTIME_NAMES.get(family, ()):
+        name = name.replace(new, old)
+    return name
+
 
 HOLES = {"{i}": r"(?P<i>\d+)", "{j}": r"(?P<j>\d+)", "{w}": r"(?P<w>weight|bias|gamma|beta)"}
 OLD = {"gamma": "weight", "beta": "bias"}
-READ = ("tied", "old", "unused")  # rows that are read and never written
+READ_ONLY_KINDS = ("tied", "old", "unused")  # rows that are read and never written
 
 
 @dataclass(frozen=True)
-class Row:
+class NameRow:
     theirs: str
     ours: str
-    how: str = ""
+    transform: str = ""
 
     def translate(self, name: str, back: bool = False) -> str | None:
         """The name on the other side, if this row speaks of it."""
         source, target = (self.ours, self.theirs) if back else (self.theirs, self.ours)
-        found = re.fullmatch(pattern(source), name)
+        found = re.fullmatch(name_pattern(source), name)
         if found is None:
             return None
         for hole, text in found.groupdict().items():
@@ -51,51 +84,51 @@ class Row:
         return target
 
     def convert(self, x: Tensor, back: bool = False) -> Tensor:
-        if self.how == "flip":
+        if self.transform == "flip":
             return x.mT
-        if self.how in ("row", "flat"):
-            return x[None] if back == (self.how == "row") else x[0]
-        return x.flip(0) if self.how == "reverse" else x
+        if self.transform in ("row", "flat"):
+            return x[None] if back == (self.transform == "row") else x[0]
+        return x.flip(0) if self.transform == "reverse" else x
 
 
 @cache
-def pattern(name: str) -> str:
+def name_pattern(name: str) -> str:
     text = re.escape(name)
     for hole, regex in HOLES.items():
         text = text.replace(re.escape(hole), regex, 1).replace(re.escape(hole), f"(?P={hole[1:-1]})")
     return text
 
 
-def families() -> list[str]:
+def known_families() -> list[str]:
     names = (path.name for path in files(__package__).joinpath("maps").iterdir())
     return sorted(name.removesuffix(".txt") for name in names if name.endswith(".txt"))
 
 
-def table(family: str, architecture: str | None = None, last: int = 3) -> list[Row]:
+def load_name_table(family: str, architecture: str | None = None, last: int = 3) -> list[NameRow]:
     """The rows of a family's table for one of its classes; for the first of them unless said."""
-    parts = sections(text_of(family, last))
+    parts = table_sections(table_text(family, last))
     if architecture is None:
         architecture = next((names[0] for names, _ in parts if names), None)
     return [row for names, each in parts if not names or architecture in names for row in each]
 
 
-def every(family: str, last: int = 3) -> list[Row]:
+def all_name_rows(family: str, last: int = 3) -> list[NameRow]:
     """The rows of all classes of a family."""
-    return list(rows(text_of(family, last)))
+    return list(parse_rows(table_text(family, last)))
 
 
-def text_of(family: str, last: int) -> str:
-    if family not in families():
-        known = families()
+def table_text(family: str, last: int) -> str:
+    if family not in known_families():
+        known = known_families()
         raise ValueError(f"no name table {family!r}{did_you_mean(family, known)} there are {', '.join(known)}")
     text = files(__package__).joinpath("maps", f"{family}.txt").read_text(encoding="utf8")
     return text.replace("{last}", str(last))
 
 
-def sections(text: str) -> list[tuple[tuple[str, ...], list[Row]]]:
+def table_sections(text: str) -> list[tuple[tuple[str, ...], list[NameRow]]]:
     """The rows of a table, by the classes that they are for; none: for all."""
     names: tuple[str, ...] = ()
-    found: list[tuple[tuple[str, ...], list[Row]]] = [((), [])]
+    found: list[tuple[tuple[str, ...], list[NameRow]]] = [((), [])]
     for number, line in enumerate(text.splitlines(), 1):
         said = line.split("#")[0].strip()
         if said.startswith("["):
@@ -104,23 +137,23 @@ def sections(text: str) -> list[tuple[tuple[str, ...], list[Row]]]:
                 raise ValueError(f"line {number} of a name table: {said!r} is not '[Class Class ...]'")
             found.append((names, []))
         elif said:
-            found[-1][1].append(read(number, said))
+            found[-1][1].append(parse_row(number, said))
     return found
 
 
-def rows(text: str) -> Iterator[Row]:
-    for _, each in sections(text):
+def parse_rows(text: str) -> Iterator[NameRow]:
+    for _, each in table_sections(text):
         yield from each
 
 
-def read(number: int, line: str) -> Row:
+def parse_row(number: int, line: str) -> NameRow:
     match line.split():
         case [theirs, "unused"]:
-            row = Row(theirs, "", "unused")
+            row = NameRow(theirs, "", "unused")
         case [theirs, ours]:
-            row = Row(theirs, ours)
+            row = NameRow(theirs, ours)
         case [theirs, ours, "flip" | "row" | "flat" | "reverse" | "tied" | "old" as how] if ours != "unused":
-            row = Row(theirs, ours, how)
+            row = NameRow(theirs, ours, how)
         case _:
             hows = "flip|row|flat|reverse|tied|old"
             raise ValueError(f"line {number} of a name table: {line!r} is not 'theirs ours [{hows}]'")
@@ -130,27 +163,28 @@ def read(number: int, line: str) -> Row:
     return row
 
 
-def tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Our tensors by name: whole, and for fused maps each part as well (`attn.qkv/q.weight`)."""
-    named: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
+def model_tensors(model: nn.Module, merged: bool = False) -> dict[str, Tensor]:
+    """Our tensors by name: whole, and for fused maps each part as well (`attn.qkv/q.weight`). Adapters have no place in
+    a checkpoint: the weights beneath them are meant, or copies with the adapters `merged`."""
+    named: dict[str, Tensor] = merged_state_dict(model) if merged else base_state_dict(model)
     for name, module in model.named_modules():
-        if isinstance(module, Fused):
-            for part, (weight, bias) in module.parts().items():
+        if isinstance(module, FusedLinear):
+            for part, (weight, bias) in module.named_parts(named[f"{name}.weight"]).items():
                 named[f"{name}/{part}.weight"] = weight
                 if bias is not None:
                     named[f"{name}/{part}.bias"] = bias
     return named
 
 
-def once(model: nn.Module) -> dict[str, Tensor]:
+def untied_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Each of our tensors under its first name; a tied one has several."""
     first: dict[int, tuple[str, Tensor]] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    for name, tensor in base_state_dict(model).items():
         first.setdefault(id(tensor), (name, tensor))
     return dict(first.values())
 
 
-def parts(mine: Mapping[str, Tensor]) -> dict[str, set[str]]:
+def fused_parts(mine: Mapping[str, Tensor]) -> dict[str, set[str]]:
     """`attn.qkv.weight` has the parts `attn.qkv/q.weight`, ... if it is a fused map's."""
     found: dict[str, set[str]] = {}
     for name in mine:
@@ -159,54 +193,54 @@ def parts(mine: Mapping[str, Tensor]) -> dict[str, set[str]]:
     return found
 
 
-class Move(NamedTuple):
+class TensorMove(NamedTuple):
     """Where a tensor of theirs goes; `again` is another of theirs that goes there too, and is the same."""
 
     theirs: str
-    row: Row
+    row: NameRow
     ours: str
     again: str | None = None
 
 
-def moves(model: nn.Module, state: Mapping[str, Tensor], family: str | list[Row] | None) -> list[Move]:
+def plan_moves(model: nn.Module, state: Mapping[str, Tensor], family: str | list[NameRow] | None) -> list[TensorMove]:
     """Where each tensor of a checkpoint goes, by shapes and kinds alone: neither side needs numbers.
 
     Every name on both sides is accounted for, or it is an error.
     """
-    table_rows = table(family) if isinstance(family, str) else family
-    mine, given = tensors(model), dict[str, Move]()
-    first = {id(tensor): name for name, tensor in once(model).items()}
-    found = {name: known for name in state if (known := find(table_rows, name)) is not None}
+    table_rows = load_name_table(family) if isinstance(family, str) else family
+    mine, given = model_tensors(model), dict[str, TensorMove]()
+    first = {id(tensor): name for name, tensor in untied_tensors(model).items()}
+    found = {name: known for name in state if (known := find_row(table_rows, name)) is not None}
     if strange := [name for name in state if name not in found]:
-        raise ValueError(f"{ten(strange)}: the checkpoint has it, and the name table has no row for it")
+        raise ValueError(f"{name_some(strange, 10)}: the checkpoint has it, and the name table has no row for it")
     out = []
     for name, tensor in state.items():
         row, ours = found[name]
-        if row.how == "unused":
+        if row.transform == "unused":
             continue
-        fitting(name, row, tensor, ours, mine)
+        check_shape(name, row, tensor, ours, mine)
         ours = first.get(id(mine[ours]), ours)
-        out.append(Move(name, row, ours, given[ours].theirs if ours in given else None))
+        out.append(TensorMove(name, row, ours, given[ours].theirs if ours in given else None))
         given.setdefault(ours, out[-1])
-    covered = set(given) | {name for name, apart in parts(mine).items() if apart <= set(given)}
+    covered = set(given) | {name for name, apart in fused_parts(mine).items() if apart <= set(given)}
     missing = [name for name in first.values() if name not in covered]
     if missing:
-        raise ValueError(f"the checkpoint has nothing for {ten(missing)}")
+        raise ValueError(f"the checkpoint has nothing for {name_some(missing, 10)}")
     return out
 
 
 @torch.no_grad()
-def load(model: nn.Module, state: Mapping[str, Tensor], family: str | list[Row] | None) -> None:
+def load_tensors(model: nn.Module, state: Mapping[str, Tensor], family: str | list[NameRow] | None) -> None:
     """Copy a checkpoint's tensors into the model. Every name on both sides is accounted for, or nothing is copied."""
-    known = moves(model, state, family)
-    check_ties(known, state.__getitem__)
-    mine = tensors(model)
+    known = plan_moves(model, state, family)
+    check_tied(known, state.__getitem__)
+    mine = model_tensors(model)
     for move in known:
         if move.again is None:
             mine[move.ours].copy_(move.row.convert(state[move.theirs]))
 
 
-def check_ties(known: list[Move], read: Callable[[str], Tensor]) -> None:
+def check_tied(known: list[TensorMove], read: Callable[[str], Tensor]) -> None:
     """What the model ties, a checkpoint may have twice, if both are the same."""
     rows = {move.theirs: move.row for move in known}
     for move in known:
@@ -217,12 +251,7 @@ def check_ties(known: list[Move], read: Callable[[str], Tensor]) -> None:
                                  "different tensors")  # fmt: skip
 
 
-def ten(found: list[str]) -> str:
-    """The first ten of many names."""
-    return ", ".join(name[:99] for name in found[:10]) + (f" and {len(found) - 10:,} more" if len(found) > 10 else "")
-
-
-def fitting(name: str, row: Row, tensor: Tensor, ours: str, mine: Mapping[str, Tensor]) -> None:
+def check_shape(name: str, row: NameRow, tensor: Tensor, ours: str, mine: Mapping[str, Tensor]) -> None:
     """Whether there is a place for the tensor, and it is of the shape and the kind of that place."""
     if ours not in mine:
         raise ValueError(f"{name}: the checkpoint has it, and this model has no {ours}; the config differs")
@@ -237,16 +266,16 @@ def fitting(name: str, row: Row, tensor: Tensor, ours: str, mine: Mapping[str, T
 
 
 @torch.no_grad()
-def save(model: nn.Module, family: str | list[Row] | None) -> dict[str, Tensor]:
-    """The model's tensors under the family's names, as its own library stores them: tied ones once."""
-    table_rows = table(family) if isinstance(family, str) else family
-    mine, out = tensors(model), dict[str, Tensor]()
-    pieces = {} if table_rows is None else parts(mine)
-    for name in once(model):
+def export_tensors(model: nn.Module, family: str | list[NameRow] | None) -> dict[str, Tensor]:
+    """The model's tensors under the family's names, as its own library stores them: tied ones once, adapters merged."""
+    table_rows = load_name_table(family) if isinstance(family, str) else family
+    mine, out = model_tensors(model, merged=True), dict[str, Tensor]()
+    pieces = {} if table_rows is None else fused_parts(mine)
+    for name in untied_tensors(model):
         several = sorted(pieces.get(name, ()))
-        apart = len(several) > 1 and all(theirs(table_rows, part) for part in several)
+        apart = len(several) > 1 and all(hf_name(table_rows, part) for part in several)
         for piece in several if apart else [name]:
-            found = theirs(table_rows, piece)
+            found = hf_name(table_rows, piece)
             if found is None:
                 raise ValueError(f"{piece}: the family has no name for it; this model is not of that family")
             row, their = found
@@ -254,10 +283,10 @@ def save(model: nn.Module, family: str | list[Row] | None) -> dict[str, Tensor]:
     return out
 
 
-def find(table_rows: list[Row] | None, name: str) -> tuple[Row, str] | None:
+def find_row(table_rows: list[NameRow] | None, name: str) -> tuple[NameRow, str] | None:
     """The row that speaks of one of their names, and our name for it."""
     if table_rows is None:
-        return Row(name, name), name
+        return NameRow(name, name), name
     for row in table_rows:
         ours = row.translate(name)
         if ours is not None:
@@ -265,10 +294,10 @@ def find(table_rows: list[Row] | None, name: str) -> tuple[Row, str] | None:
     return None
 
 
-def theirs(table_rows: list[Row] | None, name: str) -> tuple[Row, str] | None:
+def hf_name(table_rows: list[NameRow] | None, name: str) -> tuple[NameRow, str] | None:
     if table_rows is None:
-        return Row(name, name), name
+        return NameRow(name, name), name
     for row in table_rows:
-        if row.how not in READ and (their := row.translate(name, back=True)) is not None:
+        if row.transform not in READ_ONLY_KINDS and (their := row.translate(name, back=True)) is not None:
             return row, their
     return None

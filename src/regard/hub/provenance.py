@@ -15,10 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regard.config import DataError
-from regard.hub.fetch import NAME, hub_id
-from regard.hub.finding import STEP, found
-from regard.hub.places import own
+from regard.config.errors import DataError
+from regard.hub.locate import REPO_ID, STEP_PATTERN, find_folder, parse_repo_id
+from regard.hub.validate import own_file
 
 CARD, LARGEST = "README.md", 1 << 20  # bytes: a longer card is no card
 KEY = re.compile(r"([A-Za-z_][\w-]*)\s*:")
@@ -35,7 +34,7 @@ class ModelCard:
 
 
 @dataclass(frozen=True)
-class Parent:
+class ParentModel:
     """The model that another was made from: its name, whether it is an id of the hub, and its card and folder."""
 
     name: str | None = None
@@ -62,7 +61,7 @@ def parse_card(text: str) -> ModelCard:
 def read_card(folder: Path) -> ModelCard:
     """The card in a folder; an empty one where there is none that can be read."""
     with suppress(DataError, OSError):
-        return parse_card(own(folder, CARD, LARGEST).read_text(encoding="utf8", errors="replace"))
+        return parse_card(own_file(folder, CARD, LARGEST).read_text(encoding="utf8", errors="replace"))
     return ModelCard()
 
 
@@ -71,33 +70,35 @@ def format_card(card: ModelCard) -> str:
     return f"---\n{metadata}---\n{card.text}"
 
 
-def parent_in(folder: Path) -> Parent:
+def find_parent(folder: Path) -> ParentModel:
     """The model in a folder, as the parent of what is made from it."""
     if not folder.is_dir():  # a GGUF file has no card beside it
-        return Parent(readable(folder.stem))
+        return ParentModel(printable_name(folder.stem))
     snapshot = SNAPSHOT.fullmatch(folder.parent.parent.name) if folder.parent.name == "snapshots" else None
     if snapshot is not None:
         owner, name = snapshot.groups()
-        return Parent(f"{owner}/{name}" if name else owner, True, read_card(folder), folder)
-    place = folder.parent.parent if STEP.fullmatch(folder.name) and folder.parent.name == "checkpoints" else folder
-    return Parent(readable(place.resolve().name), False, read_card(folder), folder)
+        return ParentModel(f"{owner}/{name}" if name else owner, True, read_card(folder), folder)
+    place = (
+        folder.parent.parent if STEP_PATTERN.fullmatch(folder.name) and folder.parent.name == "checkpoints" else folder
+    )
+    return ParentModel(printable_name(place.resolve().name), False, read_card(folder), folder)
 
 
-def parent_named(base: str) -> Parent:
+def parent_from_name(base: str) -> ParentModel:
     """The model that a setting names: a path, or an id of the hub, which is looked for in its cache and not fetched."""
-    asked = hub_id(base)
+    asked = parse_repo_id(base)
     if asked is None:
         try:
-            return parent_in(found(Path(base)))
+            return find_parent(find_folder(Path(base)))
         except (DataError, OSError):  # it was there when training began
-            return Parent(readable(Path(base).name))
+            return ParentModel(printable_name(Path(base).name))
     from huggingface_hub import try_to_load_from_cache
 
     name, revision = asked
     kept = try_to_load_from_cache(name, "config.json", revision=revision)
-    return parent_in(Path(kept).parent) if isinstance(kept, str) else Parent(name, True)
+    return find_parent(Path(kept).parent) if isinstance(kept, str) else ParentModel(name, True)
 
 
-def readable(name: str) -> str | None:
+def printable_name(name: str) -> str | None:
     """A name that may stand in a card; of a folder called otherwise nothing is said."""
-    return name if NAME.fullmatch(name) else None
+    return name if REPO_ID.fullmatch(name) else None

@@ -1,8 +1,8 @@
-"""One vector for a whole text, as a sentence-transformers folder says it is made from the vectors of its tokens.
+"""Sentence pooling: one vector for a whole text, as a sentence-transformers folder makes it from the token vectors.
 
-    modules.json          [Transformer, Pooling, Normalize]: what is done one after the other
-    1_Pooling/config.json the mean of all vectors, the first one, the last one, or the largest of each channel
-    sentence_*_config.json   how many tokens of a text are read
+modules.json          [Transformer, Pooling, Normalize]: what is done one after the other
+1_Pooling/config.json the mean of all vectors, the first one, the last one, or the largest of each channel
+sentence_*_config.json   how many tokens of a text are read
 """
 
 import json
@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from regard.config import DataError
-from regard.hub.families.theirs import Theirs, table_in
-from regard.hub.manifest import plain
-from regard.hub.places import own
+from regard.config.errors import DataError
+from regard.files.content_cache import read_json_object
+from regard.files.manifest import is_inside
+from regard.hub.families.hf_config import HFConfig
+from regard.hub.validate import own_file
 
 Place = Literal["mean", "cls", "max", "last"]
 
@@ -27,11 +28,11 @@ MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
 NEWER = {"lasttoken": "last"}  # one word, as later versions write it
-LENGTHS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+BERT_LIKE = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 
 
 @dataclass(frozen=True)
-class Pooling:
+class SentencePooling:
     """Which vector stands for a text; whether it is divided by its length; how many tokens are read, the rest is cut.
 
     `prompt` is put before every text unless another is asked for.
@@ -43,27 +44,27 @@ class Pooling:
     prompt: str = ""
 
 
-def pooling(folder: Path) -> Pooling | None:
+def read_pooling(folder: Path) -> SentencePooling | None:
     """What a folder says of one vector for a text; None where it says nothing."""
     if not (folder / "modules.json").is_file():
         return None
-    steps = modules(folder / "modules.json")
+    steps = list_modules(folder / "modules.json")
     kinds = [kind for kind, _ in steps]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise DataError(f"{folder / 'modules.json'}: {', '.join(kinds) or 'nothing'} one after the other; known is "
                         "Transformer, Pooling, and Normalize or not")  # fmt: skip
-    path = own(folder, f"{steps[1][1]}/config.json")
-    said = Theirs(table_in(path), str(path))
-    prompt = first_words(folder)
+    path = own_file(folder, f"{steps[1][1]}/config.json")
+    said = HFConfig(read_json_object(path), str(path))
+    prompt = default_prompt(folder)
     if prompt:
-        said.only("include_prompt", True)
-    return Pooling(place(said), "Normalize" in kinds, longest(folder), prompt)
+        said.require("include_prompt", True)
+    return SentencePooling(pooling_mode(said), "Normalize" in kinds, max_sequence_length(folder), prompt)
 
 
-def modules(path: Path) -> list[tuple[str, str]]:
+def list_modules(path: Path) -> list[tuple[str, str]]:
     """The kind of each step and the folder it is in, in their order."""
     try:
-        listed = json.loads(own(path.parent, path.name).read_bytes())
+        listed = json.loads(own_file(path.parent, path.name).read_bytes())
         steps = [(str(step["type"]).rpartition(".")[2], str(step["path"])) for step in listed]
     except DataError:
         raise
@@ -71,15 +72,15 @@ def modules(path: Path) -> list[tuple[str, str]]:
         raise DataError(f"{path}: {(problem.strerror or str(problem)).lower()}") from None
     except (ValueError, TypeError, KeyError, RecursionError):
         raise DataError(f"{path}: expected a list of steps, each with a type and a path; fetch it again") from None
-    if strange := [where for _, where in steps if not plain(where)]:
+    if strange := [where for _, where in steps if not is_inside(where)]:
         raise DataError(f"{path}: {strange[0]!r} is not inside this folder; fetch the folder again")
     return steps
 
 
-def place(said: Theirs) -> Place:
+def pooling_mode(said: HFConfig) -> Place:
     """The one place that a vector is taken from."""
     word = said.get("pooling_mode")
-    asked = [mode for key, mode in MODES.items() if said.flag(key, False)]
+    asked = [mode for key, mode in MODES.items() if said.get_bool(key, False)]
     if word is not None:
         asked = [NEWER.get(str(each), str(each)) for each in (word if isinstance(word, list) else [word])]
     if len(asked) != 1:
@@ -92,23 +93,23 @@ def place(said: Theirs) -> Place:
             raise DataError(f"{said.path}: a vector by {other!r}; known are {', '.join(get_args(Place))}")
 
 
-def longest(folder: Path) -> int | None:
+def max_sequence_length(folder: Path) -> int | None:
     """How many tokens are read of a text, where the folder says it."""
-    for name in LENGTHS:
+    for name in BERT_LIKE:
         path = folder / f"sentence_{name}_config.json"
         if path.is_file():
-            said = Theirs(table_in(own(folder, path.name)), str(path))
-            said.only("do_lower_case", False)
-            return None if said.get("max_seq_length") is None else said.whole("max_seq_length")
+            said = HFConfig(read_json_object(own_file(folder, path.name)), str(path))
+            said.require("do_lower_case", False)
+            return None if said.get("max_seq_length") is None else said.get_int("max_seq_length")
     return None
 
 
-def first_words(folder: Path) -> str:
+def default_prompt(folder: Path) -> str:
     """The prompt that texts are given by default."""
     path = folder / "config_sentence_transformers.json"
-    said: dict[str, Any] = table_in(own(folder, path.name)) if path.is_file() else {}
-    theirs = Theirs(said, str(path))
-    name, known = theirs.get("default_prompt_name"), theirs.inside("prompts")
+    said: dict[str, Any] = read_json_object(own_file(folder, path.name)) if path.is_file() else {}
+    theirs = HFConfig(said, str(path))
+    name, known = theirs.get("default_prompt_name"), theirs.table("prompts")
     if name is None:
         return ""
     if not isinstance(text := known.said.get(str(name)), str):

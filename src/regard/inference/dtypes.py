@@ -1,15 +1,22 @@
-"""Names of the floating-point types that a model is loaded in: torch's own types, and what people call them."""
+"""Floating-point dtypes by name: torch's own, and what people call them."""
 
 from typing import Any
 
 import torch
 
-from regard.config import ConfigError
+from regard.config.errors import ConfigError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
-ALIASES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float64": "fp64",
-           "double": "fp64"}  # fmt: skip
-WORDS = ("auto", *DTYPES, *ALIASES)
+DTYPE_ALIASES = {
+    "float32": "fp32",
+    "float": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float64": "fp64",
+    "double": "fp64",
+}
+WORDS = ("auto", *DTYPES, *DTYPE_ALIASES)
 
 
 def parse_dtype(said: Any, key: str = "dtype") -> torch.dtype | None:
@@ -19,6 +26,6 @@ def parse_dtype(said: Any, key: str = "dtype") -> torch.dtype | None:
     name = said.removeprefix("torch.").lower() if isinstance(said, str) else ""
     if name == "auto":
         return None
-    if (name := ALIASES.get(name, name)) in DTYPES:
+    if (name := DTYPE_ALIASES.get(name, name)) in DTYPES:
         return DTYPES[name]
     raise ConfigError(f"{key}: no {said!r}; there are {', '.join(WORDS)}, and the same of torch")

@@ -1,7 +1,7 @@
-"""Towers that can be asked: which text goes with a picture, and which picture with a text.
+"""DualEncoderModel: matches images and texts with a CLIP-like model.
 
-    model = regard.load("runs/emoji-clip")
-    model.match(["heart.png"], ["a red heart", "a green apple"])      # (1, 2) probabilities: a row sums to one
+model = regard.load("runs/emoji-clip")
+model.match(["heart.png"], ["a red heart", "a green apple"])      # (1, 2) probabilities: a row sums to one
 """
 
 from collections.abc import Sequence
@@ -11,65 +11,68 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard import config, heads
-from regard.config import ConfigError, DataError
-from regard.generate.hf_inputs import TowersCalledLikeHF
-from regard.generate.layout import Packable
-from regard.generate.session import still
-from regard.generate.spelling import Spelt
+from regard import config
+from regard.config.errors import ConfigError, DataError
+from regard.generation.session import inference_mode
+from regard.inference.hf_api import PretrainedMixin
+from regard.inference.hf_inputs import DualEncoderHFCallMixin
+from regard.inference.packed_weights import PackableModel
+from regard.models import dual_encoder
 
-if TYPE_CHECKING:  # tokenizers are loaded with the first model that needs them
-    from regard.hub.folder import Folder
-    from regard.text import Tokenizer
+if TYPE_CHECKING:
+    from regard.hub.read_folder import ModelFolder
+    from regard.text.tokenizer import Tokenizer
 
-WRITING = ("generate", "stream", "complete", "translate", "translations", "align", "caption", "paint", "session")
+ABSENT_VERBS = ("generate", "stream", "complete", "translate", "translations", "align", "caption", "generate_images",
+                "session", "classify", "fill_mask", "tag", "answer_question", "forecast", "likelihoods",
+                "choose_label")  # fmt: skip
 
 
-class Towers(Spelt, TowersCalledLikeHF, Packable, heads.Towers):
+class DualEncoderModel(PretrainedMixin, DualEncoderHFCallMixin, PackableModel, dual_encoder.DualEncoder):
     """Two towers, of which the first sees and the second reads, with the tokenizer of the second."""
 
-    def __init__(self, c: config.Towers) -> None:
+    def __init__(self, c: config.DualEncoder) -> None:
         super().__init__(c)
         self.target_tokenizer: Tokenizer | None = None
-        self.begin: int | None = None
+        self.decoder_start_id: int | None = None
         self.context: int | None = None
         self.task: config.Task | None = None  # what it was trained to be asked
-        self.origin: Folder | None = None  # where it was read
+        self.source_folder: ModelFolder | None = None  # where it was read
 
     def match(self, pictures: Sequence[Any], texts: Sequence[str]) -> Tensor:  # (B, C)
         """How likely each text is the one that goes with a picture, among these texts."""
-        with still(list(self.modules())):
-            return (self.factor * self.see(pictures) @ self.read(texts).mT).softmax(-1)
+        with inference_mode(list(self.modules())):
+            return (self.logit_scale * self.embed_images(pictures) @ self.embed_texts(texts).mT).softmax(-1)
 
     def embeddings(self, things: Sequence[Any], *, raw: bool = False) -> Tensor:  # (B, D)
         """One vector for each text and each picture, which is named by its file; of length 1 unless `raw`."""
-        from regard.generate.embed import embeddings
+        from regard.inference.embedding import embed_inputs
 
-        return embeddings(self, things, raw=raw)
+        return embed_inputs(self, things, raw=raw)
 
-    def see(self, pictures: Sequence[Any]) -> Tensor:  # (B, D)
+    def embed_images(self, pictures: Sequence[Any]) -> Tensor:  # (B, D)
         """The vector of each picture, of length 1: files by name, bytes (C, H, W), or whatever else the sense takes."""
-        from regard.generate.mixtures import shown
+        from regard.inference.record_inputs import front_end_inputs, input_records
 
-        with still(list(self.modules())):
-            return self.vectors(0, shown(self.c.towers[0].embed, pictures, self.device))
+        with inference_mode(list(self.modules())):
+            front = self.c.towers[0].embed
+            return self.encode(0, front_end_inputs(front, input_records(front, pictures), self.device))
 
-    def read(self, texts: Sequence[str]) -> Tensor:  # (B, D)
+    def embed_texts(self, texts: Sequence[str]) -> Tensor:  # (B, D)
         """The vector of each text, of length 1."""
-        from regard.tasks.phrases import listed
-        from regard.tasks.rows import Rows
-        from regard.tasks.specials import Specials
+        from regard.tasks.collate import RowPadding, TaskSpecialTokens
+        from regard.tasks.image_text import normalize_phrases
 
         if self.tokenizer is None:
             raise DataError("this model has no tokenizer to read a text with; put a tokenizer.json beside it")
-        around = Specials.of(self.tokenizer).single
+        around = TaskSpecialTokens.of(self.tokenizer).single
         most = None if self.context is None else self.context - len(around)
-        phrases = isinstance(self.task, config.Contrast) and self.task.phrases
-        rows = [around(self.ids(listed(text) if phrases else text, most)) for text in texts]
-        wide = Rows(max(4, *map(len, rows)))
-        given = {"ids": wide.padded(rows, Specials.of(self.tokenizer).fill), "real": wide.there(rows)}
-        with still(list(self.modules())):
-            return self.vectors(1, {name: table.to(self.device) for name, table in given.items()})
+        phrases = isinstance(self.task, config.Contrastive) and self.task.phrases
+        rows = [around(self.ids(normalize_phrases(text) if phrases else text, most)) for text in texts]
+        wide = RowPadding(max(4, *map(len, rows)))
+        given = {"ids": wide.padded(rows, TaskSpecialTokens.of(self.tokenizer).fill), "real": wide.there(rows)}
+        with inference_mode(list(self.modules())):
+            return self.encode(1, {name: table.to(self.device) for name, table in given.items()})
 
     def ids(self, text: str, most: int | None) -> list[int]:
         assert self.tokenizer is not None
@@ -80,7 +83,7 @@ class Towers(Spelt, TowersCalledLikeHF, Packable, heads.Towers):
         return found
 
     @property
-    def speaks(self) -> "Tokenizer | None":
+    def output_tokenizer(self) -> "Tokenizer | None":
         return self.tokenizer
 
     @property
@@ -89,11 +92,14 @@ class Towers(Spelt, TowersCalledLikeHF, Packable, heads.Towers):
 
     def save(self, path: str | Path) -> None:
         """Weights, config and tokenizer as a folder."""
-        from regard.hub import folder
+        from regard.hub import write_folder
 
-        folder.write(Path(path), self, self.tokenizer, self.context, task=self.task, origin=self.origin)
+        write_folder.save_model(
+            Path(path), self, self.tokenizer, self.context, task=self.task, origin=self.source_folder
+        )
 
     def __getattr__(self, name: str) -> Any:
-        if name in WRITING:
-            raise ConfigError("two towers compare what they are shown and write nothing; ask them match, see or read")
+        if name in ABSENT_VERBS:
+            raise ConfigError("two towers compare what they are shown and write nothing; ask them match, embed_images "
+                              "or embed_texts")  # fmt: skip
         return super().__getattr__(name)

@@ -1,12 +1,13 @@
-"""One vector for a text or a picture: nearness of vectors is nearness of meaning, in a model that was trained for it.
+"""Embeddings of texts and images: one vector each, near in direction where the meaning is near.
 
     how are you ?  ──►  a vector for each token  ── the mean of them ──►  (D,)  ── divided by its length ──►  |v| = 1
 
-A folder of sentence-transformers says which of the vectors stand for the whole, and whether they are divided. A model
-that has one vector for the whole by itself, as each tower of CLIP has, gives that one.
+A sentence-transformers folder says how vectors are pooled, and whether they are normalised. A model that pools by
+itself, as each tower of CLIP does, gives its own vector.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,100 +16,117 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard import config
-from regard.config import ConfigError
-from regard.generate.frames import Reader, Refuse, called, front
-from regard.generate.mixtures import shown
-from regard.generate.session import still
+from regard.config.errors import ConfigError
+from regard.data.records import Record
+from regard.inference.batching import OnBatch, Progress, count_inputs, in_chunks, run_batched
+from regard.inference.record_inputs import front_end_inputs, input_records
+from regard.inference.text_inputs import (
+    OnBadInput,
+    TextInputs,
+    architecture_ends_with,
+    check_is_list,
+    check_text,
+    reading_front_end,
+)
 
-if TYPE_CHECKING:  # the hub is loaded with the first model that is read
-    from regard.hub.pooling import Pooling
+if TYPE_CHECKING:
+    from regard.hub.sentence_pooling import SentencePooling
 
 SEEN = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-TOGETHER = 32  # pictures
+IMAGES_AT_ONCE = 32
 Given = dict[str, Tensor]
-Some = Iterator[tuple[list[int], Tensor]]  # places, and a vector for each
 
 
-def embeddings(
+def embed_inputs(
     model: Any, things: Sequence[Any], *, raw: bool = False, names: Sequence[str] | None = None,
-    progress: Callable[[int], object] | None = None, refuse: Refuse | None = None,
+    progress: Callable[[int], object] | None = None, refuse: OnBadInput | None = None,
 ) -> Tensor:  # fmt: skip
     """(B, D) in fp32 on the CPU: a vector for each text, and for each picture where the model sees.
 
     In length 1, unless the folder says otherwise or they are wanted `raw`. `names` are what errors call the things. A
     text that cannot be read raises, or has a row of NaN where `refuse` is told of it.
     """
-    how, told = way(model), dict[int, Tensor]()
-    seen = [place for place, thing in enumerate(things) if pictured(model, thing)]
+    check_is_list(things)
+    how, told = pooling_of(model), dict[int, Tensor]()
+    seen = [place for place, thing in enumerate(things) if is_image_input(model, thing)]
     read = sorted(set(range(len(things))) - set(seen))
-    with still(list(model.modules())):
-        for some in (of_pictures(model, things, seen), of_texts(model, things, read, how, names, refuse)):
-            for places, vectors in some:
-                told |= zip(places, vectors.float().cpu(), strict=True)
-                if progress is not None:
-                    progress(len(told))
+    for places, run in ((seen, embed_images), (read, partial(embed_texts, how=how, names=names, refuse=refuse))):
+        done = None if progress is None else partial(add_count, progress, len(told))
+        found = run(model, things, places, count_inputs(done)) if places else []
+        told |= {place: vector for place, vector in zip(places, found, strict=True) if vector is not None}
     none = torch.full_like(next(iter(told.values())), torch.nan) if told else torch.empty(0)
-    found = torch.stack([told.get(place, none) for place in range(len(things))]) if things else torch.empty(0, 0)
-    return F.normalize(found, dim=-1) if how.normal and not raw else found
+    table = torch.stack([told.get(place, none) for place in range(len(things))]) if things else torch.empty(0, 0)
+    return F.normalize(table, dim=-1) if how.normal and not raw else table
 
 
-def way(model: Any) -> "Pooling":
+def add_count(progress: Progress, before: int, done: int) -> None:
+    progress(before + done)
+
+
+def pooling_of(model: Any) -> "SentencePooling":
     """How a vector is made: as the folder says, or else the mean over all tokens, in length 1."""
-    from regard.hub.pooling import Pooling
+    from regard.hub.sentence_pooling import SentencePooling
 
-    said = None if model.origin is None or isinstance(model.c, config.Towers) else model.origin.pooling
-    return said or Pooling(place="mean", normal=True)
+    said = (
+        None if model.source_folder is None or isinstance(model.c, config.DualEncoder) else model.source_folder.pooling
+    )
+    return said or SentencePooling(place="mean", normal=True)
 
 
-def pictured(model: Any, thing: Any) -> bool:
+def is_image_input(model: Any, thing: Any) -> bool:
     """Whether a thing is looked at: all that a model is shown that reads no text, and files of pictures."""
-    if isinstance(model.c, config.Towers):
+    if isinstance(model.c, config.DualEncoder):
         named = isinstance(thing, str) and Path(thing).suffix.lower() in SEEN and len(thing.split()) == 1
         return named or not isinstance(thing, str)
-    return not isinstance(front(model.c), config.Embed)
+    return not isinstance(reading_front_end(model.c), config.TextEmbedding)
 
 
 # ---------------------------------------------------------------- texts
 
 
-def of_texts(
-    model: Any, things: Sequence[Any], places: list[int], how: "Pooling", names: Sequence[str] | None,
-    refuse: Refuse | None = None,
-) -> Some:  # fmt: skip
-    if not places:
-        return
-    reader, tower = Reader.of(model, how.length), model
-    if isinstance(model.c, config.Towers):
+def embed_texts(
+    model: Any, things: Sequence[Any], places: list[int], on_batch: OnBatch | None, *, how: "SentencePooling",
+    names: Sequence[str] | None, refuse: OnBadInput | None = None,
+) -> list[Any]:  # fmt: skip
+    """A vector for each; None where `refuse` was told."""
+    reader, tower = TextInputs.of(model, how.length), model
+    if isinstance(model.c, config.DualEncoder):
         tower = next(each for each in model.towers if each.c is reader.c)
     told = None if names is None else [names[place] for place in places]
     refused = None if refuse is None else lambda at, problem: refuse(places[at], problem)
-    frames = reader.frames([how.prompt + worded(model, things[place]) for place in places], names=told, refuse=refused)
-    for rows, given in reader.batches(frames):
-        whole = own(tower, given)
-        yield [places[row] for row in rows], pooled(*vectors(tower, given), how.place) if whole is None else whole
+    for place in places:
+        check_text(things[place], names[place] if names else f"text {place + 1}")
+    texts = [how.prompt + normalize_text(model, things[place]) for place in places]
+    frames = reader.frames(texts, names=told, refuse=refused)
+    return reader.run(model, frames, lambda given: pooled_vectors(tower, given, how.place), on_batch)
 
 
-def worded(model: Any, text: str) -> str:
+def pooled_vectors(tower: Any, given: Given, place: str) -> Tensor:  # (B, D) in fp32 on the CPU
+    whole = model_pooled(tower, given)
+    return (pool_states(*token_states(tower, given), place) if whole is None else whole).float().cpu()
+
+
+def normalize_text(model: Any, text: str) -> str:
     """A text as the towers were shown theirs: where they were lists, a list of one."""
-    from regard.tasks.phrases import listed
+    from regard.tasks.image_text import normalize_phrases
 
-    return listed(text) if isinstance(model.task, config.Contrast) and model.task.phrases else text
+    return normalize_phrases(text) if isinstance(model.task, config.Contrastive) and model.task.phrases else text
 
 
-def vectors(model: Any, given: Given) -> tuple[Tensor, Tensor | None]:
+def token_states(model: Any, given: Given) -> tuple[Tensor, Tensor | None]:
     """(B, N, D) what is known of every token, before any head; and which of them are real."""
     if model.encoder is not None:
-        memory, _ = model.read(given["source"], given["source_real"], None, None)
+        memory, _ = model.encode(given["source"], given["source_real"], None, None)
         return memory.x, given["source_real"]
     rest = {name: table for name, table in given.items() if name != "ids"}
-    made = model.trunk(model.embedded("embed", given["ids"], None, **rest))
-    return made.x, made.real
+    made = model.trunk(model.embed_inputs("embed", given["ids"], None, **rest))
+    return made.x, made.is_real
 
 
-def own(model: Any, given: Given) -> Tensor | None:
+def model_pooled(model: Any, given: Given) -> Tensor | None:
     """(B, D) the vector that a model was trained to give for the whole, as towers are; None where it has none."""
-    head = model.c.head.pooled if isinstance(model.c.head, config.Both) else model.c.head
-    tower = model.where.startswith("towers") or called(model, "WithProjection")
+    head = model.c.head.pooled if isinstance(model.c.head, config.PretrainingHead) else model.c.head
+    tower = model.where.startswith("towers") or architecture_ends_with(model, "WithProjection")
     if not tower and getattr(head, "place", None) != "end":
         return None
     said = model(**given)
@@ -116,7 +134,7 @@ def own(model: Any, given: Given) -> Tensor | None:
     return whole
 
 
-def pooled(x: Tensor, real: Tensor | None, place: str) -> Tensor:  # (B, N, D) -> (B, D)
+def pool_states(x: Tensor, real: Tensor | None, place: str) -> Tensor:  # (B, N, D) -> (B, D)
     """One vector of many, where real tokens stand."""
     keep = torch.ones_like(x[..., 0], dtype=torch.bool) if real is None else real
     if place == "mean":
@@ -131,15 +149,18 @@ def pooled(x: Tensor, real: Tensor | None, place: str) -> Tensor:  # (B, N, D) -
 # ---------------------------------------------------------------- pictures
 
 
-def of_pictures(model: Any, things: Sequence[Any], places: list[int]) -> Some:
+def embed_images(
+    model: Any, things: Sequence[Any], places: list[int], on_batch: OnBatch | None
+) -> list[Any]:  # fmt: skip
     tower = model
-    if isinstance(model.c, config.Towers):
+    if isinstance(model.c, config.DualEncoder):
         tower = next(each for each in model.towers if each.c is not model.c.text)
-    elif places and model.c.encoder is not None:
+    elif model.c.encoder is not None:
         raise ConfigError("this model writes about what it is shown, and gives no vector for it; ask it to caption")
-    for start in range(0, len(places), TOGETHER):
-        some = places[start : start + TOGETHER]
-        given = shown(tower.c.embed, [things[place] for place in some], next(tower.parameters()).device)
-        whole = own(tower, given)
-        place = tower.c.head.place if isinstance(tower.c.head, config.Pooled) else "mean"
-        yield some, pooled(*vectors(tower, given), place) if whole is None else whole
+    place = tower.c.head.place if isinstance(tower.c.head, config.PoolingHead) else "mean"
+
+    def run(some: list[Record]) -> Tensor:
+        return pooled_vectors(tower, front_end_inputs(tower.c.embed, some, next(tower.parameters()).device), place)
+
+    records = input_records(tower.c.embed, [things[place] for place in places])
+    return run_batched(model, records, in_chunks(range(len(places)), IMAGES_AT_ONCE), run, on_batch)

@@ -1,9 +1,14 @@
-"""How a text came about: at each step the candidates, what each filter took away, and which token was chosen.
+"""Explains generation: at each step the candidates, what each logits processor removed, and the chosen token.
 
-    model.explain_generation("the ", top_k=5)     a Drawn: one Choice for each token
-    model.explain_generation("the ", beams=4)     a Searched: the tree of all beginnings, those that died among them
+    model.explain_generation("the ", top_k=5)     a SampledExplanation: one SamplingStep for each token
+    model.explain_generation("the ", beams=4)     a BeamExplanation: the tree of all beams, those that died among them
 
-Both are plain data; `regard.generate.telling` writes them down.
+Both are plain data; `format_explanation` writes a paragraph for each sampled token, or the tree of a search.
+
+    1  ·the    ·the 0.41 → 0.62   ·a 0.20 → 0.38   ·an 0.10 → 0        the
+       top_k    removes 48 tokens with 0.39: ·an ·his ·my             ├─ nice -0.60
+       kept     2 tokens with 0.61                                    │  └─ woman -1.54  ended, score -0.77
+                                                                      └─ dog -0.89
 """
 
 from collections.abc import Callable
@@ -15,21 +20,21 @@ import torch
 from torch import Tensor
 
 from regard import config
-from regard.generate.asked import is_search, searching
-from regard.generate.beam import Grown, search
-from regard.generate.choosing import Chooser
-from regard.generate.filters import filters
-from regard.generate.speculate import AHEAD
-from regard.generate.speech import Completion, Speech, ranked
+from regard.generation.beam_search import BeamStep, beam_search
+from regard.generation.logits_process import process_logits_steps
+from regard.generation.params import beam_search_params, is_beam_search
+from regard.generation.sampler import Sampler
+from regard.generation.speculative import SPECULATION_SETTINGS
+from regard.generation.text_stream import Completion, TextStream, completion_from_beams
 
 if TYPE_CHECKING:
-    from regard.generate.model import Transformer
+    from regard.inference.model import Model
 
 SHOWN = 5  # candidates of a step, and tokens that a filter removed
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ExplainedToken:
     """A token with its probability: by the model, and `after` all filters, when it is drawn."""
 
     id: int
@@ -39,7 +44,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Cut:
+class ProcessorEffect:
     """What a filter did: so many tokens `removed`, which had this `mass` of probability, the likeliest of them named;
     and how much of the probability it `moved` from some tokens to others."""
 
@@ -51,27 +56,27 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Choice:
+class SamplingStep:
     """One step: the likeliest candidates, what the filters did, how many tokens were `kept` with which `mass` of the
     model's probability, and the token `chosen`; None if nothing was left."""
 
-    candidates: tuple[Candidate, ...]
-    cuts: tuple[Cut, ...]
+    candidates: tuple[ExplainedToken, ...]
+    cuts: tuple[ProcessorEffect, ...]
     kept: int
     mass: float
-    chosen: Candidate | None
+    chosen: ExplainedToken | None
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledExplanation:
     """A text that was drawn token by token."""
 
     made: Completion
-    choices: tuple[Choice, ...]
+    choices: tuple[SamplingStep, ...]
 
 
 @dataclass(frozen=True)
-class Beginning:
+class BeamNode:
     """A candidate of one step of a search: it grew from the beginning at `parent` in the step before (None: the
     prompt), and lives on, dies, or has ended with a score."""
 
@@ -84,45 +89,53 @@ class Beginning:
 
 
 @dataclass(frozen=True)
-class Searched:
+class BeamExplanation:
     """A text that was searched for, and all beginnings that were tried."""
 
     made: Completion
-    steps: tuple[tuple[Beginning, ...], ...]
+    steps: tuple[tuple[BeamNode, ...], ...]
 
 
-def explain(model: "Transformer", prompt: str, **settings: Any) -> Drawn | Searched:
+def explain_generation(model: "Model", prompt: str, **settings: Any) -> SampledExplanation | BeamExplanation:
     """The text that `generate` makes of the same settings, with how it came about."""
-    if lonely := next((name for name in AHEAD if settings.get(name) is not None), None):
+    if lonely := next((name for name in SPECULATION_SETTINGS if settings.get(name) is not None), None):
         raise config.ConfigError(f"{lonely}: guesses ahead change how soon a text comes and not the text; leave it out "
                                  "to see how it came about")  # fmt: skip
-    return searched(model, prompt, settings) if is_search(settings) else drawn(model, prompt, settings)
+    return (
+        explain_beams(model, prompt, settings)
+        if is_beam_search(settings)
+        else explain_sampling(model, prompt, settings)
+    )
 
 
 # ---------------------------------------------------------------- drawn
 
 
-def drawn(model: "Transformer", prompt: str, settings: dict[str, Any]) -> Drawn:
-    tokenizer, texts = model.encoded([prompt])
-    session, seen = model.session(texts, **settings), list[tuple[Chooser, Tensor]]()
-    session.look = lambda logits: seen.append((session.chooser.copy(), logits))
-    speech = Speech(session, tokenizer, [prompt])
+def explain_sampling(model: "Model", prompt: str, settings: dict[str, Any]) -> SampledExplanation:
+    tokenizer, texts = model.encode_prompts([prompt])
+    session, seen = model.session(texts, **settings), list[tuple[Sampler, Tensor]]()
+    session.logits_hook = lambda logits: seen.append((session.sampler.copy(), logits))
+    speech = TextStream(session, tokenizer, [prompt])
     for _ in speech:
         pass
     [made] = speech.completions
     rows = zip_longest(seen, made.ids)  # where nothing could be said, there is a look and no token
-    return Drawn(made, tuple(choice(chooser, logits, id, tokenizer.piece) for (chooser, logits), id in rows))
+    return SampledExplanation(
+        made, tuple(explain_step(chooser, logits, id, tokenizer.token_text) for (chooser, logits), id in rows)
+    )
 
 
-def choice(chooser: Chooser, logits: Tensor, id: int | None, spell: Callable[[int], str]) -> Choice:  # (1, V)
-    """What one step of a chooser's only row did to the logits."""
+def explain_step(
+    chooser: Sampler, logits: Tensor, id: int | None, spell: Callable[[int], str]
+) -> SamplingStep:  # (1, V)
+    """What one step of a sampler's only row did to the logits."""
     barred = logits.masked_fill(chooser.barred, -torch.inf)
-    stages = [("never", barred.double()), *filters(barred, chooser.c, chooser.memory())]
+    stages = [("never", barred.double()), *process_logits_steps(barred, chooser.c, chooser.memory())]
     first = logits[0].double().softmax(-1)
     chances, cuts = first, []
     for name, after in stages:
         then = after[0].softmax(-1).nan_to_num(0.0)
-        cut = cut_of(name, chances, then, spell)
+        cut = processor_effect(name, chances, then, spell)
         cuts += [cut] if name != "never" or cut.removed else []
         chances = then
     if chooser.c.temperature == 0:  # the likeliest is certain
@@ -130,20 +143,20 @@ def choice(chooser: Chooser, logits: Tensor, id: int | None, spell: Callable[[in
     kept = stages[-1][1][0] > -torch.inf
     likely = first.topk(min(SHOWN, len(first))).indices.tolist()
     shown = [*likely, *([id] if id is not None and id not in likely else [])]
-    candidates = [Candidate(one, spell_or_not(one, spell), float(first[one]), float(chances[one])) for one in shown]
+    candidates = [ExplainedToken(one, token_text(one, spell), float(first[one]), float(chances[one])) for one in shown]
     chosen = next((one for one in candidates if one.id == id), None)
-    return Choice(tuple(candidates), tuple(cuts), int(kept.sum()), float(first[kept].sum()), chosen)
+    return SamplingStep(tuple(candidates), tuple(cuts), int(kept.sum()), float(first[kept].sum()), chosen)
 
 
-def cut_of(name: str, before: Tensor, after: Tensor, spell: Callable[[int], str]) -> Cut:
+def processor_effect(name: str, before: Tensor, after: Tensor, spell: Callable[[int], str]) -> ProcessorEffect:
     gone = (before > 0) & (after == 0)
     likely = before.masked_fill(~gone, -1.0).topk(min(SHOWN, int(gone.sum()))).indices.tolist()
     moved = float((after - before).clamp(min=0).sum())
-    tokens = tuple(spell_or_not(id, spell) for id in likely)
-    return Cut(name, int(gone.sum()), float(before[gone].sum()), moved, tokens)
+    tokens = tuple(token_text(id, spell) for id in likely)
+    return ProcessorEffect(name, int(gone.sum()), float(before[gone].sum()), moved, tokens)
 
 
-def spell_or_not(id: int, spell: Callable[[int], str]) -> str:
+def token_text(id: int, spell: Callable[[int], str]) -> str:
     """A token as a person should see it; ids beyond the tokenizer have no name."""
     try:
         return spell(id)
@@ -155,18 +168,18 @@ def spell_or_not(id: int, spell: Callable[[int], str]) -> str:
 
 
 @dataclass
-class Tree:
+class BeamTree:
     """Hears a search of one text, and keeps what it tried."""
 
     spell: Callable[[int], str]
     penalty: float
     beams: int
-    steps: list[tuple[Beginning, ...]] = field(default_factory=list)
+    steps: list[tuple[BeamNode, ...]] = field(default_factory=list)
     alive: list[int | None] = field(default_factory=lambda: [None])  # where each beam stands among the last beginnings
 
-    def hear(self, grown: Grown) -> None:
+    def hear(self, grown: BeamStep) -> None:
         logs, rows, ids, over, chosen = (table[0].tolist() for table in vars(grown).values())
-        made, found, places = len(self.steps) + 1, list[Beginning](), dict[int, int]()
+        made, found, places = len(self.steps) + 1, list[BeamNode](), dict[int, int]()
         for place, log in enumerate(logs):
             if log == -torch.inf:
                 continue
@@ -175,15 +188,95 @@ class Tree:
             score = log / made**self.penalty if ends else None
             fate: Any = "ended" if ends else "lives" if lives else "died"
             places[place] = len(found)
-            word = spell_or_not(ids[place], self.spell)
-            found.append(Beginning(self.alive[rows[place]], ids[place], word, log, fate, score))
+            word = token_text(ids[place], self.spell)
+            found.append(BeamNode(self.alive[rows[place]], ids[place], word, log, fate, score))
         self.steps.append(tuple(found))
         self.alive = [places.get(place) for place in chosen]
 
 
-def searched(model: "Transformer", prompt: str, settings: dict[str, Any]) -> Searched:
-    tokenizer, texts = model.encoded([prompt])
-    c = searching(model.usual(texts, model.manner.found, settings.get("new")) | settings, tokenizer)
-    tree = Tree(tokenizer.piece, c.length_penalty, c.beams)
-    [found] = search(model, texts, c, model.limits, look=tree.hear)
-    return Searched(ranked(prompt, texts[0], found, tokenizer, model.limits.ends, 0.0), tuple(tree.steps))
+def explain_beams(model: "Model", prompt: str, settings: dict[str, Any]) -> BeamExplanation:
+    tokenizer, texts = model.encode_prompts([prompt])
+    c = beam_search_params(
+        model.default_settings(texts, model.generation_defaults.beam_search, settings.get("new")) | settings, tokenizer
+    )
+    tree = BeamTree(tokenizer.token_text, c.length_penalty, c.beams)
+    [found] = beam_search(model, texts, c, model.generation_limits, look=tree.hear)
+    return BeamExplanation(
+        completion_from_beams(prompt, texts[0], found, tokenizer, model.generation_limits.ends, 0.0), tuple(tree.steps)
+    )
+
+
+WIDE = 11  # of the names of filters
+DEAD = 6  # beginnings that died are named on one line, so many of them
+
+
+def format_explanation(made: SampledExplanation | BeamExplanation) -> str:
+    """All of it, in plain text."""
+    return "\n".join(step_paragraphs(made) if isinstance(made, SampledExplanation) else format_beam_tree(made))
+
+
+def step_paragraphs(made: SampledExplanation) -> list[str]:
+    wide = len(str(len(made.choices)))
+    lines: list[str] = []
+    for place, choice in enumerate(made.choices, 1):
+        first, *rest = step_paragraph(choice)
+        lines += [f"{place:>{wide}}  {first}", *(f"{'':{wide}}  {line}" for line in rest)]
+    return lines
+
+
+def step_paragraph(choice: SamplingStep) -> list[str]:
+    name = "nothing may be said" if choice.chosen is None else choice.chosen.token
+    shown = "   ".join(
+        f"{one.token} {format_share(one.before)} → {format_share(one.after)}" for one in choice.candidates
+    )
+    lines = [f"{name:<{WIDE}} {shown}"]
+    for cut in (cut for cut in choice.cuts if cut.removed or cut.moved):
+        gone = (
+            f"removes {format_count(cut.removed)} with {format_share(cut.mass)}: {' '.join(cut.tokens)}"
+            if cut.removed
+            else ""
+        )
+        lines.append(f"{cut.name:<{WIDE}} {gone or f'moves {format_share(cut.moved)} of the probability'}")
+    return [*lines, f"{'kept':<{WIDE}} {format_count(choice.kept)} with {format_share(choice.mass)}"]
+
+
+def format_count(number: int) -> str:
+    return f"{number:,} token{'' if number == 1 else 's'}"
+
+
+def format_share(number: float) -> str:
+    """A part of one, as short as it can be said."""
+    return "0" if number == 0 else f"{number:.3f}" if number >= 0.0005 else f"{number:.0e}"
+
+
+# ---------------------------------------------------------------- the tree
+
+
+def format_beam_tree(made: BeamExplanation) -> list[str]:
+    """Every beginning under the one it grew from; the best text is marked, those that died share a line."""
+    best, lines = list(made.made.ids), [repr(made.made.prompt)]
+    stack: list[tuple[int, int | None, str, list[int]]] = [(0, None, "", [])]  # step, parent, margin, ids so far
+    while stack:
+        step, parent, margin, ids = stack.pop()
+        if parent is not None:
+            lines.append(beam_line(made.steps[step - 1][parent], margin, ids == best))
+            margin = margin[:-3] + ("   " if margin.endswith("└─ ") else "│  ")
+        there = made.steps[step] if step < len(made.steps) else ()
+        mine = [(place, one) for place, one in enumerate(there) if one.parent == parent]
+        grown = [(place, one) for place, one in mine if one.fate != "died"]
+        died = [one for _, one in mine if one.fate == "died"]
+        if died:
+            lines.append(f"{margin}{'├─ ' if grown else '└─ '}† {dead_beams_line(died)}")
+        for last, (place, one) in enumerate(reversed(grown)):
+            stack.append((step + 1, place, f"{margin}{'├─ ' if last else '└─ '}", [*ids, one.id]))
+    return lines
+
+
+def beam_line(one: BeamNode, margin: str, best: bool) -> str:
+    end = "" if one.score is None else f"  ended, score {one.score:.3f}"
+    return f"{margin}{one.token} {one.log_p:.2f}{end}{'  ◄ best' if best else ''}"
+
+
+def dead_beams_line(died: list[BeamNode]) -> str:
+    more = f" and {len(died) - DEAD} more" if len(died) > DEAD else ""
+    return ", ".join(f"{one.token} {one.log_p:.2f}" for one in died[:DEAD]) + more

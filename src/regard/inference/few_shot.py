@@ -1,4 +1,4 @@
-"""Few-shot prompts: some examples as they should be said, and then the question, which ends where its answer begins.
+"""Few-shot prompts: examples rendered by a template, then the question, which ends where its answer begins.
 
     form       Review: {text}        Review: A joy.          an example
                Mood: {label}         Mood: good
@@ -19,13 +19,13 @@ from random import Random
 from string import Formatter
 from typing import Any, Literal
 
-from regard.config import ConfigError, DataError
+from regard.config.errors import ConfigError, DataError
 
 BETWEEN = "\n\n"
 
 
 @dataclass(frozen=True)
-class Template:
+class PromptTemplate:
     """How an example is said: a `form` with fields in braces, the answer last, and what stands `between` examples."""
 
     form: str
@@ -33,7 +33,7 @@ class Template:
     parts: tuple[tuple[str, str | None], ...] = field(init=False, repr=False)  # a text, and the field behind it
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", parts_of(self.form))
+        object.__setattr__(self, "parts", parse_template(self.form))
         if not self.between:
             raise ConfigError("between: nothing parts the examples; give a line break, or a mark")
         if any(self.between in literal for literal, _ in self.parts):
@@ -49,7 +49,7 @@ class Template:
 
     def render(self, record: Mapping[str, Any], where: str = "example") -> str:
         """One example, which `parse` makes the same fields of."""
-        values = {name: value_of(record, name, where) for name in self.fields}
+        values = {name: field_value(record, name, where) for name in self.fields}
         text = "".join(literal + ("" if name is None else values[name]) for literal, name in self.parts)
         ends = (text + self.between).index(self.between)  # a mark that began in the text would end it too soon
         if ends < len(text) or self.parse(text) != [values]:
@@ -60,7 +60,7 @@ class Template:
     def ask(self, record: Mapping[str, Any], where: str = "question") -> str:
         """A question: everything before the answer."""
         *given, (last, _) = [part for part in self.parts if part[1] is not None]
-        return "".join(literal + value_of(record, str(name), where) for literal, name in given) + last
+        return "".join(literal + field_value(record, str(name), where) for literal, name in given) + last
 
     def parse(self, text: str) -> list[dict[str, str]] | None:
         """The fields of each example in a text; None where one does not have this form."""
@@ -71,7 +71,7 @@ class Template:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prompt:
+class FewShotPrompt:
     """What a model is asked, with so many examples; so many more were `dropped`, since they were too long together."""
 
     text: str
@@ -79,10 +79,10 @@ class Prompt:
     dropped: int = 0
 
 
-def prompt(
-    template: Template, examples: Sequence[Mapping[str, Any]], question: Mapping[str, Any], *, intro: str = "",
+def build_prompt(
+    template: PromptTemplate, examples: Sequence[Mapping[str, Any]], question: Mapping[str, Any], *, intro: str = "",
     fits: Callable[[str], bool] | None = None,
-) -> Prompt:  # fmt: skip
+) -> FewShotPrompt:  # fmt: skip
     """Examples and a question; where that does not fit, the first examples are dropped, and a warning says so."""
     said = [template.render(each, getattr(each, "where", f"example {place}")) for place, each in enumerate(examples, 1)]
     where = getattr(question, "where", "question")
@@ -97,18 +97,18 @@ def prompt(
     if few:
         warnings.warn(f"examples: the first {few} of {len(said)} are left out, so that the prompt fits into what the "
                       "model reads at once", stacklevel=2)  # fmt: skip
-    return Prompt(text=text(few), examples=len(said) - few, dropped=few)
+    return FewShotPrompt(text=text(few), examples=len(said) - few, dropped=few)
 
 
-def fitting(model: Any, room: int) -> Callable[[str], bool]:
+def fits_context(model: Any, room: int) -> Callable[[str], bool]:
     """Whether a model can read a prompt at once, with room for so many tokens more."""
-    from regard.generate.limits import window
+    from regard.generation.limits import context_window
 
-    most = window(model, model.limits)
-    return lambda text: most is None or len(model.encoded([text])[1][0]) + room <= most
+    most = context_window(model, model.generation_limits)
+    return lambda text: most is None or len(model.encode_prompts([text])[1][0]) + room <= most
 
 
-def chosen(
+def choose_examples(
     examples: Sequence[Any], shots: int | None = None, seed: int | None = None,
     order: Literal["given", "drawn"] = "drawn",
 ) -> list[Any]:  # fmt: skip
@@ -120,7 +120,7 @@ def chosen(
     return [examples[place] for place in (sorted(places) if order == "given" else places)]
 
 
-def parts_of(form: str) -> tuple[tuple[str, str | None], ...]:
+def parse_template(form: str) -> tuple[tuple[str, str | None], ...]:
     """A form in texts and the fields behind them; nothing but plain names stands in braces."""
     try:
         found = list(Formatter().parse(form))
@@ -132,13 +132,13 @@ def parts_of(form: str) -> tuple[tuple[str, str | None], ...]:
     if len(names) < 2 or len(set(names)) < len(names):
         raise ConfigError(f"form: {form!r} has the fields {', '.join(names) or 'none'}; name what is given and what is "
                           "asked for, each once, as in 'Review: {text} Mood: {label}'")  # fmt: skip
-    joined = merged([(literal, name) for literal, name, _, _ in found])
+    joined = merge_text_parts([(literal, name) for literal, name, _, _ in found])
     if any(not literal for literal, name in joined[1:] if name is not None):
         raise ConfigError(f"form: two fields of {form!r} touch each other; put something between them")
     return tuple(joined)
 
 
-def merged(parts: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
+def merge_text_parts(parts: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
     """Texts that an escaped brace has cut are one again."""
     joined: list[tuple[str, str | None]] = []
     for literal, name in parts:
@@ -148,7 +148,7 @@ def merged(parts: list[tuple[str, str | None]]) -> list[tuple[str, str | None]]:
     return joined
 
 
-def value_of(record: Mapping[str, Any], name: str, where: str) -> str:
+def field_value(record: Mapping[str, Any], name: str, where: str) -> str:
     try:
         value = record[name]
     except (KeyError, DataError):

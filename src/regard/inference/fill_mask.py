@@ -1,30 +1,31 @@
-"""Words for the blanks in a text: what a model that reads both ways puts where a mask stands.
+"""Fill-mask: what a masked language model predicts where a mask stands.
 
     Paris is the [MASK] of France.  ──►  capital 0.99, heart 0.001, ...
 
-Each mask is told by itself, with the others still hidden: p(word | the text with all its masks).
+Each mask is predicted by itself, with the others still hidden: p(word | the text with all its masks).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
 from regard import config
-from regard.config import ConfigError, DataError
+from regard.config.errors import ConfigError, DataError
 from regard.core.masks import mask
-from regard.generate.frames import Reader, Refuse, attempts, named
-from regard.generate.session import still
-from regard.tasks.losses import asked
-from regard.text import Framed, Tokenizer
+from regard.inference.batching import count_inputs
+from regard.inference.text_inputs import OnBadInput, TextInputs, check_text, number_texts, try_each
+from regard.tasks.losses import model_outputs
+from regard.text.special_tokens import EncodedText
+from regard.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from regard.generate.model import Transformer
+    from regard.inference.model import Model
 
 MASK = "[MASK]"  # what may be written for the mask token of any model
 
 
-class Guess(NamedTuple):
+class MaskPrediction(NamedTuple):
     """A word that may stand in a blank, and how likely it is."""
 
     word: str
@@ -32,64 +33,61 @@ class Guess(NamedTuple):
     id: int
 
 
-def fill(
-    model: "Transformer", texts: Sequence[str], best: int = 5, *, names: Sequence[str] | None = None,
-    progress: Callable[[int], object] | None = None, refuse: Refuse | None = None,
+def fill_masks(
+    model: "Model", texts: Sequence[str], best: int = 5, *, names: Sequence[str] | None = None,
+    progress: Callable[[int], object] | None = None, refuse: OnBadInput | None = None,
 ) -> list[Any]:  # fmt: skip
     """For each text and each mask in it the likeliest words, the best first: lists of lists of guesses.
 
     A text that cannot be read raises, or is None where `refuse` is told of it.
     """
-    check(model, best)
-    reader, names = Reader.of(model), names or named(len(texts))
-    if (hidden := reader.tokenizer.roles.get("mask")) is None:
+    check_masked_lm(model, best)
+    reader, names = TextInputs.of(model), names or number_texts(len(texts))
+    if (hidden := reader.tokenizer.special_ids.get("mask")) is None:
         raise DataError("the tokenizer has no mask token, so this model was not trained on hidden words; name one that "
                         "was")  # fmt: skip
-    seeing = reader if reader.trained else reader.seeing("mask")
+    seeing = reader if reader.trained else reader.with_segments("mask")
     given = ((seeing, text, hidden, name) for text, name in zip(texts, names, strict=True))
-    frames = attempts(given, whole, refuse)
-    blanks = [[place for place, id in enumerate(frame.ids if frame else ()) if id == hidden] for frame in frames]
-    told: dict[int, list[list[Guess]]] = {}
-    for places, batch in reader.batches(frames):
-        with still(list(model.modules())):
-            said = asked(model, batch)
-        said = said[0] if isinstance(said, tuple) else said
-        for row, place in enumerate(places):
-            told[place] = [guesses(said[row, at], best, reader.tokenizer) for at in blanks[place]]
-        if progress is not None:
-            progress(len(told))
-    return [told.get(place) for place in range(len(texts))]
+
+    def forward(batch: dict[str, Tensor]) -> Iterator[list[list[MaskPrediction]]]:
+        said = model_outputs(model, batch)
+        blanks = (batch["ids"] == hidden) & batch["real"]  # (B, N)
+        for row, logits in zip(blanks, said[0] if isinstance(said, tuple) else said, strict=True):
+            yield [top_words(each, best, reader.tokenizer) for each in logits[row]]
+
+    return reader.run(model, try_each(given, encode_blanks, refuse), forward, count_inputs(progress))
 
 
-def check(model: "Transformer", best: int) -> None:
+def check_masked_lm(model: "Model", best: int) -> None:
     """Refuses who cannot look at what stands behind a blank, and who says no words."""
     c = model.c
     if best < 1:
         raise ConfigError(f"best: {best} leaves nothing to tell; choose one or more")
     if c.encoder is not None:
         raise ConfigError("this model reads one text and writes another, and fills no blanks; ask it to translate")
-    words = c.head.vocabulary if isinstance(c.head, config.Both) else c.head
-    if not isinstance(words, config.Vocabulary):
+    words = c.head.vocabulary if isinstance(c.head, config.PretrainingHead) else c.head
+    if not isinstance(words, config.LMHead):
         raise ConfigError(f"head.kind: {c.head.kind!r} says no words; blanks are filled by a model that was trained on "
                           "hidden words (ForMaskedLM)")  # fmt: skip
     if not any(mask(text).ahead for text in c.trunk.masks):
         raise ConfigError("this model reads from left to right and sees nothing behind a blank; ask it to generate")
 
 
-def whole(reader: Reader, text: str, hidden: int, name: str) -> Framed:
+def encode_blanks(reader: TextInputs, text: str, hidden: int, name: str) -> EncodedText:
     """A text in ids with its blanks, all of it: none must be cut off."""
+    check_text(text, name)
     mark = reader.tokenizer.token(hidden)
     text = text.replace(MASK, mark)
     if text.strip() and mark not in text:
         raise DataError(f"{name}: there is no mask in it; write {MASK} where the word is missing")
-    found = parted(reader, text.split(mark), hidden, name) if reader.trained else reader.frame(text, name=name)
+    found = encode_parts(reader, text.split(mark), hidden, name) if reader.trained else reader.frame(text, name=name)
     if reader.longest is not None and len(found) > reader.longest:
         raise DataError(f"{name}: {len(found)} tokens are more than the {reader.longest} that this model reads at "
                         "once; give less of the text around the blank")  # fmt: skip
     return found
 
 
-def parted(reader: Reader, parts: Sequence[str], hidden: int, name: str) -> Framed:
+def encode_parts(reader: TextInputs, parts: Sequence[str], hidden: int, name: str) -> EncodedText:
     """The parts of a text around its blanks, as training hides tokens: with the space that they begin with, if so."""
     tokenizer, ids = reader.tokenizer, list[int]()
     spaced = any(len(piece) > 1 and piece.startswith(b" ") for piece in tokenizer.spelling or [])
@@ -98,17 +96,17 @@ def parted(reader: Reader, parts: Sequence[str], hidden: int, name: str) -> Fram
     for part in parts[:-1]:
         ids += [*tokenizer.encode(part.rstrip(" ") if spaced else part), hidden]
     made = reader.specials.single([*ids, *tokenizer.encode(parts[-1])])
-    return Framed(made, [0] * len(made), [0] * len(made), [(0, 0)] * len(made))
+    return EncodedText(made, [0] * len(made), [0] * len(made), [(0, 0)] * len(made))
 
 
-def guesses(logits: Tensor, best: int, tokenizer: Tokenizer) -> list[Guess]:  # (V,)
+def top_words(logits: Tensor, best: int, tokenizer: Tokenizer) -> list[MaskPrediction]:  # (V,)
     """Of the words that the tokenizer knows; a table of vectors may have more rows."""
     shares = logits.float().softmax(-1)[: len(tokenizer)]
     found = zip(*(each.tolist() for each in shares.topk(min(best, len(shares)))), strict=True)
-    return [Guess(word(id, tokenizer), share, id) for share, id in found]
+    return [MaskPrediction(printable_token(id, tokenizer), share, id) for share, id in found]
 
 
-def word(id: int, tokenizer: Tokenizer) -> str:
+def printable_token(id: int, tokenizer: Tokenizer) -> str:
     """A token as text; half a character, a line break or a special token by its name."""
     said = tokenizer.decode([id]).strip()
-    return said if said and said.isprintable() and "\ufffd" not in said else tokenizer.piece(id)
+    return said if said and said.isprintable() and "\ufffd" not in said else tokenizer.token_text(id)

@@ -1,27 +1,29 @@
-"""How a table of the user's goes on: its last rows read, the next ones told, with the dates they will have."""
+"""Forecasts the next rows of a table from its last ones, with the dates they will have."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard import config, data
-from regard.config import ConfigError, DataError
-from regard.data.series import Clock, Series, read_series
-from regard.data.sources import few
-from regard.generate.model import Transformer
+from regard.config.errors import ConfigError, DataError
+from regard.data.readers.time_series import TimeAxis, TimeSeries, read_series
+from regard.data.sources import name_sources
+from regard.inference.batching import run_batched
+from regard.inference.model import Model
 
 
 @dataclass(frozen=True, eq=False)
-class Outlook:
+class ForecastResult:
     """The next rows of a series: (horizon, columns), in the columns' own units."""
 
     names: tuple[str, ...]
     values: Tensor
     rows: int  # that the series has
-    clock: Clock | None = None
+    clock: TimeAxis | None = None
     date: str = ""
 
     def header(self) -> list[str]:
@@ -33,33 +35,55 @@ class Outlook:
             yield [*([self.clock.at(self.rows + place)] if self.clock is not None else []), *row]
 
 
-def forecast(model: Transformer, source: str | Path, **settings: object) -> Outlook:
-    """What comes after the last row of a table; `settings` are those of task forecast that differ from training's."""
-    front, task = asked(model)
-    task = config.make(config.Forecast, {**config.tree(task), **settings}, "task")
-    how = config.Data(source=str(source), validation=0.0)
-    found = data.tables(how.sources, how)
+def forecast_table(model: Model, table: Any, **settings: object) -> ForecastResult:
+    """What comes after the last row of a table, a file or numbers (rows, columns); `settings` are those of task
+    forecast that differ from training's."""
+    front, task = forecast_config(model)
+    task = config.from_dict(config.Forecasting, {**config.to_dict(task), **settings}, "task")
+    is_file = isinstance(table, str | Path)
+    if settings and not is_file:
+        raise ConfigError(f"{next(iter(settings))}: it says how a file is read, and here are numbers; leave it out")
+    series = check_series(read_table(str(table), task) if is_file else series_of_numbers(table, front), front)
+    device = next(model.parameters()).device
+    [said] = run_batched(model, [series.values[-front.length :]], [[0]],
+                         lambda windows: model(torch.stack(windows).to(device)).cpu())  # fmt: skip
+    return ForecastResult(series.names, said.clone(), len(series), series.clock, task.date or "")
+
+
+def read_table(source: str, task: config.Forecasting) -> TimeSeries:
+    how = config.Data(source=source, validation=0.0)
+    found = data.find_records(how.sources, how)
     if len(found) != 1:
-        raise DataError(f"{few([table.name for table in found])}: {len(found)} tables; a series is one, so name that "
-                        "alone")  # fmt: skip
-    series = known(read_series(found[0], task), front)
-    rows = series.values[-front.length :].to(next(model.parameters()).device)
-    with torch.no_grad():
-        said = model(rows[None])[0].cpu()
-    return Outlook(series.names, said, len(series), series.clock, task.date or "")
+        raise DataError(f"{name_sources([table.name for table in found])}: {len(found)} tables; a series is one, so "
+                        "name that alone")  # fmt: skip
+    return read_series(found[0], task)
 
 
-def asked(model: Transformer) -> tuple[config.Series, config.Forecast]:
+def series_of_numbers(table: Any, front: config.SeriesEmbedding) -> TimeSeries:
+    """Rows of numbers in the columns of training; nothing says when they were."""
+    try:
+        values = (table if isinstance(table, Tensor) else torch.tensor(table)).float()
+    except (TypeError, ValueError, RuntimeError):
+        raise DataError(f"table: {table!r:.60} is no table; give the path of a file, or rows of numbers") from None
+    values = values[:, None] if values.dim() == 1 else values
+    if values.dim() != 2 or values.shape[1] != front.channels:
+        raise DataError(f"table: numbers of the shape {tuple(values.shape)}, expected (rows, {front.channels})")
+    if not bool(values.isfinite().all()):
+        raise DataError("table: a number is missing or infinite; fill the gap")
+    return TimeSeries("table", front.names or tuple(map(str, range(front.channels))), values)
+
+
+def forecast_config(model: Model) -> tuple[config.SeriesEmbedding, config.Forecasting]:
     """What a model reads and how it was asked, if it tells how series go on."""
-    front, task = model.c.embed, model.task or config.Forecast()
-    if not isinstance(front, config.Series) or not isinstance(model.c.head, config.Horizon):
+    front, task = model.c.embed, model.task or config.Forecasting()
+    if not isinstance(front, config.SeriesEmbedding) or not isinstance(model.c.head, config.ForecastHead):
         raise ConfigError(f"this model reads {front.kind!r} with a head of kind {model.c.head.kind!r}; a forecast "
                           "takes a model trained with task.kind=forecast")  # fmt: skip
-    assert isinstance(task, config.Forecast)
+    assert isinstance(task, config.Forecasting)
     return front, task
 
 
-def known(series: Series, front: config.Series) -> Series:
+def check_series(series: TimeSeries, front: config.SeriesEmbedding) -> TimeSeries:
     """The series, if it is one that the model can read."""
     if front.names and series.names != front.names:
         raise DataError(f"{series.name}: columns {', '.join(series.names)}, and the model was trained on "

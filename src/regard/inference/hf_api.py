@@ -1,6 +1,6 @@
-"""The spellings of `transformers`: from_pretrained and save_pretrained, with the keywords that people pass.
+"""The `transformers` spellings: from_pretrained and save_pretrained, with the keywords that people pass.
 
-    model = regard.Transformer.from_pretrained("gpt2", torch_dtype="bfloat16", device_map="cuda")
+    model = regard.Model.from_pretrained("gpt2", torch_dtype="bfloat16", device_map="cuda")
     model.save_pretrained("mine")
 
 They are `load` and `save`. A keyword is honoured, or refused in a sentence that says why: none is read and ignored.
@@ -11,10 +11,9 @@ from typing import Any, Self
 
 import torch
 
-from regard.config import ConfigError, DataError
-from regard.config.names import did_you_mean
-from regard.generate.dtypes import parse_dtype
-from regard.zoo.models import packaged
+from regard.config.errors import ConfigError, DataError, did_you_mean
+from regard.inference.dtypes import parse_dtype
+from regard.zoo.packaged import packaged_model
 
 # Keywords with the one value that changes nothing here, and why there is no other.
 SETTLED: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -31,7 +30,7 @@ READ = ("dtype", "torch_dtype", "device_map", "revision", "token", "local_files_
 WRITTEN = ("safe_serialization", "push_to_hub")
 
 
-class Spelt:
+class PretrainedMixin:
     """A model that is also opened and saved as `transformers` spells it."""
 
     @classmethod
@@ -46,7 +45,7 @@ class Spelt:
 
     def save_pretrained(self, path: str | Path, **given: Any) -> None:
         """The same as `save`."""
-        settled(given, WRITTEN, "save_pretrained")
+        check_keywords(given, WRITTEN, "save_pretrained")
         self.save(path)  # type: ignore[attr-defined]
 
 
@@ -55,20 +54,20 @@ def from_pretrained(name: str | Path, **given: Any) -> Any:
 
     Without a device_map the model stays on the CPU, as it does there; and "gpt2" is an id unless it is a folder here.
     """
-    from regard.generate.opening import load
+    from regard.inference.load import load_model
 
-    settled(given, READ, "from_pretrained")
+    check_keywords(given, READ, "from_pretrained")
     if "dtype" in given and "torch_dtype" in given:
         raise ConfigError("torch_dtype: dtype is given as well; keep one of the two")
     key = "torch_dtype" if "torch_dtype" in given else "dtype"
-    where = place(name, given.get("revision"), given.get("local_files_only"))
+    where = resolve_name(name, given.get("revision"), given.get("local_files_only"))
     kind = parse_dtype("fp32" if given.get(key) is None else given[key], key)
-    return load(where, device=device(given.get("device_map")), dtype=kind or "auto")
+    return load_model(where, device=parse_device_map(given.get("device_map")), dtype=kind or "auto")
 
 
-def place(name: str | Path, revision: str | None, local: bool | None) -> str | Path:
+def resolve_name(name: str | Path, revision: str | None, local: bool | None) -> str | Path:
     """What `load` calls it: a folder, a packaged model, or an id with its revision."""
-    if Path(name).exists() or packaged(name) is not None:
+    if Path(name).exists() or packaged_model(name) is not None:
         if revision is not None:
             raise ConfigError(f"revision: {name} is a folder here, which has none; leave it out")
         return name
@@ -80,7 +79,7 @@ def place(name: str | Path, revision: str | None, local: bool | None) -> str | P
     return text if revision is None else f"{text.partition('@')[0]}@{revision}"
 
 
-def settled(given: dict[str, Any], known: tuple[str, ...], verb: str) -> None:
+def check_keywords(given: dict[str, Any], known: tuple[str, ...], verb: str) -> None:
     """Refuse what is not known, and what cannot be otherwise."""
     for word, value in given.items():
         if word not in known:
@@ -90,7 +89,7 @@ def settled(given: dict[str, Any], known: tuple[str, ...], verb: str) -> None:
             raise ConfigError(f"{verb}: {said} is refused: {SETTLED[word][1]}")
 
 
-def device(said: Any) -> str:
+def parse_device_map(said: Any) -> str:
     """One device for the whole model: a model is not spread over several here."""
     if isinstance(said, dict):
         places = set(said.values())

@@ -19,20 +19,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.config import DataError
-from regard.config.names import did_you_mean
+from regard.config.errors import DataError, did_you_mean
 
-if TYPE_CHECKING:  # tokenizers are loaded with the first model that needs them
-    from regard.text import Tokenizer
+if TYPE_CHECKING:
+    from regard.text.tokenizer import Tokenizer
 
 ONE = {"input_ids": "ids", "attention_mask": "real", "token_type_ids": "segment", "pixel_values": "ids"}
 TWO = {"input_ids": "source", "pixel_values": "source", "attention_mask": "source_real", "decoder_input_ids": "ids",
        "decoder_attention_mask": "real"}  # fmt: skip
 THEIRS = ONE.keys() | TWO.keys()
-OWN = ("ids", "source", "source_real", "cache")  # beside what the front end takes
+OWN = ("ids", "source", "source_real", "cache", "deferred", "runner")  # beside what the front end takes
 REFUSED = {
     "labels": "a model gives logits and no loss; torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), "
-              "labels[:, 1:].flatten()) is the loss of the next token, and regard.train.fit trains",
+              "labels[:, 1:].flatten()) is the loss of the next token, and regard.training.fit trains",
     "past_key_values": "a cache is made by model.cache(batch, capacity) and given as cache=",
     "use_cache": "a cache is made by model.cache(batch, capacity) and given as cache=",
     "output_attentions": 'regard.looking(model, "*.pattern") sees them',
@@ -40,7 +39,7 @@ REFUSED = {
     "return_dict": "the answer is the tensor of logits itself",
     "inputs_embeds": "vectors of your own are given as regard.Tokens in place of ids",
     "position_ids": "places are counted from the first real token of attention_mask; leave them out",
-    "head_mask": "regard.lens.ablate switches heads off",
+    "head_mask": "regard.lens.ablate_all switches heads off",
 }  # fmt: skip
 
 
@@ -57,7 +56,7 @@ class HFInputs(nn.Module):
         try:
             return super().__call__(*given, **named)
         except IndexError:  # looked at afterwards: to look before would make a GPU wait
-            if (strange := stranger((*given, *named.values()), vocab := self.largest_vocab)) is None:
+            if (strange := first_unknown_id((*given, *named.values()), vocab := self.largest_vocab)) is None:
                 raise
         raise DataError(f"ids: {strange} is outside the model's vocabulary of {vocab}, 0 to {vocab - 1}; use the "
                         "tokenizer of its training")  # fmt: skip
@@ -79,7 +78,7 @@ class HFInputs(nn.Module):
         self.__dict__["_tokenizer"] = given if given is None else own_tokenizer(given)
 
 
-class CalledLikeHF(HFInputs):
+class HFCallMixin(HFInputs):
     """One model of text, images or what else its front end takes."""
 
     def own_inputs(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -89,11 +88,11 @@ class CalledLikeHF(HFInputs):
         for name, value in named.items():
             ours = table.get(name, name)
             if name in REFUSED:
-                check_unused(name, value)
+                check_unused_inputs(name, value)
             elif value is not None or name not in THEIRS:
                 if ours in found or given and ours == "ids":
                     raise TypeError(f"{name}: it is given as {ours} as well; keep one of the two")
-                found[ours] = checked(name, value, ours) if name in THEIRS else value
+                found[ours] = to_our_tensor(name, value, ours) if name in THEIRS else value
         if not torch.compiler.is_compiling():
             self.check_names(found, table)
         if not given and "ids" not in found:
@@ -108,7 +107,7 @@ class CalledLikeHF(HFInputs):
     def check_names(self, found: dict[str, Any], table: dict[str, str]) -> None:
         """Refuse what the front end does not take."""
         front: Any = type(self.embed)
-        if (taken := front_inputs(front)) is None:
+        if (taken := front_end_keywords(front)) is None:
             return
         known = [*OWN, *taken]
         if (strange := next((name for name in found if name not in known), None)) is not None:
@@ -122,13 +121,13 @@ class CalledLikeHF(HFInputs):
         return max(each.vocab or 0 for each in (c.embed, getattr(c.encoder, "embed", None) or c.embed))
 
 
-class TowersCalledLikeHF(HFInputs):
+class DualEncoderHFCallMixin(HFInputs):
     """Two towers, of which the first sees and the second reads."""
 
     def own_inputs(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         pixels, ids, mask = (named.pop(name, None) for name in ("pixel_values", "input_ids", "attention_mask"))
         for name in [name for name in named if name in REFUSED]:
-            check_unused(name, named.pop(name))
+            check_unused_inputs(name, named.pop(name))
         if strange := next((name for name in named if name != "compare"), None):
             near = did_you_mean(strange, ("pixel_values", "input_ids", "attention_mask", "compare"))
             raise TypeError(f"no input {strange!r} for this model{near} there are pixel_values, input_ids, "
@@ -137,9 +136,9 @@ class TowersCalledLikeHF(HFInputs):
             return given, named
         if given or pixels is None or ids is None:
             raise TypeError("pixel_values and input_ids: give both by name, or both in this order without names")
-        words = {"ids": checked("input_ids", ids, "ids")}
-        words |= {} if mask is None else {"real": checked("attention_mask", mask, "real")}
-        return (checked("pixel_values", pixels, "ids"), words), named
+        words = {"ids": to_our_tensor("input_ids", ids, "ids")}
+        words |= {} if mask is None else {"real": to_our_tensor("attention_mask", mask, "real")}
+        return (to_our_tensor("pixel_values", pixels, "ids"), words), named
 
     @property
     def largest_vocab(self) -> int:
@@ -148,7 +147,7 @@ class TowersCalledLikeHF(HFInputs):
 
 
 @cache
-def front_inputs(kind: Any) -> tuple[str, ...] | None:
+def front_end_keywords(kind: Any) -> tuple[str, ...] | None:
     """What a front end takes by name; None where it takes whatever it is given, and refuses by itself."""
     _, _, *found = signature(kind.forward).parameters.values()  # after self, and what is read
     if any(each.kind is Parameter.VAR_KEYWORD for each in found):
@@ -157,12 +156,12 @@ def front_inputs(kind: Any) -> tuple[str, ...] | None:
     return tuple(sorted({each.name for each in found if each.kind in named} - {"watch", "start"}))
 
 
-def check_unused(name: str, value: Any) -> None:
+def check_unused_inputs(name: str, value: Any) -> None:
     if value is not None and value is not False and not (name == "return_dict" and value is True):
         raise TypeError(f"{name}: {REFUSED[name]}")
 
 
-def checked(name: str, value: Any, ours: str) -> Tensor:
+def to_our_tensor(name: str, value: Any, ours: str) -> Tensor:
     """A tensor of theirs as one of ours; a mask of numbers becomes one of booleans."""
     if not isinstance(value, Tensor):
         raise TypeError(f'{name}: {type(value).__name__}, expected a tensor; ask the tokenizer for return_tensors="pt"')
@@ -174,11 +173,11 @@ def checked(name: str, value: Any, ours: str) -> Tensor:
     return value.bool()
 
 
-def stranger(given: tuple[Any, ...], vocab: int) -> int | None:
+def first_unknown_id(given: tuple[Any, ...], vocab: int) -> int | None:
     """The first id on the CPU that is beyond the vocabulary."""
     for table in given:
         if isinstance(table, dict):
-            found = stranger(tuple(table.values()), vocab)
+            found = first_unknown_id(tuple(table.values()), vocab)
         elif isinstance(table, Tensor) and table.device.type == "cpu" and table.dtype in (torch.long, torch.int):
             strange = table[(table < 0) | (table >= vocab)]
             found = int(strange[0]) if len(strange) else None
@@ -191,7 +190,7 @@ def stranger(given: tuple[Any, ...], vocab: int) -> int | None:
 
 def own_tokenizer(given: Any) -> Any:
     """A tokenizer of ours: one of `transformers` by way of the files that it saves, one of `tokenizers` as it is."""
-    from regard.text import Tokenizer
+    from regard.text.tokenizer import Tokenizer
 
     if callable(getattr(given, "save_pretrained", None)):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
-"""How likely a text is: the logarithm of the probability of each token after those before it.
+"""Log-likelihood of texts, token by token, and zero-shot ranking of labels by it.
 
     text      the     cat     sat
     log p      ·     -2.1    -1.4        nothing stands before the first; their sum is that of the whole (chain rule)
 
-A label is chosen in the same way: the one that is likeliest after the prompt. Labels that are likely anywhere can be
-weighed against a `neutral` prompt that says nothing (Zhao et al. 2021), and long ones `per` token or character.
+The label that is likeliest after the prompt is chosen. Labels that are likely anywhere can be weighed against a
+`neutral` prompt that says nothing (Zhao et al. 2021), and long ones `per` token or character.
 """
 
 import math
@@ -16,10 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.config import ConfigError, DataError, RunError
-from regard.generate.limits import check_texts, least, window
-from regard.generate.reread import alike
-from regard.generate.session import DAMAGED, still
+from regard.config.errors import ConfigError, DataError, RunError
+from regard.generation.limits import check_prompts, context_window, min_prompt_tokens
+from regard.generation.prompt_cache import common_prefix
+from regard.generation.session import DAMAGED_LOGITS, inference_mode
+from regard.inference.batching import length_batches, run_batched
 
 ENTRIES = 2**26  # of a table of logits at a time: 256 MiB
 Per = Literal["label", "token", "character"]
@@ -27,7 +28,7 @@ Logs = list[float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Likelihood:
+class TextLikelihood:
     """The tokens of a text and the natural logarithms of their probabilities; None for what has nothing before it."""
 
     text: str
@@ -49,47 +50,47 @@ class Likelihood:
         return math.exp(min(-self.total / len(self.scored), 700.0))
 
 
-def likelihoods(
+def score_texts(
     model: Any, texts: Sequence[str], progress: Callable[[int], object] | None = None, *,
     names: Sequence[str] | None = None, refuse: Callable[[int, DataError], object] | None = None,
     cut: Callable[[int], object] | None = None,
 ) -> list[Any]:  # fmt: skip
-    """How likely each text is, token by token, as the model's plain forward says: Likelihoods.
+    """How likely each text is, token by token, as the model's plain forward says: a TextLikelihood each.
 
     A text that cannot be read raises, or is None where `refuse` is told of it; one that is too long is cut where `cut`
     is told of it. `names` are what errors call the texts.
     """
-    check(model)
-    before, most = begins(model), window(model, model.limits)
+    check_language_model(model)
+    before, most = leading_tokens(model), context_window(model, model.generation_limits)
     names = names or ([f"text {place}" for place in range(1, len(texts) + 1)] if len(texts) > 1 else ["text"])
     rows: dict[int, list[int]] = {}
     for place, (text, name) in enumerate(zip(texts, names, strict=True)):
         try:
-            row = [*before, *encoded(model, text, f"{name}: ")]
+            row = [*before, *encode_text(model, text, f"{name}: ")]
             if cut is not None and most is not None and len(row) - 1 > most:
                 cut(place)
                 row = row[: most + 1]
-            rows[place] = scorable(model, row, text, name)
+            rows[place] = check_scorable(model, row, text, name)
         except DataError as problem:
             if refuse is None:
                 raise
             refuse(place, problem)
-    logs = dict(zip(rows, logs_of(model, list(rows.values()), progress), strict=True))
-    return [Likelihood(text=text, ids=tuple(rows[place][len(before) :]), logs=tuple(logs[place][len(before) :]))
+    logs = dict(zip(rows, token_log_probs(model, list(rows.values()), progress), strict=True))
+    return [TextLikelihood(text=text, ids=tuple(rows[place][len(before) :]), logs=tuple(logs[place][len(before) :]))
             if place in rows else None for place, text in enumerate(texts)]  # fmt: skip
 
 
-def scorable(model: Any, row: list[int], text: str, name: str) -> list[int]:
+def check_scorable(model: Any, row: list[int], text: str, name: str) -> list[int]:
     """A text in ids, of which at least one has a probability, and which is read at once."""
-    if len(row) < max(least(model), 1) + 1:
+    if len(row) < max(min_prompt_tokens(model), 1) + 1:
         raise DataError(f"{name}: {text!r} is too short: nothing stands before its only token, so none has a "
                         "probability; give more of it")  # fmt: skip
-    check_length(model, len(row) - 1, name)
-    check_texts(model, [row])
+    check_text_length(model, len(row) - 1, name)
+    check_prompts(model, [row])
     return row
 
 
-def logs_of(
+def token_log_probs(
     model: Any, rows: Sequence[Sequence[int]], progress: Callable[[int], object] | None = None
 ) -> list[Logs]:  # fmt: skip
     """Of each row of ids, the log-probability of each id after those before it.
@@ -99,86 +100,79 @@ def logs_of(
     readers: dict[tuple[int, ...], list[int]] = {}
     for place, row in enumerate(rows):
         readers.setdefault(tuple(row[:-1]), []).append(place)
-    check_length(model, max(map(len, readers), default=0))
-    check_texts(model, rows)
-    found, few = dict[int, Logs](), max(least(model), 1)
-    for batch in batches(sorted(readers, key=len), ENTRIES // int(model.head.out_features)):
-        for read, table in zip(batch, tables(model, batch), strict=True):
+    check_text_length(model, max(map(len, readers), default=0))
+    check_prompts(model, rows)
+    found, few, texts = dict[int, Logs](), max(min_prompt_tokens(model), 1), list(readers)
+
+    def run(batch: list[tuple[int, ...]]) -> Iterator[None]:
+        for read, table in zip(batch, log_prob_tables(model, batch), strict=True):
             for place in readers[read]:
                 said = torch.tensor(rows[place][1:], device=table.device)
                 logs: list[float] = table.gather(1, said[:, None])[:, 0].tolist()
                 found[place] = [*[None] * few, *logs[few - 1 :]]
-        if progress is not None:
-            progress(len(found))
+            yield None
+
+    batches = length_batches(list(map(len, texts)), ENTRIES // int(model.head.out_features))
+    run_batched(model, texts, batches, run, None if progress is None else lambda _: progress(len(found)))
     return [found[place] for place in range(len(rows))]
 
 
-def tables(model: Any, batch: list[tuple[int, ...]]) -> Iterator[Tensor]:  # (N, V) each
+def log_prob_tables(model: Any, batch: list[tuple[int, ...]]) -> Iterator[Tensor]:  # (N, V) each
     """The log-probabilities after each token of some texts."""
     device, longest = next(model.parameters()).device, max(map(len, batch))
     ids = torch.tensor([[*text, *[0] * (longest - len(text))] for text in batch], device=device)
     lengths = torch.tensor([len(text) for text in batch], device=device)
     real = torch.arange(longest, device=device) < lengths[:, None]
-    with still(list(model.modules())):
+    with inference_mode(list(model.modules())):
         logits: Tensor = model(ids, real=None if bool(real.all()) else real)
     for text, row in zip(batch, logits, strict=True):
         row = row[: len(text)]
         if not bool(row.isfinite().all()):
-            raise RunError(DAMAGED)
+            raise RunError(DAMAGED_LOGITS)
         yield F.log_softmax(row if row.dtype == torch.float64 else row.float(), -1)
-
-
-def batches(texts: list[tuple[int, ...]], tokens: int) -> Iterator[list[tuple[int, ...]]]:
-    """Texts by length, as many at a time as fit; one that is too long by itself comes alone."""
-    batch: list[tuple[int, ...]] = []
-    for text in texts:
-        if batch and (len(batch) + 1) * len(text) > tokens:
-            yield batch
-            batch = []
-        batch.append(text)
-    if batch:
-        yield batch
 
 
 # ---------------------------------------------------------------- labels
 
 
-def labelled(
+def rank_labels(
     model: Any, prompts: Sequence[str], labels: Sequence[str], *, per: Per = "label", neutral: str | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> list[dict[str, float]]:  # fmt: skip
     """For each prompt the probability of every label among them, the likeliest first."""
-    check(model)
-    check_labels(labels, per)
+    check_language_model(model)
+    check_label_list(labels, per)
     asked = [*prompts, *([] if neutral is None else [neutral])]
-    rows = [continued(model, prompt, labels) for prompt in asked]
-    logs = iter(logs_of(model, [row for _, each in rows for row in each], progress))
-    scores = torch.tensor([[score(next(logs)[start:], label, per) for label in labels] for start, _ in rows]).double()
+    rows = [encode_labels(model, prompt, labels) for prompt in asked]
+    logs = iter(token_log_probs(model, [row for _, each in rows for row in each], progress))
+    scores = torch.tensor(
+        [[label_score(next(logs)[start:], label, per) for label in labels] for start, _ in rows]
+    ).double()
     scores = scores if neutral is None else scores[:-1] - scores[-1]
     return [{labels[place]: float(share[place]) for place in share.argsort(descending=True, stable=True).tolist()}
             for share in scores.softmax(-1)]  # fmt: skip  #: S113
 
 
-def score(logs: Logs, label: str, per: str) -> float:
+def label_score(logs: Logs, label: str, per: str) -> float:
     total = math.fsum(log for log in logs if log is not None)
     return total / {"label": 1, "token": len(logs), "character": len(label)}[per]
 
 
-def continued(model: Any, prompt: str, labels: Sequence[str]) -> tuple[int, list[list[int]]]:
+def encode_labels(model: Any, prompt: str, labels: Sequence[str]) -> tuple[int, list[list[int]]]:
     """A prompt with each label behind it in ids, and where they begin to differ from the prompt alone.
 
     Tokens may reach across the border: after "It is " comes "good" as " good", so the last space is the label's.
     """
-    before, alone = begins(model), encoded(model, prompt, "prompt: ") if prompt else []
-    wholes = [encoded(model, prompt + label, "label: ") for label in labels]
-    start = min(min(alike(alone, whole), len(whole) - 1) for whole in wholes)
+    before, alone = leading_tokens(model), encode_text(model, prompt, "prompt: ") if prompt else []
+    wholes = [encode_text(model, prompt + label, "label: ") for label in labels]
+    start = min(min(common_prefix(alone, whole), len(whole) - 1) for whole in wholes)
     if not start and alone:  # a border in the middle of the first token
-        wholes, start = [[*alone, *encoded(model, label, "label: ")] for label in labels], len(alone)
-    first = before if start or before else model.begun([])
+        wholes, start = [[*alone, *encode_text(model, label, "label: ")] for label in labels], len(alone)
+    first = before if start or before else model.with_start_token([])
     return len(first) + start, [[*first, *whole] for whole in wholes]
 
 
-def check_labels(labels: Sequence[str], per: str) -> None:
+def check_label_list(labels: Sequence[str], per: str) -> None:
     if isinstance(labels, str) or len(labels) < 2 or "" in labels or len(set(labels)) < len(labels):
         raise ConfigError(f"labels: {labels!r}; give a list of two or more, none of them empty or twice")
     if per not in get_args(Per):
@@ -188,34 +182,34 @@ def check_labels(labels: Sequence[str], per: str) -> None:
 # ---------------------------------------------------------------- what can be asked
 
 
-def check(model: Any) -> None:
+def check_language_model(model: Any) -> None:
     if model.encoder is not None:
         raise ConfigError("this model reads one text and writes another, and says nothing about one text alone; name a "
                           "model that goes on from a text")  # fmt: skip
-    least(model)
-    if model.speaks is None:
+    min_prompt_tokens(model)
+    if model.output_tokenizer is None:
         raise DataError("this model has no tokenizer; set model.tokenizer")
 
 
-def check_length(model: Any, longest: int, name: str = "text") -> None:
-    most = window(model, model.limits)
+def check_text_length(model: Any, longest: int, name: str = "text") -> None:
+    most = context_window(model, model.generation_limits)
     if most is not None and longest > most:
         raise DataError(f"{name}: {longest:,} tokens are more than the {most:,} that this model reads at once; give "
                         "less of it, or `regard evaluate` a long text piece by piece")  # fmt: skip
 
 
-def begins(model: Any) -> list[int]:
+def leading_tokens(model: Any) -> list[int]:
     """The special tokens before every text; who was trained here was told none."""
-    before: list[int] = model.speaks.before if model.task is None else []
+    before: list[int] = model.output_tokenizer.leading_ids if model.task is None else []
     return before
 
 
-def encoded(model: Any, text: str, name: str) -> list[int]:
+def encode_text(model: Any, text: str, name: str) -> list[int]:
     try:
-        ids: list[int] = model.speaks.encode(text)
+        ids: list[int] = model.output_tokenizer.encode(text)
     except DataError as problem:
         raise DataError(f"{name}{problem}") from None
     if not ids:
         raise DataError(f"{name}{text!r} has no tokens; give it some words")
-    before = begins(model)
+    before = leading_tokens(model)
     return ids[len(before) :] if before and ids[: len(before)] == before else ids  # what stands before it anyway

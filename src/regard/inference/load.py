@@ -1,4 +1,4 @@
-"""From a folder, an id or a file to a model that can be asked: built without numbers, then filled where it stays."""
+"""load_model: from a folder, a run, a hub id or a file to a ready Model, built on the meta device and then filled."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard import config, lora
-from regard.generate.dtypes import ALIASES, DTYPES, parse_dtype
-from regard.generate.layout import Layout, pack
-from regard.generate.manner import read as manner_in
-from regard.generate.model import Transformer, build
-from regard.generate.quick import is_large, quicken
-from regard.generate.towers import Towers
-from regard.native.held import KINDS
-from regard.undrawn import Undrawn
-from regard.zoo.models import packaged
+from regard import config
+from regard.generation.params import read_generation_config as manner_in
+from regard.inference.dtypes import DTYPE_ALIASES, DTYPES, parse_dtype
+from regard.inference.dual_encoder_model import DualEncoderModel
+from regard.inference.model import Model, build_model
+from regard.inference.packed_weights import PackedWeights, pack_in_place
+from regard.models import lora
+from regard.models.meta_init import SkipInit
+from regard.native.quantize import WEIGHT_FORMATS, is_large_model, pack_model
+from regard.zoo.packaged import packaged_model
 
-if TYPE_CHECKING:  # files and tokenizers are loaded with the first model that needs them
-    from regard.hub.folder import Folder
+if TYPE_CHECKING:
+    from regard.hub.read_folder import ModelFolder
 
 
-def load(
+def load_model(
     path: str | Path, device: str = "auto", dtype: str | torch.dtype = "fp32", adapter: str | Path | None = None,
     *, weights: str | None = "auto", specials: config.Specials | None = None,
 ) -> Any:  # fmt: skip
@@ -33,46 +33,51 @@ def load(
     It wears the `adapter` in a folder, if one is named; a folder that holds an adapter alone stands for the model that
     it was trained on, wearing it.
     On a CPU `weights` selects a packed layout: "auto" keeps the parameters plain and lets the verbs use a packed copy
-    in fp32 where that pays (`regard.generate.layout`); fp32, bf16 or int8 hold the weights packed and nothing else, so
-    the model can be asked and neither trained nor saved (`regard.generate.quick`); "plain" packs nothing.
+    in fp32 where that pays (`regard.inference.packed_weights`); fp32, bf16 or int8 hold the weights packed and nothing
+    else, so the model can be asked and neither trained nor saved (`regard.native.quantize`); "plain" packs nothing.
     `specials` says what special tokens in a text become: themselves ("parse", as `transformers` has it and so unless
     said), or text like any other ("plain").
     """
-    from regard.hub import adapting, folder
-    from regard.text import Tokenizer
+    from regard.hub import peft_load, read_folder
+    from regard.text.tokenizer import Tokenizer
 
-    if adapter is None and (base := adapting.base_of(path)) is not None:
+    if adapter is None and (base := peft_load.base_model_of(path)) is not None:
         path, adapter = base, path
-    worn = None if adapter is None else adapting.read(adapter)
-    asked, where = parse_dtype(dtype), place(device)
-    if weights not in (None, "auto", "plain", *KINDS):
-        raise config.ConfigError(f"weights: no {weights!r}; there are auto, plain, {', '.join(KINDS)}")
-    stored = folder.read(packaged(path) or path)
+    worn = None if adapter is None else peft_load.read_adapter(adapter)
+    asked, where = parse_dtype(dtype), resolve_device(device)
+    if weights not in (None, "auto", "plain", *WEIGHT_FORMATS):
+        raise config.ConfigError(f"weights: no {weights!r}; there are auto, plain, {', '.join(WEIGHT_FORMATS)}")
+    stored = read_folder.read_model_folder(packaged_model(path) or path)
     kind = stored_dtype(stored) if asked is None else asked
-    found = held(stored, kind, as_stored=asked is None)
-    model = hollow(found).to(kind)  # no numbers yet: each tensor is read into the type that it stays in
-    folder.fill(model, found, where)
-    model.context, model.begin, model.task, model.origin = found.context, found.begin, found.task, found
-    model.tokenizer = folder.tokenizer_of(found)
+    found = folder_in_dtype(stored, kind, as_stored=asked is None)
+    model = model_on_meta(found).to(kind)  # no numbers yet: each tensor is read into the type that it stays in
+    read_folder.load_weights(model, found, where)
+    model.context, model.decoder_start_id, model.task, model.source_folder = (
+        found.context,
+        found.begin,
+        found.task,
+        found,
+    )
+    model.tokenizer = read_folder.load_tokenizer(found)
     model.target_tokenizer = None if found.target_path is None else Tokenizer.load(found.target_path)
     read_specials(model, specials)
-    model.manner = manner_in(found.path, found.said)
+    model.generation_defaults = manner_in(found.path, found.said)
     model.to(where).eval()
-    model = model if worn is None else adapting.wear(model, worn)
+    model = model if worn is None else peft_load.apply_adapter(model, worn)
     if weights == "auto":
-        model.layout = Layout() if where.type == "cpu" and is_large(model) else None
+        model.layout = PackedWeights() if where.type == "cpu" and is_large_model(model) else None
     elif weights not in (None, "plain"):
-        lora.merge(model)
-        quicken(model, weights)
+        lora.merge_adapters(model)
+        pack_model(model, weights)
     return model
 
 
-def load_to_answer(
+def load_for_inference(
     path: str | Path, device: str = "auto", dtype: str = "fp32", weights: str = "auto",
     specials: config.Specials | None = None,
 ) -> Any:  # fmt: skip
     """`load` for a process that only answers: where packed weights pay, they are the only ones it holds."""
-    return pack(load(path, device, dtype, weights=weights, specials=specials))
+    return pack_in_place(load_model(path, device, dtype, weights=weights, specials=specials))
 
 
 def read_specials(model: Any, specials: config.Specials | None) -> None:
@@ -82,40 +87,40 @@ def read_specials(model: Any, specials: config.Specials | None) -> None:
             setattr(model, name, known.with_specials(specials))
 
 
-def held(found: "Folder", kind: torch.dtype, as_stored: bool) -> "Folder":
+def folder_in_dtype(found: "ModelFolder", kind: torch.dtype, as_stored: bool) -> "ModelFolder":
     """The folder, with its model in a type; unless that is the stored one, what is saved is in this type as well.
 
     Autocast ("mixed") is how a model was trained, and never how it is asked.
     """
-    from regard.hub.families.table import precise
+    from regard.hub.families.registry import with_precision
 
-    c = precise(found.config, "bf16" if kind == torch.bfloat16 else "fp32")
+    c = with_precision(found.config, "bf16" if kind == torch.bfloat16 else "fp32")
     return replace(found, config=c, types=found.types if as_stored else {})
 
 
-def stored_dtype(found: "Folder") -> torch.dtype:
+def stored_dtype(found: "ModelFolder") -> torch.dtype:
     """The type of a folder's weights: as its config.json says, or as its tensors have it where they agree."""
     name = str(found.said.get("dtype") or found.said.get("torch_dtype")).removeprefix("torch.")
-    if name in ALIASES:
-        return DTYPES[ALIASES[name]]
+    if name in DTYPE_ALIASES:
+        return DTYPES[DTYPE_ALIASES[name]]
     kinds = set(found.types.values())
     return kinds.pop() if len(kinds) == 1 and kinds <= set(DTYPES.values()) else torch.float32
 
 
-def hollow(found: "Folder") -> Transformer | Towers:
+def model_on_meta(found: "ModelFolder") -> Model | DualEncoderModel:
     """The folder's model without numbers: whatever it begins with would be replaced."""
     try:
-        with torch.device("meta"), Undrawn():
-            model = build(found.config)
+        with torch.device("meta"), SkipInit():
+            model = build_model(found.config)
     except (RuntimeError, ValueError, OverflowError) as problem:
         told = str(problem).splitlines()[0]
         raise config.DataError(f"{found.path / 'config.json'}: no model can be built so: {told}") from None
     stored = model.state_dict().keys()
     apart = [name for name, _ in model.named_buffers() if name not in stored]
-    return build(found.config) if apart else model  # tables that no file holds are made with the model
+    return build_model(found.config) if apart else model  # tables that no file holds are made with the model
 
 
-def place(device: str) -> torch.device:
+def resolve_device(device: str) -> torch.device:
     """The device that a name means; "auto" is the fastest there is."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":

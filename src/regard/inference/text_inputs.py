@@ -1,36 +1,38 @@
-"""Texts as a model reads them: between the special tokens of its training, cut to its length, in batches.
+"""Texts as a model reads them: between the special tokens of its training, truncated to its length, in batches.
 
-    texts ── frames ──►  [CLS] how are you ? [SEP]  ── batches ──►  {"ids": (B, N), "real": (B, N), "segment": (B, N)}
+    texts ── frames ──►  [CLS] how are you ? [SEP]  ── batch ──►  {"ids": (B, N), "real": (B, N), "segment": (B, N)}
 
-A published model is given what its tokenizer.json puts around a text, one that was trained here what its training put
-there. Texts of like length go together; their places say where the answers belong.
+A published model gets what its tokenizer.json puts around a text, one that was trained here what its training put
+there. Texts of like length go together.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from regard import config
-from regard.config import ConfigError, DataError
-from regard.generate.limits import Limits, reach
-from regard.generate.translate import batches
-from regard.tasks.rows import Rows, trimmed
-from regard.tasks.specials import Specials
-from regard.tasks.words import pieces
-from regard.text import Framed, Tokenizer
+from regard.config.errors import ConfigError, DataError
+from regard.generation.limits import GenerationLimits, trunk_context
+from regard.inference.batching import OnBatch, length_batches, run_batched
+from regard.tasks.collate import RowPadding, TaskSpecialTokens, tokenize_with_offsets, truncate_pair
+from regard.text.special_tokens import EncodedText
+from regard.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
-Refuse = Callable[[int, DataError], object]  # is told which text has no answer, and why: then the others have theirs
+OnBadInput = Callable[
+    [int, DataError], object
+]  # is told which text has no answer, and why: then the others have theirs
 ENDLESS = 1 << 20  # tokens: a card that says more means that nobody knows
 
 
 @dataclass(frozen=True)
-class Reader:
+class TextInputs:
     """How one model reads; `longest` is the most tokens at once, and `trained` says that it was trained here."""
 
     c: config.Transformer
@@ -41,72 +43,82 @@ class Reader:
     begin: int | None = None  # what a decoder reads before what the encoder reads
 
     @classmethod
-    def of(cls, model: Any, longest: int | None = None) -> "Reader":
-        c = model.c.text if isinstance(model.c, config.Towers) else model.c
-        if not isinstance(front(c), config.Embed):
-            raise ConfigError(f"embed.kind: this model reads {front(c).kind!r} and no text; name one that reads text")
+    def of(cls, model: Any, longest: int | None = None) -> "TextInputs":
+        c = model.c.text if isinstance(model.c, config.DualEncoder) else model.c
+        if not isinstance(reading_front_end(c), config.TextEmbedding):
+            raise ConfigError(
+                f"embed.kind: this model reads {reading_front_end(c).kind!r} and no text; name one that reads text"
+            )
         if model.tokenizer is None:
             raise DataError("this model has no tokenizer to read a text with; put a tokenizer.json beside it")
         card = model.tokenizer.card.get("model_max_length")
-        known = [card if isinstance(card, int) and 0 < card < ENDLESS else None, longest, room(c, model.context)]
+        known = [
+            card if isinstance(card, int) and 0 < card < ENDLESS else None,
+            longest,
+            max_input_tokens(c, model.context),
+        ]
         most = min((each for each in known if each is not None), default=None)
         device = next(model.parameters()).device
-        return cls(c, model.tokenizer, device, most, model.task is not None, model.begin)
+        return cls(c, model.tokenizer, device, most, model.task is not None, model.decoder_start_id)
 
     # ---------------------------------------------------------------- from texts to ids
 
     def frames(
         self, texts: Sequence[str], others: Sequence[str] | None = None, names: Sequence[str] | None = None,
-        refuse: Refuse | None = None,
-    ) -> list[Framed | None]:  # fmt: skip
+        refuse: OnBadInput | None = None,
+    ) -> list[EncodedText | None]:  # fmt: skip
         """Each text, or each pair, with what stands around it; `names` are what errors call them.
 
         One that cannot be read raises, or is None where `refuse` is told of it.
         """
-        names = names or named(len(texts))
+        names = names or number_texts(len(texts))
         second: Sequence[str | None] = others or [None] * len(texts)
-        found = attempts(zip(texts, second, names, strict=True), self.frame, refuse)
+        found = try_each(zip(texts, second, names, strict=True), self.frame, refuse)
         cut = [place for place, frame in enumerate(found)
                if frame is not None and self.longest is not None and len(frame) > self.longest]  # fmt: skip
         for place in cut:
-            found[place] = self.laid(texts[place], second[place], self.longest)
+            found[place] = self.collate(texts[place], second[place], self.longest)
         if cut:
             many = "1 text has" if len(cut) == 1 else f"{len(cut):,} texts have"
             warnings.warn(f"{many} more than the {self.longest} tokens that this model reads at once, the first is "
                           f"{names[cut[0]]}; they are cut there", stacklevel=4)  # fmt: skip
         return found
 
-    def frame(self, text: str, other: str | None = None, name: str = "text") -> Framed:
+    def frame(self, text: str, other: str | None = None, name: str = "text") -> EncodedText:
         """One of them, however long it is."""
-        for part in (text, other):
-            if part is not None and not part.strip():
+        for part in (text,) if other is None else (text, other):
+            check_text(part, name)
+            if not part.strip():
                 raise DataError(f"{name}: {part!r} is empty; give it some words")
         try:
-            found = self.laid(text, other)
+            found = self.collate(text, other)
         except DataError as problem:
             raise DataError(f"{name}: {problem}") from None
         if all(owner is None for owner in found.owners):
             raise DataError(f"{name}: {text[:40]!r} became no token; give it some words")
-        if (largest := max(found.ids)) >= (vocab := front(self.c).vocab):
+        if (largest := max(found.ids)) >= (vocab := reading_front_end(self.c).vocab):
             raise DataError(f"{name}: id {largest} is outside the model's vocabulary of {vocab}; use the tokenizer of "
                             "its training")  # fmt: skip
         return found
 
-    def laid(self, text: str, other: str | None = None, longest: int | None = None) -> Framed:
-        return (self.as_trained if self.trained else self.tokenizer.frame)(text, other, longest)
+    def collate(self, text: str, other: str | None = None, longest: int | None = None) -> EncodedText:
+        return (self.as_trained if self.trained else self.tokenizer.encode_with_specials)(text, other, longest)
 
-    def as_trained(self, text: str, other: str | None = None, longest: int | None = None) -> Framed:
+    def as_trained(self, text: str, other: str | None = None, longest: int | None = None) -> EncodedText:
         """Laid out as objectives lay out their rows."""
         around = self.specials.single if other is None else self.specials.pair
-        with self.tokenizer.saying(text, other or ""):
-            (first, spans), (second, more) = pieces(self.tokenizer, text), pieces(self.tokenizer, other or "")
+        with self.tokenizer.with_special_tokens(text, other or ""):
+            (first, spans), (second, more) = (
+                tokenize_with_offsets(self.tokenizer, text),
+                tokenize_with_offsets(self.tokenizer, other or ""),
+            )
         if longest is not None:
-            first, second = trimmed(first, second, longest - len(around))
+            first, second = truncate_pair(first, second, longest - len(around))
         before, after = len(around.before), len(around.after)
         between = 0 if other is None else len(around.between)
         pair = (first, None) if other is None else (first, second)
         none: list[tuple[int, int]] = [(0, 0)]
-        return Framed(
+        return EncodedText(
             ids=around(*pair),
             segments=around.segments(*pair),
             owners=[None] * before + [0] * len(first) + [None] * between + [1] * len(second) + [None] * after,
@@ -114,28 +126,30 @@ class Reader:
         )
 
     @cached_property
-    def specials(self) -> Specials:
-        return Specials.of(self.tokenizer)
+    def specials(self) -> TaskSpecialTokens:
+        return TaskSpecialTokens.of(self.tokenizer)
 
-    def seeing(self, role: str) -> "Reader":
+    def with_segments(self, role: str) -> "TextInputs":
         """A reader that sees a special token where it is written."""
-        return replace(self, tokenizer=self.tokenizer.seeing(role))
+        return replace(self, tokenizer=self.tokenizer.without_special(role))
 
     # ---------------------------------------------------------------- from ids to batches
 
-    def batches(self, rows: Sequence[Framed | None]) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
-        """Places of texts, and what the model is given for them; None, a text that was refused, is passed over."""
-        known = [(place, row) for place, row in enumerate(rows) if row is not None]
-        for some in batches([len(row) for _, row in known], 1):
-            yield [known[at][0] for at in some], self.batch([known[at][1] for at in some])
+    def run(
+        self, model: Any, rows: Sequence[EncodedText | None], forward: Callable[[dict[str, Tensor]], Iterable[Any]],
+        on_batch: OnBatch | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """What `forward` makes of each text, in batches of like length; None, a text that was refused, stays None."""
+        batches = length_batches([None if row is None else len(row) for row in rows])
+        return run_batched(model, rows, batches, lambda some: forward(self.batch(some)), on_batch)
 
-    def batch(self, rows: Sequence[Framed]) -> dict[str, Tensor]:
+    def batch(self, rows: Sequence[EncodedText]) -> dict[str, Tensor]:
         """What forward takes by name. A decoder behind an encoder reads the same once more, one place later."""
         ids = [row.ids for row in rows]
-        wide = Rows(max(4, *map(len, ids)))
+        wide = RowPadding(max(4, *map(len, ids)))
         fill, real = self.specials.fill, wide.there(ids)
         given = {"ids": wide.padded(ids, fill), "real": real}
-        if front(self.c).segments > 1:
+        if reading_front_end(self.c).segments > 1:
             given["segment"] = wide.padded([row.segments for row in rows], 0)
         if self.c.encoder is not None:
             begin = self.specials.begin() if self.begin is None else self.begin
@@ -144,7 +158,7 @@ class Reader:
         return {name: table.to(self.device) for name, table in given.items()}
 
 
-def attempts(given: Iterable[tuple[Any, ...]], make: Callable[..., T], refuse: Refuse | None) -> list[T | None]:
+def try_each(given: Iterable[tuple[Any, ...]], make: Callable[..., T], refuse: OnBadInput | None) -> list[T | None]:
     """What is made of each; where that is a DataError, `refuse` is told and it is None."""
     made: list[T | None] = []
     for place, each in enumerate(given):
@@ -158,21 +172,33 @@ def attempts(given: Iterable[tuple[Any, ...]], make: Callable[..., T], refuse: R
     return made
 
 
-def called(model: Any, ending: str) -> bool:
+def architecture_ends_with(model: Any, ending: str) -> bool:
     """Whether the class of a published model ends so: several classes have one kind of head."""
-    found = getattr(getattr(model, "origin", None), "architecture", None)
+    found = getattr(getattr(model, "source_folder", None), "architecture", None)
     return found is not None and found.endswith(ending)
 
 
-def front(c: config.Transformer) -> Any:
+def reading_front_end(c: config.Transformer) -> Any:
     """The front end of the side that reads."""
     return c.embed if c.encoder is None or c.encoder.embed is None else c.encoder.embed
 
 
-def room(c: config.Transformer, context: int | None) -> int | None:
+def max_input_tokens(c: config.Transformer, context: int | None) -> int | None:
     """The most tokens that the side that reads can read at once."""
-    return reach(c.trunk if c.encoder is None else c.encoder.trunk, Limits(context=context))
+    return trunk_context(c.trunk if c.encoder is None else c.encoder.trunk, GenerationLimits(context=context))
 
 
-def named(count: int) -> list[str]:
+def check_text(text: Any, name: str) -> None:
+    """Refuses what is no string: an image, a tensor, a path."""
+    if not isinstance(text, str):
+        raise DataError(f"{name}: {type(text).__name__} is no text; give a string")
+
+
+def check_is_list(inputs: Any) -> None:
+    """Refuses one input where several are meant: a string would be read letter by letter."""
+    if isinstance(inputs, str | bytes | Path | Mapping) or not hasattr(inputs, "__len__"):
+        raise ConfigError(f"inputs: {inputs!r:.60} is one alone; give a list of them, as in [...]")
+
+
+def number_texts(count: int) -> list[str]:
     return ["text"] if count == 1 else [f"text {place}" for place in range(1, count + 1)]

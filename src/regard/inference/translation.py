@@ -1,50 +1,63 @@
-"""Translation of texts: laid out as training lays them out, searched in batches of like length, and spelt.
+"""Translation with an encoder-decoder, and its alignment to the source by cross-attention. #: S157
 
     The cat sat.  ──►  The cat sat . </s>  ── encoder ──┐
                        <s> ── beam search ── decoder ◄──┘ ──►  Le chat s'est assis . </s>  ──►  Le chat s'est assis.
 
-What a text becomes does not depend on the texts beside it.
+Texts are encoded as in training and searched in batches of like length; the result for a text does not depend on the
+texts beside it.
+
+              The   cat   sat  </s>
+    Le        .71   .12   .05   .12        a row for each target token, and it sums to one: the softmax of
+    chat      .06   .83   .09   .02        cross-attention, averaged over the heads of one layer
+
+The layer is the last but one by default: there the averaged heads agree best with alignments made by people (Garg et
+al. 2019, "Jointly learning to align and translate with Transformer models").
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from regard import config
-from regard.config.search import Search
-from regard.generate.asked import searching
-from regard.generate.beam import search
-from regard.generate.limits import reach, window
-from regard.generate.speech import Completion, ranked
-from regard.tasks.task import build
-from regard.tasks.translate import Translate
+from regard.config.generation import BeamSearchParams
+from regard.core.hooks import looking
+from regard.generation.beam_search import beam_search
+from regard.generation.limits import context_window, trunk_context
+from regard.generation.params import beam_search_params
+from regard.generation.session import inference_mode
+from regard.generation.text_stream import Completion, completion_from_beams
+from regard.inference.batching import BATCH_TOKENS, length_batches, run_batched
+from regard.inference.text_inputs import check_text
+from regard.tasks.task import build_task
+from regard.tasks.translation import Translation
 
 if TYPE_CHECKING:
-    from regard.generate.model import Transformer
+    from regard.inference.model import Model
 
 BEAMS = 4
 TIMES, MORE = 2, 20  # a translation has at most twice the tokens of its source, and twenty: who says more is lost
-AT_ONCE = 4096  # tokens of sources, once for each beam, in a batch
 
 
 class Translator:
     """An encoder-decoder with its tokenizers, and the objective that knows which special tokens stand where."""
 
-    def __init__(self, model: "Transformer") -> None:
+    def __init__(self, model: "Model") -> None:
         if model.c.encoder is None:
             raise config.ConfigError("this model has no encoder to read a text with; one that goes on from a text "
                                      "is for generate")  # fmt: skip
-        if model.tokenizer is None or model.speaks is None:
+        if model.tokenizer is None or model.output_tokenizer is None:
             raise config.DataError("this model has no tokenizer to read a text with; set model.tokenizer, or put a "
                                    "tokenizer.json beside it")  # fmt: skip
-        task = build(config.Translate(), model.tokenizer, target=model.target_tokenizer)
-        assert isinstance(task, Translate)
-        self.model, self.reads, self.speaks, self.task = model, model.tokenizer, model.speaks, task
+        task = build_task(config.Translation(), model.tokenizer, target=model.target_tokenizer)
+        assert isinstance(task, Translation)
+        self.model, self.reads, self.speaks, self.task = model, model.tokenizer, model.output_tokenizer, task
         self.vocab = (model.c.encoder.embed or model.c.embed).vocab
-        self.longest = reach(model.c.encoder.trunk, model.limits)
+        self.longest = trunk_context(model.c.encoder.trunk, model.generation_limits)
 
     def __call__(
         self, texts: Sequence[str], settings: dict[str, Any], new: int | None = None,
@@ -56,7 +69,9 @@ class Translator:
         A text that cannot be read raises, or is None where `refuse` is told of it; one that is too long is cut where
         `cut` is told of it. `check` is called at each step of the search, and ends it if it raises.
         """
-        c = searching(self.usual(settings, new) | settings | ({} if new is None else {"new": new}), self.speaks)
+        c = beam_search_params(
+            self.usual(settings, new) | settings | ({} if new is None else {"new": new}), self.speaks
+        )
         names = names or (["text"] if len(texts) == 1 else [f"text {place}" for place in range(1, len(texts) + 1)])
         sources: dict[int, list[int]] = {}
         for place, (text, name) in enumerate(zip(texts, names, strict=True)):
@@ -66,19 +81,20 @@ class Translator:
                 if refuse is None:
                     raise
                 refuse(place, problem)
-        known, told = list(sources), dict[int, Completion]()
-        for some in batches([len(source) for source in sources.values()], c.beams):
-            rows = [known[at] for at in some]
-            made = self.batch([texts[row] for row in rows], [sources[row] for row in rows], c, new, check)
-            told |= zip(rows, made, strict=True)
-        return [told.get(row) for row in range(len(texts))]
+        lengths = [len(sources[row]) if row in sources else None for row in range(len(texts))]
+
+        def run(rows: list[int]) -> list[Completion]:
+            return self.batch([texts[row] for row in rows], [sources[row] for row in rows], c, new, check)
+
+        batches = length_batches(lengths, BATCH_TOKENS, copies=c.beams)
+        return run_batched(self.model, range(len(texts)), batches, run)
 
     def usual(self, settings: dict[str, Any], new: int | None) -> dict[str, Any]:
         """What is searched for unless said: as the folder has it."""
-        manner = self.model.manner
+        manner = self.model.generation_defaults
         manner.warn()
-        usual = {"beams": BEAMS} | manner.found
-        if (least := manner.shortest(1)) and "shortest" not in settings:
+        usual = {"beams": BEAMS} | manner.beam_search
+        if (least := manner.min_new_tokens(1)) and "shortest" not in settings:
             usual["shortest"] = least if new is None else min(least, new - 1)
         if settings.get("best", 1) > usual["beams"]:
             usual["beams"] = settings["best"]
@@ -101,6 +117,7 @@ class Translator:
         return whole
 
     def ids(self, text: str, name: str, target: bool = False) -> list[int]:
+        check_text(text, name)
         try:
             ids = (self.speaks if target else self.reads).encode(text)
         except config.DataError as problem:
@@ -112,21 +129,21 @@ class Translator:
     @property
     def begin(self) -> int:
         """The id that a target begins with."""
-        known = (self.model.begin, self.model.manner.begin, self.task.target.begin())
+        known = (self.model.decoder_start_id, self.model.generation_defaults.begin, self.task.target.begin())
         begin = next(id for id in known if id is not None)
         if begin < 0:
             raise config.DataError("target_tokenizer: it has no start, pad or end token for a target to begin with; "
                                    "use the tokenizer of the model's training")  # fmt: skip
         return begin
 
-    def most(self, length: int, c: Search) -> int:
+    def most(self, length: int, c: BeamSearchParams) -> int:
         """Tokens that the translation of a source of this length may have."""
-        usual = self.model.manner.new(1) or TIMES * length + MORE
-        wanted, room = max(usual, c.shortest + 1), window(self.model, self.model.limits)
+        usual = self.model.generation_defaults.max_new_tokens(1) or TIMES * length + MORE
+        wanted, room = max(usual, c.shortest + 1), context_window(self.model, self.model.generation_limits)
         return wanted if room is None else min(wanted, room)
 
     def batch(
-        self, texts: list[str], sources: list[list[int]], c: Search, new: int | None,
+        self, texts: list[str], sources: list[list[int]], c: BeamSearchParams, new: int | None,
         check: Callable[[], None] | None = None,
     ) -> list[Completion]:  # fmt: skip
         began, device = time.perf_counter(), next(self.model.parameters()).device
@@ -134,21 +151,68 @@ class Translator:
         ids = torch.tensor([source + [0] * (longest - len(source)) for source in sources], device=device)
         real = torch.tensor([[place < len(source) for place in range(longest)] for source in sources], device=device)
         most = [self.most(len(source), c) if new is None else new for source in sources]
-        limits = self.model.limits
-        found = search(self.model, [[self.begin]] * len(texts), c, limits, new=most, source=ids, source_real=real,
+        limits = self.model.generation_limits
+        found = beam_search(self.model, [[self.begin]] * len(texts), c, limits, new=most, source=ids, source_real=real,
                        look=None if check is None else lambda grown: check())  # fmt: skip
         seconds = time.perf_counter() - began
-        return [ranked(text, [self.begin], each, self.speaks, limits.ends, seconds)
+        return [completion_from_beams(text, [self.begin], each, self.speaks, limits.ends, seconds)
                 for text, each in zip(texts, found, strict=True)]  # fmt: skip
 
 
-def batches(lengths: list[int], beams: int, most: int | None = None) -> Iterator[list[int]]:
-    """The places of like lengths together, the shortest first, as many as are not too much at once."""
-    group, most = list[int](), most or AT_ONCE
-    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if group and (len(group) + 1) * beams * lengths[place] > most:
-            yield group
-            group = []
-        group.append(place)
-    if group:
-        yield group
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """Tokens of both sides as people read them, special ones included, and weights (target, source)."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    weights: Tensor
+    layer: int
+
+    def likeliest(self) -> list[tuple[str, str]]:
+        """Each token of the target with the one that it looked at most."""
+        return [(told, self.source[place])
+                for told, place in zip(self.target, self.weights.argmax(-1).tolist(), strict=True)]  # fmt: skip
+
+
+def align_translation(
+    model: "Model", source: str, target: str | Sequence[int] | None = None, layer: int | None = None
+) -> Alignment:
+    translator, depth = Translator(model), model.c.trunk.depth
+    known = set(model.addresses())
+    looks = [place for place in range(depth) if f"trunk.{place}.cross.pattern" in known]
+    if not looks:
+        raise config.ConfigError(f"trunk.cross: {model.c.trunk.cross!r} tells the decoder of its source in one vector, "
+                                 "so there are no words that it looks at")  # fmt: skip
+    layer = looks[max(len(looks) - 2, 0)] if layer is None else layer
+    if not -depth <= layer < depth or layer % depth not in looks:
+        raise config.ConfigError(f"layer: {layer} is none of the decoder's layers, {looks[0]} to {looks[-1]}")
+    read = translator.source(source, "source")
+    if target is None:
+        [best] = translator([source], {})
+        target = best.ids
+    if isinstance(target, str):
+        target = [*translator.ids(target, "target", target=True), translator.task.target["end"]]
+    weights = cross_attention_weights(translator, read, list(target), layer % depth)
+    tokens = tuple(map(translator.reads.token_text, read)), tuple(map(translator.speaks.token_text, target))
+    return Alignment(*tokens, weights=weights, layer=layer % depth)
+
+
+def cross_attention_weights(
+    translator: Translator, source: list[int], target: list[int], layer: int
+) -> Tensor:  # (T, S)
+    """The decoder hears the target word by word; each row is its look before a word."""
+    model, ids = translator.model, [translator.begin, *target[:-1]]
+    most, vocab = context_window(model, model.generation_limits), model.c.embed.vocab
+    if not target or (most is not None and len(ids) > most):
+        raise config.DataError(f"target: {len(target)} tokens, and this model reads 1 to {most or 'any number'} at "
+                               "once; give both texts in shorter pieces, a sentence at a time")  # fmt: skip
+    if (largest := max(target)) >= vocab or min(target) < 0:
+        raise config.DataError(f"target: id {largest} is outside the model's vocabulary of {vocab}; use the tokenizer "
+                               "of its training")  # fmt: skip
+    where = f"trunk.{layer}.cross.pattern"
+    heard, read = (torch.tensor([row], device=next(model.parameters()).device) for row in (ids, source))
+    real = torch.ones_like(heard, dtype=torch.bool)  # a target may begin with the pad token
+    with inference_mode(list(model.modules())), looking(model, where) as seen:
+        model(heard, source=read, real=real)
+    weights: Tensor = seen[where][0].float().mean(0)  # over the heads
+    return weights.clone().cpu()

@@ -1,29 +1,33 @@
-"""Raw data to Tokens: one file a kind of data, each entering itself in the table of front ends."""
+"""Front ends: raw data of a modality to Tokens, and the processor that reads its records; each registers itself."""
 
 from regard.inputs import (
-    chunks,
-    convolutions,
-    film,
+    audio,
+    audio_processor,
+    cnn,
     graph,
+    graph_encodings,
     image,
-    image_sense,
-    mixed,
-    near,
-    senses,
+    image_processor,
+    multimodal,
+    processors,
     series,
-    series_sense,
-    shaw,
-    sound,
-    sound_convolved,
-    sound_sense,
     stages,
-    stretched,
-    structure,
     text,
+    video,
 )
 
 __all__ = [
-    "chunks", "convolutions", "film", "graph", "image", "image_sense", "mixed", "near", "senses", "series",
-    "series_sense", "shaw", "sound", "sound_convolved", "sound_sense", "stages", "stretched", "structure", "text",
-]  # fmt: skip
-
+    "audio",
+    "audio_processor",
+    "cnn",
+    "graph",
+    "graph_encodings",
+    "image",
+    "image_processor",
+    "multimodal",
+    "processors",
+    "series",
+    "stages",
+    "text",
+    "video",
+]

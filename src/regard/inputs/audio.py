@@ -1,14 +1,16 @@
-"""Sound to Tokens: the loudness of frequency bands over time, or the samples themselves, at one rate or at several.
+"""Audio embeddings: log-mel spectrogram, raw frames at one rate or several, or a spectrogram through convolutions.
 
     mel         samples ── windows ── |FFT|^2 ── bands ── log ──►  (windows, mels), a few of them a token
-    convolved   the same ── convolution ── convolution ──►  tokens: regard.inputs.sound_convolved
     frames      samples ── stretches ──►  tokens
     rates       every 100th ── stretches ──┐
                 every 10th  ── stretches ──┼──►  tokens, coarse ones first, each at the time where it begins
                 all         ── stretches ──┘
+    convolved   samples ── windows around every hop-th ── log-mel ──►  (B, M, W)          (Whisper: Radford et al. 2022)
+                (B, M, W) ── 3 windows ── GELU ── 3 at every other one ── GELU ──►  a token for each pair of windows
 
 T samples, W windows, M mel bands. Windows begin at the first sample and silence follows the last one, so a sound means
-the same alone and beside longer ones.
+the same alone and beside longer ones. For `convolved` every sound is as long as the front end takes, filled with
+silence, and mirrored where it begins and ends.
 """
 
 import math
@@ -19,58 +21,63 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.core.model import FRONTS
-from regard.core.tokens import Tokens, line, raster
+from regard.config.errors import ConfigError
+from regard.core.model import FRONT_ENDS
+from regard.core.tokens import Tokens, grid_tokens, sequence_tokens
 
 FLOOR = 1e-10  # of the power whose logarithm is taken
 EPS = 1e-5
 DEPTH = 8.0  # powers of ten below the loudest band of a sound
 
 
-class Mel(nn.Module):
+class MelSpectrogram(nn.Module):
     """A log-mel spectrogram, `frames` windows of it a token."""
 
-    def __init__(self, c: config.Sound, width: int) -> None:
+    def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
-        assert isinstance(c.way, config.Mel)
+        assert isinstance(c.way, config.MelSpectrogram)
         self.c, self.way = c, c.way
         self.map = nn.Linear(self.way.frames * (self.way.bands or self.way.mels), width)
 
     def forward(self, samples: Tensor, real: Tensor | None, hide: Tensor | None = None) -> Tokens:
         """`hide` (B, pieces, 4) names parts of the spectrogram that are not heard: first window and band, how many."""
         way, steps = self.way, self.way.steps(samples.shape[1])
-        table = logmel(samples, way, self.c.rate, steps * way.frames)  # (B, W, M)
+        table = log_mel_spectrogram(samples, way, self.c.rate, steps * way.frames)  # (B, W, M)
         keep = None if real is None else real.unflatten(1, (steps, way.rows))[..., 0].repeat_interleave(way.frames, 1)
-        table = levels(table, self.c.normal, keep)
+        table = normalize_spectrogram(table, self.c.normal, keep)
         if hide is not None:
-            table = table.masked_fill(hidden(hide, *table.shape[1:]), 0.0)
+            table = table.masked_fill(spec_augment_mask(hide, *table.shape[1:]), 0.0)
         # (B, steps, frames, rows, bands) -> a token for each step and row
         parts = table.unflatten(2, (way.rows, -1)).unflatten(1, (steps, -1)).transpose(2, 3).flatten(3).flatten(1, 2)
         x = self.map(parts.to(self.map.weight.dtype))
-        return raster(x, (steps, way.rows)) if way.bands is not None else line(x)
+        return grid_tokens(x, (steps, way.rows)) if way.bands is not None else sequence_tokens(x)
 
 
-def logmel(samples: Tensor, c: config.Mel, rate: int, count: int) -> Tensor:  # (B, T) -> (B, count, M)
+def log_mel_spectrogram(
+    samples: Tensor, c: config.MelSpectrogram, rate: int, count: int
+) -> Tensor:  # (B, T) -> (B, count, M)
     """The logarithm of the power in each band, for `count` windows of a Hann shape."""
     with torch.autocast(samples.device.type, enabled=False):  # fewer bits would be heard
         longer = (count - 1) * c.hop + c.window - samples.shape[1]
-        return bands(F.pad(samples.float(), (0, max(0, longer))).unfold(1, c.window, c.hop)[:, :count], c, rate)
+        return mel_bands(F.pad(samples.float(), (0, max(0, longer))).unfold(1, c.window, c.hop)[:, :count], c, rate)
 
 
-def bands(frames: Tensor, c: config.Mel, rate: int) -> Tensor:  # (B, W, window) -> (B, W, M)
+def mel_bands(frames: Tensor, c: config.MelSpectrogram, rate: int) -> Tensor:  # (B, W, window) -> (B, W, M)
     spectrum = torch.fft.rfft(frames * torch.hann_window(c.window, device=frames.device))
     power = spectrum.real.square() + spectrum.imag.square()
-    loud: Tensor = power @ bank(c, rate, frames.device)
+    loud: Tensor = power @ mel_filterbank(c, rate, frames.device)
     return loud.clamp(min=FLOOR).log()
 
 
-def bank(c: config.Mel, rate: int, device: torch.device | None = None) -> Tensor:  # (window//2 + 1, M)
+def mel_filterbank(
+    c: config.MelSpectrogram, rate: int, device: torch.device | None = None
+) -> Tensor:  # (window//2 + 1, M)
     """Triangles over the frequencies, evenly apart on the mel scale, each of area one (Slaney) or height one (HTK)."""
     high = rate / 2 if c.high is None else c.high
     ends = torch.tensor([c.low, high], dtype=torch.float64, device=device)
-    low_mel, high_mel = to_mel(ends, c.scale)
+    low_mel, high_mel = hertz_to_mel(ends, c.scale)
     steps = torch.linspace(0, 1, c.mels + 2, dtype=torch.float64, device=device)
-    edges = to_hertz(low_mel + (high_mel - low_mel) * steps, c.scale)
+    edges = mel_to_hertz(low_mel + (high_mel - low_mel) * steps, c.scale)
     bins = torch.linspace(0, rate / 2, c.window // 2 + 1, dtype=torch.float64, device=device)
     if c.window % 2:  # an odd window has no bin at half the rate
         bins = torch.arange(c.window // 2 + 1, dtype=torch.float64, device=device) * (rate / c.window)
@@ -80,28 +87,28 @@ def bank(c: config.Mel, rate: int, device: torch.device | None = None) -> Tensor
     return (torch.minimum(up, down).clamp(min=0) * area).float()
 
 
-def to_mel(hertz: Tensor, scale: str) -> Tensor:
+def hertz_to_mel(hertz: Tensor, scale: str) -> Tensor:
     """HTK: 2595 log10(1 + f/700). Slaney: 3f/200 up to 1,000 hertz, and 27 steps for every factor of 6.4 beyond."""
     if scale == "htk":
         return 2595 * torch.log10(1 + hertz / 700)
     return torch.where(hertz < 1000, 3 * hertz / 200, 15 + (hertz.clamp(min=1) / 1000).log() * 27 / math.log(6.4))
 
 
-def to_hertz(mel: Tensor, scale: str) -> Tensor:
+def mel_to_hertz(mel: Tensor, scale: str) -> Tensor:
     if scale == "htk":
         return 700 * (10 ** (mel / 2595) - 1)
     return torch.where(mel < 15, 200 * mel / 3, 1000 * torch.exp((mel - 15) * math.log(6.4) / 27))
 
 
-def levels(table: Tensor, normal: bool | str, keep: Tensor | None = None) -> Tensor:  # (B, W, M), (B, W)
+def normalize_spectrogram(table: Tensor, normal: bool | str, keep: Tensor | None = None) -> Tensor:  # (B, W, M), (B, W)
     """Logarithms as a model is to hear them: by their own mean and deviation, by the loudest, or as they are."""
     if normal == "peak":
         table = table / math.log(10)
         return (torch.maximum(table, table.amax((1, 2), keepdim=True) - DEPTH) + 4) / 4
-    return standard(table, keep) if normal else table
+    return standardize(table, keep) if normal else table
 
 
-def standard(table: Tensor, keep: Tensor | None) -> Tensor:  # (B, W, M), (B, W)
+def standardize(table: Tensor, keep: Tensor | None) -> Tensor:  # (B, W, M), (B, W)
     """Mean 0 and deviation 1 over the windows that are kept."""
     weight = torch.ones_like(table[..., :1]) if keep is None else keep.to(table.dtype)[..., None]
     count = (weight.sum((1, 2), keepdim=True) * table.shape[2]).clamp(min=1)
@@ -109,7 +116,7 @@ def standard(table: Tensor, keep: Tensor | None) -> Tensor:  # (B, W, M), (B, W)
     return far / ((far.square() * weight).sum((1, 2), keepdim=True) / count + EPS).sqrt()
 
 
-def hidden(hide: Tensor, windows: int, mels: int) -> Tensor:  # (B, pieces, 4) -> (B, W, M)
+def spec_augment_mask(hide: Tensor, windows: int, mels: int) -> Tensor:  # (B, pieces, 4) -> (B, W, M)
     """True where a piece lies: pieces are (first window, windows, first band, bands)."""
     time, pitch = torch.arange(windows, device=hide.device), torch.arange(mels, device=hide.device)
     first, long, low, wide = hide[..., None].unbind(2)
@@ -117,26 +124,26 @@ def hidden(hide: Tensor, windows: int, mels: int) -> Tensor:  # (B, pieces, 4) -
     return (when[..., None] & which[:, :, None]).any(1)
 
 
-class Frames(nn.Module):
+class RawFrames(nn.Module):
     """Stretches of raw samples."""
 
-    def __init__(self, c: config.Sound, width: int) -> None:
+    def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
-        assert isinstance(c.way, config.Frames)
+        assert isinstance(c.way, config.RawFrames)
         self.c, self.size = c, c.way.size
         self.map = nn.Linear(self.size, width)
 
     def forward(self, samples: Tensor, real: Tensor | None) -> Tokens:
-        samples = steady(samples, real, self.size) if self.c.normal else samples
-        return line(self.map(stretches(samples, self.size).to(self.map.weight.dtype)))
+        samples = normalize_samples(samples, real, self.size) if self.c.normal else samples
+        return sequence_tokens(self.map(frame_samples(samples, self.size).to(self.map.weight.dtype)))
 
 
-class Rates(nn.Module):
+class MultiRateFrames(nn.Module):
     """Stretches of raw samples at several rates, a map and a trained vector for each."""
 
-    def __init__(self, c: config.Sound, width: int) -> None:
+    def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
-        assert isinstance(c.way, config.Rates)
+        assert isinstance(c.way, config.MultiRateFrames)
         self.c, self.way = c, c.way
         self.maps = nn.ModuleList(nn.Linear(c.way.size, width) for _ in c.way.steps)
         self.rates = nn.Embedding(len(c.way.steps), width)
@@ -144,50 +151,50 @@ class Rates(nn.Module):
     def forward(self, samples: Tensor, real: Tensor | None) -> Tokens:
         way, kind = self.way, self.rates.weight.dtype
         fine = None if real is None else real[:, -way.each(samples.shape[1])[-1] :]
-        samples = steady(samples, fine, way.size * way.steps[-1]) if self.c.normal else samples
+        samples = normalize_samples(samples, fine, way.size * way.steps[-1]) if self.c.normal else samples
         parts, times = [], []
         for step, map, rate in zip(way.steps, self.maps, self.rates.weight, strict=True):
-            parts.append(map(stretches(samples[:, ::step], way.size).to(kind)) + rate)  #: S081
+            parts.append(map(frame_samples(samples[:, ::step], way.size).to(kind)) + rate)  #: S081
             times.append(torch.arange(parts[-1].shape[1], device=samples.device) * (step // way.steps[-1]))
-        tokens = line(torch.cat(parts, 1))
-        tokens.at = torch.cat(times).expand(len(samples), -1)[..., None]
+        tokens = sequence_tokens(torch.cat(parts, 1))
+        tokens.coords = torch.cat(times).expand(len(samples), -1)[..., None]
         return tokens
 
 
-def stretches(samples: Tensor, size: int) -> Tensor:  # (B, T) -> (B, N, size)
+def frame_samples(samples: Tensor, size: int) -> Tensor:  # (B, T) -> (B, N, size)
     """All samples, `size` at a time; silence fills the last stretch."""
     whole: Tensor = F.pad(samples, (0, -samples.shape[1] % size)).unflatten(1, (-1, size))
     return whole
 
 
-def steady(samples: Tensor, real: Tensor | None, size: int) -> Tensor:
+def normalize_samples(samples: Tensor, real: Tensor | None, size: int) -> Tensor:
     """Samples whose mean square is one, over the stretches that are real."""
     count = -(-samples.shape[1] // size) if real is None else real.sum(1, keepdim=True)
     power = samples.float().square().sum(1, keepdim=True) / (count * size)
     return samples / (power + EPS**2).sqrt()
 
 
-WAYS: dict[str, Any] = {"mel": Mel, "frames": Frames, "rates": Rates}
+AUDIO_FEATURES: dict[str, Any] = {"mel": MelSpectrogram, "frames": RawFrames, "rates": MultiRateFrames}
 
 
-class Sound(nn.Module):
+class AudioEmbedding(nn.Module):
     """Samples (B, T) to Tokens; `real` (B, N) says which of the tokens are sound, where some are padding."""
 
-    def __init__(self, c: config.Sound, width: int) -> None:
+    def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
         self.c = c
-        self.way = WAYS[c.way.kind](c, width)
+        self.way = AUDIO_FEATURES[c.way.kind](c, width)
 
     def forward(self, samples: Tensor, *, real: Tensor | None = None, **given: Tensor) -> Tokens:
         count = self.count(samples)
-        spectral = isinstance(self.c.way, config.Mel | config.Convolved)
+        spectral = isinstance(self.c.way, config.MelSpectrogram | config.ConvSpectrogram)
         if given.keys() - {"hide"} or ("hide" in given and not spectral):
-            raise ValueError(f"{', '.join(given)}: sounds carry none; leave it out")
+            raise ConfigError(f"{', '.join(given)}: sounds carry none; leave it out")
         if real is not None and tuple(real.shape) != (len(samples), count):
-            raise ValueError(f"real must be {(len(samples), count)}, a claim for each token; got {tuple(real.shape)}")
+            raise ConfigError(f"real must be {(len(samples), count)}, a claim for each token; got {tuple(real.shape)}")
         tokens: Tokens = self.way(samples, real, **given)
         if real is not None:
-            tokens.real, tokens.plain, tokens.grid = real, False, None
+            tokens.is_real, tokens.is_plain, tokens.grid = real, False, None
         return tokens
 
     def count(self, x: Tensor) -> int:
@@ -196,13 +203,43 @@ class Sound(nn.Module):
         if x.dim() == 2 and 0 < x.shape[1] <= c.limit:
             return c.tokens(x.shape[1])
         other = ""
-        if isinstance(way, config.Convolved):
+        if isinstance(way, config.ConvSpectrogram):
             most = way.windows(c.limit)
             if x.dim() == 3 and x.shape[1] == way.mels and 0 < x.shape[2] <= most:
                 return -(-x.shape[2] // 2)
             other = f", or a spectrogram (batch, {way.mels}, 1 to {most:,})"
-        raise ValueError(f"samples must be (batch, 1 to {c.limit:,}) by embed.rate and embed.seconds{other}, got a "
+        raise ConfigError(f"samples must be (batch, 1 to {c.limit:,}) by embed.rate and embed.seconds{other}, got a "
                          f"tensor of shape {tuple(x.shape)}")  # fmt: skip
 
 
-FRONTS["sound"] = Sound
+FRONT_ENDS["sound"] = AudioEmbedding
+
+
+class ConvSpectrogram(nn.Module):
+    """Samples (B, T), or their spectrogram (B, M, W) as another library has made it, to Tokens."""
+
+    def __init__(self, c: config.AudioEmbedding, width: int) -> None:
+        super().__init__()
+        assert isinstance(c.way, config.ConvSpectrogram)
+        self.c, self.way = c, c.way
+        self.first = nn.Conv1d(self.way.mels, width, 3, padding=1)
+        self.second = nn.Conv1d(width, width, 3, stride=2, padding=1)
+
+    def forward(self, samples: Tensor, real: Tensor | None, hide: Tensor | None = None) -> Tokens:
+        """`hide` names parts of the spectrogram that are not heard, as for mel tokens."""
+        table = samples if samples.dim() == 3 else self.spectrogram(samples)
+        if hide is not None:
+            table = table.masked_fill(spec_augment_mask(hide, table.shape[2], table.shape[1]).mT, 0.0)
+        x = F.gelu(self.first(table.to(self.first.weight.dtype)))
+        return sequence_tokens(F.gelu(self.second(x)).mT)
+
+    def spectrogram(self, samples: Tensor) -> Tensor:  # (B, T) -> (B, M, W)
+        way, limit = self.way, self.c.limit
+        with torch.autocast(samples.device.type, enabled=False):  # fewer bits would be heard
+            whole = F.pad(samples.float(), (0, limit - samples.shape[1]))
+            mirrored = F.pad(whole, (way.window // 2, way.window // 2), mode="reflect")
+            frames = mirrored.unfold(1, way.window, way.hop)[:, : way.windows(limit)]
+            return normalize_spectrogram(mel_bands(frames, way.spectrum, self.c.rate), self.c.normal).mT
+
+
+AUDIO_FEATURES["convolved"] = ConvSpectrogram

@@ -1,7 +1,8 @@
-"""Sounds of records: files or samples, at the front end's rate; varied a little while a model trains."""
+"""AudioProcessor: records with audio files or samples, resampled to the front end's rate, augmented in training."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,22 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from regard import config
-from regard.config import ConfigError, DataError
-from regard.data import Record
-from regard.data.cuts import COLUMN
-from regard.data.sounds import one_channel, read_sound
-from regard.inputs.senses import SENSES, Example
+from regard.config.errors import ConfigError, DataError
+from regard.data.readers.audio import read_audio, resample, to_mono
+from regard.data.readers.audio_segments import AUDIO_COLUMN
+from regard.data.records import Record
+from regard.inputs.processors import PROCESSORS, TensorExample
 
 ROUND = 8  # batches are as long as a multiple of so many tokens in time, so that there are few lengths
 
 
-class Sounds:
-    """A file, a cut of one ("a.wav#5145+5148"), or samples from -1 to 1 at the rate of model.embed.rate."""
+class AudioProcessor:
+    """A file, a cut of one ("a.wav#5145+5148"), samples from -1 to 1 at the rate of model.embed.rate, or with their
+    own rate: (samples, rate)."""
 
-    column = COLUMN
+    column = AUDIO_COLUMN
 
-    def __init__(self, front: config.Sound, augment: Any = None) -> None:
+    def __init__(self, front: config.AudioEmbedding, augment: Any = None) -> None:
         if augment is not None:
             raise ConfigError("train.augment: it changes images; sounds are varied by model.embed.vary")
         self.front, self.vary = front, front.vary
@@ -34,29 +36,44 @@ class Sounds:
         """What examples depend on: not on what a token is."""
         return {"sound": 1, **{name: getattr(self.front, name) for name in ("rate", "seconds", "long")}}
 
-    def example(self, record: Record, name: str) -> Example:
+    def example(self, record: Record, name: str) -> TensorExample:
         found, c, cut = record[name], self.front, self.front.long == "cut"
         if isinstance(found, str | Path):
-            return {"sound": read_sound(found, c.rate, c.seconds, cut=cut, where=record.where)}
+            return {"sound": read_audio(found, c.rate, c.seconds, cut=cut, where=record.where)}
         where = f"{record.where}: column {name!r}"
-        samples = one_channel(given(found, where), where)
+        if (rated := samples_with_rate(found)) is not None:
+            return {"sound": self.resampled(*rated, where)}
+        samples = to_mono(parse_samples(found, where), where)
         if len(samples) > c.limit and not cut:
             raise DataError(f"{where} holds {len(samples):,} samples, and {c.seconds:g} seconds are {c.limit:,}; cut "
                             "it, or set model.embed.seconds, or model.embed.long=cut")  # fmt: skip
         return {"sound": samples[: c.limit]}
 
-    def blank(self, context: int) -> Example:
-        """An example without content, for whoever counts what a model costs: as long as can be."""
+    def resampled(self, found: Any, rate: int, where: str) -> Tensor:
+        """Samples of another rate, as `read_audio` takes them from a file."""
+        samples, c = parse_samples(found, where), self.front
+        if rate < 1:
+            raise DataError(f"{where} has a rate of {rate} samples a second; give the one that it was recorded with")
+        if not (found if isinstance(found, Tensor) else torch.tensor(found)).is_floating_point():
+            raise DataError(f"{where} holds whole numbers; samples are from -1 to 1, so divide them by the largest "
+                            "number of their kind (32,768 where they have 16 bits)")  # fmt: skip
+        if len(samples) > c.seconds * rate and c.long != "cut":
+            raise DataError(f"{where}: {len(samples) / rate:,.1f} seconds of sound, more than {c.seconds:g}; cut it, "
+                            "or set model.embed.seconds, or model.embed.long=cut")  # fmt: skip
+        return resample(to_mono(samples[: max(1, int(c.seconds * rate))], where), rate, c.rate, where)
+
+    def blank(self, context: int) -> TensorExample:
+        """An example without content, to count what a model costs: as long as can be."""
         return {"sound": torch.zeros(self.front.limit)}
 
-    def length(self, example: Example) -> int:
+    def length(self, example: TensorExample) -> int:
         return self.front.tokens(len(example["sound"]))
 
-    def batch(self, examples: Sequence[Example], chance: Generator | None) -> dict[str, Tensor]:
+    def collate(self, examples: Sequence[TensorExample], chance: Generator | None) -> dict[str, Tensor]:
         sounds = [example["sound"] for example in examples]
         vary = self.vary if chance is not None else None
         if vary is not None and chance is not None:
-            sounds = [varied(sound, vary, self.front, chance) for sound in sounds]
+            sounds = [augment_audio(sound, vary, self.front, chance) for sound in sounds]
         longest = max(map(len, sounds))
         width = min(-(-longest // self.step) * self.step, self.front.limit)
         batch = {"ids": torch.stack([F.pad(sound, (0, width - len(sound))) for sound in sounds]),
@@ -69,29 +86,39 @@ class Sounds:
     def step(self) -> int:
         """Samples in a few tokens."""
         way = self.front.way
-        if isinstance(way, config.Mel | config.Convolved):
-            return ROUND * way.hop * (way.frames if isinstance(way, config.Mel) else 2)
-        return ROUND * way.size * (way.steps[-1] if isinstance(way, config.Rates) else 1)
+        if isinstance(way, config.MelSpectrogram | config.ConvSpectrogram):
+            return ROUND * way.hop * (way.frames if isinstance(way, config.MelSpectrogram) else 2)
+        return ROUND * way.size * (way.steps[-1] if isinstance(way, config.MultiRateFrames) else 1)
 
     def real(self, samples: int, width: int) -> Tensor:  # (N,)
         """Which tokens of a batch this wide are sound."""
         way = self.front.way
-        if isinstance(way, config.Rates):
+        if isinstance(way, config.MultiRateFrames):
             each = zip(way.each(samples), way.each(width), strict=True)
             return torch.cat([torch.arange(wide) < count for count, wide in each])
         return torch.arange(self.front.tokens(width)) < self.front.tokens(samples)
 
-    def hide(self, samples: int, vary: config.Vary, chance: Generator) -> Tensor:  # (pieces, 4)
+    def hide(self, samples: int, vary: config.AudioAugment, chance: Generator) -> Tensor:  # (pieces, 4)
         """Stretches of time and of frequency that will not be heard."""
         way = self.front.way
-        assert isinstance(way, config.Mel | config.Convolved)
+        assert isinstance(way, config.MelSpectrogram | config.ConvSpectrogram)
         windows = way.windows(samples)
-        times = [(*stretch(windows, vary.hidden, chance), 0, way.mels) for _ in range(vary.times)]
-        bands = [(0, windows, *stretch(way.mels, vary.hidden, chance)) for _ in range(vary.bands)]
+        times = [(*random_span(windows, vary.hidden, chance), 0, way.mels) for _ in range(vary.times)]
+        bands = [(0, windows, *random_span(way.mels, vary.hidden, chance)) for _ in range(vary.bands)]
         return torch.tensor(times + bands)
 
 
-def given(found: Any, where: str) -> Tensor:  # (T, channels)
+def samples_with_rate(found: Any) -> tuple[Any, int] | None:
+    """Samples and their rate, where they are given together: (samples, rate), or a table as datasets of the hub have
+    them."""
+    if isinstance(found, Mapping) and "array" in found and "sampling_rate" in found:
+        return found["array"], int(found["sampling_rate"])
+    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Integral) and hasattr(found[0], "__len__"):
+        return found[0], int(found[1])
+    return None
+
+
+def parse_samples(found: Any, where: str) -> Tensor:  # (T, channels)
     """Samples in a list, an array or a tensor: of one channel, or a row of channels at each moment."""
     try:
         table = (found if isinstance(found, Tensor) else torch.tensor(found)).float()
@@ -103,7 +130,7 @@ def given(found: Any, where: str) -> Tensor:  # (T, channels)
     return table[:, None] if table.dim() == 1 else table
 
 
-def varied(sound: Tensor, c: config.Vary, front: config.Sound, chance: Generator) -> Tensor:
+def augment_audio(sound: Tensor, c: config.AudioAugment, front: config.AudioEmbedding, chance: Generator) -> Tensor:
     """The same sound a little faster or slower, later, and with noise; never longer than the front end takes."""
     speed, shift, noise = torch.rand(3, generator=chance).tolist()
     if c.speed:
@@ -118,10 +145,10 @@ def varied(sound: Tensor, c: config.Vary, front: config.Sound, chance: Generator
     return sound
 
 
-def stretch(whole: int, most: float, chance: Generator) -> tuple[int, int]:
+def random_span(whole: int, most: float, chance: Generator) -> tuple[int, int]:
     """Where a hidden stretch begins and how long it is."""
     size = int(torch.randint(int(whole * most) + 1, (), generator=chance))
     return int(torch.randint(whole - size + 1, (), generator=chance)), size
 
 
-SENSES["sound"] = Sounds
+PROCESSORS["sound"] = AudioProcessor

@@ -1,4 +1,4 @@
-"""Images to Tokens by convolutions: what was there before attention, in the place of a front end.
+"""CNN embeddings: images to Tokens by residual convolutions, or by masked ones for pixels (PixelCNN).
 
     an image ─ 3 x 3 ─ blocks ─ half the side ─ blocks ─ half the side ─ blocks ─►  tokens on a grid
 
@@ -13,17 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.core.model import FRONTS
-from regard.core.tokens import Tokens, line, raster
-from regard.inputs.image import Pixels, check, grid_of, seen
+from regard.config.errors import ConfigError
+from regard.core.model import FRONT_ENDS
+from regard.core.tokens import Tokens, grid_tokens, sequence_tokens
+from regard.inputs.image import PixelEmbedding, check_images, check_pixel_grid, normalize_image
 
 
-class Residual(nn.Module):
+class ResidualConv(nn.Module):
     """x + f(x), where f is twice: norm, ReLU, 3 x 3. Where a stage begins, x is halved and widened on its way past."""
 
     def __init__(self, width: int, wider: int, step: int) -> None:
         super().__init__()
-        self.norms = nn.ModuleList(norm(each) for each in (width, wider))
+        self.norms = nn.ModuleList(group_norm(each) for each in (width, wider))
         self.first = nn.Conv2d(width, wider, 3, stride=step, padding=1, bias=False)
         self.second = nn.Conv2d(wider, wider, 3, padding=1, bias=False)
         self.past = nn.Conv2d(width, wider, 1, stride=step, bias=False) if step > 1 or width != wider else None
@@ -34,32 +35,32 @@ class Residual(nn.Module):
         return inner + (x if self.past is None else self.past(ready))  # type: ignore[no-any-return]
 
 
-def norm(width: int) -> nn.GroupNorm:
+def group_norm(width: int) -> nn.GroupNorm:
     return nn.GroupNorm(math.gcd(width, 32), width)
 
 
-class Convolutions(nn.Module):
+class ConvEmbedding(nn.Module):
     """Images (B, C, H, W) to Tokens on the grid of the last stage."""
 
-    def __init__(self, c: config.Convolutions, width: int) -> None:
+    def __init__(self, c: config.ConvEmbedding, width: int) -> None:
         super().__init__()
         self.c = c
         self.stem = nn.Conv2d(c.channels, c.widths[0], 3, padding=1, bias=False)
         before = (c.widths[0], *c.widths)
         self.blocks = nn.Sequential(*(
-            Residual(wide if block else before[stage], wide, 2 if stage and not block else 1)
+            ResidualConv(wide if block else before[stage], wide, 2 if stage and not block else 1)
             for stage, wide in enumerate(c.widths) for block in range(c.blocks)
         ))  # fmt: skip
-        self.norm = norm(c.widths[-1])
+        self.norm = group_norm(c.widths[-1])
         self.map = nn.Conv2d(c.widths[-1], width, 1)
 
     def forward(self, images: Tensor, **given: Tensor) -> Tokens:
-        check(self.c, images, given)
-        x = self.blocks(self.stem(seen(self.c, images).to(self.stem.weight.dtype)))
-        return raster(self.map(F.relu(self.norm(x))).flatten(2).mT, (self.c.side, self.c.side))
+        check_images(self.c, images, given)
+        x = self.blocks(self.stem(normalize_image(self.c, images).to(self.stem.weight.dtype)))
+        return grid_tokens(self.map(F.relu(self.norm(x))).flatten(2).mT, (self.c.side, self.c.side))
 
 
-class Before(nn.Module):
+class MaskedConv(nn.Module):
     """A convolution that sees `reach` rows above and as many pixels before in its own row; with `own`, its own too.
 
     A masked convolution is two plain ones: nothing is multiplied that a mask would take away.
@@ -77,37 +78,37 @@ class Before(nn.Module):
         return self.above(F.pad(x[:, :, :-1], (r, r, r, 0))) + self.left(F.pad(left, (r, 0)))  # type: ignore[no-any-return]
 
 
-class Bottleneck(nn.Module):
+class MaskedBottleneck(nn.Module):
     """x + f(x): half as wide, what is above and before, as wide again."""
 
     def __init__(self, width: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.dropout = dropout
         self.into, self.out = nn.Conv2d(width, width // 2, 1), nn.Conv2d(width // 2, width, 1)
-        self.before = Before(width // 2, width // 2, 1, own=True)
+        self.before = MaskedConv(width // 2, width // 2, 1, own=True)
 
     def forward(self, x: Tensor) -> Tensor:
         inner = F.relu(self.before(F.relu(self.into(F.relu(x)))))
         return x + self.out(F.dropout(inner, self.dropout, self.training))  # type: ignore[no-any-return]
 
 
-class MaskedPixels(Pixels):
+class MaskedConvEmbedding(PixelEmbedding):
     """Images (B, rows, columns) of palette ids to Tokens: what stands at place i has seen the pixels before it alone.
 
     It reads whole images, and has no cache.
     """
 
-    def __init__(self, c: config.MaskedPixels, width: int) -> None:
+    def __init__(self, c: config.MaskedConvEmbedding, width: int) -> None:
         super().__init__(c, c.width)
-        self.first = Before(c.width, c.width, 3, own=False)
-        self.blocks = nn.Sequential(*(Bottleneck(c.width, c.dropout) for _ in range(c.blocks)))
+        self.first = MaskedConv(c.width, c.width, 3, own=False)
+        self.blocks = nn.Sequential(*(MaskedBottleneck(c.width, c.dropout) for _ in range(c.blocks)))
         self.map = nn.Conv2d(c.width, width, 1)
 
     def forward(self, ids: Tensor, **given: Tensor) -> Tokens:  # type: ignore[override]
         if given or ids.dim() == 2:
-            raise ValueError("convolutions read whole images of ids (B, rows, columns), and have no cache")
-        x = self.tokens(grid_of(self.pixels, ids)).movedim(-1, 1)  # (B, C, H, W)
-        return line(self.map(F.relu(self.blocks(self.first(x)))).flatten(2).mT)
+            raise ConfigError("convolutions read whole images of ids (B, rows, columns), and have no cache")
+        x = self.tokens(check_pixel_grid(self.pixels, ids)).movedim(-1, 1)  # (B, C, H, W)
+        return sequence_tokens(self.map(F.relu(self.blocks(self.first(x)))).flatten(2).mT)
 
 
-FRONTS.update(convolutions=Convolutions, masked_pixels=MaskedPixels)
+FRONT_ENDS.update(convolutions=ConvEmbedding, masked_pixels=MaskedConvEmbedding)

@@ -1,9 +1,9 @@
-"""Graphs to Tokens: a node is a token, in whatever order; who is joined to whom goes with them as `edges`.
+"""Graph embedding and GraphProcessor: a node is a token, in whatever order, and the adjacency goes along as `edges`.
 
-    features (B, N, F) ─ linear ─┐                             mask "edges"        neighbours alone are seen
-    or tags (B, N) ── embedding ─┼─ + ─►  Tokens x, edges ──►  position "spatial"  distances weigh on the scores
-    waves, walks ──── linear ────┤                             mixer "graph"       a mean over neighbours (GCN)
-    degrees ───────── embedding ─┘                             none of them        nodes are a set
+features (B, N, F) ─ linear ─┐                             mask "edges"        neighbours alone are seen
+or tags (B, N) ── embedding ─┼─ + ─►  Tokens x, edges ──►  position "spatial"  distances as a bias on the scores
+waves, walks ──── linear ────┤                             mixer "graph"       a mean over neighbours (GCN)
+degrees ───────── embedding ─┘                             none of them        nodes are a set
 """
 
 from collections.abc import Sequence
@@ -14,24 +14,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.config import ConfigError, DataError
-from regard.core.model import FRONTS
+from regard.config.errors import ConfigError, DataError
+from regard.core.model import FRONT_ENDS
 from regard.core.tokens import Tokens
-from regard.data.arrays import marked
-from regard.data.graphs import Graph as Given
-from regard.data.graphs import graph_in, joined
+from regard.data.readers.graphs import Graph as Given
+from regard.data.readers.graphs import adjacency_matrix, graph_of_record
 from regard.data.records import Record
-from regard.inputs import structure
-from regard.inputs.senses import SENSES, Example
+from regard.data.tensor_store import hash_row
+from regard.inputs import graph_encodings
+from regard.inputs.processors import PROCESSORS, TensorExample
 
 
-class Graph(nn.Module):
+class GraphEmbedding(nn.Module):
     """Nodes (B, N, F) or (B, N) to Tokens without coordinates: positions that count places refuse them."""
 
-    def __init__(self, c: config.Graph, width: int) -> None:
+    def __init__(self, c: config.GraphEmbedding, width: int) -> None:
         super().__init__()
         if not c.features and not c.tags:
-            raise ValueError("embed: say how many features a node has, or of how many tags it has one")
+            raise ConfigError("embed: say how many features a node has, or of how many tags it has one")
         self.c = c
         self.nodes = nn.Embedding(c.tags, width) if c.tags else nn.Linear(c.features, width, bias=False)
         self.places = nn.Linear(c.waves + c.walks, width) if c.waves + c.walks else None
@@ -46,26 +46,26 @@ class Graph(nn.Module):
         if self.c.hide and self.training:
             x = x * F.dropout(x.new_ones(*x.shape[:2], 1), self.c.hide)
         if self.c.hops:
-            x = structure.spread(x, needed(edges, "hops"), self.c.hops)
+            x = graph_encodings.propagate_features(x, require_edges(edges, "hops"), self.c.hops)
         said = self.said(waves=waves, walks=walks)
         if self.places is not None:
             x = x + self.places(torch.cat(said, -1).to(x.dtype))
         if self.degrees is not None:
-            x = x + self.degrees(needed(edges, "degrees").sum(-1).clamp(max=self.c.degrees))
+            x = x + self.degrees(require_edges(edges, "degrees").sum(-1).clamp(max=self.c.degrees))
         order = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
         nowhere = order.new_empty(*order.shape, 0)
-        return Tokens(x=x, order=order, at=nowhere, real=real, edges=edges, plain=real is None)
+        return Tokens(x=x, order=order, coords=nowhere, is_real=real, edges=edges, is_plain=real is None)
 
     def carried(self, nodes: Tensor) -> Tensor:  # (B, N, D)
         """What the nodes carry, as vectors."""
         c, shape = self.c, tuple(nodes.shape)
         if isinstance(self.nodes, nn.Embedding):
             if nodes.dim() != 2:
-                raise ValueError(f"nodes must be (batch, nodes) tags by embed.tags, got a tensor of shape {shape}")
+                raise ConfigError(f"nodes must be (batch, nodes) tags by embed.tags, got a tensor of shape {shape}")
             return self.nodes(nodes)  # type: ignore[no-any-return]
         if nodes.dim() != 3 or shape[-1] != c.features:
             wanted = f"(batch, nodes, {c.features}) by embed.features"
-            raise ValueError(f"nodes must be {wanted}, got a tensor of shape {shape}")
+            raise ConfigError(f"nodes must be {wanted}, got a tensor of shape {shape}")
         features = nodes.to(self.nodes.weight.dtype)
         if c.normal:
             total = features.sum(-1, keepdim=True)
@@ -77,34 +77,37 @@ class Graph(nn.Module):
         for name, table in given.items():
             asked, got = getattr(self.c, name), 0 if table is None else table.shape[-1]
             if asked != got:
-                raise ValueError(f"embed.{name} is {asked}, and {got} were given; encodings(embed, edges) makes them")
+                raise ConfigError(f"embed.{name} is {asked}, and {got} were given; encodings(embed, edges) makes them")
         return [table for table in given.values() if table is not None]
 
 
-def needed(edges: Tensor | None, name: str) -> Tensor:
+def require_edges(edges: Tensor | None, name: str) -> Tensor:
     if edges is None:
-        raise ValueError(f"embed.{name} goes along edges, and none were given; give edges=")
+        raise ConfigError(f"embed.{name} goes along edges, and none were given; give edges=")
     return edges
 
 
-def encodings(c: config.Graph, joined: Tensor) -> dict[str, Tensor]:
+def compute_graph_encodings(c: config.GraphEmbedding, joined: Tensor) -> dict[str, Tensor]:
     """The waves and walks that a front end asks for, of graphs (B, N, N) or of one (N, N), by name."""
     if joined.dim() == 3:
-        rows = [encodings(c, each) for each in joined]
+        rows = [compute_graph_encodings(c, each) for each in joined]
         return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-    made = {"waves": (c.waves, structure.waves), "walks": (c.walks, structure.walks)}
+    made = {
+        "waves": (c.waves, graph_encodings.laplacian_eigenvectors),
+        "walks": (c.walks, graph_encodings.random_walk_probabilities),
+    }
     return {name: make(joined, count) for name, (count, make) in made.items() if count}
 
 
 # ---------------------------------------------------------------- from records
 
 
-class Graphs:
+class GraphProcessor:
     """Graphs of records, padded to the largest of a batch; in training the signs of waves are drawn anew."""
 
     column = "graph"
 
-    def __init__(self, front: config.Graph, augment: Any = None) -> None:
+    def __init__(self, front: config.GraphEmbedding, augment: Any = None) -> None:
         if augment is not None:
             raise ConfigError("train.augment: it changes images, and model.embed.kind is 'graph'; leave it out")
         if not front.features and not front.tags:
@@ -117,11 +120,13 @@ class Graphs:
         """What examples depend on."""
         return {name: getattr(self.front, name) for name in ("features", "tags", "waves", "walks")}
 
-    def example(self, record: Record, name: str) -> Example:
-        graph = graph_in(record, name)
+    def example(self, record: Record, name: str) -> TensorExample:
+        graph = graph_of_record(record, name)
         found = {"edges": graph.edges, "nodes": self.nodes(graph, record.where)}
-        same = [marked({name: table}) for name, table in found.items()]  # the first tensor tells one graph from another
-        return {"same": torch.tensor(same), **found, **encodings(self.front, graph.joined)}
+        same = [
+            hash_row({name: table}) for name, table in found.items()
+        ]  # the first tensor tells one graph from another
+        return {"same": torch.tensor(same), **found, **compute_graph_encodings(self.front, graph.joined)}
 
     def nodes(self, graph: Given, where: str) -> Tensor:
         """What the nodes carry, as the front end takes it."""
@@ -141,38 +146,38 @@ class Graphs:
                             "set it to that, or mend the graph")  # fmt: skip
         return found
 
-    def blank(self, context: int) -> Example:
+    def blank(self, context: int) -> TensorExample:
         """The largest graph there may be, with nothing in it."""
         c = self.front
         nodes = torch.zeros(c.nodes, dtype=torch.long) if c.tags else torch.zeros(c.nodes, c.features)
         tables = {name: torch.zeros(c.nodes, getattr(c, name)) for name in ("waves", "walks") if getattr(c, name)}
         return {"same": torch.zeros(2, dtype=torch.long), "edges": torch.empty(0, 2).long(), "nodes": nodes, **tables}
 
-    def length(self, example: Example) -> int:
+    def length(self, example: TensorExample) -> int:
         return len(example["nodes"])
 
-    def batch(self, examples: Sequence[Example], chance: torch.Generator | None) -> dict[str, Tensor]:
+    def collate(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> dict[str, Tensor]:
         counts = torch.tensor([self.length(example) for example in examples])
         real = torch.arange(int(counts.max())) < counts[:, None]
         names = {"nodes": "ids", "waves": "waves", "walks": "walks"}
-        batch = {ours: padded([example[name] for example in examples], real) for name, ours in names.items()
+        batch = {ours: pad_nodes([example[name] for example in examples], real) for name, ours in names.items()
                  if name in examples[0]}  # fmt: skip
-        batch |= {"edges": joined([example["edges"] for example in examples], real.shape[1]), "real": real}
+        batch |= {"edges": adjacency_matrix([example["edges"] for example in examples], real.shape[1]), "real": real}
         if chance is not None and "waves" in batch:
-            batch["waves"] = batch["waves"] * signs(len(examples), self.front.waves, chance)
+            batch["waves"] = batch["waves"] * random_signs(len(examples), self.front.waves, chance)
         return batch
 
 
-def signs(rows: int, waves: int, chance: torch.Generator) -> Tensor:  # (B, 1, waves)
+def random_signs(rows: int, waves: int, chance: torch.Generator) -> Tensor:  # (B, 1, waves)
     return torch.randint(2, (rows, 1, waves), generator=chance) * 2.0 - 1
 
 
-def padded(tables: Sequence[Tensor], real: Tensor) -> Tensor:
+def pad_nodes(tables: Sequence[Tensor], real: Tensor) -> Tensor:
     """(B, N, ...) one table after the other where nodes are real, and zeros elsewhere."""
     made = tables[0].new_zeros(*real.shape, *tables[0].shape[1:])
     made[real] = torch.cat(list(tables))
     return made
 
 
-FRONTS["graph"] = Graph
-SENSES["graph"] = Graphs
+FRONT_ENDS["graph"] = GraphEmbedding
+PROCESSORS["graph"] = GraphProcessor

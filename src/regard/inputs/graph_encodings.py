@@ -1,9 +1,9 @@
-"""What a graph says of its nodes by who is joined to whom: waves, walks, distances; and two parts that use it.
+"""Graph encodings: Laplacian, random-walk and distance encodings of nodes, the distance bias, graph convolution.
 
-    waves       eigenvectors of the Laplacian I - D^-1/2 A D^-1/2: smooth over the graph, as sines are over a line
-    walks       diag(A D^-1), diag((A D^-1)^2), ...: how likely a random walk is back after so many steps
-    distances   how many edges lie between two nodes
-    sharing     D^-1/2 A D^-1/2: what a node gets of what its neighbours have
+waves       eigenvectors of the Laplacian I - D^-1/2 A D^-1/2: smooth over the graph, as sines are over a line
+walks       diag(A D^-1), diag((A D^-1)^2), ...: how likely a random walk is back after so many steps
+distances   how many edges lie between two nodes
+sharing     D^-1/2 A D^-1/2: what a node gets of what its neighbours have
 """
 
 from collections.abc import Callable
@@ -13,17 +13,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.core.kernels import Ask, table_of
-from regard.core.layers import MIXERS, Fused, Scope
-from regard.core.positions import POSITIONS, Offsets, Place, Table
-from regard.core.tokens import Places
+from regard.config.errors import ConfigError
+from regard.core.kernels import AttentionSpec, mask_table
+from regard.core.layers import MIXERS, FusedLinear, Scope
+from regard.core.positions import POSITIONS, BiasTable, LearnedBias, PreparedPosition
+from regard.core.tokens import TokenLayout
 
-WORTH, FEW = 256, 0.05  # nodes and a part of all pairs: from where on, and below which, edges are gone along one by one
+SPARSE_NODES, SPARSE_SHARE = (
+    256,
+    0.05,
+)  # nodes and a part of all pairs: from where on, and below which, edges are gone along one by one
 
 # ---------------------------------------------------------------- what an adjacency says
 
 
-def waves(joined: Tensor, count: int) -> Tensor:
+def laplacian_eigenvectors(joined: Tensor, count: int) -> Tensor:
     """(N, count) eigenvectors of the normalised Laplacian with the smallest eigenvalues, after the very first.
 
     Their signs mean nothing, nor does their choice where eigenvalues are equal. Zeros where a graph has fewer.
@@ -36,7 +40,7 @@ def waves(joined: Tensor, count: int) -> Tensor:
     return F.pad(found, (0, count - found.shape[1])).float()
 
 
-def walks(joined: Tensor, steps: int) -> Tensor:
+def random_walk_probabilities(joined: Tensor, steps: int) -> Tensor:
     """(N, steps) how likely a walk from a node, to any neighbour alike, stands there again after 1, 2, ... steps."""
     a = joined.double()
     step = a / a.sum(-1, keepdim=True).clamp(min=1)
@@ -47,28 +51,28 @@ def walks(joined: Tensor, steps: int) -> Tensor:
     return torch.stack(back, -1).float()
 
 
-def spread(x: Tensor, joined: Tensor, hops: int) -> Tensor:
+def propagate_features(x: Tensor, joined: Tensor, hops: int) -> Tensor:
     """(B, N, D) the mean of what 0, 1, ... so many steps bring to a node, each node among its own neighbours."""
     itself = torch.eye(joined.shape[-1], dtype=torch.bool, device=joined.device)
-    step, total = sharing(joined | itself, x.dtype), x
+    step, total = normalized_adjacency(joined | itself, x.dtype), x
     for _ in range(hops):
         x = step(x)
         total = total + x
     return total / (hops + 1)
 
 
-def sharing(seen: Tensor, dtype: torch.dtype, dropout: float = 0.0) -> Callable[[Tensor], Tensor]:
+def normalized_adjacency(seen: Tensor, dtype: torch.dtype, dropout: float = 0.0) -> Callable[[Tensor], Tensor]:
     """x -> D^-1/2 A D^-1/2 x: what passes from one to another, divided by the root of both degrees."""
-    a, step = seen.float(), passing(seen, dtype, dropout)
+    a, step = seen.float(), adjacency_product(seen, dtype, dropout)
     gets, gives = (a.sum(axis).clamp(min=1).rsqrt().to(dtype)[..., None] for axis in (-1, -2))
     return lambda x: gets * step(gives * x)
 
 
-def passing(seen: Tensor, dtype: torch.dtype, dropout: float = 0.0) -> Callable[[Tensor], Tensor]:
+def adjacency_product(seen: Tensor, dtype: torch.dtype, dropout: float = 0.0) -> Callable[[Tensor], Tensor]:
     """x -> A x, some of A dropped; on a CPU along the few edges of a large graph alone, many times faster."""
     there = type(seen) is Tensor and not torch.compiler.is_compiling()  # an estimate has shapes alone
-    large = there and seen.device.type == "cpu" and seen.shape[-1] >= WORTH
-    if not large or float(seen.count_nonzero()) > FEW * seen.numel():
+    large = there and seen.device.type == "cpu" and seen.shape[-1] >= SPARSE_NODES
+    if not large or float(seen.count_nonzero()) > SPARSE_SHARE * seen.numel():
         a = F.dropout(seen.to(dtype), dropout)
         return lambda x: a @ x
     b, i, j = seen.nonzero(as_tuple=True)
@@ -82,7 +86,7 @@ def passing(seen: Tensor, dtype: torch.dtype, dropout: float = 0.0) -> Callable[
     return step
 
 
-def distances(joined: Tensor, radius: int) -> Tensor:
+def shortest_paths(joined: Tensor, radius: int) -> Tensor:
     """(B, N, N) edges on the shortest path from each node to each, and radius + 1 for whatever lies further."""
     count = joined.shape[-1]
     near = torch.eye(count, dtype=torch.bool, device=joined.device).expand(joined.shape)
@@ -96,25 +100,25 @@ def distances(joined: Tensor, radius: int) -> Tensor:
 # ---------------------------------------------------------------- on the scores
 
 
-class Spatial(Offsets):
+class GraphDistanceBias(LearnedBias):
     """A number for each head and distance, added to the scores."""
 
-    def __init__(self, c: config.Spatial, heads: int) -> None:
+    def __init__(self, c: config.GraphDistanceBias, heads: int) -> None:
         super().__init__(c.radius + 2, heads)
         self.radius = c.radius
 
-    def prepare(self, q: Places, k: Places) -> Place:
+    def prepare(self, q: TokenLayout, k: TokenLayout) -> PreparedPosition:
         if q.edges is None:
-            raise ValueError("trunk.position 'spatial' reads edges, and these tokens carry none; give edges= to the "
+            raise ConfigError("trunk.position 'spatial' reads edges, and these tokens carry none; give edges= to the "
                              "front end")  # fmt: skip
-        apart = distances(q.edges, self.radius)  # (B, N, N)
-        return Place(bias=Table(self.bias, lambda q, k: apart[q.b, q.i, k.i]))
+        apart = shortest_paths(q.edges, self.radius)  # (B, N, N)
+        return PreparedPosition(bias=BiasTable(self.bias, lambda q, k: apart[q.b, q.i, k.i]))
 
 
 # ---------------------------------------------------------------- in place of attention
 
 
-class Neighbours(nn.Module):
+class GraphConv(nn.Module):
     """What those give that a node may see, each divided by the root of both degrees: D^-1/2 A D^-1/2 x W + b; or their
     sum, A x W + b."""
 
@@ -122,29 +126,29 @@ class Neighbours(nn.Module):
 
     def __init__(self, trunk: config.Trunk) -> None:
         super().__init__()
-        assert isinstance(trunk.mixer, config.Neighbours)
+        assert isinstance(trunk.mixer, config.GraphConv)
         if trunk.position.kind == "spatial":
-            raise ValueError("trunk.position: 'spatial' is added to scores, and the mixer 'graph' has none; set it to "
+            raise ConfigError("trunk.position: 'spatial' is added to scores, and the mixer 'graph' has none; set it to "
                              "none")  # fmt: skip
         self.dropout, self.sums = trunk.dropout.attention, trunk.mixer.sums
-        self.map: Fused = Fused(trunk.dim, {"v": trunk.dim}, ("v",) if trunk.mixer.bias else ())
+        self.map: FusedLinear = FusedLinear(trunk.dim, {"v": trunk.dim}, ("v",) if trunk.mixer.bias else ())
 
     def forward(self, x: Tensor, scope: Scope, past: object = None) -> Tensor:
-        dropout, make = self.dropout if self.training else 0.0, passing if self.sums else sharing
-        step = make(seen(scope.plan.ask), x.dtype, dropout)
-        return scope.see("attn.out", step(self.map(x)))
+        dropout, make = self.dropout if self.training else 0.0, adjacency_product if self.sums else normalized_adjacency
+        step = make(visible_pairs(scope.plan.spec), x.dtype, dropout)
+        return scope.tap("attn.out", step(self.map(x)))
 
     def entry(self, batch: int, capacity: int, like: Tensor) -> object:
-        raise ValueError("trunk.mixer 'graph': the nodes of a graph see each other all at once; there is no cache")
+        raise ConfigError("trunk.mixer 'graph': the nodes of a graph see each other all at once; there is no cache")
 
 
-def seen(ask: Ask) -> Tensor:
+def visible_pairs(ask: AttentionSpec) -> Tensor:
     """(B, N, N) True for those that the mask lets a token see."""
     rows = torch.arange(ask.q.count, device=ask.q.order.device)
-    table = table_of(ask, rows[:1], rows, None, torch.float32)
+    table = mask_table(ask, rows[:1], rows, None, torch.float32)
     everybody = rows.new_ones(1, ask.q.count, ask.k.count, dtype=torch.bool)
     return everybody if table is None else table[:, 0]
 
 
-POSITIONS[config.Spatial] = lambda c, dim, heads, width: Spatial(c, heads)
-MIXERS["graph"] = lambda trunk, layer: Neighbours(trunk)
+POSITIONS[config.GraphDistanceBias] = lambda c, dim, heads, width: GraphDistanceBias(c, heads)
+MIXERS["graph"] = lambda trunk, layer: GraphConv(trunk)

@@ -1,6 +1,6 @@
-"""Images changed so that they still show the same: a model that has seen them so takes less for granted.
+"""Image augmentation: crop, flip, rotation, zoom, RandAugment, mixup and cutmix.
 
-    flip   crop   turn, zoom     places move, and pixels stay what they are (turned ones are mixed of four)
+    flip   crop   turn, zoom     pixels move and keep their values (turned ones are interpolated of four)
     changes                      a few of thirteen, drawn for each image (RandAugment: Cubuk et al. 2020)
     mixup  cutmix                two images in one, and the share that each has in it
 
@@ -17,30 +17,30 @@ from torch import Generator, Tensor
 from regard import config
 
 
-def augmented(images: Tensor, c: config.Augment, chance: Generator) -> Tensor:
+def augment_images(images: Tensor, c: config.ImageAugment, chance: Generator) -> Tensor:
     """Images (B, C, H, W) in bytes, each changed by itself."""
     if c.flip:
-        images = images.where(uniform(images, chance) < 0.5, images.flip(-1))
+        images = images.where(random_uniform(images, chance) < 0.5, images.flip(-1))
     if c.crop:
-        images = cropped(images, torch.randint(2 * c.crop + 1, (len(images), 2), generator=chance), c.crop)
+        images = random_crop(images, torch.randint(2 * c.crop + 1, (len(images), 2), generator=chance), c.crop)
     x = images.float()
     if c.turn or c.zoom:
-        angle, size = (2 * uniform(images, chance).flatten() - 1 for _ in range(2))
-        x = moved(x, turning(angle * c.turn) / (1 + c.zoom * size)[:, None, None])
+        angle, size = (2 * random_uniform(images, chance).flatten() - 1 for _ in range(2))
+        x = affine_warp(x, rotation_matrix(angle * c.turn) / (1 + c.zoom * size)[:, None, None])
     for _ in range(c.changes):
-        x = changed(x, c.strength, chance)
-    return in_bytes(x)
+        x = rand_augment(x, c.strength, chance)
+    return to_bytes(x)
 
 
-def uniform(images: Tensor, chance: Generator) -> Tensor:  # (B, 1, 1, 1)
+def random_uniform(images: Tensor, chance: Generator) -> Tensor:  # (B, 1, 1, 1)
     return torch.rand(len(images), generator=chance)[:, None, None, None]
 
 
-def in_bytes(x: Tensor) -> Tensor:
+def to_bytes(x: Tensor) -> Tensor:
     return x.round().clamp(0, 255).to(torch.uint8)
 
 
-def cropped(images: Tensor, corner: Tensor, border: int) -> Tensor:
+def random_crop(images: Tensor, corner: Tensor, border: int) -> Tensor:
     """A piece of each image's size, cut from the `corner` (B, 2) on, after `border` black pixels all around."""
     (rows, columns), around = images.shape[-2:], F.pad(images, (border,) * 4)
     down = (corner[:, :1] + torch.arange(rows))[:, :, None]  # (B, H, 1)
@@ -48,23 +48,23 @@ def cropped(images: Tensor, corner: Tensor, border: int) -> Tensor:
     return around[torch.arange(len(images))[:, None, None], :, down, across].movedim(-1, 1)
 
 
-def turning(degrees: Tensor) -> Tensor:  # (B,) -> (B, 2, 2)
+def rotation_matrix(degrees: Tensor) -> Tensor:  # (B,) -> (B, 2, 2)
     angle = degrees * math.pi / 180
     return torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], -1).view(-1, 2, 2)
 
 
-def moved(x: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Tensor:
+def affine_warp(x: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Tensor:
     """Each image through a map of its places about its centre; `shift` (B, 2) is in parts of the image.
 
     What comes in from outside has the mean colour of the image's border: digits stay on black, drawings on white.
     """
     across = torch.zeros(len(x), 2) if shift is None else 2 * shift
     grid = F.affine_grid(torch.cat([matrix, across[..., None]], -1), list(x.shape), align_corners=False)
-    outside = border(x)
+    outside = border_color(x)
     return outside + F.grid_sample(x - outside, grid, padding_mode="zeros", align_corners=False)
 
 
-def border(x: Tensor) -> Tensor:  # (B, C, 1, 1)
+def border_color(x: Tensor) -> Tensor:  # (B, C, 1, 1)
     """The mean colour of the outermost pixels."""
     sides = [x[..., :1, :], x[..., -1:, :], x[..., :, :1].mT, x[..., :, -1:].mT]
     return torch.cat(sides, -1).mean(-1, keepdim=True)
@@ -73,27 +73,27 @@ def border(x: Tensor) -> Tensor:  # (B, C, 1, 1)
 # ---------------------------------------------------------------- the set of changes
 
 
-def slanted(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
+def shear(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
     one = torch.ones_like(across)
-    return moved(x, torch.stack([one, across, down, one], -1).view(-1, 2, 2))
+    return affine_warp(x, torch.stack([one, across, down, one], -1).view(-1, 2, 2))
 
 
-def shifted(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
-    return moved(x, torch.eye(2).expand(len(x), 2, 2), torch.stack([across, down], -1))
+def translate_images(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
+    return affine_warp(x, torch.eye(2).expand(len(x), 2, 2), torch.stack([across, down], -1))
 
 
-def towards(x: Tensor, other: Tensor, amount: Tensor) -> Tensor:
+def interpolate_images(x: Tensor, other: Tensor, amount: Tensor) -> Tensor:
     """From another version of the image to this one and beyond it: 0 is the other, 1 this."""
     return (other + amount[:, None, None, None] * (x - other)).clamp(0, 255)
 
 
-def grey(x: Tensor) -> Tensor:  # (B, 1, H, W), as bright as people see it
+def to_gray(x: Tensor) -> Tensor:  # (B, 1, H, W), as bright as people see it
     if x.shape[1] != 3:
         return x.mean(1, keepdim=True)
     return (x * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
 
 
-def smoothed(x: Tensor) -> Tensor:
+def blur(x: Tensor) -> Tensor:
     """Each pixel mixed with its neighbours; the border stays."""
     kernel = torch.ones(3, 3)
     kernel[1, 1] = 5
@@ -105,15 +105,15 @@ def smoothed(x: Tensor) -> Tensor:
     return out
 
 
-def stretched(x: Tensor) -> Tensor:
+def autocontrast(x: Tensor) -> Tensor:
     """The darkest value of a channel becomes black, the brightest white."""
     low, high = x.amin((-2, -1), keepdim=True), x.amax((-2, -1), keepdim=True)
     return torch.where(high > low, (x - low) * 255 / (high - low).clamp(min=1e-6), x)
 
 
-def levelled(x: Tensor) -> Tensor:
+def equalize(x: Tensor) -> Tensor:
     """Values moved so that each is about as frequent as any other (histogram equalisation)."""
-    rows = in_bytes(x).flatten(0, 1).flatten(1).long()  # (B·C, H·W)
+    rows = to_bytes(x).flatten(0, 1).flatten(1).long()  # (B·C, H·W)
     counts = torch.zeros(len(rows), 256, dtype=torch.long).scatter_add_(1, rows, torch.ones_like(rows))
     last = 255 - (counts.flip(-1) > 0).int().argmax(-1)  # the brightest value there is
     step = (rows.shape[1] - counts.gather(1, last[:, None])) // 255  # (B·C, 1)
@@ -122,43 +122,43 @@ def levelled(x: Tensor) -> Tensor:
     return torch.where(step > 0, table.gather(1, rows), rows).float().view_as(x)
 
 
-def coarse(x: Tensor, amount: Tensor) -> Tensor:
+def posterize(x: Tensor, amount: Tensor) -> Tensor:
     """Of the eight bits of a value up to four are dropped."""
     step = 2 ** (4 * amount).round()[:, None, None, None]
     return (x / step).floor() * step
 
 
-def sunny(x: Tensor, amount: Tensor) -> Tensor:
+def solarize(x: Tensor, amount: Tensor) -> Tensor:
     """The brightest values are turned around."""
     return torch.where(x >= 256 * (1 - amount)[:, None, None, None], 255 - x, x)
 
 
 Change = Callable[[Tensor, Tensor], Tensor]  # images (B, C, H, W) from 0 to 255, and how much of it, from -1 to 1
-CHANGES: dict[str, Change] = {
-    "slant across": lambda x, amount: slanted(x, 0.3 * amount, 0 * amount),
-    "slant down": lambda x, amount: slanted(x, 0 * amount, 0.3 * amount),
-    "shift across": lambda x, amount: shifted(x, 0.45 * amount, 0 * amount),
-    "shift down": lambda x, amount: shifted(x, 0 * amount, 0.45 * amount),
-    "turn": lambda x, amount: moved(x, turning(30 * amount)),
-    "brightness": lambda x, amount: towards(x, torch.zeros_like(x), 1 + 0.9 * amount),
-    "colour": lambda x, amount: towards(x, grey(x).expand_as(x), 1 + 0.9 * amount),
-    "contrast": lambda x, amount: towards(
-        x, grey(x).mean((1, 2, 3), keepdim=True).round().expand_as(x), 1 + 0.9 * amount
+RAND_AUGMENT_OPS: dict[str, Change] = {
+    "slant across": lambda x, amount: shear(x, 0.3 * amount, 0 * amount),
+    "slant down": lambda x, amount: shear(x, 0 * amount, 0.3 * amount),
+    "shift across": lambda x, amount: translate_images(x, 0.45 * amount, 0 * amount),
+    "shift down": lambda x, amount: translate_images(x, 0 * amount, 0.45 * amount),
+    "turn": lambda x, amount: affine_warp(x, rotation_matrix(30 * amount)),
+    "brightness": lambda x, amount: interpolate_images(x, torch.zeros_like(x), 1 + 0.9 * amount),
+    "colour": lambda x, amount: interpolate_images(x, to_gray(x).expand_as(x), 1 + 0.9 * amount),
+    "contrast": lambda x, amount: interpolate_images(
+        x, to_gray(x).mean((1, 2, 3), keepdim=True).round().expand_as(x), 1 + 0.9 * amount
     ),
-    "sharpness": lambda x, amount: towards(x, smoothed(x), 1 + 0.9 * amount),
-    "coarse": lambda x, amount: coarse(x, amount.abs()),
-    "sunny": lambda x, amount: sunny(x, amount.abs()),
-    "stretch": lambda x, amount: stretched(x),
-    "level": lambda x, amount: levelled(x),
+    "sharpness": lambda x, amount: interpolate_images(x, blur(x), 1 + 0.9 * amount),
+    "coarse": lambda x, amount: posterize(x, amount.abs()),
+    "sunny": lambda x, amount: solarize(x, amount.abs()),
+    "stretch": lambda x, amount: autocontrast(x),
+    "level": lambda x, amount: equalize(x),
 }
 
 
-def changed(x: Tensor, strength: float, chance: Generator) -> Tensor:
+def rand_augment(x: Tensor, strength: float, chance: Generator) -> Tensor:
     """One of the changes for each image, to one side or the other."""
-    which = torch.randint(len(CHANGES), (len(x),), generator=chance)
+    which = torch.randint(len(RAND_AUGMENT_OPS), (len(x),), generator=chance)
     amount = strength * (2 * torch.randint(2, (len(x),), generator=chance) - 1).float()
     out = x.clone()
-    for place, change in enumerate(CHANGES.values()):
+    for place, change in enumerate(RAND_AUGMENT_OPS.values()):
         rows = (which == place).nonzero()[:, 0]
         if len(rows):
             out[rows] = change(x[rows], amount[rows])
@@ -168,19 +168,19 @@ def changed(x: Tensor, strength: float, chance: Generator) -> Tensor:
 # ---------------------------------------------------------------- two images in one
 
 
-def mixed(images: Tensor, c: config.Augment, chance: Generator) -> tuple[Tensor, dict[str, Tensor]]:
+def mixup_or_cutmix(images: Tensor, c: config.ImageAugment, chance: Generator) -> tuple[Tensor, dict[str, Tensor]]:
     """Images with others of the batch in them; `partner` (B,) is whose, `share` (B,) is what is left of their own."""
     partner = torch.randperm(len(images), generator=chance)
     cut = c.cutmix > 0 and (c.mixup == 0 or float(torch.rand((), generator=chance)) < 0.5)
-    share = beta(c.cutmix if cut else c.mixup, chance)
+    share = sample_beta(c.cutmix if cut else c.mixup, chance)
     if cut:
-        images, share = pieced(images, images[partner], share, chance)
+        images, share = cutmix(images, images[partner], share, chance)
     else:
-        images = in_bytes(share * images.float() + (1 - share) * images[partner].float())
+        images = to_bytes(share * images.float() + (1 - share) * images[partner].float())
     return images, {"partner": partner, "share": torch.full((len(images),), share)}
 
 
-def pieced(images: Tensor, others: Tensor, share: float, chance: Generator) -> tuple[Tensor, float]:
+def cutmix(images: Tensor, others: Tensor, share: float, chance: Generator) -> tuple[Tensor, float]:
     """A rectangle of the others set in, about 1 - share of the whole; and the share that is really left."""
     rows, columns = images.shape[-2:]
     side, out = math.sqrt(1 - share), images.clone()
@@ -193,16 +193,16 @@ def pieced(images: Tensor, others: Tensor, share: float, chance: Generator) -> t
     return out, 1 - max(0, cut) / (rows * columns)
 
 
-def beta(alpha: float, chance: Generator) -> float:
+def sample_beta(alpha: float, chance: Generator) -> float:
     """A number from Beta(alpha, alpha): the share of one of two gamma variates in their sum."""
-    one, two = (gamma(alpha, chance) for _ in range(2))
+    one, two = (sample_gamma(alpha, chance) for _ in range(2))
     return one / (one + two) if one + two > 0 else float(torch.rand((), generator=chance) < 0.5)
 
 
-def gamma(alpha: float, chance: Generator) -> float:
+def sample_gamma(alpha: float, chance: Generator) -> float:
     """A gamma variate, by Marsaglia and Tsang 2000; torch's own takes no generator for this."""
     if alpha < 1:
-        return gamma(alpha + 1, chance) * math.pow(float(torch.rand((), generator=chance)), 1 / alpha)
+        return sample_gamma(alpha + 1, chance) * math.pow(float(torch.rand((), generator=chance)), 1 / alpha)
     d = alpha - 1 / 3
     while True:
         x = float(torch.randn((), generator=chance))

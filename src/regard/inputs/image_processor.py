@@ -1,10 +1,10 @@
-"""Images of records: read, framed, kept as bytes, and changed a little on their way into a training batch.
+"""ImageProcessor and PixelProcessor: images of records read, resized, cropped, kept as bytes, augmented in training.
 
     {"image": "cats/1.jpg", "label": "cat"}  ──►  {"image": uint8 (3, 32, 32)}  ──►  {"ids": uint8 (B, 3, 32, 32)}
 
-An image of other proportions is cut at its middle to those that the model sees, then made as large, unless the `frame`
-of the model says otherwise. Pixel models get ids of their palette: (B, 32, 32), or (B, 32, 32, 3) where every number is
-told.
+An image of other proportions is cropped at its centre to those of the model, then resized, unless the `frame` of the
+model says otherwise. Pixel models get ids of their palette: (B, 32, 32), or (B, 32, 32, 3) where every channel is an
+id.
 """
 
 from collections.abc import Sequence
@@ -16,93 +16,101 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard import config
-from regard.config import ConfigError
-from regard.data import Record
-from regard.data.folders import file_in
-from regard.data.pictures import picture
+from regard.config.errors import ConfigError
+from regard.data.readers.file_folder import path_in_record
+from regard.data.readers.images import load_image
+from regard.data.records import Record
 from regard.inputs import palette
-from regard.inputs.augment import augmented, mixed
-from regard.inputs.senses import SENSES, Example
+from regard.inputs.image_augment import augment_images, mixup_or_cutmix
+from regard.inputs.processors import PROCESSORS, TensorExample
 
-CUT = config.Frame()
-STRIP = 8  # times as long as it is high: nobody sees more of an image than its middle
+CUT = config.ImageResize()
+STRIP = 8  # times as long as it is high: no model sees more of an image than its middle
 
 
-class Images:
+class ImageProcessor:
     """Pictures, arrays or lists of numbers as bytes of one size."""
 
     column = "image"
 
-    def __init__(self, front: Any, augment: config.Augment | None = None) -> None:
+    def __init__(self, front: Any, augment: config.ImageAugment | None = None) -> None:
         self.front, self.augment = front, augment
-        self.look: Any = front.patches if isinstance(front, config.Stages) else front
-        self.size = front.grid if isinstance(front, config.Pixels) else (self.look.image, self.look.image)
-        self.frame: config.Frame = getattr(self.look, "frame", CUT)
+        self.look: Any = front.patches if isinstance(front, config.StageEmbedding) else front
+        self.size = front.grid if isinstance(front, config.PixelEmbedding) else (self.look.image, self.look.image)
+        self.frame: config.ImageResize = getattr(self.look, "frame", CUT)
 
     @property
     def about(self) -> dict[str, Any]:
         """What examples depend on; how they are normed or cut into patches comes later."""
-        other = {} if self.frame == CUT else {"frame": config.tree(self.frame)}
+        other = {} if self.frame == CUT else {"frame": config.to_dict(self.frame)}
         return {"images": 1, "size": list(self.size), "channels": self.look.channels, "white": self.look.white, **other}
 
-    def example(self, record: Record, name: str) -> Example:
+    def example(self, record: Record, name: str) -> TensorExample:
         found = record[name]
         if isinstance(found, str | Path):
-            found = file_in(record, name)
-        made = picture(found, self.look.channels, f"{record.where}: column {name!r}", self.look.white)
+            found = path_in_record(record, name)
+        made = load_image(found, self.look.channels, f"{record.where}: column {name!r}", self.look.white)
         rows, columns = self.size
-        return {"image": framed(made, rows, columns, self.frame)}
+        return {"image": resize_image(made, rows, columns, self.frame)}
 
-    def length(self, example: Example) -> int:
+    def length(self, example: TensorExample) -> int:
         return int(self.front.count)
 
-    def batch(self, examples: Sequence[Example], chance: torch.Generator | None) -> dict[str, Tensor]:
+    def collate(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> dict[str, Tensor]:
         images, more = torch.stack([example["image"] for example in examples]), dict[str, Tensor]()
         if self.augment is not None and chance is not None:
-            images = augmented(images, self.augment, chance)
+            images = augment_images(images, self.augment, chance)
             if self.augment.mixup or self.augment.cutmix:
-                images, more = mixed(images, self.augment, chance)
+                images, more = mixup_or_cutmix(images, self.augment, chance)
         return {"ids": images, **more}
 
 
-def framed(image: Tensor, rows: int, columns: int, frame: config.Frame = CUT) -> Tensor:
+def resize_image(image: Tensor, rows: int, columns: int, frame: config.ImageResize = CUT) -> Tensor:
     """An image (C, H, W) as one of so many rows and columns, in the way that the frame says."""
     high, wide = image.shape[1:]
     if (high, wide) == (rows, columns) and frame.whole is None:
         return image
     if frame.fit == "cut":
         scale = min(high / rows, wide / columns)
-        image = middle(image, max(1, round(rows * scale)), max(1, round(columns * scale)))
-        resized = sized(image.float(), rows, columns, frame.resample)
+        image = center_crop(image, max(1, round(rows * scale)), max(1, round(columns * scale)))
+        resized = interpolate_image(image.float(), rows, columns, frame.resample)
         return resized.round().clamp(0, 255).to(torch.uint8)
     tall, broad = frame.whole or rows, frame.whole or columns
     if frame.fit == "shorter":
         short = min(high, wide)
-        image = middle(image, min(high, STRIP * short), min(wide, STRIP * short))
+        image = center_crop(image, min(high, STRIP * short), min(wide, STRIP * short))
         tall, broad = (tall * side // short for side in image.shape[1:])
-    return middle(sized(image, tall, broad, frame.resample), rows, columns)  # in bytes, as the others' libraries do
+    return center_crop(
+        interpolate_image(image, tall, broad, frame.resample), rows, columns
+    )  # in bytes, as the others' libraries do
 
 
-def middle(image: Tensor, rows: int, columns: int) -> Tensor:
+def center_crop(image: Tensor, rows: int, columns: int) -> Tensor:
     top, left = (image.shape[1] - rows) // 2, (image.shape[2] - columns) // 2
     return image[:, top : top + rows, left : left + columns]
 
 
-def sized(image: Tensor, rows: int, columns: int, resample: str) -> Tensor:
+def interpolate_image(image: Tensor, rows: int, columns: int, resample: str) -> Tensor:
     """The whole image, larger or smaller, in the numbers that it has."""
     return F.interpolate(image[None], (rows, columns), mode=resample, antialias=True, align_corners=False)[0]
 
 
-class Painted(Images):
+class PixelProcessor(ImageProcessor):
     """Images told in the colours of a palette."""
 
-    def __init__(self, front: config.Pixels, augment: config.Augment | None = None) -> None:
+    def __init__(self, front: config.PixelEmbedding, augment: config.ImageAugment | None = None) -> None:
         if augment is not None and (augment.mixup or augment.cutmix):
             raise ConfigError("train.augment: mixup and cutmix mix the answers too, here pixels; leave them out")
         super().__init__(front, augment)
 
-    def batch(self, examples: Sequence[Example], chance: torch.Generator | None) -> dict[str, Tensor]:
-        return {"ids": palette.ids(super().batch(examples, chance)["ids"], self.front)}
+    def collate(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> dict[str, Tensor]:
+        return {"ids": palette.quantize_colors(super().collate(examples, chance)["ids"], self.front)}
 
 
-SENSES.update(patches=Images, stages=Images, convolutions=Images, pixels=Painted, masked_pixels=Painted)
+PROCESSORS.update(
+    patches=ImageProcessor,
+    stages=ImageProcessor,
+    convolutions=ImageProcessor,
+    pixels=PixelProcessor,
+    masked_pixels=PixelProcessor,
+)

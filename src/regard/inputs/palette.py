@@ -1,7 +1,7 @@
-"""Palettes: the few colours that an image is told in, given or learned from images, and the way there and back.
+"""Color palettes: given, or learned from images by k-means; images quantized to ids of a palette and restored.
 
-    bytes (B, C, H, W)  ── ids ──►  (B, H, W), or (B, H, W, C) where every number is one of so many levels
-                        ◄── shown ──
+    bytes (B, C, H, W)  ── quantize_colors ──►  (B, H, W), or (B, H, W, C) where each channel has so many levels
+                        ◄── colors_of_ids ──
 
 Learned colours are the centres of clusters (k-means: Lloyd 1982, begun as Arthur and Vassilvitskii 2007 say). Letters:
 K colours.
@@ -13,40 +13,40 @@ import torch
 from torch import Generator, Tensor
 
 from regard import config
-from regard.config import ConfigError, DataError
-from regard.config.images import numbers
+from regard.config.errors import ConfigError, DataError
+from regard.config.inputs.image import parse_color
 
 SAMPLE = 1 << 18  # pixels that colours are learned from
 ROUNDS = 30
 AT_ONCE = 1 << 22  # distances in memory
 
 
-def ids(images: Tensor, c: config.Pixels) -> Tensor:
+def quantize_colors(images: Tensor, c: config.PixelEmbedding) -> Tensor:
     """Bytes (B, C, H, W) as ids."""
     if c.values == "levels":
         found = (images.long() * (c.palette - 1) + 127) // 255  # the nearest level
         return found.movedim(1, -1) if c.channels > 1 else found[:, 0]
-    return nearest(images.movedim(1, -1).flatten(0, 2), table(c)).view(len(images), *images.shape[2:])
+    return nearest_color(images.movedim(1, -1).flatten(0, 2), palette_table(c)).view(len(images), *images.shape[2:])
 
 
-def shown(ids: Tensor, c: config.Pixels) -> Tensor:
+def colors_of_ids(ids: Tensor, c: config.PixelEmbedding) -> Tensor:
     """Ids (B, N) or on their grid as bytes (B, C, H, W)."""
     if c.values == "levels":
         values = (ids.view(len(ids), *c.grid, c.channels) * 255 + (c.palette - 1) // 2) // (c.palette - 1)
     else:
-        values = table(c).round().to(ids.device)[ids.view(len(ids), *c.grid)]
+        values = palette_table(c).round().to(ids.device)[ids.view(len(ids), *c.grid)]
     return values.to(torch.uint8).movedim(-1, 1)
 
 
-def table(c: config.Pixels) -> Tensor:  # (K, C)
+def palette_table(c: config.PixelEmbedding) -> Tensor:  # (K, C)
     """The colours as numbers from 0 to 255."""
     if not c.colours:
         raise ConfigError(f"model.embed.colours: which {c.palette} colours there are is not known; they are learned in "
                           "training, or said here")  # fmt: skip
-    return torch.tensor([numbers(colour, c.channels) for colour in c.colours], dtype=torch.float32)
+    return torch.tensor([parse_color(colour, c.channels) for colour in c.colours], dtype=torch.float32)
 
 
-def nearest(pixels: Tensor, colours: Tensor) -> Tensor:  # (P, C), (K, C) -> (P,)
+def nearest_color(pixels: Tensor, colours: Tensor) -> Tensor:  # (P, C), (K, C) -> (P,)
     """The number of the colour that is nearest to each; of two as near, the first. Exact where all is whole."""
     ends = colours.square().sum(-1) / 2
     step = max(1, AT_ONCE // len(colours))
@@ -56,17 +56,17 @@ def nearest(pixels: Tensor, colours: Tensor) -> Tensor:  # (P, C), (K, C) -> (P,
 # ---------------------------------------------------------------- learning colours
 
 
-def learned(images: Iterable[Tensor], count: int, chance: Generator) -> tuple[str, ...]:
+def learn_palette(images: Iterable[Tensor], count: int, chance: Generator) -> tuple[str, ...]:
     """As many colours as stand for those of the images with little error, the dark ones first."""
-    colours, often = tally(images, chance)
+    colours, often = count_colors(images, chance)
     if len(colours) < count:
         raise DataError(f"the training images have {len(colours):,} colours, and model.embed.palette asks for {count}; "
                         f"set it to {len(colours)} or less")  # fmt: skip
-    centres = clusters(colours.float(), often.float(), count, chance).round().long()
+    centres = kmeans(colours.float(), often.float(), count, chance).round().long()
     return tuple(bytes(centre).hex() for centre in sorted(centres.tolist(), key=lambda centre: (sum(centre), centre)))
 
 
-def tally(images: Iterable[Tensor], chance: Generator) -> tuple[Tensor, Tensor]:
+def count_colors(images: Iterable[Tensor], chance: Generator) -> tuple[Tensor, Tensor]:
     """(K, C) the colours of images in bytes (C, H, W), and (K,) how often each is there; of many pixels a part."""
     flat = [image.flatten(1).mT for image in images]
     each = max(1, SAMPLE // max(1, len(flat)))
@@ -76,11 +76,11 @@ def tally(images: Iterable[Tensor], chance: Generator) -> tuple[Tensor, Tensor]:
     return found, often
 
 
-def clusters(points: Tensor, often: Tensor, count: int, chance: Generator) -> Tensor:
+def kmeans(points: Tensor, often: Tensor, count: int, chance: Generator) -> Tensor:
     """(count, C) centres with a small sum of squared distances; each point counts as often as it is there."""
-    centres = spread(points, often, count, chance)
+    centres = kmeans_init(points, often, count, chance)
     for _ in range(ROUNDS):
-        mine = nearest(points, centres)
+        mine = nearest_color(points, centres)
         total = torch.zeros(count, 1).index_add_(0, mine, often[:, None])
         sums = torch.zeros_like(centres).index_add_(0, mine, points * often[:, None])
         moved = torch.where(total > 0, sums / total.clamp(min=1), centres)  # a centre without points stays
@@ -90,7 +90,7 @@ def clusters(points: Tensor, often: Tensor, count: int, chance: Generator) -> Te
     return centres
 
 
-def spread(points: Tensor, often: Tensor, count: int, chance: Generator) -> Tensor:
+def kmeans_init(points: Tensor, often: Tensor, count: int, chance: Generator) -> Tensor:
     """Points that are far from each other: each is drawn by its squared distance from those before it."""
     far = torch.full((len(points),), float("inf"))
     weight, chosen = often, list[Tensor]()

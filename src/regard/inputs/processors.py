@@ -1,10 +1,10 @@
-"""Senses: how records of one kind of data become what their front end is given.
+"""Processor: how records of one modality become the inputs of their front end; the registry.
 
     Record  ── example ──►  tensors of one record, kept in files  ── batch ──►  forward's arguments, by name
     {"image": "cat.png"}    {"image": uint8 (3, 32, 32)}                        {"ids": float32 (B, 3, 32, 32)}
 
-A sense is entered in SENSES under the kind of its front end. What is slow and always the same (decoding, resizing)
-is done once, in `example`; what is random (augmentation) in `batch`, from the generator that it is given.
+A Processor is entered in PROCESSORS under the kind of its front end. What is slow and always the same (decoding,
+resizing) is done once, in `example`; what is random (augmentation) in `batch`, from the generator that it is given.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,29 +13,29 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from regard.config import ConfigError
-from regard.data import Record
+from regard.config.errors import ConfigError
+from regard.data.records import Record
 
-Example = dict[str, Tensor]  # uint8, float32, int64 or bool, of any shape; the first one is what is asked
+TensorExample = dict[str, Tensor]  # uint8, float32, int64 or bool, of any shape; the first one is what is asked
 
 
-class Sense(Protocol):
-    """How records of one kind of data become what their front end is given."""
+class Processor(Protocol):
+    """How records of one modality become the inputs of their front end."""
 
     @property
     def column(self) -> str:
         """Where records usually have it: image, sound, graph, series."""
         ...
 
-    def example(self, record: Record, name: str) -> Example:
+    def example(self, record: Record, name: str) -> TensorExample:
         """One record, checked and in its final size; `name` is the column to look in. DataError for a bad one."""
         ...
 
-    def length(self, example: Example) -> int:
+    def length(self, example: TensorExample) -> int:
         """How many tokens it will be."""
         ...
 
-    def batch(self, examples: Sequence[Example], chance: torch.Generator | None) -> dict[str, Tensor]:
+    def collate(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> dict[str, Tensor]:
         """Forward's arguments by name, row by row; "ids" is the first of them.
 
         With `chance` it is for training, and may be augmented; without it never. Rows that were mixed say with whom
@@ -44,12 +44,15 @@ class Sense(Protocol):
         ...
 
 
-SENSES: dict[str, Callable[..., Sense]] = {}  # by the kind of a front end: called with its setting, and train.augment
+PROCESSORS: dict[
+    str, Callable[..., Processor]
+] = {}  # by the kind of a front end: called with its setting, and train.augment
 
 
-def sense(front: Any, augment: Any = None) -> Sense:
-    """The sense that a front end's setting asks for."""
-    if front.kind not in SENSES:
+def build_processor(front: Any, augment: Any = None) -> Processor:
+    """The Processor for the config of a front end."""
+    if front.kind not in PROCESSORS:
         raise ConfigError(f"model.embed.kind: no sense reads records for {front.kind!r}; there are "
-                          f"{', '.join(sorted(SENSES))} and text, or enter yours in regard.inputs.SENSES")  # fmt: skip
-    return SENSES[front.kind](front, augment)
+                          f"{', '.join(sorted(PROCESSORS))} and text, or enter yours in "
+                          "regard.inputs.SENSES")  # fmt: skip
+    return PROCESSORS[front.kind](front, augment)

@@ -1,28 +1,33 @@
-"""Series to Tokens: patches of rows, read channel by channel or all at once; and the head that says how they go on.
+"""Time-series patch embedding, forecast head and SeriesProcessor: patches of rows, channel by channel or all at once.
 
     rows (B, T, C) ── standard ── normal ── patches ──►  (B·C, N, D) each channel by itself, or (B, N, D)
-    (B, horizon, C) ◄── standard ◄── normal ── one map of all tokens ◄── trunk
+    (B, horizon, C) ◄── standard ◄── normal ── one linear over all tokens ◄── trunk
 
 What is taken from a window on the way in (its level and its spread) travels with the tokens and is given back on the
 way out. Numbers go in and come out in their own units.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.core.layers import Fused
-from regard.core.model import FRONTS, HEADS
-from regard.core.tokens import Tokens, line
+from regard.config.errors import ConfigError, DataError
+from regard.core.layers import FusedLinear
+from regard.core.model import FRONT_ENDS, HEADS
+from regard.core.tokens import Tokens, sequence_tokens
+from regard.data.records import Record
+from regard.inputs.processors import PROCESSORS, TensorExample
 
 EPS = 1e-5
 
 
 @dataclass(kw_only=True, eq=False)
-class Patched(Tokens):
+class SeriesTokens(Tokens):
     """Tokens of windows, with the level and the spread (B, 1, C) that were taken from each channel of `rows`."""
 
     rows: Tensor  # (B, T, C) without them
@@ -30,13 +35,13 @@ class Patched(Tokens):
     spread: Tensor
 
 
-class Series(nn.Module):
+class SeriesEmbedding(nn.Module):
     """Windows (B, T, C) of the last T rows to Tokens."""
 
-    def __init__(self, c: config.Series, width: int) -> None:
+    def __init__(self, c: config.SeriesEmbedding, width: int) -> None:
         super().__init__()
         if not c.channels:
-            raise ValueError("embed.channels: 0; say how many numbers a row has")
+            raise ConfigError("embed.channels: 0; say how many numbers a row has")
         self.c = c
         self.map = nn.Linear(c.patch * (c.channels if c.mix == "mixed" else 1), width)
         trained = c.normal and c.affine
@@ -46,18 +51,20 @@ class Series(nn.Module):
     def forward(self, rows: Tensor, **given: Tensor) -> Tokens:
         self.check(rows, given)
         x = self.units(rows.float(), into=True)
-        level, spread = levels(x) if self.c.normal else (torch.zeros_like(x[:, :1]), torch.ones_like(x[:, :1]))
+        level, spread = (
+            channel_statistics(x) if self.c.normal else (torch.zeros_like(x[:, :1]), torch.ones_like(x[:, :1]))
+        )
         x = (x - level) / spread
         x = x if self.gain is None or self.shift is None else x * self.gain.float() + self.shift.float()
-        tokens = line(self.map(self.patches(x).to(self.map.weight.dtype)))
-        return Patched(x=tokens.x, order=tokens.order, plain=True, rows=x, level=level, spread=spread)
+        tokens = sequence_tokens(self.map(self.patches(x).to(self.map.weight.dtype)))
+        return SeriesTokens(x=tokens.x, order=tokens.order, is_plain=True, rows=x, level=level, spread=spread)
 
     def check(self, rows: Tensor, given: dict[str, Tensor]) -> None:
         if given:
-            raise ValueError(f"{', '.join(given)}: series carry none; leave it out")
+            raise ConfigError(f"{', '.join(given)}: series carry none; leave it out")
         if tuple(rows.shape[1:]) != (self.c.length, self.c.channels):
             wanted = f"(batch, {self.c.length}, {self.c.channels})"
-            raise ValueError(f"series must be {wanted} by embed.length and embed.channels, got a tensor of shape "
+            raise ConfigError(f"series must be {wanted} by embed.length and embed.channels, got a tensor of shape "
                              f"{tuple(rows.shape)}")  # fmt: skip
 
     def patches(self, x: Tensor) -> Tensor:  # (B, T, C) -> (B·C, N, patch) or (B, N, C·patch)
@@ -77,39 +84,92 @@ class Series(nn.Module):
 
     def restored(self, said: Tensor, tokens: Tokens) -> Tensor:  # (B, horizon, C)
         """What was taken from the windows, given back."""
-        assert isinstance(tokens, Patched)
+        assert isinstance(tokens, SeriesTokens)
         said = said.float()
         if self.gain is not None and self.shift is not None:
             said = (said - self.shift.float()) / (self.gain.float() + EPS**2)
         return self.units(said * tokens.spread + tokens.level, into=False)
 
 
-def levels(x: Tensor) -> tuple[Tensor, Tensor]:
+def channel_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     """The mean and the deviation of each channel of each window."""
     return x.mean(1, keepdim=True), (x.var(1, keepdim=True, correction=0) + EPS).sqrt()
 
 
-class Horizon(nn.Module):
+class ForecastHead(nn.Module):
     """The rows that come next: all tokens of a channel side by side, and one map for all channels."""
 
-    def __init__(self, c: config.Horizon, trunk: config.Trunk, front: nn.Module) -> None:
+    def __init__(self, c: config.ForecastHead, trunk: config.Trunk, front: nn.Module) -> None:
         super().__init__()
-        if not isinstance(front, Series):
-            raise ValueError("head.kind: 'forecast' says how a series goes on; set embed.kind to series")
+        if not isinstance(front, SeriesEmbedding):
+            raise ConfigError("head.kind: 'forecast' says how a series goes on; set embed.kind to series")
         self.c, self.channels, self.mixed = c, front.c.channels, front.c.mix == "mixed"
         told = {"head": c.horizon * (self.channels if self.mixed else 1)}  # by this name init "quiet" makes it zero
-        self.out = Fused(front.c.count * trunk.dim, told, ("head",))
-        self.line = Fused(front.c.length, {"head": c.horizon}, ("head",)) if c.line else None
+        self.out = FusedLinear(front.c.count * trunk.dim, told, ("head",))
+        self.line = FusedLinear(front.c.length, {"head": c.horizon}, ("head",)) if c.line else None
         self.restored = front.restored  # a method, and no second home for the front end's weights
 
     def forward(self, tokens: Tokens) -> Tensor:  # (B, N, D) or (B·C, N, D) -> (B, horizon, C)
         said = self.out(F.dropout(tokens.x.flatten(1), self.c.dropout, self.training))
         rows = said.unflatten(1, (-1, self.channels)) if self.mixed else said.unflatten(0, (-1, self.channels)).mT
         if self.line is not None:
-            assert isinstance(tokens, Patched)
+            assert isinstance(tokens, SeriesTokens)
             rows = rows + self.line(tokens.rows.mT.to(said.dtype)).mT
         return self.restored(rows, tokens)
 
 
-FRONTS["series"] = Series
-HEADS["forecast"] = Horizon
+FRONT_ENDS["series"] = SeriesEmbedding
+HEADS["forecast"] = ForecastHead
+
+
+class SeriesProcessor:
+    """A list of numbers, or of rows of them (a number a channel); the same in an array."""
+
+    column = "series"
+
+    def __init__(self, front: config.SeriesEmbedding, augment: Any = None) -> None:
+        if augment is not None:
+            raise ConfigError("train.augment: it changes images, and series are read as they are; leave it out")
+        self.front = front
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What examples depend on: not on what a token is."""
+        return {"series": 1, "length": self.front.length, "channels": self.front.channels}
+
+    def example(self, record: Record, name: str) -> TensorExample:
+        if not self.front.channels:
+            raise ConfigError("model.embed.channels: 0; say how many numbers a row of the series has")
+        if self.front.mix == "independent" and self.front.channels > 1:
+            raise ConfigError("model.embed.mix: 'independent' answers for each channel by itself, and here is one "
+                              "answer for all; set it to mixed")  # fmt: skip
+        return {"series": parse_window(record[name], self.front, f"{record.where}: column {name!r}")}
+
+    def blank(self, context: int) -> TensorExample:
+        """An example without content, to count what a model costs."""
+        return {"series": torch.zeros(self.front.length, self.front.channels)}
+
+    def length(self, example: TensorExample) -> int:
+        return self.front.count
+
+    def collate(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> dict[str, Tensor]:
+        return {"ids": torch.stack([example["series"] for example in examples])}
+
+
+def parse_window(found: Any, c: config.SeriesEmbedding, where: str) -> Tensor:  # (T, C)
+    try:
+        table = (found if isinstance(found, Tensor) else torch.tensor(found)).float()
+    except (TypeError, ValueError, RuntimeError):
+        raise DataError(f"{where} holds {found!r:.60}; expected {c.length} rows of {c.channels} numbers") from None
+    table = table[:, None] if table.dim() == 1 else table
+    if tuple(table.shape) != (c.length, c.channels):
+        raise DataError(f"{where} is a series of {tuple(table.shape)} numbers, expected {(c.length, c.channels)} by "
+                        "model.embed.length and model.embed.channels")  # fmt: skip
+    if not bool(table.isfinite().all()):
+        row = int((~table.isfinite()).any(-1).nonzero()[0])
+        raise DataError(f"{where} has a gap in row {row}: a number is missing or infinite; fill it, or pass it over by "
+                        "data.bad=skip")  # fmt: skip
+    return table
+
+
+PROCESSORS["series"] = SeriesProcessor

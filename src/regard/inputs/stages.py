@@ -1,7 +1,7 @@
-"""Many scales: trunks one after another, each with a quarter of the tokens of the one before (Swin: Liu et al. 2021).
+"""Hierarchical stages with patch merging (Swin: Liu et al. 2021): each trunk has a quarter of the tokens before it.
 
-    patches ─ trunk ─ merge ─ trunk ─ merge ─ trunk ─ merge ─►  the model's own trunk
-    56 x 56           28 x 28         14 x 14          7 x 7
+patches ─ trunk ─ merge ─ trunk ─ merge ─ trunk ─ merge ─►  the model's own trunk
+56 x 56           28 x 28         14 x 14          7 x 7
 """
 
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from regard import config
+from regard.core.hooks import HookContext
 from regard.core.layers import Norm
-from regard.core.model import FRONTS, Trunk
-from regard.core.tokens import Tokens, raster
-from regard.core.watch import Watch
-from regard.inputs.image import Patches
+from regard.core.model import FRONT_ENDS, Trunk
+from regard.core.tokens import Tokens, grid_tokens
+from regard.inputs.image import PatchEmbedding
 
 
-class Merge(nn.Module):
+class PatchMerging(nn.Module):
     """Every 2 x 2 tokens become one: set side by side, normed, mapped to the next width."""
 
     def __init__(self, width: int, wider: int) -> None:
@@ -31,21 +31,21 @@ class Merge(nn.Module):
         x = tokens.x.unflatten(1, (rows, columns))
         # down before across: the order in which the published weights read the four
         four = torch.cat([x[:, down::2, across::2] for across in (0, 1) for down in (0, 1)], -1)
-        return raster(self.map(self.norm(four.flatten(1, 2))), (rows // 2, columns // 2))
+        return grid_tokens(self.map(self.norm(four.flatten(1, 2))), (rows // 2, columns // 2))
 
 
-class Stages(nn.Module):
+class StageEmbedding(nn.Module):
     """Images to the Tokens of the last trunk, through the trunks before it."""
 
-    def __init__(self, c: config.Stages, width: int) -> None:
+    def __init__(self, c: config.StageEmbedding, width: int) -> None:
         super().__init__()
         self.c = c
         self.trunks: list[Trunk] = nn.ModuleList(Trunk(each) for each in c.trunks)  # type: ignore[assignment]
-        self.patches = Patches(c.patches, self.trunks[0].incoming)
+        self.patches = PatchEmbedding(c.patches, self.trunks[0].incoming)
         widths = [*(trunk.incoming for trunk in self.trunks[1:]), width]
-        self.merges = nn.ModuleList(Merge(c.dim, wider) for c, wider in zip(c.trunks, widths, strict=True))
+        self.merges = nn.ModuleList(PatchMerging(c.dim, wider) for c, wider in zip(c.trunks, widths, strict=True))
 
-    def forward(self, images: Tensor, *, watch: Watch | None = None, **given: Tensor) -> Tokens:
+    def forward(self, images: Tensor, *, watch: HookContext | None = None, **given: Tensor) -> Tokens:
         tokens = self.patches(images, **given)
         for place, (trunk, merge) in enumerate(zip(self.trunks, self.merges, strict=True)):
             tokens = merge(trunk(tokens, watch=None if watch is None else watch.at(str(place))))
@@ -56,4 +56,4 @@ class Stages(nn.Module):
             yield from (f"{place}.{step}" for step in trunk.addresses())
 
 
-FRONTS["stages"] = Stages
+FRONT_ENDS["stages"] = StageEmbedding

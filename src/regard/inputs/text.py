@@ -1,18 +1,85 @@
-"""Ids to Tokens: a trained vector for each, and the place each has among those that are real."""
+"""Token embedding: ids to Tokens, a trained vector for each, and their order among the real ones; long texts in chunks.
+
+    text    a b c d │ e f g h │ i j . .
+    inner   └trunk──┘ └trunk──┘ └trunk──┘       the same weights for every chunk
+    outer      ▒         ▒         ▒            one token each, mean or first: the trunk of the model
+
+A chunk begins with the row's first real token, so padding changes nothing. Letters: C chunks of S tokens.
+"""
+
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.core.model import FRONTS
-from regard.core.tokens import Tokens, begins
+from regard.config.errors import ConfigError
+from regard.core.hooks import HookContext
+from regard.core.model import FRONT_ENDS, TRUNKS
+from regard.core.tokens import Tokens, document_starts, sequence_tokens
 
 
-class Embed(nn.Module):
+class ChunkEmbedding(nn.Module):
+    """Ids (B, N) to Tokens (B, C, D)."""
+
+    def __init__(self, c: config.ChunkEmbedding, width: int) -> None:
+        super().__init__()
+        self.c = c
+        self.trunk = TRUNKS[c.trunk.kind](c.trunk, "xavier")
+        self.text = TextEmbedding(c, self.trunk.incoming)
+        self.map = nn.Linear(c.trunk.dim, width)
+
+    @property
+    def tokens(self) -> nn.Embedding:
+        """The table of words."""
+        return self.text.tokens
+
+    def forward(
+        self, ids: Tensor, *, real: Tensor | None = None, watch: HookContext | None = None, **given: Tensor
+    ) -> Tokens:
+        if given:
+            raise ConfigError(f"{', '.join(given)}: a text in chunks is read whole, and alone; leave it out")
+        if real is None and self.c.pad is not None:
+            real = ids != self.c.pad
+        plain = real is None and ids.shape[1] % self.c.size == 0
+        real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+        ids, real = (self.folded(x, real) for x in (ids, real))  # (B, C, S)
+        made = self.trunk(self.text(ids.flatten(0, 1), real=real.flatten(0, 1)), watch=watch)
+        x = self.map(self.pooled(made.x.unflatten(0, real.shape[:2]), real))  #: S120
+        return sequence_tokens(x) if plain else chunk_tokens(x, real.any(-1))
+
+    def folded(self, table: Tensor, real: Tensor) -> Tensor:  # (B, N) -> (B, C, S)
+        """Each row from its first real token on, filled up to whole chunks with what is not there."""
+        number = torch.arange(table.shape[1], device=table.device)
+        from_first = (number + real.int().argmax(-1, keepdim=True)) % table.shape[1]
+        chunks: Tensor = F.pad(table.gather(1, from_first), (0, -table.shape[1] % self.c.size))
+        return chunks.unflatten(1, (-1, self.c.size))  # type: ignore[no-any-return]
+
+    def pooled(self, x: Tensor, real: Tensor) -> Tensor:  # (B, C, S, D) -> (B, C, D)
+        if self.c.pool == "first":
+            return x[:, :, 0]
+        keep = real[..., None].to(x.dtype)
+        return (x * keep).sum(2) / keep.sum(2).clamp(min=1)
+
+    def addresses(self) -> Iterator[str]:
+        yield from self.trunk.addresses()
+
+
+def chunk_tokens(x: Tensor, there: Tensor) -> Tokens:
+    """Chunks in a row, of which the last may not be there."""
+    tokens = sequence_tokens(x)
+    tokens.is_real, tokens.is_plain = there, False
+    return tokens
+
+
+FRONT_ENDS["chunks"] = ChunkEmbedding
+
+
+class TextEmbedding(nn.Module):
     """Ids (B, N) to Tokens: the text front end."""
 
-    def __init__(self, c: config.Embed, width: int) -> None:
+    def __init__(self, c: config.TextEmbedding, width: int) -> None:
         super().__init__()
         self.c = c
         self.tokens = nn.Embedding(c.vocab, width)
@@ -24,30 +91,35 @@ class Embed(nn.Module):
     ) -> Tokens:  # fmt: skip
         """`start` (B,) is the order of the first token, after what a cache holds; `pieces` bounds the documents."""
         if ids.dim() != 2:
-            raise ValueError(f"ids must be (batch, tokens), got a tensor of shape {tuple(ids.shape)}")
+            raise ConfigError(f"ids must be (batch, tokens), got a tensor of shape {tuple(ids.shape)}")
         if real is None and self.c.pad is not None:
             real = ids != self.c.pad
         x = self.tokens(ids) * self.c.scale if self.c.scale != 1 else self.tokens(ids)
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(ids) if segment is None else segment)
         if segment is not None and self.segments is None:
-            raise ValueError("segment: this model knows no segments; set embed.segments")
+            raise ConfigError("segment: this model knows no segments; set embed.segments")
         return Tokens(
-            x=x, order=places(ids, real, document, start), real=real, document=document, segment=segment, pieces=pieces,
+            x=x,
+            order=token_order(ids, real, document, start),
+            is_real=real,
+            document=document,
+            segment=segment,
+            num_documents=pieces,
             end=None if self.c.end is None else (ids if self.c.highest else (ids == self.c.end).int()).argmax(-1),
-            plain=real is None and document is None and start is None,
-        )  # fmt: skip
+            is_plain=real is None and document is None and start is None,
+        )
 
 
-def places(ids: Tensor, real: Tensor | None, document: Tensor | None, start: Tensor | None) -> Tensor:
+def token_order(ids: Tensor, real: Tensor | None, document: Tensor | None, start: Tensor | None) -> Tensor:
     """(B, N) the order of each token: padding is not counted, and every document begins anew."""
     every = torch.arange(1, ids.shape[1] + 1, device=ids.device).expand(ids.shape)
     count = every if real is None else real.cumsum(-1)  # tokens up to here
     if document is not None:
         before = F.pad(count[:, :-1], (1, 0))
-        count = count - torch.where(begins(document), before, 0).cummax(-1).values
+        count = count - torch.where(document_starts(document), before, 0).cummax(-1).values
     order = (count - 1).clamp(min=0)
     return order if start is None else order + start[:, None]
 
 
-FRONTS["text"] = Embed
+FRONT_ENDS["text"] = TextEmbedding

@@ -1,4 +1,4 @@
-"""Films to Tokens: blocks of a few frames and a square of pixels, on a grid of time, rows and columns."""
+"""Video embedding by tubelets, few frames by a square of pixels, on a grid of time, rows, columns; its processor."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,22 +9,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.config import ConfigError, DataError
-from regard.core.model import FRONTS
-from regard.core.tokens import Tokens, raster
-from regard.data import Record
-from regard.data.folders import PICTURES
-from regard.data.npz import arrays
-from regard.data.pictures import picture
-from regard.inputs.senses import SENSES, Example
+from regard.config.errors import ConfigError, DataError
+from regard.core.model import FRONT_ENDS
+from regard.core.tokens import Tokens, grid_tokens
+from regard.data.readers.arrays import read_npz
+from regard.data.readers.file_folder import IMAGE_SUFFIXES
+from regard.data.readers.images import load_image
+from regard.data.records import Record
+from regard.inputs.processors import PROCESSORS, TensorExample
 
 MIDDLE = 127.5  # of the bytes of a pixel
 
 
-class Film(nn.Module):
-    """Films (B, T, C, H, W) to Tokens: one linear map for every block."""
+class VideoEmbedding(nn.Module):
+    """Videos (B, T, C, H, W) to Tokens: one linear projection of every tubelet."""
 
-    def __init__(self, c: config.Film, width: int) -> None:
+    def __init__(self, c: config.VideoEmbedding, width: int) -> None:
         super().__init__()
         self.c = c
         self.map = nn.Linear(c.tube * c.channels * c.size * c.size, width)
@@ -32,26 +32,26 @@ class Film(nn.Module):
     def forward(self, films: Tensor, **given: Tensor) -> Tokens:
         c, wanted = self.c, (self.c.frames, self.c.channels, self.c.image, self.c.image)
         if given:
-            raise ValueError(f"{', '.join(given)}: films carry none; leave it out")
+            raise ConfigError(f"{', '.join(given)}: films carry none; leave it out")
         if tuple(films.shape[1:]) != wanted:
             shape = f"(batch, {', '.join(map(str, wanted))})"
-            raise ValueError(f"films must be {shape} by embed.frames, embed.channels and embed.image, got a tensor of "
+            raise ConfigError(f"films must be {shape} by embed.frames, embed.channels and embed.image, got a tensor of "
                              f"shape {tuple(films.shape)}")  # fmt: skip
-        return raster(self.map(blocks(films, c).to(self.map.weight.dtype)), c.grid)  #: S082
+        return grid_tokens(self.map(tubelets(films, c).to(self.map.weight.dtype)), c.grid)  #: S082
 
 
-def blocks(films: Tensor, c: config.Film) -> Tensor:  # (B, T, C, H, W) -> (B, N, tube·C·size·size)
+def tubelets(films: Tensor, c: config.VideoEmbedding) -> Tensor:  # (B, T, C, H, W) -> (B, N, tube·C·size·size)
     """The pixels of each block, in the order of time, rows and columns."""
     cut = films.unfold(1, c.tube, c.tube).unfold(3, c.size, c.size).unfold(4, c.size, c.size)
     return cut.movedim(2, 4).flatten(4).flatten(1, 3)  # (B, t, h, w, C, tube, size, size) before the two
 
 
-class Films:
+class VideoProcessor:
     """A folder of frames in the order of their names, an .npz of one array, or numbers (frames, rows, columns, ...)."""
 
     column = "film"
 
-    def __init__(self, front: config.Film, augment: Any = None) -> None:
+    def __init__(self, front: config.VideoEmbedding, augment: Any = None) -> None:
         if augment is not None:
             raise ConfigError("train.augment: it changes images, and films are read as they are; leave it out")
         self.front = front
@@ -61,40 +61,40 @@ class Films:
         """What examples depend on: not on what a token is."""
         return {"film": 1, **{name: getattr(self.front, name) for name in ("frames", "image", "channels")}}
 
-    def example(self, record: Record, name: str) -> Example:
+    def example(self, record: Record, name: str) -> TensorExample:
         c, where = self.front, f"{record.where}: column {name!r}"
-        found = frames(record[name], Path(record.where.rpartition(":")[0]).parent, where)
+        found = list_frames(record[name], Path(record.where.rpartition(":")[0]).parent, where)
         if len(found) < c.frames:
             raise DataError(f"{where}: {len(found)} frames, expected {c.frames} or more by model.embed.frames; leave "
                             "it out, or pass it over by data.bad=skip")  # fmt: skip
         some = [found[place * len(found) // c.frames] for place in range(c.frames)]  # evenly, from the first on
-        return {"film": torch.stack([sized(picture(frame, c.channels, where), c.image) for frame in some])}
+        return {"film": torch.stack([resize_frame(load_image(frame, c.channels, where), c.image) for frame in some])}
 
-    def blank(self, context: int) -> Example:
-        """An example without content, for whoever counts what a model costs."""
+    def blank(self, context: int) -> TensorExample:
+        """An example without content, to count what a model costs."""
         c = self.front
         return {"film": torch.zeros(c.frames, c.channels, c.image, c.image, dtype=torch.uint8)}
 
-    def length(self, example: Example) -> int:
+    def length(self, example: TensorExample) -> int:
         return self.front.count
 
-    def batch(self, examples: Sequence[Example], chance: torch.Generator | None) -> dict[str, Tensor]:
+    def collate(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> dict[str, Tensor]:
         films = torch.stack([example["film"] for example in examples])
         return {"ids": films.float() / MIDDLE - 1}
 
 
-def frames(found: Any, beside: Path, where: str) -> Sequence[Any]:
-    """The frames of a film, each something that holds an image; a path is from here, or from the record's file."""
+def list_frames(found: Any, beside: Path, where: str) -> Sequence[Any]:
+    """The frames of a video, each something that holds an image; a path is from here, or from the record's file."""
     if not isinstance(found, str | Path):
         if not hasattr(found, "__len__") or not len(found):
             raise DataError(f"{where} holds {found!r:.60}; expected a folder of frames, an .npz file or an array")
         return found  # type: ignore[no-any-return]
     path = next((each for each in (Path(found), beside / found) if each.exists()), Path(found))
     if path.is_dir():
-        return sorted(each for each in path.iterdir() if each.suffix.lower() in PICTURES)
+        return sorted(each for each in path.iterdir() if each.suffix.lower() in IMAGE_SUFFIXES)
     if path.suffix.lower() != ".npz" or not path.is_file():
         raise DataError(f"{where}: no folder of frames and no .npz file {str(found)!r}; mend its name")
-    tables = arrays(path, str(path))
+    tables = read_npz(path, str(path))
     if len(tables) != 1:
         raise DataError(f"{where}: {path} holds {', '.join(tables) or 'no array'}; a film is one array (frames, rows, "
                         "columns, colours)")  # fmt: skip
@@ -102,7 +102,7 @@ def frames(found: Any, beside: Path, where: str) -> Sequence[Any]:
     return film if film.dim() else []  # type: ignore[return-value]  # as long as a list, and made already
 
 
-def sized(frame: Tensor, side: int) -> Tensor:  # (C, H, W) -> (C, side, side)
+def resize_frame(frame: Tensor, side: int) -> Tensor:  # (C, H, W) -> (C, side, side)
     """The middle square of a frame, in its final size."""
     rows, columns = frame.shape[1:]
     least = min(rows, columns)
@@ -114,5 +114,5 @@ def sized(frame: Tensor, side: int) -> Tensor:  # (C, H, W) -> (C, side, side)
     return made.round().clamp(0, 255).to(torch.uint8)
 
 
-FRONTS["film"] = Film
-SENSES["film"] = Films
+FRONT_ENDS["film"] = VideoEmbedding
+PROCESSORS["film"] = VideoProcessor

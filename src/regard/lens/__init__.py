@@ -1,15 +1,39 @@
-"""Looking inside a trained model: what its heads do, what it is without them, and which of its tokens are alike."""
+"""Interpretability: what attention heads do, ablation and pruning, receptive fields, nearest embeddings."""
 
-from regard.lens.ablate import Ablated, ablation, idle, spare, threshold, without
-from regard.lens.distance import decay, pulls, reached
-from regard.lens.embeddings import analogy, closest, neighbours, plane, vectors
-from regard.lens.heads import Head, heads, similarity, twins
-from regard.lens.prune import prune
-from regard.lens.roles import ROLES, Role, delimiters, repeated
-from regard.lens.views import View, patterns, refusal, views
+from regard.lens.ablation import AblationRow, ablate, ablate_all, idle_heads, noise_threshold, prunable_heads
+from regard.lens.attention_maps import AttentionView, attention_patterns, attention_views, why_not_watchable
+from regard.lens.embeddings import closest_pairs, nearest_tokens, project_pca, solve_analogy, token_vectors
+from regard.lens.gradient_reach import gradient_decay, jacobian_norms, receptive_field
+from regard.lens.heads import HeadSummary, head_similarity, most_similar_heads, summarize_heads
+from regard.lens.pruning import prune_heads
+from regard.lens.roles import ROLES, HeadRole, delimiter_ids, repeated_ids
 
 __all__ = [
-    "ROLES", "Ablated", "Head", "Role", "View", "ablation", "analogy", "closest", "delimiters", "heads", "idle",
-    "neighbours", "patterns", "plane", "prune", "refusal", "repeated", "similarity", "spare", "threshold", "twins",
-    "decay", "pulls", "reached", "vectors", "views", "without",
-]  # fmt: skip
+    "AblationRow",
+    "AttentionView",
+    "HeadRole",
+    "HeadSummary",
+    "ROLES",
+    "ablate",
+    "ablate_all",
+    "attention_patterns",
+    "attention_views",
+    "closest_pairs",
+    "delimiter_ids",
+    "gradient_decay",
+    "head_similarity",
+    "idle_heads",
+    "jacobian_norms",
+    "most_similar_heads",
+    "nearest_tokens",
+    "noise_threshold",
+    "project_pca",
+    "prunable_heads",
+    "prune_heads",
+    "receptive_field",
+    "repeated_ids",
+    "solve_analogy",
+    "summarize_heads",
+    "token_vectors",
+    "why_not_watchable",
+]

@@ -1,11 +1,11 @@
-"""What a model loses without one of its heads, or without a layer's attention or feed-forward: an ablation table.
+"""Ablation of heads and layers: how much the loss rises without one head, one attention or one MLP.
 
-    rows = ablation(model, loss)          `loss(model)` on data that stay the same; one call for each row, and one
-    idle(rows)                            the heads that do nothing
-    with without(model, {"trunk.3.attn": [0, 2]}):
+    rows = ablate_all(model, loss)        `loss(model)` on data that stay the same; one call for each row, and one
+    idle_heads(rows)                      the heads that do nothing
+    with ablate(model, {"trunk.3.attn": [0, 2]}):
         loss(model)                       several at once
 
-A head that is taken away gives zeros, or its mean, to the layer's last map; nothing else changes.
+An ablated head gives zeros, or its mean, to the output projection of its layer; nothing else changes.
 """
 
 import math
@@ -20,15 +20,22 @@ import torch
 from torch import Tensor
 
 from regard import config
-from regard.core.watch import Edit, looking
-from regard.lens.views import Note, attentions, noting, still, trunks, unwrapped
+from regard.core.hooks import HookEdit, looking
+from regard.lens.attention_maps import (
+    TrunkNote,
+    evaluation_mode,
+    find_attentions,
+    find_trunks,
+    record_trunk_inputs,
+    unwrap_model,
+)
 
 IDLE = 0.001  # of the loss
 Loss = Callable[[Any], float | Tensor]  # a number, or one for each batch: then every row has an error
 
 
 @dataclass(frozen=True)
-class Ablated:
+class AblationRow:
     """The loss without a head, or without all of `where` (head None); `error` is the standard error of the delta."""
 
     where: str
@@ -43,30 +50,30 @@ class Ablated:
         return self.loss - self.whole
 
 
-def ablation(  #: S151
+def ablate_all(  #: S151
     model: Any, loss: Loss, *, mean: bool = False, progress: Callable[[int, int], object] | None = None
-) -> list[Ablated]:
+) -> list[AblationRow]:
     """A row for every head and for every attention and feed-forward as a whole, in the order of the walk.
 
     `mean` puts the mean over the batch in the place of what is taken away, instead of zeros. `progress` is told how
     many of how many are done. A block that layers share is taken away from all of them at once: "trunk.*.attn".
     """
-    model = unwrapped(model)
-    parts = [(where, head) for where, count in walk(model).items() for head in [*range(count), None]]
-    with still(model):
-        whole, rows = losses(loss(model)), []
+    model = unwrap_model(model)
+    parts = [(where, head) for where, count in ablation_targets(model).items() for head in [*range(count), None]]
+    with evaluation_mode(model):
+        whole, rows = to_losses(loss(model)), []
         for done, (where, head) in enumerate(parts, 1):
-            with without(model, {where: None if head is None else [head]}, mean=mean):
-                rows.append(row(where, head, losses(loss(model)), whole))
+            with ablate(model, {where: None if head is None else [head]}, mean=mean):
+                rows.append(ablation_row(where, head, to_losses(loss(model)), whole))
             if progress is not None:
                 progress(done, len(parts))
     return rows
 
 
-def walk(model: Any) -> dict[str, int]:
+def ablation_targets(model: Any) -> dict[str, int]:
     """Every attention and feed-forward with its number of heads, none for a feed-forward; a shared one once."""
-    shared, found = {where for where, trunk in trunks(model).items() if trunk.c.shared}, {}
-    counts = {where: attention.heads for where, attention in attentions(model).items()}
+    shared, found = {where for where, trunk in find_trunks(model).items() if trunk.c.shared}, {}
+    counts = {where: attention.heads for where, attention in find_attentions(model).items()}
     for address in model.addresses():
         where, _, what = address.rpartition(".")
         if what == "out":
@@ -75,41 +82,43 @@ def walk(model: Any) -> dict[str, int]:
     return found
 
 
-def losses(told: float | Tensor) -> Tensor:  # (batches,)
+def to_losses(told: float | Tensor) -> Tensor:  # (batches,)
     each = torch.as_tensor(told).detach().double().cpu()
     if each.dim() > 1 or not each.numel():
         raise config.ConfigError(f"loss: one number or one for each batch, got a tensor of shape {tuple(each.shape)}")
     return each.flatten()
 
 
-def row(where: str, head: int | None, without: Tensor, whole: Tensor) -> Ablated:
+def ablation_row(where: str, head: int | None, without: Tensor, whole: Tensor) -> AblationRow:
     if not bool(whole.isfinite().all()):
         raise config.RunError(f"loss: {whole.mean():g} before anything was taken away; the model or its data is broken")
     if len(without) != len(whole):
         raise config.ConfigError(f"loss: gave {len(whole)} numbers at first and then {len(without)}; fix the data")
     apart = without - whole
     error = float(apart.std() / math.sqrt(len(apart))) if len(apart) > 1 else math.nan
-    return Ablated(where, head, float(without.mean()), float(whole.mean()), error)
+    return AblationRow(where, head, float(without.mean()), float(whole.mean()), error)
 
 
 @contextmanager
-def without(model: Any, heads: Mapping[str, Sequence[int] | None], *, mean: bool = False) -> Iterator[None]:
+def ablate(model: Any, heads: Mapping[str, Sequence[int] | None], *, mean: bool = False) -> Iterator[None]:
     """The model as it is without these heads of these attentions ("trunk.3.attn"); None takes the whole of it."""
     with ExitStack() as stack:
-        notes: dict[str, Note] = {}
+        notes: dict[str, TrunkNote] = {}
         if mean:  # padding is no part of a mean, and who is padding is noted by hooks, which compiled code passes over
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-            notes = stack.enter_context(noting(unwrapped(model)))
-        edit: Edit = (lambda name, x: average(name, x, notes)) if mean else (lambda name, x: torch.zeros_like(x))
+            notes = stack.enter_context(record_trunk_inputs(unwrap_model(model)))
+        edit: HookEdit = (
+            (lambda name, x: mean_over_tokens(name, x, notes)) if mean else (lambda name, x: torch.zeros_like(x))
+        )
         for where, some in heads.items():
             place = f"{where}.out" if some is None else f"{where}.result"
             stack.enter_context(looking(model, place, heads=some, edit=edit))
         yield
 
 
-def average(name: str, x: Tensor, notes: dict[str, Note]) -> Tensor:
+def mean_over_tokens(name: str, x: Tensor, notes: dict[str, TrunkNote]) -> Tensor:
     """The mean over all real tokens of the batch, for each of them: x is (B, H, N, e) or (B, N, D)."""
-    real = notes[name.rsplit(".", 3)[0]].tokens.real
+    real = notes[name.rsplit(".", 3)[0]].tokens.is_real
     if real is None:
         return x.mean((0, -2), keepdim=True).expand_as(x)
     keep = real[:, None, :, None] if x.dim() == 4 else real[..., None]
@@ -119,7 +128,7 @@ def average(name: str, x: Tensor, notes: dict[str, Note]) -> Tensor:
 # ---------------------------------------------------------------- what a table is good for
 
 
-def threshold(rows: Sequence[Ablated]) -> float:
+def noise_threshold(rows: Sequence[AblationRow]) -> float:
     """A delta below this is nothing: below a thousandth of the loss, or below what the batches can tell from nothing,
     which is the median standard error of the heads' deltas, where there are several batches.
     """
@@ -128,19 +137,19 @@ def threshold(rows: Sequence[Ablated]) -> float:
     return max(least, median(errors)) if errors else least
 
 
-def idle(rows: Sequence[Ablated], within: float | None = None) -> list[Ablated]:
+def idle_heads(rows: Sequence[AblationRow], within: float | None = None) -> list[AblationRow]:
     """The heads that do nothing: without them the loss changes by less than `within`, the threshold unless said."""
-    within = threshold(rows) if within is None else within
+    within = noise_threshold(rows) if within is None else within
     return [row for row in rows if row.head is not None and abs(row.delta) < within]
 
 
-def spare(model: Any, rows: Sequence[Ablated], count: int | None = None) -> dict[str, list[int]]:
-    """The heads among these rows that are missed least, for `prune`: at most `count` of them, all unless said.
+def prunable_heads(model: Any, rows: Sequence[AblationRow], count: int | None = None) -> dict[str, list[int]]:
+    """The heads among these rows that are missed least, for `prune_heads`: at most `count` of them, all unless said.
 
     One head stays in each attention, and heads that share keys and values go together or not at all.
     """
     chosen: dict[str, list[int]] = {}
-    total, together = shares(unwrapped(model), rows)
+    total, together = shared_kv_heads(unwrap_model(model), rows)
     left = sum(total.values()) if count is None else count
     for where, some in together:
         mine = chosen.get(where, [])
@@ -149,9 +158,9 @@ def spare(model: Any, rows: Sequence[Ablated], count: int | None = None) -> dict
     return chosen
 
 
-def shares(model: Any, rows: Sequence[Ablated]) -> tuple[dict[str, int], list[tuple[str, list[int]]]]:
+def shared_kv_heads(model: Any, rows: Sequence[AblationRow]) -> tuple[dict[str, int], list[tuple[str, list[int]]]]:
     """How many heads each attention has, and which of the rows' heads share keys and values: least missed first."""
-    known, units = attentions(model), list[tuple[float, str, list[int]]]()
+    known, units = find_attentions(model), list[tuple[float, str, list[int]]]()
     deltas = {(row.where, row.head): row.delta for row in rows if row.head is not None}
     places = dict.fromkeys(where for where, _ in deltas)
     found = {where: next(known[each] for each in known if fnmatchcase(each, where)) for where in places}

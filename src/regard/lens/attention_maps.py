@@ -1,10 +1,10 @@
-"""What every attention of a model does while it reads something: where each head looks, and what it might have seen.
+"""Attention maps of every layer while a model reads an input: attention weights, and what the mask allows.
 
-    for view in views(model, ids):
+    for view in attention_views(model, ids):
         view.where                  trunk.3.attn; encoder.0.attn, trunk.2.cross, towers.0.trunk.1.attn, embed.0.1.attn
         view.pattern, view.visible  (B, H, Q, K), (B, Q, K)
 
-What is given to `views` is given to the model: ids, a source, images. Watching changes no bit of what the model says.
+`attention_views` passes its arguments to the model: ids, a source, images. Recording changes no bit of its output.
 """
 
 from collections.abc import Collection, Iterator
@@ -17,19 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from regard import config
-from regard.config.names import called
+from regard.config.errors import parse_call
+from regard.core.hooks import looking
 from regard.core.kernels import KERNELS
 from regard.core.layers import Attention
 from regard.core.model import Trunk
 from regard.core.tokens import Tokens
-from regard.core.watch import looking
-from regard.inputs.image import Patches
-from regard.inputs.text import Embed
-from regard.recurrent import Recurrent
+from regard.inputs.image import PatchEmbedding
+from regard.inputs.text import TextEmbedding
+from regard.models.recurrent import RecurrentStack
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class TrunkInput:
     """What a trunk reads: where its tokens stand, which are real, and the ids they were made of, if of any."""
 
     order: Tensor  # (B, N)
@@ -40,14 +40,14 @@ class Read:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """One attention at work. `marks` (B, K) are delimiters among the keys; `causal` says that nobody looks ahead."""
+class AttentionView:
+    """One attention at work. `marks` (B, K) are delimiters among the keys; `causal`: no query sees later keys."""
 
     where: str
     pattern: Tensor  # (B, H, Q, K), rows sum to one
     visible: Tensor  # (B, Q, K)
-    q: Read
-    k: Read
+    q: TrunkInput
+    k: TrunkInput
     causal: bool = False
     marks: Tensor | None = None
 
@@ -58,7 +58,7 @@ class View:
 
     @cached_property
     def rows(self) -> Tensor:  # (B, Q)
-        """The queries that count: padding does not ask, and who may see nobody does not look."""
+        """The queries that count: neither padding, nor queries without a visible key."""
         return self.q.real & self.visible.any(-1)
 
     @cached_property
@@ -67,53 +67,53 @@ class View:
         return self.q.real & (self.visible.sum(-1) > 1)
 
 
-def views(model: Any, *inputs: Any, marks: Collection[int] = (), **named: Any) -> list[View]:
-    """A View for every attention, in the order of the walk; `marks` are the ids of delimiters."""
-    if why := refusal(model):
+def attention_views(model: Any, *inputs: Any, marks: Collection[int] = (), **named: Any) -> list[AttentionView]:
+    """An AttentionView for every attention, in the order of the walk; `marks` are the ids of delimiters."""
+    if why := why_not_watchable(model):
         raise config.ConfigError(why)
-    model = unwrapped(model)
+    model = unwrap_model(model)
     device = next(model.parameters()).device
-    inputs = tuple(moved(x, device) for x in inputs)
-    with still(model), noting(model) as notes, looking(model, "*.pattern") as seen:
-        model(*inputs, **{name: moved(x, device) for name, x in named.items()})
-        return [view(address.removesuffix(".pattern"), seen[address], notes, marks) for address in seen]
+    inputs = tuple(to_model_device(x, device) for x in inputs)
+    with evaluation_mode(model), record_trunk_inputs(model) as notes, looking(model, "*.pattern") as seen:
+        model(*inputs, **{name: to_model_device(x, device) for name, x in named.items()})
+        return [build_view(address.removesuffix(".pattern"), seen[address], notes, marks) for address in seen]
 
 
-def patterns(model: Any, *inputs: Any, **named: Any) -> list[Tensor]:
+def attention_patterns(model: Any, *inputs: Any, **named: Any) -> list[Tensor]:
     """Where the heads of every attention look: a (B, H, Q, K) for each."""
-    return [view.pattern for view in views(model, *inputs, **named)]
+    return [view.pattern for view in attention_views(model, *inputs, **named)]
 
 
-def refusal(model: Any) -> str:
+def why_not_watchable(model: Any) -> str:
     """Why the heads of a model cannot be watched, in words, or nothing."""
-    model = unwrapped(model)
+    model = unwrap_model(model)
     if not any(address.endswith(".result") for address in model.addresses()):
         return "nobody attends in this model, so there are no heads to look at"
-    if any(isinstance(part, Recurrent) for part in model.modules()):
+    if any(isinstance(part, RecurrentStack) for part in model.modules()):
         return "a recurrent stack has no heads, and those beside it are not looked at alone"
-    for where, trunk in trunks(model).items():
+    for where, trunk in find_trunks(model).items():
         kernel = trunk.c.attention.kernel
-        name, _ = called(kernel)
+        name, _ = parse_call(kernel)
         if name != "auto" and not KERNELS[name].exact:
             return f"{where}.attention.kernel: {kernel!r} has no table of who looks at whom; set it to auto"
     return ""
 
 
-def moved(x: Any, device: torch.device) -> Any:
+def to_model_device(x: Any, device: torch.device) -> Any:
     return x.to(device) if isinstance(x, Tensor) else x
 
 
-def view(where: str, pattern: Tensor, notes: "dict[str, Note]", marks: Collection[int]) -> View:
+def build_view(where: str, pattern: Tensor, notes: "dict[str, TrunkNote]", marks: Collection[int]) -> AttentionView:
     trunk, layer, side = where.rsplit(".", 2)
     note, own = notes[trunk], side == "attn"
     beside = note if own else notes[trunk.removesuffix("trunk") + "encoder"]
     keys = note.tokens if own else note.memory
     assert keys is not None
     masks = note.trunk.masks[int(layer) % len(note.trunk.masks)] if own else note.trunk.across
-    mask = masks[keys.real is not None, keys.document is not None]
+    mask = masks[keys.is_real is not None, keys.document is not None]
     table = mask.table(note.tokens, keys).expand(note.tokens.batch, note.tokens.count, keys.count)
     ids, shares = beside.read.ids, pattern.float().cpu()
-    return View(
+    return AttentionView(
         where, shares / shares.sum(-1, keepdim=True).clamp(min=1e-9),  # bf16 rows sum to nearly one
         table.cpu(), note.read, beside.read, own and not mask.ahead,
         None if ids is None or not marks else torch.isin(ids, torch.tensor(sorted(marks))),
@@ -123,22 +123,22 @@ def view(where: str, pattern: Tensor, notes: "dict[str, Note]", marks: Collectio
 # ---------------------------------------------------------------- the model while it is looked at
 
 
-def unwrapped(model: Any) -> Any:
+def unwrap_model(model: Any) -> Any:
     """The model itself, from within torch.compile and the wrappers of trainers."""
     for wrapper in ("_orig_mod", "module"):
         model = getattr(model, wrapper, model)
     return model
 
 
-def trunks(model: nn.Module) -> dict[str, Trunk]:
+def find_trunks(model: nn.Module) -> dict[str, Trunk]:
     """Every trunk by its address in the walk; the stages of a front end are numbered under its name."""
     named = ((name, part) for name, part in model.named_modules() if isinstance(part, Trunk))
     return {name.replace("embed.trunks.", "embed."): part for name, part in named}
 
 
-def attentions(model: Any) -> dict[str, Attention]:
+def find_attentions(model: Any) -> dict[str, Attention]:
     """Every attention by its address, in the order of the walk; a shared one has several addresses."""
-    known, found = trunks(model), {}
+    known, found = find_trunks(model), {}
     for address in model.addresses():
         if address.endswith(".result"):
             where = address.removesuffix(".result")
@@ -149,7 +149,7 @@ def attentions(model: Any) -> dict[str, Attention]:
 
 
 @contextmanager
-def still(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """No dropout, no gradients, nothing compiled anew; every part is left in the mode it was in."""
     training = [part for part in model.modules() if part.training]
     try:
@@ -162,45 +162,45 @@ def still(model: nn.Module) -> Iterator[None]:
 
 
 @dataclass(frozen=True, eq=False)
-class Note:
+class TrunkNote:
     """What a trunk was given last."""
 
     trunk: Trunk
     tokens: Tokens
     memory: Tokens | None
-    given: Tensor | config.Patches | None
+    given: Tensor | config.PatchEmbedding | None
 
     @cached_property
-    def read(self) -> Read:
+    def read(self) -> TrunkInput:
         tokens, given = self.tokens, self.given
         ids = given.cpu() if isinstance(given, Tensor) and given.shape == tokens.order.shape else None
-        real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.real is None else tokens.real
+        real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.is_real is None else tokens.is_real
         at = tokens.coordinates.expand(*tokens.order.shape, -1).float()
-        if isinstance(given, config.Patches) and given.cls:
-            at = beside_nowhere(given.side, int(given.cls)).expand(tokens.batch, -1, -1)
-        image = tokens.grid is not None or isinstance(given, config.Patches)
-        return Read(tokens.order.cpu(), real.cpu(), at.cpu(), ids, image)
+        if isinstance(given, config.PatchEmbedding) and given.cls:
+            at = patch_coordinates(given.side, int(given.cls)).expand(tokens.batch, -1, -1)
+        image = tokens.grid is not None or isinstance(given, config.PatchEmbedding)
+        return TrunkInput(tokens.order.cpu(), real.cpu(), at.cpu(), ids, image)
 
 
-def beside_nowhere(side: int, learned: int = 1) -> Tensor:  # (learned + side·side, 2)
+def patch_coordinates(side: int, learned: int = 1) -> Tensor:  # (learned + side·side, 2)
     """Rows and columns of square patches, after learned tokens that have none."""
     grid = torch.cartesian_prod(torch.arange(float(side)), torch.arange(float(side)))
     return torch.cat([torch.full((learned, 2), torch.nan), grid])
 
 
 @contextmanager
-def noting(model: nn.Module) -> Iterator[dict[str, Note]]:
+def record_trunk_inputs(model: nn.Module) -> Iterator[dict[str, TrunkNote]]:
     """What each watched trunk is given, by its address, and what its front end made that of: `raw`, the last it saw.
 
     By hooks, which compiled code would pass over: for use where nothing is compiled.
     """
-    notes: dict[str, Note] = {}
-    raw: list[Tensor | config.Patches] = []
+    notes: dict[str, TrunkNote] = {}
+    raw: list[Tensor | config.PatchEmbedding] = []
 
     def begin(trunk: Any, args: Any, named: Any) -> None:
         given = raw.pop() if raw else None
         if named.get("watch") is not None:
-            notes[named["watch"].where] = Note(trunk, args[0], named.get("memory"), given)
+            notes[named["watch"].where] = TrunkNote(trunk, args[0], named.get("memory"), given)
 
     def look_up(table: Any, args: Any) -> None:
         raw[:] = args
@@ -212,9 +212,9 @@ def noting(model: nn.Module) -> Iterator[dict[str, Note]]:
     for part in model.modules():
         if isinstance(part, Trunk):
             hooks.append(part.register_forward_pre_hook(begin, with_kwargs=True))
-        elif isinstance(part, Embed):
+        elif isinstance(part, TextEmbedding):
             hooks.append(part.tokens.register_forward_pre_hook(look_up))
-        elif isinstance(part, Patches):
+        elif isinstance(part, PatchEmbedding):
             hooks.append(part.register_forward_pre_hook(cut))
     try:
         yield notes

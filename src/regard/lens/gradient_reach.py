@@ -1,10 +1,10 @@
-"""How far gradients reach: what the last token would change if an earlier one were a little different. #: S128
+"""Jacobian norms by distance, and the receptive field: how far gradients reach back. #: S128
 
-    pulls(model, ids)[t] = |d y_T / d x_t|        x_t the vector of token t before the stack, y_T the last one after it
+    jacobian_norms(model, ids)[t] = |d y_T / d x_t|     x_t is token t before the stack, y_T the last one after it
 
-A recurrent stack multiplies as many Jacobians as there are steps between (the product of d h_i / d h_i-1), so the pull
-of a token falls, or grows, exponentially with its distance. A convolution reaches as far as its windows and no further;
-in a transformer every token is one step away.
+A recurrent stack multiplies as many Jacobians as there are steps between (the product of d h_i / d h_i-1), so the norm
+falls, or grows, exponentially with the distance. A convolution reaches as far as its windows and no further; in a
+transformer every token is one step away.
 """
 
 import torch
@@ -12,42 +12,42 @@ from torch import Tensor
 
 from regard import config
 from regard.core.model import Transformer
-from regard.lens.views import unwrapped
+from regard.lens.attention_maps import unwrap_model
 
 PROBES = 8  # random directions of y_T; the norm over all of them is estimated, to some percent
 TINY = 1e-36
 
 
-def pulls(model: Transformer, ids: Tensor, probes: int = PROBES) -> Tensor:  # (B, N) -> (N,)
+def jacobian_norms(model: Transformer, ids: Tensor, probes: int = PROBES) -> Tensor:  # (B, N) -> (N,)
     """The Frobenius norm of the Jacobian for every place, as the root mean square over the rows of a batch."""
-    model = unwrapped(model)
-    if model.encoder is not None or not isinstance(model.c.embed, config.Embed):
+    model = unwrap_model(model)
+    if model.encoder is not None or not isinstance(model.c.embed, config.TextEmbedding):
         raise config.ConfigError("pulls: for a model that reads one text; of a pair there is no one distance")
     training = model.trunk.training
     with torch.enable_grad():
         model.trunk.eval()
         tokens = model.embed(ids)
         x = tokens.x.detach().requires_grad_()
-        last = model.trunk(tokens.carrying(x)).x[:, -1]
-        asked = ((last * direction(last, probe)).sum() for probe in range(probes))
+        last = model.trunk(tokens.with_vectors(x)).x[:, -1]
+        asked = ((last * probe_direction(last, probe)).sum() for probe in range(probes))
         slopes = [torch.autograd.grad(each, x, retain_graph=True)[0] for each in asked]
     model.trunk.train(training)
     return torch.stack(slopes).double().square().sum(-1).mean((0, 1)).sqrt()  # squares of the faintest are no floats
 
 
-def direction(y: Tensor, probe: int) -> Tensor:
+def probe_direction(y: Tensor, probe: int) -> Tensor:
     """Numbers of variance one: the mean over many squared products with them is the squared norm."""
     chance = torch.Generator().manual_seed(probe)
     return torch.randn(y.shape, generator=chance).to(y)
 
 
-def reached(model: Transformer, ids: Tensor) -> int:
+def receptive_field(model: Transformer, ids: Tensor) -> int:
     """How many tokens, from the last one back, the last one hears of at all."""
-    heard = (pulls(model, ids) > 0).nonzero()
+    heard = (jacobian_norms(model, ids) > 0).nonzero()
     return 0 if not len(heard) else ids.shape[1] - int(heard[0])
 
 
-def decay(pull: Tensor) -> float:
+def gradient_decay(pull: Tensor) -> float:
     """By what factor the pull changes with each token of distance: the slope of its logarithm, by least squares.
 
     Left out are the last token, which is no distance away, and those whose pull is too small for a number.

@@ -1,7 +1,7 @@
-"""What every head of a model does: where it looks, how widely, how far, and which other heads do the same.
+"""Statistics of attention heads: role, entropy, distance, and similarity to other heads.
 
-    heads(model, ids)                   a Head for each, with its scores and the role that fits it best
-    similarity(views(model, ids))       (all heads, all heads) from 0, nothing in common, to 1, the same
+summarize_heads(model, ids)                      a HeadSummary for each, with its scores and the role that fits best
+head_similarity(attention_views(model, ids))     (all heads, all heads) from 0, nothing in common, to 1, the same
 """
 
 from collections.abc import Collection
@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 
 from regard import config
-from regard.lens.roles import ROLES, Role, Score, offers, repeated, score
-from regard.lens.views import View, unwrapped, views
+from regard.lens.attention_maps import AttentionView, attention_views, unwrap_model
+from regard.lens.roles import ROLES, HeadRole, RoleScore, available_facts, repeated_ids, score_role
 
 NAMED = 0.25  # a head has a role when it goes a quarter of the way from chance to always
 LEAST = 4  # tokens
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadSummary:
     """One head: its scores by role, how wide and how far it looks, and its strongest role, if one stands out."""
 
     where: str
     head: int
-    scores: dict[str, Score]
+    scores: dict[str, RoleScore]
     entropy: float  # bits; 2^entropy is the number of tokens it looks at
     relative: float  # entropy over that of looking at everything visible alike: 0 one token, 1 all of them
     distance: float | None  # tokens between who asks and who is looked at, patches in an image; across there is none
@@ -40,49 +40,49 @@ class Head:
         return best if best is not None and self.scores[best].lift >= NAMED else None
 
 
-def heads(  #: S150
+def summarize_heads(  #: S150
     model: Any, *inputs: Any, marks: Collection[int] = (), vocabulary: Tensor | None = None, **named: Any
-) -> list[Head]:
+) -> list[HeadSummary]:
     """Every head, read while the model reads what it is given; `marks` are the ids of delimiters.
 
     Induction is asked of random ids from the `vocabulary` (all of it, unless said), as many, said twice.
     """
-    once = views(model, *inputs, marks=marks, **named)
+    once = attention_views(model, *inputs, marks=marks, **named)
     longest = max(max(view.visible.shape[1:]) for view in once)
     if longest < LEAST:
         raise config.ConfigError(f"heads are read on four tokens or more, got {longest}")
-    found = twice(model, inputs, named, once, vocabulary)
-    return [head for view in once for head in described(view, found.get(view.where))]
+    found = views_on_repeats(model, inputs, named, once, vocabulary)
+    return [head for view in once for head in describe_heads(view, found.get(view.where))]
 
 
-def twice(
-    model: Any, inputs: tuple[Any, ...], named: dict[str, Any], once: list[View], vocabulary: Tensor | None
-) -> dict[str, View]:
+def views_on_repeats(
+    model: Any, inputs: tuple[Any, ...], named: dict[str, Any], once: list[AttentionView], vocabulary: Tensor | None
+) -> dict[str, AttentionView]:
     """The same attentions on ids that stand there twice, where that makes sense."""
-    asked = [view.where for view in once if offers(view) >= INDUCTION.needs]
+    asked = [view.where for view in once if available_facts(view) >= INDUCTION.needs]
     if not asked:  # no ids that could be said twice
         return {}
-    fronts = [each.c.embed for each in getattr(unwrapped(model), "towers", [unwrapped(model)])]
-    again = [said_twice(x, front, vocabulary) for x, front in zip(inputs, fronts, strict=False)]
+    fronts = [each.c.embed for each in getattr(unwrap_model(model), "towers", [unwrap_model(model)])]
+    again = [repeat_ids(x, front, vocabulary) for x, front in zip(inputs, fronts, strict=False)]
     if all(new is old for new, old in zip(again, inputs, strict=True)):
         return {}
     kept = {name: x for name, x in named.items() if name.startswith("source")}  # the rest speaks of the ids before
-    return {view.where: view for view in views(model, *again, **kept) if view.where in asked}
+    return {view.where: view for view in attention_views(model, *again, **kept) if view.where in asked}
 
 
-def said_twice(x: Any, front: Any, vocabulary: Tensor | None) -> Any:
+def repeat_ids(x: Any, front: Any, vocabulary: Tensor | None) -> Any:
     if not isinstance(x, Tensor) or x.is_floating_point() or x[0].numel() < LEAST:
         return x
     words = torch.arange(front.vocab) if vocabulary is None else vocabulary.cpu()
     silent = [ident for ident in (front.pad, front.end) if ident is not None]
-    return repeated(words[~torch.isin(words, torch.tensor(silent, dtype=torch.long))], x[0].numel() // 2, len(x))
+    return repeated_ids(words[~torch.isin(words, torch.tensor(silent, dtype=torch.long))], x[0].numel() // 2, len(x))
 
 
-def described(view: View, again: View | None) -> list[Head]:
-    scores = {role.name: found for role in ROLES if (found := asked(role, again if role.repeats else view))}
-    wide, share, far = entropy(view), relative(view), distance(view)
+def describe_heads(view: AttentionView, again: AttentionView | None) -> list[HeadSummary]:
+    scores = {role.name: found for role in ROLES if (found := role_scores(role, again if role.repeats else view))}
+    wide, share, far = head_entropy(view), relative_entropy(view), mean_distance(view)
     return [
-        Head(
+        HeadSummary(
             view.where, head, {name: each[head] for name, each in scores.items()},
             float(wide[head]), float(share[head]), None if far is None else float(far[head]),
         )
@@ -90,8 +90,8 @@ def described(view: View, again: View | None) -> list[Head]:
     ]  # fmt: skip
 
 
-def asked(role: Role, view: View | None) -> list[Score] | None:
-    return score(role, view) if view is not None and offers(view) >= role.needs else None
+def role_scores(role: HeadRole, view: AttentionView | None) -> list[RoleScore] | None:
+    return score_role(role, view) if view is not None and available_facts(view) >= role.needs else None
 
 
 INDUCTION = next(role for role in ROLES if role.repeats)
@@ -100,25 +100,25 @@ INDUCTION = next(role for role in ROLES if role.repeats)
 # ---------------------------------------------------------------- how wide, how far
 
 
-def spread(pattern: Tensor) -> Tensor:
+def row_entropy(pattern: Tensor) -> Tensor:
     """The entropy of each row in bits: (…, K) -> (…)."""
     return -(pattern * pattern.clamp(min=1e-12).log2()).sum(-1)
 
 
-def entropy(view: View) -> Tensor:  # (H,)  #: S156
+def head_entropy(view: AttentionView) -> Tensor:  # (H,)  #: S156
     """Mean entropy of a head's rows in bits: 0 looks at one token, log2(n) at n of them alike."""
-    return spread(view.pattern).transpose(1, 2)[view.rows].mean(0)
+    return row_entropy(view.pattern).transpose(1, 2)[view.rows].mean(0)
 
 
-def relative(view: View) -> Tensor:  # (H,)
+def relative_entropy(view: AttentionView) -> Tensor:  # (H,)
     """Entropy over the most there could be, averaged over the rows that have a choice."""
     if not bool(view.choice.any()):
         return torch.zeros(view.pattern.shape[1])
     most = view.visible.sum(-1).float().log2()[view.choice]  # (rows,)
-    return (spread(view.pattern).transpose(1, 2)[view.choice] / most[:, None]).mean(0)
+    return (row_entropy(view.pattern).transpose(1, 2)[view.choice] / most[:, None]).mean(0)
 
 
-def distance(view: View) -> Tensor | None:  # (H,)
+def mean_distance(view: AttentionView) -> Tensor | None:  # (H,)
     """How many tokens away a head looks, on average; a straight line in an image. Across there is no distance."""
     if not view.own:
         return None
@@ -130,7 +130,7 @@ def distance(view: View) -> Tensor | None:  # (H,)
 # ---------------------------------------------------------------- who does the same
 
 
-def similarity(found: list[View]) -> Tensor:  #: S191
+def head_similarity(found: list[AttentionView]) -> Tensor:  #: S191
     """1 - the Jensen-Shannon distance between heads, averaged over rows: 1 for heads that look alike, 0 for heads
     that never look at the same token, nan for heads that look at different things (an encoder's and a decoder's).
 
@@ -142,23 +142,23 @@ def similarity(found: list[View]) -> Tensor:  #: S191
     for reads in dict.fromkeys((view.q, view.k) for view in found):
         same = [i for i, view in enumerate(found) if (view.q, view.k) == reads]
         index = torch.cat([places[i] for i in same])
-        likeness[index[:, None], index] = compared([found[i] for i in same])
+        likeness[index[:, None], index] = compare_heads([found[i] for i in same])
     return likeness
 
 
-def compared(found: list[View]) -> Tensor:
+def compare_heads(found: list[AttentionView]) -> Tensor:
     every = torch.cat([view.pattern for view in found], 1)  # (B, heads, Q, K)
     choice = torch.cat([view.choice[:, None].expand(view.pattern.shape[:3]) for view in found], 1)
-    own, rows = spread(every), []
+    own, rows = row_entropy(every), []
     for i in range(every.shape[1]):  # one head against all: a table of pairs at once would be large
         both = choice & choice[:, i : i + 1]
-        apart = spread((every + every[:, i : i + 1]) / 2) - (own + own[:, i : i + 1]) / 2
+        apart = row_entropy((every + every[:, i : i + 1]) / 2) - (own + own[:, i : i + 1]) / 2
         rows.append(((1 - apart.clamp(0, 1).sqrt()) * both).sum((0, 2)) / both.sum((0, 2)))
     return torch.stack(rows)
 
 
-def twins(likeness: Tensor) -> list[tuple[int, float] | None]:
-    """For each head the other one that is most like it, and how much; nobody where there is none to compare with."""
+def most_similar_heads(likeness: Tensor) -> list[tuple[int, float] | None]:
+    """For each head the other one that is most like it, and how much; None where there is none to compare with."""
     others = likeness.clone().fill_diagonal_(torch.nan).nan_to_num(-1.0)
     best = [(int(row.argmax()), float(row.max())) for row in others]
     return [(head, value) if value >= 0 else None for head, value in best]

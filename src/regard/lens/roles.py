@@ -1,12 +1,12 @@
-"""What a head may be for: six roles, each a question about where a head looks, answered by a number from 0 to 1.
+"""Head roles: six patterns of attention, each scored from 0 to 1 for a head.
 
     previous    the token just before        ·■···      same       other copies of this token
     itself      the token itself                        first      the first token, where nothing else calls
     delimiter   marks, spaces, line breaks              induction  what came after this token last time
 
 A score is the share of attention that goes where the role says, averaged over the tokens that the role can apply to.
-Its chance is the score of somebody who looks at everything visible alike; see `Score.lift`. A role that means nothing
-somewhere is not asked there: an image has no delimiters, and who looks across at another text sees no previous token.
+Its chance is the score of uniform attention over everything visible; see `RoleScore.lift`. A role is not scored where
+it has no meaning: an image has no delimiters, and cross-attention to another text has no previous token.
 """
 
 import unicodedata
@@ -17,22 +17,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.lens.views import View
+from regard.lens.attention_maps import AttentionView
 
 
 @dataclass(frozen=True)
-class Role:
+class HeadRole:
     """A role by name: what such a head does, in a sentence; where it looks; and what must be there to be asked."""
 
     name: str
     does: str
-    says: Callable[[View], Tensor]  # (B, Q, K) True where to look; rows that are empty do not count
+    says: Callable[[AttentionView], Tensor]  # (B, Q, K) True where to look; rows that are empty do not count
     needs: frozenset[str]
     repeats: bool = False  # asked of a sequence that stands there twice
 
 
 @dataclass(frozen=True)
-class Score:
+class RoleScore:
     """The share of attention a role gets, beside the share that looking everywhere alike would give it."""
 
     value: float
@@ -44,7 +44,7 @@ class Score:
         return (self.value - self.chance) / max(1 - self.chance, 1e-6)
 
 
-def offers(view: View) -> set[str]:
+def available_facts(view: AttentionView) -> set[str]:
     """What there is to ask about: each other, a line of tokens, a first among them, ids, delimiters, a past."""
     facts = {
         "own": view.own,
@@ -57,50 +57,50 @@ def offers(view: View) -> set[str]:
     return {name for name, there in facts.items() if there}
 
 
-def offset(view: View) -> Tensor:  # (B, Q, K)
+def key_offset(view: AttentionView) -> Tensor:  # (B, Q, K)
     """How far back the key stands."""
     return view.q.order[:, :, None] - view.k.order[:, None, :]
 
 
-def same(view: View) -> Tensor:
+def same_token(view: AttentionView) -> Tensor:
     assert view.q.ids is not None and view.k.ids is not None
     return view.q.ids[:, :, None] == view.k.ids[:, None, :]
 
 
-def first(view: View) -> Tensor:
+def first_key(view: AttentionView) -> Tensor:
     """The first key, for all but itself."""
     begins = (view.k.order == 0)[:, None, :].expand_as(view.visible)
-    return begins & (offset(view) != 0) if view.own else begins
+    return begins & (key_offset(view) != 0) if view.own else begins
 
 
-def marked(view: View) -> Tensor:
+def delimiter_keys(view: AttentionView) -> Tensor:
     assert view.marks is not None
     return view.marks[:, None, :].expand_as(view.visible)
 
 
-def after(view: View) -> Tensor:
+def keys_after_copy(view: AttentionView) -> Tensor:
     """The keys that follow an earlier copy of the query."""
-    copies = same(view) & (offset(view) > 0)
+    copies = same_token(view) & (key_offset(view) > 0)
     return torch.nn.functional.pad(copies[:, :, :-1], (1, 0))
 
 
-ROLES: tuple[Role, ...] = (
-    Role("previous", "looks at the token just before: what are we in the middle of?",
-         lambda view: offset(view) == 1, frozenset({"own", "line"})),
-    Role("itself", "looks at the token it stands on, and thinks about nothing else",
-         lambda view: offset(view) == 0, frozenset({"own"})),
-    Role("same", "looks at other copies of the same token: where have I seen this?",
-         lambda view: same(view) & (offset(view) != 0), frozenset({"own", "ids"})),
-    Role("first", "looks at the first token: a place to rest when nothing else matters",
-         first, frozenset({"first"})),
-    Role("delimiter", "looks at spaces, line breaks and punctuation: where did this word, this line begin?",
-         marked, frozenset({"marks"})),
-    Role("induction", "finds the last time this token came by and looks at what followed: the same again?",
-         after, frozenset({"own", "ids", "past"}), repeats=True),
+ROLES: tuple[HeadRole, ...] = (
+    HeadRole("previous", "looks at the token just before: what are we in the middle of?",
+         lambda view: key_offset(view) == 1, frozenset({"own", "line"})),
+    HeadRole("itself", "looks at the token it stands on, and thinks about nothing else",
+         lambda view: key_offset(view) == 0, frozenset({"own"})),
+    HeadRole("same", "looks at other copies of the same token: where have I seen this?",
+         lambda view: same_token(view) & (key_offset(view) != 0), frozenset({"own", "ids"})),
+    HeadRole("first", "looks at the first token: a place to rest when nothing else matters",
+         first_key, frozenset({"first"})),
+    HeadRole("delimiter", "looks at spaces, line breaks and punctuation: where did this word, this line begin?",
+         delimiter_keys, frozenset({"marks"})),
+    HeadRole("induction", "finds the last time this token came by and looks at what followed: the same again?",
+         keys_after_copy, frozenset({"own", "ids", "past"}), repeats=True),
 )  # fmt: skip
 
 
-def score(role: Role, view: View) -> list[Score] | None:
+def score_role(role: HeadRole, view: AttentionView) -> list[RoleScore] | None:
     """The score of each head; nothing where the role applies to no token."""
     says = role.says(view) & view.visible
     rows = says.any(-1) & view.choice
@@ -109,10 +109,10 @@ def score(role: Role, view: View) -> list[Score] | None:
     alike = view.visible / view.visible.sum(-1, keepdim=True).clamp(min=1)
     chance = float((alike * says).sum(-1)[rows].mean())
     values = (view.pattern * says[:, None]).sum(-1).transpose(1, 2)[rows].mean(0)  # (H,)
-    return [Score(float(value), chance) for value in values]
+    return [RoleScore(float(value), chance) for value in values]
 
 
-def repeated(vocabulary: Tensor, length: int, batch: int = 4, seed: int = 0) -> Tensor:
+def repeated_ids(vocabulary: Tensor, length: int, batch: int = 4, seed: int = 0) -> Tensor:
     """(batch, 2·length) ids drawn at random and said twice: only who remembers can guess the second half.
 
     No id comes twice within a half, as long as the vocabulary allows (Olsson et al. 2022).
@@ -126,11 +126,11 @@ def repeated(vocabulary: Tensor, length: int, batch: int = 4, seed: int = 0) -> 
     return torch.stack(rows).repeat(1, 2)
 
 
-def delimiters(tokenizer: Any) -> frozenset[int]:
+def delimiter_ids(tokenizer: Any) -> frozenset[int]:
     """The ids of tokens of nothing but spaces, line breaks and punctuation, and of those that part texts."""
-    marks = {ident for ident in range(len(tokenizer)) if is_mark(tokenizer.decode([ident]))}
-    return frozenset(marks | {tokenizer.roles[role] for role in ("sep", "end") if role in tokenizer.roles})
+    marks = {ident for ident in range(len(tokenizer)) if is_delimiter(tokenizer.decode([ident]))}
+    return frozenset(marks | {tokenizer.special_ids[role] for role in ("sep", "end") if role in tokenizer.special_ids})
 
 
-def is_mark(text: str) -> bool:
+def is_delimiter(text: str) -> bool:
     return text != "" and all(char.isspace() or unicodedata.category(char).startswith("P") for char in text)

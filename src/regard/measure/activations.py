@@ -1,9 +1,9 @@
-"""What backward needs to know: the tensors that autograd keeps between forward and backward.
+"""Activation memory: the tensors that autograd saves between forward and backward.
 
-They are counted on a ghost, tensor by tensor, and exact in eager mode; a compiled step keeps less. Blocks repeat, so a
-short model says it all: one layer more keeps so much more, whatever the depth.
+They are counted on a fake model, tensor by tensor, and exactly in eager mode; a compiled step saves less. Blocks
+repeat, so short models are enough: one more layer saves the same number of bytes more, whatever the depth.
 
-    kept             stem │ block 0 │ block 1 │ block 2 │ head
+    saved            stem │ block 0 │ block 1 │ block 2 │ head
     checkpointed     stem │ x       │ x       │ x       │ head, and one block at a time, run once more in backward
 """
 
@@ -18,43 +18,49 @@ from torch import Tensor, nn
 
 from regard import config
 from regard.core.model import Trunk
-from regard.measure.ghost import Config, ghost
+from regard.measure.fake_model import ModelConfig, build_fake_model
 
-Path = tuple[str | int, ...]  # the names and places that lead to a part of a config
+ConfigPath = tuple[str | int, ...]  # the names and places that lead to a part of a config
 
 
 @dataclass(frozen=True)
-class Activations:
+class ActivationMemory:
     """Bytes between forward and backward: as autograd keeps them, or with every block run again in backward."""
 
     kept: int
     checkpointed: int
 
 
-def activations(c: Config, batch: int, context: int) -> int:
+def activation_bytes(c: ModelConfig, batch: int, context: int) -> int:
     """What autograd keeps of a step on `batch` sequences; an encoder reads as many tokens as the decoder."""
-    return held(c, batch, context).kept
+    return activation_memory(c, batch, context).kept
 
 
-def held(c: Config, batch: int, context: int, kernel: str | None = None) -> Activations:
+def activation_memory(c: ModelConfig, batch: int, context: int, kernel: str | None = None) -> ActivationMemory:
     """With and without checkpointing every block, on the kernel that the config chooses or on another."""
     if kernel is not None:
-        c = everywhere(c, lambda trunk: on_kernel(trunk, kernel))
-    twice = saved(everywhere(c, doubled), batch, context)
-    layers = [layer for path in paths(c) for layer in whole(twice.blocks[name(path)], at(c, path).depth)]
+        c = map_trunks(c, lambda trunk: with_kernel(trunk, kernel))
+    twice = saved_tensors(map_trunks(c, double_layers), batch, context)
+    layers = [
+        layer
+        for path in trunk_paths(c)
+        for layer in repeat_layers(twice.blocks[module_path(path)], get_at(c, path).depth)
+    ]
     inside = sum(layer.kept for layer in layers)
-    outside = twice.kept - 2 * sum(block.kept for blocks in twice.blocks.values() for block in second(blocks))
-    if any(at(c, path).cross == "layerwise" for path in paths(c)):  # what a decoder reads of each layer is outside
-        outside = saved(c, batch, context).kept - inside
+    outside = twice.kept - 2 * sum(block.kept for blocks in twice.blocks.values() for block in second_layers(blocks))
+    if any(
+        get_at(c, path).cross == "layerwise" for path in trunk_paths(c)
+    ):  # what a decoder reads of each layer is outside
+        outside = saved_tensors(c, batch, context).kept - inside
     if not layers:  # a stack without blocks
-        return Activations(twice.kept, twice.kept)
+        return ActivationMemory(twice.kept, twice.kept)
     inputs, most = sum(layer.input for layer in layers), max(layer.rest for layer in layers)
-    return Activations(inside + outside, max(outside + inputs, outside - twice.tail + inputs + most))
+    return ActivationMemory(inside + outside, max(outside + inputs, outside - twice.tail + inputs + most))
 
 
 @dataclass(frozen=True)
-class Layer:
-    """Bytes that one block keeps and nobody before it did; of its input; and of its insides, besides the input."""
+class LayerMemory:
+    """Bytes that one block saves and no block before it did; of its input; and of its insides, besides the input."""
 
     kept: int
     input: int
@@ -62,30 +68,30 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedTensors:
     """Bytes that autograd keeps: of all, of each block by its trunk, and of what comes after the last block, which
     backward is done with before it needs any."""
 
     kept: int
-    blocks: dict[str, list[Layer]]
+    blocks: dict[str, list[LayerMemory]]
     tail: int
 
 
-def second(blocks: list[Layer]) -> list[Layer]:
+def second_layers(blocks: list[LayerMemory]) -> list[LayerMemory]:
     """Of a doubled trunk the layers that keep nothing new but their own: the first ones also keep what all share."""
     return blocks[len(blocks) // 2 :]
 
 
-def whole(blocks: list[Layer], depth: int) -> list[Layer]:
+def repeat_layers(blocks: list[LayerMemory], depth: int) -> list[LayerMemory]:
     """The layers of the trunk that was doubled, as many as it has."""
-    known = second(blocks)
+    known = second_layers(blocks)
     return [known[i % len(known)] for i in range(depth)]
 
 
 @lru_cache(256)
-def saved(c: Config, batch: int, context: int) -> Saved:
-    """One forward pass of a ghost, and every tensor that autograd kept of it."""
-    made, kept, spans = ghost(c), list[Tensor](), list[tuple[str, int, int, Tensor]]()
+def saved_tensors(c: ModelConfig, batch: int, context: int) -> SavedTensors:
+    """One forward pass of a fake model, and every tensor that autograd saved in it."""
+    made, kept, spans = build_fake_model(c), list[Tensor](), list[tuple[str, int, int, Tensor]]()
 
     def keep(x: Tensor) -> Tensor:
         kept.append(x)
@@ -106,32 +112,32 @@ def saved(c: Config, batch: int, context: int) -> Saved:
         if isinstance(module, Trunk):
             watched(module, name)
     with made.mode, torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        asked(made.run(batch, context))
-    return summed(kept, spans, {storage(weight) for weight in made.model.parameters()})
+        fake_loss(made.run(batch, context))
+    return sum_saved(kept, spans, {storage_id(weight) for weight in made.model.parameters()})
 
 
-def summed(kept: list[Tensor], spans: list[tuple[str, int, int, Tensor]], own: set[int]) -> Saved:
-    """Each storage once, with whoever kept it first: views share theirs, and the weights are kept anyway."""
+def sum_saved(kept: list[Tensor], spans: list[tuple[str, int, int, Tensor]], own: set[int]) -> SavedTensors:
+    """Each storage once, for the block that saved it first: views share theirs, and the weights are kept anyway."""
     first: dict[int, int] = {}
     for place, x in enumerate(kept):
-        if storage(x) not in own:
-            first.setdefault(storage(x), place)
+        if storage_id(x) not in own:
+            first.setdefault(storage_id(x), place)
     sizes = {place: kept[place].untyped_storage().nbytes() for place in first.values()}
-    blocks: dict[str, list[Layer]] = {}
+    blocks: dict[str, list[LayerMemory]] = {}
     for name, start, end, x in spans:
         mine = sum(size for place, size in sizes.items() if start <= place < end)
         given = x.untyped_storage().nbytes()
-        held = start <= first.get(storage(x), -1) < end
-        blocks.setdefault(name, []).append(Layer(mine, given, mine - given * held))
+        held = start <= first.get(storage_id(x), -1) < end
+        blocks.setdefault(name, []).append(LayerMemory(mine, given, mine - given * held))
     end = spans[-1][2] if spans else 0
-    return Saved(sum(sizes.values()), blocks, sum(size for place, size in sizes.items() if place >= end))
+    return SavedTensors(sum(sizes.values()), blocks, sum(size for place, size in sizes.items() if place >= end))
 
 
-def storage(x: Tensor) -> int:
+def storage_id(x: Tensor) -> int:
     return int(x.untyped_storage()._cdata)
 
 
-def asked(out: Any) -> None:
+def fake_loss(out: Any) -> None:
     """Logits for every token are compared with the right ones, as in training."""
     logits = out[0] if isinstance(out, tuple) else out
     if logits.dim() == 3:
@@ -141,7 +147,7 @@ def asked(out: Any) -> None:
 # ---------------------------------------------------------------- the same model with other trunks
 
 
-def doubled(trunk: config.Trunk) -> config.Trunk:
+def double_layers(trunk: config.Trunk) -> config.Trunk:
     """Two of each layer that differs: one for every mask, or all of them where they have heads of their own."""
     own = [each for each in (trunk.attention, trunk.across) if each is not None]
     differ = any(isinstance(count, tuple) for each in own for count in (each.heads, each.groups))
@@ -158,27 +164,27 @@ def doubled(trunk: config.Trunk) -> config.Trunk:
     )  # fmt: skip
 
 
-def name(path: Path) -> str:
+def module_path(path: ConfigPath) -> str:
     """What a model calls the trunk that its config has at this path."""
     steps = path[:-1] if path[-2:] == ("encoder", "trunk") else path
     joined = ".".join(map(str, steps))
     return joined.replace("encoder.embed.", "encoder_embed.")
 
 
-def shortened(c: Config) -> Config:
+def shorten_model(c: ModelConfig) -> ModelConfig:
     """The model with few layers of each kind; all of them where a decoder reads its encoder layer by layer."""
-    layerwise = any(at(c, path).cross == "layerwise" for path in paths(c))
-    return c if layerwise else everywhere(c, shortest)
+    layerwise = any(get_at(c, path).cross == "layerwise" for path in trunk_paths(c))
+    return c if layerwise else map_trunks(c, shorten_trunk)
 
 
-def shortest(trunk: config.Trunk) -> config.Trunk:
+def shorten_trunk(trunk: config.Trunk) -> config.Trunk:
     """As many layers as there are masks; where layers have heads of their own, all of them."""
     attention = [trunk.attention] if trunk.across is None else [trunk.attention, trunk.across]
     differ = any(isinstance(count, tuple) for each in attention for count in (each.heads, each.groups))
     return trunk if differ else replace(trunk, depth=min(trunk.depth, len(trunk.masks)))
 
 
-def alone(trunk: config.Trunk, layer: int, depth: int = 1) -> config.Trunk:
+def single_layer_trunk(trunk: config.Trunk, layer: int, depth: int = 1) -> config.Trunk:
     """A trunk whose every layer is like one of this trunk's."""
 
     def counted(c: config.Attention) -> config.Attention:
@@ -192,39 +198,39 @@ def alone(trunk: config.Trunk, layer: int, depth: int = 1) -> config.Trunk:
     )  # fmt: skip
 
 
-def on_kernel(trunk: config.Trunk, kernel: str) -> config.Trunk:
+def with_kernel(trunk: config.Trunk, kernel: str) -> config.Trunk:
     across = None if trunk.across is None else replace(trunk.across, kernel=kernel)
     return replace(trunk, attention=replace(trunk.attention, kernel=kernel), across=across)
 
 
-def everywhere(c: Config, change: Callable[[config.Trunk], config.Trunk]) -> Config:
+def map_trunks(c: ModelConfig, change: Callable[[config.Trunk], config.Trunk]) -> ModelConfig:
     """The config with every trunk changed."""
-    for path in paths(c):
-        c = put(c, path, change(at(c, path)))
+    for path in trunk_paths(c):
+        c = set_at(c, path, change(get_at(c, path)))
     return c
 
 
-def paths(part: Any, start: Path = ()) -> Iterator[Path]:
+def trunk_paths(part: Any, start: ConfigPath = ()) -> Iterator[ConfigPath]:
     """Where trunks stand in a config."""
     if isinstance(part, config.Trunk):
         yield start
     elif isinstance(part, tuple):
         for place, item in enumerate(part):
-            yield from paths(item, (*start, place))
+            yield from trunk_paths(item, (*start, place))
     elif is_dataclass(part):
         for field in fields(part):
-            yield from paths(getattr(part, field.name), (*start, field.name))
+            yield from trunk_paths(getattr(part, field.name), (*start, field.name))
 
 
-def at(part: Any, path: Path) -> Any:
+def get_at(part: Any, path: ConfigPath) -> Any:
     for step in path:
         part = part[step] if isinstance(step, int) else getattr(part, step)
     return part
 
 
-def put(whole: Any, path: Path, part: Any) -> Any:
+def set_at(whole: Any, path: ConfigPath, part: Any) -> Any:
     """The same settings with another part at the end of a path."""
     if not path:
         return part
-    step, inner = path[0], put(at(whole, path[:1]), path[1:], part)
+    step, inner = path[0], set_at(get_at(whole, path[:1]), path[1:], part)
     return replace(whole, **{step: inner}) if isinstance(step, str) else (*whole[:step], inner, *whole[step + 1 :])

@@ -1,7 +1,7 @@
-"""What looking costs: the products between the maps of attention, as the kernel that looks makes them.
+"""FLOPs of attention by kernel: the products between the projections, as each kernel makes them.
 
     dense       every query meets every key          n²·(d + e)
-    local       chunks meet their neighbours         n·w·(d + e), and landmarks with all
+    local       chunks meet their neighbours         n·w·(d + e), and global tokens with all
     linear      a state goes from chunk to chunk     n·d·e, and the squares of the chunks
     performer   the same for m features              n·m·(d + e)
     linformer   every query meets k mixed keys       n·k·(d + e)
@@ -17,67 +17,73 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from regard import config
-from regard.config.names import called
+from regard.attention import causal_scan, local, lsh
+from regard.attention.additive import AdditiveScore
+from regard.attention.linformer import LengthProjection
+from regard.attention.lsh import LSHRotations
+from regard.attention.performer import RandomFeatures
+from regard.config.errors import parse_call
 from regard.core.layers import Attention
-from regard.core.masks import CAUSAL, Cells, Mask, mask
-from regard.efficient import local, lsh, scan
-from regard.efficient.additive import Score
-from regard.efficient.linformer import Mix
-from regard.efficient.lsh import Turns
-from regard.efficient.performer import Directions
+from regard.core.masks import CAUSAL, Mask, Window2d, mask
 
-Grid = tuple[int, int] | None  # rows and columns, for tokens that fill an image
-BIASES = ("alibi", "buckets", "shaw", "relative", "spatial", "near")  # positions that add to scores
+GridShape = tuple[int, int] | None  # rows and columns, for tokens that fill an image
+BIASED_POSITIONS = ("alibi", "buckets", "shaw", "relative", "spatial", "near")  # positions that add to scores
 
 
 @dataclass(frozen=True)
-class Field:
+class AttentionField:
     """How many look at how many, what of it the mask allows, and whether something is added to the scores."""
 
     queries: int
     keys: int
     mask: Mask
     biased: bool = False
-    grid: Grid = None
+    grid: GridShape = None
 
 
-def field(c: config.Trunk, layer: int, tokens: int, grid: Grid = None) -> Field:
+def attention_field(c: config.Trunk, layer: int, tokens: int, grid: GridShape = None) -> AttentionField:
     """What one layer of a trunk has before it."""
-    return Field(tokens, tokens, mask(c.masks[layer % len(c.masks)]), c.position.kind in BIASES, grid)
+    return AttentionField(
+        tokens, tokens, mask(c.masks[layer % len(c.masks)]), c.position.kind in BIASED_POSITIONS, grid
+    )
 
 
-def looking(attention: Attention, seen: Field, kernel: str) -> int:
+def attention_flops(attention: Attention, seen: AttentionField, kernel: str) -> int:
     """Operations of one layer for one sequence; "auto" is what a CPU would choose."""
-    name, _ = called(kernel)
-    if name in COSTS:
-        return COSTS[name](attention, seen)
-    return 2 * attention.heads * pairs(seen, kernel) * both(attention)
+    name, _ = parse_call(kernel)
+    if name in KERNEL_FLOPS:
+        return KERNEL_FLOPS[name](attention, seen)
+    return 2 * attention.heads * charged_pairs(seen, kernel) * key_value_widths(attention)
 
 
-def both(attention: Attention) -> int:
+def key_value_widths(attention: Attention) -> int:
     """The widths of a key and of a value."""
     return attention.width + attention.value_width
 
 
-def pairs(seen: Field, kernel: str) -> int:
+def charged_pairs(seen: AttentionField, kernel: str) -> int:
     """The pairs of query and key that a head is charged for: all, or those of the chunks or cells it runs in."""
-    name, _ = called(kernel)
-    if isinstance(seen.mask, Cells) and seen.grid is not None and name in ("auto", "cells"):
-        return cells(seen.mask, seen.grid)
-    found = local.pairs(seen.mask, seen.queries) if name == "local" or name == "auto" and chunked(seen) else None
+    name, _ = parse_call(kernel)
+    if isinstance(seen.mask, Window2d) and seen.grid is not None and name in ("auto", "cells"):
+        return window_pairs(seen.mask, seen.grid)
+    found = (
+        local.computed_pairs(seen.mask, seen.queries)
+        if name == "local" or name == "auto" and uses_chunks(seen)
+        else None
+    )
     return seen.queries * seen.keys if found is None else found
 
 
-def chunked(seen: Field) -> bool:
+def uses_chunks(seen: AttentionField) -> bool:
     """Whether a CPU would choose chunks: the window is short, and nothing is added to the scores."""
-    found = local.band(seen.mask)
+    found = local.band_of_mask(seen.mask)
     if not found.sparse or seen.biased or seen.queries != seen.keys:
         return False
-    step, _, size = local.sizes(found, seen.queries)
+    step, _, size = local.chunk_sizes(found, seen.queries)
     return seen.queries >= 4 * (step * size + found.landmarks)
 
 
-def cells(seen: Cells, grid: tuple[int, int]) -> int:
+def window_pairs(seen: Window2d, grid: tuple[int, int]) -> int:
     """Windows of size x size places, those included that hang over the edge: each place looks at its window."""
     before = -seen.shift % seen.size
     windows = [-(-(side + before) // seen.size) for side in grid]
@@ -87,48 +93,52 @@ def cells(seen: Cells, grid: tuple[int, int]) -> int:
 # ---------------------------------------------------------------- kernels that meet no square
 
 
-def summed(a: Attention, seen: Field, features: int) -> int:
+def linear_sum_flops(a: Attention, seen: AttentionField, features: int) -> int:
     """Sums of k v' that q then reads; where the mask is causal, chunk by chunk. A column counts the weights."""
-    columns = a.value_width + scan.SIDES["cpu"]
+    columns = a.value_width + causal_scan.HEADS_PER_SIDE["cpu"]
     if CAUSAL not in seen.mask.leaves:
         return 2 * features * columns * (a.groups * seen.keys + a.heads * seen.queries)
-    size = min(seen.queries, max(scan.SIZE, features))
+    size = min(seen.queries, max(causal_scan.CHUNK_SIZE, features))
     places = -(-seen.queries // size) * size
     return 2 * a.heads * places * (size * (features + columns) + 2 * features * columns)
 
 
-def linear(a: Attention, seen: Field) -> int:
-    return summed(a, seen, a.width)
+def linear_flops_of(a: Attention, seen: AttentionField) -> int:
+    return linear_sum_flops(a, seen, a.width)
 
 
-def performer(a: Attention, seen: Field) -> int:
-    assert isinstance(a.own, Directions)
+def performer_flops(a: Attention, seen: AttentionField) -> int:
+    assert isinstance(a.own, RandomFeatures)
     directions = 2 * a.own.w.numel() * (a.heads * seen.queries + a.groups * seen.keys)
-    return directions + summed(a, seen, 2 * len(a.own.w))
+    return directions + linear_sum_flops(a, seen, 2 * len(a.own.w))
 
 
-def linformer(a: Attention, seen: Field) -> int:
-    assert isinstance(a.own, Mix)
-    return 2 * len(a.own.k) * both(a) * (a.groups * seen.keys + a.heads * seen.queries)
+def linformer_flops(a: Attention, seen: AttentionField) -> int:
+    assert isinstance(a.own, LengthProjection)
+    return 2 * len(a.own.k) * key_value_widths(a) * (a.groups * seen.keys + a.heads * seen.queries)
 
 
-def hashed(a: Attention, seen: Field) -> int:
+def lsh_flops(a: Attention, seen: AttentionField) -> int:
     """Every bucket has whole chunks of its own; each chunk meets itself and the one before it."""
-    assert isinstance(a.own, Turns)
-    size, sides = a.own.size, lsh.sides(seen.queries, a.own.size)
+    assert isinstance(a.own, LSHRotations)
+    size, sides = a.own.size, lsh.bucket_factors(seen.queries, a.own.size)
     slots = (-(-seen.queries // size) + math.prod(sides)) * size
     nearest = 2 * seen.queries * a.width * sum(many // 2 for many in sides)
-    return len(a.own.w) * a.heads * (nearest + 2 * slots * 2 * size * both(a))
+    return len(a.own.w) * a.heads * (nearest + 2 * slots * 2 * size * key_value_widths(a))
 
 
-def additive(a: Attention, seen: Field) -> int:
+def additive_flops(a: Attention, seen: AttentionField) -> int:
     """Queries and keys are mapped, and each pair is asked by one vector."""
-    assert isinstance(a.own, Score)
+    assert isinstance(a.own, AdditiveScore)
     hidden = a.own.w.in_features
     mapped, met = a.width * hidden * (seen.queries + seen.keys), hidden + a.value_width
     return 2 * a.heads * (mapped + seen.queries * seen.keys * met)
 
 
-COSTS: dict[str, Callable[[Attention, Field], int]] = {
-    "linear": linear, "performer": performer, "linformer": linformer, "lsh": hashed, "additive": additive,
-}  # fmt: skip
+KERNEL_FLOPS: dict[str, Callable[[Attention, AttentionField], int]] = {
+    "linear": linear_flops_of,
+    "performer": performer_flops,
+    "linformer": linformer_flops,
+    "lsh": lsh_flops,
+    "additive": additive_flops,
+}

@@ -1,48 +1,54 @@
-"""How fast a machine is: a ladder for everything that a step asks of it.
+"""Calibration: measures in a few seconds how fast this machine is, and keeps the result.
 
-A ladder says how much is done in a second, by the size of one piece of work:
+Every microbenchmark runs for a moment, then a few whole steps. The result is one ladder for each kind of work that a
+step needs: how much is done in a second, by the size of one piece of it.
 
     product.float32   1e6 operations: 7.0e10 a second      1e9 operations: 9.5e10 a second
 
 Between its rungs a ladder is straight in the logarithms; beyond its ends it is level. The ladder `whole` is of
 another kind. Its pieces are steps, by the seconds that their parts should take: the parts are timed warm, and in a
 whole step they find caches cold and threads asleep.
+
+Without a calibration, `matmul_speed` times half a second of products, which gives a floor for the time of a step.
 """
 
 import json
 import math
 import platform
+import time
 import warnings
 from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from regard import config
-from regard.config.errors import unwritable
-from regard.data import store
-from regard.measure.work import Work
+from regard.config.errors import unwritable_error
+from regard.files import atomic, content_cache
+from regard.measure.microbenchmarks import ProbeCall, probes, step_probes
+from regard.measure.step_work import StepWork, measure_step_work, optimizer_work
 
-Ladder = tuple[tuple[float, float], ...]  # (size, amount in a second), sizes rising
+SpeedLadder = tuple[tuple[float, float], ...]  # (size, amount in a second), sizes rising
 FORMAT = 1
-AGAIN = "run regard estimate --calibrate"
-NEEDED = ("call", "kernel", "fresh", "touch", "update", "plain.float32", "product.float32", "look.float32")
+CALIBRATE_HINT = "run regard estimate --calibrate"
+NEEDED_PROBES = ("call", "kernel", "fresh", "touch", "update", "plain.float32", "product.float32", "look.float32")
 COMPILED = 0.7  # of what a step takes longer than its parts, so much is left when it is compiled (five models, here)
 PARTS = {"product": "products", "batch": "products", "look": "attention", "look_back": "attention",
          "call": "calls", "kernel": "calls", "fresh": "new memory"}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Machine:
+class CalibratedMachine:
     """What was measured, and where: it holds for the same processor, threads and torch alone."""
 
     about: dict[str, str | int]
-    ladders: dict[str, Ladder]
+    ladders: dict[str, SpeedLadder]
 
-    def step(self, asked: Work, moves: Work, precision: str, times: int = 1) -> tuple[float, dict[str, float]]:
+    def step(self, asked: StepWork, moves: StepWork, precision: str, times: int = 1) -> tuple[float, dict[str, float]]:
         """Seconds of a step that does `times` what is `asked` and then moves the weights; and what they go to."""
         parts = dict.fromkeys((*dict.fromkeys(PARTS.values()), "elementwise", "optimizer"), 0.0)
         for name, seconds in self.spent(asked).items():
@@ -65,7 +71,7 @@ class Machine:
         excess = 1 / self.rate(f"whole.{kind}", seconds) - 1
         return 1 + excess * (COMPILED if compiled else 1)
 
-    def spent(self, work: Work) -> dict[str, float]:
+    def spent(self, work: StepWork) -> dict[str, float]:
         """Seconds by ladder."""
         found: dict[str, float] = {}
         for (name, size), count in work.charges.items():
@@ -81,7 +87,7 @@ class Machine:
         part = math.log(size / low) / math.log(high / low)
         return math.exp((1 - part) * math.log(slow) + part * math.log(fast))
 
-    def ladder(self, name: str) -> Ladder:
+    def ladder(self, name: str) -> SpeedLadder:
         """By its name, or the nearest that was measured: the same in fp32, or moving bytes."""
         what, _, kind = name.partition(".")
         near = (name, f"{what}.float32", f"plain.{kind}", "plain.float32")
@@ -96,8 +102,8 @@ class Machine:
         return {**self.about, **told, "memory": f"{far / 1e9:,.1f} GB/s", "one call": f"{1e6 / best['call']:,.1f} us"}
 
 
-def here(device: str) -> str:
-    """The device, if this machine has it: what it would do elsewhere nobody has measured."""
+def local_device(device: str) -> str:
+    """The device, if this machine has it: what it would do elsewhere is not measured."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if device not in ("cpu", found and found.type):
         raise config.ConfigError(f"device: {device!r} is not available here, and predictions are of this machine; "
@@ -105,13 +111,13 @@ def here(device: str) -> str:
     return device
 
 
-def surroundings(device: str) -> dict[str, str | int]:
+def machine_facts(device: str) -> dict[str, str | int]:
     """What a measurement holds for."""
-    return {"device": device, "processor": processor(device), "threads": torch.get_num_threads(),
+    return {"device": device, "processor": processor_name(device), "threads": torch.get_num_threads(),
             "torch": torch.__version__}  # fmt: skip
 
 
-def processor(device: str) -> str:
+def processor_name(device: str) -> str:
     if device == "cuda":
         return torch.cuda.get_device_name()
     try:
@@ -125,39 +131,39 @@ def processor(device: str) -> str:
 # ---------------------------------------------------------------- keeping
 
 
-def place() -> Path:
-    return store.place(None) / "machine.json"
+def calibration_path() -> Path:
+    return content_cache.cache_dir(None) / "machine.json"
 
 
-def keep(made: Machine) -> None:
+def save_calibration(made: CalibratedMachine) -> None:
     """Beside what was measured of other devices."""
-    known = store.get(place())
+    known = content_cache.read_json_or_none(calibration_path())
     mine = {"format": FORMAT, "about": made.about, "ladders": made.ladders}
     table = {**(known if isinstance(known, dict) else {}), str(made.about["device"]): mine}
     try:
-        store.put(place(), [(json.dumps(table, indent=1) + "\n").encode()])
+        atomic.write_file(calibration_path(), [(json.dumps(table, indent=1) + "\n").encode()])
     except OSError as problem:
-        raise unwritable(place(), problem) from None
+        raise unwritable_error(calibration_path(), problem) from None
 
 
-def machine(device: str = "cpu", notice: Callable[[str], object] = warnings.warn) -> Machine | None:
+def load_calibration(device: str = "cpu", notice: Callable[[str], object] = warnings.warn) -> CalibratedMachine | None:
     """The calibration that was kept for this machine, if there is one; one of another machine is said and ignored.
 
-    A file that is damaged, or that an older version wrote, is none: whoever asks will say that nothing was measured.
+    A file that is damaged, or that an older version wrote, is none: the caller will say that nothing was measured.
     """
-    path, now = place(), surroundings(device)
+    path, now = calibration_path(), machine_facts(device)
     try:
-        found = parsed(store.get(path), device)
+        found = parse_calibration(content_cache.read_json_or_none(path), device)
     except (TypeError, ValueError, KeyError, AttributeError):
         return None
     then = now if found is None else found.about
     for what in (name for name in now if then.get(name) != now[name]):
-        notice(f"{path}: measured with {what} {then.get(what)}, and here it is {now[what]}; {AGAIN}")
+        notice(f"{path}: measured with {what} {then.get(what)}, and here it is {now[what]}; {CALIBRATE_HINT}")
         return None
     return found
 
 
-def parsed(table: Any, device: str) -> Machine | None:
+def parse_calibration(table: Any, device: str) -> CalibratedMachine | None:
     """What a file says of a device, if anything; raises where it is damaged."""
     mine = None if table is None else table.get(device)
     if mine is None:
@@ -166,8 +172,96 @@ def parsed(table: Any, device: str) -> Machine | None:
         raise ValueError(f"format {mine['format']}")
     ladders = {str(name): tuple((float(size), float(rate)) for size, rate in rungs)
                for name, rungs in mine["ladders"].items()}  # fmt: skip
-    for name, rungs in {**ladders, **{name: ladders[name] for name in NEEDED}}.items():
+    for name, rungs in {**ladders, **{name: ladders[name] for name in NEEDED_PROBES}}.items():
         sizes = [size for size, _ in rungs]
         if not rungs or sizes != sorted(set(sizes)) or not all(0 < each < math.inf for rung in rungs for each in rung):
             raise ValueError(name)
-    return Machine(dict(mine["about"]), ladders)
+    return CalibratedMachine(dict(mine["about"]), ladders)
+
+
+TURNS = 2  # rounds over all probes, and the better counts: a slow moment spoils no rung
+BUSY = 0.5  # of the speed of its parts: no idle machine runs a step so slowly
+PROBING = 0.6  # of the time; whole steps take the rest
+
+
+def calibrate(seconds: float = 3.0, device: str = "cpu") -> CalibratedMachine:
+    """Measure this machine for about so many seconds, and as many for getting ready; keep it for `predict_step`."""
+    parts = CalibratedMachine(machine_facts(local_device(device)), time_probes(seconds * PROBING, device))
+    whole = time_steps(parts, seconds * (1 - PROBING), device)
+    made = CalibratedMachine(parts.about, {**parts.ladders, **whole})
+    save_calibration(made)
+    slowest = min(rate for ladder in whole.values() for _, rate in ladder)
+    if slowest < BUSY:
+        warnings.warn(f"whole steps took {1 / slowest:.1f} times as long as their parts: this machine is busy with "
+                      "something else, so calibrate it again when it is not", stacklevel=2)  # fmt: skip
+    return made
+
+
+def time_probes(seconds: float, device: str) -> dict[str, SpeedLadder]:
+    """How fast each probe is, by the ladder that it stands on; probes of one size share a rung."""
+    every = list(probes(device))
+    times = [math.inf] * len(every)
+    for _ in range(TURNS):
+        for i, (_, call) in enumerate(every):
+            times[i] = min(times[i], lower_quartile_time(call, seconds / len(every) / TURNS, device))
+    found: dict[str, dict[float, list[float]]] = {}
+    for ((name, size), _), took in zip(every, times, strict=True):
+        found.setdefault(name, {}).setdefault(size, []).append(took)
+    return {name: tuple((size, size / fmean(took)) for size, took in sorted(sizes.items()))
+            for name, sizes in found.items()}  # fmt: skip
+
+
+def time_steps(parts: CalibratedMachine, seconds: float, device: str) -> dict[str, SpeedLadder]:
+    """What whole steps take, against what their parts should."""
+    found: dict[str, dict[float, float]] = {}
+    every = list(step_probes(device))
+    for c, batch, context, call in every:
+        should, _ = parts.step(
+            measure_step_work(c, batch, context, device), optimizer_work(c, config.AdamW()), c.precision
+        )
+        took = lower_quartile_time(call, seconds / len(every), device)
+        found.setdefault(f"whole.{c.precision}", {})[should] = should / took
+    return {name: tuple(sorted(rates.items())) for name, rates in found.items()}
+
+
+def lower_quartile_time(call: ProbeCall, seconds: float, device: str) -> float:
+    """Seconds of one call, made again and again: the lower quartile, since whatever disturbs only makes it longer."""
+    many, times, end = 1 if device == "cpu" else 20, list[float](), time.perf_counter() + seconds
+    call()
+    while len(times) < 3 or time.perf_counter() < end:
+        synchronize(device)
+        start = time.perf_counter()
+        for _ in range(many):
+            call()
+        synchronize(device)
+        times.append((time.perf_counter() - start) / many)
+    return sorted(times)[len(times) // 4]
+
+
+def synchronize(device: str) -> None:
+    """Wait for what was asked of an accelerator."""
+    if device != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+ROUND = 10**10  # operations in one round, at most: a moment even on one core
+SECONDS = 0.5
+
+
+@torch.no_grad()
+def matmul_speed(c: config.Model, rows: int, device: str = "cpu", seconds: float = SECONDS) -> float:
+    """Operations a second in the feed-forward's products: forward, and the two of backward."""
+    dtype = torch.float32 if c.precision == "fp32" else torch.bfloat16
+    hidden = c.trunk.mlp.hidden or 4 * c.trunk.dim
+    rows = min(rows, 16 + ROUND // (6 * c.trunk.dim * hidden))
+    x = torch.randn(rows, c.trunk.dim, device=device, dtype=dtype)
+    w = torch.randn(hidden, c.trunk.dim, device=device, dtype=dtype)
+    times, begun = list[float](), time.perf_counter()
+    while len(times) < 3 or time.perf_counter() - begun < seconds:
+        start = time.perf_counter()
+        y = x @ w.mT
+        y @ w  # the gradient of x
+        y.mT @ x  # the gradient of w
+        synchronize(device)
+        times.append(time.perf_counter() - start)
+    return 6.0 * rows * c.trunk.dim * hidden / min(times[1:])  # the first one warms up

@@ -1,18 +1,35 @@
-"""Attention beside its rivals: what a layer of each computes, how much must wait, and how far news travels.
+"""Layer complexity: formulas for the cost of attention beside recurrent and convolutional layers, and how it grows.
 
-    attention      every token asks every token: all at once, one step from anywhere to anywhere
+    attention      every token meets every token: all at once, one step from anywhere to anywhere
     recurrent      each token waits for the one before it
-    convolution    all at once, but news moves k-1 places on in a layer; further with holes that widen k times a layer
+    convolution    all at once, but a layer reaches k-1 places on; further with holes that widen k times a layer
 
 Operations are those of matrix products, 2 for each multiplication and addition, for layers d wide on n tokens
 (Vaswani et al. 2017, table 1). Paths are in layers, or steps of a recurrent layer, from the first token to the last.
+
+The projections and the MLP of a layer cost 24·d² a token (4·d² weights in attention, 8·d² in the MLP, 2 operations
+each); attention between tokens costs 4·n·d (scores and weighted sum, over n keys). So it is n/(6d + n) of the blocks:
+2.7% at 2,048 tokens, 12,288 wide.
+
+Letters of `cost_order`, by the name of a kernel, a mixer or a recurrent cell:
+
+    d the width   w a window   m the features of a kernel   k a chosen number of keys or places   s states a channel
+    e the pairs that the mask allows, n² where it allows all
 """
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from regard import config
+from regard.config.errors import parse_call
+from regard.measure.attention_flops import KERNEL_FLOPS, attention_field, charged_pairs
+from regard.measure.fake_model import ModelConfig
+from regard.measure.flops import FlopCount
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerComplexity:
     """Each quantity as an order of growth and as a number."""
 
     name: str
@@ -24,29 +41,143 @@ class Layer:
     path_order: str
 
 
-def complexity(n: int, d: int, kernel: int = 3, window: int | None = None) -> tuple[Layer, ...]:  #: S139
+def layer_complexities(
+    n: int, d: int, kernel: int = 3, window: int | None = None
+) -> tuple[LayerComplexity, ...]:  #: S139
     """The rivals at this size; with a `window`, attention that sees so many places to each side as well."""
     maps, convolved = 8 * n * d * d, 2 * kernel * n * d * d
-    rows = [Layer("attention", maps + 4 * n * n * d, "n²·d", 1, "1", 1, "1")]
+    rows = [LayerComplexity("attention", maps + 4 * n * n * d, "n²·d", 1, "1", 1, "1")]
     if window:
         near = maps + 4 * n * min(n, 2 * window + 1) * d
-        rows.append(Layer(f"attention, window {window}", near, "r·n·d", 1, "1", -(-(n - 1) // window) or 1, "n/r"))
+        rows.append(
+            LayerComplexity(f"attention, window {window}", near, "r·n·d", 1, "1", -(-(n - 1) // window) or 1, "n/r")
+        )
     return (
         *rows,
-        Layer("recurrent", 4 * n * d * d, "n·d²", n, "n", n, "n"),
-        Layer(f"convolution, kernel {kernel}", convolved, "k·n·d²", 1, "1", contiguous(n, kernel), "n/(k-1)"),
-        Layer("convolution, dilated", convolved, "k·n·d²", 1, "1", dilated(n, kernel), "log_k n"),
+        LayerComplexity("recurrent", 4 * n * d * d, "n·d²", n, "n", n, "n"),
+        LayerComplexity(
+            f"convolution, kernel {kernel}", convolved, "k·n·d²", 1, "1", contiguous_path(n, kernel), "n/(k-1)"
+        ),
+        LayerComplexity("convolution, dilated", convolved, "k·n·d²", 1, "1", dilated_path(n, kernel), "log_k n"),
     )
 
 
-def contiguous(n: int, kernel: int) -> int:
+def contiguous_path(n: int, kernel: int) -> int:
     """Layers until the last token has seen the first: each sees k-1 places further back."""
     return max(1, -(-(n - 1) // (kernel - 1)))
 
 
-def dilated(n: int, kernel: int) -> int:
+def dilated_path(n: int, kernel: int) -> int:
     """The same with dilations 1, k, k², ...: after L layers a token sees itself and k^L - 1 places back."""
     layers = 1
     while kernel**layers < n:
         layers += 1
     return layers
+
+
+LENGTHS = (128, 256, 512, 1024, 2048, 4096)
+NUMBER = 4  # bytes of one weight of attention, in fp32
+
+
+@dataclass(frozen=True)
+class AttentionGrowth:
+    """A sequence's length, its pairs of query and key, and the bytes of their weights in one layer and in all."""
+
+    tokens: int
+    pairs: int
+    layer: int
+    model: int
+
+
+def attention_growth(
+    heads: tuple[int, ...], lengths: tuple[int, ...] = LENGTHS
+) -> tuple[AttentionGrowth, ...]:  #: S141 S142
+    """What weights of attention take that are written down, h·n²·4 bytes; the fused kernel writes none."""
+    if not heads:
+        return ()
+    return tuple(AttentionGrowth(n, n * n, heads[0] * n * n * NUMBER, sum(heads) * n * n * NUMBER) for n in lengths)
+
+
+@dataclass(frozen=True)
+class AttentionShare:
+    """Looking's part of the arithmetic in the blocks: by the formula, as counted, and whether the formula is for it."""
+
+    formula: float
+    counted: float
+    applies: bool
+
+
+def attention_share(c: config.Transformer, flops: FlopCount, tokens: int) -> AttentionShare:  #: S122
+    if isinstance(c.trunk, config.RecurrentStack) or c.trunk.mixer.kind != "attention":
+        return AttentionShare(0.0, 0.0, False)
+    whole = sum(flops.parts.get(name, 0.0) for name in ("attention", "looking", "cross-attention", "feed-forward"))
+    formula = tokens / (6 * c.trunk.dim + tokens)
+    return AttentionShare(formula, flops.parts.get("looking", 0.0) / whole, formula_applies(c, tokens))
+
+
+def formula_applies(c: config.Transformer, tokens: int) -> bool:
+    """Is every layer the one the formula means: four square maps, a feed-forward four times as wide, all n keys?"""
+    if isinstance(c.trunk, config.RecurrentStack):
+        return False
+    trunk, attention = c.trunk, c.trunk.attention
+    squares = all(
+        (heads * width, groups, attention.value_width or width) == (trunk.dim, heads, width)
+        for heads, groups, width in (attention.counts(layer, trunk.dim) for layer in range(trunk.depth))
+    )
+    fields = [attention_field(trunk, layer, tokens) for layer in range(len(trunk.masks))]
+    dense = parse_call(attention.kernel)[0] not in KERNEL_FLOPS
+    dense = dense and all(charged_pairs(seen, attention.kernel) == tokens * tokens for seen in fields)
+    thinking = (trunk.mlp.hidden or 4 * trunk.dim) == 4 * trunk.dim and not trunk.mlp.gated
+    alone = c.encoder is None and not isinstance(c.embed, config.StageEmbedding) and trunk.position.kind != "shaw"
+    return squares and dense and thinking and alone and len(attention.maps) == 4
+
+
+def main_model(c: ModelConfig) -> config.Transformer:
+    """The model whose layers are spoken of: of towers, the widest."""
+    return max(c.towers, key=lambda tower: tower.trunk.dim) if isinstance(c, config.DualEncoder) else c
+
+
+COST_ORDERS: dict[str, tuple[str, float]] = {  # the formula, and its power of n
+    "reference": ("n²·d", 2.0), "fused": ("n²·d", 2.0), "short": ("n²·d", 2.0), "flex": ("n²·d", 2.0),
+    "varlen": ("n²·d", 2.0), "tiled": ("n²·d", 2.0), "topk": ("n²·d", 2.0), "additive": ("n²·d", 2.0),
+    "local": ("n·w·d", 1.0), "cells": ("n·w·d", 1.0), "linear": ("n·d²", 1.0), "performer": ("n·m·d", 1.0),
+    "linformer": ("n·k·d", 1.0), "lsh": ("n·log n·d", 1.0), "sparse": ("e·d", 2.0), "graph": ("e·d", 2.0),
+    "fc": ("n²·d²", 2.0), "conv": ("k·n·d²", 1.0), "rnn": ("n·d²", 1.0), "gru": ("n·d²", 1.0), "lstm": ("n·d²", 1.0),
+    "cnn": ("k·n·d²", 1.0), "ssm": ("n·s·d", 1.0), "none": ("0", 0.0),
+}  # fmt: skip
+
+
+def cost_order(name: str) -> tuple[str, float] | None:
+    """The formula and the power of n; nothing for a name without a formula."""
+    return COST_ORDERS.get(name)
+
+
+Costs = tuple[float, ...]  # of one length: the first decides whether a longer one is tried
+
+
+def measure_growth(
+    cost: Callable[[int], Costs | None], first: int, longest: int, enough: float, least: int = 2
+) -> tuple[list[int], list[Costs]]:
+    """The costs of a length that doubles, until it is `longest`, or its cost is `enough` after `least` lengths; a
+    length that has no cost ends it too."""
+    lengths, costs = list[int](), list[Costs]()
+    length = first
+    while length <= longest and (len(costs) < least or costs[-1][0] < enough):
+        if (found := cost(length)) is None:
+            break
+        lengths.append(length)
+        costs.append(found)
+        length *= 2
+    return lengths, costs
+
+
+def fit_exponent(lengths: Sequence[int], costs: Sequence[float], last: int = 3) -> float:
+    """The power of n that costs grow with: the slope of the least squares in the logarithms of the `last` lengths.
+
+    NaN of a single length; of two, the logarithm of their costs' ratio to that of their lengths.
+    """
+    if len(lengths[-last:]) < 2:
+        return math.nan
+    x, y = [math.log(n) for n in lengths[-last:]], [math.log(max(each, 1e-9)) for each in costs[-last:]]
+    at, level = sum(x) / len(x), sum(y) / len(y)
+    return sum((a - at) * (b - level) for a, b in zip(x, y, strict=True)) / sum((a - at) ** 2 for a in x)

@@ -1,7 +1,10 @@
-"""Models without numbers: shapes alone, so that a model of any size is counted and run in a moment.
+"""Fake models: shapes without numbers, so that a model of any size is counted and run in a moment.
 
-`outline` has its weights on torch's meta device: enough to count. `ghost` has fake tensors, which pretend to stand on
-a real device: under `ghost.mode` it runs forward, chooses its kernels and keeps what autograd would keep.
+`meta_model` has its weights on torch's meta device: enough to count. `FakeModel` has fake tensors, which pretend to be
+on a real device: under its `mode` it runs forward, chooses its kernels and saves what autograd would save.
+
+Also context lengths (what the positions allow, or the tokens of an image), and parameter counts: every parameter
+counted once, under one of seven names.
 """
 
 from dataclasses import replace
@@ -11,36 +14,42 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-import regard.efficient  # kernels, front ends and heads enter themselves in the core's tables
+import regard.attention
 import regard.inputs
-import regard.recurrent  # noqa: F401
+import regard.models  # noqa: F401
 from regard import config
 from regard.core.layers import product_dtype
 from regard.core.model import Transformer
-from regard.heads import Towers
-from regard.inputs.senses import SENSES, sense
-from regard.undrawn import Undrawn
+from regard.inputs.processors import PROCESSORS, build_processor
+from regard.models.dual_encoder import DualEncoder
+from regard.models.meta_init import SkipInit
 
-Config = config.Transformer | config.Towers
-Model = Transformer | Towers
+ModelConfig = config.Transformer | config.DualEncoder
+AnyModel = Transformer | DualEncoder
 # front ends that are given ids or images
-PLAIN = (config.Embed, config.Patches, config.Stages, config.Pixels, config.Convolutions)
+PLAIN = (
+    config.TextEmbedding,
+    config.PatchEmbedding,
+    config.StageEmbedding,
+    config.PixelEmbedding,
+    config.ConvEmbedding,
+)
 
 
-def outline(model: Model | Config) -> Model:
+def meta_model(model: AnyModel | ModelConfig) -> AnyModel:
     """The model itself, or one of the right shapes and no numbers."""
     if isinstance(model, nn.Module):
         return model
-    with torch.device("meta"), Undrawn():
-        return Towers(model) if isinstance(model, config.Towers) else Transformer(model)
+    with torch.device("meta"), SkipInit():
+        return DualEncoder(model) if isinstance(model, config.DualEncoder) else Transformer(model)
 
 
-class Ghost:
+class FakeModel:
     """A model of fake tensors, and the mode in which it can be called."""
 
-    def __init__(self, c: Config, device: str = "cpu") -> None:
-        self.model: Any = outline(c)
-        recurrent = any(isinstance(part, nn.RNNBase) for part in self.model.modules())  # the GPU's have no ghosts
+    def __init__(self, c: ModelConfig, device: str = "cpu") -> None:
+        self.model: Any = meta_model(c)
+        recurrent = any(isinstance(part, nn.RNNBase) for part in self.model.modules())  # the GPU's take no fake tensors
         self.mode, self.device = FakeTensorMode(), torch.device("cpu" if recurrent else device)
         known: dict[int, nn.Parameter] = {}  # tied weights stay one
         for module in self.model.modules():
@@ -51,7 +60,7 @@ class Ghost:
             for name, buffer in module.named_buffers(recurse=False):
                 module._buffers[name] = self.empty(*buffer.shape, dtype=buffer.dtype)
             if isinstance(module, Transformer):
-                module.products = torch.bfloat16  # on any machine; `precision_here` asks what this one makes of "mixed"
+                module.products = torch.bfloat16  # on any machine; see `precision_on_device` for this one's "mixed"
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         with self.mode:
@@ -60,61 +69,162 @@ class Ghost:
     def ids(self, batch: int, *counts: int) -> Tensor:
         return self.empty(batch, *counts, dtype=torch.long)
 
-    def reads(self, front: Any, batch: int, context: int) -> dict[str, Tensor]:
+    def input_names(self, front: Any, batch: int, context: int) -> dict[str, Tensor]:
         """What a front end is given, by name: ids, images, or whatever its sense makes of nothing at all."""
-        if isinstance(front, config.Stages):
+        if isinstance(front, config.StageEmbedding):
             front = front.patches
-        if isinstance(front, config.Mixed):
-            seen = self.reads(front.seen, batch, context)
+        if isinstance(front, config.MultimodalEmbedding):
+            seen = self.input_names(front.seen, batch, context)
             return {"ids": self.ids(batch, context), "seen": seen.pop("ids"),
                     **{f"seen_{name}": table for name, table in seen.items()}}  # fmt: skip
-        if isinstance(front, config.Patches | config.Convolutions):
+        if isinstance(front, config.PatchEmbedding | config.ConvEmbedding):
             return {"ids": self.empty(batch, front.channels, front.image, front.image)}
-        if isinstance(front, config.MaskedPixels):
+        if isinstance(front, config.MaskedConvEmbedding):
             return {"ids": self.ids(batch, front.grid[0], front.grid[1])}
-        if isinstance(front, config.Embed | config.Pixels):
-            return {"ids": self.ids(batch, front.count if isinstance(front, config.Pixels) else context)}
+        if isinstance(front, config.TextEmbedding | config.PixelEmbedding):
+            return {"ids": self.ids(batch, front.count if isinstance(front, config.PixelEmbedding) else context)}
         return {name: self.empty(batch, *table.shape[1:], dtype=table.dtype)
-                for name, table in blank(front, context).items()}  # fmt: skip
+                for name, table in blank_inputs(front, context).items()}  # fmt: skip
 
     def run(self, batch: int, context: int) -> Any:
         """One forward pass; an encoder reads as many tokens as the decoder."""
         c = self.model.c
-        if isinstance(c, config.Towers):
-            return self.model(*(self.reads(tower.embed, batch, context)["ids"] for tower in c.towers))
-        given = self.reads(c.embed, batch, context)
+        if isinstance(c, config.DualEncoder):
+            return self.model(*(self.input_names(tower.embed, batch, context)["ids"] for tower in c.towers))
+        given = self.input_names(c.embed, batch, context)
         if c.encoder is not None:
-            given["source"] = self.reads(c.encoder.embed or c.embed, batch, context)["ids"]
+            given["source"] = self.input_names(c.encoder.embed or c.embed, batch, context)["ids"]
         return self.model(given.pop("ids"), **given)
 
 
-def precision_here(c: Config, device: str) -> Config:
+def precision_on_device(c: ModelConfig, device: str) -> ModelConfig:
     """The config as a device of this machine computes it: "mixed" is fp32 on a CPU without bf16 products."""
     if c.precision != "mixed" or product_dtype(device) != torch.float32:
         return c
-    if isinstance(c, config.Towers):
+    if isinstance(c, config.DualEncoder):
         return replace(c, towers=tuple(replace(each, precision="fp32") for each in c.towers))
     return replace(c, precision="fp32")
 
 
-def blank(front: Any, context: int) -> dict[str, Tensor]:
+def blank_inputs(front: Any, context: int) -> dict[str, Tensor]:
     """What the sense of a front end makes of one example without content; so many tokens, where it has a choice."""
-    own = sense(front)
+    own = build_processor(front)
     if not hasattr(own, "blank"):
         raise config.ConfigError(f"model.embed.kind: what {front.kind!r} costs cannot be told before it runs; give its "
                                  "sense a `blank` example")  # fmt: skip
-    return own.batch([own.blank(context)], None)
+    return own.collate([own.blank(context)], None)
 
 
-def tellable(c: Config) -> bool:
-    """Whether a model can be run as a ghost: whether all of its front ends say what they are given."""
-    models = c.towers if isinstance(c, config.Towers) else (c,)
-    fronts: list[Any] = [each.embed.seen if isinstance(each.embed, config.Mixed) else each.embed for each in models]
+def can_fake(c: ModelConfig) -> bool:
+    """Whether a model can be run on fake tensors: whether the inputs of all its front ends are known."""
+    models = c.towers if isinstance(c, config.DualEncoder) else (c,)
+    fronts: list[Any] = [
+        each.embed.seen if isinstance(each.embed, config.MultimodalEmbedding) else each.embed for each in models
+    ]
     fronts += [each.encoder.embed for each in models if each.encoder is not None]
-    return all(front is None or isinstance(front, PLAIN) or (front.kind in SENSES and hasattr(sense(front), "blank"))
-               for front in fronts)  # fmt: skip
+    return all(
+        front is None
+        or isinstance(front, PLAIN)
+        or (front.kind in PROCESSORS and hasattr(build_processor(front), "blank"))
+        for front in fronts
+    )
 
 
-def ghost(c: Config, device: str = "cpu") -> Ghost:
+def build_fake_model(c: ModelConfig, device: str = "cpu") -> FakeModel:
     """A model that can be asked about everything but its numbers."""
-    return Ghost(c, device)
+    return FakeModel(c, device)
+
+
+# front ends that make as many tokens of every image
+IMAGE_EMBEDDINGS = (config.PatchEmbedding, config.StageEmbedding, config.PixelEmbedding, config.ConvEmbedding)
+USUAL = 512  # tokens, where a model knows no longest
+
+
+def max_tokens(c: ModelConfig) -> int:
+    """The most tokens that the positions know, or that rotary ones were trained for; for images, all of them."""
+    if isinstance(c, config.DualEncoder):
+        read = [tower for tower in c.towers if isinstance(tower.embed, config.TextEmbedding)]
+        return min(max_tokens(tower) for tower in read or c.towers)
+    if not isinstance(c.embed, config.TextEmbedding):
+        return getattr(c.embed, "count", None) or USUAL
+    return min(known_length(trunk.position) or USUAL for trunk in text_trunks(c))
+
+
+def position_limit(c: ModelConfig) -> int | None:
+    """The tokens beyond which the model has no positions; None where there is no such place."""
+    if isinstance(c, config.DualEncoder):
+        found = [position_limit(tower) for tower in c.towers if isinstance(tower.embed, config.TextEmbedding)]
+    else:
+        found = [
+            known_length(trunk.position)
+            for trunk in text_trunks(c)
+            if not isinstance(trunk.position, config.RotaryPosition)
+        ]
+    return min((length for length in found if length is not None), default=None)
+
+
+def trunk_configs(c: config.Transformer) -> list[config.Trunk | config.RecurrentStack]:
+    """The trunk, and the encoder's if there is one."""
+    return [c.trunk] if c.encoder is None else [c.trunk, c.encoder.trunk]
+
+
+def text_trunks(c: config.Transformer) -> list[config.Trunk | config.RecurrentStack]:
+    """Those that read a text: an encoder may see something else, which has its own length."""
+    own = None if c.encoder is None else c.encoder.embed
+    return trunk_configs(c) if own is None or isinstance(own, config.TextEmbedding) else [c.trunk]
+
+
+def known_length(position: config.Position) -> int | None:
+    length = getattr(position, "length", None)
+    return length if isinstance(length, int) else None
+
+
+def count_unit(c: ModelConfig) -> str:
+    """What the arithmetic is counted by: a token of text, a whole image, or a pair for towers."""
+    if isinstance(c, config.DualEncoder):
+        return "pair"
+    return (
+        "image"
+        if isinstance(c.embed, config.PatchEmbedding | config.StageEmbedding | config.ConvEmbedding)
+        else "token"
+    )
+
+
+def check_context(c: ModelConfig, context: int | None) -> int:
+    """The length asked for, if the model can read it; its longest where none is."""
+    most = max_tokens(c)
+    if context is None:
+        return most
+    if isinstance(c, config.Transformer) and isinstance(c.embed, IMAGE_EMBEDDINGS) and context != most:
+        raise config.ConfigError(f"context: {context}, but an image is always {most} tokens here; leave it out")
+    known = position_limit(c)
+    if known is not None and context > known:
+        raise config.ConfigError(f"context: {context} is more than the {known} places that the positions know; "
+                                 "choose fewer, or set a longer trunk.position.length")  # fmt: skip
+    return context
+
+
+PARTS = ("embedding", "positions", "attention", "cross-attention", "feed-forward", "norms", "head")
+NAMED = {"positions": "positions", "attn": "attention", "cross": "cross-attention", "mlp": "feed-forward"}
+
+
+def count_parameters(model: AnyModel | ModelConfig) -> dict[str, int]:  #: S143
+    """Parameters by part; a table that embedding and head share is the embedding's."""
+    found = dict.fromkeys(PARTS, 0)
+    for name, weight in meta_model(model).named_parameters():  # tied weights appear once
+        found[parameter_group(name)] += weight.numel()
+    return found
+
+
+def parameter_group(name: str) -> str:
+    """The part that a parameter belongs to, by its name: "trunk.blocks.3.attn_norm.weight" is of the norms.
+
+    Maps from patches, and from four merged tokens to one, are of the embedding; the scale between towers of the head.
+    """
+    steps = name.split(".")
+    if any(step == "norm" or step.endswith("_norm") for step in steps):
+        return "norms"
+    for step in steps:
+        if step in NAMED:
+            return NAMED[step]
+    return "head" if "head" in steps or steps == ["scale"] else "embedding"

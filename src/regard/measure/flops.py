@@ -1,28 +1,33 @@
-"""How much arithmetic a model costs: the matrix products, which are nearly all of it.
+"""FLOPs of a model, in training and in inference: its matrix products, which are nearly all of them.
 
-A product of (m, k) and (k, n) counts 2·m·k·n: a multiplication and an addition each. Looking counts what its kernel
-multiplies (looking.py): dense ones the whole square of queries and keys, though one that skips the causal half does
-half of that part. Backward counts as twice forward; kernels that make their scores again there do a little more.
-Norms, softmax and activations are left out: a few percent of the count.
+A product of (m, k) and (k, n) counts 2·m·k·n: a multiplication and an addition each. Attention counts what its kernel
+multiplies (attention_flops.py): dense ones the whole square of queries and keys, though one that skips the causal half
+does half of that part. Backward counts as twice forward; kernels that compute their scores again there do a little
+more. Norms, softmax and activation functions are left out: a few percent of the count. Recurrent layers count their
+matrix products too.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
 from regard import config
-from regard.core.layers import Attention, Block, Cross
-from regard.core.masks import EVERYTHING
+from regard.core.layers import Attention, Block, CrossAttention
+from regard.core.masks import FULL
 from regard.core.model import Transformer, Trunk
-from regard.heads import Both, Each, Towers
-from regard.inputs.series import Horizon
-from regard.measure.fronts import front, maps
-from regard.measure.ghost import Config, Model, outline
-from regard.measure.lengths import unit
-from regard.measure.looking import Field, Grid, field, looking
-from regard.measure.older import mixed, stack_flops
-from regard.recurrent.stack import Recurrent
+from regard.inputs.series import ForecastHead
+from regard.measure.attention_flops import AttentionField, GridShape, attention_field, attention_flops
+from regard.measure.fake_model import AnyModel, ModelConfig, count_unit, meta_model
+from regard.measure.input_flops import front_end_cost, linear_flops
+from regard.models.dual_encoder import DualEncoder
+from regard.models.heads import PretrainingHead, TokenHead
+from regard.models.mixers import DenseMixer, MixerLayer
+from regard.models.recurrent import RecurrentStack
+from regard.models.seq2seq import BahdanauAttention
+from regard.models.state_space import StateSpaceMixer
 
 # what is run again where it is recomputed
 BLOCKS = ("attention", "looking", "mixing", "cross-attention", "feed-forward", "encoder")
@@ -32,7 +37,7 @@ GIVEN = {"prepared": 1, "patches": 2, "input": 2}  # products of data alone, and
 
 
 @dataclass(frozen=True)
-class Flops:
+class FlopCount:
     """Floating-point operations forward, by part, for one of what a sequence holds `tokens` of.
 
     An image or a pair of towers is one whole: there tokens is 1. With `recompute`, blocks run once more in training.
@@ -48,7 +53,7 @@ class Flops:
 
     @property
     def training(self) -> float:
-        return sum(trained(part, count, self.recompute) for part, count in self.parts.items())
+        return sum(training_flops(part, count, self.recompute) for part, count in self.parts.items())
 
     @property
     def sequence(self) -> float:
@@ -60,99 +65,159 @@ class Flops:
         return self.training * self.tokens
 
 
-def trained(part: str, forward: float, recompute: bool = False) -> float:
-    """Forward, and backward twice that: each product has two gradients of its size; of data nobody asks for one.
+def training_flops(part: str, forward: float, recompute: bool = False) -> float:
+    """Forward, and backward twice that: each product has two gradients of its size, but none for raw data.
 
     Recomputed blocks run forward once more, at most: torch leaves out a last product that no gradient asks for.
     """
     return (GIVEN.get(part) or 3 + (recompute and part in BLOCKS)) * forward
 
 
-def rule(parameters: float, tokens: float, training: bool = True) -> float:  #: S140
+def rule_of_thumb(parameters: float, tokens: float, training: bool = True) -> float:  #: S140
     """The rule of thumb: 6·N·D to train N parameters on D tokens, 2·N·D to read them (Kaplan et al. 2020)."""
     return (6 if training else 2) * parameters * tokens
 
 
-def flops(model: Model | Config, context: int, source: int | None = None, recompute: bool = False) -> Flops:
+def count_flops(
+    model: AnyModel | ModelConfig, context: int, source: int | None = None, recompute: bool = False
+) -> FlopCount:
     """For sequences of `context` tokens; an encoder beside it reads `source` tokens, as many unless said."""
-    shape = outline(model)
-    count = context if unit(shape.c) == "token" else 1
-    found = towers(shape, context) if isinstance(shape, Towers) else sequence(shape, context, source)
-    return Flops({name: found[name] / count for name in PARTS if found[name]}, count, recompute)
+    shape = meta_model(model)
+    count = context if count_unit(shape.c) == "token" else 1
+    found = (
+        dual_encoder_flops(shape, context) if isinstance(shape, DualEncoder) else sequence_flops(shape, context, source)
+    )
+    return FlopCount({name: found[name] / count for name in PARTS if found[name]}, count, recompute)
 
 
-def towers(shape: Towers, context: int) -> Counter[str]:
+def dual_encoder_flops(shape: DualEncoder, context: int) -> Counter[str]:
     """Each tower by itself; comparing their two vectors is a product as well."""
     found = Counter[str]()
     for tower in shape.towers:
-        found.update(sequence(tower, context))
+        found.update(sequence_flops(tower, context))
     width = max(getattr(tower.c.head, "out", None) or tower.c.trunk.dim for tower in shape.towers)
     return found + Counter({"head": 2 * width})
 
 
-def sequence(shape: Transformer, context: int, source: int | None = None) -> Counter[str]:
+def sequence_flops(shape: Transformer, context: int, source: int | None = None) -> Counter[str]:
     """One example, a text or whatever a front end makes tokens of, through a whole model."""
-    seen = front(shape.embed, context, through)
+    seen = front_end_cost(shape.embed, context, inner_trunk_flops)
     found, read = seen.parts, 0
     if shape.encoder is not None:
-        before = front(shape.encoder_embed or shape.embed, source or context, through)
+        before = front_end_cost(shape.encoder_embed or shape.embed, source or context, inner_trunk_flops)
         found["patches"] += before.parts.pop("patches", 0)
         inside = before.parts + trunk_flops(shape.encoder, before.tokens, grid=before.grid)
         found["encoder"], read = sum(inside.values()), before.tokens
-    rest = trunk_flops(shape.trunk, seen.tokens, read, seen.grid) + Counter({"head": head(shape.head, seen.tokens)})
+    rest = trunk_flops(shape.trunk, seen.tokens, read, seen.grid) + Counter(
+        {"head": head_flops(shape.head, seen.tokens)}
+    )
     return found + Counter({name: seen.rows * count for name, count in rest.items()})
 
 
-def through(trunk: Trunk | Recurrent, tokens: int, grid: Grid) -> Counter[str]:
+def inner_trunk_flops(trunk: Trunk | RecurrentStack, tokens: int, grid: GridShape) -> Counter[str]:
     """One sequence through a trunk inside of a front end."""
     return trunk_flops(trunk, tokens, grid=grid)
 
 
-def head(part: nn.Module, tokens: int) -> int:
+def head_flops(part: nn.Module, tokens: int) -> int:
     """Logits are made for every token; one vector for the whole, once."""
-    if isinstance(part, Both):
-        return head(part.vocabulary, tokens) + head(part.pooled, tokens)
-    if isinstance(part, Horizon) and part.line is not None and part.mixed:  # a line for each channel
-        return maps(part.out, 1) + maps(part.line, part.channels)
-    return maps(part, tokens if isinstance(part, nn.Linear | Each) else 1)
+    if isinstance(part, PretrainingHead):
+        return head_flops(part.vocabulary, tokens) + head_flops(part.pooled, tokens)
+    if isinstance(part, ForecastHead) and part.line is not None and part.mixed:  # a line for each channel
+        return linear_flops(part.out, 1) + linear_flops(part.line, part.channels)
+    return linear_flops(part, tokens if isinstance(part, nn.Linear | TokenHead) else 1)
 
 
-def trunk_flops(trunk: Trunk | Recurrent, queries: int, memory: int = 0, grid: Grid = None) -> Counter[str]:
+def trunk_flops(trunk: Trunk | RecurrentStack, queries: int, memory: int = 0, grid: GridShape = None) -> Counter[str]:
     """One sequence through a trunk: maps cost by their weights, looking as its kernel does it."""
-    if isinstance(trunk, Recurrent):
-        return stack_flops(trunk, queries, memory)
-    found = Counter({"embedding": 0 if trunk.project is None else maps(trunk.project, queries)})
-    if isinstance(trunk.c.position, config.Spatial):  # which nodes are how far apart is found out by products, once
+    if isinstance(trunk, RecurrentStack):
+        return recurrent_flops(trunk, queries, memory)
+    found = Counter({"embedding": 0 if trunk.project is None else linear_flops(trunk.project, queries)})
+    if isinstance(
+        trunk.c.position, config.GraphDistanceBias
+    ):  # which nodes are how far apart is found out by products, once
         found["prepared"] += 2 * trunk.c.position.radius * queries**3
     for i in range(trunk.c.depth):
         block = trunk.blocks[i % len(trunk.blocks)]
         assert isinstance(block, Block)
         if isinstance(block.attn, Attention):
-            found["attention"] += mapped(block.attn, queries)
-            found["looking"] += looking(block.attn, field(trunk.c, i, queries, grid), trunk.c.attention.kernel)
-            found["looking"] += shaw(trunk.c.position, block.attn, queries)
+            found["attention"] += projection_flops(block.attn, queries)
+            found["looking"] += attention_flops(
+                block.attn, attention_field(trunk.c, i, queries, grid), trunk.c.attention.kernel
+            )
+            found["looking"] += shaw_flops(trunk.c.position, block.attn, queries)
         else:
-            found["mixing"] += mixed(block.attn, queries)
-        found["feed-forward"] += maps(block.mlp, queries)
+            found["mixing"] += mixer_flops(block.attn, queries)
+        found["feed-forward"] += linear_flops(block.mlp, queries)
         if block.cross is not None:
             kernel = (trunk.c.across or trunk.c.attention).kernel
-            found["cross-attention"] += across(block.cross, queries, memory, kernel)
+            found["cross-attention"] += cross_attention_flops(block.cross, queries, memory, kernel)
     return found
 
 
-def mapped(attention: Attention, tokens: int) -> int:
+def projection_flops(attention: Attention, tokens: int) -> int:
     """The maps of q, k, v and out: what a kernel has of its own is counted with the looking."""
-    return maps(attention, tokens) - (0 if attention.own is None else maps(attention.own, tokens))
+    return linear_flops(attention, tokens) - (0 if attention.own is None else linear_flops(attention.own, tokens))
 
 
-def shaw(position: config.Position, attention: Attention, queries: int) -> int:
+def shaw_flops(position: config.Position, attention: Attention, queries: int) -> int:
     """Shaw's table of q·a for each distance."""
-    if not isinstance(position, config.Shaw):
+    if not isinstance(position, config.ShawPosition):
         return 0
     return 2 * attention.heads * queries * attention.width * (2 * position.radius + 1)
 
 
-def across(cross: Cross, queries: int, memory: int, kernel: str) -> int:
+def cross_attention_flops(cross: CrossAttention, queries: int, memory: int, kernel: str) -> int:
     """Keys and values are made of the memory, everything else of the asking tokens."""
-    given = 0 if cross.kv is None else maps(cross.kv, memory) - maps(cross.kv, queries)
-    return mapped(cross, queries) + given + looking(cross, Field(queries, memory, EVERYTHING), kernel)
+    given = 0 if cross.kv is None else linear_flops(cross.kv, memory) - linear_flops(cross.kv, queries)
+    return (
+        projection_flops(cross, queries) + given + attention_flops(cross, AttentionField(queries, memory, FULL), kernel)
+    )
+
+
+def matrix_flops(part: nn.Module) -> int:
+    """Operations for one token: every matrix multiplies it once."""
+    return sum(2 * weight.numel() for weight in part.parameters() if weight.dim() > 1)
+
+
+def mixer_flops(mixer: nn.Module, tokens: int) -> int:
+    """Operations of what stands in attention's place, for one sequence."""
+    reader = mixer.reader if isinstance(mixer, MixerLayer) else mixer
+    if isinstance(reader, DenseMixer):
+        return int(2 * reader.weight.shape[-1] ** 2 * tokens * tokens)
+    if isinstance(reader, StateSpaceMixer):  # a complex multiplication and addition for each state, and the map
+        return (8 * len(reader.ways) * reader.dim * reader.pairs + matrix_flops(reader.out)) * tokens
+    return matrix_flops(reader) * tokens
+
+
+def recurrent_flops(stack: RecurrentStack, tokens: int, memory: int) -> Counter[str]:
+    """Every weight multiplies every token once; an alignment scores all of the source at every step."""
+    found = Counter({"embedding": 0 if stack.project is None else matrix_flops(stack.project) * tokens})
+    for block in stack.blocks:
+        if isinstance(block, BahdanauAttention):
+            found["recurrent"] += (matrix_flops(block.cell) + matrix_flops(block.out)) * tokens
+            found["cross-attention"] += matrix_flops(block.ask) * tokens + matrix_flops(block.offer) * memory
+            found["cross-attention"] += 4 * stack.c.dim * tokens * memory + matrix_flops(block.begin)
+        else:
+            found["recurrent"] += mixer_flops(block, tokens)
+    found["cross-attention"] += 0 if stack.fixed is None else matrix_flops(stack.fixed)  # once for a source
+    return found
+
+
+def recurrent_rows(name: str, stack: RecurrentStack) -> Iterator[tuple[str, str, int]]:
+    """A part, its shape in words, its parameters."""
+
+    def count(part: Any) -> int:
+        return sum(weight.numel() for weight in part.parameters())
+
+    c, ways = stack.c, " both ways" if stack.c.mask == "everything" else ""
+    if stack.project is not None:
+        yield f"{name}.project", f"{stack.incoming} -> {c.dim}", count(stack.project)
+    if stack.fixed is not None:
+        yield f"{name}.fixed", "one vector for a whole source", count(stack.fixed)
+    for i, block in enumerate(stack.blocks):
+        seen = f", {c.size} places {c.dilation**i} apart" if c.cell == "cnn" else ""
+        looks = ", looking at the source before each step" if isinstance(block, BahdanauAttention) else ""
+        yield f"{name}.{i}", f"{c.cell}, {c.dim} wide{ways}{seen}{looks}", count(block)
+    if stack.final_norm is not None:
+        yield f"{name}.final_norm", c.norm.kind, count(stack.final_norm)

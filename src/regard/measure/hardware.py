@@ -1,18 +1,107 @@
-"""Time and money: a training run on named devices at a price, with every assumption said."""
+"""Accelerators by their data sheets (peak FLOP/s, memory, bandwidth), and the time and price of a training run on them.
 
+The device `here` is this machine as measured. Every assumption of a time or a price is listed with it.
+"""
+
+import os
+import tomllib
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import torch
 
 from regard import config
-from regard.config.checks import TERMS, within
-from regard.measure.devices import Device
-from regard.measure.flops import rule
+from regard.config.errors import did_you_mean
+from regard.config.fields import COST_LIMITS, check_ranges
+from regard.measure.flops import rule_of_thumb
+
+HERE = "here"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardwareDevice:
+    """One device: FLOP/s of dense products in 32 and in 16 bits (`type`), bytes of memory, bytes read a second."""
+
+    name: str
+    title: str
+    source: str
+    half: float
+    memory: float
+    bandwidth: float
+    fp32: float | None = None
+    type: str = "bf16"
+    year: int | None = None
+
+    def peak(self, precision: str) -> float:
+        """For our policies: fp32 multiplies in 32 bits, mixed and bf16 in 16."""
+        if precision == "bf16" and self.type != "bf16":
+            raise config.ConfigError(f"device: {self.name} multiplies {self.type} and no bf16; choose mixed")
+        if precision != "fp32":
+            return self.half
+        if self.fp32 is None:
+            raise config.ConfigError(f"device: {self.name} has no published peak in fp32; choose mixed or bf16")
+        return self.fp32
+
+
+@cache
+def known_devices() -> dict[str, HardwareDevice]:
+    """The published ones by name, oldest first."""
+    table = tomllib.loads(files(__package__).joinpath("devices.toml").read_text(encoding="utf8"))
+    return {name: HardwareDevice(name=name, **row) for name, row in table.items()}
+
+
+def find_device(name: str) -> HardwareDevice:
+    """A device by its name."""
+    known = known_devices()
+    if name == HERE:
+        return measured_device()
+    if name not in known:
+        forms = [repr(each) for each in known if name and each.startswith(name.lower())]  # an h100 is one of two
+        near = f"; did you mean {' or '.join(forms)}?" if forms else did_you_mean(name, known)
+        raise config.ConfigError(f"device: no {name!r}{near} there are {', '.join([*known, HERE])}")
+    return known[name]
+
+
+def measured_device() -> HardwareDevice:
+    """This machine as it was measured: the best of its products, and the pace of what does not fit its caches."""
+    from regard.measure.calibration import (
+        load_calibration,  # who measures counts work first, and so needs this room's others
+    )
+
+    kind = local_chip()
+    found = load_calibration(kind)
+    if found is None:
+        raise config.ConfigError("device: 'here' has not been measured yet; run regard estimate --calibrate first")
+    best = {name: max(rate for _, rate in rungs) for name, rungs in found.ladders.items()}
+    return HardwareDevice(
+        name=HERE,
+        title=str(found.about["processor"]),
+        source="measured by regard estimate --calibrate",
+        fp32=best["product.float32"],
+        half=best.get("product.bfloat16", best["product.float32"]),
+        memory=device_memory(kind),
+        bandwidth=found.ladders["plain.float32"][-1][1],
+    )
+
+
+def local_chip() -> str:
+    """What `here` is: the accelerator where there is one that can be measured, else the processor."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def device_memory(kind: str) -> float:
+    if kind == "cuda":
+        return float(torch.cuda.get_device_properties(0).total_memory)
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
 
 HOUR = 3600.0
 EXA = 1e18
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class CostTerms:
     """What a training run is planned with: tokens to read, devices, the share of their peak that is reached
     (`utilisation`), the price of a device for an hour, and the tokens wanted for each parameter (`ratio`).
 
@@ -26,16 +115,16 @@ class Terms:
     ratio: float = 20.0
 
     def __post_init__(self) -> None:
-        within(TERMS, self)
+        check_ranges(COST_LIMITS, self)
         if self.price is not None and self.device is None:
             raise config.ConfigError("price: an hour of which device? name it as well")
 
 
 @dataclass(frozen=True)
-class Pace:
+class TrainingSpeed:
     """How fast devices work together: FLOP/s that all ranks reach, and money for 1e18 FLOP if there is a price."""
 
-    device: Device
+    device: HardwareDevice
     precision: str
     ranks: int
     utilisation: float
@@ -60,23 +149,23 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingCost:
     """A whole run: its arithmetic as counted and by the rule of thumb, its length in time, its price."""
 
     tokens: float
     parameters: int
     flops: float | None
     wanted: float
-    pace: Pace | None = None
+    pace: TrainingSpeed | None = None
 
     @property
     def rule(self) -> float:
-        return rule(self.parameters, self.tokens)
+        return rule_of_thumb(self.parameters, self.tokens)
 
     @property
     def rounded_rule(self) -> float:
         """The rule with the count as it is spoken of, in three figures: 175e9 for 174,604,259,328."""
-        return rule(rounded(self.parameters), self.tokens)
+        return rule_of_thumb(round_figures(self.parameters), self.tokens)
 
     @property
     def ratio(self) -> float:
@@ -101,6 +190,6 @@ class Training:
         return self.device_hours * self.pace.price
 
 
-def rounded(count: float) -> float:
+def round_figures(count: float) -> float:
     """Three figures."""
     return float(f"{count:.2e}")

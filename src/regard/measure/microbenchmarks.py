@@ -1,6 +1,6 @@
-"""What a calibration times: each probe makes one operation, of a size that models have.
+"""Microbenchmarks of a calibration: each probe runs one operation, of a size that models have.
 
-Of most nobody says here what they measure: run once under a Record, they are charged for as a model's step is.
+What most probes measure is not declared here: they run once under an `OpTrace`, which charges for them as for a step.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from regard import config
 from regard.core.layers import product_dtype
 from regard.core.model import Transformer
-from regard.measure.record import FRESH, Charge, Record
-from regard.measure.work import loss, step
+from regard.measure.op_trace import LARGE_BLOCK, OpCharge, OpTrace
+from regard.measure.step_work import fake_step_loss, trace_step
 
 aten = torch.ops.aten
-Call = Callable[[], object]
+ProbeCall = Callable[[], object]
 WIDE = 512
 NEAR = 2**15  # numbers that are at hand
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ProbeSizes:
     """What is timed on a kind of device: `rows` of WIDE numbers in its caches, and `large` ones that none holds."""
 
     rows: tuple[int, ...]
@@ -37,12 +37,12 @@ class Sizes:
 
 
 SIZES = {
-    "cpu": Sizes(
+    "cpu": ProbeSizes(
         rows=(256, 2048), large=3 * 2**22, squares=((48, 64, 32), (24, 256, 64)), looks=((24, 128, 32), (4, 640, 64)),
         shapes=((96, 48, 64), (768, 128, 96), (768, 128, 512), (1024, 384, 512), (1024, 512, 1024)),
         updates=(2**17, 2**22),
     ),
-    "cuda": Sizes(
+    "cuda": ProbeSizes(
         rows=(4096, 65_536), large=2**27, squares=((96, 256, 64), (96, 1024, 64)),
         looks=((96, 256, 64), (96, 1024, 64)), updates=(2**20, 2**26),
         shapes=((1024, 384, 512), (4096, 768, 768), (8192, 768, 3072), (8192, 1024, 4096), (8192, 768, 50_304)),
@@ -54,27 +54,28 @@ MODELS = {  # dim, vocabulary, batch, context: a small model and a larger one
 }
 PAGE = 4096  # bytes that the system hands out at once
 TINY = config.Transformer(
-    embed=config.Embed(vocab=8), trunk=config.Trunk(dim=8, depth=2, mask="causal", attention=config.Attention(heads=2))
+    embed=config.TextEmbedding(vocab=8),
+    trunk=config.Trunk(dim=8, depth=2, mask="causal", attention=config.Attention(heads=2)),
 )
 
 
-def sizes(device: str) -> Sizes:
+def probe_sizes(device: str) -> ProbeSizes:
     return SIZES.get(device, SIZES["cpu"])
 
 
-def probes(device: str) -> Iterator[tuple[Charge, Call]]:
+def probes(device: str) -> Iterator[tuple[OpCharge, ProbeCall]]:
     """What is to be timed, and what it is timed as."""
-    yield from besides(device)
+    yield from overhead_probes(device)
     for dtype in {torch.float32: 0, product_dtype(device): 0}:  # emulated products are never asked for
-        for call in operations(device, dtype):
-            yield charge(call), call
+        for call in operation_probes(device, dtype):
+            yield probe_charge(call), call
 
 
-def charge(call: Call) -> Charge:
+def probe_charge(call: ProbeCall) -> OpCharge:
     """What a model would be charged for this: all of it but the asking."""
-    with Record() as record:
+    with OpTrace() as record:
         call()
-    found: Charge
+    found: OpCharge
     (found,) = (each for each in record.charges if each[0] not in ("call", "fresh"))
     return found
 
@@ -82,24 +83,24 @@ def charge(call: Call) -> Charge:
 # ---------------------------------------------------------------- what is no operation
 
 
-def besides(device: str) -> Iterator[tuple[Charge, Call]]:
+def overhead_probes(device: str) -> Iterator[tuple[OpCharge, ProbeCall]]:
     """Asking for an operation, with all that stands above it; running a kernel; new memory; the optimizer."""
     model, ids = Transformer(TINY).to(device), torch.zeros(1, 4, dtype=torch.long, device=device)
-    yield ("call", step(TINY, 1, 4, device, False).charges["call", 1]), partial(take_step, model, ids)
-    yield kernel(device)
-    yield ("fresh", 2 * FRESH), partial(open_pages, 2 * FRESH, device)
+    yield ("call", trace_step(TINY, 1, 4, device, False).charges["call", 1]), partial(run_step, model, ids)
+    yield kernel_probe(device)
+    yield ("fresh", 2 * LARGE_BLOCK), partial(touch_memory, 2 * LARGE_BLOCK, device)
     x, y = (torch.zeros(NEAR, device=device, dtype=torch.bfloat16) for _ in range(2))
     yield ("touch", 3 * NEAR), partial(x.add_, y)
-    for count in sizes(device).updates:
-        yield ("update", count), updating(count, device)
+    for count in probe_sizes(device).updates:
+        yield ("update", count), optimizer_probe(count, device)
 
 
-def take_step(model: nn.Module, ids: Tensor) -> None:
+def run_step(model: nn.Module, ids: Tensor) -> None:
     model.zero_grad()
-    loss(model(ids)).backward()
+    fake_step_loss(model(ids)).backward()
 
 
-def kernel(device: str, many: int = 64) -> tuple[Charge, Call]:
+def kernel_probe(device: str, many: int = 64) -> tuple[OpCharge, ProbeCall]:
     """A kernel that has next to nothing to do; on a GPU one of many in a captured graph, as compiled steps run."""
     x, y, z = (torch.zeros(8, device=device) for _ in range(3))
     if device != "cuda":
@@ -111,22 +112,22 @@ def kernel(device: str, many: int = 64) -> tuple[Charge, Call]:
     return ("kernel", many), graph.replay
 
 
-def open_pages(size: int, device: str) -> None:
+def touch_memory(size: int, device: str) -> None:
     torch.empty(size, dtype=torch.uint8, device=device)[::PAGE].zero_()
 
 
-def updating(count: int, device: str) -> Call:
+def optimizer_probe(count: int, device: str) -> ProbeCall:
     """What a step does with so many parameters once it has their gradients."""
     weight = nn.Parameter(torch.zeros(count, device=device))
     weight.grad = torch.ones_like(weight)
-    return partial(update, [weight], adam([weight]))
+    return partial(run_update, [weight], make_adam([weight]))
 
 
-def adam(weights: list[nn.Parameter]) -> torch.optim.Optimizer:
+def make_adam(weights: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(weights, lr=1e-5, fused=True)
 
 
-def update(weights: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+def run_update(weights: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
     nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
     optimizer.step()
 
@@ -134,71 +135,76 @@ def update(weights: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> Non
 # ---------------------------------------------------------------- whole steps
 
 
-def steps(device: str) -> Iterator[tuple[config.Transformer, int, int, Call]]:
+def step_probes(device: str) -> Iterator[tuple[config.Transformer, int, int, ProbeCall]]:
     """Small models and larger ones, in fp32 and mixed: their configs, batch and context, and a step of each."""
     precisions: tuple[Literal["fp32", "mixed"], ...] = ("fp32", "mixed")
     for precision in precisions[: 1 if product_dtype(device) == torch.float32 else 2]:
         for dim, vocab, batch, context in MODELS.get(device, MODELS["cpu"]):
-            c = gpt(dim, vocab, context, precision)
+            c = probe_model(dim, vocab, context, precision)
             model = Transformer(c).to(device)
             ids = torch.zeros(batch, context, dtype=torch.long, device=device)
             weights = list(model.parameters())
-            yield c, batch, context, partial(train_step, model, ids, weights, adam(weights))
+            yield c, batch, context, partial(run_train_step, model, ids, weights, make_adam(weights))
 
 
-def gpt(dim: int, vocab: int, context: int, precision: Literal["fp32", "mixed"]) -> config.Transformer:
+def probe_model(dim: int, vocab: int, context: int, precision: Literal["fp32", "mixed"]) -> config.Transformer:
     trunk = config.Trunk(
-        dim=dim, depth=2, mask="causal", position=config.Learned(length=context), mlp=config.MLP(activation="gelu"),
-        attention=config.Attention(heads=dim // 32), dropout=config.NO_DROPOUT,
-    )  # fmt: skip
-    return config.Transformer(embed=config.Embed(vocab=vocab), trunk=trunk, init="gpt2", precision=precision)
+        dim=dim,
+        depth=2,
+        mask="causal",
+        position=config.LearnedPosition(length=context),
+        mlp=config.MLP(activation="gelu"),
+        attention=config.Attention(heads=dim // 32),
+        dropout=config.NO_DROPOUT,
+    )
+    return config.Transformer(embed=config.TextEmbedding(vocab=vocab), trunk=trunk, init="gpt2", precision=precision)
 
 
-def train_step(
+def run_train_step(
     model: nn.Module, ids: Tensor, weights: list[nn.Parameter], optimizer: torch.optim.Optimizer
 ) -> None:
-    take_step(model, ids)
-    update(weights, optimizer)
+    run_step(model, ids)
+    run_update(weights, optimizer)
 
 
 # ---------------------------------------------------------------- operations
 
 
-def operations(device: str, dtype: torch.dtype) -> Iterator[Call]:
+def operation_probes(device: str, dtype: torch.dtype) -> Iterator[ProbeCall]:
     """Products, attention and the rest, for one kind of numbers."""
     draw = partial(torch.randn, device=device, dtype=dtype)
-    for rows, wide, out in sizes(device).shapes:
+    for rows, wide, out in probe_sizes(device).shapes:
         yield partial(torch.mm, draw(rows, wide), draw(out, wide).mT)
         yield partial(torch.mm, draw(wide, rows).mT, draw(wide, out))
-    for heads, tokens, width in sizes(device).squares:
+    for heads, tokens, width in probe_sizes(device).squares:
         yield partial(torch.bmm, draw(heads, tokens, width), draw(heads, tokens, width).mT)  # scores
         yield partial(torch.bmm, draw(heads, tokens, tokens), draw(heads, tokens, width))  # and what they mix
-    for heads, tokens, width in sizes(device).looks:
-        yield from looks(draw, heads, tokens, width)
-    for rows in sizes(device).rows:
+    for heads, tokens, width in probe_sizes(device).looks:
+        yield from attention_probes(draw, heads, tokens, width)
+    for rows in probe_sizes(device).rows:
         x, y = draw(rows, WIDE), draw(rows, WIDE)
-        yield from pointwise(x, y)
+        yield from pointwise_probes(x, y)
         split = x.view(4, rows // 4, 8, -1).transpose(1, 2)  # (4, 8, N, 64), as attention has its heads
         yield partial(split.clone, memory_format=torch.contiguous_format)
         yield partial(torch.mul, split[..., :32], y[: rows // 4, :32])
-    large = sizes(device).large
+    large = probe_sizes(device).large
     yield partial(draw(large).add_, draw(large))
 
 
-def looks(draw: Callable[..., Tensor], heads: int, tokens: int, width: int) -> Iterator[Call]:
+def attention_probes(draw: Callable[..., Tensor], heads: int, tokens: int, width: int) -> Iterator[ProbeCall]:
     q, k, v = (draw(1, heads, tokens, width).requires_grad_() for _ in range(3))
-    yield partial(quietly, F.scaled_dot_product_attention, q, k, v, is_causal=True)
+    yield partial(without_warnings, F.scaled_dot_product_attention, q, k, v, is_causal=True)
     with torch.enable_grad():
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     yield partial(torch.autograd.grad, out, (q, k, v), torch.ones_like(out), retain_graph=True)
 
 
-def quietly(call: Callable[..., object], *args: object, **rest: object) -> object:
+def without_warnings(call: Callable[..., object], *args: object, **rest: object) -> object:
     with torch.no_grad():
         return call(*args, **rest)
 
 
-def pointwise(x: Tensor, y: Tensor) -> Iterator[Call]:
+def pointwise_probes(x: Tensor, y: Tensor) -> Iterator[ProbeCall]:
     """What is neither a product nor attention; each backward takes the gradient y."""
     gain, kind = torch.ones_like(x[0]), x.dtype
     square = x.view(-1, min(WIDE, x.shape[0]), WIDE)

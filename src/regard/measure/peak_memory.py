@@ -1,7 +1,14 @@
-"""The most memory that a call holds: every tensor that an operation makes is counted until nobody holds it."""
+"""Peak memory of a call and of a process: the most bytes held at once beyond those held before.
 
+On a GPU the allocator counts; on a CPU every tensor that an operation makes counts until it is freed.
+"""
+
+import os
+import platform
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,8 +16,58 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+CPU = torch.device("cpu")
 
-def most(call: Callable[[], object], device: torch.device | str = "cpu") -> int:
+
+class PeakBytes:
+    """`bytes` is None where the system does not tell."""
+
+    bytes: int | None = None
+
+
+@contextmanager
+def track_peak_bytes(device: torch.device) -> Iterator[PeakBytes]:
+    held, before = PeakBytes(), reset_peak(device)
+    yield held
+    held.bytes = None if before is None else max(0, process_peak_bytes(device) - before)
+
+
+def reset_peak(device: torch.device) -> int | None:
+    """Forget the peak until now; the bytes that are held."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return resident_bytes(device)
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: the highest mark falls to what is held now
+    except OSError:
+        return None
+    return resident_bytes() if platform.system() == "Linux" else None
+
+
+def resident_bytes(device: torch.device = CPU) -> int:
+    """Bytes held now by the device's allocator, or by this process; where the system does not tell, the most so far."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return process_peak_bytes(device)
+
+
+def process_peak_bytes(device: torch.device = CPU) -> int:
+    """The most bytes held so far: by the device's allocator, or by this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with suppress(OSError):  # Linux; what getrusage tells there may be of the parent process
+        lines = Path("/proc/self/status").read_text(encoding="utf8").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    import resource  # not on every system
+
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def peak_tensor_bytes(call: Callable[[], object], device: torch.device | str = "cpu") -> int:
     """Bytes of tensors that a call holds at most beyond those before it.
 
     On a GPU its allocator knows. On a CPU each operation's tensors are followed, in backward too; what a kernel takes
@@ -19,23 +76,29 @@ def most(call: Callable[[], object], device: torch.device | str = "cpu") -> int:
     device = torch.device(device)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
+        with track_peak_bytes(device) as held:
+            call()
+            torch.cuda.synchronize(device)
+        return held.bytes or 0
+    with TensorTracker() as tracker:
         call()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
-    with Holding() as holding:
-        call()
-    return int(holding.most)
+    return int(tracker.most)
 
 
-class Holding(TorchDispatchMode):
+class TensorTracker(TorchDispatchMode):
     """Follows the storage of every tensor that is made; `now` bytes are held, and `most` were."""
+
+    supports_higher_order_operators = True  # FlexAttention is one
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.most = 0
         self.known: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """FlexAttention is compiled, and otherwise torch refuses to do that here; it counts as one operation."""
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {id(each.untyped_storage()) for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)}

@@ -1,6 +1,6 @@
-"""Recomputing: blocks keep what they were given and nothing else, and run once more when backward comes to them.
+"""Activation checkpointing: a block keeps its input alone, and runs once more when backward comes to it.
 
-    kept          x │ norm q k v scores out norm hidden act │ x │ ...        all that backward will ask for
+    kept          x │ norm q k v scores out norm hidden act │ x │ ...        all that backward needs
     recomputed    x │                                       │ x │ ...        a block's insides, one block at a time
 
 A third more arithmetic for a fraction of the memory (Chen et al. 2016). The random numbers of the first time come again
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from regard import config
+from regard.config.errors import ConfigError
 from regard.core.layers import Block, Scope
 
 
-class Recomputed(Block):
-    """A block that forgets its insides while it is trained.
+class CheckpointedBlock(Block):
+    """A block that keeps no activations while it is trained.
 
     With a cache it would write twice, and watched it would be seen twice: then it runs as any other.
     """
@@ -31,11 +31,11 @@ class Recomputed(Block):
         return made
 
 
-def recompute(model: nn.Module, on: bool = True) -> None:
+def set_checkpointing(model: nn.Module, on: bool = True) -> None:
     """Let every block of a model forget its insides, or keep them again; its weights and their names stay."""
-    old, new = (Block, Recomputed) if on else (Recomputed, Block)
+    old, new = (Block, CheckpointedBlock) if on else (CheckpointedBlock, Block)
     if on and not any(isinstance(part, Block) for part in model.modules()):
-        raise config.ConfigError("train.recompute: this model has no blocks to run once more; leave it out")
+        raise ConfigError("train.recompute: this model has no blocks to run once more; leave it out")
     for part in model.modules():
         if type(part) is old:  # a copy of the model forgets too, which a changed method would not live through
             part.__class__ = new

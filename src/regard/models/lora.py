@@ -1,16 +1,15 @@
-"""LoRA (Hu et al. 2021): a map stays as it is and learns its change as the product of two thin matrices.
+"""LoRA adapters (Hu et al. 2021): a linear layer is frozen and learns its change as the product of two thin matrices.
 
     x ──┬───── W ────── + ──►        W: out x in, A: r x in, B: out x r
-        └─ A ──── B ─·s─┘            B begins as zeros, so that no answer changes
+        └─ A ──── B ─·s─┘            B begins as zeros, so that no output changes
 
-A map that wears adapters is the same object, of a class that adds them: its weight keeps its name, and its parts and
-everything that is said of it stay. Not an adapter's business: tables of tokens, convolutions, and a head that shares
-its weight with the embedding, since its change would be of both.
+A layer with adapters takes the place of the plain one and shares its parameters: names, ties and optimizers stay as
+they are. Saving computes the merged weights and leaves the model alone. Not adapted: token embeddings, convolutions,
+and a head that shares its weight with the embedding, since its change would be of both.
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -19,16 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.config.names import did_you_mean
-from regard.core.layers import Fused
+from regard.config.errors import ConfigError, did_you_mean
+from regard.core.layers import FusedLinear
 from regard.core.tokens import Tokens
-from regard.heads import Hidden, Vocabulary
+from regard.models.heads import DeferredLogits, LMHead
 
-WHOLE = "map"  # the name of an adapter that is for all parts of a map
+WHOLE_LINEAR = "map"  # the name of an adapter that is for all parts of a map
 
 
-class Low(nn.Module):
-    """s·B(A x): the change of some parts of a map. `dropout` is on x, while it learns."""
+class LowRankUpdate(nn.Module):
+    """s·B(A x): the low-rank change of some parts of a linear layer. `dropout` is on x, while it learns."""
 
     def __init__(self, weight: Tensor, out: int, rank: int, scale: float, dropout: float = 0.0) -> None:
         super().__init__()
@@ -44,11 +43,11 @@ class Low(nn.Module):
         return self.scale * (self.b.detach().float() @ self.a.detach().float())
 
 
-# ---------------------------------------------------------------- maps that wear adapters
+# ---------------------------------------------------------------- layers with adapters
 
 
-class AdaptedLinear(nn.Linear):
-    """One map and its change."""
+class LoRALinear(nn.Linear):
+    """A linear layer and its low-rank change."""
 
     lora: Any  # a ModuleDict of Lows
 
@@ -59,8 +58,8 @@ class AdaptedLinear(nn.Linear):
         return made
 
 
-class AdaptedFused(Fused):
-    """Several maps, some of them with a change of their own, or all with one."""
+class LoRAFusedLinear(FusedLinear):
+    """A fused linear layer: some parts with a change of their own, or all with one."""
 
     lora: Any  # a ModuleDict of Lows
 
@@ -72,152 +71,195 @@ class AdaptedFused(Fused):
         made = F.linear(x, self.weight, self.full_bias()).split(list(self.sizes.values()), -1)
         return self.changed(dict(zip(self.sizes, made, strict=True)), x)
 
-    def only(self, x: Tensor, *names: str) -> dict[str, Tensor]:
-        return self.changed(super().only(x, *names), x)
+    def project_only(self, x: Tensor, *names: str) -> dict[str, Tensor]:
+        return self.changed(super().project_only(x, *names), x)
 
     def changed(self, made: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
         for name, low in self.lora.items():
-            parts = {part: size for part, size in self.sizes.items() if name in (part, WHOLE)}
+            parts = {part: size for part, size in self.sizes.items() if name in (part, WHOLE_LINEAR)}
             if made.keys() & parts:
                 changes = zip(parts, low(x).split(list(parts.values()), -1), strict=True)
                 made |= {part: made[part] + change for part, change in changes if part in made}
         return made
 
 
-class AdaptedVocabulary(Vocabulary, AdaptedFused):
-    """Logits and their change. Held back, they are one product still: x W' + s·x A' B' = [x, s·x A'] [W, B]'."""
+class LoRALMHead(LMHead, LoRAFusedLinear):
+    """Logits and their change. Deferred, they are one product still: x W' + s·x A' B' = [x, s·x A'] [W, B]'."""
 
-    def forward(self, tokens: Tokens) -> Tensor | Hidden:  # type: ignore[override]
-        made = super().forward(tokens)
-        if not isinstance(made, Hidden):
+    def forward(self, tokens: Tokens, deferred: bool = False) -> Tensor | DeferredLogits:  # type: ignore[override]
+        made = super().forward(tokens, deferred)
+        if not isinstance(made, DeferredLogits):
             return made
         x, weight = made.x, made.weight
         for low in self.lora.values():
             thin = low.scale * F.linear(F.dropout(made.x, low.dropout, self.training), low.a.to(made.x.dtype))
             x, weight = torch.cat([x, thin], -1), torch.cat([weight, low.b.to(weight.dtype)], -1)
-        return Hidden(x, weight, made.bias)
+        return DeferredLogits(x, weight, made.bias)
 
 
-ADAPTED: dict[type, type] = {nn.Linear: AdaptedLinear, Fused: AdaptedFused, Vocabulary: AdaptedVocabulary}
-PLAIN = {adapted: plain for plain, adapted in ADAPTED.items()}
+ADAPTED_TYPES: dict[type, type] = {nn.Linear: LoRALinear, FusedLinear: LoRAFusedLinear, LMHead: LoRALMHead}
+PLAIN_TYPES = {adapted: plain for plain, adapted in ADAPTED_TYPES.items()}
 
 
-def put(module: Any, name: str, low: Low) -> None:
-    """Let a map wear one more adapter: for the part of that name, or for all of it."""
-    if type(module) not in PLAIN:
-        module.__class__, module.lora = ADAPTED[type(module)], nn.ModuleDict()
-    module.lora[name] = low.train(module.training)
+def wrap_layer(layer: nn.Module) -> Any:
+    """A layer that can have adapters and shares all that a plain one is made of."""
+    new = shared_module(ADAPTED_TYPES[type(layer)], layer)
+    new.lora = nn.ModuleDict()
+    return new
 
 
-def worn(model: nn.Module) -> dict[str, Any]:
-    """The maps that wear adapters, by their names."""
-    return {path: part for path, part in model.named_modules() if type(part) in PLAIN}
+def unwrap_layer(layer: nn.Module) -> Any:
+    """The plain layer of one with adapters: the same parameters without them."""
+    new = shared_module(PLAIN_TYPES[type(layer)], layer)
+    del new.lora
+    return new
 
 
-def rows(module: nn.Module, name: str) -> slice:
+def shared_module(kind: type, layer: nn.Module) -> Any:
+    """A module of another class with the parameters, the settings and the mode of this one."""
+    new: Any = object.__new__(kind)  # no new weights are drawn
+    vars(new).update(vars(layer), _modules=dict(layer._modules))  # one table of parameters, so packing sees both
+    vars(new).pop("_compiled_call_impl", None)  # was compiled for the other class
+    return new
+
+
+def replace_module(model: nn.Module, path: str, new: nn.Module) -> None:
+    """Put a module in the place of another; refuses where forward hooks stand, which would stay behind."""
+    check_no_hooks(model, [path])
+    model.set_submodule(path, new)
+
+
+def check_no_hooks(model: nn.Module, paths: Iterable[str]) -> None:
+    for path in paths:
+        part = model.get_submodule(path)
+        if part._forward_hooks or part._forward_pre_hooks:
+            raise ConfigError(f"{path}: a forward hook stands on this layer, and would be lost when it is replaced by "
+                              "one with adapters or without; remove the hook first")  # fmt: skip
+
+
+def attach_adapter(model: nn.Module, path: str, part: str, low: LowRankUpdate) -> None:
+    """Attach one more adapter to a linear layer: for the part of that name, or for all of it."""
+    layer: Any = model.get_submodule(path)
+    if type(layer) not in PLAIN_TYPES:
+        layer = wrap_layer(layer)
+        replace_module(model, path, layer)
+    layer.lora[part] = low.train(layer.training)
+
+
+def adapted_modules(model: nn.Module) -> dict[str, Any]:
+    """The layers that have adapters, by their names."""
+    return {path: part for path, part in model.named_modules() if type(part) in PLAIN_TYPES}
+
+
+def adapter_rows(module: nn.Module, name: str) -> slice:
     """The rows of a map's weight that an adapter of this name changes."""
-    if name == WHOLE or not isinstance(module, Fused):
+    if name == WHOLE_LINEAR or not isinstance(module, FusedLinear):
         return slice(None)
     before = list(module.sizes).index(name)
     start = sum(list(module.sizes.values())[:before])
     return slice(start, start + module.sizes[name])
 
 
-def learned(model: nn.Module) -> dict[str, nn.Parameter]:
+def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The weights of the adapters, by their names."""
-    return {f"{path}.lora.{name}": weight for path, part in worn(model).items()
+    return {f"{path}.lora.{name}": weight for path, part in adapted_modules(model).items()
             for name, weight in part.lora.named_parameters()}  # fmt: skip
 
 
 # ---------------------------------------------------------------- where they can be
 
 
-class Spot(NamedTuple):
-    """A place for an adapter: a map of the model, and one of its parts, or WHOLE."""
+class AdapterTarget(NamedTuple):
+    """Where an adapter can be attached: a linear layer, and one of its parts, or WHOLE_LINEAR."""
 
     path: str
     part: str
     out: int
 
 
-def spots(model: nn.Module) -> dict[str, Spot]:
+def adapter_targets(model: nn.Module) -> dict[str, AdapterTarget]:
     """Every place by its address: `trunk.blocks.0.attn.q` and `trunk.blocks.0.attn.qkv`, `trunk.blocks.0.mlp.down`."""
-    found: dict[str, Spot] = {}
+    found: dict[str, AdapterTarget] = {}
     for path, part in model.named_modules():
-        if (type(part) not in ADAPTED and type(part) not in PLAIN) or ".own." in f"{path}.":  # a kernel's: used as is
+        if (
+            type(part) not in ADAPTED_TYPES and type(part) not in PLAIN_TYPES
+        ) or ".own." in f"{path}.":  # a kernel's: used as is
             continue
         assert isinstance(part, nn.Linear)
-        found.setdefault(path, Spot(path, WHOLE, part.out_features))
-        if isinstance(part, Fused) and len(part.sizes) > 1:
+        found.setdefault(path, AdapterTarget(path, WHOLE_LINEAR, part.out_features))
+        if isinstance(part, FusedLinear) and len(part.sizes) > 1:
             above = path.rpartition(".")[0]
-            found |= {f"{above}.{name}": Spot(path, name, size) for name, size in part.sizes.items()}
+            found |= {f"{above}.{name}": AdapterTarget(path, name, size) for name, size in part.sizes.items()}
     return found
 
 
-def chosen(model: nn.Module, targets: Iterable[str]) -> dict[str, Spot]:
+def match_targets(model: nn.Module, targets: Iterable[str]) -> dict[str, AdapterTarget]:
     """The places that targets name, each by the end of its address."""
-    every, found = spots(model), dict[str, Spot]()
+    every, found = adapter_targets(model), dict[str, AdapterTarget]()
     for target in targets:
-        here = {address: spot for address, spot in every.items() if ends(address.split("."), target.split("."))}
-        apart = {spot.path for spot in here.values() if spot.part != WHOLE}
-        here = {address: spot for address, spot in here.items() if spot.part != WHOLE or spot.path not in apart}
+        here = {address: spot for address, spot in every.items() if path_matches(address.split("."), target.split("."))}
+        apart = {spot.path for spot in here.values() if spot.part != WHOLE_LINEAR}
+        here = {address: spot for address, spot in here.items() if spot.part != WHOLE_LINEAR or spot.path not in apart}
         if not here:
             words = list(dict.fromkeys(address.rpartition(".")[2] for address in every))
-            raise config.ConfigError(f"lora.targets: no map {target!r} in the model{did_you_mean(target, words)} there "
+            raise ConfigError(f"lora.targets: no map {target!r} in the model{did_you_mean(target, words)} there "
                                      f"are {', '.join(words) or 'none'}")  # fmt: skip
         found |= here
-    twice = {spot.path for spot in found.values() if spot.part == WHOLE}
-    if both := [address for address, spot in found.items() if spot.part != WHOLE and spot.path in twice]:
-        raise config.ConfigError(f"lora.targets: {both[0]} twice, by itself and with all of its map; leave out one")
+    twice = {spot.path for spot in found.values() if spot.part == WHOLE_LINEAR}
+    if both := [address for address, spot in found.items() if spot.part != WHOLE_LINEAR and spot.path in twice]:
+        raise ConfigError(f"lora.targets: {both[0]} twice, by itself and with all of its map; leave out one")
     return found
 
 
-def ends(steps: list[str], asked: list[str]) -> bool:
+def path_matches(steps: list[str], asked: list[str]) -> bool:
     last = steps[-len(asked) :]
     return len(last) == len(asked) and all(fnmatchcase(*pair) for pair in zip(last, asked, strict=True))
 
 
-def tied(model: nn.Module, path: str) -> bool:
-    """Whether a map's weight is also somebody else's."""
+def is_tied(model: nn.Module, path: str) -> bool:
+    """Whether a linear layer's weight is tied to another module's."""
     weight = model.get_parameter(f"{path}.weight")
     return sum(other is weight for _, other in model.named_parameters(remove_duplicate=False)) > 1
 
 
-def weights(model: nn.Module, parts: Iterable[str]) -> set[str]:
+def parameter_names(model: nn.Module, parts: Iterable[str]) -> set[str]:
     """The names of the weights that are these parts of a model, or lie inside of them."""
     every, found = [name for name, _ in model.named_parameters(remove_duplicate=False)], set[str]()
     for part in parts:
         steps = part.split(".")
-        here = {name for name in every if ends(name.split(".")[: len(steps)], steps)}
+        here = {name for name in every if path_matches(name.split(".")[: len(steps)], steps)}
         if not here:
             known = [name for name, _ in model.named_children()]
-            raise config.ConfigError(f"lora.whole: no part {part!r} in the model{did_you_mean(part, known)} its parts "
+            raise ConfigError(f"lora.whole: no part {part!r} in the model{did_you_mean(part, known)} its parts "
                                      f"are {', '.join(known)}, and what is inside of them")  # fmt: skip
         found |= here
     return found
 
 
-def adapt(model: nn.Module, c: config.LoRA) -> None:
-    """Put fresh adapters on, which alone learn from now on, and with them what is to learn whole."""
-    alone = weights(model, c.whole or ())
-    if worn(model):
-        raise config.ConfigError("lora: the model wears adapters already; merge them first")
-    places = {address: spot for address, spot in chosen(model, c.targets).items() if f"{spot.path}.weight" not in alone}
+def add_adapters(model: nn.Module, c: config.LoRA) -> None:
+    """Attach fresh adapters, which alone are trained from now on, with the modules to train whole."""
+    alone = parameter_names(model, c.whole or ())
+    if adapted_modules(model):
+        raise ConfigError("lora: the model wears adapters already; merge them first")
+    places = {
+        address: spot for address, spot in match_targets(model, c.targets).items() if f"{spot.path}.weight" not in alone
+    }
     if not places:
-        raise config.ConfigError(f"lora.targets: {', '.join(c.targets)} learn whole, and need no adapter; name others")
-    if shared := [address for address, spot in places.items() if tied(model, spot.path)]:
-        raise config.ConfigError(f"lora.targets: {shared[0]} shares its weight with another part of the model, and a "
+        raise ConfigError(f"lora.targets: {', '.join(c.targets)} learn whole, and need no adapter; name others")
+    if shared := [address for address, spot in places.items() if is_tied(model, spot.path)]:
+        raise ConfigError(f"lora.targets: {shared[0]} shares its weight with another part of the model, and a "
                                  "change would be of both; leave it out")  # fmt: skip
+    check_no_hooks(model, (spot.path for spot in places.values()))
     for path, part, out in places.values():
-        module: Any = model.get_submodule(path)
-        put(module, part, Low(module.weight, out, c.rank, c.alpha / c.rank, c.dropout))
-    learn(model, alone)
+        weight = model.get_parameter(f"{path}.weight")
+        attach_adapter(model, path, part, LowRankUpdate(weight, out, c.rank, c.alpha / c.rank, c.dropout))
+    train_only_adapters(model, alone)
 
 
-def learn(model: nn.Module, whole: Iterable[str] = ()) -> None:
+def train_only_adapters(model: nn.Module, whole: Iterable[str] = ()) -> None:
     """Let adapters learn, and the weights of these names; all others stay as they are."""
     every = dict(model.named_parameters(remove_duplicate=False))
-    some = {id(every[name]) for name in (*whole, *learned(model))}
+    some = {id(every[name]) for name in (*whole, *adapter_parameters(model))}
     for weight in every.values():
         weight.requires_grad_(id(weight) in some)
 
@@ -225,56 +267,35 @@ def learn(model: nn.Module, whole: Iterable[str] = ()) -> None:
 # ---------------------------------------------------------------- without them
 
 
-def off(model: nn.Module) -> list[tuple[Any, Any]]:
-    """Take all adapters off; the maps that wore them, with what they wore."""
-    found = [(part, part.lora) for part in worn(model).values()]
-    for part, _ in found:
-        del part.lora
-        part.__class__ = PLAIN[type(part)]
-    return found
+def base_state_dict(model: nn.Module) -> dict[str, Any]:
+    """The weights of a model but for its adapters, by name: the live ones, a tied weight the same under each name."""
+    adapters = tuple(f"{path}.lora." for path in adapted_modules(model))
+    return {name: x for name, x in model.state_dict(keep_vars=True).items() if not name.startswith(adapters)}
 
 
-def on(taken: Iterable[tuple[Any, Any]]) -> None:
-    """Put them on again."""
-    for part, lora in taken:
-        part.__class__, part.lora = ADAPTED[type(part)], lora
-
-
-@contextmanager
-def aside(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is the one that the adapters were put on."""
-    taken = off(model)
-    try:
-        yield
-    finally:
-        on(taken)
+def merged_state_dict(model: nn.Module) -> dict[str, Any]:
+    """The weights of the model without adapters that gives the same answers; this one is not touched."""
+    merged = {f"{path}.weight": merged_weight(part) for path, part in adapted_modules(model).items()}
+    return base_state_dict(model) | merged
 
 
 @torch.no_grad()
-def fold(taken: Iterable[tuple[Any, Any]]) -> None:
-    """Make changes that were taken off part of the weights."""
-    for part, lora in taken:
-        for name, low in lora.items():
-            weight = part.weight[rows(part, name)]
-            weight.copy_(weight.float() + low.product())
+def merged_weight(layer: Any) -> Tensor:
+    """W + s·B A."""
+    weight: Tensor = layer.weight.clone()
+    for name, low in layer.lora.items():
+        rows = weight[adapter_rows(layer, name)]
+        rows.copy_(rows.float() + low.product())
+    return weight
 
 
-def merge(model: nn.Module) -> None:
+@torch.no_grad()
+def merge_adapters(model: nn.Module) -> None:
     """The same answers without adapters: their changes become part of the weights, and all of them may learn again."""
-    fold(off(model))
+    adapted = adapted_modules(model)
+    check_no_hooks(model, adapted)
+    for path, part in adapted.items():
+        part.weight.copy_(merged_weight(part))
+        replace_module(model, path, unwrap_layer(part))
     for weight in model.parameters():
         weight.requires_grad_(True)
-
-
-@contextmanager
-def merged(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is an ordinary one with the same answers; afterwards it is as it was, bit for bit."""
-    taken = off(model)
-    before = [part.weight.detach().clone() for part, _ in taken]
-    fold(taken)
-    try:
-        yield
-    finally:
-        for (part, _), weight in zip(taken, before, strict=True):
-            part.weight.detach().copy_(weight)
-        on(taken)

@@ -1,12 +1,12 @@
-"""Weights without numbers need no beginning: a model is built in a moment, to be counted or to be filled."""
+"""SkipInit: builds a model without initialising its weights, to be counted on the meta device or filled from a file."""
 
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
 
-class Undrawn(TorchFunctionMode):
-    """Nothing is drawn inside; on the meta device drawing would import the whole compiler."""
+class SkipInit(TorchFunctionMode):
+    """Inside, no weight is initialised; on the meta device drawing numbers would import the whole compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}

@@ -1,17 +1,27 @@
-"""Every place fully connected to every place: what attention saves us from. #: S049
+"""Mixers in the attention slot of a block: dense, convolution, recurrent, none; each called as attention is. #: S049
 
-A map of its own for each pair of places, N²·D² weights: 1.05e12 of them for 1,000 tokens of width 1,024, where
-attention has 4·D² = 4.2e6. It knows places, not tokens: what it learns of one place it must learn again of the next.
-Under a causal mask the maps from later places are zero. Not for texts longer than `length`.
+The trunk's mask says whether they may look ahead. Padding is not read; packed documents are not told apart.
+
+DenseMixer has a matrix for each pair of positions, N²·D² weights: 1.05e12 of them for 1,000 tokens of width 1,024,
+where attention has 4·D² = 4.2e6. It knows positions, not tokens: what it learns at one it must learn again at the next.
+Under a causal mask the matrices from later positions are zero. Not for texts longer than `length`. #: S049
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.recurrent.readers import State, Together
+from regard import config
+from regard.config.errors import ConfigError
+from regard.core.layers import MIXERS, Scope
+from regard.core.masks import mask
+from regard.models.rnn import CausalConv, LeftAligned, RecurrentState, RNNLayer, StateEntry
+from regard.models.state_space import StateSpaceMixer
 
 
-class Connect(nn.Module):
+class DenseMixer(nn.Module):
     """y_t = sum_s W_ts x_s; its state are the vectors read so far, and how many they are."""
 
     def __init__(self, dim: int, length: int, both: bool = False) -> None:
@@ -20,17 +30,19 @@ class Connect(nn.Module):
         self.weight = nn.Parameter(torch.empty(length, length, dim, dim))  # to, from, out, in
         nn.init.normal_(self.weight, std=(length * dim) ** -0.5)
 
-    def fresh(self, batch: int, like: Tensor) -> State:
+    def fresh(self, batch: int, like: Tensor) -> RecurrentState:
         dim, device = self.weight.shape[-1], like.device
         read = torch.zeros(batch, self.length, dim, dtype=like.dtype, device=device)
         return [read, torch.zeros(batch, dtype=torch.long, device=device)]
 
-    def forward(self, x: Tensor, real: Tensor | None = None, state: State | None = None) -> tuple[Tensor, State]:
+    def forward(
+        self, x: Tensor, real: Tensor | None = None, state: RecurrentState | None = None
+    ) -> tuple[Tensor, RecurrentState]:
         count = x.shape[1]
         if count > self.length:
-            raise ValueError(f"trunk.mixer.length: {count} tokens, and there are maps for {self.length} places; give "
+            raise ConfigError(f"trunk.mixer.length: {count} tokens, and there are maps for {self.length} places; give "
                              "it shorter texts, or build it longer")  # fmt: skip
-        rows = None if real is None else Together(real)
+        rows = None if real is None else LeftAligned(real)
         x = x if rows is None else rows.gather(x)
         if state is None:
             y = torch.einsum("tsoi,bsi->bto", self.maps(count).to(x.dtype), x)
@@ -48,3 +60,59 @@ class Connect(nn.Module):
             return maps
         past = torch.ones(count, count, dtype=torch.bool, device=maps.device).tril()
         return maps.masked_fill(~past[..., None, None], 0.0)
+
+
+class MixerLayer(nn.Module):
+    """An RNN, convolution or state space layer in the place of attention."""
+
+    sees: tuple[str, ...] = ("out",)
+
+    def __init__(self, reader: Any) -> None:
+        super().__init__()
+        self.reader = reader
+
+    def forward(self, x: Tensor, scope: Scope, past: StateEntry | None = None) -> Tensor:
+        places = scope.plan.spec.q
+        refuse_packed_documents(places.document)
+        out, state = self.reader(x, places.is_real, None if past is None else past.take())
+        if past is not None:
+            past.write(state)
+        return scope.tap("attn.out", out)
+
+    def entry(self, batch: int, capacity: int, like: Tensor) -> StateEntry:
+        return StateEntry(self.reader.fresh(batch, like))
+
+
+class NoMixer(nn.Module):
+    """No mixer: it adds zero."""
+
+    sees: tuple[str, ...] = ("out",)
+
+    def forward(self, x: Tensor, scope: Scope, past: StateEntry | None = None) -> Tensor:
+        return scope.tap("attn.out", torch.zeros_like(x))
+
+    def entry(self, batch: int, capacity: int, like: Tensor) -> StateEntry:
+        return StateEntry([])
+
+
+def refuse_packed_documents(document: Tensor | None) -> None:
+    """A state would go on from one document into the next."""
+    if document is not None:
+        raise ConfigError("document: packed documents are kept apart by attention alone; set train.pack to false, and "
+                         "train.tokens to have rows of about one length")  # fmt: skip
+
+
+def register_mixer(kind: str, make: Callable[[Any, int, bool], Any]) -> None:
+    """A reader of a setting, a width, and whether it may look ahead."""
+
+    def made(c: config.Trunk, layer: int) -> MixerLayer:
+        return MixerLayer(make(c.mixer, c.dim, mask(c.masks[layer % len(c.masks)]).ahead))
+
+    MIXERS[kind] = made
+
+
+register_mixer("fc", lambda c, dim, both: DenseMixer(dim, c.length, both))
+register_mixer("conv", lambda c, dim, both: CausalConv(dim, dim, c.size, c.dilation, both))
+register_mixer("rnn", lambda c, dim, both: RNNLayer(c.cell, dim, dim, both))
+register_mixer("ssm", lambda c, dim, both: StateSpaceMixer(dim, c.states, both))
+MIXERS["none"] = lambda c, layer: NoMixer()

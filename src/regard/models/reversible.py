@@ -1,12 +1,12 @@
-"""A stack that remembers only its end: what came into a layer is computed back from what came out (Gomez et al. 2017).
+"""Reversible trunk: the input of a layer is computed back from its output, so only the end is kept (Gomez et al. 2017).
 
     (a, b)  ->  (b, a + f(b))          f is attention, then feed-forward, then the next block's attention, ...
     (b, c)  ->  (c - f(b), b)          and backwards, since b is still there
 
-Two streams begin as the same vectors and end as their mean. So a training step keeps two tensors for a stack of any
+Two streams begin as the same vectors and end as their mean. So a training step keeps two tensors for a trunk of any
 depth, for a third more arithmetic: backward runs every sublayer once more, with the random numbers of the first time.
 The streams are in fp32 whatever the weights are in: what is subtracted must be what was added. Without gradients, with
-a cache, watched or compiled it runs plainly, and then keeps what other stacks keep.
+a cache, hooked or compiled it runs plainly, and then keeps what other trunks keep.
 """
 
 from collections.abc import Iterator
@@ -18,51 +18,58 @@ import torch
 from torch import Tensor, nn
 
 from regard import config
-from regard.core.layers import Block, Scope, working
-from regard.core.model import TRUNKS, Step, Trunk
+from regard.config.errors import ConfigError
+from regard.core.layers import Block, Scope, compute_dtype
+from regard.core.model import TRUNKS, BlockCall, BlockRunner, Trunk
 
 
-class Reversible(Trunk):
-    """A trunk of kind "reversible": the same blocks, walked in two streams."""
+class ReversibleRunner(BlockRunner):
+    """Runs the blocks on two streams."""
 
-    def __init__(self, c: config.Trunk, init: str = "xavier") -> None:
-        if c.place != "pre" or not c.residual:
-            raise ValueError("trunk.kind 'reversible' adds to streams: set trunk.place = 'pre', trunk.residual = true")
-        super().__init__(c, init)
-
-    def walk(self, x: Tensor, steps: list[Step], keep: list[Tensor] | None) -> Tensor:
-        plain = [step[1].watch is not None or step[2] != (None, None) for step in steps]
+    def run(self, trunk: Trunk, x: Tensor, calls: list[BlockCall], keep: list[Tensor] | None) -> Tensor:
+        plain = [call[1].watch is not None or call[2] != (None, None) for call in calls]
         forgets = torch.is_grad_enabled() and keep is None and not any(plain) and not torch.compiler.is_compiling()
         a = b = x.to(torch.promote_types(x.dtype, torch.float32))
         if forgets:
-            chain = Chain(steps, self.positions, x.dtype)
-            a, b = Walk.apply(chain, a, b, *chain.inputs)  # type: ignore[no-untyped-call]
-            steps = []
-        for block, scope, past in steps:
-            for name in sublayers(block):
-                a, b = b, a + added(block, name, b.to(x.dtype), scope, past[name == "cross"])
-            a, b = seen(scope, a, b)
+            chain = ReversibleChain(calls, trunk.positions, x.dtype)
+            a, b = ReversibleFunction.apply(chain, a, b, *chain.inputs)  # type: ignore[no-untyped-call]
+            calls = []
+        for block, scope, past in calls:
+            for name in sublayer_names(block):
+                a, b = b, a + sublayer_output(block, name, b.to(x.dtype), scope, past[name == "cross"])
+            a, b = hook_streams(scope, a, b)
             if keep is not None:
                 middle = ((a + b) / 2).to(x.dtype)
-                keep.append(middle if self.final_norm is None else self.final_norm(middle))
+                keep.append(middle if trunk.final_norm is None else trunk.final_norm(middle))
         return ((a + b) / 2).to(x.dtype)
 
 
-def sublayers(block: nn.Module) -> Iterator[str]:
+class ReversibleTrunk(Trunk):
+    """A trunk of kind "reversible": the same blocks, run on two streams."""
+
+    runner = ReversibleRunner()
+
+    def __init__(self, c: config.Trunk, init: str = "xavier") -> None:
+        if c.place != "pre" or not c.residual:
+            raise ConfigError("trunk.kind 'reversible' adds to streams: set trunk.place = 'pre', trunk.residual = true")
+        super().__init__(c, init)
+
+
+def sublayer_names(block: nn.Module) -> Iterator[str]:
     return (name for name in ("attn", "cross", "mlp") if getattr(block, name) is not None)
 
 
-def added(block: Any, name: str, x: Tensor, scope: Scope, past: Any = None) -> Tensor:
+def sublayer_output(block: Any, name: str, x: Tensor, scope: Scope, past: Any = None) -> Tensor:
     """What one sublayer adds to a stream."""
     where = (scope,) if name == "mlp" else (scope, past)
     return block.drop(getattr(block, name)(getattr(block, f"{name}_norm")(x), *where))  # type: ignore[no-any-return]
 
 
-def seen(scope: Scope, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Let whoever looks see the streams' mean; an edit moves both."""
+def hook_streams(scope: Scope, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Let hooks see the streams' mean; an edit moves both."""
     if scope.watch is None:
         return a, b
-    moved = scope.see("residual", (a + b) / 2) - (a + b) / 2
+    moved = scope.tap("residual", (a + b) / 2) - (a + b) / 2
     return a + moved, b + moved
 
 
@@ -70,8 +77,8 @@ def seen(scope: Scope, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(eq=False)
-class Half:
-    """One sublayer, and all that its gradient goes to: weights of its own, and what was made outside of the walk."""
+class ReversibleHalf:
+    """One sublayer, and all that its gradient goes to: weights of its own, and what was made outside of the trunk."""
 
     block: Block
     name: str
@@ -80,31 +87,31 @@ class Half:
     dtype: torch.dtype
 
     def __call__(self, x: Tensor) -> Tensor:
-        return added(self.block, self.name, x.to(self.dtype), self.scope).to(x.dtype)
+        return sublayer_output(self.block, self.name, x.to(self.dtype), self.scope).to(x.dtype)
 
 
-class Chain:
+class ReversibleChain:
     """The halves in their order, on copies of what came from outside: `inputs` are the originals."""
 
-    def __init__(self, steps: list[Step], positions: nn.Module, dtype: torch.dtype) -> None:
-        self.halves: list[Half] = []
-        self.outside: dict[int, tuple[Tensor, Tensor]] = {}  # the original, and the copy that stands in the walk
+    def __init__(self, steps: list[BlockCall], positions: nn.Module, dtype: torch.dtype) -> None:
+        self.halves: list[ReversibleHalf] = []
+        self.outside: dict[int, tuple[Tensor, Tensor]] = {}  # the original, and the copy that stands in the trunk
         self.weights: dict[int, Tensor] = {}
         for block, scope, _ in steps:
             inner, made = self.opened(scope)
-            for name in sublayers(block):
+            for name in sublayer_names(block):
                 parts = [getattr(block, name), getattr(block, f"{name}_norm"), *([positions] * (name == "attn"))]
                 own = [weight for part in parts for weight in part.parameters() if weight.requires_grad]
                 self.weights |= {id(weight): weight for weight in own}
-                self.halves.append(Half(block, name, inner, own + made, dtype))  # type: ignore[arg-type]
+                self.halves.append(ReversibleHalf(block, name, inner, own + made, dtype))  # type: ignore[arg-type]
         self.inputs = [*self.weights.values(), *(original for original, _ in self.outside.values())]
 
     def opened(self, scope: Scope) -> tuple[Scope, list[Tensor]]:
         """The scope on copies of the tensors in it that want a gradient: positions, tables, the encoder's memory."""
-        lean, plan = self.copy(scope.place.lean), replace(scope.plan, ready=self.copy(scope.plan.ready))
-        memory, place = self.copy(scope.memory), replace(scope.place, lean=lean)
+        lean, plan = self.copy(scope.position.qk_offset), replace(scope.plan, ready=self.copy(scope.plan.ready))
+        memory, place = self.copy(scope.memory), replace(scope.position, qk_offset=lean)
         made = [x for x in (lean, plan.ready, memory) if x is not None and x.requires_grad]
-        return replace(scope, plan=plan, place=place, memory=memory), made
+        return replace(scope, plan=plan, position=place, memory=memory), made
 
     def copy(self, x: Tensor | None) -> Tensor | None:
         if x is None or not x.requires_grad:
@@ -117,15 +124,15 @@ class Chain:
         return [found.get(id(tensor)) for tensor in (*self.weights.values(), *copies)]
 
 
-class Walk(torch.autograd.Function):
+class ReversibleFunction(torch.autograd.Function):
     """The streams through all halves; backward walks back and keeps nothing on the way."""
 
     @staticmethod
-    def forward(ctx: Any, chain: Chain, a: Tensor, b: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, chain: ReversibleChain, a: Tensor, b: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         ctx.chain, ctx.kind, ctx.chances = chain, a.device.type, []
-        ctx.cast = working(a) if torch.is_autocast_enabled(a.device.type) else None
+        ctx.cast = compute_dtype(a) if torch.is_autocast_enabled(a.device.type) else None
         for half in chain.halves:
-            ctx.chances.append(chance(a.device))
+            ctx.chances.append(rng_states(a.device))
             a, b = b, a + half(b)
         ctx.save_for_backward(a, b)
         return a, b
@@ -134,7 +141,7 @@ class Walk(torch.autograd.Function):
     def backward(ctx: Any, da: Tensor, db: Tensor) -> tuple[Tensor | None, ...]:
         (a, b), found = ctx.saved_tensors, dict[int, Tensor]()
         for half, state in zip(reversed(ctx.chain.halves), reversed(ctx.chances), strict=True):
-            with replayed(state, a.device), torch.enable_grad(), torch.autocast(ctx.kind, ctx.cast, bool(ctx.cast)):
+            with replay_rng(state, a.device), torch.enable_grad(), torch.autocast(ctx.kind, ctx.cast, bool(ctx.cast)):
                 x = a.detach().requires_grad_()
                 made = half(x)
             dx, *rest = torch.autograd.grad(made, [x, *half.tensors], db, allow_unused=True)
@@ -146,13 +153,13 @@ class Walk(torch.autograd.Function):
         return None, da, db, *ctx.chain.gradients(found)
 
 
-def chance(device: torch.device) -> list[Tensor]:
+def rng_states(device: torch.device) -> list[Tensor]:
     """The state of the random numbers, here and on the device."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
 @contextmanager
-def replayed(states: list[Tensor], device: torch.device) -> Iterator[None]:
+def replay_rng(states: list[Tensor], device: torch.device) -> Iterator[None]:
     """The random numbers of then; afterwards those of now go on."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.set_rng_state(states[0])
@@ -161,4 +168,4 @@ def replayed(states: list[Tensor], device: torch.device) -> Iterator[None]:
         yield
 
 
-TRUNKS["reversible"] = Reversible
+TRUNKS["reversible"] = ReversibleTrunk

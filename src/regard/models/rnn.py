@@ -1,10 +1,11 @@
-"""Readers: layers that go through tokens in their order, each with a state that the next token finds.
+"""RNN, GRU, LSTM and causal convolution layers, which read tokens in order with a state; and that state in a cache.
 
-    x_1      x_2      x_3            every reader is called as reader(x, real, state) -> (out, state after them)
+    x_1      x_2      x_3            every layer is called as layer(x, real, state) -> (out, state after them)
      │        │        │
   s_0 ─► f ─► s_1 ─► f ─► s_2 ...    a state is a list of tensors, each (B, ...); None is where a text begins
 
-Padding is not read: it changes no state, wherever it stands in a row. Reading in pieces is reading at once.
+Padding is not read: it changes no state, wherever it stands in a row. Reading in pieces is reading at once. A state is
+as large after a million tokens as after one.
 """
 
 from typing import Any
@@ -14,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-State = list[Tensor]
+RecurrentState = list[Tensor]
 CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
-class Together:
+class LeftAligned:
     """The real tokens of each row side by side at its beginning, and the way back to where they stood."""
 
     def __init__(self, real: Tensor) -> None:  # (B, N)
@@ -32,7 +33,7 @@ class Together:
         return torch.zeros_like(x).scatter(1, self.order[..., None].expand_as(x), x)
 
 
-class Cell(nn.Module):
+class RNNLayer(nn.Module):
     """A recurrent layer by torch: h_t = tanh(W x_t + U h_t-1 + b), or with the gates of a GRU or an LSTM. #: S124
 
     Both ways means two of half the width, one from each end, their states side by side.
@@ -43,17 +44,19 @@ class Cell(nn.Module):
         self.kind, self.dim, self.both = kind, dim, both
         self.rnn = CELLS[kind](incoming, dim // 2 if both else dim, batch_first=True, bidirectional=both)
         if kind == "lstm":
-            remember(self.rnn)
+            init_forget_gate(self.rnn)
 
-    def fresh(self, batch: int, like: Tensor) -> State:
+    def fresh(self, batch: int, like: Tensor) -> RecurrentState:
         # sums over a whole text: 16 bits would lose what is old
         return [torch.zeros(batch, self.dim, device=like.device) for _ in range(1 + (self.kind == "lstm"))]
 
-    def forward(self, x: Tensor, real: Tensor | None = None, state: State | None = None) -> tuple[Tensor, State]:
+    def forward(
+        self, x: Tensor, real: Tensor | None = None, state: RecurrentState | None = None
+    ) -> tuple[Tensor, RecurrentState]:
         begun = None if state is None else self.given(state, x.dtype)
         if real is None:
             return self.made(*self.rnn(x, begun))
-        rows = Together(real)
+        rows = LeftAligned(real)
         lengths = rows.counts.clamp(min=1).cpu()  # of a row without tokens one is read, and forgotten below
         if int(lengths.min()) == x.shape[1] > 1:  # nothing to skip; packed rows take n² for their gradient on a CPU
             return self.made(*self.rnn(x, begun))
@@ -64,18 +67,18 @@ class Cell(nn.Module):
         old = state or self.fresh(len(x), x)
         return out, [now.where(rows.counts[:, None] > 0, before) for now, before in zip(new, old, strict=True)]
 
-    def given(self, state: State, dtype: torch.dtype) -> Any:
+    def given(self, state: RecurrentState, dtype: torch.dtype) -> Any:
         """A state as torch takes it: a tensor for each way, and one or two of them."""
         ways = [part.to(dtype).unflatten(-1, (1 + self.both, -1)).transpose(0, 1).contiguous() for part in state]
         return tuple(ways) if self.kind == "lstm" else ways[0]
 
-    def made(self, out: Tensor, last: Any) -> tuple[Tensor, State]:
+    def made(self, out: Tensor, last: Any) -> tuple[Tensor, RecurrentState]:
         parts = last if self.kind == "lstm" else (last,)
         return out, [part.transpose(0, 1).flatten(1).float() for part in parts]
 
 
 @torch.no_grad()
-def remember(lstm: Any) -> None:
+def init_forget_gate(lstm: Any) -> None:
     """An LSTM begins by forgetting little: the forget gate's bias is 1, the others 0 (Jozefowicz et al. 2015)."""
     for name, bias in lstm.named_parameters():
         if name.startswith("bias"):
@@ -84,7 +87,7 @@ def remember(lstm: Any) -> None:
             nn.init.ones_(bias[lstm.hidden_size : 2 * lstm.hidden_size])
 
 
-class Window(nn.Module):
+class CausalConv(nn.Module):
     """A convolution over `size` places, `dilation` apart: y_t = sum_i W_i x_(t - i·dilation) + b; or around t. #: S125
 
     What it must know of the past are the last (size - 1)·dilation vectors.
@@ -96,11 +99,13 @@ class Window(nn.Module):
         self.both, self.reach = both, (size - 1) * dilation
         nn.init.zeros_(self.conv.bias)  # type: ignore[arg-type]
 
-    def fresh(self, batch: int, like: Tensor) -> State:
+    def fresh(self, batch: int, like: Tensor) -> RecurrentState:
         return [torch.zeros(batch, self.reach, self.conv.in_channels, dtype=like.dtype, device=like.device)]
 
-    def forward(self, x: Tensor, real: Tensor | None = None, state: State | None = None) -> tuple[Tensor, State]:
-        rows = None if real is None else Together(real)
+    def forward(
+        self, x: Tensor, real: Tensor | None = None, state: RecurrentState | None = None
+    ) -> tuple[Tensor, RecurrentState]:
+        rows = None if real is None else LeftAligned(real)
         x = x if rows is None else rows.gather(x)
         if self.both:
             around = F.pad(x, (0, 0, self.reach // 2, self.reach // 2))
@@ -113,3 +118,22 @@ class Window(nn.Module):
             at = rows.counts[:, None] + torch.arange(self.reach, device=x.device)
             last = around.take_along_dim(at[..., None], 1)
         return out if rows is None else rows.back(out), [last]
+
+
+class StateEntry:
+    """A layer's state between two calls: tensors (B, ...) that stay where they are, so that a graph may be replayed."""
+
+    def __init__(self, parts: list[Tensor]) -> None:
+        self.parts = parts
+
+    def take(self) -> list[Tensor]:
+        """The state, to go on from: a copy, since backward may still ask for it when the next one is written."""
+        return [part.clone() for part in self.parts]
+
+    def write(self, parts: list[Tensor]) -> None:
+        """In place, and without its gradient: the past is not trained."""
+        for held, new in zip(self.parts, parts, strict=True):
+            held.copy_(new.detach())
+
+    def tables(self) -> list[Tensor]:
+        return self.parts

@@ -1,7 +1,7 @@
-"""A diagonal state space: a recurrent layer without anything bent in it, so all steps can be taken at once. #: S130
+"""Diagonal state space model (S4D): a linear recurrent layer, so that all steps can be taken at once. #: S130
 
-    s_t = a s_t-1 + b u_t        y_t = 2 Re(c · s_t)            one step after the other: to write with
-    y = k * u                    k_l = 2 Re(c · b a^l)          one convolution: to learn with
+    s_t = a s_t-1 + b u_t        y_t = 2 Re(c · s_t)            one step after the other: for generation
+    y = k * u                    k_l = 2 Re(c · b a^l)          one convolution: for training
 
 Each channel has a few complex numbers of its own, begun as S4D-Lin begins them (Gu et al. 2022): a = exp(Δ·A),
 A_n = -1/2 + i·pi·n, b = (a - 1)/A; Δ lies between 0.001 and 0.1, so that some channels remember ten tokens and others
@@ -14,26 +14,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.core.layers import Fused
-from regard.recurrent.readers import State, Together
+from regard.core.layers import FusedLinear
+from regard.models.rnn import LeftAligned, RecurrentState
 
 
-class Space(nn.Module):
+class StateSpaceMixer(nn.Module):
     """A linear memory for each channel, past it the channel itself; then gelu and a map, where channels meet."""
 
     def __init__(self, dim: int, states: int, both: bool = False) -> None:
         super().__init__()
         self.dim, self.pairs = dim, states // 2
-        self.ways = nn.ModuleList(Line(dim, self.pairs) for _ in range(1 + both))
+        self.ways = nn.ModuleList(DiagonalSSM(dim, self.pairs) for _ in range(1 + both))
         self.skip = nn.Parameter(torch.ones(dim))
-        self.out = Fused(dim, {"out": dim}, ("out",))
+        self.out = FusedLinear(dim, {"out": dim}, ("out",))
 
-    def fresh(self, batch: int, like: Tensor) -> State:
+    def fresh(self, batch: int, like: Tensor) -> RecurrentState:
         return [torch.zeros(batch, self.dim, self.pairs, 2, device=like.device)]
 
-    def forward(self, x: Tensor, real: Tensor | None = None, state: State | None = None) -> tuple[Tensor, State]:
+    def forward(
+        self, x: Tensor, real: Tensor | None = None, state: RecurrentState | None = None
+    ) -> tuple[Tensor, RecurrentState]:
         """The state after the tokens is worked out only where one was given."""
-        rows = None if real is None else Together(real)
+        rows = None if real is None else LeftAligned(real)
         u = (x if rows is None else rows.gather(x)).float()  # sums over a whole text: not in 16 bits
         y, after = self.ways[0](u, None if rows is None else rows.counts, state)
         if len(self.ways) > 1:
@@ -42,7 +44,7 @@ class Space(nn.Module):
         return self.out(y if rows is None else rows.back(y)), after
 
 
-class Line(nn.Module):
+class DiagonalSSM(nn.Module):
     """One way through the tokens, every channel by itself."""
 
     def __init__(self, dim: int, pairs: int) -> None:
@@ -60,11 +62,11 @@ class Line(nn.Module):
         log = self.step.float().exp()[:, None] * rate
         return log, (log.exp() - 1) / rate, torch.view_as_complex(self.read.float().view(*self.shape, 2))
 
-    def forward(self, u: Tensor, counts: Tensor | None, state: State | None) -> tuple[Tensor, State]:
+    def forward(self, u: Tensor, counts: Tensor | None, state: RecurrentState | None) -> tuple[Tensor, RecurrentState]:
         log, b, c = self.numbers()
         time = torch.arange(u.shape[1], device=u.device)
         powers = (log * time[:, None, None]).exp()  # (N, D, S)
-        y = convolved(u, 2 * torch.einsum("nds,ds->nd", powers, b * c).real)
+        y = fft_convolve(u, 2 * torch.einsum("nds,ds->nd", powers, b * c).real)
         if state is None:
             return y, []
         begun = torch.view_as_complex(state[0])
@@ -77,7 +79,7 @@ class Line(nn.Module):
         return y, [torch.view_as_real(told * b + (log * counts[:, None, None]).exp() * begun)]
 
 
-def convolved(u: Tensor, kernel: Tensor) -> Tensor:
+def fft_convolve(u: Tensor, kernel: Tensor) -> Tensor:
     """y_t = sum_l k_l u_(t-l), by Fourier: (B, N, D) and (N, D) -> (B, N, D)."""
     count = 2 * u.shape[1]  # room for what would come round at the end
     both = torch.fft.rfft(u, count, 1) * torch.fft.rfft(kernel, count, 0)

@@ -1,1 +1,1 @@
-"""What a CPU does faster in a few lines of C: products with few rows, which wait for memory and for nothing else."""
+"""CPU kernels in C: matrix products with few rows and packed weights, which memory bandwidth limits."""

@@ -1,4 +1,4 @@
-"""panels.c as a library: built by the machine's own compiler in a second, kept in the cache folder, loaded on demand.
+"""panels.c as a library, and its functions on tensors: compiled on this machine, cached, loaded on demand.
 
     panels.c ── cc -O3 -march=native ──► $REGARD_CACHE/native/panels-3f9a…-77c1….so ──► map_f32, ..., attend
                                                               source, content
@@ -17,7 +17,6 @@ import hashlib
 import os
 import platform
 import re
-import secrets
 import shutil
 import stat
 import subprocess
@@ -27,13 +26,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch  # noqa: F401  its OpenMP must be there first
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from regard.data.store import place
+from regard.files import atomic
+from regard.files.content_cache import cache_dir
 
 LARGEST = 1 << 26  # bytes: a file that is larger is not this library
 SOURCE = Path(__file__).with_name("panels.c")
-FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared", "-nostartfiles")
+COMPILER_FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared", "-nostartfiles")
 WIDE = ("-mprefer-vector-width=512",)  # x86 compilers shy away from the widest vectors unless told
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int
 SHAPES = {
@@ -48,33 +50,33 @@ SHAPES = {
 }
 
 
-FOUND: list[Any] = []  # the library, or None, once somebody has asked for it
+LOADED: list[Any] = []  # the library, or None, once it was asked for
 
 
-def library() -> Any:
+def load_library() -> Any:
     """The loaded library, or None where there can be none."""
-    if not FOUND:
-        FOUND.append(loaded())
-    return FOUND[0]
+    if not LOADED:
+        LOADED.append(open_library())
+    return LOADED[0]
 
 
-def ready() -> bool:
+def is_loaded() -> bool:
     """Whether it was asked for, and is there."""
-    return bool(FOUND) and FOUND[0] is not None
+    return bool(LOADED) and LOADED[0] is not None
 
 
-def loaded() -> Any:
+def open_library() -> Any:
     if os.environ.get("REGARD_NATIVE") == "0" or sys.platform != "linux":
         return None
     wanted = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
-    threads, compiler = openmp(), next((found for name in wanted if (found := shutil.which(name))), None)
+    threads, compiler = find_openmp(), next((found for name in wanted if (found := shutil.which(name))), None)
     if threads is None or compiler is None:
         return None
     compiler = os.path.abspath(compiler)
     try:
         ctypes.CDLL(threads, mode=ctypes.RTLD_GLOBAL)
-        made = open_library(compiler)
-    except NotOurs as problem:
+        made = open_built_library(compiler)
+    except UntrustedFolderError as problem:
         warnings.warn(f"{problem}; torch does the work of the library in C", stacklevel=4)
         return None
     except (OSError, subprocess.SubprocessError):  # a folder that cannot be written, a compiler that cannot
@@ -85,7 +87,7 @@ def loaded() -> Any:
     return made
 
 
-def openmp() -> str | None:
+def find_openmp() -> str | None:
     """The file of the OpenMP that torch has loaded, if it is GNU's."""
     try:
         maps = Path("/proc/self/maps").read_text()
@@ -95,15 +97,15 @@ def openmp() -> str | None:
     return found[1] if found else None
 
 
-class NotOurs(PermissionError):
+class UntrustedFolderError(PermissionError):
     """A folder in which others could put a library of theirs."""
 
 
-def open_library(compiler: str) -> Any:
+def open_built_library(compiler: str) -> Any:
     """Load the library by its descriptor, which stays open: the loader knows a library by the name it was opened by."""
-    folder = open_folder(place(None) / "native")
+    folder = open_folder(cache_dir(None) / "native")
     try:
-        made = load_descriptor(built(folder, compiler))
+        made = load_descriptor(build_library(folder, compiler))
     finally:
         os.close(folder)
     return made
@@ -125,25 +127,31 @@ def open_folder(path: Path) -> int:
     except OSError as problem:
         if problem.errno not in (errno.ELOOP, errno.ENOTDIR):  # what O_NOFOLLOW says of a link
             raise
-        raise NotOurs(f"{path}: a link or a file, where what is loaded must be in a folder of our own") from None
+        raise UntrustedFolderError(
+            f"{path}: a link or a file, where what is loaded must be in a folder of our own"
+        ) from None
     about = os.fstat(folder)
     if about.st_uid != os.geteuid() or about.st_mode & 0o022:
         os.close(folder)
-        raise NotOurs(f"{path}: others may write here, and what is loaded must be ours alone; chmod 700 it")
+        raise UntrustedFolderError(
+            f"{path}: others may write here, and what is loaded must be ours alone; chmod 700 it"
+        )
     return folder
 
 
-def built(folder: int, compiler: str) -> int:
+def build_library(folder: int, compiler: str) -> int:
     """A descriptor of the library's file in the folder, made unless it is there and whole.
 
     Its name says for which source, compiler and processor it is, and the sha256 of its content.
     """
-    flags = (*FLAGS, *(WIDE if platform.machine() == "x86_64" else ()))
+    flags = (*COMPILER_FLAGS, *(WIDE if platform.machine() == "x86_64" else ()))
     told = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=20).stdout
-    key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), told, " ".join(flags).encode(), processor()])).hexdigest()
+    key = hashlib.sha256(
+        b"\0".join([SOURCE.read_bytes(), told, " ".join(flags).encode(), processor_features()])
+    ).hexdigest()
     for name in sorted(os.listdir(folder)):
         if name.startswith(f"panels-{key[:16]}"):
-            library = open_whole(folder, name)
+            library = open_verified(folder, name)
             if library is not None:
                 return library
             with suppress(OSError):  # torn, changed, or never ours: no reason to look at it again
@@ -151,7 +159,7 @@ def built(folder: int, compiler: str) -> int:
     return compile_into(folder, f"panels-{key[:16]}", [compiler, *flags])
 
 
-def open_whole(folder: int, name: str) -> int | None:
+def open_verified(folder: int, name: str) -> int | None:
     """A descriptor of a file in the folder, if it is ours, a plain file, and has the content that its name says."""
     try:
         library = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)  # never wait for a pipe
@@ -159,46 +167,164 @@ def open_whole(folder: int, name: str) -> int | None:
         return None
     about = os.fstat(library)
     ours = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o022
-    if ours and about.st_size <= LARGEST and name.endswith(f"-{digest(library)}.so"):
+    if ours and about.st_size <= LARGEST and name.endswith(f"-{library_digest(library)}.so"):
         return library
     os.close(library)
     return None
 
 
-def digest(library: int) -> str:
+def library_digest(library: int) -> str:
     with open(library, "rb", closefd=False) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def compile_into(folder: int, name: str, words: list[str]) -> int:
-    """Compile the source in a folder of its own inside the folder, and move the library out of it, synced and whole.
+    """Compile the source in a temporary folder inside the folder, and move the library out of it, synced and whole.
 
-    The compiler stands in that folder by its descriptor: a path to it could lead elsewhere by now.
+    Every path begins at the descriptor of the folder: its name could lead elsewhere by now.
     """
-    aside = f"aside-{secrets.token_hex(8)}"
-    os.mkdir(aside, 0o700, dir_fd=folder)
-    desk = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-    try:
+    place = Path(f"/proc/{os.getpid()}/fd/{folder}")
+    atomic.recover_folders(place)
+    with atomic.temporary_folder(place / name) as desk:
         # -nodefaultlibs: OpenMP is torch's own, found when the library is loaded
         words = [*words, "-o", "panels.so", str(SOURCE.resolve()), "-lm", "-nodefaultlibs"]
-        subprocess.run(words, cwd=f"/proc/{os.getpid()}/fd/{desk}", capture_output=True, check=True, timeout=120)
-        library = os.open("panels.so", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=desk)
+        subprocess.run(words, cwd=desk, capture_output=True, check=True, timeout=120)
+        library = os.open(desk / "panels.so", os.O_RDONLY | os.O_NOFOLLOW)
         os.fchmod(library, 0o700)
-        os.fsync(library)
-        os.rename("panels.so", f"{name}-{digest(library)}.so", src_dir_fd=desk, dst_dir_fd=folder)
+        atomic.replace_file(desk / "panels.so", place / f"{name}-{library_digest(library)}.so")
         os.fsync(folder)
-    finally:
-        with suppress(OSError):
-            os.unlink("panels.so", dir_fd=desk)
-        os.close(desk)
-        os.rmdir(aside, dir_fd=folder)
     return library
 
 
-def processor() -> bytes:
+def processor_features() -> bytes:
     """What this processor can do: a folder may be shared by several machines."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:
         return platform.processor().encode()
     return next((line for line in lines if line.lower().startswith((b"flags", b"features"))), b"")
+
+
+KINDS = {torch.float32: "map_f32", torch.bfloat16: "map_bf16", torch.int8: "map_int8"}
+MAX_ROWS = 16  # rows up to which a product waits for memory, and not for the adder
+
+
+def can_multiply(x: Tensor) -> bool:
+    """Whether these are rows for `packed_linear`: on the CPU, in fp32, and without gradients."""
+    return (
+        x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0
+        and not (torch.is_grad_enabled() and x.requires_grad)
+    )  # fmt: skip
+
+
+def pack_panels(weight: Tensor) -> Tensor:
+    """A weight (N, K), however it lies, in the order in which it is read: (N/P, K, P, 1), in bf16 (N/P, K/2, P, 2)."""
+    made, pair = load_library(), 2 if weight.dtype == torch.bfloat16 else 1
+    short, odd = -len(weight) % made.side(), weight.shape[1] % 2
+    weight = F.pad(weight, (0, odd, 0, short)) if short or odd else weight
+    table = weight.unflatten(1, (-1, pair)).unflatten(0, (-1, made.side())).transpose(1, 2)
+    out = torch.empty(table.shape, dtype=table.dtype)
+    made.in_large_pages(out.data_ptr(), out.nbytes)
+    return out.copy_(table)
+
+
+def unpack_panels(table: Tensor, N: int, K: int) -> Tensor:
+    """The weight (N, K) that lies in panels."""
+    return table.transpose(1, 2).reshape(len(table) * table.shape[2], -1)[:N, :K]
+
+
+def gather_rows(table: Tensor, ids: Tensor, K: int) -> Tensor:
+    """Some rows (..., K) of a weight that lies in panels."""
+    return table[ids // table.shape[2], :, ids % table.shape[2]].flatten(-2)[..., :K]
+
+
+def packed_linear(
+    x: Tensor, table: Tensor, N: int, scale: Tensor | None, bias: Tensor | None, into: Tensor | None = None
+) -> Tensor:
+    """x (..., K) by the panels of a weight (N, K) -> (..., N), each row as if it were alone; or `into` such a table.
+
+    More than a few rows are rounded to bf16 where the weight is, or is bytes, and the processor can multiply so.
+    """
+    x = (F.pad(x, (0, 1)) if x.shape[-1] % 2 else x).contiguous()
+    out = x.new_empty(*x.shape[:-1], N) if into is None else into
+    K, threads = x.shape[-1], torch.get_num_threads()
+    made, M = load_library(), x.numel() // K
+    kind = torch.bfloat16 if made.halves() else torch.float32
+    many = table.dtype != torch.float32 and M > MAX_ROWS
+    room = torch.empty((M + threads * table.shape[2]) * K, dtype=kind) if many else None
+    places = (None if each is None else each.data_ptr() for each in (table, scale, bias, x, out, room))
+    getattr(made, KINDS[table.dtype])(*places, (ctypes.c_long * 3)(M, N, K), threads)
+    return out
+
+
+def decode_attention(q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, scale: float) -> Tensor:
+    """softmax(q k'·scale + table) v for a few queries; only slots that the table allows are read.
+
+    q (B, H, Q, d), k (B, G, K, d), v (B, G, K, e); the table broadcasts to (B, H, Q, K), True or what is added. Where k
+    and v have fewer rows, each serves as many of q's, one after the other: beams of one text, which share its source.
+    """
+    q, k, v = q.contiguous(), *(each if each.stride(-1) == 1 else each.contiguous() for each in (k, v))
+    (B, H, Q, d), (sources, G, K, e) = q.shape, v.shape
+    steps: Any = (ctypes.c_long * 9)(0, 0, 0, *k.stride()[:3], *v.stride()[:3])
+    allowed = added = None
+    if table is not None:
+        table = (table if table.dtype == torch.bool else table.float()).expand(B, H, Q, K)
+        table = table if table.stride(-1) == 1 else table.contiguous()
+        steps[:3] = table.stride()[:3]
+        allowed, added = (table.data_ptr(), None) if table.dtype == torch.bool else (None, table.data_ptr())
+    out, room = q.new_empty(B, H, Q, e), q.new_empty(B, H, Q, K)
+    sizes = (ctypes.c_long * 8)(B, H, Q, G, K, d, e, B // sources)
+    load_library().attend(
+        q.data_ptr(),
+        k.data_ptr(),
+        v.data_ptr(),
+        allowed,
+        added,
+        steps,
+        room.data_ptr(),
+        out.data_ptr(),
+        sizes,
+        scale,
+        torch.get_num_threads(),
+    )
+    return out
+
+
+def logsumexp_rows(logits: Tensor) -> Tensor:
+    """The logarithm of the sum of e^x over each row: (R, V) -> (R, 1)."""
+    if not is_readable(logits):
+        return logits.logsumexp(-1, keepdim=True)
+    out = logits.new_empty(len(logits), 1)
+    load_library().weigh(logits.data_ptr(), out.data_ptr(), (ctypes.c_long * 2)(*logits.shape), torch.get_num_threads())
+    return out
+
+
+def topk_rows(table: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """A few of the largest numbers of each row of a table at hand, the largest first, and their places: (R, count)."""
+    best = table.new_empty(len(table), count)
+    places = torch.empty_like(best, dtype=torch.long)
+    sizes = (ctypes.c_long * 3)(*table.shape, count)
+    load_library().ranked(table.data_ptr(), best.data_ptr(), places.data_ptr(), sizes, torch.get_num_threads())
+    return best, places
+
+
+def copy_slots(table: Tensor, rows: Tensor, start: int, end: int, alike: Tensor) -> None:
+    """In place, slots from `start` to `end` of each row of a table (B, H, S, d) become those of row rows[b].
+
+    The first `alike` (B,) of them are the same already: in C they are left where they are.
+    """
+    if start >= end:
+        return
+    if not is_readable(table):
+        part = table[:, :, start:end]
+        part.copy_(part[rows])
+        return
+    (B, H, S, d), threads = table.shape, torch.get_num_threads()
+    room, sizes = table.new_empty(threads * B * (end - start) * d), (ctypes.c_long * 6)(B, H, S, d, start, end)
+    places = (each.data_ptr() for each in (table, rows.contiguous(), alike.contiguous(), room))
+    load_library().take_over(*places, sizes, threads)
+
+
+def is_readable(table: Tensor) -> bool:
+    """Whether a table lies as the library reads it, and the library is there."""
+    return is_loaded() and table.device.type == "cpu" and table.dtype == torch.float32 and table.is_contiguous()

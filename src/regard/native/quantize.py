@@ -1,10 +1,15 @@
-"""Held: a weight that is kept in fewer bits, or in another order, and that nobody else can tell from a plain one.
+"""Packed and quantized weights for CPU inference, fp32, bf16 or int8, and packing of a whole model.
 
-    F.linear(x, held)       by panels, in C; without a compiler as torch does it
-    F.embedding(ids, held)  those rows alone, in fp32
-    anything else           the plain fp32 tensor that it stands for
+    pack_model(model)          fp32   the same outputs to rounding, the same memory
+    pack_model(model, "bf16")  half the memory, half the time of a token
+    pack_model(model, "int8")  a quarter; each row of a weight has a scale of its own
 
-Tied weights stay tied, since both ends hold the same one. It is for asking: training needs the numbers themselves.
+    F.linear(x, packed)        by panels, in C; without a compiler as torch does it
+    F.embedding(ids, packed)   those rows alone, in fp32
+    anything else              the plain fp32 tensor that it stands for
+
+A decode step multiplies a few rows by all the weights and waits for memory; prefill and wide beams wait for the adder.
+Both run in C (`regard.native.library`). Tied weights stay tied. Not for training, which needs the numbers themselves.
 """
 
 from collections.abc import Callable
@@ -12,16 +17,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from regard.native import products
-from regard.native.build import library
+from regard import config
+from regard.native import library
+from regard.native.library import load_library
 
-KINDS = ("fp32", "bf16", "int8")
+WEIGHT_FORMATS = ("fp32", "bf16", "int8")
 
 
-class Held(Tensor):
+class PackedWeight(Tensor):
     """A weight (N, K) as `kept` numbers: fp32, bf16, or bytes with a `scale` for each row. They lie in panels where
     there is a library that multiplies them."""
 
@@ -30,9 +36,9 @@ class Held(Tensor):
     rows: int  # N, without asking torch
 
     @staticmethod
-    def __new__(cls, kept: Tensor, scale: Tensor | None = None, shape: torch.Size | None = None) -> "Held":
+    def __new__(cls, kept: Tensor, scale: Tensor | None = None, shape: torch.Size | None = None) -> "PackedWeight":
         place, shape = torch.device("cpu"), kept.shape if shape is None else shape
-        made: Held = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=place)
+        made: PackedWeight = Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32, device=place)
         made.kept, made.scale, made.rows = kept, scale, shape[0]
         return made
 
@@ -46,16 +52,16 @@ class Held(Tensor):
     def plain(self) -> Tensor:
         """The fp32 numbers that it stands for."""
         N, K = self.shape
-        numbers = (products.unpaneled(self.kept, N, K) if self.paneled else self.kept).float()
+        numbers = (library.unpack_panels(self.kept, N, K) if self.paneled else self.kept).float()
         return numbers if self.scale is None else numbers * self.scale[:, None]
 
     @classmethod
     def __torch_function__(cls, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if function is F.linear and isinstance(args[1], Held) and not kwargs:
-            return multiplied(*args)
-        if function is F.embedding and isinstance(args[1], Held):
-            return looked_up(*args[:2])
+        if function is F.linear and isinstance(args[1], PackedWeight) and not kwargs:
+            return packed_matmul(*args)
+        if function is F.embedding and isinstance(args[1], PackedWeight):
+            return packed_embedding(*args[:2])
         with torch._C.DisableTorchFunctionSubclass():
             return function(*args, **kwargs)
 
@@ -65,29 +71,31 @@ class Held(Tensor):
             return args[0]
         if function is torch.ops.aten.new_empty.default:  # of its kind, not of its numbers
             return torch.empty(args[1], **{"dtype": torch.float32, "device": "cpu", **(kwargs or {})})
-        args, kwargs = tree_map(lambda each: each.plain() if isinstance(each, Held) else each, (args, kwargs or {}))
+        args, kwargs = tree_map(
+            lambda each: each.plain() if isinstance(each, PackedWeight) else each, (args, kwargs or {})
+        )
         return function(*args, **kwargs)
 
 
 SAME = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
 
 
-def over(table: Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+def linear_into(table: Tensor) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
     """A product that is written over a table of its shape: new memory, page by page, costs as much as a layer."""
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        fits = isinstance(weight, Held) and table.shape == (len(x), len(weight))
-        return multiplied(x, weight, bias, table) if fits else F.linear(x, weight, bias)  # type: ignore[arg-type]
+        fits = isinstance(weight, PackedWeight) and table.shape == (len(x), len(weight))
+        return packed_matmul(x, weight, bias, table) if fits else F.linear(x, weight, bias)  # type: ignore[arg-type]
 
     return product
 
 
-def multiplied(x: Tensor, weight: Held, bias: Tensor | None = None, into: Tensor | None = None) -> Tensor:
+def packed_matmul(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, into: Tensor | None = None) -> Tensor:
     """x (..., K) by a held weight (N, K), and a bias; `into` a table that is there already, if it may be."""
     if torch.is_grad_enabled() and (x.requires_grad or bias is not None and bias.requires_grad):
         return F.linear(x, weight.plain(), bias)
-    if weight.paneled and products.ours(x):
-        return products.mapped(x, weight.kept, weight.rows, weight.scale, bias, into)
+    if weight.paneled and library.can_multiply(x):
+        return library.packed_linear(x, weight.kept, weight.rows, weight.scale, bias, into)
     if weight.paneled or weight.kept.dtype == torch.float32:
         return F.linear(x, weight.plain(), bias)
     said = F.linear(x.bfloat16(), weight.kept.bfloat16()).float()  # a byte is exact in bf16
@@ -95,28 +103,87 @@ def multiplied(x: Tensor, weight: Held, bias: Tensor | None = None, into: Tensor
     return said if bias is None else said.add_(bias)
 
 
-def looked_up(ids: Tensor, weight: Held) -> Tensor:
+def packed_embedding(ids: Tensor, weight: PackedWeight) -> Tensor:
     """Some rows of a table."""
     kept = weight.kept
-    rows = (products.rows_of(kept, ids, weight.shape[1]) if weight.paneled else F.embedding(ids, kept)).float()
+    rows = (library.gather_rows(kept, ids, weight.shape[1]) if weight.paneled else F.embedding(ids, kept)).float()
     return rows if weight.scale is None else rows * F.embedding(ids, weight.scale[:, None])
 
 
 # ---------------------------------------------------------------- from plain to held
 
 
-def hold(weight: Tensor, kind: str, paneled: bool = True) -> Held:
+def pack_weight(weight: Tensor, kind: str, paneled: bool = True) -> PackedWeight:
     """A plain fp32 weight in this kind; one that is only looked up needs no panels."""
     scale: Tensor | None = None
     if kind == "int8":
-        kept, scale = rounded(weight)
+        kept, scale = quantize_int8(weight)
     else:
         kept = weight.detach().to(torch.bfloat16 if kind == "bf16" else torch.float32)
-    return Held(products.panels(kept) if paneled and library() is not None else kept.contiguous(), scale, weight.shape)
+    return PackedWeight(
+        library.pack_panels(kept) if paneled and load_library() is not None else kept.contiguous(), scale, weight.shape
+    )
 
 
-def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
+def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Bytes, and how much a step of each row is worth: the largest number of a row becomes 127."""
     weight = weight.detach().float()
     scale = weight.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / 127
     return (weight / scale[:, None]).round_().to(torch.int8), scale
+
+
+LARGE = 8_000_000  # weights
+HALVES = (torch.bfloat16, torch.float16)  # types that are converted to be packed, a tensor at a time
+
+
+def pack_model(model: nn.Module, weights: str = "fp32") -> None:
+    """Hold the weights of every map so, in place; a model is asked then, and neither trained nor saved."""
+    if weights not in WEIGHT_FORMATS:
+        raise config.ConfigError(f"weights: no {weights!r}; there are {', '.join(WEIGHT_FORMATS)}")
+    check_packable(model)
+    parts = [part for part in model.modules() if isinstance(part, nn.Linear | nn.Embedding)]
+    model.__dict__["layout"] = None  # a packed copy beside them has nothing to be a copy of
+    asked, done = {id(part.weight) for part in parts if isinstance(part, nn.Linear)}, dict[int, nn.Parameter]()
+    for part in parts:
+        if (name := id(part.weight)) not in done:  # tied weights stay tied
+            plain = part.weight.detach().float()
+            done[name] = nn.Parameter(pack_weight(plain, weights, paneled=name in asked), requires_grad=False)
+        part.weight = done[name]
+    for each in (*model.parameters(), *model.buffers()):  # what lies between packed weights is fp32
+        if each.dtype in HALVES:
+            each.data = each.data.float()
+
+
+def is_worth_packing(model: nn.Module) -> bool:
+    """Whether laying out pays: fp32 on the CPU, and more weights than its caches hold."""
+    every = list(model.parameters())
+    plain = all(each.device.type == "cpu" and each.dtype == torch.float32 for each in every)
+    return plain and is_large_model(model)
+
+
+def is_large_model(model: nn.Module) -> bool:
+    return sum(each.numel() for each in model.parameters()) >= LARGE
+
+
+def check_packable(model: nn.Module) -> None:
+    kinds = {(each.device.type, torch.float32 if each.dtype in HALVES else each.dtype) for each in model.parameters()}
+    if any(isinstance(each, PackedWeight) for each in model.parameters()):
+        raise config.ConfigError("weights: they are held already; load the model again to hold them otherwise")
+    if kinds != {("cpu", torch.float32)}:
+        said = ", ".join(sorted(f"{str(kind).removeprefix('torch.')} on {device}" for device, kind in kinds))
+        raise config.ConfigError(f"weights: only fp32, bf16 and fp16 on the CPU can be packed, and these are {said}; "
+                                 "load the model with device='cpu', dtype='fp32'")  # fmt: skip
+
+
+def refuse_packed(model: nn.Module, verb: str) -> None:
+    if (kind := packed_format(model)) is not None:
+        raise config.ConfigError(f"weights: they are held as {kind} to be asked, and cannot be {verb} so; load the "
+                                 "model again without weights")  # fmt: skip
+
+
+def packed_format(model: nn.Module) -> str | None:
+    """How the weights are held that were laid out, if any were."""
+    found: Any = next((each for each in model.parameters() if isinstance(each, PackedWeight)), None)
+    if found is None:
+        return None
+    return {torch.bfloat16: "bf16", torch.int8: "int8"}.get(found.kept.dtype, "fp32")

@@ -1,5 +1,5 @@
-"""A run as one page to look at and to show: report.html, whole in itself, opened without a server."""
+"""The report of a run: report.html, one page with curves, samples and heads, opened without a server."""
 
-from regard.report.page import write
+from regard.report.page import write_report
 
-__all__ = ["write"]
+__all__ = ["write_report"]

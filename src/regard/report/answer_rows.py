@@ -1,35 +1,38 @@
-"""Rows of answers, by the kind of task: a text as people read it, and what was said of it or at some of its places."""
+"""Rows of predictions by the kind of task: a text as people read it, with predictions for all or for parts of it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from regard import tasks
-from regard.tasks import Batch, Example, Task
-from regard.tasks.chunks import NOTHING
-from regard.tasks.losses import asked
-from regard.tasks.pairs import FOLLOWS
+from regard.data.packing import IGNORE_INDEX
+from regard.tasks.collate import TaskBatch, TaskExample
+from regard.tasks.losses import model_outputs
+from regard.tasks.masked_lm import NEXT_SENTENCE_LABELS
+from regard.tasks.task import Task
 
 LONGEST = 90  # tokens of a text that are shown
 Row = dict[str, Any]
 Text = list[Any]  # strings, and places: {"said": ..., "meant": ..., "right": ...}
 
 
-def some_asked(batch: Batch) -> list[int]:
+def rows_with_labels(batch: TaskBatch) -> list[int]:
     """The rows in which something is asked: a short text may have nothing hidden."""
     count = len(batch["ids"])
     if "labels" not in batch:
         return list(range(count))
-    return [row for row in range(count) if bool((batch["labels"][row] != NOTHING)[:LONGEST].any())]
+    return [row for row in range(count) if bool((batch["labels"][row] != IGNORE_INDEX)[:LONGEST].any())]
 
 
 # ---------------------------------------------------------------- one answer for a text
 
 
-def judged(task: Task, model: Any, batch: Batch, examples: Sequence[Example], tokenizer: Any) -> list[Row]:
-    said = asked(model, batch).float()
+def classification_rows(
+    task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskExample], tokenizer: Any
+) -> list[Row]:
+    said = model_outputs(model, batch).float()
     meant = batch["label"].tolist()
-    texts = [sides(example, tokenizer) for example in examples]
-    if isinstance(task, tasks.Regress):
+    texts = [text_sides(example, tokenizer) for example in examples]
+    if isinstance(task, tasks.Regression):
         numbers = said[:, 0].tolist()
         return [{"asked": text, "said": f"{a:.3g}", "meant": f"{b:.3g}"}
                 for text, a, b in zip(texts, numbers, meant, strict=True)]  # fmt: skip
@@ -39,7 +42,7 @@ def judged(task: Task, model: Any, batch: Batch, examples: Sequence[Example], to
             for text, a, b, share in zip(texts, best.tolist(), meant, sure.tolist(), strict=True)]  # fmt: skip
 
 
-def sides(example: Example, tokenizer: Any) -> list[Text]:
+def text_sides(example: TaskExample, tokenizer: Any) -> list[Text]:
     """A text, or both texts of a pair, cut where they are too long to be shown."""
     ids, segment = example["ids"], example.get("segment") or [0] * len(example["ids"])
     parts = [[id for id, side in zip(ids, segment, strict=True) if side == which] for which in sorted(set(segment))]
@@ -49,49 +52,57 @@ def sides(example: Example, tokenizer: Any) -> list[Text]:
 # ---------------------------------------------------------------- an answer at some tokens
 
 
-def filled(task: Task, model: Any, batch: Batch, examples: Sequence[Example], tokenizer: Any) -> list[Row]:
+def mask_rows(task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskExample], tokenizer: Any) -> list[Row]:
     """Texts with gaps, and what is said in each."""
-    said = asked(model, batch)
+    said = model_outputs(model, batch)
     words, follows = said if task.c.next_sentence else (said, None)
     rows: list[Row] = [
-        {"asked": [gaps(task, example["ids"][:LONGEST], best, labels, tokenizer)], "cut": len(example["ids"]) > LONGEST}
+        {
+            "asked": [text_with_gaps(task, example["ids"][:LONGEST], best, labels, tokenizer)],
+            "cut": len(example["ids"]) > LONGEST,
+        }
         for example, best, labels in zip(examples, words.argmax(-1).tolist(), batch["labels"].tolist(), strict=True)
     ]
     if follows is not None:
         for row, a, b in zip(rows, follows.argmax(-1).tolist(), batch["next"].tolist(), strict=True):
-            row |= {"said": f"it {FOLLOWS[a]}", "meant": f"it {FOLLOWS[b]}", "right": a == b}
+            row |= {"said": f"it {NEXT_SENTENCE_LABELS[a]}", "meant": f"it {NEXT_SENTENCE_LABELS[b]}", "right": a == b}
     return rows
 
 
-def gaps(task: Task, ids: Sequence[int], best: Sequence[int], labels: Sequence[int], tokenizer: Any) -> Text:
+def text_with_gaps(task: Task, ids: Sequence[int], best: Sequence[int], labels: Sequence[int], tokenizer: Any) -> Text:
     text: Text = []
     for place, id in enumerate(ids):
-        if labels[place] != NOTHING:
-            said, meant = (spoken(tokenizer, ids, place, each) for each in (best[place], id))
+        if labels[place] != IGNORE_INDEX:
+            said, meant = (token_addition(tokenizer, ids, place, each) for each in (best[place], id))
             text += [" "] * (meant.startswith(" ") and meant != " ")
-            text.append({"said": seen(said, best[place], tokenizer), "meant": seen(meant, id, tokenizer),
-                         "right": best[place] == id})  # fmt: skip
+            text.append(
+                {
+                    "said": printable_gap(said, best[place], tokenizer),
+                    "meant": printable_gap(meant, id, tokenizer),
+                    "right": best[place] == id,
+                }
+            )
         elif bool(task.specials.special[id]):
             text += [f" {tokenizer.token(id)} "] if 0 < place < len(ids) - 1 else []
         else:
-            text.append(spoken(tokenizer, ids, place, id))
-    return merged(text)
+            text.append(token_addition(tokenizer, ids, place, id))
+    return merge_strings(text)
 
 
-def spoken(tokenizer: Any, ids: Sequence[int], place: int, id: int) -> str:
+def token_addition(tokenizer: Any, ids: Sequence[int], place: int, id: int) -> str:
     """What a token adds to the text before it, its space included."""
     before = tokenizer.decode(ids[:place])
     after: str = tokenizer.decode([*ids[:place], id])
     return after[len(before) :] if after.startswith(before) else f" {tokenizer.decode([id])}"
 
 
-def seen(said: str, id: int, tokenizer: Any) -> str:
+def printable_gap(said: str, id: int, tokenizer: Any) -> str:
     """A word in a gap; a space or a part of a character as tokenizers draw it."""
     bare = said.strip()
-    return bare if bare and "\ufffd" not in bare else str(tokenizer.piece(id))
+    return bare if bare and "\ufffd" not in bare else str(tokenizer.token_text(id))
 
 
-def merged(text: Text) -> Text:
+def merge_strings(text: Text) -> Text:
     """Strings that stand beside each other as one."""
     found: Text = []
     for part in text:
@@ -102,35 +113,35 @@ def merged(text: Text) -> Text:
     return found
 
 
-def tagged(task: Task, model: Any, batch: Batch, examples: Sequence[Example], tokenizer: Any) -> list[Row]:
+def tag_rows(task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskExample], tokenizer: Any) -> list[Row]:
     """Words, each with its name; the usual one, that names nothing, is not worth a mark."""
     names, rows = task.c.classes, []
-    for example, best in zip(examples, asked(model, batch).argmax(-1).tolist(), strict=True):
+    for example, best in zip(examples, model_outputs(model, batch).argmax(-1).tolist(), strict=True):
         ids, labels, text = example["ids"][:LONGEST], example["labels"], Text()
-        starts = [place for place in range(len(ids)) if labels[place] != NOTHING]
+        starts = [place for place in range(len(ids)) if labels[place] != IGNORE_INDEX]
         for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
             word = tokenizer.decode(ids[start:stop]).strip()
             said, meant = names[best[start]], names[labels[start]]
             place = {"text": word, "said": said, "meant": meant, "right": said == meant}
             text += [f"{word} "] if said == meant == "O" else [place, " "]
-        rows.append({"asked": [merged(text)], "cut": len(example["ids"]) > LONGEST})
+        rows.append({"asked": [merge_strings(text)], "cut": len(example["ids"]) > LONGEST})
     return rows
 
 
-def found(task: Task, model: Any, batch: Batch, examples: Sequence[Example], tokenizer: Any) -> list[Row]:
+def qa_rows(task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskExample], tokenizer: Any) -> list[Row]:
     """A question, and the text around the answer that is given to it."""
     said, meant, rows = task.answers(model, batch)["loss"], task.expected(batch)["loss"], []
     for example, a, b in zip(examples, said, meant, strict=True):
         ids, outside = example["ids"], [place for place, at in enumerate(example["from"]) if at < 0]
         question = tokenizer.decode([ids[place] for place in outside if not example["segment"][place]])
-        spans, right = [within(example, *each[:2]) for each in (a, b)], a[:2] == b[:2]
+        spans, right = [tokens_of_span(example, *each[:2]) for each in (a, b)], a[:2] == b[:2]
         told = [tokenizer.decode(ids[start:stop]).strip() or "·" if stop else "no answer" for start, stop in spans]
-        rows.append({"asked": [[question], around(example, *spans[0], right, tokenizer)], "said": told[0],
+        rows.append({"asked": [[question], answer_context(example, *spans[0], right, tokenizer)], "said": told[0],
                      "meant": told[1], "right": right})  # fmt: skip
     return rows
 
 
-def around(example: Example, first: int, last: int, right: bool, tokenizer: Any) -> Text:
+def answer_context(example: TaskExample, first: int, last: int, right: bool, tokenizer: Any) -> Text:
     """The text on both sides of an answer, and the answer marked in it."""
     ids, inside = example["ids"], [place for place, at in enumerate(example["from"]) if at >= 0]
     first, last = (first, last) if last else (inside[0], inside[0])
@@ -140,10 +151,10 @@ def around(example: Example, first: int, last: int, right: bool, tokenizer: Any)
     bare = told.strip()
     left, rest = told.split(bare, 1) if bare else (told, "")  # its spaces are not marked
     answer = [left, *([{"text": bare, "right": right}] if bare else []), rest]
-    return merged(["… " * (start > inside[0]) + before, *answer, after + " …" * (stop <= inside[-1])])
+    return merge_strings(["… " * (start > inside[0]) + before, *answer, after + " …" * (stop <= inside[-1])])
 
 
-def within(example: Example, start: int, stop: int) -> tuple[int, int]:
+def tokens_of_span(example: TaskExample, start: int, stop: int) -> tuple[int, int]:
     """From which to which token a stretch of characters goes; nowhere: before the first."""
     inside = [place for place, (a, b) in enumerate(zip(example["from"], example["upto"], strict=True))
               if a >= 0 and a < stop and b > start]  # fmt: skip
@@ -153,7 +164,9 @@ def within(example: Example, start: int, stop: int) -> tuple[int, int]:
 # ---------------------------------------------------------------- a text for a text
 
 
-def told(task: Task, model: Any, batch: Batch, examples: Sequence[Example], tokenizer: Any) -> list[Row]:
+def generation_rows(
+    task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskExample], tokenizer: Any
+) -> list[Row]:
     """What is read, and what the model makes of it by itself, the likeliest token after the other."""
     most = batch["labels"].shape[1] + 8
     begin = batch["ids"][:, :1]
@@ -163,13 +176,19 @@ def told(task: Task, model: Any, batch: Batch, examples: Sequence[Example], toke
     for row, ids in enumerate(made):
         read = batch["source"][row][: LONGEST + 1].tolist()
         ids = ids[: ids.index(end)] if end in ids else ids
-        meant = [id for id in batch["labels"][row].tolist() if id not in (NOTHING, end)]
-        rows.append({"asked": [[marked(task, read, tokenizer)]], "said": marked(task, ids, tokenizer),
-                     "meant": marked(task, meant, tokenizer), "cut": len(batch["source"][row]) > LONGEST})  # fmt: skip
+        meant = [id for id in batch["labels"][row].tolist() if id not in (IGNORE_INDEX, end)]
+        rows.append(
+            {
+                "asked": [[mark_gaps(task, read, tokenizer)]],
+                "said": mark_gaps(task, ids, tokenizer),
+                "meant": mark_gaps(task, meant, tokenizer),
+                "cut": len(batch["source"][row]) > LONGEST,
+            }
+        )
     return rows
 
 
-def marked(task: Task, ids: Sequence[int], tokenizer: Any) -> str:
+def mark_gaps(task: Task, ids: Sequence[int], tokenizer: Any) -> str:
     """A text in which the marks of gaps are seen, and no other special token."""
     shown = {*task.specials.sentinels, task.specials.roles.get("mask")}
     text, run = "", list[int]()
@@ -182,7 +201,13 @@ def marked(task: Task, ids: Sequence[int], tokenizer: Any) -> str:
     return " ".join(text.split())
 
 
-ROWS: dict[str, Callable[[Task, Any, Batch, Sequence[Example], Any], list[Row]]] = {
-    "classify": judged, "regress": judged, "masked": filled, "tag": tagged, "answer": found,
-    "spans": told, "infill": told, "prefix": told,
-}  # fmt: skip
+ROW_BUILDERS: dict[str, Callable[[Task, Any, TaskBatch, Sequence[TaskExample], Any], list[Row]]] = {
+    "classify": classification_rows,
+    "regress": classification_rows,
+    "masked": mask_rows,
+    "tag": tag_rows,
+    "answer": qa_rows,
+    "spans": generation_rows,
+    "infill": generation_rows,
+    "prefix": generation_rows,
+}

@@ -1,6 +1,8 @@
-"""What the lens sees in a trained model's heads, packed for the page: maps, roles, likeness.
+"""The report's attention section: attention maps, head roles and similarity, and the alignment of a translation.
 
-Heads that look from the same tokens at the same stand in one group: an encoder's, a decoder's, those that look across.
+Heads whose queries are the same tokens and whose keys are the same stand in one group: an encoder's, a decoder's, those
+of cross-attention. A head is called by layer and number: 3.1 is the second of the fourth layer; with an encoder beside
+it, the name also says which of the two it is in.
 """
 
 import base64
@@ -11,36 +13,58 @@ import torch
 from torch import Tensor
 
 from regard import config, lens
-from regard.heads import Towers
-from regard.lens.views import Read, View
-from regard.report import sensed
-from regard.report.named import ORDER, called, place
-from regard.report.run import Run
-from regard.report.sensed import reads_text
-from regard.report.shown import Shown, shown
-from regard.report.words import ordinary
-from regard.tasks import Batch
+from regard.inference.objective import reads_text
+from regard.lens.attention_maps import AttentionView, TrunkInput
+from regard.models.dual_encoder import DualEncoder
+from regard.report import image_rows
+from regard.report.attention_inputs import ShownInput, attention_input, requested_sentence, translated_pairs
+from regard.report.embedding_section import plain_tokens
+from regard.report.run_data import LoggedRun
+from regard.tasks.collate import TaskBatch
+
+MAX_ALIGNED_TOKENS = 40  # tokens on either side
+
+
+def alignment_section(run: LoggedRun, model: Any, tokenizer: Any, task: config.Task) -> dict[str, Any]:
+    """The picture's numbers; `absent` says why there is none, and other tasks have nothing to say. #: S157"""
+    if not isinstance(task, config.Translation):
+        return {}
+    try:
+        pair = translated_pairs(run, model, *requested_sentence(run, tokenizer))[0]
+        seen = model.align(pair.source, pair.ids)
+    except config.UserError as problem:
+        return {"absent": f"No alignment: {problem}."}
+    return {
+        "text": pair.source,
+        "told": pair.text,
+        "layer": seen.layer,
+        "source": seen.source[:MAX_ALIGNED_TOKENS],
+        "target": seen.target[:MAX_ALIGNED_TOKENS],
+        "weights": pack_bytes(seen.weights[:MAX_ALIGNED_TOKENS, :MAX_ALIGNED_TOKENS]),
+        "cut": max(map(len, (seen.source, seen.target))) > MAX_ALIGNED_TOKENS,
+    }
+
 
 LONGEST = 64  # tokens of the sentence whose maps are drawn
 ROOM = 900_000  # bytes for all maps
 COMPARED = 256  # heads that are compared one by one
 
 
-def inside(run: Run, model: Any, tokenizer: Any, batch: Batch | None) -> dict[str, Any]:
+def attention_section(run: LoggedRun, model: Any, tokenizer: Any, batch: TaskBatch | None) -> dict[str, Any]:
     """The parts of the page about heads; `absent` says in a sentence why they are not there."""
     try:
-        if isinstance(model, Towers):
+        if isinstance(model, DualEncoder):
             raise config.ConfigError("towers have two, each with its own input; regard.looking shows them")
-        if why := lens.refusal(model):
+        if why := lens.why_not_watchable(model):
             raise config.ConfigError(why)
         if not reads_text(model):
-            return looked(model, None, sensed.shown(model, batch))
-        return looked(model, tokenizer, shown(run, model, tokenizer, batch, longest(run, model)))
-    except (config.ConfigError, config.DataError, config.RunError) as problem:
+            return head_maps(model, None, image_rows.input_rows_shown(model, batch))
+        return head_maps(model, tokenizer, attention_input(run, model, tokenizer, batch, max_shown_tokens(run, model)))
+    except config.UserError as problem:
         return {"absent": f"No picture of the heads: {problem}."}
 
 
-def longest(run: Run, model: Any) -> int:
+def max_shown_tokens(run: LoggedRun, model: Any) -> int:
     """As many tokens as the model was trained on, and as there is room for on the page."""
     context = 512 if run.recipe is None else run.recipe.train.context
     heads = sum(model.c.trunk.heads)
@@ -48,77 +72,101 @@ def longest(run: Run, model: Any) -> int:
     return max(4, min(LONGEST, context, math.isqrt(ROOM // heads)))
 
 
-def looked(model: Any, tokenizer: Any, read: Shown) -> dict[str, Any]:
+def head_maps(model: Any, tokenizer: Any, read: ShownInput) -> dict[str, Any]:
     speaks = getattr(model, "target_tokenizer", None) or tokenizer
-    marks, vocabulary = ((), None) if speaks is None else (lens.delimiters(speaks), torch.tensor(ordinary(speaks)))
-    heads = lens.heads(model, read.some["ids"], marks=marks, vocabulary=vocabulary, **beside(read.some))
-    maps, several = grouped(lens.views(model, read.one["ids"], **beside(read.one))), model.encoder is not None
+    marks, vocabulary = (
+        ((), None) if speaks is None else (lens.delimiter_ids(speaks), torch.tensor(plain_tokens(speaks)))
+    )
+    heads = lens.summarize_heads(model, read.some["ids"], marks=marks, vocabulary=vocabulary, **other_inputs(read.some))
+    maps, several = (
+        group_views(lens.attention_views(model, read.one["ids"], **other_inputs(read.one))),
+        model.encoder is not None,
+    )
     few = {name: table[:2] for name, table in read.some.items()}
-    alike = grouped(lens.views(model, few["ids"], **beside(few)))
+    alike = group_views(lens.attention_views(model, few["ids"], **other_inputs(few)))
     return {
-        "attention": {"note": read.note, "groups": [packed_maps(name, views, tokenizer, speaks)
+        "attention": {"note": read.note, "groups": [pack_maps(name, views, tokenizer, speaks)
                                                     for name, views in maps.items()]},
         "roles": [{"name": role.name, "does": role.does} for role in lens.ROLES
                   if any(role.name in head.scores for head in heads)],
-        "heads": [described(head, several) for name in maps for head in heads if place(head.where) == name],
-        "likeness": likeness([view for views in alike.values() for view in views], several),
+        "heads": [head_description(head, several) for name in maps for head in heads if stack_of(head.where) == name],
+        "likeness": head_likeness([view for views in alike.values() for view in views], several),
     }  # fmt: skip
 
 
-def beside(inputs: Batch) -> Batch:
+def other_inputs(inputs: TaskBatch) -> TaskBatch:
     """What a model reads besides ids."""
     return {name: table for name, table in inputs.items() if name != "ids"}
 
 
-def grouped(views: list[View]) -> dict[str, list[View]]:
+def group_views(views: list[AttentionView]) -> dict[str, list[AttentionView]]:
     """Attentions by whose they are, as a reader meets them: the encoder's, the decoder's own, those across."""
-    names = dict.fromkeys(place(view.where) for view in views)
-    order = sorted(names, key=lambda name: ORDER.index(name) if name in ORDER else 0)
-    return {name: [view for view in views if place(view.where) == name] for name in order}
+    names = dict.fromkeys(stack_of(view.where) for view in views)
+    order = sorted(names, key=lambda name: STACK_ORDER.index(name) if name in STACK_ORDER else 0)
+    return {name: [view for view in views if stack_of(view.where) == name] for name in order}
 
 
-def packed_maps(name: str, views: list[View], reads: Any, speaks: Any) -> dict[str, Any]:
+def pack_maps(name: str, views: list[AttentionView], reads: Any, speaks: Any) -> dict[str, Any]:
     """One group's maps, with the tokens along both sides."""
     view = views[0]
     queries, keys = (reads if name == "encoder" else speaks), (speaks if name == "decoder" else reads)
     return {
-        "name": name, "own": view.own, "heads": [each.pattern.shape[1] for each in views],
-        "queries": pieces(view.q, queries), "keys": pieces(view.k, keys), "grid": sensed.grid(view.q),
-        "maps": packed(torch.cat([each.pattern for each in views], 1)[0].sqrt()),
-    }  # fmt: skip
+        "name": name,
+        "own": view.own,
+        "heads": [each.pattern.shape[1] for each in views],
+        "queries": token_labels(view.q, queries),
+        "keys": token_labels(view.k, keys),
+        "grid": image_rows.patch_grid(view.q),
+        "maps": pack_bytes(torch.cat([each.pattern for each in views], 1)[0].sqrt()),
+    }
 
 
-def pieces(read: Read, tokenizer: Any) -> list[str]:
+def token_labels(read: TrunkInput, tokenizer: Any) -> list[str]:
     """The tokens of the first row as they are called: words, or places."""
     if read.ids is None or tokenizer is None:
-        return sensed.pieces(read)
-    return [tokenizer.piece(id) for id in read.ids[0].tolist()]
+        return image_rows.patch_labels(read)
+    return [tokenizer.token_text(id) for id in read.ids[0].tolist()]
 
 
-def described(head: lens.Head, several: bool) -> dict[str, Any]:
+def head_description(head: lens.HeadSummary, several: bool) -> dict[str, Any]:
     scores = {name: [round(number, 3) for number in (one.value, one.chance, one.lift)]
               for name, one in head.scores.items()}  # fmt: skip
     return {
-        "name": called(head.where, head.head, several), "layer": head.layer, "role": head.role, "scores": scores,
+        "name": head_label(head.where, head.head, several), "layer": head.layer, "role": head.role, "scores": scores,
         "entropy": round(head.entropy, 2), "relative": round(head.relative, 3),
         "distance": None if head.distance is None else round(head.distance, 1),
     }  # fmt: skip
 
 
-def likeness(views: list[View], several: bool) -> dict[str, Any]:
+def head_likeness(views: list[AttentionView], several: bool) -> dict[str, Any]:
     """How alike heads are, within their groups; of some layers only, where heads are very many."""
     every = -(-sum(each.pattern.shape[1] for each in views) // COMPARED)
     views = views[::every]
-    values = lens.similarity(views)
+    values = lens.head_similarity(views)
     heads = [(view.where, head) for view in views for head in range(view.pattern.shape[1])]
     return {
-        "size": len(values), "values": packed(values.nan_to_num(0.0)),
+        "size": len(values), "values": pack_bytes(values.nan_to_num(0.0)),
         "layers": [int(where.rsplit(".", 2)[1]) for where, _ in heads],
-        "groups": [place(where) for where, _ in heads],
-        "names": [called(where, head, several) for where, head in heads],
+        "groups": [stack_of(where) for where, _ in heads],
+        "names": [head_label(where, head, several) for where, head in heads],
     }  # fmt: skip
 
 
-def packed(values: Tensor) -> str:
+def pack_bytes(values: Tensor) -> str:
     """Numbers from 0 to 1 as bytes, in base64: a thousandth is not seen in a picture."""
     return base64.b64encode((values.clamp(0, 1) * 255).round().to(torch.uint8).numpy().tobytes()).decode()
+
+
+STACK_ORDER = ("encoder", "decoder", "across")
+PLACES = {"encoder.attn": "encoder", "trunk.attn": "decoder", "trunk.cross": "across"}
+
+
+def stack_of(where: str) -> str:
+    """Whose attention it is: trunk.3.cross is the decoder's look across."""
+    trunk, _, side = where.rsplit(".", 2)
+    return PLACES.get(f"{trunk}.{side}", trunk)
+
+
+def head_label(where: str, head: int, several: bool) -> str:
+    name = f"{where.rsplit('.', 2)[1]}.{head}"
+    return f"{stack_of(where)} {name}" if several else name

@@ -1,7 +1,10 @@
-"""Curves that stay small: a long log becomes a few hundred points that look the same.
+"""The report's curves and training diagnostics: a long log becomes a few hundred points that look the same.
 
 A curve is thinned by keeping the lowest and the highest point of every stretch, so that no spike is lost, and its
 ends. The smooth line is made from all points before any is dropped.
+
+Diagnostics (gradients and updates by layer, entropy of every head) have a column for each time they were taken; a layer
+or head that is missing at one time is a gap.
 """
 
 import math
@@ -9,9 +12,10 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
-from regard.report.run import Run
+from regard.report import attention_section
+from regard.report.run_data import LoggedRun
 
-POINTS = 1200  # of one curve, at most
+MAX_POINTS = 1200  # of one curve, at most
 SPEEDS = 160  # stretches that the speed is measured over
 
 KNOWN = {"step", "eval_loss", "eval_tokens", "seconds", "whole", "best"}  # of an evaluation; the rest are scores
@@ -19,42 +23,43 @@ KNOWN = {"step", "eval_loss", "eval_tokens", "seconds", "whole", "best"}  # of a
 Curve = dict[str, list[float | None]]
 
 
-def curves(run: Run) -> dict[str, Any]:
+def training_curves(run: LoggedRun) -> dict[str, Any]:
     """Everything that is drawn over steps or seconds, with the numbers themselves."""
     steps = run.steps
     return {
-        "loss": curve(steps, "loss", smooth=True),
-        "validation": curve([line for line in run.evaluations if not line.get("whole")], "eval_loss"),
-        "final": curve(sorted((line for line in run.evaluations if line.get("whole")), key=lambda line: line["step"]),
-                       "eval_loss"),
-        "scores": {name: curve([line for line in run.evaluations if not line.get("best")], name)
-                   for name in scores(run.evaluations)},
-        "lr": curve(steps, "lr"),
-        "norm": curve(steps, "norm", smooth=True),
-        "speed": speed(steps),
-        "clipped": clipped(steps),
-        "skipped": skipped(steps),
+        "loss": log_curve(steps, "loss", smooth=True),
+        "validation": log_curve([line for line in run.evaluations if not line.get("whole")], "eval_loss"),
+        "final": log_curve(
+            sorted((line for line in run.evaluations if line.get("whole")), key=lambda line: line["step"]), "eval_loss"
+        ),
+        "scores": {name: log_curve([line for line in run.evaluations if not line.get("best")], name)
+                   for name in score_names(run.evaluations)},
+        "lr": log_curve(steps, "lr"),
+        "norm": log_curve(steps, "norm", smooth=True),
+        "speed": speed_curve(steps),
+        "clipped": clip_events(steps),
+        "skipped": skip_events(steps),
         "clip": None if run.recipe is None else run.recipe.train.clip,
     }  # fmt: skip
 
 
-def curve(lines: list[dict[str, Any]], name: str, smooth: bool = False) -> Curve:
+def log_curve(lines: list[dict[str, Any]], name: str, smooth: bool = False) -> Curve:
     """Steps, seconds and values of one number in the log; what is not finite is a gap."""
-    lines = [line for line in lines if number(line.get(name))]
+    lines = [line for line in lines if is_number(line.get(name))]
     values = [float(line[name]) for line in lines]
-    keep = thinned(values, POINTS)
+    keep = downsample(values, MAX_POINTS)
     found = {
         "step": [lines[i]["step"] for i in keep],
         "seconds": [lines[i].get("seconds") for i in keep],
-        "value": [figures(values[i]) for i in keep],
+        "value": [round_figures_5(values[i]) for i in keep],
     }
     if smooth:
-        even = smoothed(values)
-        found["smooth"] = [figures(even[i]) for i in keep]
+        even = smooth_values(values)
+        found["smooth"] = [round_figures_5(even[i]) for i in keep]
     return found
 
 
-def thinned(values: list[float], most: int) -> list[int]:
+def downsample(values: list[float], most: int) -> list[int]:
     """Indices of at most `most` values: the ends, and the extremes of every stretch between."""
     if len(values) <= most:
         return list(range(len(values)))
@@ -67,7 +72,7 @@ def thinned(values: list[float], most: int) -> list[int]:
     return sorted(keep)
 
 
-def smoothed(values: list[float]) -> list[float]:
+def smooth_values(values: list[float]) -> list[float]:
     """The mean over a stretch around each value, a fiftieth of the curve wide; what is not finite is passed over."""
     radius = len(values) // 100
     known = [(value, 1) if math.isfinite(value) else (0.0, 0) for value in values]
@@ -81,7 +86,7 @@ def smoothed(values: list[float]) -> list[float]:
     return found
 
 
-def speed(steps: list[dict[str, Any]]) -> Curve:
+def speed_curve(steps: list[dict[str, Any]]) -> Curve:
     """Tokens a second, over stretches of the run."""
     timed = [line for line in steps if isinstance(line.get("tokens"), int) and isinstance(line.get("seconds"), float)]
     found: Curve = {"step": [], "seconds": [], "value": []}
@@ -92,24 +97,24 @@ def speed(steps: list[dict[str, Any]]) -> Curve:
         if after["seconds"] > before["seconds"]:
             found["step"].append(after["step"])
             found["seconds"].append(after["seconds"])
-            found["value"].append(figures(tokens / (after["seconds"] - before["seconds"])))
+            found["value"].append(round_figures_5(tokens / (after["seconds"] - before["seconds"])))
     return found
 
 
-def typical(curve: Curve) -> float | None:
+def median_value(curve: Curve) -> float | None:
     """The value in the middle: a pause does not move it."""
     values = sorted(value for value in curve["value"] if value is not None)
     return values[len(values) // 2] if values else None
 
 
-def clipped(steps: list[dict[str, Any]]) -> dict[str, Any]:
+def clip_events(steps: list[dict[str, Any]]) -> dict[str, Any]:
     """How often the gradient was clipped, and where: as many steps as can be told apart in a picture."""
     where = [line["step"] for line in steps if line.get("clipped") is True]
     every = max(1, len(where) // 300)
     return {"count": len(where), "of": len(steps), "step": where[::every]}
 
 
-def skipped(steps: list[dict[str, Any]]) -> dict[str, Any]:
+def skip_events(steps: list[dict[str, Any]]) -> dict[str, Any]:
     """The steps that were not taken, in full by their reasons, and some of them where they were."""
     lines = [line for line in steps if isinstance(line.get("skipped"), str)]
     every = max(1, len(lines) // 300)
@@ -121,16 +126,82 @@ def skipped(steps: list[dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def scores(evaluations: list[dict[str, Any]]) -> list[str]:
+def score_names(evaluations: list[dict[str, Any]]) -> list[str]:
     """The names of the scores that evaluations have, in their order."""
     names = dict.fromkeys(name for line in evaluations for name in line)
-    return [name for name in names if name not in KNOWN and any(number(line.get(name)) for line in evaluations)]
+    return [name for name in names if name not in KNOWN and any(is_number(line.get(name)) for line in evaluations)]
 
 
-def number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def figures(value: float) -> float | None:
+def round_figures_5(value: float) -> float | None:
     """Five figures are more than an eye can see."""
     return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+LOOKS = 96  # columns, at most
+PARTS = ("encoder_embed", "embed", "encoder", "trunk", "head")  # as they follow each other
+
+
+def diagnostics_section(run: LoggedRun) -> dict[str, Any]:
+    """Tables of numbers with the names of their rows; empty where none were taken."""
+    every = -(-len(run.looks) // LOOKS)
+    looks = run.looks[::-1][:: every or 1][::-1]  # the last one is always among them
+    told = [look["health"] for look in looks]
+    layers = sorted({name for look in told for name in named_table(look, "layers")}, key=layer_order)
+    heads = sorted({(where, head) for look in told for where, some in named_table(look, "heads").items()
+                    for head in range(len(some) if isinstance(some, list) and where.count(".") > 1 else 0)},
+                   key=head_order)  # fmt: skip
+    if not layers:
+        return {}
+    several = len({where.split(".")[0] for where, _ in heads}) > 1
+    return {
+        "step": [look["step"] for look in looks],
+        "layers": layers,
+        **{
+            what: [
+                [round_or_none(named_table(named_table(look, "layers"), name).get(what)) for look in told]
+                for name in layers
+            ]
+            for what in ("gradient", "update")
+        },
+        "heads": [attention_section.head_label(where, head, several) for where, head in heads],
+        "entropy": [
+            [round_or_none(entry_at(named_table(look, "heads").get(where), head)) for look in told]
+            for where, head in heads
+        ],
+    }
+
+
+def named_table(outer: dict[str, Any], name: str) -> dict[str, Any]:
+    found = outer.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def entry_at(some: Any, place: int) -> Any:
+    return some[place] if isinstance(some, list) and place < len(some) else None
+
+
+def round_or_none(value: Any) -> float | None:
+    """What is not finite is written as a word, and drawn as a gap."""
+    return round_figures_5(float(value)) if is_number(value) else None
+
+
+def head_order(head: tuple[str, int]) -> tuple[int, int, int]:
+    """Heads by whose they are, then layer by layer."""
+    whose, layer = attention_section.stack_of(head[0]), head[0].rsplit(".", 2)[1]
+    return (
+        attention_section.STACK_ORDER.index(whose) if whose in attention_section.STACK_ORDER else 0,
+        int(layer) if layer.isdecimal() else 0,
+        head[1],
+    )
+
+
+def layer_order(name: str) -> tuple[int, int, str]:
+    """Layers in the order in which a token meets them."""
+    part, _, rest = name.partition(".")
+    layer = rest.partition(".")[0]
+    order = PARTS.index(part) if part in PARTS else len(PARTS)
+    return order, int(layer) if layer.isdecimal() else 1 << 30, rest

@@ -1,13 +1,131 @@
-"""The few numbers that everybody asks for first, and the scores with what they mean."""
+"""The report's headline numbers, scores with their meaning, and cost: predicted by `regard.measure` and as it was."""
 
 import math
 from typing import Any
 
-from regard import config
-from regard.report.asks import asks
-from regard.report.cost import brief
-from regard.report.curves import scores
-from regard.report.run import Run
+from regard import config, measure
+from regard.measure.explain import format_bytes, format_count
+from regard.report.curves import score_names
+from regard.report.run_data import LoggedRun
+from regard.report.task_text import task_wording
+
+Row = tuple[str, str, str, str, str]  # what, predicted, measured, by how much that is more or less, a remark
+
+
+def cost_section(run: LoggedRun, model: Any) -> dict[str, Any]:
+    """Rows for people, and where the parameters stand."""
+    parts = {name: count for name, count in measure.count_parameters(model).items() if count}
+    if run.recipe is None:
+        return {"parts": parts, "rows": [], "absent": "The cost cannot be predicted without config.toml."}
+    rows = [*flop_rows(run, model, sum(parts.values())), *step_time_rows(run), *memory_rows(run), *token_rows(run)]
+    names = ("what", "predicted", "measured", "difference", "note")
+    return {"parts": parts, "rows": [dict(zip(names, row, strict=True)) for row in rows]}
+
+
+def flop_rows(run: LoggedRun, model: Any, parameters: int) -> list[Row]:
+    assert run.recipe is not None
+    c, each = run.recipe.train, median_step_time(run)
+    rows = c.rows
+    whole = measure.count_flops(model, c.context).training_sequence * rows * c.accumulate
+    paid, note = "not timed", "matrix products, forward and backward"
+    if run.recipe.task.kind != "next":  # rows are of many lengths, and what their padding costs is not known
+        return [
+            ("parameters", f"{parameters:,}", count_unit_of(run), "", ""),
+            ("arithmetic of a step", f"at most {format_count(whole)}FLOP", "", "", f"{note}, if every row were full"),
+        ]
+    if each:
+        paid = f"{format_count(whole / each)}FLOP/s reached"
+    return [
+        ("parameters", f"{parameters:,}", count_unit_of(run), "", ""),
+        ("arithmetic of a step", f"{format_count(whole)}FLOP", paid, "", note),
+    ]
+
+
+def count_unit_of(run: LoggedRun) -> str:
+    found = run.facts.get("parameters")
+    return f"{found:,}" if isinstance(found, int) else "not recorded"
+
+
+def step_time_rows(run: LoggedRun) -> list[Row]:
+    """What a calibrated machine promised, or the floor that the matrix products set, beside the time a step took."""
+    promised, took = number_at(run.facts.get("predicted"), "step_seconds"), median_step_time(run)
+    if not promised and not took:
+        return []
+    paid = format_duration_short(took) if took else "not timed"
+    if promised and predicted_cost_of(run).get("calibrated") is True:
+        return [
+            (
+                "time of a step",
+                format_duration_short(promised),
+                paid,
+                format_difference(promised, took),
+                time_shares(run),
+            )
+        ]
+    least = f"at least {format_duration_short(promised)}" if promised else "not predicted"
+    note = f"the matrix products alone would take {100 * promised / took:.0f}% of it; " if promised and took else ""
+    return [("time of a step", least, paid, "", f"{note}regard estimate --calibrate makes this a prediction")]
+
+
+def time_shares(run: LoggedRun) -> str:
+    """Where the predicted time goes, the most first."""
+    parts = predicted_cost_of(run).get("parts")
+    known = {str(name): number_at(parts, name) or 0.0 for name in parts} if isinstance(parts, dict) else {}
+    whole = sum(known.values())
+    told = [f"{name} {100 * part / whole:.0f}%" for name, part in sorted(known.items(), key=lambda each: -each[1])
+            if part > 0.01 * whole]  # fmt: skip
+    return ", ".join(told)
+
+
+def memory_rows(run: LoggedRun) -> list[Row]:
+    """The same thing on both sides: on a GPU what tensors hold at the peak, else the whole process."""
+    promised = number_at(run.facts.get("predicted"), "memory") if "calibrated" in predicted_cost_of(run) else None
+    took = number_at(run.facts.get("measured"), "peak_memory")
+    held = format_bytes(promised) if promised else "not predicted"
+    paid = f"{format_bytes(took)} at the peak" if took else "not recorded"
+    note = "all tensors on the GPU" if run.facts.get("device") == "cuda" else "the whole process, torch itself included"
+    return [("memory", held, paid, format_difference(promised, took), note)]
+
+
+def predicted_cost_of(run: LoggedRun) -> dict[str, Any]:
+    """What was predicted; a run of before the calibration kept other things under the same names."""
+    found = run.facts.get("predicted")
+    return found if isinstance(found, dict) else {}
+
+
+def format_difference(promised: float | None, took: float | None) -> str:
+    """How much more or less came than was predicted."""
+    return f"{round(100 * (took / promised - 1)):+d}%".replace("+0%", "0%") if promised and took else ""
+
+
+def token_rows(run: LoggedRun) -> list[Row]:
+    read = sum(line["tokens"] for line in run.steps if isinstance(line.get("tokens"), int))
+    return [("tokens read", "", f"{read:,}", "", f"in {len(run.steps):,} steps")] if read else []
+
+
+def median_step_time(run: LoggedRun) -> float | None:
+    """The middle of the times between logged steps."""
+    timed = [(line["step"], line["seconds"]) for line in run.steps if isinstance(line.get("seconds"), float)]
+    each = sorted(
+        (later - before) / (n - m) for (m, before), (n, later) in zip(timed, timed[1:], strict=False) if n > m
+    )
+    return each[len(each) // 2] or None if each else None
+
+
+def number_at(table: Any, name: str) -> float | None:
+    found = table.get(name) if isinstance(table, dict) else None
+    return float(found) if isinstance(found, int | float) and found > 0 else None
+
+
+def format_duration_short(seconds: float) -> str:
+    """A time for people: 12.3 ms, 4.56 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
 
 FIRST = 2  # scores that stand at the top
 MEANS = {
@@ -26,21 +144,21 @@ MEANS = {
 }
 
 
-def headline(run: Run, model: Any, task: config.Task, speed: float | None) -> list[dict[str, str]]:
+def headline_numbers(run: LoggedRun, model: Any, task: config.Task, speed: float | None) -> list[dict[str, str]]:
     last = run.steps[-1] if run.steps else None
-    told = [] if task.kind == "next" else marks(run, task)[:FIRST]  # of a text the loss says more
+    told = [] if task.kind == "next" else score_rows(run, task)[:FIRST]  # of a text the loss says more
     rows = [(each["name"], f"{each['value']:.4g}", each["means"]) for each in told]
-    rows += losses(run, task)
-    rows += [("parameters", f"{sum(weight.numel() for weight in model.parameters()):,}", shape(model))]
+    rows += loss_numbers(run, task)
+    rows += [("parameters", f"{sum(weight.numel() for weight in model.parameters()):,}", model_shape_text(model))]
     if speed:
         rows += [("tokens a second", f"{speed:,.0f}", str(run.facts.get("device", "")))]
     seconds = run.facts.get("seconds") or (last or {}).get("seconds")
     if isinstance(seconds, int | float):
-        rows += [("time", brief(seconds), f"{len(run.steps):,} steps")]
+        rows += [("time", format_duration_short(seconds), f"{len(run.steps):,} steps")]
     return [dict(zip(("name", "value", "note"), row, strict=True)) for row in rows]
 
 
-def losses(run: Run, task: config.Task) -> list[tuple[str, str, str]]:
+def loss_numbers(run: LoggedRun, task: config.Task) -> list[tuple[str, str, str]]:
     """The loss, and what it means where it is nothing but the surprise at a token."""
     loss = run.final["eval_loss"] if run.final else run.steps[-1]["loss"] if run.steps else None
     whose = "validation" if run.final else "training"
@@ -48,41 +166,43 @@ def losses(run: Run, task: config.Task) -> list[tuple[str, str, str]]:
         return []
     if not math.isfinite(loss):
         return [(f"{whose} loss", str(loss), "the run diverged")]
-    unit = "error squared" if isinstance(task, config.Regress) else f"nats a {asks(run, task).unit}"
+    unit = "error squared" if isinstance(task, config.Regression) else f"nats a {task_wording(run, task).unit}"
     unit += ", smoothed" if getattr(task, "smoothing", 0.0) else ""
     if run.final and run.final.get("whole") and run.recipe and run.recipe.train.best:
         unit += f", at step {run.final['step']:,}, the best"
     told = [(f"{whose} loss", f"{loss:.4f}", unit)]
-    if not plain(task):
+    if not is_plain_loss(task):
         return told
     perplexity = f"{math.exp(loss):,.2f}" if loss < 20 else "over 10⁸"
     return [*told, ("perplexity", perplexity, "equally likely choices"),
             ("bits a token", f"{loss / math.log(2):.3f}", "to write the text down")]  # fmt: skip
 
 
-def plain(task: config.Task) -> bool:
+def is_plain_loss(task: config.Task) -> bool:
     """Whether a loss is the surprise at a token, and nothing else is in it."""
-    words = told_in_turn(task) or isinstance(task, config.Masked)
+    words = is_autoregressive(task) or isinstance(task, config.MaskedLM)
     return words and not getattr(task, "smoothing", 0.0) and not getattr(task, "next_sentence", False)
 
 
-def final(run: Run) -> dict[str, float]:
+def final_scores(run: LoggedRun) -> dict[str, float]:
     """The scores of the last evaluation."""
-    return {} if run.final is None else {name: float(run.final[name]) for name in scores([run.final])}
+    return {} if run.final is None else {name: float(run.final[name]) for name in score_names([run.final])}
 
 
-def marks(run: Run, task: config.Task) -> list[dict[str, Any]]:
+def score_rows(run: LoggedRun, task: config.Task) -> list[dict[str, Any]]:
     """The same with what they mean, for a table."""
-    known = MEANS | ({"accuracy": MEANS["token accuracy"]} if told_in_turn(task) else {})
-    return [{"name": name, "value": value, "means": known.get(name, "")} for name, value in final(run).items()]
+    known = MEANS | ({"accuracy": MEANS["token accuracy"]} if is_autoregressive(task) else {})
+    return [{"name": name, "value": value, "means": known.get(name, "")} for name, value in final_scores(run).items()]
 
 
-def told_in_turn(task: config.Task) -> bool:
+def is_autoregressive(task: config.Task) -> bool:
     """Whether answers are words, one after the other."""
-    return isinstance(task, config.NextToken | config.Translate | config.Spans | config.Infill | config.Prefix)
+    return isinstance(
+        task, config.NextToken | config.Translation | config.SpanCorruption | config.TextInfilling | config.PrefixLM
+    )
 
 
-def shape(model: Any) -> str:
+def model_shape_text(model: Any) -> str:
     trunk, encoder = model.c.trunk, model.c.encoder
     heads = sorted(set(trunk.heads))
     if not heads:

@@ -1,4 +1,4 @@
-"""The page itself: numbers gathered, template filled, style and scripts laid in; one file that needs no other.
+"""report.html: data gathered, template filled, style and scripts inlined; one file that needs no other.
 
 What a user wrote (text, prompts, settings, names) enters the page in two ways only: escaped into the template, or as
 JSON that the scripts show as text. The page carries a policy that lets no other script run and nothing be fetched.
@@ -16,18 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from regard import config
-from regard.config.errors import unwritable
-from regard.data import store
-from regard.report.alignment import alignment
-from regard.report.answers import answers
-from regard.report.asks import asks, lead, summary, task_of, things
-from regard.report.cost import cost
-from regard.report.curves import curves, typical
-from regard.report.headline import headline, marks
-from regard.report.health import health
-from regard.report.inside import inside
-from regard.report.run import Run, read_run
-from regard.report.words import words
+from regard.config.errors import unwritable_error
+from regard.files import atomic
+from regard.report.answers import answer_section
+from regard.report.attention_section import alignment_section, attention_section
+from regard.report.curves import diagnostics_section, median_value, training_curves
+from regard.report.embedding_section import embedding_section
+from regard.report.headline import cost_section, headline_numbers, score_rows
+from regard.report.run_data import LoggedRun, read_logged_run
+from regard.report.task_text import input_nouns, loss_lead, task_summary, task_wording, trained_task_of
 
 SURROUNDINGS = ("regard", "torch", "python", "platform", "processor", "device", "threads", "precision", "compiled",
                 "started")  # fmt: skip
@@ -35,83 +32,84 @@ SCRIPTS = ("tools", "curves", "health", "samples", "translations", "answers", "m
            "cost", "page")  # fmt: skip
 
 
-def write(run: str | Path, model: Any, tokenizer: Any) -> Path:
+def write_report(run: str | Path, model: Any, tokenizer: Any) -> Path:
     """Make report.html in a run's folder, from what the run wrote and what can be seen in its model."""
-    found = read_run(Path(run))
-    for vocab, own in vocabularies(model, tokenizer) if tokenizer is not None else []:
+    found = read_logged_run(Path(run))
+    for vocab, own in token_tables(model, tokenizer) if tokenizer is not None else []:
         if len(own) > vocab:
             sizes = f"{len(own):,} tokens, and the model knows {vocab:,}"
             raise config.DataError(f"{run}: the tokenizer has {sizes}; use the tokenizer that the model was trained "
                                    "with")  # fmt: skip
-    made = page(found, task_of(found, model), gathered(found, model, tokenizer))
+    made = render_page(found, trained_task_of(found, model), collect_sections(found, model, tokenizer))
     path = found.path / "report.html"
     try:
-        store.put(path, [made.encode()])  # who looks at the page meanwhile sees the old one, whole
+        atomic.write_file(path, [made.encode()])  # who looks at the page meanwhile sees the old one, whole
     except OSError as problem:
-        raise unwritable(path, problem) from None
+        raise unwritable_error(path, problem) from None
     return path
 
 
-def vocabularies(model: Any, tokenizer: Any) -> list[tuple[int, Any]]:
+def token_tables(model: Any, tokenizer: Any) -> list[tuple[int, Any]]:
     """The tables of tokens that a model has, each with the tokenizer that it is for."""
     reads = None if model.c.encoder is None else model.c.encoder.embed
-    other = [(reads.vocab, tokenizer)] if isinstance(reads, config.Embed) else []
-    return [(model.c.embed.vocab, speaks(model, tokenizer)), *other]
+    other = [(reads.vocab, tokenizer)] if isinstance(reads, config.TextEmbedding) else []
+    return [(model.c.embed.vocab, output_tokenizer(model, tokenizer)), *other]
 
 
-def speaks(model: Any, tokenizer: Any) -> Any:
+def output_tokenizer(model: Any, tokenizer: Any) -> Any:
     """The tokenizer of what the model says, which may be another than that of what it reads."""
     return getattr(model, "target_tokenizer", None) or tokenizer
 
 
-def gathered(run: Run, model: Any, tokenizer: Any) -> dict[str, Any]:
+def collect_sections(run: LoggedRun, model: Any, tokenizer: Any) -> dict[str, Any]:
     """All numbers and texts that the page shows."""
-    drawn, task = curves(run), task_of(run, model)
-    said = answers(run, model, tokenizer, task)
+    drawn, task = training_curves(run), trained_task_of(run, model)
+    said = answer_section(run, model, tokenizer, task)
     return {
         "task": task.kind,
-        "loss": asks(run, task).loss,
-        "thing": things(run)[0],
-        "headline": headline(run, model, task, typical(drawn["speed"])),
+        "loss": task_wording(run, task).loss,
+        "thing": input_nouns(run)[0],
+        "headline": headline_numbers(run, model, task, median_value(drawn["speed"])),
         "curves": drawn,
-        "scores": marks(run, task),
-        "health": health(run),
+        "scores": score_rows(run, task),
+        "health": diagnostics_section(run),
         "samples": [{name: sample.get(name, "") for name in ("step", "temperature", "prompt", "text")}
                     for sample in run.samples],
         "translations": [{name: line[name] for name in ("step", "source", "text", "target")}
                          for line in run.translations],
         "answers": said.shown,
-        "alignment": alignment(run, model, tokenizer, task),
-        **inside(run, model, tokenizer, said.batch),
-        "words": words(run, model, speaks(model, tokenizer), said.batch),
-        "cost": cost(run, model),
+        "alignment": alignment_section(run, model, tokenizer, task),
+        **attention_section(run, model, tokenizer, said.batch),
+        "words": embedding_section(run, model, output_tokenizer(model, tokenizer), said.batch),
+        "cost": cost_section(run, model),
     }  # fmt: skip
 
 
-def page(run: Run, task: config.Task, data: dict[str, Any]) -> str:
-    style, script = part("page.css"), "\n".join(part(f"{name}.js") for name in SCRIPTS)
-    asked = asks(run, task)
+def render_page(run: LoggedRun, task: config.Task, data: dict[str, Any]) -> str:
+    style, script = read_page_part("page.css"), "\n".join(read_page_part(f"{name}.js") for name in SCRIPTS)
+    asked = task_wording(run, task)
     script = f'"use strict";\n(() => {{\n{script}\n}})();'
     filled = {
         "title": html.escape(run.name),
-        "policy": f"default-src 'none'; img-src data:; style-src '{digest(style)}'; script-src '{digest(script)}'",
+        "policy": f"default-src 'none'; img-src data:; style-src '{script_hash(style)}'; script-src "
+                  f"'{script_hash(script)}'",
         "style": style,
         "script": script,
-        "data": embedded(data),
-        "summary": html.escape(summary(run, task)),
-        "loss": html.escape(lead(run, task)),
+        "data": embed_json(data),
+        "summary": html.escape(task_summary(run, task)),
+        "loss": html.escape(loss_lead(run, task)),
         "question": html.escape(asked.question),
         "answers": html.escape(asked.lead),
         "name": html.escape(asked.name),
         "notes": "".join(f"<p class='note'>{html.escape(line)}.</p>" for line in run.missing),
         "config": html.escape(run.settings or "config.toml is not there."),
-        "facts": facts(run),
-        "command": html.escape("\n".join(commands(run))),
-    }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: filled[match[1]], part("template.html"))
+        "facts": run_facts_rows(run),
+        "command": html.escape("\n".join(run_commands(run))),
+    }  # fmt: skip
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: filled[match[1]], read_page_part("template.html"))
 
 
-def commands(run: Run) -> list[str]:
+def run_commands(run: LoggedRun) -> list[str]:
     """What makes the run again: how it began, and each time that it went on with other settings."""
     lines = [str(run.facts.get("command") or f"regard train {run.path / 'config.toml'}")]
     resumed = run.facts.get("resumed")
@@ -122,30 +120,30 @@ def commands(run: Run) -> list[str]:
     return lines
 
 
-def part(name: str) -> str:
+def read_page_part(name: str) -> str:
     return files(__package__).joinpath("page", name).read_text(encoding="utf8")
 
 
-def digest(source: str) -> str:
+def script_hash(source: str) -> str:
     """How a page's policy names the one script that may run."""
     return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 
-def embedded(data: dict[str, Any]) -> str:
+def embed_json(data: dict[str, Any]) -> str:
     """JSON that may stand inside a script element: without a < no text can close it."""
-    return json.dumps(finite(data), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return json.dumps(finite_or_none(data), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def finite(value: Any) -> Any:
+def finite_or_none(value: Any) -> Any:
     """JSON knows no infinity: what is not a number is nothing."""
     if isinstance(value, dict):
-        return {str(name): finite(item) for name, item in value.items()}
+        return {str(name): finite_or_none(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [finite_or_none(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def facts(run: Run) -> str:
+def run_facts_rows(run: LoggedRun) -> str:
     """The circumstances of the run as rows of a table."""
     known = {name: run.facts.get(name) for name in SURROUNDINGS}
     known["seed"] = None if run.recipe is None else run.recipe.train.seed

@@ -1,4 +1,4 @@
-"""What a run left behind, read forgivingly: a page about a run must not fail because the run did.
+"""A run's files, read forgivingly: a page about a run must not fail because the run did.
 
 A line that was torn by a crash is skipped and counted; a file that is missing is empty. `missing` collects what a
 reader of the page should know.
@@ -17,7 +17,7 @@ WORDS = ("nan", "inf", "-inf")
 
 
 @dataclass
-class Run:
+class LoggedRun:
     """One run's folder: its recipe, its log, what it said on the way and its circumstances."""
 
     path: Path
@@ -44,48 +44,48 @@ class Run:
 
     @property
     def last_samples(self) -> list[dict[str, Any]]:
-        return last(self.samples)
+        return last_step_lines(self.samples)
 
     @property
     def last_translations(self) -> list[dict[str, Any]]:
-        return last(self.translations)
+        return last_step_lines(self.translations)
 
 
-def last(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def last_step_lines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Those of the last step."""
     return [line for line in lines if line["step"] == lines[-1]["step"]]
 
 
-def read_run(path: Path) -> Run:
+def read_logged_run(path: Path) -> LoggedRun:
     if not path.is_dir():
         raise config.DataError(f"{path}: no such run; name the folder that `regard train` wrote, such as runs/lab")
-    run = Run(path)
-    run.recipe, run.settings = recipe(path / "config.toml", run.missing)
-    log = [spelt(line) for line in lines(path / "log.jsonl", run.missing)]
-    run.steps = [line for line in log if numbers(line, "step", "loss")]
-    run.evaluations = [line for line in log if numbers(line, "step", "eval_loss")]
-    run.looks = [line for line in log if numbers(line, "step") and isinstance(line.get("health"), dict)]
-    said = list(lines(path / "samples.jsonl", run.missing))
-    run.samples = [line for line in said if sampled(line)]
-    run.translations = [line for line in said if translated(line)]
-    run.facts = facts(path / "run.json", run.missing)
+    run = LoggedRun(path)
+    run.recipe, run.settings = read_recipe_of(path / "config.toml", run.missing)
+    log = [restore_numbers(line) for line in json_lines(path / "log.jsonl", run.missing)]
+    run.steps = [line for line in log if has_numbers(line, "step", "loss")]
+    run.evaluations = [line for line in log if has_numbers(line, "step", "eval_loss")]
+    run.looks = [line for line in log if has_numbers(line, "step") and isinstance(line.get("health"), dict)]
+    said = list(json_lines(path / "samples.jsonl", run.missing))
+    run.samples = [line for line in said if is_sample(line)]
+    run.translations = [line for line in said if is_translation(line)]
+    run.facts = read_run_facts(path / "run.json", run.missing)
     return run
 
 
-def recipe(path: Path, missing: list[str]) -> tuple[config.Recipe | None, str]:
+def read_recipe_of(path: Path, missing: list[str]) -> tuple[config.Recipe | None, str]:
     try:
         written = path.read_text(encoding="utf8")
     except (OSError, UnicodeDecodeError):
         missing.append("config.toml could not be read")
         return None, ""
     try:
-        return config.read(config.Recipe, path), written
+        return config.read_toml(config.Recipe, path), written
     except config.ConfigError as problem:
         missing.append(f"config.toml is not a recipe that this version reads ({problem})")
         return None, written
 
 
-def lines(path: Path, missing: list[str]) -> Iterator[dict[str, Any]]:
+def json_lines(path: Path, missing: list[str]) -> Iterator[dict[str, Any]]:
     """The objects in a file of one JSON object a line."""
     try:
         written = path.read_bytes().decode("utf8", errors="replace")
@@ -94,7 +94,7 @@ def lines(path: Path, missing: list[str]) -> Iterator[dict[str, Any]]:
         return
     torn = 0
     for line in written.split("\n"):  # not splitlines: a text may hold other line breaks
-        found = parsed(line)
+        found = parse_json(line)
         if isinstance(found, dict):
             yield found
         elif line.strip():
@@ -103,35 +103,35 @@ def lines(path: Path, missing: list[str]) -> Iterator[dict[str, Any]]:
         missing.append(f"{path.name}: {torn} {'line' if torn == 1 else 'lines'} could not be read")
 
 
-def parsed(source: str) -> Any:
+def parse_json(source: str) -> Any:
     try:
         return json.loads(source)
     except (ValueError, RecursionError):
         return None
 
 
-def spelt(line: dict[str, Any]) -> dict[str, Any]:
+def restore_numbers(line: dict[str, Any]) -> dict[str, Any]:
     """A line with numbers where the log has words: JSON has no nan."""
     return {name: float(value) if value in WORDS else value for name, value in line.items()}
 
 
-def numbers(line: dict[str, Any], *names: str) -> bool:
+def has_numbers(line: dict[str, Any], *names: str) -> bool:
     """Whether a line holds a number under each name; `true` is none."""
     return all(isinstance(line.get(name), int | float) and not isinstance(line[name], bool) for name in names)
 
 
-def sampled(line: dict[str, Any]) -> bool:
-    known = numbers(line, "step", "temperature") and math.isfinite(line["temperature"])
+def is_sample(line: dict[str, Any]) -> bool:
+    known = has_numbers(line, "step", "temperature") and math.isfinite(line["temperature"])
     return known and isinstance(line.get("text"), str) and isinstance(line.get("prompt", ""), str)
 
 
-def translated(line: dict[str, Any]) -> bool:
-    return numbers(line, "step") and all(isinstance(line.get(name), str) for name in ("source", "text", "target"))
+def is_translation(line: dict[str, Any]) -> bool:
+    return has_numbers(line, "step") and all(isinstance(line.get(name), str) for name in ("source", "text", "target"))
 
 
-def facts(path: Path, missing: list[str]) -> dict[str, Any]:
+def read_run_facts(path: Path, missing: list[str]) -> dict[str, Any]:
     try:
-        found = parsed(path.read_text(encoding="utf8"))
+        found = parse_json(path.read_text(encoding="utf8"))
     except (OSError, UnicodeDecodeError):
         found = None
     if not isinstance(found, dict):

@@ -1,7 +1,4 @@
-"""A small drawing in SVG: lines and points over two axes; no script, and the colours of the page that it stands in.
-
-Whoever draws has the numbers; a drawing only shows them.
-"""
+"""SVG plots: lines, points and heat maps over two axes; no script, and the colours of the page around them."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +13,7 @@ MARKED, APART = 8, 40  # places along a logarithm each have their own tick, if t
 
 
 @dataclass(frozen=True)
-class Point:
+class PlotPoint:
     """Where something is, how far its seeds are apart, and what it is called if it has a name of its own."""
 
     x: float
@@ -26,18 +23,18 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Series:
+class PlotSeries:
     """Points of one kind, joined by a line or not."""
 
     name: str
-    points: tuple[Point, ...]
+    points: tuple[PlotPoint, ...]
     joined: bool = True
     dashed: bool = False
     like: int | None = None  # drawn in the colour of the series of that number
 
 
 @dataclass(frozen=True)
-class Axis:
+class PlotAxis:
     """From pixels at `start` to pixels at `stop`; `log` where numbers are spread over more than one power of ten."""
 
     low: float
@@ -52,46 +49,46 @@ class Axis:
         return self.start + (at - low) / ((high - low) or 1) * (self.stop - self.start)
 
     def ticks(self) -> list[float]:
-        return list(self.marks) or (powers(self.low, self.high) if self.log else rounds(self.low, self.high))
+        return list(self.marks) or (log_ticks(self.low, self.high) if self.log else round_ticks(self.low, self.high))
 
 
-def axis(values: Sequence[float], start: float, stop: float, log: bool, margin: float = 0.06) -> Axis:
+def build_axis(values: Sequence[float], start: float, stop: float, log: bool, margin: float = 0.06) -> PlotAxis:
     low, high = min(values), max(values)
     if log:
         room = (high / low) ** margin if high > low else 1.5
-        return Axis(low / room, high * room, start, stop, True)
+        return PlotAxis(low / room, high * room, start, stop, True)
     room = margin * (high - low or abs(high) or 1)
-    return Axis(low - room, high + room, start, stop)
+    return PlotAxis(low - room, high + room, start, stop)
 
 
-def chart(series: Sequence[Series], x: str, y: str, log_x: bool = False, log_y: bool = False) -> str:
+def draw_chart(series: Sequence[PlotSeries], x: str, y: str, log_x: bool = False, log_y: bool = False) -> str:
     """The drawing; its title stands beside it, as a question."""
     points = [point for each in series for point in each.points]
-    across, places = axis([point.x for point in points], LEFT, WIDE - RIGHT, log_x), {point.x for point in points}
+    across, places = build_axis([point.x for point in points], LEFT, WIDE - RIGHT, log_x), {point.x for point in points}
     if log_x and 2 <= len(places) <= MARKED:
         marks = sorted(places)
         clear = all(across(right) - across(left) >= APART for left, right in pairwise(marks))
         across = replace(across, marks=tuple(marks)) if clear else across
     ends = [end for point in points for end in (point.y - point.spread, point.y + point.spread)]
-    up = axis(ends if not log_y else [point.y for point in points], HIGH - BOTTOM, TOP, log_y)
-    parts = [*grid(across, up), *captions(x, y)]
+    up = build_axis(ends if not log_y else [point.y for point in points], HIGH - BOTTOM, TOP, log_y)
+    parts = [*draw_grid(across, up), *axis_captions(x, y)]
     for place, each in enumerate(series):
-        parts += drawn(each, across, up, *look(place if each.like is None else each.like))
+        parts += draw_series(each, across, up, *series_style(place if each.like is None else each.like))
     names = [each.name for each in series if each.name]
-    high = HIGH + 20 * -(-len(names) // beside(names))
-    return framed(parts + keys(series), high, f"{y} over {x}: {', '.join(names)}")
+    high = HIGH + 20 * -(-len(names) // legend_columns(names))
+    return svg_frame(parts + draw_legend(series), high, f"{y} over {x}: {', '.join(names)}")
 
 
-def framed(parts: Sequence[str], high: float, label: str) -> str:
+def svg_frame(parts: Sequence[str], high: float, label: str) -> str:
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high:g}" role="img" '
             f'aria-label="{escape(label)}">{"".join(parts)}</svg>')  # fmt: skip
 
 
-def look(place: int) -> tuple[str, str]:
+def series_style(place: int) -> tuple[str, str]:
     return f"var(--{COLOURS[place % len(COLOURS)]})", MARKS[place // len(COLOURS) % len(MARKS)]
 
 
-def drawn(each: Series, x: Axis, y: Axis, colour: str, mark: str) -> list[str]:
+def draw_series(each: PlotSeries, x: PlotAxis, y: PlotAxis, colour: str, mark: str) -> list[str]:
     places = [(x(point.x), y(point.y)) for point in each.points]
     line = " ".join(f"{'L' if i else 'M'}{a:.1f} {b:.1f}" for i, (a, b) in enumerate(places))
     dash = ' stroke-dasharray="5 4"' if each.dashed else ""
@@ -100,14 +97,14 @@ def drawn(each: Series, x: Axis, y: Axis, colour: str, mark: str) -> list[str]:
         if point.spread:
             low, high = y(max(point.y - point.spread, y.low)), y(point.y + point.spread)
             parts.append(f'<path class="even" d="M{a:.1f} {low:.1f}V{high:.1f}" stroke="{colour}" opacity=".55"/>')
-        parts += [] if each.dashed else [marked(mark, a, b, colour, point.name or each.name)]
+        parts += [] if each.dashed else [draw_mark(mark, a, b, colour, point.name or each.name)]
         if point.name:
             side = "end" if a > 0.75 * WIDE else "start"
-            parts.append(text(a + (-8 if side == "end" else 8), b - 7, point.name, side))
+            parts.append(svg_text(a + (-8 if side == "end" else 8), b - 7, point.name, side))
     return parts
 
 
-def marked(mark: str, a: float, b: float, colour: str, name: str) -> str:
+def draw_mark(mark: str, a: float, b: float, colour: str, name: str) -> str:
     title = f"<title>{escape(name)}</title>"
     if mark == "square":
         return f'<rect x="{a - 4:.1f}" y="{b - 4:.1f}" width="8" height="8" fill="{colour}">{title}</rect>'
@@ -115,33 +112,36 @@ def marked(mark: str, a: float, b: float, colour: str, name: str) -> str:
     return f'<circle cx="{a:.1f}" cy="{b:.1f}" r="4.2" {fill}>{title}</circle>'
 
 
-def text(x: float, y: float, words: str, side: str = "middle") -> str:
+def svg_text(x: float, y: float, words: str, side: str = "middle") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{side}">{escape(words)}</text>'
 
 
-def grid(x: Axis, y: Axis) -> list[str]:
+def draw_grid(x: PlotAxis, y: PlotAxis) -> list[str]:
     lines = [f'<path class="rule" d="M{LEFT} {y(at):.1f}H{WIDE - RIGHT}"/>' for at in y.ticks()]
-    marks = [text(LEFT - 7, y(at) + 4, short(at), "end") for at in y.ticks()]
-    marks += [text(x(at), HIGH - BOTTOM + 17, short(at)) for at in x.ticks()]
+    marks = [svg_text(LEFT - 7, y(at) + 4, format_tick(at), "end") for at in y.ticks()]
+    marks += [svg_text(x(at), HIGH - BOTTOM + 17, format_tick(at)) for at in x.ticks()]
     return [*lines, f'<path class="axis" d="M{LEFT} {HIGH - BOTTOM}H{WIDE - RIGHT}"/>', *marks]
 
 
-def captions(x: str, y: str, right: float = WIDE) -> list[str]:
-    beside = f'<g transform="rotate(-90)">{text(-(HIGH - BOTTOM) / 2, 12, y)}</g>'
-    return [text((LEFT + right) / 2, HIGH - 8, x), beside]
+def axis_captions(x: str, y: str, right: float = WIDE) -> list[str]:
+    beside = f'<g transform="rotate(-90)">{svg_text(-(HIGH - BOTTOM) / 2, 12, y)}</g>'
+    return [svg_text((LEFT + right) / 2, HIGH - 8, x), beside]
 
 
-def keys(series: Sequence[Series]) -> list[str]:
+def draw_legend(series: Sequence[PlotSeries]) -> list[str]:
     """Which mark is whose, some beside each other below the drawing."""
     parts, named = [], [(i, each) for i, each in enumerate(series) if each.name]
-    count = beside([each.name for _, each in named])
+    count = legend_columns([each.name for _, each in named])
     for place, (i, each) in enumerate(named):
         a, b = LEFT + place % count * (WIDE - LEFT) / count, HIGH + 10 + place // count * 20
-        parts += [marked(look(i)[1], a, b - 4, look(i)[0], each.name), text(a + 11, b, each.name, "start")]
+        parts += [
+            draw_mark(series_style(i)[1], a, b - 4, series_style(i)[0], each.name),
+            svg_text(a + 11, b, each.name, "start"),
+        ]
     return parts
 
 
-def beside(names: Sequence[str]) -> int:
+def legend_columns(names: Sequence[str]) -> int:
     """How many names stand in a row."""
     return max(1, min(4, (WIDE - LEFT) // (7 * max(map(len, names), default=1) + 30)))
 
@@ -149,7 +149,7 @@ def beside(names: Sequence[str]) -> int:
 # ---------------------------------------------------------------- numbers
 
 
-def rounds(low: float, high: float, count: int = 6) -> list[float]:
+def round_ticks(low: float, high: float, count: int = 6) -> list[float]:
     """Round numbers between two, about so many."""
     rough = (high - low) / count or 1
     power = 10.0 ** math.floor(math.log10(rough))
@@ -157,18 +157,18 @@ def rounds(low: float, high: float, count: int = 6) -> list[float]:
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def powers(low: float, high: float) -> list[float]:
+def log_ticks(low: float, high: float) -> list[float]:
     """Powers of ten, with 2 and 5 between where there are few; round numbers where there is none."""
     span = math.log10(high / low)
     if span < 0.7:
-        return rounds(low, high, 5)
+        return round_ticks(low, high, 5)
     units = (1,) if span > 4 else (1, 3) if span > 2.2 else (1, 2, 5)
     every = (unit * 10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
              for unit in units)  # fmt: skip
     return [at for at in every if low <= at <= high]
 
 
-def short(number: float) -> str:
+def format_tick(number: float) -> str:
     """Three figures, with a letter for thousands, millions and billions."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(number) >= size:
@@ -184,7 +184,7 @@ def short(number: float) -> str:
 BANDS = 5  # colours of page.css from ramp-0
 
 
-def field(places: Sequence[float], values: Sequence[Sequence[float]], x: str, y: str) -> str:
+def draw_heatmap(places: Sequence[float], values: Sequence[Sequence[float]], x: str, y: str) -> str:
     """A square of numbers as a map in bands, evenly parted between the least and the most; values[i][j] at (i, j)."""
     every = [value for row in values for value in row if math.isfinite(value)]
     low, high, size = min(every), max(every), (HIGH - TOP - BOTTOM) / len(places)
@@ -194,13 +194,18 @@ def field(places: Sequence[float], values: Sequence[Sequence[float]], x: str, y:
             band = min(BANDS - 1, int(BANDS * (value - low) / (high - low or 1))) if math.isfinite(value) else BANDS - 1
             where = f'x="{LEFT + i * size:.1f}" y="{HIGH - BOTTOM - (j + 1) * size:.1f}"'
             parts.append(f'<rect {where} width="{size + 0.4:.1f}" height="{size + 0.4:.1f}" fill="var(--ramp-{band})">'
-                         f"<title>{short(value)}</title></rect>")  # fmt: skip
+                         f"<title>{format_tick(value)}</title></rect>")  # fmt: skip
     right = LEFT + size * len(places)
     for place, at in ((LEFT, places[0]), ((LEFT + right) / 2, 0.0), (right, places[-1])):
-        parts.append(text(place, HIGH - BOTTOM + 17, short(at)))
+        parts.append(svg_text(place, HIGH - BOTTOM + 17, format_tick(at)))
     for band in range(BANDS):
         top = TOP + (BANDS - 1 - band) * 26
-        span = f"{short(low + (high - low) * band / BANDS)} to {short(low + (high - low) * (band + 1) / BANDS)}"
+        bottom, above = (format_tick(low + (high - low) * each / BANDS) for each in (band, band + 1))
+        span = f"{bottom} to {above}"
         parts.append(f'<rect x="{right + 24:.1f}" y="{top}" width="18" height="18" fill="var(--ramp-{band})"/>')
-        parts.append(text(right + 50, top + 13, span, "start"))
-    return framed([*parts, *captions(x, y, right)], HIGH, f"a map over {x} and {y}, from {short(low)} to {short(high)}")
+        parts.append(svg_text(right + 50, top + 13, span, "start"))
+    return svg_frame(
+        [*parts, *axis_captions(x, y, right)],
+        HIGH,
+        f"a map over {x} and {y}, from {format_tick(low)} to {format_tick(high)}",
+    )

@@ -1,14 +1,14 @@
-"""What each task is called on the page: what was asked, what its loss is, and which question its answers answer."""
+"""The report's wording by task: what the model does, what its loss is, and which question its predictions answer."""
 
 from dataclasses import asdict, dataclass
 
 from regard import config
-from regard.inputs.senses import SENSES, sense
-from regard.report.run import Run
+from regard.inputs.processors import PROCESSORS, build_processor
+from regard.report.run_data import LoggedRun
 
 
 @dataclass(frozen=True)
-class Asks:
+class TaskWording:
     """A task in words. `does` begins the page's first sentence, `question`, `lead` and `name` are those of the answers;
     `loss` is the question of its curve, and `at` what the model is surprised at, once a `unit`.
     """
@@ -23,89 +23,89 @@ class Asks:
 
 
 UNSEEN = "{Things} that it never trained on"
-ASKS = {
-    "next": Asks(
+TASK_WORDINGS = {
+    "next": TaskWording(
         "Trained on {data}", "What does it write?",
         "The same prompt along the training, colder and warmer: at a low temperature it says what it is sure of, at a "
         "high one it dares more.", "Samples", "How surprised is it by the next token?", "the next token",
     ),
-    "masked": Asks(
+    "masked": TaskWording(
         "Guesses hidden words of {data}", "What does it read into the gaps?",
         f"{UNSEEN}, some of their tokens hidden. In every gap stands what it says; where that is wrong, what stood "
         "there follows.", "Gaps", "How surprised is it by what was hidden?", "the hidden tokens", "hidden token",
     ),
-    "translate": Asks(
+    "translate": TaskWording(
         "Translates {data}", "How does it translate?",
         "The same sentences along the training, none of them trained on: what it says, and what was meant.",
         "Translations", "How surprised is it by the next word of the target?", "the next token of the target",
     ),
-    "spans": Asks(
+    "spans": TaskWording(
         "Tells what was cut out of {data}", "What does it put back?",
         f"{UNSEEN}, a mark wherever some words were cut out; it tells what stood at each mark.",
         "Answers", "How surprised is it by what was cut out?", "the next token of what was cut out",
     ),
-    "infill": Asks(
+    "infill": TaskWording(
         "Mends holes in {data}", "How does it mend a text?",
         f"{UNSEEN}, with holes; it tells the whole text.",
         "Answers", "How surprised is it by the whole text?", "the next token of the whole text",
     ),
-    "prefix": Asks(
+    "prefix": TaskWording(
         "Goes on from how {data} begins", "How does it go on?",
         f"{UNSEEN}, cut at some place; it tells what comes after.",
         "Answers", "How surprised is it by how the text goes on?", "the next token",
     ),
-    "classify": Asks(
+    "classify": TaskWording(
         "Tells what the {things} of {data} are", "What does it take {a_thing} for?",
         f"{UNSEEN}: what it takes each for, how sure it is of that, and what it really is.",
         "Answers", "How surprised is it by the right class?", "the right class", "{thing}",
     ),
-    "regress": Asks(
+    "regress": TaskWording(
         "Gives each {thing} of {data} a number", "Which number does it give?",
         f"{UNSEEN}: the number it gives to each, and the one it should.",
         "Answers", "How far off is it?", "", "{thing}",
     ),
-    "tag": Asks(
+    "tag": TaskWording(
         "Names every word of {data}", "What does it call each word?",
         f"{UNSEEN}. Words that it names, or should have named, are marked; where it is wrong, the right name follows.",
         "Answers", "How surprised is it by the right name of a word?", "the right name of each word", "word",
     ),
-    "answer": Asks(
+    "answer": TaskWording(
         "Finds answers in {data}", "Where does it find the answer?",
         f"{UNSEEN}: the question, and the words of the text that it answers with.",
         "Answers", "How surprised is it by where the answer stands?", "where the answer begins and ends",
         "end of an answer",
     ),
-    "pixels": Asks(
+    "pixels": TaskWording(
         "Tells the {things} of {data} value by value", "What does it draw?",
         "Nothing is drawn here: regard generate draws.", "Samples", "How surprised is it by the next value?",
         "the next value", "value",
     ),
-    "forecast": Asks(
+    "forecast": TaskWording(
         "Tells how {data} goes on", "How does it go on?", "What it tells is scored and not shown here.",
         "Answers", "How far off is it?", "", "number",
     ),
-    "nodes": Asks(
+    "nodes": TaskWording(
         "Tells what the nodes of {data} are", "What does it take a node for?",
         "All nodes are read at once, and what it takes them for is scored and not shown here.",
         "Answers", "How surprised is it by the right class?", "the right class of a node", "node",
     ),
-    "caption": Asks(
+    "caption": TaskWording(
         "Says what the pictures of {data} show", "What does it see?",
         "Pictures that it never trained on, each with the text that it writes.",
         "Answers", "How surprised is it by the next word of a text?", "the next token",
     ),
-    "draw": Asks(
+    "draw": TaskWording(
         "Draws what the texts of {data} say", "What does it draw?",
         "Texts that it never trained on, each with a picture that it draws.",
         "Pictures", "How surprised is it by the next colour?", "the next colour, and at the next word", "token",
     ),
-    "contrast": Asks(
+    "contrast": TaskWording(
         "Finds which text of {data} goes with which picture", "Does it find them?",
         "Pictures that it never trained on, each with the text that it finds nearest, among those of all.",
         "Answers", "How surprised is it by what goes together?", "what goes together", "pair",
     ),
 }  # fmt: skip
-OTHER = Asks(
+OTHER = TaskWording(
     "Trained on {data}", "What does it answer?", "What it answers is scored and not shown here.", "Answers",
     "How large is its loss?", "what is right", "answer",
 )  # fmt: skip
@@ -114,7 +114,7 @@ LINES = "Faint: every step. Bold: the mean around it. Dots: what it never traine
 CROSSES = " Crosses: steps that were not taken."
 
 
-def task_of(run: Run, model: object) -> config.Task:
+def trained_task_of(run: LoggedRun, model: object) -> config.Task:
     """What was asked of a model: as it remembers, or as its recipe says; runs of before were asked the next token."""
     known = getattr(model, "task", None)
     if known is not None:
@@ -122,25 +122,25 @@ def task_of(run: Run, model: object) -> config.Task:
     return config.NextToken() if run.recipe is None else run.recipe.task
 
 
-def things(run: Run) -> tuple[str, str]:
+def input_nouns(run: LoggedRun) -> tuple[str, str]:
     """What is read, one of it and many: texts, or what the sense of the front end is for."""
     front = None if run.recipe is None else getattr(run.recipe.model, "embed", None)
-    if front is None or isinstance(front, config.Embed) or front.kind not in SENSES:
+    if front is None or isinstance(front, config.TextEmbedding) or front.kind not in PROCESSORS:
         return "text", "texts"
-    one = sense(front).column
+    one = build_processor(front).column
     return one, one if one.endswith("s") else f"{one}s"
 
 
-def asks(run: Run, task: config.Task) -> Asks:
+def task_wording(run: LoggedRun, task: config.Task) -> TaskWording:
     """The task in words that fit what it is asked of."""
-    one, many = things(run)
-    said = ASKS.get(task.kind, OTHER)
+    one, many = input_nouns(run)
+    said = TASK_WORDINGS.get(task.kind, OTHER)
     article = "an" if one[0] in "aeiou" else "a"
     words = {"thing": one, "a_thing": f"{article} {one}", "things": many, "Things": many.capitalize(), "data": "{data}"}
-    return Asks(**{name: text.format(**words) for name, text in asdict(said).items()})
+    return TaskWording(**{name: text.format(**words) for name, text in asdict(said).items()})
 
 
-def summary(run: Run, task: config.Task) -> str:
+def task_summary(run: LoggedRun, task: config.Task) -> str:
     """What was asked of which data, in a sentence."""
     if run.recipe is None:
         return "A run whose recipe could not be read."
@@ -148,31 +148,31 @@ def summary(run: Run, task: config.Task) -> str:
     named = ", ".join(sources[:3]) + (" and more" if len(sources) > 3 else "")
     length = f"{c.context} tokens at a time" if task.kind == "next" else f"rows of at most {c.context} tokens"
     spelling = SPELT.get(run.recipe.text.kind, "piece by piece")
-    how = f", {spelling}, {length}" if things(run)[0] == "text" else f", at most {c.context} tokens each"
-    return f"{asks(run, task).does.replace('{data}', named)}{more(task)}{how}."
+    how = f", {spelling}, {length}" if input_nouns(run)[0] == "text" else f", at most {c.context} tokens each"
+    return f"{task_wording(run, task).does.replace('{data}', named)}{task_details(task)}{how}."
 
 
-def more(task: config.Task) -> str:
+def task_details(task: config.Task) -> str:
     """What else a sentence about a task should say."""
-    if isinstance(task, config.Translate) and (task.source, task.target) != ("source", "target"):
+    if isinstance(task, config.Translation) and (task.source, task.target) != ("source", "target"):
         return f" from {task.source} to {task.target}"
-    if isinstance(task, config.Classify | config.Tag):
+    if isinstance(task, config.Classification | config.TokenClassification):
         few = len(task.classes) <= 5
         return f", {' or '.join(task.classes)}" if few and task.classes else f", one of {len(task.classes)} classes"
-    if isinstance(task, config.Masked) and task.next_sentence:
+    if isinstance(task, config.MaskedLM) and task.next_sentence:
         return ", and which parts follow each other"
     return ""
 
 
-def lead(run: Run, task: config.Task) -> str:
+def loss_lead(run: LoggedRun, task: config.Task) -> str:
     """What the loss is, and what its lines are."""
     lines = LINES + CROSSES * any("skipped" in line for line in run.steps)
-    if isinstance(task, config.Regress):
-        return f"Loss is the error squared, averaged over {things(run)[1]}. {lines}"
-    if isinstance(task, config.Forecast):
+    if isinstance(task, config.Regression):
+        return f"Loss is the error squared, averaged over {input_nouns(run)[1]}. {lines}"
+    if isinstance(task, config.Forecasting):
         return f"Loss is how far off each number is, in deviations of the training rows. {lines}"
     smooth = getattr(task, "smoothing", 0.0)
     aside = f", a part of {smooth:g} of it for all other words (label smoothing)" if smooth else ""
-    both = " and at whether two parts follow each other" if isinstance(task, config.Masked) and task.next_sentence \
+    both = " and at whether two parts follow each other" if isinstance(task, config.MaskedLM) and task.next_sentence \
         else ""  # fmt: skip
-    return f"Loss is the surprise at {asks(run, task).at}{both}, in nats{aside}. {lines}"
+    return f"Loss is the surprise at {task_wording(run, task).at}{both}, in nats{aside}. {lines}"

@@ -1,7 +1,7 @@
-"""Models over HTTP: OpenAI's routes and some of ours. The only room that has heard of HTTP.
+"""The OpenAI-compatible API: completions, chat completions and routes for the other verbs.
 
-    client ──► door ──► route ──► line ◄── the thread that owns the model
-               key, host, sizes   a text, piece by piece
+    client ──► middleware ──► route ──► stream bridge ◄── the thread that owns the model
+               key, host, sizes         text, chunk by chunk
 
-`app` puts it together, `server` listens, `house` has the models.
+`app` puts it together; `web.server` listens, `web.model_pool` holds the models.
 """

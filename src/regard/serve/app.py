@@ -1,6 +1,6 @@
-"""The application: a house of models behind a door, with all routes.
+"""create_app: the OpenAI-compatible application, a model pool behind the gateway middleware, with all routes.
 
-    uvicorn ──► Door ──► FastAPI ──► completions, chats, verbs, about
+    uvicorn ──► GatewayMiddleware ──► FastAPI ──► completions, chat_completions, task_routes, info_routes
 
 Any ASGI server runs it, and tests call it without one. It owns the threads of its models from start to shutdown.
 """
@@ -17,13 +17,13 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from regard import config
-from regard.serve import about, chats, completions, verbs
-from regard.serve.door import Door
-from regard.serve.house import House
-from regard.serve.lines import Post
-from regard.serve.refusals import refused
-from regard.serve.sentences import misread
-from regard.serve.settings import Settings
+from regard.serve import chat_completions, completions, info_routes, task_routes
+from regard.web.errors import error_handler
+from regard.web.middleware import GatewayMiddleware
+from regard.web.model_pool import ModelPool
+from regard.web.settings import ServerSettings
+from regard.web.stream_bridge import LoopMailbox
+from regard.web.strict_json import validation_handler
 
 STOP = 0.8  # seconds, of those that closing may take
 REFUSED = {
@@ -36,9 +36,9 @@ REFUSED = {
 }  # fmt: skip
 
 
-async def stopped(house: House) -> None:
-    """Stop the threads of a house, without waiting for long for one that is in the middle of a step: they are daemons,
-    and what they do is wanted by nobody."""
+async def stop_pool(house: ModelPool) -> None:
+    """Stop the threads of a pool, without waiting for long for one that is in the middle of a step: they are daemons,
+    and their results are no longer wanted."""
     thread = threading.Thread(target=house.stop, name="regard stop", daemon=True)
     thread.start()
     until = time.monotonic() + STOP
@@ -46,30 +46,30 @@ async def stopped(house: House) -> None:
         await asyncio.sleep(0.01)
 
 
-def application(models: Mapping[str, Any], settings: Settings | None = None) -> FastAPI:
+def create_app(models: Mapping[str, Any], settings: ServerSettings | None = None) -> FastAPI:
     """Models by the names that clients call them, as `regard.load` gives them."""
-    settings = settings or Settings()
-    house = House(models, settings)
+    settings = settings or ServerSettings()
+    house = ModelPool(models, settings)
 
     @asynccontextmanager
     async def open_house(app: FastAPI) -> AsyncIterator[None]:
-        app.state.post = Post(asyncio.get_running_loop())
+        app.state.post = LoopMailbox(asyncio.get_running_loop())
         app.openapi()  # made once, and not while others wait
         house.start()
         try:
             yield
         finally:
-            await stopped(house)
+            await stop_pool(house)
 
     app = FastAPI(
         title="regard", version=config.VERSION, lifespan=open_house, docs_url=None, redoc_url=None,
         redirect_slashes=False, responses={code: REFUSED for code in (400, 401, 404, 413, 429, 503)},
     )  # fmt: skip
-    for routes in (about, completions, chats, verbs):
+    for routes in (info_routes, completions, chat_completions, task_routes):
         app.include_router(routes.router)
     for problem in (HTTPException, config.ConfigError, config.DataError, config.RunError):
-        app.add_exception_handler(problem, refused)
-    app.add_exception_handler(RequestValidationError, misread)
+        app.add_exception_handler(problem, error_handler)
+    app.add_exception_handler(RequestValidationError, validation_handler)
     app.state.house = house
-    app.add_middleware(Door, house=house)
+    app.add_middleware(GatewayMiddleware, house=house)
     return app

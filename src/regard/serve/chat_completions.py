@@ -1,75 +1,84 @@
-"""POST /v1/chat/completions: the next turn of a chat, written as the model's own template has it."""
+"""POST /v1/chat/completions: the next turn of a chat, written in the model's own chat template."""
 
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from regard.generate.many import Piece
-from regard.serve.house import House, Resident
-from regard.serve.lines import while_there
-from regard.serve.prompts import fits, length_of, writer
-from regard.serve.reading import Strict
-from regard.serve.refusals import Refusal
-from regard.serve.tokens import rows
-from regard.serve.wire import Chatting, Message
-from regard.serve.writing import REASONS, Choice, answer, check_odds, ordered, sampling
+from regard.engine.text_engine import CompletionChunk
+from regard.serve.prompts import check_context, require_generation, resolve_max_tokens
+from regard.serve.responses import (
+    FINISH_REASONS,
+    ResponseChoice,
+    build_order,
+    chat_logprobs,
+    check_logprob_count,
+    respond,
+    sampling_settings,
+)
+from regard.serve.schemas import ChatCompletionRequest, ChatMessage
+from regard.web.errors import ApiError
+from regard.web.model_pool import ModelPool, ServedModel
+from regard.web.stream_bridge import run_while_connected
+from regard.web.strict_json import StrictRoute
 
-router = APIRouter(route_class=Strict)
+router = APIRouter(route_class=StrictRoute)
 
 
 @router.post("/v1/chat/completions")
-async def chats(request: Request, asked: Chatting) -> Response:
+async def create_chat_completion(request: Request, asked: ChatCompletionRequest) -> Response:
     """Say the next thing in a chat."""
-    house: House = request.app.state.house
-    resident = writer(house.find(asked.model))
+    house: ModelPool = request.app.state.house
+    resident = require_generation(house.find(asked.model))
     if resident.form is None:
-        raise Refusal(400, f"model: {resident.name} {resident.mute}", param="model", code="wrong_model")
+        raise ApiError(400, f"model: {resident.name} {resident.no_chat_reason}", param="model", code="wrong_model")
     form = resident.form
-    resident.check_letters(sum(map(letters, asked.messages)), "messages")
-    ids = await while_there(request, house.texts.run(lambda: form.ids([plain(each) for each in asked.messages])))
-    fits(resident, len(ids), "messages")
+    resident.check_letters(sum(map(message_length, asked.messages)), "messages")
+    ids = await run_while_connected(
+        request, house.texts.run(lambda: form.ids([template_message(each) for each in asked.messages]))
+    )
+    check_context(resident, len(ids), "messages")
     param = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
-    new = length_of(house, getattr(asked, param), house.settings.most, param)  # as far as there is room
-    given = sampling(asked, new) | {"logprobs": asked.top_logprobs or 0}
-    order = ordered(asked, [ids], given, house.settings)
+    new = resolve_max_tokens(house, getattr(asked, param), house.settings.most, param)  # as far as there is room
+    given = sampling_settings(asked, new) | {"logprobs": asked.top_logprobs or 0}
+    order = build_order(asked, [ids], given, house.settings)
     if asked.logprobs:
-        check_odds(resident, order, new, asked.top_logprobs or 0, 0, "top_logprobs")
-    return await answer(request, resident, asked, order, Spoken(resident, bool(asked.logprobs)))
+        check_logprob_count(resident, order, new, asked.top_logprobs or 0, 0, "top_logprobs")
+    return await respond(request, resident, asked, order, ChatForm(resident, bool(asked.logprobs)))
 
 
-def letters(message: Message) -> int:
+def message_length(message: ChatMessage) -> int:
     content = message.content or ""
     return len(content) if isinstance(content, str) else sum(len(part.text) for part in content)
 
 
-def plain(message: Message) -> dict[str, str]:
+def template_message(message: ChatMessage) -> dict[str, str]:
     """A message as templates know it: what came in parts is one text."""
     content = message.content or ""
     text = content if isinstance(content, str) else "".join(part.text for part in content)
     return {"role": message.role, "content": text} | ({} if message.name is None else {"name": message.name})
 
 
-class Spoken:
+class ChatForm:
     """Messages of the assistant."""
 
     kind, event, letters, is_long = "chat.completion", "chat.completion.chunk", "chatcmpl", False
 
-    def __init__(self, resident: Resident, odds: bool) -> None:
+    def __init__(self, resident: ServedModel, odds: bool) -> None:
         self.known, self.odds = resident.model.tokenizer, odds
 
     def opening(self, place: int) -> list[dict[str, Any]]:
         said = {"role": "assistant", "content": "", "refusal": None}
         return [{"index": place, "delta": said, "logprobs": None, "finish_reason": None}]
 
-    def part(self, choice: Choice, piece: Piece) -> dict[str, Any]:
+    def part(self, choice: ResponseChoice, piece: CompletionChunk) -> dict[str, Any]:
         said = {"content": piece.text} if piece.text else {}
         return {"index": choice.place, "delta": said, **self.rest(piece.tokens, piece.reason)}
 
-    def whole(self, choice: Choice) -> dict[str, Any]:
+    def whole(self, choice: ResponseChoice) -> dict[str, Any]:
         said = {"role": "assistant", "content": choice.text, "refusal": None}
         return {"index": choice.place, "message": said, **self.rest(choice.tokens, choice.reason)}
 
     def rest(self, tokens: Any, reason: str | None) -> dict[str, Any]:
-        odds = rows(tokens, self.known) if self.odds else None
-        return {"logprobs": odds, "finish_reason": REASONS.get(reason or "")}
+        odds = chat_logprobs(tokens, self.known) if self.odds else None
+        return {"logprobs": odds, "finish_reason": FINISH_REASONS.get(reason or "")}

@@ -1,107 +1,145 @@
-"""POST /v1/completions: what comes after a prompt."""
+"""POST /v1/completions: what comes after a prompt; with `echo` also the prompt and the log-probabilities of its tokens.
 
+log p(token | the tokens before it); the first one, before which nothing stands, has none
+"""
+
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from regard.generate.cancellation import CancelToken
-from regard.generate.many import Piece, Token
-from regard.serve.echo import Read, tokens_of
-from regard.serve.house import House, Resident
-from regard.serve.lines import while_there
-from regard.serve.prompts import Prompt, in_ids, length_of, listed, writer
-from regard.serve.reading import Strict
-from regard.serve.refusals import Refusal
-from regard.serve.tokens import columns
-from regard.serve.wire import Completing
-from regard.serve.writing import REASONS, Choice, Order, answer, check_odds, ordered, sampling
+from regard.engine.text_engine import CompletionChunk, TextEngine, TokenLogprob
+from regard.generation.cancellation import CancelToken
+from regard.inference.likelihood import log_prob_tables
+from regard.serve.prompts import PromptInput, encode_prompt, list_prompts, require_generation, resolve_max_tokens
+from regard.serve.responses import (
+    FINISH_REASONS,
+    CompletionOrder,
+    ResponseChoice,
+    build_order,
+    check_logprob_count,
+    completion_logprobs,
+    respond,
+    sampling_settings,
+)
+from regard.serve.schemas import CompletionRequest
+from regard.web.errors import ApiError
+from regard.web.model_pool import ModelPool, ServedModel
+from regard.web.stream_bridge import run_while_connected
+from regard.web.strict_json import StrictRoute
 
-router = APIRouter(route_class=Strict)
+
+@dataclass(frozen=True)
+class EchoedPrompt:
+    """The prompt as text, and its tokens where their odds were asked for."""
+
+    text: str
+    tokens: tuple[TokenLogprob, ...] = ()
+
+
+def prompt_logprobs(answers: TextEngine, ids: list[int], top: int) -> tuple[TokenLogprob, ...]:
+    """Each token of a prompt with its odds, and with the `top` likeliest in its place. For the thread of the model."""
+    first = answers.token(ids[0], math.nan)
+    if not (said := ids[1:]):
+        return (first,)
+    [odds] = log_prob_tables(answers.model, [tuple(ids[:-1])])  # (N - 1, V)
+    best, own = odds.topk(min(top, odds.shape[-1])), odds[torch.arange(len(said)), said].tolist()
+    others = [tuple(zip(*row, strict=True)) for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
+    return first, *(answers.token(*each) for each in zip(said, own, others, strict=True))
+
+
+router = APIRouter(route_class=StrictRoute)
 USUAL = 16  # tokens, as OpenAI has it
 
 
 @router.post("/v1/completions")
-async def completions(request: Request, asked: Completing) -> Response:
+async def create_completion(request: Request, asked: CompletionRequest) -> Response:
     """Go on from a prompt, or from several."""
-    house: House = request.app.state.house
-    resident = writer(house.find(asked.model))
-    check(asked)
-    prompts = listed(asked.prompt, house.settings.texts)
-    new = length_of(house, asked.max_tokens, USUAL, "max_tokens")
-    ids = await while_there(request, all_in_ids(resident, prompts))
-    order = ordered(asked, ids, sampling(asked, new) | {"logprobs": asked.logprobs or 0}, house.settings,
+    house: ModelPool = request.app.state.house
+    resident = require_generation(house.find(asked.model))
+    check_options(asked)
+    prompts = list_prompts(asked.prompt, house.settings.texts)
+    new = resolve_max_tokens(house, asked.max_tokens, USUAL, "max_tokens")
+    ids = await run_while_connected(request, encode_all_prompts(resident, prompts))
+    order = build_order(asked, ids, sampling_settings(asked, new) | {"logprobs": asked.logprobs or 0}, house.settings,
                     asked.best_of or 1)  # fmt: skip
     if asked.logprobs is not None:
-        check_odds(resident, order, new, asked.logprobs, order.read if asked.echo else 0, "logprobs")
-    read = await while_there(request, aloud(resident, asked, prompts, ids)) if asked.echo else []
-    return await answer(request, resident, asked, order, Plain(resident, asked, read, order))
+        check_logprob_count(resident, order, new, asked.logprobs, order.read if asked.echo else 0, "logprobs")
+    read = await run_while_connected(request, echo_prompts(resident, asked, prompts, ids)) if asked.echo else []
+    return await respond(request, resident, asked, order, CompletionForm(resident, asked, read, order))
 
 
-def check(asked: Completing) -> None:
+def check_options(asked: CompletionRequest) -> None:
     """What cannot be had together."""
     if asked.best_of is not None and asked.best_of < (asked.n or 1):
-        raise Refusal(400, f"best_of: {asked.best_of} is less than n, {asked.n or 1}; raise it", param="best_of")
+        raise ApiError(400, f"best_of: {asked.best_of} is less than n, {asked.n or 1}; raise it", param="best_of")
     if asked.stream and (asked.best_of or 1) > (asked.n or 1):
-        raise Refusal(400, "best_of: which text is the best is known only at its end, so there is nothing to stream; "
+        raise ApiError(400, "best_of: which text is the best is known only at its end, so there is nothing to stream; "
                       "leave out stream, or best_of", param="best_of")  # fmt: skip
 
 
-async def all_in_ids(resident: Resident, prompts: list[Prompt]) -> list[list[int]]:
+async def encode_all_prompts(resident: ServedModel, prompts: list[PromptInput]) -> list[list[int]]:
     for each in prompts:
         if isinstance(each, str):
             resident.check_letters(len(each), "prompt")
-    return [await in_ids(resident, each) for each in prompts]
+    return [await encode_prompt(resident, each) for each in prompts]
 
 
-async def aloud(resident: Resident, asked: Completing, prompts: list[Prompt], ids: list[list[int]]) -> list[Read]:
+async def echo_prompts(
+    resident: ServedModel, asked: CompletionRequest, prompts: list[PromptInput], ids: list[list[int]]
+) -> list[EchoedPrompt]:
     """The prompts, to be repeated before what comes after them, with their odds where those are asked for.
 
     The model reads one prompt at a time: between two of them others have their turn.
     """
-    known, top, read = resident.model.tokenizer, asked.logprobs, list[Read]()
+    known, top, read = resident.model.tokenizer, asked.logprobs, list[EchoedPrompt]()
     for prompt, row in zip(prompts, ids, strict=True):
         text = prompt if isinstance(prompt, str) else await resident.texts.run(known.decode, prompt)
-        odds = () if top is None else await resident.do(partial(odds_of, resident, row, top))
-        read.append(Read(text, odds))
+        odds = () if top is None else await resident.run(partial(score_prompt, resident, row, top))
+        read.append(EchoedPrompt(text, odds))
     return read
 
 
-def odds_of(resident: Resident, row: list[int], top: int, token: CancelToken) -> tuple[Token, ...]:
+def score_prompt(resident: ServedModel, row: list[int], top: int, token: CancelToken) -> tuple[TokenLogprob, ...]:
     token.check()
-    return tokens_of(resident.answers, row, top)
+    return prompt_logprobs(resident.answers, row, top)
 
 
-class Plain:
+class CompletionForm:
     """Texts, each with its number. `read` are the prompts that are repeated before them, if they are."""
 
     kind = event = "text_completion"
     letters = "cmpl"
 
-    def __init__(self, resident: Resident, asked: Completing, read: list[Read], order: Order) -> None:
+    def __init__(
+        self, resident: ServedModel, asked: CompletionRequest, read: list[EchoedPrompt], order: CompletionOrder
+    ) -> None:
         self.known, self.read, self.order = resident.model.tokenizer, read, order
         self.odds, self.is_long = asked.logprobs is not None, bool(read)
 
-    def before(self, place: int, each: int) -> Read:
+    def before(self, place: int, each: int) -> EchoedPrompt:
         """What stands before a choice, where there are so many for each prompt."""
-        return self.read[place // each] if self.read else Read("")
+        return self.read[place // each] if self.read else EchoedPrompt("")
 
     def opening(self, place: int) -> list[dict[str, Any]]:
         read = self.before(place, self.order.made)
         return [self.shown(place, read.text, read.tokens, 0, None)] if self.read else []
 
-    def part(self, choice: Choice, piece: Piece) -> dict[str, Any]:
+    def part(self, choice: ResponseChoice, piece: CompletionChunk) -> dict[str, Any]:
         start = len(self.before(choice.place, self.order.made).text) + len(choice.text) - len(piece.text)
         return self.shown(choice.place, piece.text, piece.tokens, start, piece.reason)
 
-    def whole(self, choice: Choice) -> dict[str, Any]:
+    def whole(self, choice: ResponseChoice) -> dict[str, Any]:
         read = self.before(choice.place, self.order.kept)
         return self.shown(choice.place, read.text + choice.text, [*read.tokens, *choice.tokens], 0, choice.reason)
 
     def shown(
-        self, place: int, text: str, tokens: Sequence[Token], start: int, reason: str | None
+        self, place: int, text: str, tokens: Sequence[TokenLogprob], start: int, reason: str | None
     ) -> dict[str, Any]:  # fmt: skip
-        odds = columns(tokens, self.known, start) if self.odds else None
-        return {"index": place, "text": text, "logprobs": odds, "finish_reason": REASONS.get(reason or "")}
+        odds = completion_logprobs(tokens, self.known, start) if self.odds else None
+        return {"index": place, "text": text, "logprobs": odds, "finish_reason": FINISH_REASONS.get(reason or "")}

@@ -1,84 +1,84 @@
-"""What is known without asking a model: who is there, how it goes, and how texts become ids."""
+"""Routes that need no forward pass: /health, /version, /metrics, /v1/models, /tokenize and /detokenize."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from regard import config
-from regard.serve.house import House, Resident
-from regard.serve.lines import while_there
 from regard.serve.prompts import check_ids
-from regard.serve.reading import Strict
-from regard.serve.refusals import Refusal, in_json, said, spell
-from regard.serve.wire import Detokenizing, Tokenizing
-from regard.text import Tokenizer
+from regard.serve.schemas import DetokenizeRequest, TokenizeRequest
+from regard.text.tokenizer import Tokenizer
+from regard.web.errors import ApiError, bytes_response, dump_json, json_response
+from regard.web.model_pool import ModelPool, ServedModel
+from regard.web.stream_bridge import run_while_connected
+from regard.web.strict_json import StrictRoute
 
-router = APIRouter(route_class=Strict)
+router = APIRouter(route_class=StrictRoute)
 
 
 @router.get("/health")
-async def health(request: Request) -> Response:
+async def get_health(request: Request) -> Response:
     """Whether requests are taken; 503 while the server closes, or when an engine has failed."""
-    house: House = request.app.state.house
-    return said({"status": house.status}, 200 if house.status == "ok" else 503)
+    house: ModelPool = request.app.state.house
+    return json_response({"status": house.status}, 200 if house.status == "ok" else 503)
 
 
 @router.get("/version")
-async def version() -> Response:
-    return said({"version": config.VERSION})
+async def get_version() -> Response:
+    return json_response({"version": config.VERSION})
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def metrics(request: Request) -> Response:
+async def get_metrics(request: Request) -> Response:
     """The counters, as Prometheus reads them."""
-    house: House = request.app.state.house
+    house: ModelPool = request.app.state.house
     return Response(house.figures.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 @router.get("/v1/models")
-async def models(request: Request) -> Response:
-    house: House = request.app.state.house
-    return said({"object": "list", "data": [shown(each) for each in house.residents.values()]})
+async def list_models(request: Request) -> Response:
+    house: ModelPool = request.app.state.house
+    return json_response({"object": "list", "data": [model_entry(each) for each in house.residents.values()]})
 
 
 @router.get("/v1/models/{name:path}")
-async def model(request: Request, name: str) -> Response:
-    house: House = request.app.state.house
-    return said(shown(house.find(name)))
+async def get_model(request: Request, name: str) -> Response:
+    house: ModelPool = request.app.state.house
+    return json_response(model_entry(house.find(name)))
 
 
-def shown(resident: Resident) -> dict[str, str | int]:
+def model_entry(resident: ServedModel) -> dict[str, str | int]:
     return {"id": resident.name, "object": "model", "created": resident.made, "owned_by": "regard"}
 
 
 @router.post("/tokenize")
-async def tokenize(request: Request, asked: Tokenizing) -> Response:
+async def post_tokenize(request: Request, asked: TokenizeRequest) -> Response:
     """The ids of a text, and the pieces that they stand for; no special tokens are added."""
-    house: House = request.app.state.house
-    tokenizer = words_of(request, asked.model)
+    house: ModelPool = request.app.state.house
+    tokenizer = tokenizer_of_request(request, asked.model)
     house.find(asked.model).check_letters(len(asked.text), "text")
 
     def work() -> bytes:
         ids = tokenizer.encode(asked.text)
-        pieces = {id: tokenizer.piece(id) for id in set(ids)}
-        return spell({"ids": ids, "pieces": [pieces[id] for id in ids]})
+        pieces = {id: tokenizer.token_text(id) for id in set(ids)}
+        return dump_json({"ids": ids, "pieces": [pieces[id] for id in ids]})
 
-    return in_json(await while_there(request, house.texts.run(work)))
+    return bytes_response(await run_while_connected(request, house.texts.run(work)))
 
 
 @router.post("/detokenize")
-async def detokenize(request: Request, asked: Detokenizing) -> Response:
+async def post_detokenize(request: Request, asked: DetokenizeRequest) -> Response:
     """The text that ids stand for."""
-    house: House = request.app.state.house
-    tokenizer = words_of(request, asked.model)
+    house: ModelPool = request.app.state.house
+    tokenizer = tokenizer_of_request(request, asked.model)
     check_ids(asked.ids, len(tokenizer), "ids")
-    return said({"text": await while_there(request, house.texts.run(tokenizer.decode, asked.ids))})
+    return json_response({"text": await run_while_connected(request, house.texts.run(tokenizer.decode, asked.ids))})
 
 
-def words_of(request: Request, name: str | None) -> Tokenizer:
-    house: House = request.app.state.house
+def tokenizer_of_request(request: Request, name: str | None) -> Tokenizer:
+    house: ModelPool = request.app.state.house
     resident = house.find(name)
     if resident.model.tokenizer is None:
-        raise Refusal(400, f"model: {resident.name} has no tokenizer", param="model")
+        raise ApiError(400, f"model: {resident.name} has no tokenizer", param="model")
     found: Tokenizer = resident.model.tokenizer
     return found

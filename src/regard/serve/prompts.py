@@ -1,64 +1,67 @@
-"""Prompts in ids: from a text or a list of ids, whole, and within what the model and this server allow."""
+"""Prompts as ids: from a text or a list of ids, whole, and within what the model and this server allow."""
 
-from regard.generate.model import Transformer
-from regard.serve.house import House, Resident
-from regard.serve.refusals import Refusal
+from regard.inference.model import Model
+from regard.web.errors import ApiError
+from regard.web.model_pool import ModelPool, ServedModel
 
-Prompt = str | list[int]
+PromptInput = str | list[int]
 
 
-def writer(resident: Resident) -> Resident:
+def require_generation(resident: ServedModel) -> ServedModel:
     """A model that goes on from texts."""
-    if resident.silent:
-        raise Refusal(400, f"model: {resident.name} {resident.silent}", param="model", code="wrong_model")
+    if resident.no_generation_reason:
+        raise ApiError(
+            400, f"model: {resident.name} {resident.no_generation_reason}", param="model", code="wrong_model"
+        )
     return resident
 
 
-def listed(given: str | list[str] | list[int] | list[list[int]], most: int) -> list[Prompt]:
+def list_prompts(given: str | list[str] | list[int] | list[list[int]], most: int) -> list[PromptInput]:
     """The prompts of a request, however they were given."""
     if isinstance(given, str):
         return [given]
     if not given:
-        raise Refusal(400, "prompt: it is an empty list; give a text, or ids", param="prompt")
+        raise ApiError(400, "prompt: it is an empty list; give a text, or ids", param="prompt")
     if isinstance(given[0], int):
         return [[each for each in given if isinstance(each, int)]]
     if len(given) > most:
-        raise Refusal(400, f"prompt: {len(given)} of them are more than the {most} that one request may have; send "
+        raise ApiError(400, f"prompt: {len(given)} of them are more than the {most} that one request may have; send "
                       "several requests", param="prompt")  # fmt: skip
     return [each for each in given if not isinstance(each, int)]
 
 
-async def in_ids(resident: Resident, prompt: Prompt) -> list[int]:
-    """A prompt as the model reads it; a long text is read where nobody waits for it."""
-    ids = await resident.texts.run(ids_of, resident, prompt)
-    fits(resident, len(ids), "prompt")
+async def encode_prompt(resident: ServedModel, prompt: PromptInput) -> list[int]:
+    """A prompt as the model reads it; encoded in a worker thread, so that a long text does not block the event loop."""
+    ids = await resident.texts.run(prompt_ids, resident, prompt)
+    check_context(resident, len(ids), "prompt")
     return ids
 
 
-def ids_of(resident: Resident, prompt: Prompt) -> list[int]:
-    model: Transformer = resident.model
+def prompt_ids(resident: ServedModel, prompt: PromptInput) -> list[int]:
+    model: Model = resident.model
     if isinstance(prompt, str):
-        _, [ids] = model.encoded([prompt])
+        _, [ids] = model.encode_prompts([prompt])
     else:
         check_ids(prompt, len(resident.model.tokenizer), "prompt")
-        ids = model.begun(prompt)
+        ids = model.with_start_token(prompt)
     return ids
 
 
 def check_ids(ids: list[int], size: int, param: str) -> None:
     if (stranger := next((id for id in ids if id >= size), None)) is not None:
-        raise Refusal(400, f"{param}: there is no id {stranger}; the tokenizer has 0 to {size - 1}", param=param)
+        raise ApiError(400, f"{param}: there is no id {stranger}; the tokenizer has 0 to {size - 1}", param=param)
 
 
-def fits(resident: Resident, length: int, param: str) -> None:
+def check_context(resident: ServedModel, length: int, param: str) -> None:
     if resident.room is not None and length > resident.room:
-        raise Refusal(400, f"{param}: {length:,} tokens are more than the {resident.room:,} that {resident.name} reads "
+        raise ApiError(400, f"{param}: {length:,} tokens are more than the {resident.room:,} that {resident.name} "
+                            "reads "
                       "at once; give less", param=param, code="context_length_exceeded")  # fmt: skip
 
 
-def length_of(house: House, said: int | None, usual: int, param: str) -> int:
+def resolve_max_tokens(house: ModelPool, said: int | None, usual: int, param: str) -> int:
     """How many tokens may be written."""
     if said is not None and said > house.settings.most:
-        raise Refusal(400, f"{param}: {said:,} tokens are more than the {house.settings.most:,} that this server "
+        raise ApiError(400, f"{param}: {said:,} tokens are more than the {house.settings.most:,} that this server "
                       "writes; ask for less", param=param)  # fmt: skip
     return min(usual, house.settings.most) if said is None else said

@@ -1,15 +1,17 @@
-"""Writing for a client: from the fields of a request to the settings of the library, and from pieces to an answer.
+"""Responses of generation: request fields to SamplingParams, and completion chunks to one body or to SSE events.
 
-    request ── settings ──► line ──┬── stream: an event for each piece, then [DONE]
-                                   └── or else: one answer with everything
+    request ── settings ──► stream ──┬── stream: an event for each chunk, then [DONE]
+                                     └── or else: one response with everything
 
-What an answer looks like is the route's business: a `Form`.
+What a response looks like is the route's business: a `ResponseForm`. OpenAI has two forms of logprobs: a list for each
+quantity (completions), and an object for each token (chat completions); here are both, and the usage.
 """
 
 import asyncio
 import json
+import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import uuid4
@@ -18,34 +20,31 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from regard.generate.many import Piece, Token
-from regard.serve.house import House, Resident
-from regard.serve.lines import Line, while_there
-from regard.serve.refusals import Refusal, in_json, spell, table, written
-from regard.serve.settings import Settings
-from regard.serve.wire import Writing
+from regard.engine.text_engine import CompletionChunk, TokenLogprob
+from regard.serve.schemas import GenerationFields
+from regard.text.tokenizer import Tokenizer
+from regard.web.errors import ApiError, bytes_response, dump_json, error_body, to_json_bytes
+from regard.web.field_names import SETTING_OF_FIELD
+from regard.web.model_pool import ModelPool, ServedModel
+from regard.web.settings import ServerSettings
+from regard.web.stream_bridge import CompletionStream, run_while_connected
 
-# What a request calls a setting, and what the library calls it.
-NAMES = {
-    "temperature": "temperature", "top_p": "top_p", "presence_penalty": "presence", "frequency_penalty": "frequency",
-    "top_k": "top_k", "min_p": "min_p", "typical": "typical", "repetition": "repetition", "no_repeat": "no_repeat",
-    "shortest": "shortest", "regex": "regex",
-}  # fmt: skip
+CONVERTED = ("max_tokens", "seed", "stop", "logit_bias", "response_format")  # fields that are no plain value
 ODDS = 1 << 18  # log-probabilities of one answer, those of alternatives included
 TURN = 8  # pieces of a stream, after which others have their turn
-REASONS = {"length": "length", "end": "stop", "stop": "stop"}  # ours, and theirs
+FINISH_REASONS = {"length": "length", "end": "stop", "stop": "stop"}  # ours, and theirs
 
 
 @dataclass
-class Choice:
+class ResponseChoice:
     """One text, as far as it has come; `place` counts those of a request."""
 
     place: int
     text: str = ""
-    tokens: list[Token] = field(default_factory=list)
+    tokens: list[TokenLogprob] = field(default_factory=list)
     reason: str | None = None
 
-    def hear(self, piece: Piece) -> None:
+    def hear(self, piece: CompletionChunk) -> None:
         self.text += piece.text
         self.tokens += piece.tokens
         self.reason = piece.reason
@@ -56,7 +55,7 @@ class Choice:
         return sum(each.logprob for each in self.tokens) / max(len(self.tokens), 1)
 
 
-class Form(Protocol):
+class ResponseForm(Protocol):
     """How a route shows choices. Each method gives what stands in the list "choices"."""
 
     kind: str  # "chat.completion"
@@ -68,15 +67,15 @@ class Form(Protocol):
         """What a stream tells of a choice before its first piece."""
         ...
 
-    def part(self, choice: Choice, piece: Piece) -> dict[str, Any]:
+    def part(self, choice: ResponseChoice, piece: CompletionChunk) -> dict[str, Any]:
         """A piece of a choice, which has been heard."""
         ...
 
-    def whole(self, choice: Choice) -> dict[str, Any]: ...
+    def whole(self, choice: ResponseChoice) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
-class Order:
+class CompletionOrder:
     """All that is to be written for one request: a prompt in ids and the settings for each text."""
 
     prompts: list[list[int]]
@@ -86,96 +85,105 @@ class Order:
     kept: int  # how many of them are shown
 
 
-def sampling(asked: Writing, new: int) -> dict[str, Any]:
-    """The settings of `config.Sampling`; what is not said is as the model's folder has it."""
-    given = {ours: value for theirs, ours in NAMES.items() if (value := getattr(asked, theirs)) is not None}
+def sampling_settings(asked: GenerationFields, new: int) -> dict[str, Any]:
+    """The settings of `config.SamplingParams`; what is not said is as the model's folder has it."""
+    given = {setting: value for field, setting in SETTING_OF_FIELD.items()
+             if field not in CONVERTED and (value := getattr(asked, field)) is not None}  # fmt: skip
     if asked.stop is not None:
         given["stop"] = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop)
     if asked.logit_bias:
-        given["bias"] = biased(asked.logit_bias)
+        given["bias"] = parse_logit_bias_field(asked.logit_bias)
     if asked.response_format is not None and asked.response_format.type != "text":
         schema = asked.response_format.json_schema
         given["schema"] = json.dumps({"type": "object"} if schema is None else schema.schema_)
     return given | {"new": new}
 
 
-def biased(bias: dict[str, float]) -> dict[int, float]:
+def parse_logit_bias_field(bias: dict[str, float]) -> dict[int, float]:
     """Ids are keys of a JSON object, so they come as texts."""
     for word in bias:
         if not (word.isascii() and word.isdigit() and len(word) < 10):
-            raise Refusal(400, f"logit_bias: {word[:20]!r} is no id; its names are ids of tokens, as /tokenize tells "
+            raise ApiError(400, f"logit_bias: {word[:20]!r} is no id; its names are ids of tokens, as /tokenize tells "
                           "them", param="logit_bias")  # fmt: skip
     return {int(word): number for word, number in bias.items()}
 
 
-def ordered(
-    asked: Writing, prompts: list[list[int]], given: dict[str, Any], settings: Settings, best: int = 1
-) -> Order:  # fmt: skip
+def build_order(
+    asked: GenerationFields, prompts: list[list[int]], given: dict[str, Any], settings: ServerSettings, best: int = 1
+) -> CompletionOrder:  # fmt: skip
     """`best` texts for each prompt, of which n are shown; each has a seed of its own, if there is one."""
     kept = asked.n or 1
     made = max(kept, best)
     count, room = len(prompts) * made, settings.slots + settings.waiting
     if count > settings.texts:
-        raise Refusal(400, f"n: {count} texts are more than the {settings.texts} that one request may ask for; ask for "
+        raise ApiError(400, f"n: {count} texts are more than the {settings.texts} that one request may ask for; ask "
+                            "for "
                       "less", param="n")  # fmt: skip
-    if count > room:  # they would not find room in an empty house either
+    if count > room:  # they would not find room on an idle server either
         name = "n" if made > 1 else "prompt"
-        raise Refusal(400, f"{name}: {count} texts are more than the {room} that this server has room for at a time; "
+        raise ApiError(400, f"{name}: {count} texts are more than the {room} that this server has room for at a time; "
                       "ask for less, in several requests", param=name)  # fmt: skip
     seeds = [{} if asked.seed is None else {"seed": (asked.seed + place) % (1 << 63)} for place in range(made)]
     every = [given | seed for _ in prompts for seed in seeds]
     rows = [prompt for prompt in prompts for _ in range(made)]
-    return Order(rows, every, sum(map(len, prompts)), made, kept)
+    return CompletionOrder(rows, every, sum(map(len, prompts)), made, kept)
 
 
-def check_odds(resident: Resident, order: Order, new: int, top: int, read: int, param: str) -> None:
+def check_logprob_count(
+    resident: ServedModel, order: CompletionOrder, new: int, top: int, read: int, param: str
+) -> None:
     """Refuses more log-probabilities than an answer may have, before one of them is made."""
     room = resident.room or new
     made = sum(min(new, max(room - len(prompt) + 1, 0)) for prompt in order.prompts)
     if (count := (read + made) * (1 + top)) > ODDS:
-        raise Refusal(400, f"{param}: {count:,} log-probabilities are more than the {ODDS:,} that one answer may have; "
+        raise ApiError(400, f"{param}: {count:,} log-probabilities are more than the {ODDS:,} that one answer may "
+                            "have; "
                       "ask for fewer texts, tokens or alternatives", param=param)  # fmt: skip
 
 
 # ---------------------------------------------------------------- answers
 
 
-async def answer(request: Request, resident: Resident, asked: Writing, order: Order, form: Form) -> Response:
+async def respond(
+    request: Request, resident: ServedModel, asked: GenerationFields, order: CompletionOrder, form: ResponseForm
+) -> Response:
     """Have it written, and give it whole or in pieces."""
-    house: House = request.app.state.house
-    note(request, resident, prompt_tokens=order.read)
-    line = Line(house, resident, len(order.prompts), request.app.state.post)
+    house: ModelPool = request.app.state.house
+    note_request(request, resident, prompt_tokens=order.read)
+    line = CompletionStream(house, resident, len(order.prompts), request.app.state.post)
     try:
         formed = not order.settings[0].keys().isdisjoint(("regex", "schema"))
         take = house.compiling.run if formed else house.texts.finish
-        await while_there(request, take(line.ask, order.prompts, order.settings))
+        await run_while_connected(request, take(line.submit, order.prompts, order.settings))
         house.figures.tokens.labels(resident.name, "read").inc(order.read)
         head = {"id": f"{form.letters}-{uuid4().hex}", "created": int(time.time()), "model": resident.name}
         if asked.stream:
             wants = asked.stream_options is not None and asked.stream_options.include_usage
-            return Events(line, events(request, line, order, form, head, bool(wants)))
-        return await while_there(request, whole(request, line, order, form, head))
+            return SSEResponse(line, stream_events(request, line, order, form, head, bool(wants)))
+        return await run_while_connected(request, full_response(request, line, order, form, head))
     except BaseException:
         line.close()
         raise
 
 
-async def whole(request: Request, line: Line, order: Order, form: Form, head: dict[str, Any]) -> Response:
+async def full_response(
+    request: Request, line: CompletionStream, order: CompletionOrder, form: ResponseForm, head: dict[str, Any]
+) -> Response:
     """One answer, when all texts have ended."""
-    choices = [Choice(place) for place in range(line.count)]
+    choices = [ResponseChoice(place) for place in range(line.count)]
     async for place, piece in line:
         choices[place].hear(piece)
     line.close()
-    usage = used(request, line.resident, order.read, choices)
+    usage = usage_entry(request, line.resident, order.read, choices)
 
     def work() -> bytes:
-        shown = [form.whole(choice) for choice in picked(choices, order)]
-        return spell(head | {"object": form.kind, "choices": shown, "usage": usage})
+        shown = [form.whole(choice) for choice in best_choices(choices, order)]
+        return dump_json(head | {"object": form.kind, "choices": shown, "usage": usage})
 
-    return in_json(await line.house.parsing.finish(work))
+    return bytes_response(await line.house.parsing.finish(work))
 
 
-def picked(choices: list[Choice], order: Order) -> list[Choice]:
+def best_choices(choices: list[ResponseChoice], order: CompletionOrder) -> list[ResponseChoice]:
     """The likeliest of those made for each prompt, numbered anew; all, if all are wanted."""
     if order.made == order.kept:
         return choices
@@ -186,48 +194,55 @@ def picked(choices: list[Choice], order: Order) -> list[Choice]:
     return best
 
 
-async def events(
-    request: Request, line: Line, order: Order, form: Form, head: dict[str, Any], wants: bool
+async def stream_events(
+    request: Request,
+    line: CompletionStream,
+    order: CompletionOrder,
+    form: ResponseForm,
+    head: dict[str, Any],
+    wants: bool,
 ) -> AsyncIterator[bytes]:
     """The same piece by piece; what goes wrong on the way is told as the last one."""
-    choices = [Choice(place) for place in range(line.count)]
+    choices = [ResponseChoice(place) for place in range(line.count)]
     head = head | {"object": form.event}
     more: dict[str, Any] = {"usage": None} if wants else {}
     try:
         for choice in choices:
             given = (form, choice.place, head, more)
-            for opening in await line.house.parsing.finish(opened, *given) if form.is_long else opened(*given):
+            for opening in (
+                await line.house.parsing.finish(echo_events, *given) if form.is_long else echo_events(*given)
+            ):
                 yield opening
         told = 0
         async for place, piece in line:
             choices[place].hear(piece)
-            yield event(head | {"choices": [form.part(choices[place], piece)]} | more)
+            yield sse_event(head | {"choices": [form.part(choices[place], piece)]} | more)
             if (told := told + 1) % TURN == 0:  # many pieces may wait, and so may other clients
                 await asyncio.sleep(0)
-        usage = used(request, line.resident, order.read, choices)
+        usage = usage_entry(request, line.resident, order.read, choices)
         if wants:
-            yield event(head | {"choices": [], "usage": usage})
-    except Refusal as refusal:
-        used(request, line.resident, order.read, choices)
-        yield event(table(refusal))
+            yield sse_event(head | {"choices": [], "usage": usage})
+    except ApiError as refusal:
+        usage_entry(request, line.resident, order.read, choices)
+        yield sse_event(error_body(refusal))
     yield b"data: [DONE]\n\n"
 
 
-def opened(form: Form, place: int, head: dict[str, Any], more: dict[str, Any]) -> list[bytes]:
+def echo_events(form: ResponseForm, place: int, head: dict[str, Any], more: dict[str, Any]) -> list[bytes]:
     """What stands before the first piece: with `echo` that is a whole prompt."""
-    return [b"data: %s\n\n" % spell(head | {"choices": [each]} | more) for each in form.opening(place)]
+    return [b"data: %s\n\n" % dump_json(head | {"choices": [each]} | more) for each in form.opening(place)]
 
 
-def event(value: dict[str, Any]) -> bytes:
-    return b"data: " + written(value) + b"\n\n"
+def sse_event(value: dict[str, Any]) -> bytes:
+    return b"data: " + to_json_bytes(value) + b"\n\n"
 
 
-class Events(StreamingResponse):
-    """Server-sent events; when nobody reads them any more, the line is closed at once."""
+class SSEResponse(StreamingResponse):
+    """Server-sent events; when the client disconnects, the stream is closed at once."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, line: Line, parts: AsyncIterator[bytes]) -> None:
+    def __init__(self, line: CompletionStream, parts: AsyncIterator[bytes]) -> None:
         super().__init__(parts, headers={"X-Accel-Buffering": "no"})
         self.line = line
 
@@ -241,14 +256,63 @@ class Events(StreamingResponse):
 # ---------------------------------------------------------------- what is told of it
 
 
-def used(request: Request, resident: Resident, read: int, choices: list[Choice]) -> dict[str, int]:
+def usage_entry(request: Request, resident: ServedModel, read: int, choices: list[ResponseChoice]) -> dict[str, int]:
     made = sum(len(choice.tokens) for choice in choices)
-    house: House = request.app.state.house
+    house: ModelPool = request.app.state.house
     house.figures.tokens.labels(resident.name, "written").inc(made)
-    note(request, resident, completion_tokens=made)
+    note_request(request, resident, completion_tokens=made)
     return {"prompt_tokens": read, "completion_tokens": made, "total_tokens": read + made}
 
 
-def note(request: Request, resident: Resident, **figures: int) -> None:
+def note_request(request: Request, resident: ServedModel, **figures: int) -> None:
     """For the line in the log."""
     request.scope["state"]["notes"] |= {"model": resident.name, **figures}
+
+
+LEAST = -9999.0  # what clients are told for the logarithm of nothing
+
+
+def completion_logprobs(tokens: Sequence[TokenLogprob], known: Tokenizer, start: int) -> dict[str, Any]:
+    """`start` is where in the text the first token stands. Before the first token of all nothing stands, so it has no
+    odds."""
+    offsets = list[int]()
+    for each in tokens:
+        offsets.append(start)
+        start += len(each.bytes.decode(errors="ignore"))
+    return {
+        "tokens": [token_text(each, known) for each in tokens],
+        "token_logprobs": [token_logprob(each) for each in tokens],
+        "top_logprobs": [
+            None
+            if token_logprob(each) is None
+            else {token_text(other, known): token_logprob(other) for other in each.others}
+            for each in tokens
+        ],
+        "text_offset": offsets,
+    }
+
+
+def chat_logprobs(tokens: Sequence[TokenLogprob], known: Tokenizer) -> dict[str, Any]:
+    told = [
+        logprob_entry(each, known) | {"top_logprobs": [logprob_entry(other, known) for other in each.others]}
+        for each in tokens
+    ]
+    return {"content": told, "refusal": None}
+
+
+def logprob_entry(token: TokenLogprob, known: Tokenizer) -> dict[str, Any]:
+    return {"token": token_text(token, known), "logprob": token_logprob(token), "bytes": list(token.bytes)}
+
+
+def token_text(token: TokenLogprob, known: Tokenizer) -> str:
+    """A token as text: a special one by its name, half a character by its bytes, as OpenAI does it."""
+    if token.id in known.specials:
+        return known.token(token.id)
+    try:
+        return token.bytes.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.bytes)
+
+
+def token_logprob(token: TokenLogprob) -> float | None:
+    return None if math.isnan(token.logprob) else max(token.logprob, LEAST)

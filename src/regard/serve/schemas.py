@@ -1,10 +1,10 @@
-"""What may be asked, field by field, by OpenAI's names; what OpenAI has no name for is called as the library calls it.
+"""Request schemas, by OpenAI's field names; what OpenAI has no name for is called as the library calls it.
 
 Lists and tables are counted before they are validated, and the first mistake in a list is the last that is looked for:
 a thousand wrong elements cost no more than one.
 
-Every field changes the answer or is refused; only `user` and its like, which are about the one who asks, change
-nothing. Nothing is converted: "0.5" is a text and no number.
+Every field changes the answer or is refused; only `user` and its like, which are about the client, change nothing.
+Nothing is converted: "0.5" is a text and no number.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from regard.config.names import did_you_mean
+from regard.config.errors import did_you_mean
 
-LONGEST = 64  # letters of a name that may be a mistyped one
+LONGEST = 64  # letters of a name that are shown
 IDS = 1 << 17  # of all prompts of a request
 BACK = 1 << 14  # ids that become a text at a time: that is one long call, during which other threads wait
 MANY = 4096  # texts of a list; how many of them one request may have is a setting
@@ -39,13 +39,13 @@ def check_count(value: Any, most: int, what: str) -> Any:
     return value
 
 
-def at_most(most: int, what: str) -> BeforeValidator:
+def max_count(most: int, what: str) -> BeforeValidator:
     return BeforeValidator(lambda value: check_count(value, most, what))
 
 
 Id = Annotated[int, Field(ge=0, lt=1 << 31)]
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
-Texts = Annotated[str | Annotated[list[str], Field(min_length=1, fail_fast=True)], at_most(MANY, "texts")]
+Texts = Annotated[str | Annotated[list[str], Field(min_length=1, fail_fast=True)], max_count(MANY, "texts")]
 Ids = Annotated[list[Id], FIRST]
 Stop = Annotated[str, Field(max_length=STOP)]
 Word = Annotated[str, Field(min_length=1, max_length=512)]
@@ -53,7 +53,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-class Asked(BaseModel):
+class RequestModel(BaseModel):
     """A table with the fields that it has, and no others."""
 
     model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
@@ -63,13 +63,13 @@ class Asked(BaseModel):
     def no_others(cls, value: Any) -> Any:
         for name in value if isinstance(value, dict) else ():
             if name not in cls.model_fields:
-                meant = did_you_mean(name, cls.model_fields) if len(name) <= LONGEST else ";"
+                meant = did_you_mean(name, cls.model_fields)
                 said = f"there is no {name[:LONGEST]!r} here{meant} there are {', '.join(cls.model_fields)}"
                 raise PydanticCustomError("unknown", "{said}", {"said": said})
         return value
 
 
-class Named(Asked):
+class ModelRequest(RequestModel):
     """About one model; it need not be named where there is only one."""
 
     model: Annotated[str, Field(max_length=512)] | None = None
@@ -79,7 +79,7 @@ class Named(Asked):
 # ---------------------------------------------------------------- writing
 
 
-class Schema(Asked):
+class JsonSchemaSpec(RequestModel):
     name: Annotated[str, Field(max_length=64)] | None = None
     description: str | None = None
     schema_: dict[str, Any] = Field(alias="schema")
@@ -91,11 +91,11 @@ class Schema(Asked):
         return value  # pydantic's own refusal will do: a field is called otherwise than it is spelt
 
 
-class Format(Asked):
+class ResponseFormat(RequestModel):
     """What is written: any text, a JSON object, or JSON that keeps to a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: Schema | None = None
+    json_schema: JsonSchemaSpec | None = None
 
     @model_validator(mode="after")
     def complete(self) -> Self:
@@ -104,11 +104,11 @@ class Format(Asked):
         return self
 
 
-class Options(Asked):
+class StreamOptions(RequestModel):
     include_usage: bool | None = None
 
 
-class Writing(Named):
+class GenerationFields(ModelRequest):
     """What all routes that write have in common."""
 
     max_tokens: Count | None = None
@@ -118,13 +118,13 @@ class Writing(Named):
     stop: Stop | Annotated[list[Stop], Field(max_length=16, fail_fast=True)] | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     stream: bool | None = None
-    stream_options: Options | None = None
+    stream_options: StreamOptions | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: Annotated[
-        dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]] | None, at_most(BIASED, "entries")
+        dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]] | None, max_count(BIASED, "entries")
     ] = None
-    response_format: Format | None = None
+    response_format: ResponseFormat | None = None
     top_k: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     min_p: Share | None = None
     typical: Share | None = None
@@ -140,12 +140,12 @@ class Writing(Named):
         return self
 
 
-class Completing(Writing):
+class CompletionRequest(GenerationFields):
     """POST /v1/completions"""
 
     prompt: Annotated[
         str | Annotated[list[str], FIRST] | Ids | Annotated[list[Ids], FIRST],
-        at_most(IDS, "texts or ids"),
+        max_count(IDS, "texts or ids"),
     ]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -153,16 +153,16 @@ class Completing(Writing):
     suffix: None = None
 
 
-class Part(Asked):
+class ContentPart(RequestModel):
     type: Literal["text"]
     text: str
 
 
-class Message(Asked):
+class ChatMessage(RequestModel):
     """One turn of a chat. What an assistant said may be empty."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str | Annotated[list[Part], FIRST] | None, at_most(PARTS, "parts")] = None
+    content: Annotated[str | Annotated[list[ContentPart], FIRST] | None, max_count(PARTS, "parts")] = None
     name: Annotated[str, Field(max_length=64)] | None = None
 
     @model_validator(mode="after")
@@ -172,11 +172,11 @@ class Message(Asked):
         return self
 
 
-class Chatting(Writing):
+class ChatCompletionRequest(GenerationFields):
     """POST /v1/chat/completions"""
 
     messages: Annotated[
-        list[Message], Field(min_length=1, max_length=TURNS, fail_fast=True), at_most(TURNS, "messages")
+        list[ChatMessage], Field(min_length=1, max_length=TURNS, fail_fast=True), max_count(TURNS, "messages")
     ]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
@@ -184,7 +184,7 @@ class Chatting(Writing):
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     tool_choice: Literal["none"] | None = None
     store: Literal[False] | None = None
-    metadata: Annotated[dict[str, str] | None, at_most(NOTES, "entries")] = None
+    metadata: Annotated[dict[str, str] | None, max_count(NOTES, "entries")] = None
 
     @model_validator(mode="after")
     def agreed(self) -> Self:
@@ -198,7 +198,7 @@ class Chatting(Writing):
 # ---------------------------------------------------------------- reading
 
 
-class Embedding(Named):
+class EmbeddingRequest(ModelRequest):
     """POST /v1/embeddings"""
 
     input: Texts
@@ -206,7 +206,7 @@ class Embedding(Named):
     dimensions: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
 
 
-class Classing(Named):
+class ClassifyRequest(ModelRequest):
     """POST /v1/classify"""
 
     input: Texts
@@ -214,14 +214,14 @@ class Classing(Named):
     top: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
 
 
-class Filling(Named):
+class FillRequest(ModelRequest):
     """POST /v1/fill"""
 
     input: Texts
     best: Annotated[int, Field(ge=1, le=100)] | None = None
 
 
-class Translating(Named):
+class TranslateRequest(ModelRequest):
     """POST /v1/translate"""
 
     input: Texts
@@ -231,13 +231,13 @@ class Translating(Named):
     max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
 
 
-class Tokenizing(Named):
+class TokenizeRequest(ModelRequest):
     """POST /tokenize"""
 
     text: str
 
 
-class Detokenizing(Named):
+class DetokenizeRequest(ModelRequest):
     """POST /detokenize"""
 
-    ids: Annotated[list[Id], Field(max_length=BACK, fail_fast=True), at_most(BACK, "ids")]
+    ids: Annotated[list[Id], Field(max_length=BACK, fail_fast=True), max_count(BACK, "ids")]

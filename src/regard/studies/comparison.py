@@ -1,9 +1,9 @@
-"""A study in its folder: the runs that it takes, what is measured of each variant, and all that was found so far.
+"""A study in its folder: its runs, what is measured of each variant, and all results so far.
 
     DIR/kernel-local-seed0/  ...        ordinary runs
-    DIR/compare.json                    what is asked, what each run found, what was measured; replaced whole each time
+    DIR/compare.json                    the plan, the result of each run, the measurements; replaced whole each time
 
-Asked again, it goes on where it stopped. Asked for something else in the same folder, it refuses.
+Started again, it goes on where it stopped. Started with another plan in the same folder, it refuses.
 """
 
 import time
@@ -14,37 +14,37 @@ from pathlib import Path
 from typing import Any
 
 from regard import config
-from regard.data import store
-from regard.train.alone import alone
-from regard.train.compare import dense, probes
-from regard.train.compare.members import Member, Tell, members, run, sentence, silent
-from regard.train.compare.study import Part, Study, Variant, variants
-from regard.train.device import device_of, surroundings
-from regard.train.facts import write_json
-from regard.train.fit import make_folder
-from regard.train.fitting import Result
+from regard.files import content_cache
+from regard.files.atomic import is_temporary, write_json
+from regard.files.folder_lock import lock_folder
+from regard.studies import kernel_error, variant_probes
+from regard.studies.study import StudyPlan, StudyTable, StudyVariant, expand_variants
+from regard.studies.trials import StudyTrial, TrialReporter, list_trials, no_output, refusal_sentence, run_trial
+from regard.training.api import create_folder
+from regard.training.reproducibility import describe_environment, training_device
+from regard.training.trainer import FitResult
 
 FORMAT = 1
 NAME = "compare.json"
 
 
 @dataclass(frozen=True)
-class Rows:
+class StudyPart:
     """A part of a study with its variants, and where their runs are."""
 
-    part: Part
-    variants: list[Variant]
+    part: StudyTable
+    variants: list[StudyVariant]
     folder: Path
 
 
-class Comparison:
+class StudyRun:
     """`go` does what is left to do; `kept` is all that was found, as compare.json has it."""
 
     def __init__(
-        self, study: Study, out: Path, *, command: str = "", tell: Tell = silent, measured: bool = True
+        self, study: StudyPlan, out: Path, *, command: str = "", tell: TrialReporter = no_output, measured: bool = True
     ) -> None:
         self.study, self.out, self.command, self.tell, self.measured = study, out, command, tell, measured
-        self.tables = [Rows(part, variants(part), out / part.name) for part in study.parts]
+        self.tables = [StudyPart(part, expand_variants(part), out / part.name) for part in study.parts]
         for table in self.tables:  # one of which nothing can be trained is a mistake, and not a finding
             if all(variant.problem for variant in table.variants):
                 raise next(variant.problem for variant in table.variants if variant.problem)
@@ -55,31 +55,35 @@ class Comparison:
         asked = {"parts": [self.asked(table) for table in self.tables], "seeds": self.study.seeds}
         path = self.out / NAME
         if not path.exists():
-            if self.out.is_dir() and any(each.suffix != ".part" for each in self.out.iterdir()):
+            if self.out.is_dir() and not all(map(is_temporary, self.out.iterdir())):
                 raise config.ConfigError(f"--out {self.out}: the folder is not empty, and holds no comparison; choose "
                                          "another")  # fmt: skip
             first = next(variant for table in self.tables for variant in table.variants if variant.recipe)
             assert first.recipe is not None
-            here = surroundings(device_of(first.recipe.train.device))
+            here = describe_environment(training_device(first.recipe.train.device))
             return {"format": FORMAT, "command": self.command, "asked": asked, **here, "members": {}, "probes": {}}
-        kept = store.get(path)
+        kept = content_cache.read_json_or_none(path)
         if not isinstance(kept, dict) or kept.get("format") != FORMAT or not isinstance(kept.get("members"), dict):
             raise config.DataError(f"{path}: damaged, or of another version; choose another folder, or remove it")
-        if differs := next(iter(differences(kept.get("asked"), asked)), None):
+        if differs := next(iter(table_differences(kept.get("asked"), asked)), None):
             raise config.ConfigError(f"--out {self.out}: holds another comparison ({differs}); choose another folder, "
                                      "or remove this one")  # fmt: skip
         return kept
 
-    def asked(self, table: Rows) -> dict[str, Any]:
+    def asked(self, table: StudyPart) -> dict[str, Any]:
         """What a part asks, whole: a recipe that was edited since is another one."""
-        recipes = {variant.name: config.tree(variant.recipe) for variant in table.variants if variant.recipe}
-        return {"title": table.part.title, "beyond": list(table.part.beyond),
-                "variants": [variant.name for variant in table.variants], "recipes": store.key(recipes)}  # fmt: skip
+        recipes = {variant.name: config.to_dict(variant.recipe) for variant in table.variants if variant.recipe}
+        return {
+            "title": table.part.title,
+            "beyond": list(table.part.beyond),
+            "variants": [variant.name for variant in table.variants],
+            "recipes": content_cache.content_key(recipes),
+        }
 
     def go(self) -> int | None:
         """Train and measure whatever is missing; the signal that stopped it, if one did."""
-        make_folder(self.out)
-        with alone(self.out):
+        create_folder(self.out)
+        with lock_folder(self.out):
             self.save()
             stopped = self.train()
             if stopped is None and self.measured:
@@ -93,9 +97,9 @@ class Comparison:
     # ---------------------------------------------------------------- runs
 
     @property
-    def members(self) -> Iterator[tuple[str, Member]]:
+    def members(self) -> Iterator[tuple[str, StudyTrial]]:
         """Every run that there will be, seed by seed, with its name."""
-        lists = [members(table.variants, self.study.seeds, table.folder) for table in self.tables]
+        lists = [list_trials(table.variants, self.study.seeds, table.folder) for table in self.tables]
         for seed in range(self.study.seeds):
             for each in (member for some in lists for member in some if member.seed == seed):
                 yield str(each.path.relative_to(self.out)), each
@@ -104,16 +108,16 @@ class Comparison:
         begun, every = time.monotonic(), dict(self.members)
         left = [name for name in every if self.kept["members"].get(name, {"again": True}).get("again")]
         for place, name in enumerate(left, 1):
-            done = run(every[name], self.command)
-            if isinstance(done, Result):
+            done = run_trial(every[name], self.command)
+            if isinstance(done, FitResult):
                 return done.interrupted
             self.kept["members"][name] = done
             self.save()
-            rest = lasting((time.monotonic() - begun) * (len(left) / place - 1))
-            self.tell(f"{name}: {summary(done)}; {place} of {len(left)}, {rest} left")
+            rest = format_seconds((time.monotonic() - begun) * (len(left) / place - 1))
+            self.tell(f"{name}: {trial_summary(done)}; {place} of {len(left)}, {rest} left")
         return None
 
-    def of(self, table: Rows, variant: Variant) -> list[dict[str, Any]]:
+    def of(self, table: StudyPart, variant: StudyVariant) -> list[dict[str, Any]]:
         """What the runs of a variant found, one for each seed."""
         names = [str((table.folder / f"{variant.folder}-seed{seed}").relative_to(self.out))
                  for seed in range(self.study.seeds)]  # fmt: skip
@@ -121,58 +125,66 @@ class Comparison:
 
     # ---------------------------------------------------------------- measurements
 
-    def measure(self, table: Rows) -> None:
+    def measure(self, table: StudyPart) -> None:
         """What is to be known of each variant beside its loss; on the model of its first seed."""
         able = [variant for variant in table.variants if not any("refused" in each for each in self.of(table, variant))]
         left = [variant for variant in able if self.key(table, variant) not in self.kept["probes"]]
         if not left:
             return
         self.tell(f"measuring {len(left)} variants")
-        runs = {variant.name: probes.back(table.folder / f"{variant.folder}-seed0") for variant in left}
-        speeds = probes.speeds(runs)
+        runs = {variant.name: variant_probes.load_trial(table.folder / f"{variant.folder}-seed0") for variant in left}
+        speeds = variant_probes.generation_speeds(runs)
         for variant in left:
             ran = runs[variant.name]
             assert variant.recipe is not None
-            found: dict[str, Any] = {"memory": probes.memory(variant.recipe), "speed": speeds.get(variant.name)}
-            found |= {"error": probes.able(partial(dense.error, ran)), "beyond": probes.beyond(ran, table.part.beyond)}
-            self.kept["probes"][self.key(table, variant)] = found | {"growth": growth(variant, self.study.longest)}
+            found: dict[str, Any] = {
+                "memory": variant_probes.step_memory(variant.recipe),
+                "speed": speeds.get(variant.name),
+            }
+            found |= {
+                "error": variant_probes.or_none(partial(kernel_error.kernel_error, ran)),
+                "beyond": variant_probes.longer_context_losses(ran, table.part.beyond),
+            }
+            self.kept["probes"][self.key(table, variant)] = found | {
+                "growth": measure_growth(variant, self.study.longest)
+            }
             self.save()
 
-    def key(self, table: Rows, variant: Variant) -> str:
+    def key(self, table: StudyPart, variant: StudyVariant) -> str:
         return str((table.folder / variant.folder).relative_to(self.out))
 
 
-def growth(variant: Variant, longest: int) -> dict[str, Any]:
+def measure_growth(variant: StudyVariant, longest: int) -> dict[str, Any]:
     """How its time grows with the length; or why that cannot be said."""
     try:
         assert variant.recipe is not None
-        device = device_of(variant.recipe.train.device)
-        return dense.exponent(lambda length: variant.read(f"train.context={length}"), longest, device)
+        device = training_device(variant.recipe.train.device)
+        return kernel_error.time_exponent(lambda length: variant.read(f"train.context={length}"), longest, device)
     except Exception as problem:
-        if (said := sentence(problem)) is None and not isinstance(problem, ValueError):
+        if (said := refusal_sentence(problem)) is None and not isinstance(problem, ValueError):
             raise
         return {"refused": said or str(problem)}
 
 
-def differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
+def table_differences(before: Any, now: Any, path: str = "") -> Iterator[str]:
     """Where two nested tables differ, in words."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name in now:
-            yield from differences(before.get(name), now[name], f"{path} {name}".strip())
+            yield from table_differences(before.get(name), now[name], f"{path} {name}".strip())
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for one, other in zip(before, now, strict=True):
-            yield from differences(one, other, path)
+            yield from table_differences(one, other, path)
     elif before != now:
         short = all(len(str(each)) < 40 for each in (before, now))
         yield f"{path} were {before}, and {now} are asked for" if short else f"other {path.rpartition(' ')[2]}"
 
 
-def summary(done: dict[str, Any]) -> str:
+def trial_summary(done: dict[str, Any]) -> str:
     if "refused" in done:
         return f"refused: {done['refused']}"
     loss = "no validation" if done["validation"] is None else f"validation {done['validation']:.4f}"
-    return f"{loss} after {done['steps']:,} steps in {lasting(done['seconds'])}"
+    return f"{loss} after {done['steps']:,} steps in {format_seconds(done['seconds'])}"
 
 
-def lasting(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

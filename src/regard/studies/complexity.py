@@ -1,6 +1,6 @@
-"""What the formulas say of a layer's cost, beside what is measured here: operations, time, memory (S139, S141, S122).
+"""Demo: formulas of a layer's cost beside measurements of operations, time and memory (S139, S141, S122).
 
-Widths are small, so that at the lengths that a laptop has time for it is the mixing of tokens that is seen.
+Widths are small, so that at the lengths that a laptop has time for, the mixing of tokens dominates.
 """
 
 from dataclasses import replace
@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard import config, measure, zoo
-from regard.core.kernels import KERNELS, Ask, How, plan
-from regard.core.masks import EVERYTHING
-from regard.core.tokens import Places
-from regard.measure.holding import most
-from regard.measure.told import si
-from regard.train.compare.claims import Asked, Drawing, Sheet, claim
-from regard.train.compare.dense import exponent
-from regard.train.compare.members import sentence
+from regard.core.kernels import KERNELS, AttentionArgs, AttentionSpec, make_plan
+from regard.core.masks import FULL
+from regard.core.tokens import TokenLayout
+from regard.measure.format_estimate import format_si
+from regard.measure.peak_memory import peak_tensor_bytes
+from regard.studies.demo import DemoFigure, DemoSettings, DemoTable, register_demo
+from regard.studies.kernel_error import time_exponent
+from regard.studies.trials import refusal_sentence
 
 WIDTH, HEADS, WINDOW = 32, 2, 32
 LAYERS: dict[str, tuple[str, dict[str, Any]]] = {  # the row of `measure.complexity`, and what stands in the block
@@ -34,20 +34,23 @@ MODELS = {"transformer-base": {"encoder": "none", "trunk": {"cross": "none", "ma
 LONGEST, SHORT = 2048, 1024
 
 
-@claim("complexity", "What do the formulas say, and what is measured?",
-       "How a layer's time grows with the length, what its weights take in memory, and how much of a model is looking.")
-def complexity(asked: Asked) -> list[Sheet]:
-    return [layers(asked), memory(asked), shares()]
+@register_demo(
+    "complexity",
+    "What do the formulas say, and what is measured?",
+    "How a layer's time grows with the length, what its weights take in memory, and how much of a model is looking.",
+)
+def demo_complexity(asked: DemoSettings) -> list[DemoTable]:
+    return [layer_table(asked), memory_table(asked), share_table()]
 
 
-def layers(asked: Asked) -> Sheet:
+def layer_table(asked: DemoSettings) -> DemoTable:
     """Each layer's formula, and the power of n that its time really grows with."""
     n = SHORT
-    known = {row.name: row for row in measure.complexity(n, WIDTH, window=WINDOW)}
+    known = {row.name: row for row in measure.layer_complexities(n, WIDTH, window=WINDOW)}
     numbers, drawn, notes = [], {}, []
     for name, (row, parts) in LAYERS.items():
-        found, formula = grown(parts, 4096 if asked.quick else 131_072), known[row]
-        asked.tell(f"{name}: {found.get('refused') or power(found['exponent'])}")
+        found, formula = measure_layers(parts, 4096 if asked.quick else 131_072), known[row]
+        asked.tell(f"{name}: {found.get('refused') or format_power(found['exponent'])}")
         notes += [f"{name}: {found['refused']}"] if "refused" in found else []
         drawn[name] = list(zip(found.get("lengths", []), (1000 * s for s in found.get("seconds", [])), strict=True))
         numbers.append({"name": name, "operations": formula.operations, "order": formula.operations_order,
@@ -57,38 +60,38 @@ def layers(asked: Asked) -> Sheet:
         "formula": [each["order"] for each in numbers],
         "in sequence": [f"{each['sequential']:,}" for each in numbers],
         "path": [f"{each['path']:,}" for each in numbers],
-        "grows": [power(each["exponent"]) if "exponent" in each else "" for each in numbers],
+        "grows": [format_power(each["exponent"]) if "exponent" in each else "" for each in numbers],
         "should": [f"n^{each['power']:g}" if "power" in each else "" for each in numbers],
     }
-    question = Drawing("How does the time of mixing grow?", "tokens", "milliseconds", drawn, (True, True))
-    return Sheet("How does a layer's cost grow?", [each["name"] for each in numbers], columns, numbers, notes,
+    question = DemoFigure("How does the time of mixing grow?", "tokens", "milliseconds", drawn, (True, True))
+    return DemoTable("How does a layer's cost grow?", [each["name"] for each in numbers], columns, numbers, notes,
                  [question] if any(drawn.values()) else [])  # fmt: skip
 
 
-def power(exponent: float) -> str:
+def format_power(exponent: float) -> str:
     return f"n^{exponent:.2f}"
 
 
-def grown(parts: dict[str, Any], longest: int) -> dict[str, Any]:
+def measure_layers(parts: dict[str, Any], longest: int) -> dict[str, Any]:
     table = {"dim": WIDTH, "depth": 1, "mask": "everything", "position": {"kind": "none"}, **parts}
     try:
-        recipe = config.Recipe(model=config.make(config.Transformer, {"trunk": table}))
-        return exponent(lambda length: recipe, longest)
+        recipe = config.Recipe(model=config.from_dict(config.Transformer, {"trunk": table}))
+        return time_exponent(lambda length: recipe, longest)
     except Exception as problem:
-        if (said := sentence(problem)) is None:
+        if (said := refusal_sentence(problem)) is None:
             raise
         return {"refused": said}
 
 
-def memory(asked: Asked) -> Sheet:
+def memory_table(asked: DemoSettings) -> DemoTable:
     """h·n²·4 bytes, where the weights of attention are written down; and what kernels really hold."""
     heads, longest = 8, SHORT if asked.quick else LONGEST
-    lengths = tuple(n for n in measure.growth((heads,)) if n.tokens <= longest)
-    held = {name: [attention_holds(name, heads, n.tokens) for n in lengths] for name in ("reference", "fused")}
+    lengths = tuple(n for n in measure.attention_growth((heads,)) if n.tokens <= longest)
+    held = {name: [attention_peak_bytes(name, heads, n.tokens) for n in lengths] for name in ("reference", "fused")}
     columns = {
         "pairs": [f"{n.pairs:,}" for n in lengths],
-        "h·n²·4": [si(n.layer, "B") for n in lengths],
-        **{f"{name} holds": [si(size, "B") for size in sizes] for name, sizes in held.items()},
+        "h·n²·4": [format_si(n.layer, "B") for n in lengths],
+        **{f"{name} holds": [format_si(size, "B") for size in sizes] for name, sizes in held.items()},
     }
     numbers = [{"tokens": n.tokens, "pairs": n.pairs, "formula": n.layer, **{name: sizes[i] for name, sizes in
                held.items()}} for i, n in enumerate(lengths)]  # fmt: skip
@@ -97,44 +100,46 @@ def memory(asked: Asked) -> Sheet:
         **{name: [(n.tokens, float(size)) for n, size in zip(lengths, held[name], strict=True)] for name in held},
     }
     note = "reference holds scores and weights at once, twice the formula; what a fused kernel takes inside is not seen"
-    drawing = Drawing("Who writes down the square?", "tokens", "bytes", lines, (True, True))
-    return Sheet(f"How much memory do the weights of {heads} heads take?", [f"n={n.tokens:,}" for n in lengths],
+    drawing = DemoFigure("Who writes down the square?", "tokens", "bytes", lines, (True, True))
+    return DemoTable(f"How much memory do the weights of {heads} heads take?", [f"n={n.tokens:,}" for n in lengths],
                  columns, numbers, [note], [drawing])  # fmt: skip
 
 
-def attention_holds(kernel: str, heads: int, n: int, width: int = 16) -> int:
+def attention_peak_bytes(kernel: str, heads: int, n: int, width: int = 16) -> int:
     """The most that one call of a kernel holds beyond q, k and v."""
     q, k, v = (torch.randn(1, heads, n, width) for _ in range(3))
-    places = Places(order=torch.arange(n)[None], at=torch.arange(n)[None, :, None])
-    made = plan(kernel, Ask(mask=EVERYTHING, q=places, k=places))
+    places = TokenLayout(order=torch.arange(n)[None], coords=torch.arange(n)[None, :, None])
+    made = make_plan(kernel, AttentionSpec(mask=FULL, q=places, k=places))
 
     def call() -> Tensor:
-        return KERNELS[kernel].run(q, k, v, made, How(width**-0.5))
+        return KERNELS[kernel].run(q, k, v, made, AttentionArgs(width**-0.5))
 
-    return most(call)
+    return peak_tensor_bytes(call)
 
 
-def shares() -> Sheet:
+def share_table() -> DemoTable:
     """n/(6d + n), beside what torch's own counter counts."""
     numbers: list[dict[str, Any]] = []
     for name, n in SHARES.items():
         c = zoo.preset(name, **MODELS.get(name, {}))
         assert isinstance(c, config.Transformer)
         d = c.trunk.dim
-        numbers.append({"name": name, "tokens": n, "dim": d, "formula": n / (6 * d + n), "counted": looking(c, n)})
+        numbers.append(
+            {"name": name, "tokens": n, "dim": d, "formula": n / (6 * d + n), "counted": attention_share_of(c, n)}
+        )
     columns = {
         "d": [f"{each['dim']:,}" for each in numbers], "n": [f"{each['tokens']:,}" for each in numbers],
         "n/(6d+n)": [f"{100 * each['formula']:.1f}%" for each in numbers],
         "counted": [f"{100 * each['counted']:.1f}%" for each in numbers],
     }  # fmt: skip
-    return Sheet("How much of a model is looking?", [each["name"] for each in numbers], columns, numbers)
+    return DemoTable("How much of a model is looking?", [each["name"] for each in numbers], columns, numbers)
 
 
-def looking(c: config.Transformer, tokens: int) -> float:
+def attention_share_of(c: config.Transformer, tokens: int) -> float:
     """The part of the products in the blocks that scores and mixing are: of one block without numbers, seeing all."""
     assert isinstance(c.trunk, config.Trunk)
     attention = replace(c.trunk.attention, kernel="reference")
-    one = measure.ghost(replace(c, trunk=replace(c.trunk, depth=1, mask="everything", attention=attention)))
+    one = measure.build_fake_model(replace(c, trunk=replace(c.trunk, depth=1, mask="everything", attention=attention)))
     with one.mode, FlopCounterMode(display=False) as counter:
         one.run(1, tokens)
     counted = counter.get_flop_counts()

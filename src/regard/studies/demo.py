@@ -1,6 +1,14 @@
-"""Claims made visible: small experiments that are more than a table of losses, each a function in a table by its name.
+"""Demos: registered small experiments that are more than a table of losses; and the spoiler effect of greedy decoding.
 
-A claim is given a folder and gives back tables with what is drawn beside them; text, JSON and page are made of those.
+A demo gets a folder and returns tables and figures; text, JSON and page are made of those.
+
+The spoiler effect: the likeliest token may stand for a minority, when the majority has many words for one thing.
+
+    "The holiday was ..."     awful 0.24  │  lovely 0.20  wonderful 0.19  great 0.17  splendid 0.12  pleasant 0.08
+                              bad:  0.24  │  good: 0.76, shared by five words
+
+Greedy decoding says "awful", as an election by first choices may elect the candidate whom most voters like least.
+Sampling among the few likeliest says something good three times out of four.
 """
 
 from collections.abc import Callable
@@ -8,12 +16,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from regard import config
-from regard.train.compare.members import Tell, silent
+from regard.generation.logits_process import process_logits
+from regard.studies.trials import TrialReporter, no_output
 
 
 @dataclass(frozen=True)
-class Drawing:
+class DemoFigure:
     """Lines by their names, each of points (x, y); or with `field` a square of numbers over `places`, row by row."""
 
     question: str
@@ -27,7 +39,7 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class DemoTable:
     """A table as people read it, the numbers behind it, and drawings of them."""
 
     title: str
@@ -35,11 +47,11 @@ class Sheet:
     columns: dict[str, list[str]]
     numbers: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
-    drawings: list[Drawing] = field(default_factory=list)
+    drawings: list[DemoFigure] = field(default_factory=list)
 
 
-class Stopped(Exception):
-    """A signal came while a claim was trained."""
+class DemoInterrupted(Exception):
+    """A signal came while a demo trained a model."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
@@ -47,42 +59,51 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How a claim is to be shown: in which folder, with which settings, and whether in a minute."""
+class DemoSettings:
+    """How a demo is to be run: in which folder, with which settings, and whether in a minute."""
 
     out: Path
     settings: tuple[str, ...] = ()
     seeds: int | None = None
     quick: bool = False
     command: str = ""
-    tell: Tell = silent
+    tell: TrialReporter = no_output
 
 
-Claim = Callable[[Asked], list[Sheet]]
-CLAIMS: dict[str, tuple[str, str, Claim]] = {}  # by name: its title, what it is about, and the experiment
+Claim = Callable[[DemoSettings], list[DemoTable]]
+DEMOS: dict[str, tuple[str, str, Claim]] = {}  # by name: its title, what it is about, and the experiment
 
 
-def claim(name: str, title: str, about: str) -> Callable[[Claim], Claim]:
+def register_demo(name: str, title: str, about: str) -> Callable[[Claim], Claim]:
     def enter(made: Claim) -> Claim:
-        CLAIMS[name] = (title, about, made)
+        DEMOS[name] = (title, about, made)
         return made
 
     return enter
 
 
-def shown(name: str, asked: Asked) -> dict[str, Any]:
-    """All of a claim as nested plain values."""
-    title, about, made = CLAIMS[name]
+def run_demo(name: str, asked: DemoSettings) -> dict[str, Any]:
+    """All results of a demo as nested plain values."""
+    title, about, made = DEMOS[name]
     return {"title": title, "about": about, "command": asked.command, "regard": config.VERSION,
             "tables": [asdict(sheet) for sheet in made(asked)]}  # fmt: skip
 
 
-def text(told: dict[str, Any]) -> str:
-    return "\n\n\n".join("\n".join([sheet["title"], "", aligned(sheet["names"], sheet["columns"]),
-                                    *(f"note: {note}" for note in sheet["notes"])]) for sheet in told["tables"])
+def format_demo(told: dict[str, Any]) -> str:
+    return "\n\n\n".join(
+        "\n".join(
+            [
+                sheet["title"],
+                "",
+                align_columns(sheet["names"], sheet["columns"]),
+                *(f"note: {note}" for note in sheet["notes"]),
+            ]
+        )
+        for sheet in told["tables"]
+    )
 
 
-def aligned(names: list[str], columns: dict[str, list[str]], refused: dict[int, str] | None = None) -> str:
+def align_columns(names: list[str], columns: dict[str, list[str]], refused: dict[int, str] | None = None) -> str:
     """Columns under each other; a row that was refused has its sentence in place of numbers."""
     refused, wide = refused or {}, max(len(name) for name in names)
     widths = {name: max([len(name), *(len(cells[i]) for i in range(len(names)) if i not in refused)])
@@ -93,3 +114,24 @@ def aligned(names: list[str], columns: dict[str, list[str]], refused: dict[int, 
         told = [f"refused: {refused[place]}"] if place in refused else cells
         lines.append("  ".join([f"{name:<{wide}}", *told]).rstrip())
     return "\n".join(lines)
+
+
+WORD_GROUPS = {
+    "bad": {"awful": 0.24},
+    "good": {"lovely": 0.20, "wonderful": 0.19, "great": 0.17, "splendid": 0.12, "pleasant": 0.08},
+}
+WORD_PROBABILITIES = {word: chance for group in WORD_GROUPS.values() for word, chance in group.items()}
+
+
+def example_logits() -> Tensor:
+    """(1, V) of the distribution above."""
+    return torch.tensor([list(WORD_PROBABILITIES.values())], dtype=torch.float64).log()
+
+
+def group_shares(**settings: object) -> dict[str, float]:
+    """How likely each group is to be spoken for, by the settings of `config.SamplingParams`."""
+    c = config.from_dict(config.SamplingParams, settings)
+    left = process_logits(example_logits(), c)[0]
+    chances = left.softmax(-1) if c.temperature else (torch.arange(len(left)) == left.argmax()).double()
+    each = dict(zip(WORD_PROBABILITIES, chances.tolist(), strict=True))
+    return {name: sum(each[word] for word in group) for name, group in WORD_GROUPS.items()}

@@ -1,9 +1,9 @@
-"""Learning without training: a model that has seen many lines meets a new one, and gets better point by point (S196).
+"""Demo: in-context learning. A model trained on many lines meets a new one, and gets better point by point (S196).
 
-    2=V;7=L;4=?        nobody told it this line; two points before are enough to know the third
+    2=V;7=L;4=?        this line is new; two points before are enough to know the third
 
-Beside it stand those who know that it is a line: least squares through the points before, leaning towards the mean of
-all lines while there are few; and whoever always says the mean height.
+It is compared with ridge regression through the points before, which knows that it is a line and leans towards the mean
+of all lines while there are few; and with always predicting the mean height.
 """
 
 from collections.abc import Sequence
@@ -11,93 +11,98 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.data import toys
-from regard.data.sources import tables
-from regard.data.toys import Toy
-from regard.text import Tokenizer
-from regard.train.compare.claims import Asked, Drawing, Sheet, Stopped, claim
-from regard.train.compare.comparison import Comparison
-from regard.train.compare.probes import back
-from regard.train.compare.study import Part, Study
-from regard.train.run import Run
+from regard.data import builtin
+from regard.data.builtin import ToyDataset
+from regard.data.sources import find_records
+from regard.studies.comparison import StudyRun
+from regard.studies.demo import DemoFigure, DemoInterrupted, DemoSettings, DemoTable, register_demo
+from regard.studies.study import StudyPlan, StudyTable
+from regard.studies.variant_probes import load_trial
+from regard.text.tokenizer import Tokenizer
+from regard.training.run import Run
 
-POINTS, LINES, UNSEEN = 9, 256, 1_000_003  # the lines that are asked about come from another seed
+PROMPT_POINTS, EVAL_LINES, UNSEEN_SEED = 9, 256, 1_000_003  # the lines that are asked about come from another seed
 QUICK = ("train.steps=60", "model.dim=32", "model.depth=2")
-SPREAD = [((2 * most + 1) ** 2 - 1) / 12 for most in (toys.STEEPEST, toys.HIGHEST)]  # variance of slope and level
+LINE_SPREAD = [
+    ((2 * most + 1) ** 2 - 1) / 12 for most in (builtin.TOY_MAX_SLOPE, builtin.TOY_MAX_HEIGHT)
+]  # variance of slope and level
 SURE = 1e-6  # of a point's height: it is told exactly
 
 
-def prompt(points: Sequence[tuple[int, str]], question: int) -> str:  #: S111
+def format_points(points: Sequence[tuple[int, str]], question: int) -> str:  #: S111
     """Examples and a question, as the model has seen them: "2=V;7=L;4=" asks for the height at 4."""
     return "".join(f"{x}={y};" for x, y in points) + f"{question}="
 
 
-@claim("in-context", "Does it learn from the examples in its prompt?",
-       "A small model reads points of lines. Of a line that it never saw it is asked each next point.")
-def in_context(asked: Asked) -> list[Sheet]:
+@register_demo(
+    "in-context",
+    "Does it learn from the examples in its prompt?",
+    "A small model reads points of lines. Of a line that it never saw it is asked each next point.",
+)
+def demo_in_context(asked: DemoSettings) -> list[DemoTable]:
     settings = (*(QUICK if asked.quick else ()), *asked.settings)
-    part = Part(recipe="in-context", settings=settings)
-    compared = Comparison(Study(seeds=asked.seeds or 1, parts=(part,)), asked.out, command=asked.command,
+    part = StudyTable(recipe="in-context", settings=settings)
+    compared = StudyRun(StudyPlan(seeds=asked.seeds or 1, parts=(part,)), asked.out, command=asked.command,
                           tell=asked.tell, measured=False)  # fmt: skip
     if (stopped := compared.go()) is not None:
-        raise Stopped(stopped)
+        raise DemoInterrupted(stopped)
     [table] = compared.tables
-    run = back(table.folder / f"{table.variants[0].folder}-seed0")
-    return [sheet(errors(run))]
+    run = load_trial(table.folder / f"{table.variants[0].folder}-seed0")
+    return [in_context_table(errors_by_point(run))]
 
 
-def errors(run: Run, lines: int = LINES) -> list[dict[str, float]]:  #: S196
+def errors_by_point(run: Run, lines: int = EVAL_LINES) -> list[dict[str, float]]:  #: S196
     """The mean squared error at each point, after so many before it: of the model, and of those beside it."""
     assert run.tokenizer is not None
-    [made] = tables([f"toy:regress({POINTS}, {lines}, {UNSEEN})"])
-    assert isinstance(made, Toy)
+    [made] = find_records([f"toy:regress({PROMPT_POINTS}, {lines}, {UNSEEN_SEED})"])
+    assert isinstance(made, ToyDataset)
     texts = [made.record(index)["text"] for index in range(lines)]
-    places, heights = parsed(texts)
-    said = guesses(run, run.tokenizer, texts)
+    places, heights = parse_points(texts)
+    said = model_predictions(run, run.tokenizer, texts)
     found = []
-    for k in range(POINTS):
-        least = torch.stack([squares(x[:k], y[:k], x[k]) for x, y in zip(places, heights, strict=True)])
+    for k in range(PROMPT_POINTS):
+        least = torch.stack([ridge_prediction(x[:k], y[:k], x[k]) for x, y in zip(places, heights, strict=True)])
         rivals = {"model": said[:, k], "least squares": least, "mean height": torch.zeros(lines)}
         wrong = {name: float((guess - heights[:, k]).square().mean()) for name, guess in rivals.items()}
         found.append({"examples": float(k), **wrong})
     return found
 
 
-def parsed(texts: list[str]) -> tuple[Tensor, Tensor]:
+def parse_points(texts: list[str]) -> tuple[Tensor, Tensor]:
     """Places and heights (lines, points), both from the middle."""
     points = [[point.split("=") for point in text.split(";")] for text in texts]
-    places = [[int(x) - toys.ACROSS // 2 for x, _ in line] for line in points]
-    heights = [[toys.HEIGHTS.index(y) - len(toys.HEIGHTS) // 2 for _, y in line] for line in points]
+    places = [[int(x) - builtin.TOY_WIDTH // 2 for x, _ in line] for line in points]
+    heights = [[builtin.TOY_HEIGHTS.index(y) - len(builtin.TOY_HEIGHTS) // 2 for _, y in line] for line in points]
     return torch.tensor(places).double(), torch.tensor(heights).double()
 
 
-def guesses(run: Run, tokenizer: Tokenizer, texts: list[str]) -> Tensor:
+def model_predictions(run: Run, tokenizer: Tokenizer, texts: list[str]) -> Tensor:
     """The mean height that the model expects at each point (lines, points), from what it says after each =."""
     before = list(run.task.specials.single.before)
     ids = torch.tensor([[*before, *tokenizer.encode(text)] for text in texts], device=run.device)
-    equals, known = tokenizer.encode("=")[0], [tokenizer.encode(letter)[0] for letter in toys.HEIGHTS]
+    equals, known = tokenizer.encode("=")[0], [tokenizer.encode(letter)[0] for letter in builtin.TOY_HEIGHTS]
     with torch.inference_mode():
         logits: Tensor = run.model(ids)
-    asked = logits[ids == equals].view(len(texts), POINTS, -1)[..., known].double().softmax(-1)
+    asked = logits[ids == equals].view(len(texts), PROMPT_POINTS, -1)[..., known].double().softmax(-1)
     levels = torch.arange(len(known), device=run.device) - len(known) // 2
     return (asked * levels).sum(-1).cpu()
 
 
-def squares(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
+def ridge_prediction(x: Tensor, y: Tensor, at: Tensor) -> Tensor:
     """Ridge regression: the likeliest line under the spread of all lines, at a place; exact from two points on."""
     table = torch.stack([x, torch.ones_like(x)], -1)
-    prior = torch.diag(SURE / torch.tensor(SPREAD).double())
+    prior = torch.diag(SURE / torch.tensor(LINE_SPREAD).double())
     line: Tensor = torch.linalg.solve(table.mT @ table + prior, table.mT @ y)
     return line[0] * at + line[1]
 
 
-def sheet(found: list[dict[str, float]]) -> Sheet:
+def in_context_table(found: list[dict[str, float]]) -> DemoTable:
     names = [name for name in found[0] if name != "examples"]
     columns = {name: [f"{each[name]:.3f}" for each in found] for name in names}
     lines = {name: [(each["examples"], max(each[name], 1e-3)) for each in found] for name in names}
     few, many = found[0]["model"], found[-1]["model"]
-    note = f"the model's error after {POINTS - 1} examples is {100 * many / few:.2g}% of that after none"
-    drawing = Drawing("Does it get better with every example?", "examples before", "squared error", lines,
+    note = f"the model's error after {PROMPT_POINTS - 1} examples is {100 * many / few:.2g}% of that after none"
+    drawing = DemoFigure("Does it get better with every example?", "examples before", "squared error", lines,
                       (False, True), dashed=("mean height",))  # fmt: skip
     rows = [f"{each['examples']:.0f} examples" for each in found]
-    return Sheet("Squared error of the next point, in letters", rows, columns, list(found), [note], [drawing])
+    return DemoTable("Squared error of the next point, in letters", rows, columns, list(found), [note], [drawing])

@@ -1,84 +1,72 @@
-"""A kernel beside dense attention: how far its answers are from it, and how its time grows with the length.
+"""A kernel against the reference: the error of its outputs, and how its time grows with the length.
 
-Both are seen from inside: for a while the table of kernels holds kernels that are watched, and models run as ever.
+Both are measured where a model calls its kernel, by a hook of that model alone.
 """
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard import config
-from regard.core.kernels import KERNELS, How, Kernel, Plan, reference
-from regard.generate.model import build
-from regard.generate.session import still
-from regard.measure.orders import order
-from regard.train.compare.probes import first
-from regard.train.compare.study import LONGEST
-from regard.train.evaluate import moved
-from regard.train.run import Run
+from regard.core.hooks import looking
+from regard.core.kernels import AttentionArgs, Plan, reference
+from regard.data.batching import batch_to_device
+from regard.generation.session import inference_mode
+from regard.inference.model import build_model
+from regard.measure.complexity import cost_order, fit_exponent, measure_growth
+from regard.studies.study import MAX_TOKENS
+from regard.studies.variant_probes import probe_batch
+from regard.training.run import Run
 
 SHORTEST, LONG, LAST = 2048, 0.04, 3  # tokens; seconds that end it; lengths that are fitted
 CPU = torch.device("cpu")
 WORDS = 256  # of a vocabulary that nobody reads
 AGAIN = 5  # times that each length is measured; the quickest counts, for nothing is quicker than it can be
-
-Watched = Callable[[Kernel, Tensor, Tensor, Tensor, Plan, How], Tensor]
-
-
-@contextmanager
-def watching(watched: Watched) -> Iterator[None]:
-    """Every kernel runs through `watched`, which is given the kernel and its call."""
-    before = dict(KERNELS)
-    for name, one in before.items():
-        KERNELS[name] = replace(one, run=lambda *call, one=one: watched(one, *call))
-    try:
-        yield
-    finally:
-        KERNELS.clear()
-        KERNELS.update(before)
+KERNEL_CALLS = "*.result"  # the addresses where kernels are called
 
 
-def error(run: Run) -> float | None:
+def kernel_error(run: Run) -> float | None:
     """|A - B| / |B| over a batch: A what the kernel answers, B what `reference` does with the same q, k, v and mask.
 
     The mean over the layers of a trained model; None where nothing attends.
     """
-    found: list[float] = []
+    found, model = list[float](), full_precision(run.model)
 
-    def beside(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: How) -> Tensor:
-        made, there = kernel.run(q, k, v, plan, how), plan.ask.q.real
+    def beside(plan: Plan, q: Tensor, k: Tensor, v: Tensor, how: AttentionArgs) -> Tensor:
+        made, there = plan.run(q, k, v, how), plan.spec.q.is_real
         meant = reference(q, k, v, plan, how)
         one, other = (made, meant) if there is None else (t.transpose(1, 2)[there] for t in (made, meant))
-        found.append(float((one - other).norm() / other.norm().clamp(min=1e-30)))  # what padding asks is nobody's
+        found.append(float((one - other).norm() / other.norm().clamp(min=1e-30)))  # outputs of padding do not matter
         return made
 
-    with watching(beside), still(list(run.model.modules())), unmixed(run.model):
-        run.objective.sums(run.model, moved(first(run), run.device))
+    if not any(fnmatchcase(address, KERNEL_CALLS) for address in model.addresses()):
+        return None
+    with looking(model, KERNEL_CALLS, run_kernel=beside), inference_mode(list(model.modules())):
+        run.objective.loss_sums(model, batch_to_device(probe_batch(run), run.device))
     return sum(found) / len(found) if found else None
 
 
-@contextmanager
-def unmixed(model: Any) -> Iterator[None]:
-    """32-bit products for a while: the rounding of 16-bit products would hide what a kernel does."""
-    c = model.c
-    model.c = replace(c, precision="fp32") if c.precision == "mixed" else c
-    try:
-        yield
-    finally:
-        model.c = c
+def full_precision(model: Any) -> Any:
+    """The model with 32-bit products, a copy that shares all weights: the rounding of 16-bit products would hide what
+    a kernel does."""
+    model = copy.copy(model)
+    model.c = replace(model.c, precision="fp32") if model.c.precision == "mixed" else model.c
+    return model
 
 
 # ---------------------------------------------------------------- growth
 
 
-def exponent(
-    read: Callable[[int], config.Recipe], longest: int = LONGEST, device: torch.device = CPU
+def time_exponent(
+    read: Callable[[int], config.Recipe], longest: int = MAX_TOKENS, device: torch.device = CPU
 ) -> dict[str, Any]:
     """The power of n that the time of mixing tokens grows with, the times themselves, and the formula beside them.
 
@@ -87,38 +75,48 @@ def exponent(
     in its place; forward, one text. On a CPU it is the processor's time of one thread: others on the machine, and
     threads that wait for each other, would hide the law.
     """
-    lengths, times, name = list[int](), list[float](), ""
-    while not times or (times[-1] < LONG or len(times) < LAST) and 2 * lengths[-1] <= longest:
-        lengths.append(2 * lengths[-1] if lengths else min(SHORTEST, longest // 4))
-        seconds, name = mixing(thin(read(lengths[-1]).model), lengths[-1], device)
-        times.append(seconds)
-    lengths, times, known = lengths[-LAST:], times[-LAST:], order(name)
-    told = {"kernel": name, "lengths": lengths, "seconds": times, "exponent": slope(lengths, times)}
+    name = ""
+
+    def seconds(length: int) -> tuple[float]:
+        nonlocal name
+        spent, name = time_mixing(one_layer_model(read(length).model), length, device)
+        return (spent,)
+
+    lengths, costs = measure_growth(seconds, min(SHORTEST, longest // 4), longest, LONG, LAST)
+    times, known = [spent for (spent,) in costs], cost_order(name)
+    told = {"kernel": name, "lengths": lengths[-LAST:], "seconds": times[-LAST:],
+            "exponent": fit_exponent(lengths, times, LAST)}  # fmt: skip
     return told if known is None else {**told, "formula": known[0], "power": known[1]}
 
 
-def mixing(c: config.Transformer, length: int, device: torch.device = CPU) -> tuple[float, str]:
+def time_mixing(c: config.Transformer, length: int, device: torch.device = CPU) -> tuple[float, str]:
     """Seconds that one layer of a fresh model spends on mixing, and the name of what mixes."""
-    model, ids = build(c).eval().to(device), torch.randint(WORDS, (1, length), device=device)
-    names, best = [mixer(c)], math.inf
+    model, ids = build_model(c).eval().to(device), torch.randint(WORDS, (1, length), device=device)
+    names, best = [mixer_name(c)], math.inf
     for _ in range(AGAIN + 1):
         spent = [0.0]
 
-        def timed(kernel: Kernel, *call: Any, spent: list[float] = spent) -> Tensor:
-            names.append(kernel.name)
-            start = clock(device)
-            made = kernel.run(*call)
-            spent[0] += clock(device) - start
+        def timed(plan: Plan, *call: Any, spent: list[float] = spent) -> Tensor:
+            names.append(plan.kernel.name)
+            start = current_seconds(device)
+            made = plan.run(*call)
+            spent[0] += current_seconds(device) - start
             return made
 
-        with watching(timed) if attends(c) else clocked(model.trunk, spent, device), torch.inference_mode(), alone():
+        with (
+            looking(model, KERNEL_CALLS, run_kernel=timed)
+            if uses_attention(c)
+            else time_mixer(model.trunk, spent, device),
+            torch.inference_mode(),
+            single_thread(),
+        ):
             model(ids)
         best = min(best, spent[0])
     return best, names[-1]
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def single_thread() -> Iterator[None]:
     """One thread for a while."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -128,37 +126,37 @@ def alone() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def thin(c: config.Transformer | config.Towers) -> config.Transformer:
+def one_layer_model(c: config.Transformer | config.DualEncoder) -> config.Transformer:
     """One layer of it, with a small vocabulary: the rest is not measured."""
-    if not isinstance(c, config.Transformer) or not isinstance(c.embed, config.Embed) or c.encoder is not None:
+    if not isinstance(c, config.Transformer) or not isinstance(c.embed, config.TextEmbedding) or c.encoder is not None:
         raise ValueError("the growth with the length is measured of texts that one trunk reads")
     embed = replace(c.embed, vocab=WORDS)
     even = isinstance(getattr(getattr(c.trunk, "attention", None), "heads", 1), int)
-    head = c.head if c.head.kind == "vocabulary" else config.Vocabulary()
+    head = c.head if c.head.kind == "vocabulary" else config.LMHead()
     return replace(c, embed=embed, head=head, trunk=replace(c.trunk, depth=1) if even else c.trunk)
 
 
-def attends(c: config.Transformer) -> bool:
+def uses_attention(c: config.Transformer) -> bool:
     return getattr(getattr(c.trunk, "mixer", None), "kind", "") == "attention"
 
 
-def mixer(c: config.Transformer) -> str:
+def mixer_name(c: config.Transformer) -> str:
     """What mixes tokens where attention does not: a block's mixer, or the cell of a stack."""
     inner = getattr(c.trunk, "mixer", c.trunk)
     return str(getattr(inner, "cell", inner.kind))
 
 
 @contextmanager
-def clocked(trunk: nn.Module, spent: list[float], device: torch.device) -> Iterator[None]:
+def time_mixer(trunk: nn.Module, spent: list[float], device: torch.device) -> Iterator[None]:
     """The time inside of what mixes tokens: the first block's mixer, or all of a stack that has no blocks."""
     blocks: Any = getattr(trunk, "blocks", None)
     part: nn.Module = trunk if blocks is None else getattr(blocks[0], "attn", trunk)
 
     def begin(*_: Any) -> None:
-        spent[0] -= clock(device)
+        spent[0] -= current_seconds(device)
 
     def end(*_: Any) -> None:
-        spent[0] += clock(device)
+        spent[0] += current_seconds(device)
 
     hooks = [part.register_forward_pre_hook(begin), part.register_forward_hook(end)]
     try:
@@ -168,18 +166,9 @@ def clocked(trunk: nn.Module, spent: list[float], device: torch.device) -> Itera
             hook.remove()
 
 
-def clock(device: torch.device) -> float:
+def current_seconds(device: torch.device) -> float:
     if device.type == "cpu":
         return time.process_time()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-def slope(lengths: list[int], times: list[float]) -> float:
-    """The slope of the least squares in the logarithms; none of a single length."""
-    if len(lengths) < 2:
-        return math.nan
-    x, y = [math.log(length) for length in lengths], [math.log(max(each, 1e-9)) for each in times]
-    at, level = sum(x) / len(x), sum(y) / len(y)
-    return sum((a - at) * (b - level) for a, b in zip(x, y, strict=True)) / sum((a - at) ** 2 for a in x)

@@ -1,4 +1,4 @@
-"""A slice through the loss: how it looks around the weights that training found, along two directions.
+"""Loss landscape: a slice through the loss around trained weights, and a demo with and without residuals (S195).
 
     L(a, b) = loss(w + a·u + b·v)
 
@@ -13,9 +13,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from regard.studies.comparison import StudyRun
+from regard.studies.demo import DemoFigure, DemoInterrupted, DemoSettings, DemoTable, register_demo
+from regard.studies.study import StudyPlan, StudyTable
+from regard.studies.variant_probes import load_trial
+from regard.training.run import Run
+from regard.training.validation import validate
+
 
 @dataclass(frozen=True)
-class Slice:
+class LossSlice:
     """Losses over steps along both directions: losses[i][j] is at a = places[i], b = places[j]; 0 is the middle."""
 
     places: tuple[float, ...]
@@ -46,9 +53,9 @@ class Slice:
         return count / len(inner) ** 2
 
 
-def landscape(  #: S195
+def slice_loss(  #: S195
     model: nn.Module, loss: Callable[[], float], span: float = 1.0, steps: int = 11, seed: int = 0
-) -> Slice:
+) -> LossSlice:
     """The slice through a model's loss, from -span to span along both directions; its weights are as before after it.
 
     `loss` reads the model as it stands. With span 1 a filter is moved by its own length.
@@ -58,8 +65,8 @@ def landscape(  #: S195
     places = torch.linspace(-span, span, steps, dtype=torch.float64).tolist()
     chance = torch.Generator().manual_seed(seed)
     weights = [weight for weight in model.parameters() if weight.dim() > 1]
-    one, other = ([direction(weight, chance) for weight in weights] for _ in range(2))
-    with kept(weights) as start:
+    one, other = ([random_direction(weight, chance) for weight in weights] for _ in range(2))
+    with restore_weights_after(weights) as start:
         losses = []
         for a in places:
             row = []
@@ -68,10 +75,10 @@ def landscape(  #: S195
                     weight.copy_(w + a * u + b * v)
                 row.append(loss())
             losses.append(tuple(row))
-    return Slice(tuple(places), tuple(losses))
+    return LossSlice(tuple(places), tuple(losses))
 
 
-def direction(weight: Tensor, chance: torch.Generator) -> Tensor:
+def random_direction(weight: Tensor, chance: torch.Generator) -> Tensor:
     """A random tensor whose filters are as long as the weight's."""
     drawn = torch.randn(weight.shape, generator=chance).to(weight)
     lengths = (each.detach().flatten(1).norm(dim=1) for each in (weight, drawn))
@@ -81,7 +88,7 @@ def direction(weight: Tensor, chance: torch.Generator) -> Tensor:
 
 
 @contextmanager
-def kept(weights: list[nn.Parameter]) -> Iterator[list[Tensor]]:
+def restore_weights_after(weights: list[nn.Parameter]) -> Iterator[list[Tensor]]:
     """Copies of some weights, which are put back afterwards, bit for bit."""
     start = [weight.detach().clone() for weight in weights]
     try:
@@ -91,3 +98,51 @@ def kept(weights: list[nn.Parameter]) -> Iterator[list[Tensor]]:
         with torch.no_grad():
             for weight, old in zip(weights, start, strict=True):
                 weight.copy_(old)
+
+
+RECIPE, KEY = "shakespeare-nano", "model.trunk.residual"
+DEEP = ("model.dim=64", "model.depth=8", "train.steps=600", "train.precision=fp32")
+QUICK = ("model.dim=32", "model.depth=3", "train.steps=8", "train.schedule.warmup=2")
+TOKENS, STEPS, FEW = 4096, 15, 5
+
+
+@register_demo(
+    "landscape",
+    "What do residual connections do to the loss?",
+    "The same deep, narrow model with and without them, trained alike; and the loss around where each ended, along "
+    "two random directions that move every filter by up to its own length (Li et al. 2018).",
+)
+def demo_loss_landscape(asked: DemoSettings) -> list[DemoTable]:
+    settings = (*(QUICK if asked.quick else DEEP), *asked.settings)
+    part = StudyTable(recipe=RECIPE, settings=settings, grid=(f"{KEY}=true,false",))
+    compared = StudyRun(StudyPlan(seeds=asked.seeds or 1, parts=(part,)), asked.out, command=asked.command,
+                          tell=asked.tell, measured=False)  # fmt: skip
+    if (stopped := compared.go()) is not None:
+        raise DemoInterrupted(stopped)
+    [table] = compared.tables
+    cut = {
+        variant.name: slice_of_run(load_trial(table.folder / f"{variant.folder}-seed0"), FEW if asked.quick else STEPS)
+        for variant in table.variants
+    }
+    return [landscape_table(cut)]
+
+
+def slice_of_run(run: Run, steps: int) -> LossSlice:
+    assert run.validation is not None
+    batches = list(run.validation.batches(TOKENS))
+    return slice_loss(run.model, lambda: validate(run.model, batches, run.task).loss, steps=steps)
+
+
+def landscape_table(cut: dict[str, LossSlice]) -> DemoTable:
+    columns = {
+        "loss": [f"{each.middle:.4f}" for each in cut.values()],
+        "rises to the rim by": [f"{each.rise:.3f}" for each in cut.values()],
+        "bends down": [f"{100 * each.bent:.0f}%" for each in cut.values()],
+    }
+    numbers = [{"name": name, "middle": each.middle, "rise": each.rise, "bent": each.bent, "places": each.places,
+                "losses": each.losses} for name, each in cut.items()]  # fmt: skip
+    drawings = [DemoFigure(f"The loss around {name}", "along one direction", "along another", places=each.places,
+                        field=each.losses) for name, each in cut.items()]  # fmt: skip
+    return DemoTable("The loss around where training ended", list(cut), columns, numbers, [
+        "bends down: the part of the places where the surface is not the bottom of a bowl along a row or a column",
+    ], drawings)  # fmt: skip

@@ -1,36 +1,116 @@
-"""Scaling laws by experiment: one recipe in several widths, for the same tokens, and the law through their losses.
+"""Scaling laws by experiment: one recipe trained in several widths for the same tokens, and a power law fitted.
 
-Sizes are counted as Kaplan et al. (2020) did, in weights of the trunk: tables of words and places say nothing of depth.
-All sizes learn at the recipe's rate; what a tuned one would gain is not seen here.
+    log L = -alpha log N + C                  a line in the logarithms (Kaplan et al. 2020)
+    L = E + A N^-alpha                        the same above a floor E that no size goes below (Hoffmann et al. 2022)
+
+Few sizes determine a line well and a floor badly. So both are given with their residual at each size, the line's alpha
+with its standard error, and the floor with the whole range that would do nearly as well.
+
+Sizes are counted as Kaplan et al. did, in weights of the trunk: embedding tables say nothing of depth. All sizes learn
+at the recipe's rate; what a tuned one would gain is not seen here.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from regard import config
-from regard.measure.ghost import outline
-from regard.measure.scaling import LEAST, Law, floored, line
-from regard.train.compare.comparison import Comparison, Rows
-from regard.train.compare.members import Tell, silent
-from regard.train.compare.study import Part, Study, slug
-from regard.train.compare.table import Row, rows
-from regard.zoo import read_recipe
+from regard.measure.fake_model import meta_model
+from regard.studies.comparison import StudyPart, StudyRun
+from regard.studies.study import StudyPlan, StudyTable, file_slug
+from regard.studies.table import VariantRow, variant_rows
+from regard.studies.trials import TrialReporter, no_output
+from regard.zoo.recipe import read_recipe
+
+MIN_SIZES = 4  # sizes, for a floor needs three and says nothing without one more
+NEARLY = 2.0  # a floor is possible where what is left over is at most so many times the least
+STEPS = 400  # floors that are tried between zero and the lowest loss
+
+
+@dataclass(frozen=True)
+class ScalingLaw:
+    """L = floor + scale·N^-alpha. `left` is what each loss is above the law, as a part of it; `error` is the standard
+    error of alpha, and `floors` the range of floors that fit nearly as well (both only where there is such a thing)."""
+
+    alpha: float
+    scale: float
+    floor: float
+    left: tuple[float, ...]
+    error: float | None = None
+    floors: tuple[float, float] | None = None
+
+    def __call__(self, size: float) -> float:
+        return self.floor + self.scale * math.exp(-self.alpha * math.log(size))
+
+    @property
+    def miss(self) -> float:
+        """The root of the mean square of what is left over."""
+        return math.sqrt(sum(each * each for each in self.left) / len(self.left))
+
+
+def fit_power_law(sizes: Sequence[float], losses: Sequence[float], floor: float = 0.0) -> ScalingLaw:  #: S144
+    """The least squares in the logarithms, above a floor that is given."""
+    check_points(sizes, losses, floor)
+    x, y = [math.log(size) for size in sizes], [math.log(loss - floor) for loss in losses]
+    at, level = sum(x) / len(x), sum(y) / len(y)
+    spread = sum((each - at) ** 2 for each in x)
+    slope = sum((a - at) * (b - level) for a, b in zip(x, y, strict=True)) / spread
+    offs = [b - level - slope * (a - at) for a, b in zip(x, y, strict=True)]
+    error = math.sqrt(sum(off * off for off in offs) / (len(x) - 2) / spread)
+    made = ScalingLaw(-slope, math.exp(level - slope * at), floor, (), error)
+    left = tuple(loss / made(size) - 1 for size, loss in zip(sizes, losses, strict=True))
+    return ScalingLaw(made.alpha, made.scale, floor, left, error)
+
+
+def fit_with_floor(sizes: Sequence[float], losses: Sequence[float]) -> ScalingLaw:
+    """The floor whose line leaves least over, and the floors that leave at most twice as much."""
+    lowest = min(losses)
+    tried = [fit_power_law(sizes, losses, lowest * step / STEPS) for step in range(STEPS)]
+    best = min(range(STEPS), key=lambda i: tried[i].miss)
+    low, high = (lowest * max(0.0, min(step, STEPS - 1e-6)) / STEPS for step in (best - 1, best + 1))
+    fine = fit_power_law(sizes, losses, search_floor(sizes, losses, low, high))
+    within = [law.floor for law in tried if law.miss <= NEARLY * fine.miss + 1e-12]
+    floors = (min([*within, fine.floor]), max([*within, fine.floor]))
+    return ScalingLaw(fine.alpha, fine.scale, fine.floor, fine.left, None, floors)
+
+
+def search_floor(sizes: Sequence[float], losses: Sequence[float], low: float, high: float) -> float:
+    """Golden section: the floor between two that leaves least over."""
+    golden = (math.sqrt(5) - 1) / 2
+    for _ in range(80):
+        one, other = high - golden * (high - low), low + golden * (high - low)
+        if fit_power_law(sizes, losses, one).miss < fit_power_law(sizes, losses, other).miss:
+            high = other
+        else:
+            low = one
+    return (low + high) / 2
+
+
+def check_points(sizes: Sequence[float], losses: Sequence[float], floor: float) -> None:
+    if len(sizes) != len(losses) or len(set(sizes)) < MIN_SIZES:
+        raise ValueError(f"{len(set(sizes))} sizes and {len(losses)} losses; a law needs {MIN_SIZES} sizes or more, "
+                         "each "
+                         "with its loss")  # fmt: skip
+    if min(sizes) <= 0 or not all(floor < loss < math.inf for loss in losses):
+        raise ValueError(f"sizes must be above 0 and losses above the floor of {floor:g}")
+
 
 AS_IT_IS = "as it is"
 WIDTH = "model.dim"
 
 
 @dataclass(frozen=True)
-class Family:
+class ScalingFamily:
     """Models that differ in their width alone, from the smallest, and the laws through their losses; a law that
     cannot be fitted is not there, and `refused` says why."""
 
     name: str
     sizes: tuple[int, ...]
-    rows: tuple[Row, ...]
-    line: Law | None = None
-    floored: Law | None = None
+    rows: tuple[VariantRow, ...]
+    line: ScalingLaw | None = None
+    floored: ScalingLaw | None = None
     refused: str = ""
 
     @property
@@ -38,7 +118,7 @@ class Family:
         return tuple(row.validation.mean for row in self.rows if row.validation)
 
 
-def widths(recipe: config.Recipe, count: int) -> list[int]:
+def choose_widths(recipe: config.Recipe, count: int) -> list[int]:
     """From a quarter of the recipe's width up to all of it, evenly in the logarithm; heads keep an even width."""
     trunk: Any = recipe.model.trunk
     heads = getattr(getattr(trunk, "attention", None), "heads", None)
@@ -50,53 +130,63 @@ def widths(recipe: config.Recipe, count: int) -> list[int]:
     return sorted(found)
 
 
-def sizes(said: str, recipe: config.Recipe) -> list[int]:
+def parse_widths(said: str, recipe: config.Recipe) -> list[int]:
     """A number of widths, or the widths themselves."""
     words = said.split(",")
     if not all(word.strip().isdigit() and len(word.strip()) < 7 for word in words):
         raise config.ConfigError(f"--sizes {said}: expected a number of sizes, or widths such as 32,48,64,96")
     numbers = [int(word) for word in words]
-    if (len(numbers) == 1 and numbers[0] < LEAST) or 1 < len(set(numbers)) < LEAST:
-        raise config.ConfigError(f"--sizes {said}: a law needs {LEAST} sizes or more")
-    return widths(recipe, numbers[0]) if len(numbers) == 1 else sorted(set(numbers))
+    if (len(numbers) == 1 and numbers[0] < MIN_SIZES) or 1 < len(set(numbers)) < MIN_SIZES:
+        raise config.ConfigError(f"--sizes {said}: a law needs {MIN_SIZES} sizes or more")
+    return choose_widths(recipe, numbers[0]) if len(numbers) == 1 else sorted(set(numbers))
 
 
-class Scaling:
+class ScalingStudy:
     """A comparison of widths, for the recipe as it is and for each other family that is asked for."""
 
     def __init__(
         self, recipe: str, keys: tuple[str, ...], out: Path, *, widths: str = "5", families: tuple[str, ...] = (),
-        seeds: int = 1, command: str = "", tell: Tell = silent,
+        seeds: int = 1, command: str = "", tell: TrialReporter = no_output,
     ) -> None:  # fmt: skip
         asked = {AS_IT_IS: (), **{each: tuple(each.split(";" if ";" in each else None)) for each in families}}
-        grid = f"{WIDTH}={','.join(map(str, sizes(widths, read_recipe(recipe, keys))))}"
-        parts = tuple(Part(recipe=recipe, name=slug(name), title=name, settings=(*keys, *changes), grid=(grid,),
-                           over=WIDTH) for name, changes in asked.items())  # fmt: skip
+        grid = f"{WIDTH}={','.join(map(str, parse_widths(widths, read_recipe(recipe, keys))))}"
+        parts = tuple(
+            StudyTable(
+                recipe=recipe, name=file_slug(name), title=name, settings=(*keys, *changes), grid=(grid,), over=WIDTH
+            )
+            for name, changes in asked.items()
+        )
         title = f"How does the loss fall with the size of {Path(recipe).stem}?"
-        study = Study(title=title, seeds=seeds, parts=parts)
-        self.compared = Comparison(study, out, command=command, tell=tell, measured=False)
+        study = StudyPlan(title=title, seeds=seeds, parts=parts)
+        self.compared = StudyRun(study, out, command=command, tell=tell, measured=False)
 
     def go(self) -> int | None:
         return self.compared.go()
 
-    def families(self) -> list[Family]:
-        return [family(self.compared, table) for table in self.compared.tables]
+    def families(self) -> list[ScalingFamily]:
+        return [fit_family(self.compared, table) for table in self.compared.tables]
 
 
-def family(compared: Comparison, table: Rows) -> Family:
-    able = [row for row in rows(compared, table) if row.validation and not row.refused]
-    counts = {row.name: weights(table.folder / f"{slug(row.name)}-seed0") for row in able}
+def fit_family(compared: StudyRun, table: StudyPart) -> ScalingFamily:
+    able = [row for row in variant_rows(compared, table) if row.validation and not row.refused]
+    counts = {row.name: trunk_parameters(table.folder / f"{file_slug(row.name)}-seed0") for row in able}
     able.sort(key=lambda row: counts[row.name])
-    made = Family(table.part.title, tuple(counts[row.name] for row in able), tuple(able))
-    if len(set(made.sizes)) < LEAST:
-        why = next((row.refused for row in rows(compared, table) if row.refused), "nothing was validated on")
-        return Family(made.name, made.sizes, made.rows, refused=f"{len(able)} sizes could be trained ({why})")
-    return Family(made.name, made.sizes, made.rows, line(made.sizes, made.losses), floored(made.sizes, made.losses))
+    made = ScalingFamily(table.part.title, tuple(counts[row.name] for row in able), tuple(able))
+    if len(set(made.sizes)) < MIN_SIZES:
+        why = next((row.refused for row in variant_rows(compared, table) if row.refused), "nothing was validated on")
+        return ScalingFamily(made.name, made.sizes, made.rows, refused=f"{len(able)} sizes could be trained ({why})")
+    return ScalingFamily(
+        made.name,
+        made.sizes,
+        made.rows,
+        fit_power_law(made.sizes, made.losses),
+        fit_with_floor(made.sizes, made.losses),
+    )
 
 
-def weights(run: Path) -> int:
+def trunk_parameters(run: Path) -> int:
     """The weights of the trunk of a run."""
-    shape = outline(config.read(config.Recipe, run / "config.toml").model)
+    shape = meta_model(config.read_toml(config.Recipe, run / "config.toml").model)
     names = ((name, weight) for name, weight in shape.named_parameters() if name.startswith(("trunk.", "encoder.")))
     return sum(weight.numel() for name, weight in names if ".positions." not in name)
 
@@ -104,20 +194,20 @@ def weights(run: Path) -> int:
 # ---------------------------------------------------------------- for people, and for scripts
 
 
-def text(found: list[Family]) -> str:
-    return "\n\n".join("\n".join(lines(each)) for each in found)
+def format_scaling(found: list[ScalingFamily]) -> str:
+    return "\n\n".join("\n".join(family_lines(each)) for each in found)
 
 
-def lines(each: Family) -> list[str]:
+def family_lines(each: ScalingFamily) -> list[str]:
     """The sizes, their losses and what both laws leave over; then the laws in words."""
     told = [each.name, f"  {'weights':>12}  {'validation':>17}  {'line':>7}  {'floored':>7}"]
     for place, (size, row) in enumerate(zip(each.sizes, each.rows, strict=True)):
         left = [f"{100 * law.left[place]:+6.2f}%" for law in (each.line, each.floored) if law]
         told.append("  ".join([f"  {size:>12,}", f"{row.validation!s:>17}", *left]))
-    return [*told, *(f"  {said}" for said in laws(each))]
+    return [*told, *(f"  {said}" for said in law_lines(each))]
 
 
-def laws(each: Family) -> list[str]:
+def law_lines(each: ScalingFamily) -> list[str]:
     if each.line is None or each.floored is None or each.floored.floors is None:
         return [f"no law: {each.refused}"]
     low, high = each.floored.floors
@@ -129,13 +219,13 @@ def laws(each: Family) -> list[str]:
     ]
 
 
-def tree(found: list[Family]) -> list[dict[str, Any]]:
-    return [{"name": each.name, "refused": each.refused or None, "laws": laws(each), "sizes": list(each.sizes),
+def scaling_table(found: list[ScalingFamily]) -> list[dict[str, Any]]:
+    return [{"name": each.name, "refused": each.refused or None, "laws": law_lines(each), "sizes": list(each.sizes),
              "losses": list(each.losses), "spreads": [row.validation and row.validation.spread for row in each.rows],
-             "line": law(each.line), "floored": law(each.floored)} for each in found]  # fmt: skip
+             "line": law_table(each.line), "floored": law_table(each.floored)} for each in found]  # fmt: skip
 
 
-def law(made: Law | None) -> dict[str, Any] | None:
+def law_table(made: ScalingLaw | None) -> dict[str, Any] | None:
     if made is None:
         return None
     return {"alpha": made.alpha, "scale": made.scale, "floor": made.floor, "error": made.error, "floors": made.floors,

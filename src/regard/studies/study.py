@@ -1,9 +1,9 @@
-"""What is compared: a recipe, what all variants share, and what differs, every value with every other.
+"""A study: a recipe, the settings that all variants share, and the axes that differ, every value with every other.
 
     model.kernel=reference,local  train.context=64,128        2 x 2 variants, each trained from every seed
 
 A comma parts values, but not inside of brackets or quotes. One value is a setting that all variants share. The key
-`recipe` names whole recipes beside each other. A ready-made study is a TOML file here, of one part or several; there a
+`recipe` names whole recipes beside each other. A built-in study is a TOML file here, of one part or several; there a
 variant may also be a line of settings that go together: "near: model.kernel=local; model.mask=causal & window(16)".
 """
 
@@ -15,18 +15,18 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 
 from regard import config
-from regard.config.checks import at_least
-from regard.config.names import did_you_mean
-from regard.config.reader import value_in
-from regard.zoo import read_recipe
+from regard.config.errors import did_you_mean
+from regard.config.fields import check_minimum
+from regard.config.reader import parse_value
+from regard.zoo.recipe import read_recipe
 
-RECIPE, VARIANT = "recipe", "variant"
-LONGEST, SHORT = 131_072, 4096  # tokens of texts that are timed; and where it is to be quick
+RECIPE_KEY, VARIANT_KEY = "recipe", "variant"
+MAX_TOKENS, QUICK_TOKENS = 131_072, 4096  # tokens of texts that are timed; and where it is to be quick
 PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class StudyTable:
     """One table. `over` names the key that a figure is drawn along; `beyond` asks models about texts so many times as
     long as those they were trained on; `quick` are settings that make it a matter of a minute."""
 
@@ -42,13 +42,13 @@ class Part:
 
     def __post_init__(self) -> None:
         for factor in self.beyond:
-            at_least(2, beyond=factor)
-        if self.over and self.over not in (VARIANT, *(key for key, _ in axes(self.grid))):
+            check_minimum(2, beyond=factor)
+        if self.over and self.over not in (VARIANT_KEY, *(key for key, _ in parse_axes(self.grid))):
             raise ValueError(f"over: {self.over} is not a key of the grid")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class StudyPlan:
     """What is asked, in one or several tables; `minutes` is what all of it takes on two cores. The time of mixing is
     measured on texts of up to `longest` tokens."""
 
@@ -56,16 +56,16 @@ class Study:
     about: str = ""
     minutes: float | None = None
     seeds: int = 3
-    longest: int = LONGEST
-    parts: tuple[Part, ...] = ()
+    longest: int = MAX_TOKENS
+    parts: tuple[StudyTable, ...] = ()
 
     def __post_init__(self) -> None:
-        at_least(1, seeds=self.seeds)
-        at_least(4, longest=self.longest)
+        check_minimum(1, seeds=self.seeds)
+        check_minimum(4, longest=self.longest)
 
 
 @dataclass(frozen=True)
-class Variant:
+class StudyVariant:
     """One row of a table: its settings, and the recipe that they make, or the sentence that refuses them."""
 
     name: str
@@ -77,19 +77,19 @@ class Variant:
 
     @property
     def folder(self) -> str:
-        return slug(self.name)
+        return file_slug(self.name)
 
     def read(self, *more: str) -> config.Recipe:
         """Its recipe, with more settings laid over it."""
         return read_recipe(self.source, [*self.changes, *more])
 
 
-def slug(name: str) -> str:
+def file_slug(name: str) -> str:
     """A name that every file system takes."""
     return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "all"
 
 
-def given(recipe: str, changes: Iterable[str], seeds: int = 3) -> Study:
+def study_from_keys(recipe: str, changes: Iterable[str], seeds: int = 3) -> StudyPlan:
     """The study that a command line asks for: a recipe and its keys."""
     lines = list(changes)
     for line in lines:
@@ -100,43 +100,43 @@ def given(recipe: str, changes: Iterable[str], seeds: int = 3) -> Study:
     for key in keys:
         if keys.count(key) > 1:
             raise config.ConfigError(f"{key}: said twice; give its values once, as in {key}=a,b")
-    return Study(seeds=seeds, parts=(Part(recipe=recipe, grid=tuple(lines)),))
+    return StudyPlan(seeds=seeds, parts=(StudyTable(recipe=recipe, grid=tuple(lines)),))
 
 
-def ready() -> dict[str, str]:
+def builtin_studies() -> dict[str, str]:
     """The ready-made studies by name, and what each asks."""
-    return {name: str(table.get("title", "")) for name, table in tables().items()}
+    return {name: str(table.get("title", "")) for name, table in builtin_tables().items()}
 
 
-def tables() -> dict[str, dict[str, object]]:
-    found = files(__package__).joinpath("studies").iterdir()
+def builtin_tables() -> dict[str, dict[str, object]]:
+    found = files(__package__).joinpath("builtin").iterdir()
     named = sorted((each.name.removesuffix(".toml"), each) for each in found if each.name.endswith(".toml"))
     return {name: tomllib.loads(each.read_text(encoding="utf8")) for name, each in named}
 
 
-def study(name: str, changes: Iterable[str] = (), quick: bool = False) -> Study:
+def load_study(name: str, changes: Iterable[str] = (), quick: bool = False) -> StudyPlan:
     """A ready-made study; changes are laid over what its parts share."""
-    known = tables()
+    known = builtin_tables()
     if name not in known:
         raise config.ConfigError(f"{name}: no such study{did_you_mean(name, known)} there are {', '.join(known)}")
-    found = config.make(Study, known[name])
+    found = config.from_dict(StudyPlan, known[name])
     more = tuple(changes)
     parts = tuple(replace(part, settings=(*part.settings, *(part.quick if quick else ()), *more), quick=())
                   for part in found.parts)  # fmt: skip
     found = replace(found, parts=parts)
-    return replace(found, seeds=1, longest=SHORT) if quick else found
+    return replace(found, seeds=1, longest=QUICK_TOKENS) if quick else found
 
 
 # ---------------------------------------------------------------- from keys to variants
 
 
-def axes(lines: Iterable[str]) -> list[tuple[str, list[str]]]:
+def parse_axes(lines: Iterable[str]) -> list[tuple[str, list[str]]]:
     """Each key with its values."""
     halves = (line.partition("=") for line in lines)
-    return [(key.strip(), split(values)) for key, _, values in halves]
+    return [(key.strip(), split_values(values)) for key, _, values in halves]
 
 
-def split(source: str) -> list[str]:
+def split_values(source: str) -> list[str]:
     """Parted at commas that stand in no bracket and no quotes: "window(8, 2),causal" is two values."""
     found, open, quote = [""], list[str](), ""
     for letter in source:
@@ -155,28 +155,28 @@ def split(source: str) -> list[str]:
     return [value.strip() for value in found if value.strip()]
 
 
-def variants(part: Part) -> list[Variant]:
+def expand_variants(part: StudyTable) -> list[StudyVariant]:
     """Every combination, in the order in which they were said."""
-    known = axes(part.grid)
+    known = parse_axes(part.grid)
     for key, values in known:
         if len(set(values)) < len(values):
             raise config.ConfigError(f"{key}: a value is said twice in {','.join(values)}; say each once")
     several = [(key, values) for key, values in known if len(values) > 1]
     shared = [f"{key}={values[0]}" for key, values in known if len(values) == 1]
-    short = shortened([key for key, _ in several])
+    short = shorten_keys([key for key, _ in several])
     made = []
     for line in part.variants or ("",):
-        name, own = together(line)
-        named = ((VARIANT, name),) if name else ()
+        name, own = parse_named_variant(line)
+        named = ((VARIANT_KEY, name),) if name else ()
         for choice in itertools.product(*(values for _, values in several)):
             chosen = tuple(zip(short, choice, strict=True))
             words = [*([name] if name else []), *(f"{short[key]}={value}" for key, value in chosen)]
             said = [*part.settings, *shared, *own, *(f"{key}={value}" for key, value in chosen)]
-            made.append(one(", ".join(words) or part.recipe, (*named, *chosen), said, part.recipe))
-    return list(apart(made))
+            made.append(build_variant(", ".join(words) or part.recipe, (*named, *chosen), said, part.recipe))
+    return list(unique_folders(made))
 
 
-def together(line: str) -> tuple[str, list[str]]:
+def parse_named_variant(line: str) -> tuple[str, list[str]]:
     """The name of a variant and its settings: "near: a=1; b=2"."""
     name, colon, rest = line.partition(":")
     if not colon or "=" in name:
@@ -184,17 +184,17 @@ def together(line: str) -> tuple[str, list[str]]:
     return name.strip(), [each.strip() for each in rest.split(";") if each.strip()]
 
 
-def one(name: str, chosen: tuple[tuple[str, str], ...], said: list[str], recipe: str) -> Variant:
-    recipe = next((values[0] for key, values in axes(said) if key == RECIPE), recipe)
-    changes = [line for line in said if line.partition("=")[0].strip() != RECIPE]
-    made = Variant(name, chosen, str(value_in(recipe)), tuple(changes))
+def build_variant(name: str, chosen: tuple[tuple[str, str], ...], said: list[str], recipe: str) -> StudyVariant:
+    recipe = next((values[0] for key, values in parse_axes(said) if key == RECIPE_KEY), recipe)
+    changes = [line for line in said if line.partition("=")[0].strip() != RECIPE_KEY]
+    made = StudyVariant(name, chosen, str(parse_value(recipe)), tuple(changes))
     try:
         return replace(made, recipe=made.read())
     except (config.ConfigError, config.DataError) as problem:
         return replace(made, problem=problem)
 
 
-def shortened(keys: list[str]) -> dict[str, str]:
+def shorten_keys(keys: list[str]) -> dict[str, str]:
     """Each key by as few of its last words as tell it from the others; `kind` is called after what it is of."""
     found = {}
     for key in keys:
@@ -205,7 +205,7 @@ def shortened(keys: list[str]) -> dict[str, str]:
     return found
 
 
-def apart(made: list[Variant]) -> Iterator[Variant]:
+def unique_folders(made: list[StudyVariant]) -> Iterator[StudyVariant]:
     """Two names that a file system would not tell apart get a number."""
     seen: set[str] = set()
     for variant in made:

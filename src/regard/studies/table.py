@@ -1,4 +1,4 @@
-"""What was found, as a table: one row a variant, and a column for whatever at least one of them has.
+"""Results of a study as a table: one row a variant, and a column for whatever at least one of them has.
 
 A loss is a mean over the seeds and its standard deviation (of a sample, so that two seeds have one).
 """
@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from regard import config
-from regard.measure.told import si
-from regard.train.compare.claims import aligned
-from regard.train.compare.comparison import Comparison, Rows
-from regard.train.compare.study import Variant
-from regard.train.facts import write_text
+from regard.files.atomic import write_text
+from regard.measure.format_estimate import format_si
+from regard.studies.comparison import StudyPart, StudyRun
+from regard.studies.demo import align_columns
+from regard.studies.study import StudyVariant
 
 ALIKE = 0.02  # parameters that differ by less are the same size
 
 
 @dataclass(frozen=True)
-class Spread:
+class MeanSpread:
     """A mean over seeds, how far they are apart, and the numbers themselves."""
 
     mean: float
@@ -34,7 +34,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Row:
+class VariantRow:
     """What is known of a variant; `refused` is why nothing is."""
 
     name: str
@@ -42,8 +42,8 @@ class Row:
     refused: str = ""
     parameters: int | None = None
     tokens: int | None = None
-    validation: Spread | None = None
-    scores: dict[str, Spread] = field(default_factory=dict)
+    validation: MeanSpread | None = None
+    scores: dict[str, MeanSpread] = field(default_factory=dict)
     step_seconds: float | None = None
     memory: int | None = None
     speed: float | None = None
@@ -53,81 +53,84 @@ class Row:
     beyond: dict[str, float | str] = field(default_factory=dict)
 
 
-def rows(compared: Comparison, table: Rows) -> list[Row]:
-    return [row(compared, table, variant) for variant in table.variants]
+def variant_rows(compared: StudyRun, table: StudyPart) -> list[VariantRow]:
+    return [variant_row(compared, table, variant) for variant in table.variants]
 
 
-def row(compared: Comparison, table: Rows, variant: Variant) -> Row:
+def variant_row(compared: StudyRun, table: StudyPart, variant: StudyVariant) -> VariantRow:
     found, chosen = compared.of(table, variant), dict(variant.chosen)
     refused = next((each["refused"] for each in found if "refused" in each), "")
     if refused or not found:
-        return Row(variant.name, chosen, refused or "not run yet")
+        return VariantRow(variant.name, chosen, refused or "not run yet")
     measured = compared.kept["probes"].get(compared.key(table, variant), {})
     paces = [each["step_seconds"] for each in found if each["step_seconds"]]
     scores = {name: [each["scores"][name] for each in found if name in each["scores"]] for name in found[0]["scores"]}
-    return Row(
+    return VariantRow(
         variant.name, chosen, parameters=found[0]["parameters"], tokens=found[0]["tokens"],
-        validation=spread([each["validation"] for each in found if each["validation"] is not None]),
-        scores={name: made for name, numbers in scores.items() if (made := spread(numbers))},
+        validation=mean_and_spread([each["validation"] for each in found if each["validation"] is not None]),
+        scores={name: made for name, numbers in scores.items() if (made := mean_and_spread(numbers))},
         step_seconds=statistics.median(paces) if paces else None,
         context=variant.recipe.train.context if variant.recipe else None, **measured,
     )  # fmt: skip
 
 
-def spread(numbers: list[float]) -> Spread | None:
+def mean_and_spread(numbers: list[float]) -> MeanSpread | None:
     if not numbers:
         return None
     apart = statistics.stdev(numbers) if len(numbers) > 1 else None
-    return Spread(statistics.fmean(numbers), apart, tuple(numbers))
+    return MeanSpread(statistics.fmean(numbers), apart, tuple(numbers))
 
 
 # ---------------------------------------------------------------- for people
 
+
 # What a column is called, and what it says of a row; a column that says nothing of any row is left out.
-def columns(made: list[Row]) -> dict[str, list[str]]:
+def table_columns(made: list[VariantRow]) -> dict[str, list[str]]:
     scores = dict.fromkeys(name for each in made for name in each.scores)
     lengths = dict.fromkeys(length for each in made for length in each.beyond)
     found = {
         "parameters": [f"{each.parameters:,}" if each.parameters else "" for each in made],
         "validation": [str(each.validation or "") for each in made],
         **{name: [str(each.scores.get(name, "")) for each in made] for name in scores},
-        **{f"at {int(length):,}": [cell(each.beyond.get(length)) for each in made] for length in lengths},
+        **{f"at {int(length):,}": [format_cell(each.beyond.get(length)) for each in made] for length in lengths},
         "a step": [f"{1000 * each.step_seconds:.3g} ms" if each.step_seconds else "" for each in made],
-        "memory": [si(each.memory, "B") if each.memory else "" for each in made],
+        "memory": [format_si(each.memory, "B") if each.memory else "" for each in made],
         "writes": [f"{each.speed:,.0f}/s" if each.speed else "" for each in made],
         "off dense": [f"{each.error:.1e}" if each.error is not None else "" for each in made],
-        "grows": [grown(each.growth) for each in made],
+        "grows": [format_growth(each.growth) for each in made],
     }
     return {name: cells for name, cells in found.items() if any(cells)}
 
 
-def cell(value: float | str | None) -> str:
+def format_cell(value: float | str | None) -> str:
     return "" if value is None else "no" if isinstance(value, str) else f"{value:.4f}"
 
 
-def grown(growth: dict[str, Any]) -> str:
+def format_growth(growth: dict[str, Any]) -> str:
     if "exponent" not in growth:
         return ""
     return f"n^{growth['exponent']:.2f}" + (f" ({growth['formula']})" if "formula" in growth else "")
 
 
-def text(compared: Comparison) -> str:
+def format_tables(compared: StudyRun) -> str:
     """Every table under its title."""
     parts = []
     for table in compared.tables:
         head = [table.part.title, ""] if table.part.title else []
-        parts.append("\n".join([*head, in_columns(rows(compared, table)), *told_settings(table)]))
+        parts.append(
+            "\n".join([*head, format_columns(variant_rows(compared, table)), *format_differing_settings(table)])
+        )
     return "\n\n\n".join(parts)
 
 
-def in_columns(made: list[Row]) -> str:
+def format_columns(made: list[VariantRow]) -> str:
     """Columns under each other, and below what a reader should know."""
     refused = {place: each.refused for place, each in enumerate(made) if each.refused}
-    table = aligned([each.name for each in made], columns(made), refused)
-    return "\n".join([table, *(f"note: {note}" for note in notes(made))])
+    table = align_columns([each.name for each in made], table_columns(made), refused)
+    return "\n".join([table, *(f"note: {note}" for note in table_notes(made))])
 
 
-def notes(made: list[Row]) -> Iterator[str]:
+def table_notes(made: list[VariantRow]) -> Iterator[str]:
     """What makes a table less than a fair comparison, or may surprise in it."""
     sizes = {each.name: each.parameters for each in made if each.parameters}
     if sizes and max(sizes.values()) > (1 + ALIKE) * min(sizes.values()):
@@ -149,60 +152,74 @@ def notes(made: list[Row]) -> Iterator[str]:
 # ---------------------------------------------------------------- what differs
 
 
-def differing(table: Rows) -> dict[str, dict[str, str]]:
+def differing_settings(table: StudyPart) -> dict[str, dict[str, str]]:
     """Every setting that is not the same in all variants, by its path: what each has. Not only what was typed: a
     setting may bring others with it, as the kind of an optimizer its learning rate."""
-    trees = {each.name: dict(flat(config.tree(each.recipe))) for each in table.variants if each.recipe is not None}
+    trees = {
+        each.name: dict(flatten_settings(config.to_dict(each.recipe)))
+        for each in table.variants
+        if each.recipe is not None
+    }
     paths = dict.fromkeys(path for tree in trees.values() for path in tree)
     found = {path: {name: tree.get(path, "") for name, tree in trees.items()} for path in paths}
     return {path: values for path, values in found.items() if len(set(values.values())) > 1}
 
 
-def flat(tree: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+def flatten_settings(tree: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
     """Each setting of a nested table by its dotted path, in the words that are typed."""
     for name, value in tree.items():
         where = f"{path}.{name}" if path else name
         if isinstance(value, dict):
-            yield from flat(value, where)
+            yield from flatten_settings(value, where)
         else:
             yield where, "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def told_settings(table: Rows) -> list[str]:
+def format_differing_settings(table: StudyPart) -> list[str]:
     """What differs, a line for each setting; where nothing does there is nothing to tell."""
-    found = differing(table)
+    found = differing_settings(table)
     names = list(next(iter(found.values()), {}))
     cells = {name: [values[name] for values in found.values()] for name in names}
-    return ["", "settings that differ", aligned(list(found), cells, {})] if found else []
+    return ["", "settings that differ", align_columns(list(found), cells, {})] if found else []
 
 
 # ---------------------------------------------------------------- for scripts
 
 
-def told(compared: Comparison) -> dict[str, Any]:
+def study_results(compared: StudyRun) -> dict[str, Any]:
     """All that a comparison found: what the page shows and scripts read."""
     known = ("regard", "torch", "processor", "device", "threads", "started", "command")
     tables = []
     for table in compared.tables:
-        made = rows(compared, table)
-        tables.append({"title": table.part.title, "over": table.part.over, "seeds": compared.study.seeds,
-                       "rows": [tree(each) for each in made], "columns": columns(made), "notes": list(notes(made)),
-                       "settings": differing(table)})  # fmt: skip
+        made = variant_rows(compared, table)
+        tables.append(
+            {
+                "title": table.part.title,
+                "over": table.part.over,
+                "seeds": compared.study.seeds,
+                "rows": [row_dict(each) for each in made],
+                "columns": table_columns(made),
+                "notes": list(table_notes(made)),
+                "settings": differing_settings(table),
+            }
+        )
     return {"title": compared.study.title, "about": compared.study.about, "tables": tables,
             **{name: compared.kept.get(name) for name in known}}  # fmt: skip
 
 
-def write(compared: Comparison) -> Path:
+def write_results(compared: StudyRun) -> Path:
     """compare.csv; and the tables into compare.json, beside what they were made of."""
-    compared.kept["tables"] = told(compared)["tables"]
+    compared.kept["tables"] = study_results(compared)["tables"]
     compared.save()
-    parts = [as_csv(rows(compared, table), table.part.title or table.part.recipe) for table in compared.tables]
+    parts = [
+        rows_to_csv(variant_rows(compared, table), table.part.title or table.part.recipe) for table in compared.tables
+    ]
     path = compared.out / "compare.csv"
     write_text(path, "\n".join(parts))
     return path
 
 
-def tree(each: Row) -> dict[str, Any]:
+def row_dict(each: VariantRow) -> dict[str, Any]:
     """A row as nested plain values."""
     mean = each.validation
     return {
@@ -215,7 +232,7 @@ def tree(each: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_csv(made: list[Row], title: str = "") -> str:
+def rows_to_csv(made: list[VariantRow], title: str = "") -> str:
     """One line a variant."""
     scores = dict.fromkeys(name for each in made for name in each.scores)
     lengths = dict.fromkeys(length for each in made for length in each.beyond)

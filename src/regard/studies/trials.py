@@ -1,7 +1,7 @@
-"""The runs of a comparison, one after the other: each an ordinary run in a folder of its own, so that each resumes.
+"""Trials of a study: one variant and one seed each, an ordinary run in its own folder, so that each resumes.
 
 They go seed by seed: all variants from the first seed, then all from the second. Whatever slows the machine for a
-while slows all of them, and whoever stops early has a whole table, of fewer seeds.
+while slows all of them, and a study that is stopped early has a whole table, of fewer seeds.
 """
 
 import json
@@ -14,29 +14,29 @@ from pathlib import Path
 from typing import Any
 
 from regard import config
-from regard.hub import folder as hub
-from regard.train.compare.study import Variant
-from regard.train.facts import read_facts
-from regard.train.fit import fit, resume
-from regard.train.fitting import Result
+from regard.config.errors import UserError, is_out_of_memory
+from regard.files.content_cache import read_json_table
+from regard.hub import locate
+from regard.studies.study import StudyVariant
+from regard.training.api import fit, resume_fit
+from regard.training.trainer import FitResult
 
 # A ValueError that these rooms raise is a refusal: a setting asks for what cannot be done, and the sentence says which.
-BUILDERS = ("regard.config", "regard.core", "regard.efficient", "regard.inputs", "regard.heads", "regard.recurrent")
 MEMORY = "out of memory"
 FEW = 3  # steps at the beginning whose times tell of warming up
 
-Tell = Callable[[str], object]
+TrialReporter = Callable[[str], object]
 
 
-def silent(line: str) -> None:
+def no_output(line: str) -> None:
     """Nobody is told."""
 
 
 @dataclass(frozen=True)
-class Member:
+class StudyTrial:
     """One variant from one seed."""
 
-    variant: Variant
+    variant: StudyVariant
     seed: int
     path: Path
 
@@ -49,42 +49,36 @@ class Member:
         return replace(made, train=train, report=replace(made.report, temperatures=()))
 
 
-def members(variants: list[Variant], seeds: int, out: Path) -> list[Member]:
-    return [Member(variant, seed, out / f"{variant.folder}-seed{seed}")
+def list_trials(variants: list[StudyVariant], seeds: int, out: Path) -> list[StudyTrial]:
+    return [StudyTrial(variant, seed, out / f"{variant.folder}-seed{seed}")
             for seed in range(seeds) for variant in variants]  # fmt: skip
 
 
-def run(member: Member, command: str = "") -> dict[str, Any] | Result:
+def run_trial(member: StudyTrial, command: str = "") -> dict[str, Any] | FitResult:
     """Train a member to its end, or go on with it; what it found, why it was refused, or how it was interrupted."""
     if member.variant.recipe is None:
         return {"refused": str(member.variant.problem)}
     try:
         if (member.path / "config.toml").is_file():
-            done = resume(member.path, quiet=True)
+            done = resume_fit(member.path, quiet=True)
         else:
             done = fit(member.recipe, member.path, command=command, quiet=True)
     except Exception as problem:
-        said = sentence(problem)
-        if not hub.steps(member.path):
+        said = refusal_sentence(problem)
+        if not locate.list_checkpoints(member.path):
             shutil.rmtree(member.path, ignore_errors=True)  # it never was a run
-        return {"refused": said} if said else {"refused": bug(problem), "again": True}  # the others go on
-    return done if done.interrupted else found(member.path, done)
+        return {"refused": said} if said else {"refused": bug_sentence(problem), "again": True}  # the others go on
+    return done if done.interrupted else trial_results(member.path, done)
 
 
-def sentence(problem: BaseException) -> str | None:
+def refusal_sentence(problem: BaseException) -> str | None:
     """What to say of a variant that could not be trained; nothing where it is no fault of the variant."""
-    if isinstance(problem, config.ConfigError | config.DataError | config.RunError):
+    if isinstance(problem, UserError):
         return str(problem)
-    if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
-        return MEMORY
-    trace = problem.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    room = trace.tb_frame.f_globals.get("__name__", "") if trace else ""
-    return str(problem) if isinstance(problem, ValueError) and room.startswith(BUILDERS) else None
+    return MEMORY if is_out_of_memory(problem) else None
 
 
-def bug(problem: Exception) -> str:
+def bug_sentence(problem: Exception) -> str:
     """What nobody foresaw, in one line; REGARD_DEBUG=1 shows where."""
     if os.environ.get("REGARD_DEBUG"):
         raise problem
@@ -92,9 +86,9 @@ def bug(problem: Exception) -> str:
     return f"this is a bug in regard ({type(problem).__name__}: {first[:120]}); set REGARD_DEBUG=1 to see where"
 
 
-def found(path: Path, done: Result) -> dict[str, Any]:
+def trial_results(path: Path, done: FitResult) -> dict[str, Any]:
     """What a run that came to its end is remembered by."""
-    facts, steps = read_facts(path / "run.json"), logged(path / "log.jsonl")
+    facts, steps = read_json_table(path / "run.json"), logged_steps(path / "log.jsonl")
     return {
         "parameters": facts.get("parameters"),
         "kernels": facts.get("kernels"),
@@ -104,17 +98,17 @@ def found(path: Path, done: Result) -> dict[str, Any]:
         "validation": done.eval_loss,
         "scores": done.scores or {},
         "seconds": done.seconds,
-        "step_seconds": pace(steps),
+        "step_seconds": median_step_seconds(steps),
     }
 
 
-def logged(path: Path) -> list[dict[str, Any]]:
+def logged_steps(path: Path) -> list[dict[str, Any]]:
     """The steps in a log."""
     lines = (json.loads(line) for line in path.read_text(encoding="utf8").splitlines())
     return [line for line in lines if "loss" in line]
 
 
-def pace(steps: list[dict[str, Any]]) -> float | None:
+def median_step_seconds(steps: list[dict[str, Any]]) -> float | None:
     """The median of the times between steps: neither a pause nor the compiler moves it."""
     times = [(line["step"], line["seconds"]) for line in steps]
     each = [later - before for (m, before), (n, later) in zip(times, times[1:], strict=False)

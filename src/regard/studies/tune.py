@@ -1,4 +1,4 @@
-"""Tuning by hand, done by a machine: one setting after the other, in the order of what they matter, keeping the best.
+"""Hyperparameter tuning stage by stage: one setting after the other, in order of importance, keeping the best.
 
     learning rate  ->  warm-up  ->  batch  ->  dropout  ->  shape                                       (S101)
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from regard import config
-from regard.data import store
-from regard.train.compare.comparison import Comparison
-from regard.train.compare.members import Tell, silent
-from regard.train.compare.study import Part, Study, axes, slug
-from regard.train.compare.table import Spread, spread
-from regard.train.facts import write_text
-from regard.train.fit import make_folder
-from regard.zoo import read_recipe
+from regard.files import content_cache
+from regard.files.atomic import write_text
+from regard.studies.comparison import StudyRun
+from regard.studies.study import StudyPlan, StudyTable, file_slug, parse_axes
+from regard.studies.table import MeanSpread, mean_and_spread
+from regard.studies.trials import TrialReporter, no_output
+from regard.training.api import create_folder
+from regard.zoo.recipe import read_recipe
 
 Changes = tuple[str, ...]
 Offers = Callable[[config.Recipe], Iterator[Changes]]
@@ -28,24 +28,24 @@ AS_IT_IS = "as it is"
 
 
 @dataclass(frozen=True)
-class Trial:
+class TuningTrial:
     """Settings that were tried in a stage, and what came of them."""
 
     stage: str
     name: str
     changes: Changes
-    loss: Spread | None
+    loss: MeanSpread | None
     refused: str = ""
     kept: bool = False
 
 
-def rates(c: config.Recipe) -> Iterator[Changes]:
+def propose_learning_rates(c: config.Recipe) -> Iterator[Changes]:
     lr = c.train.optimizer.lr
     for factor in (0.3, 3.0):
         yield (f"train.optimizer.lr={lr * factor:.3g}",)
 
 
-def warmups(c: config.Recipe) -> Iterator[Changes]:
+def propose_warmups(c: config.Recipe) -> Iterator[Changes]:
     """A half and twice as long; from none, a twentieth of the run."""
     warmup, steps = c.train.schedule.warmup, c.train.steps
     for each in (warmup // 2, 2 * warmup) if warmup else (max(1, (steps or 1000) // 20),):
@@ -53,7 +53,7 @@ def warmups(c: config.Recipe) -> Iterator[Changes]:
             yield (f"train.schedule.warmup={each}",)
 
 
-def batches(c: config.Recipe) -> Iterator[Changes]:
+def propose_batch_sizes(c: config.Recipe) -> Iterator[Changes]:
     """Half and twice as many rows, for as many tokens: twice and half as many steps."""
     name = "batch" if c.train.tokens is None else "tokens"
     size = int(getattr(c.train, name))
@@ -63,12 +63,12 @@ def batches(c: config.Recipe) -> Iterator[Changes]:
         yield (f"train.{name}={made}", *steps)
 
 
-def dropouts(c: config.Recipe) -> Iterator[Changes]:
+def propose_dropouts(c: config.Recipe) -> Iterator[Changes]:
     for rate in (0.0, 0.1, 0.2):
         yield (f"model.dropout={rate}",)
 
 
-def shapes(c: config.Recipe) -> Iterator[Changes]:
+def propose_shapes(c: config.Recipe) -> Iterator[Changes]:
     """Deeper and narrower, shallower and wider: about as many weights, of which a block has 12·dim²."""
     trunk: Any = c.model.trunk
     heads = getattr(getattr(trunk, "attention", None), "heads", 1)
@@ -82,59 +82,69 @@ def shapes(c: config.Recipe) -> Iterator[Changes]:
 
 
 STAGES: dict[str, tuple[str, Offers]] = {  #: S101
-    "learning rate": ("train.optimizer.lr", rates), "warm-up": ("train.schedule.warmup", warmups),
-    "batch": ("train.batch", batches), "dropout": ("model.dropout", dropouts), "shape": ("model.dim", shapes),
-}  # fmt: skip
+    "learning rate": ("train.optimizer.lr", propose_learning_rates),
+    "warm-up": ("train.schedule.warmup", propose_warmups),
+    "batch": ("train.batch", propose_batch_sizes),
+    "dropout": ("model.dropout", propose_dropouts),
+    "shape": ("model.dim", propose_shapes),
+}
 
 
-def stages(keys: Iterable[str]) -> dict[str, Offers]:
+def tuning_stages(keys: Iterable[str]) -> dict[str, Offers]:
     """The stages in their order. A key with several values says what is tried in its own stage, or is one of its own
     after all others."""
     found = {name: offers for name, (_, offers) in STAGES.items()}
-    for key, values in axes(keys):
+    for key, values in parse_axes(keys):
         if len(values) > 1:
             name = next((name for name, (setting, _) in STAGES.items() if setting == key), key)
-            found[name] = these(key, values)
+            found[name] = propose_values(key, values)
     return found
 
 
-def these(key: str, values: list[str]) -> Offers:
+def propose_values(key: str, values: list[str]) -> Offers:
     return lambda c: ((f"{key}={value}",) for value in values)
 
 
-Found = tuple[Spread | None, str]  # the loss, or why there is none
+Found = tuple[MeanSpread | None, str]  # the loss, or why there is none
 
 
-class Tuning:
+class TuningRun:
     """A recipe on its way to a better one; each stage is a comparison in a folder of its own."""
 
     def __init__(
-        self, recipe: str, keys: Changes, out: Path, *, seeds: int = 1, command: str = "", tell: Tell = silent
+        self,
+        recipe: str,
+        keys: Changes,
+        out: Path,
+        *,
+        seeds: int = 1,
+        command: str = "",
+        tell: TrialReporter = no_output,
     ) -> None:
         self.recipe, self.out, self.seeds, self.command, self.tell = recipe, out, seeds, command, tell
-        self.best: Changes = tuple(f"{key}={values[0]}" for key, values in axes(keys) if len(values) == 1)
-        self.stages = stages(keys)
-        self.trials: list[Trial] = []
+        self.best: Changes = tuple(f"{key}={values[0]}" for key, values in parse_axes(keys) if len(values) == 1)
+        self.stages = tuning_stages(keys)
+        self.trials: list[TuningTrial] = []
         self.known: dict[str, Found] = {}
 
     def go(self) -> int | None:
         """All stages; the signal that stopped it, if one did."""
-        make_folder(self.out)
+        create_folder(self.out)
         for place, (stage, offers) in enumerate(self.stages.items(), 1):
-            if (stopped := self.stage(self.out / slug(f"{place} {stage}"), stage, offers)) is not None:
+            if (stopped := self.stage(self.out / file_slug(f"{place} {stage}"), stage, offers)) is not None:
                 return stopped
-        write_text(self.out / "tuned.toml", config.text(read_recipe(self.recipe, self.best)))
+        write_text(self.out / "tuned.toml", config.to_toml(read_recipe(self.recipe, self.best)))
         return None
 
     def stage(self, folder: Path, stage: str, offers: Offers) -> int | None:
-        """Try what is offered around the best so far, and the best itself where nobody knows it yet."""
+        """Try what is offered around the best so far, and the best itself where it is not known yet."""
         around = offers(read_recipe(self.recipe, self.best))
-        asked = {AS_IT_IS: self.best, **{" ".join(each): over(self.best, each) for each in around}}
+        asked = {AS_IT_IS: self.best, **{" ".join(each): merge_changes(self.best, each) for each in around}}
         asked = {name: c for name, c in asked.items() if name == AS_IT_IS or self.key(c) != self.key(self.best)}
         stopped = self.learn(folder, stage, {n: c for n, c in asked.items() if self.key(c) not in self.known})
         if stopped is not None:
             return stopped
-        tried = [Trial(stage, name, changes, *self.known[self.key(changes)]) for name, changes in asked.items()]
+        tried = [TuningTrial(stage, name, changes, *self.known[self.key(changes)]) for name, changes in asked.items()]
         able = [trial for trial in tried if trial.loss is not None]
         if not able:
             raise config.RunError(f"{folder}: nothing could be tried; {tried[0].refused}")
@@ -146,37 +156,37 @@ class Tuning:
         """Train with each of some settings."""
         if not new:
             return None
-        parts = tuple(Part(recipe=self.recipe, name=slug(name), title=name, settings=changes)
+        parts = tuple(StudyTable(recipe=self.recipe, name=file_slug(name), title=name, settings=changes)
                       for name, changes in new.items())  # fmt: skip
-        compared = Comparison(Study(seeds=self.seeds, parts=parts), folder, command=self.command, measured=False,
+        compared = StudyRun(StudyPlan(seeds=self.seeds, parts=parts), folder, command=self.command, measured=False,
                               tell=lambda line: self.tell(f"{stage}: {line}"))  # fmt: skip
         if (stopped := compared.go()) is not None:
             return stopped
         for table, changes in zip(compared.tables, new.values(), strict=True):
-            self.known[self.key(changes)] = outcome(compared.of(table, table.variants[0]))
+            self.known[self.key(changes)] = trial_outcome(compared.of(table, table.variants[0]))
         return None
 
     def key(self, changes: Changes) -> str:
         """What settings come to: two ways of saying the same are one trial."""
         try:
-            return store.key(config.tree(read_recipe(self.recipe, changes)))
+            return content_cache.content_key(config.to_dict(read_recipe(self.recipe, changes)))
         except config.ConfigError:
-            return store.key(list(changes))
+            return content_cache.content_key(list(changes))
 
 
-def over(changes: Changes, more: Changes) -> Changes:
+def merge_changes(changes: Changes, more: Changes) -> Changes:
     """Changes with more laid over them: of a setting that both say the last word counts."""
     said = {line.partition("=")[0]: line for line in (*changes, *more)}
     return tuple(said.values())
 
 
-def outcome(found: list[dict[str, Any]]) -> Found:
+def trial_outcome(found: list[dict[str, Any]]) -> Found:
     refused = next((each["refused"] for each in found if "refused" in each), "")
     losses = [] if refused else [each["validation"] for each in found if each["validation"] is not None]
-    return spread(losses), refused or ("" if losses else "nothing was validated on; set data.validation")
+    return mean_and_spread(losses), refused or ("" if losses else "nothing was validated on; set data.validation")
 
 
-def text(tuning: Tuning) -> str:
+def format_tuning(tuning: TuningRun) -> str:
     """Every trial, the best of each stage marked, and what is to be typed in the end."""
     wide = max(len(trial.name) for trial in tuning.trials)
     lines, stage = list[str](), ""
@@ -189,7 +199,7 @@ def text(tuning: Tuning) -> str:
     return "\n".join([*lines, "", f"best    {best}", f"recipe  {tuning.out / 'tuned.toml'}"])
 
 
-def tree(tuning: Tuning) -> dict[str, Any]:
+def tuning_table(tuning: TuningRun) -> dict[str, Any]:
     trials = [{"stage": each.stage, "settings": list(each.changes), "tried": each.name, "kept": each.kept,
                "validation": each.loss and each.loss.mean, "spread": each.loss and each.loss.spread,
                "refused": each.refused or None} for each in tuning.trials]  # fmt: skip

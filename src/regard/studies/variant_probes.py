@@ -1,7 +1,7 @@
-"""What is measured of a variant beside its loss: the memory of a step, the speed of writing, the loss on longer texts.
+"""Probes of a variant beside its loss: the memory of a step, the speed of generation, the loss on longer contexts.
 
-Each is measured on the model that the first seed made. What a variant cannot do is not a number: it is left out, or
-told in the words of whoever refused.
+Each is measured on the model of the first seed. What a variant cannot do is not a number: it is left out, or given as
+the sentence of the refusal.
 """
 
 import statistics
@@ -16,82 +16,82 @@ from typing import Any, TypeVar
 import torch
 
 from regard import config
-from regard.hub import folder as hub
-from regard.measure.holding import most
-from regard.text import Tokenizer
-from regard.train.compare.members import sentence, silent
-from regard.train.evaluate import evaluate
-from regard.train.loop import train
-from regard.train.reading import Text
-from regard.train.run import Run
+from regard.hub import locate
+from regard.measure.peak_memory import peak_tensor_bytes
+from regard.studies.trials import no_output, refusal_sentence
+from regard.text.tokenizer import Tokenizer
+from regard.training.data.read import TextWindows
+from regard.training.loop import train_steps
+from regard.training.run import Run
+from regard.training.validation import validate
 
 WRITTEN, BEFORE, ROUNDS = 64, 8, 3  # tokens that are written at most, those that warm up, and how often
 T = TypeVar("T")
 Prompt = tuple[torch.Tensor, dict[str, Any]]
-READ, FEW = 65_536, 2048  # tokens that a model is asked about at each length, and in a batch to look at
+EVAL_TOKENS, FEW_TOKENS = 65_536, 2048  # tokens that a model is asked about at each length, and in a batch to look at
 
 
-def able(call: Callable[[], T]) -> T | None:
+def or_none(call: Callable[[], T]) -> T | None:
     """What a call gives; nothing where it is refused."""
     try:
         return call()
     except Exception as problem:
-        if sentence(problem) is None:
+        if refusal_sentence(problem) is None:
             raise
         return None
 
 
-def back(path: Path) -> Run:
+def load_trial(path: Path) -> Run:
     """The run of a folder as the checkpoint has it that its scores are of."""
-    kept = hub.kept(path)
+    kept = locate.default_checkpoint(path)
     tokenizer = Tokenizer.load(kept) if (kept / "tokenizer.json").is_file() else None
-    recipe = config.read(config.Recipe, path / "config.toml")
-    run = Run.from_recipe(recipe, tokenizer=tokenizer, notice=silent, fresh=False)
+    recipe = config.read_toml(config.Recipe, path / "config.toml")
+    run = Run.from_recipe(recipe, tokenizer=tokenizer, notice=no_output, fresh=False)
     run.load(kept)
     run.model.eval()
     return run
 
 
-def first(run: Run) -> Any:
+def probe_batch(run: Run) -> Any:
     """A batch to look at: of what is validated on, if anything is."""
-    return run.data.batch(0) if run.validation is None else next(iter(run.validation.batches(FEW)))
+    return run.data.batch(0) if run.validation is None else next(iter(run.validation.batches(FEW_TOKENS)))
 
 
 # ---------------------------------------------------------------- memory
 
 
-def memory(recipe: config.Recipe) -> int:
+def step_memory(recipe: config.Recipe) -> int:
     """The most bytes that tensors hold in a training step, the weights and the optimizer's numbers among them.
 
     The second step is measured, as written and not compiled: the first makes what the optimizer remembers.
     """
     settings = replace(recipe.train, steps=2, epochs=None, minutes=None, compile=False, workers=0)
-    run = Run.from_recipe(replace(recipe, train=settings), notice=silent)
-    steps = train(run, silent)
+    run = Run.from_recipe(replace(recipe, train=settings), notice=no_output)
+    steps = train_steps(run, no_output)
     next(steps)
     held = {id(each): each.nbytes for each in (*run.model.parameters(), *run.optimizer.state().values())}
     held |= {id(each.grad): each.grad.nbytes for each in run.model.parameters() if each.grad is not None}
-    return sum(held.values()) + most(lambda: next(steps), run.device)
+    return sum(held.values()) + peak_tensor_bytes(lambda: next(steps), run.device)
 
 
 # ---------------------------------------------------------------- writing
 
 
-def speeds(runs: dict[str, Run]) -> dict[str, float]:
+def generation_speeds(runs: dict[str, Run]) -> dict[str, float]:
     """Tokens a second that each writes by itself, one text at a time; in rounds, so that all meet the same weather."""
-    prompts = {name: prompt for name, run in runs.items() if (prompt := begun(run)) is not None}
+    prompts = {name: prompt for name, run in runs.items() if (prompt := generation_prompt(run)) is not None}
     for name, prompt in list(prompts.items()):
-        if able(partial(wrote, runs[name], prompt, BEFORE)) is None:  # it looks ahead, or has no cache
+        if or_none(partial(seconds_per_token, runs[name], prompt, BEFORE)) is None:  # it looks ahead, or has no cache
             del prompts[name]
     times: dict[str, list[float]] = {name: [] for name in prompts}
     for _ in range(ROUNDS):
         for name, prompt in prompts.items():
             room = max(BEFORE, min(WRITTEN, runs[name].settings.context - prompt[0].shape[1]))
-            times[name].append(wrote(runs[name], prompt, room))
+            times[name].append(seconds_per_token(runs[name], prompt, room))
     return {name: 1 / statistics.median(each) for name, each in times.items()}
 
 
-def wrote(run: Run, prompt: Prompt, new: int) -> float:
+def seconds_per_token(run: Run, prompt: Prompt, new: int) -> float:
     """Seconds a token."""
     model: Any = run.model
     start = time.perf_counter()
@@ -100,12 +100,12 @@ def wrote(run: Run, prompt: Prompt, new: int) -> float:
     return (time.perf_counter() - start) / int(made.shape[-1])
 
 
-def begun(run: Run) -> Prompt | None:
+def generation_prompt(run: Run) -> Prompt | None:
     """What a model goes on from, and what it reads for it; None for models that write nothing."""
     assert run.recipe is not None
     if run.recipe.model.head.kind != "vocabulary" or run.tokenizer is None:
         return None
-    batch = first(run)
+    batch = probe_batch(run)
     read = batch if isinstance(batch, dict) else {"ids": batch}
     given = {name: read[name][:1].to(run.device) for name in ("source", "source_real") if name in read}
     return read["ids"][:1, : 1 if given else min(BEFORE, run.settings.context // 2)].to(run.device), given
@@ -114,18 +114,18 @@ def begun(run: Run) -> Prompt | None:
 # ---------------------------------------------------------------- longer texts
 
 
-def beyond(run: Run, factors: tuple[int, ...]) -> dict[str, float | str]:
+def longer_context_losses(run: Run, factors: tuple[int, ...]) -> dict[str, float | str]:
     """The loss on texts so many times as long as those that were trained on, by the length; or why there is none."""
     assert run.recipe is not None
-    if not isinstance(run.validation, Text):
+    if not isinstance(run.validation, TextWindows):
         return {}
     found: dict[str, float | str] = {}
     for factor in factors:
         text = replace(run.validation, context=factor * run.recipe.train.context)
         try:
-            found[str(text.context)] = evaluate(run.model, text.batches(READ), run.task).loss
+            found[str(text.context)] = validate(run.model, text.batches(EVAL_TOKENS), run.task).loss
         except Exception as problem:
-            if (said := sentence(problem)) is None:
+            if (said := refusal_sentence(problem)) is None:
                 raise
             found[str(text.context)] = said
     return found

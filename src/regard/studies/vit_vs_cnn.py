@@ -1,6 +1,6 @@
-"""Looking or convolving, over the size of the data: both learn from the first images, ever more of them (S131).
+"""Demo: a vision transformer against a CNN over the amount of data, both trained on the first n images (S131).
 
-A convolution is told that neighbours belong together and that a shape is the same wherever it stands; a vision
+A convolution has built in that neighbours belong together and that a shape is the same wherever it stands; a vision
 transformer has to learn that from images, and needs more of them.
 """
 
@@ -8,64 +8,68 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.data import Record, Tally
-from regard.data.sources import tables
-from regard.train.compare.claims import Asked, Drawing, Sheet, Stopped, claim
-from regard.train.compare.comparison import Comparison
-from regard.train.compare.study import VARIANT, Part, Study
-from regard.train.compare.table import Row, columns, notes, rows, tree
-from regard.train.facts import write_text
-from regard.train.fit import make_folder
+from regard.data.records import BadRecordPolicy, Record
+from regard.data.sources import find_records
+from regard.files.atomic import write_text
+from regard.studies.comparison import StudyRun
+from regard.studies.demo import DemoFigure, DemoInterrupted, DemoSettings, DemoTable, register_demo
+from regard.studies.study import VARIANT_KEY, StudyPlan, StudyTable
+from regard.studies.table import VariantRow, row_dict, table_columns, table_notes, variant_rows
+from regard.training.api import create_folder
 
-SIZES, KEPT = (80, 160, 320, 640, 1280), 500  # images to learn from; those that all are asked about, the last ones
-RECIPES = {"compare-digits-vit": "ViT", "compare-digits-cnn": "CNN"}
+TRAIN_SIZES, TEST_IMAGES = (
+    (80, 160, 320, 640, 1280),
+    500,
+)  # images to learn from; those that all are asked about, the last ones
+IMAGE_RECIPES = {"compare-digits-vit": "ViT", "compare-digits-cnn": "CNN"}
 QUICK = ("train.steps=4", "train.batch=8")
 
 
-@claim("vit-vs-cnn", "Vision transformer or convolutions, with few images and with many?",
+@register_demo("vit-vs-cnn", "Vision transformer or convolutions, with few images and with many?",
        "Both have as many weights, see the same digits of 8 x 8 pixels and take the same steps; the number of images "
        "that they learn from doubles from row to row.")  # fmt: skip
-def pictures(asked: Asked) -> list[Sheet]:
-    sizes = SIZES[:2] if asked.quick else SIZES
-    files = written(asked.out / "data", sizes)
+def demo_vit_vs_cnn(asked: DemoSettings) -> list[DemoTable]:
+    sizes = TRAIN_SIZES[:2] if asked.quick else TRAIN_SIZES
+    files = write_subsets(asked.out / "data", sizes)
     lines = tuple(f"{size}: data.source={json.dumps(str(file))}" for size, file in files.items())
     test = json.dumps(str(asked.out / "data" / "test.jsonl"))
     settings = (*(QUICK if asked.quick else ()), f"data.validation={test}", *asked.settings)
-    part = Part(recipe=next(iter(RECIPES)), settings=settings, variants=lines, over=VARIANT,
-                grid=(f"recipe={','.join(RECIPES)}",))  # fmt: skip
+    part = StudyTable(recipe=next(iter(IMAGE_RECIPES)), settings=settings, variants=lines, over=VARIANT_KEY,
+                grid=(f"recipe={','.join(IMAGE_RECIPES)}",))  # fmt: skip
     seeds = asked.seeds or (1 if asked.quick else 3)
-    compared = Comparison(Study(seeds=seeds, parts=(part,)), asked.out / "runs", command=asked.command,
+    compared = StudyRun(StudyPlan(seeds=seeds, parts=(part,)), asked.out / "runs", command=asked.command,
                           tell=asked.tell, measured=False)  # fmt: skip
     if (stopped := compared.go()) is not None:
-        raise Stopped(stopped)
-    return [sheet(rows(compared, compared.tables[0]))]
+        raise DemoInterrupted(stopped)
+    return [accuracy_table(variant_rows(compared, compared.tables[0]))]
 
 
-def written(folder: Path, sizes: Sequence[int]) -> dict[int, Path]:
+def write_subsets(folder: Path, sizes: Sequence[int]) -> dict[int, Path]:
     """The first so many of the digits in a file each, and the last ones to be asked about; all known already stay."""
-    make_folder(folder)
-    [table] = tables(["digits"])
-    every = list(table.records(Tally("stop")))
+    create_folder(folder)
+    [table] = find_records(["digits"])
+    every = list(table.records(BadRecordPolicy("stop")))
     files = {size: folder / f"train-{size}.jsonl" for size in sizes}
-    parts = {folder / "test.jsonl": every[-KEPT:], **{path: every[:size] for size, path in files.items()}}
+    parts = {folder / "test.jsonl": every[-TEST_IMAGES:], **{path: every[:size] for size, path in files.items()}}
     for path, some in parts.items():
         if not path.exists():
-            write_text(path, "".join(line(record) for record in some))
+            write_text(path, "".join(record_line(record) for record in some))
     return files
 
 
-def line(record: Record) -> str:
+def record_line(record: Record) -> str:
     return json.dumps({name: record[name] for name in ("pixels", "label")}) + "\n"
 
 
-def sheet(made: list[Row]) -> Sheet:
-    names = [f"{each.chosen[VARIANT]} images, {RECIPES[each.chosen['recipe']]}" for each in made]
+def accuracy_table(made: list[VariantRow]) -> DemoTable:
+    names = [f"{each.chosen[VARIANT_KEY]} images, {IMAGE_RECIPES[each.chosen['recipe']]}" for each in made]
     lines: dict[str, list[tuple[float, float]]] = {}
     for each in made:
         if accuracy := each.scores.get("accuracy"):
-            points = lines.setdefault(RECIPES[each.chosen["recipe"]], [])
-            points.append((float(each.chosen[VARIANT]), 100 * (1 - accuracy.mean)))
-    drawing = Drawing("Who needs fewer images?", "images to learn from", "percent wrong", lines, (True, True))
-    said = [note for note in notes(made) if "did not read" not in note]
-    return Sheet(f"{KEPT} digits that nobody saw", names, columns(made), [tree(each) for each in made], said,
+            points = lines.setdefault(IMAGE_RECIPES[each.chosen["recipe"]], [])
+            points.append((float(each.chosen[VARIANT_KEY]), 100 * (1 - accuracy.mean)))
+    drawing = DemoFigure("Who needs fewer images?", "images to learn from", "percent wrong", lines, (True, True))
+    said = [note for note in table_notes(made) if "did not read" not in note]
+    return DemoTable(f"{TEST_IMAGES} digits that nobody "
+                     "saw", names, table_columns(made), [row_dict(each) for each in made], said,
                  [drawing] if lines else [])  # fmt: skip

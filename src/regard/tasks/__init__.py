@@ -1,33 +1,75 @@
-"""Objectives: what is asked of a model, as named parts of (sum, count, weight); from the columns of a file to a score.
+"""Tasks: the objective as loss parts (sum, count, weight), from the columns of a file to a metric.
 
-Each kind is a file of its own: next_token, masked, translate, spans, infill, prefix, classify, tag, answer.
+Each kind is a file of its own: next_token, masked_lm, translation, denoising, classification, token_classification, ...
 """
 
-from regard.tasks.answer import Answer
-from regard.tasks.caption import Caption
-from regard.tasks.chunks import chunked
-from regard.tasks.classify import Classify, Regress
-from regard.tasks.contrast import Contrast
-from regard.tasks.discover import discovered, spoken
-from regard.tasks.draw import Draw
-from regard.tasks.forecast import Forecast
-from regard.tasks.infill import Infill
-from regard.tasks.masked import Masked
+from regard.tasks.captioning import Captioning
+from regard.tasks.classification import Classification, InputClassification, InputRegression, InputTask, Regression
+from regard.tasks.collate import RowPadding, TaskBatch, TaskExample
+from regard.tasks.columns import fill_classes, text_columns
+from regard.tasks.contrastive import Contrastive
+from regard.tasks.denoising import PrefixLM, SpanCorruption, TextInfilling
+from regard.tasks.forecasting import Forecasting
+from regard.tasks.losses import chunked_cross_entropy
+from regard.tasks.masked_lm import MaskedLM
+from regard.tasks.next_pixel import NextPixel
 from regard.tasks.next_token import NextToken
-from regard.tasks.nodes import Nodes
-from regard.tasks.objective import Objective, Part, total, whole
-from regard.tasks.pixels import NextPixel
-from regard.tasks.prefix import Prefix
-from regard.tasks.rows import Batch, Example, Rows
-from regard.tasks.sensed import ClassifySensed, RegressSensed, Sensed
-from regard.tasks.spans import Spans
-from regard.tasks.tag import Tag
-from regard.tasks.task import SENSED, TASKS, Task, build, build_sensed, equip, joined, scored
-from regard.tasks.translate import Translate
+from regard.tasks.node_classification import NodeClassification
+from regard.tasks.question_answering import QuestionAnswering
+from regard.tasks.task import (
+    INPUT_TASKS,
+    TASKS,
+    LossPart,
+    Objective,
+    Task,
+    add_task_tokens,
+    build_input_task,
+    build_task,
+    combine_losses,
+    join_outputs,
+    score_outputs,
+    total_counts,
+)
+from regard.tasks.text_to_image import TextToImage
+from regard.tasks.token_classification import TokenClassification
+from regard.tasks.translation import Translation
 
 __all__ = [
-    "SENSED", "TASKS", "Answer", "Batch", "Caption", "Classify", "ClassifySensed", "Contrast", "Draw", "Example",
-    "Forecast", "Infill", "Masked", "NextPixel", "NextToken", "Nodes", "Objective", "Part", "Prefix", "Regress",
-    "RegressSensed", "Rows", "Sensed", "Spans", "Tag", "Task", "Translate", "build", "build_sensed", "chunked",
-    "discovered", "equip", "joined", "scored", "spoken", "total", "whole",
-]  # fmt: skip
+    "Captioning",
+    "Classification",
+    "Contrastive",
+    "Forecasting",
+    "INPUT_TASKS",
+    "InputClassification",
+    "InputRegression",
+    "InputTask",
+    "LossPart",
+    "MaskedLM",
+    "NextPixel",
+    "NextToken",
+    "NodeClassification",
+    "Objective",
+    "PrefixLM",
+    "QuestionAnswering",
+    "Regression",
+    "RowPadding",
+    "SpanCorruption",
+    "TASKS",
+    "Task",
+    "TaskBatch",
+    "TaskExample",
+    "TextInfilling",
+    "TextToImage",
+    "TokenClassification",
+    "Translation",
+    "add_task_tokens",
+    "build_input_task",
+    "build_task",
+    "chunked_cross_entropy",
+    "combine_losses",
+    "fill_classes",
+    "join_outputs",
+    "score_outputs",
+    "text_columns",
+    "total_counts",
+]

@@ -1,8 +1,11 @@
-"""What is this picture, this sound, this graph? One answer for the whole, whatever sense reads it.
+"""Classification and regression of a whole input: a text, a pair of texts, an image, a recording, a graph.
 
-    Record  ── the sense ──►  tensors  ── collate ──►  {"ids": ..., "label": (B,), "tokens": (B,)}
+    Record  ── the processor ──►  tensors  ── collate ──►  {"ids": ..., "label": (B,), "tokens": (B,)}
 
-Rows that training mixed (mixup: Zhang et al. 2018) are asked for both of their classes:
+    [CLS] the film was a delight [SEP]                          positive
+    [CLS] a man sleeps [SEP] a man is awake [SEP]               contradiction
+
+Rows that training mixed (mixup: Zhang et al. 2018) have a loss for both of their classes:
 
     share · CE(label) + (1 - share) · CE(other)
 """
@@ -17,36 +20,38 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.config import ConfigError
+from regard.config.errors import ConfigError
 from regard.core.masks import mask
-from regard.data import Record
-from regard.inputs.senses import Example, Sense
-from regard.tasks import records
-from regard.tasks.classify import class_scores, number_scores
-from regard.tasks.objective import Part
-from regard.tasks.rows import Batch
-from regard.tasks.task import Answers, Task, sensed
-from regard.text import Tokenizer
+from regard.data.records import Record
+from regard.inputs.processors import Processor, TensorExample
+from regard.tasks import columns
+from regard.tasks.collate import TaskBatch, TaskExample, TaskSpecialTokens, truncate_pair
+from regard.tasks.columns import RecordLike
+from regard.tasks.losses import model_outputs
+from regard.tasks.masked_lm import missing_separators
+from regard.tasks.metrics import accuracy, f1, macro_f1, matthews_correlation, pearson, spearman
+from regard.tasks.task import LossPart, Task, TaskOutputs, register_input_task, register_task
+from regard.text.tokenizer import Tokenizer
 
 ASIDE = ("label", "other", "share", "tokens")  # what of a batch is not for the model's forward
 
 
-def answered(model: nn.Module, batch: Batch) -> Any:
+def classify_batch(model: nn.Module, batch: TaskBatch) -> Any:
     """What the model answers to a batch: all that the sense made is given to its front end."""
     return model(batch["ids"], **{name: table for name, table in batch.items() if name not in ("ids", *ASIDE)})
 
 
 @dataclass(frozen=True, eq=False)
-class Sensed(Task):
+class InputTask(Task):
     """Objectives on what a sense reads; those with a label for the whole say what it is."""
 
-    sense: Sense = field(kw_only=True)
+    sense: Processor = field(kw_only=True)
     heads = ("pooled",)
 
     def check(self, model: config.Transformer) -> None:
         super().check(model)
         head = model.head
-        if not isinstance(head, config.Pooled):
+        if not isinstance(head, config.PoolingHead):
             return
         if head.out != self.out:
             raise ConfigError(f"model.head.out: {head.out}, and there {'is' if self.out == 1 else 'are'} {self.out} to "
@@ -67,10 +72,10 @@ class Sensed(Task):
         """The width of the answer."""
         return 1
 
-    def example(self, record: Record, tokenizer: Tokenizer | None = None) -> Example:  # type: ignore[override]
+    def example(self, record: Record, tokenizer: Tokenizer | None = None) -> TensorExample:  # type: ignore[override]
         return self.seen(record) | {"label": self.label(record)}
 
-    def seen(self, record: Record) -> Example:
+    def seen(self, record: Record) -> TensorExample:
         """What the sense makes of it; a file by itself is what is meant, whatever its column is called."""
         alone = self.c.text not in record and isinstance(record.get(self.sense.column), Path)
         return self.sense.example(record, self.sense.column if alone else self.c.text)
@@ -78,17 +83,17 @@ class Sensed(Task):
     def label(self, record: Record) -> Tensor:
         raise NotImplementedError
 
-    def length(self, example: Example) -> int:
+    def length(self, example: TensorExample) -> int:
         return self.sense.length(example)
 
-    def collate(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[TensorExample], chance: torch.Generator) -> TaskBatch:
         return self.made(examples, chance)
 
-    def plain(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
+    def collate_eval(self, examples: Sequence[TensorExample], chance: torch.Generator) -> TaskBatch:
         return self.made(examples, None)
 
-    def made(self, examples: Sequence[Example], chance: torch.Generator | None) -> Batch:
-        batch = self.sense.batch(examples, chance)
+    def made(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
+        batch = self.sense.collate(examples, chance)
         batch["tokens"] = torch.tensor([self.sense.length(example) for example in examples])
         if "label" in examples[0]:
             batch["label"] = torch.stack([example["label"] for example in examples])
@@ -96,11 +101,11 @@ class Sensed(Task):
             batch["other"] = batch["label"][partner]
         return batch
 
-    def parts(self, batch: Batch) -> dict[str, Part]:
-        return {"loss": Part(len(batch["label"]))}
+    def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:
+        return {"loss": LossPart(len(batch["label"]))}
 
-    def sums(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        said = answered(model, batch).float()
+    def loss_sums(self, model: nn.Module, batch: TaskBatch) -> dict[str, Tensor]:
+        said = classify_batch(model, batch).float()
         each = self.loss(said, batch["label"])
         if "other" in batch:
             share = batch["share"].to(each)
@@ -110,49 +115,163 @@ class Sensed(Task):
     def loss(self, said: Tensor, label: Tensor) -> Tensor:  # (B, out), (B,) -> (B,)
         raise NotImplementedError
 
-    def expected(self, batch: Batch) -> Answers:
+    def expected(self, batch: TaskBatch) -> TaskOutputs:
         return {"loss": batch["label"].tolist()}
 
 
-@sensed("classify")
+@register_input_task("classify")
 @dataclass(frozen=True, eq=False)
-class ClassifySensed(Sensed):
+class InputClassification(InputTask):
     """The likeliest class."""
 
-    c: config.Classify = config.Classify()
+    c: config.Classification = config.Classification()
 
     @property
     def out(self) -> int:
         return len(self.c.classes)
 
     def label(self, record: Record) -> Tensor:
-        return torch.tensor(records.chosen(record, self.c.label, records.column(record, self.c.label), self.c.classes))
+        return torch.tensor(
+            columns.label_index(record, self.c.label, columns.get_column(record, self.c.label), self.c.classes)
+        )
 
     def loss(self, said: Tensor, label: Tensor) -> Tensor:
         return F.cross_entropy(said, label, reduction="none")
 
-    def answers(self, model: nn.Module, batch: Batch) -> Answers:
-        return {"loss": answered(model, batch).argmax(-1).tolist()}
+    def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
+        return {"loss": classify_batch(model, batch).argmax(-1).tolist()}
 
-    def score(self, said: Answers, meant: Answers) -> dict[str, float]:
-        return class_scores(said["loss"], meant["loss"], self.out)
+    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+        return classification_scores(said["loss"], meant["loss"], self.out)
 
 
-@sensed("regress")
+@register_input_task("regress")
 @dataclass(frozen=True, eq=False)
-class RegressSensed(Sensed):
+class InputRegression(InputTask):
     """A number; its error counts squared."""
 
-    c: config.Regress = config.Regress()
+    c: config.Regression = config.Regression()
 
     def label(self, record: Record) -> Tensor:
-        return torch.tensor(records.number(record, self.c.label), dtype=torch.float32)
+        return torch.tensor(columns.get_number(record, self.c.label), dtype=torch.float32)
 
     def loss(self, said: Tensor, label: Tensor) -> Tensor:
         return F.mse_loss(said[:, 0], label, reduction="none")
 
-    def answers(self, model: nn.Module, batch: Batch) -> Answers:
-        return {"loss": answered(model, batch)[:, 0].tolist()}
+    def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
+        return {"loss": classify_batch(model, batch)[:, 0].tolist()}
 
-    def score(self, said: Answers, meant: Answers) -> dict[str, float]:
-        return number_scores(said["loss"], meant["loss"])
+    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+        return regression_scores(said["loss"], meant["loss"])
+
+
+@dataclass(frozen=True, eq=False)
+class TextClassificationBase(Task):
+    """A text or a pair, and one label."""
+
+    heads = ("pooled",)
+
+    @classmethod
+    def special_tokens_needed(cls, c: Any, specials: TaskSpecialTokens) -> tuple[str, ...]:
+        return missing_separators(specials, c.pair is not None)
+
+    def check(self, model: config.Transformer) -> None:
+        super().check(model)
+        head = model.head
+        assert isinstance(head, config.PoolingHead)
+        if head.out != self.out:
+            raise config.ConfigError(f"model.head.out: {head.out}, and there {'is' if self.out == 1 else 'are'} "
+                                     f"{self.out} to answer; set it to {self.out}")  # fmt: skip
+        if head.place == "cls" and not self.specials.single.before:
+            raise config.ConfigError("model.head.place: 'cls' reads a first token that stands for the whole, and this "
+                                     "tokenizer puts none before a text; set it to mean or last")  # fmt: skip
+        if head.place == "cls" and not any(mask(text).ahead for text in model.trunk.masks):
+            raise config.ConfigError(f"model.head.place: 'cls' is the first token, and under the mask "
+                                     f"{model.trunk.masks[0]!r} it sees itself alone; set it to last")  # fmt: skip
+
+    @property
+    def out(self) -> int:
+        """The width of the answer."""
+        return 1
+
+    def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
+        first = columns.get_ids(record, self.c.text, tokenizer)
+        second = None if self.c.pair is None else columns.get_ids(record, self.c.pair, tokenizer)
+        return self.row(first, second) | {"label": self.label(record)}
+
+    def row(self, first: list[int], second: list[int] | None) -> TaskExample:
+        around = self.specials.single if second is None else self.specials.pair
+        a, b = truncate_pair(first, second or [], self.rows.length - len(around))
+        cut = len(first) + len(second or []) - len(a) - len(b)
+        pair = (a, None) if second is None else (a, b)
+        return {"ids": around(*pair), "segment": around.segments(*pair), "cut": cut}
+
+    def label(self, record: RecordLike) -> Any:
+        raise NotImplementedError
+
+    def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
+        rows = [example["ids"] for example in examples]
+        batch = {"ids": self.rows.padded(rows, self.specials.fill)} | self.rows.real(rows)
+        if self.segments:
+            batch["segment"] = self.rows.padded([example["segment"] for example in examples], 0)
+        return batch | {"label": torch.tensor([example["label"] for example in examples])}
+
+    def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:
+        return {"loss": LossPart(len(batch["label"]))}
+
+    def expected(self, batch: TaskBatch) -> TaskOutputs:
+        return {"loss": batch["label"].tolist()}
+
+
+@register_task("classify")
+@dataclass(frozen=True, eq=False)
+class Classification(TextClassificationBase):
+    """The likeliest class."""
+
+    c: config.Classification = config.Classification()
+
+    @property
+    def out(self) -> int:
+        return len(self.c.classes)
+
+    def label(self, record: RecordLike) -> int:
+        return columns.label_index(record, self.c.label, columns.get_column(record, self.c.label), self.c.classes)
+
+    def loss_sums(self, model: nn.Module, batch: TaskBatch) -> dict[str, Tensor]:
+        return {"loss": F.cross_entropy(model_outputs(model, batch).float(), batch["label"], reduction="sum")}
+
+    def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
+        return {"loss": model_outputs(model, batch).argmax(-1).tolist()}
+
+    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+        return classification_scores(said["loss"], meant["loss"], self.out)
+
+
+@register_task("regress")
+@dataclass(frozen=True, eq=False)
+class Regression(TextClassificationBase):
+    """A number; its error counts squared."""
+
+    c: config.Regression = config.Regression()
+
+    def label(self, record: RecordLike) -> float:
+        return columns.get_number(record, self.c.label)
+
+    def loss_sums(self, model: nn.Module, batch: TaskBatch) -> dict[str, Tensor]:
+        return {"loss": F.mse_loss(model_outputs(model, batch)[:, 0].float(), batch["label"], reduction="sum")}
+
+    def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
+        return {"loss": model_outputs(model, batch)[:, 0].tolist()}
+
+    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+        return regression_scores(said["loss"], meant["loss"])
+
+
+def classification_scores(said: Sequence[int], meant: Sequence[int], classes: int) -> dict[str, float]:
+    """Accuracy and Matthews; F1 of the second class where there are two, else the mean over classes."""
+    found = f1(said, meant) if classes == 2 else macro_f1(said, meant)
+    return {"accuracy": accuracy(said, meant), "f1": found, "matthews": matthews_correlation(said, meant)}
+
+
+def regression_scores(said: Sequence[float], meant: Sequence[float]) -> dict[str, float]:
+    return {"pearson": pearson(said, meant), "spearman": spearman(said, meant)}

@@ -1,28 +1,39 @@
-"""Special tokens of an objective: which ids they have, how they stand around a text, and how a tokenizer gets them.
+"""Collation of text rows: special tokens, padding, truncation and word boundaries.
 
     BERT     [CLS] a [SEP] b [SEP]        RoBERTa   <s> a </s></s> b </s>        T5   a </s> b </s>
 
 A published tokenizer.json says itself what stands around its texts. One that says nothing has cls and sep, or start
 and end, or nothing around a single text.
+
+Word boundaries are found from the ids alone:
+
+    WordPiece   un ##afford ##able cat       a piece with ## goes on with the word before
+    others      ␣un afford able ␣cat !       a piece that begins with a letter goes on after one that ends with one
 """
 
 import copy
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from regard.config import ConfigError
-from regard.text import Tokenizer
-from regard.text.post_processor import add_template
-from regard.text.roles import ROLES
+from regard.config.errors import ConfigError, DataError
+from regard.text.post_processor import add_post_processor
+from regard.text.special_tokens import SPECIAL_TOKEN_ROLES
+from regard.text.token_bytes import WORDPIECE_PREFIX
+from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import tokenizer_errors
 
 SENTINEL = "<extra_id_{}>"  # T5's name for them
 
 
 @dataclass(frozen=True)
-class Around:
+class SpecialTokenFrame:
     """The special tokens before, between and after texts."""
 
     before: tuple[int, ...] = ()
@@ -44,27 +55,27 @@ class Around:
 
 
 @dataclass(frozen=True, eq=False)
-class Specials:
+class TaskSpecialTokens:
     """The numbers of a tokenizer that an objective needs after the text has become ids."""
 
     size: int = 0
     roles: dict[str, int] = field(default_factory=dict)
-    single: Around = Around()
-    pair: Around = Around()
+    single: SpecialTokenFrame = SpecialTokenFrame()
+    pair: SpecialTokenFrame = SpecialTokenFrame()
     sentinels: tuple[int, ...] = ()
     said: bool = False  # the tokenizer.json itself says what stands around a text
     special: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))  # (V,) True where no text is said
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> "Specials":
+    def of(cls, tokenizer: Tokenizer) -> "TaskSpecialTokens":
         special = torch.zeros(len(tokenizer), dtype=torch.bool)
-        special[list(tokenizer.specials | set(tokenizer.roles.values()))] = True
-        single, pair, said = around(tokenizer)
-        return cls(len(tokenizer), dict(tokenizer.roles), single, pair, sentinels(tokenizer), said, special)
+        special[list(tokenizer.specials | set(tokenizer.special_ids.values()))] = True
+        single, pair, said = frames_of_tokenizer(tokenizer)
+        return cls(len(tokenizer), dict(tokenizer.special_ids), single, pair, sentinel_ids(tokenizer), said, special)
 
     def __getitem__(self, role: str) -> int:
         if role not in self.roles:
-            raise ConfigError(f"text: this tokenizer has no {role} token; add one with regard.tasks.equip")
+            raise ConfigError(f"text: this tokenizer has no {role} token; add one with regard.tasks.add_task_tokens")
         return self.roles[role]
 
     @property
@@ -84,32 +95,36 @@ class Specials:
         return next((self.roles[role] for role in ("start", "pad", "end") if role in self.roles), -1)
 
 
-def around(tokenizer: Tokenizer) -> tuple[Around, Around, bool]:
+def frames_of_tokenizer(tokenizer: Tokenizer) -> tuple[SpecialTokenFrame, SpecialTokenFrame, bool]:
     """What stands around one text, and around two: as the tokenizer.json says (True), or else by roles."""
     one, two = tokenizer.inner.encode("a"), tokenizer.inner.encode("a", "a")
     if None in one.sequence_ids and 0 in one.sequence_ids:
-        return written(one.ids, one.sequence_ids), written(two.ids, two.sequence_ids), True
-    roles = tokenizer.roles
+        return frame_from_ids(one.ids, one.sequence_ids), frame_from_ids(two.ids, two.sequence_ids), True
+    roles = tokenizer.special_ids
     first, last = ("cls", "sep") if "sep" in roles else ("start", "end")
     before, after = (tuple(roles[role] for role in (name,) if role in roles) for name in (first, last))
-    return Around(before, (), after), Around(before, after, after), False
+    return SpecialTokenFrame(before, (), after), SpecialTokenFrame(before, after, after), False
 
 
-def with_template(tokenizer: Tokenizer) -> Tokenizer:
+def with_special_template(tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer with a tokenizer.json that says what an objective puts around texts; itself if it says it."""
-    single, pair, said = around(tokenizer)
-    return tokenizer if said or not len(single) else add_template(tokenizer, single.before, pair.between, single.after)
+    single, pair, said = frames_of_tokenizer(tokenizer)
+    return (
+        tokenizer
+        if said or not len(single)
+        else add_post_processor(tokenizer, single.before, pair.between, single.after)
+    )
 
 
-def written(ids: Sequence[int], owners: Sequence[int | None]) -> Around:
+def frame_from_ids(ids: Sequence[int], owners: Sequence[int | None]) -> SpecialTokenFrame:
     """The special tokens among ids, by the texts that they stand around; a special token has no owner."""
     texts = [place for place, owner in enumerate(owners) if owner is not None]
     inside = tuple(id for id, owner in zip(ids, owners, strict=True) if owner is None)
     before, after = tuple(ids[: texts[0]]), tuple(ids[texts[-1] + 1 :])
-    return Around(before, inside[len(before) : len(inside) - len(after)], after)
+    return SpecialTokenFrame(before, inside[len(before) : len(inside) - len(after)], after)
 
 
-def sentinels(tokenizer: Tokenizer) -> tuple[int, ...]:
+def sentinel_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     """<extra_id_0>, <extra_id_1>, ... as far as the vocabulary has them."""
     found: list[int] = []
     while (id := tokenizer.inner.token_to_id(SENTINEL.format(len(found)))) is not None:
@@ -117,17 +132,116 @@ def sentinels(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(found)
 
 
-def equipped(tokenizer: Tokenizer, roles: Iterable[str] = (), marks: int = 0) -> Tokenizer:
+def with_special_tokens(tokenizer: Tokenizer, roles: Iterable[str] = (), marks: int = 0) -> Tokenizer:
     """The tokenizer, with the special tokens that it lacks after its last id: by role, and so many sentinels.
 
     Itself if it lacks none. What text becomes stays the same.
     """
-    missing = [role for role in roles if role not in tokenizer.roles]
-    names = [SENTINEL.format(place) for place in range(marks)] if marks and not sentinels(tokenizer) else []
+    missing = [role for role in roles if role not in tokenizer.special_ids]
+    names = [SENTINEL.format(place) for place in range(marks)] if marks and not sentinel_ids(tokenizer) else []
     if not missing and not names:
         return tokenizer
-    tokens = {role: ROLES[role][1][0] for role in missing}
+    tokens = {role: SPECIAL_TOKEN_ROLES[role][1][0] for role in missing}
     inner = copy.deepcopy(tokenizer.inner)
     inner.add_special_tokens([*tokens.values(), *names])
-    card = {ROLES[role][0]: token for role, token in tokens.items()} if tokenizer.card else {}
+    card = {SPECIAL_TOKEN_ROLES[role][0]: token for role, token in tokens.items()} if tokenizer.card else {}
     return Tokenizer(inner, tokenizer.card | card, "parse" if tokenizer.parses_specials else "plain")
+
+
+TaskExample = dict[str, Any]  # str -> list[int] | int | float: what an objective makes of a record
+TaskBatch = dict[str, Tensor]  # what it makes of examples: the arguments of the model's forward by name, and labels
+
+
+@dataclass(frozen=True)
+class RowPadding:
+    """At most `length` tokens a row; shorter ones are padded on one `side` up to a multiple of `multiple`.
+
+    A closed set of lengths (multiple = 64, say) keeps a compiled model from being compiled for each.
+    """
+
+    length: int = 512
+    side: Literal["right", "left"] = "right"
+    multiple: int = 1
+
+    def __post_init__(self) -> None:
+        if self.length < 4 or self.multiple < 1:
+            raise ValueError(f"rows of length {self.length} in multiples of {self.multiple}: at least 4 and 1")
+
+    def width(self, lengths: Sequence[int]) -> int:
+        """Of a batch with rows of these lengths."""
+        longest = max(lengths)
+        return max(longest, min(self.length, -(-longest // self.multiple) * self.multiple))
+
+    def padded(self, rows: Sequence[Sequence[int]], fill: int) -> Tensor:  # (B, N)
+        there = self.there(rows)
+        ids = array("q", chain.from_iterable(rows))
+        table = torch.full(there.shape, fill)
+        table[there] = torch.frombuffer(ids, dtype=torch.long) if ids else torch.empty(0, dtype=torch.long)
+        return table
+
+    def there(self, rows: Sequence[Sequence[int]]) -> Tensor:  # (B, N)
+        """True where a row has a token."""
+        lengths = [len(row) for row in rows]
+        places, count = torch.arange(self.width(lengths)), torch.tensor(lengths)[:, None]
+        return places >= len(places) - count if self.side == "left" else places < count
+
+    def real(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        """{"real": (B, N)}, True for tokens; nothing where every row is as long as can be, which is faster to read."""
+        if all(len(row) == self.length for row in rows):
+            return {}
+        return {"real": self.there(rows)}
+
+
+def truncate_pair(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
+    """Two texts that fit in a room together: the longer one gives way first, from its end."""
+    half = room // 2
+    if len(first) + len(second) <= room:
+        return first, second
+    if len(first) <= half:
+        return first, second[: room - len(first)]
+    if len(second) <= half:
+        return first[: room - len(second)], second
+    return first[: room - half], second[:half]
+
+
+@dataclass(frozen=True, eq=False)
+class WordBoundaries:
+    """For every id: may it go on with a word (`head`), and may a word go on after it (`tail`)?"""
+
+    head: Tensor  # (V,)
+    tail: Tensor  # (V,)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "WordBoundaries":
+        tokens = [tokenizer.token(id) for id in range(len(tokenizer))]
+        plain = torch.tensor([id not in tokenizer.specials for id in range(len(tokens))])
+        if any(token.startswith(WORDPIECE_PREFIX) for token in tokens):
+            return cls(torch.tensor([token.startswith(WORDPIECE_PREFIX) for token in tokens]) & plain, plain)
+        spelt = tokenizer.spelling or [token.replace("▁", " ").encode() for token in tokens]
+        head = torch.tensor([bool(piece) and is_word_byte(piece[0]) for piece in spelt])
+        return cls(head & plain, torch.tensor([bool(piece) and is_word_byte(piece[-1]) for piece in spelt]) & plain)
+
+    def words(self, ids: Tensor) -> Tensor:  # (B, N) -> (B, N)
+        """The number of the word that each piece belongs to, from 0 on in each row."""
+        goes_on = self.head[ids[:, 1:]] & self.tail[ids[:, :-1]]
+        return F.pad((~goes_on).cumsum(-1), (1, 0))
+
+
+def is_word_byte(byte: int) -> bool:
+    """A letter or digit; a byte beyond ASCII is a part of one, most likely."""
+    return byte >= 0x80 or chr(byte).isalnum()
+
+
+def tokenize_with_offsets(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """The ids of a text, and from which to which character each one stands."""
+    with tokenizer_errors("the text cannot be encoded"):
+        found = tokenizer.encoder(text).encode(text, add_special_tokens=False)
+    return found.ids, found.offsets
+
+
+def tokens_covering(offsets: list[tuple[int, int]], start: int, stop: int) -> tuple[int, int]:
+    """The first and the last piece that hold a character from `start` up to `stop`."""
+    held = [place for place, (first, last) in enumerate(offsets) if first < stop and last > start]
+    if not held:
+        raise DataError(f"characters {start} to {stop} became no token")
+    return held[0], held[-1]

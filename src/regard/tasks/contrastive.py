@@ -1,13 +1,14 @@
-"""Which picture belongs to which text? Each is told from all others of its batch, both ways (InfoNCE).
+"""Contrastive image-text training (InfoNCE): each image is matched with its text among all of a batch, and each text
+with its image.
 
                text 0  text 1  text 2
-    picture 0    ▓▓      ░       ░         loss = 1/2 · cross-entropy of the rows    (the text of this picture)
-    picture 1    ░       ▓▓      ░              + 1/2 · cross-entropy of the columns (the picture of this text)
-    picture 2    ░       ░       ▓▓        logits = scale · cosine, the scale trained (CLIP: Radford et al. 2021)
+    image 0      ▓▓      ░       ░         loss = 1/2 · cross-entropy of the rows    (the text of this image)
+    image 1      ░       ▓▓      ░              + 1/2 · cross-entropy of the columns (the image of this text)
+    image 2      ░       ░       ▓▓        logits = scale · cosine, the scale trained (CLIP: Radford et al. 2021)
 
-The more there are to tell apart the harder it is, so a batch cannot be made of micro-batches; ranks show each other
-their vectors, and many of them are one batch exactly. An evaluation looks for the partner of each among all (recall),
-and sorts pictures by the names of classes (zero-shot).
+The task is harder the larger the batch, so a batch cannot be made of micro-batches; ranks exchange their vectors, and
+many of them are one batch exactly. Evaluation looks for the partner of each among all (recall), and classifies images
+by the names of classes (zero-shot).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,35 +21,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.config import ConfigError, DataError
-from regard.heads import Towers
-from regard.inputs.senses import Example
-from regard.tasks import records
-from regard.tasks.discover import stop
+from regard.config.errors import ConfigError, DataError
+from regard.inputs.processors import TensorExample
+from regard.models.dual_encoder import DualEncoder
+from regard.tasks import columns
+from regard.tasks.collate import TaskBatch
+from regard.tasks.columns import RecordLike, raise_problem
+from regard.tasks.image_text import ImageTextTask, rename_tensors
 from regard.tasks.metrics import accuracy
-from regard.tasks.objective import Part, Shared
-from regard.tasks.pictured import Pictured, named
-from regard.tasks.records import Record
-from regard.tasks.rows import Batch
-from regard.tasks.task import Answers, enter
-from regard.text import Tokenizer
+from regard.tasks.task import LossPart, TaskOutputs, register_task
+from regard.text.tokenizer import Tokenizer
 
 BEST = (1, 5)  # recall at so many
 SEEN, CLASS = "seen_", "class"
 
 
-@enter("contrast")
+@register_task("contrast")
 @dataclass(frozen=True, eq=False)
-class Contrast(Pictured):
+class Contrastive(ImageTextTask):
     """Pairs among pairs. `prompts` are the texts of the classes, in ids."""
 
-    c: config.Contrast = config.Contrast()
+    c: config.Contrastive = config.Contrastive()
     prompts: tuple[tuple[int, ...], ...] = ()
     heads = ("pooled",)
 
     @classmethod
-    def of(cls, c: config.Contrast, tokenizer: Tokenizer | None, **how: Any) -> Self:
-        made = super().of(c, tokenizer, **how)
+    def build(cls, c: config.Contrastive, tokenizer: Tokenizer | None, **how: Any) -> Self:
+        made = super().build(c, tokenizer, **how)
         if tokenizer is None or c.label is None:
             return made
         texts = [made.read(c.prompt.replace("{}", name)) for name in c.classes]
@@ -63,10 +62,10 @@ class Contrast(Pictured):
         return self.rows.length - len(self.specials.single)
 
     def check(self, model: config.Model) -> None:
-        if not isinstance(model, config.Towers) or len(model.towers) != 2:
+        if not isinstance(model, config.DualEncoder) or len(model.towers) != 2:
             raise ConfigError("model.kind: task 'contrast' is asked of two towers; set it to towers, with one that "
                               "reads text and one that does not")  # fmt: skip
-        if [isinstance(tower.embed, config.Embed) for tower in model.towers] != [False, True]:
+        if [isinstance(tower.embed, config.TextEmbedding) for tower in model.towers] != [False, True]:
             raise ConfigError("model.towers: the first reads what is seen and the second text; embed.kind says "
                               f"{' and '.join(repr(tower.embed.kind) for tower in model.towers)}")  # fmt: skip
         widths = [getattr(tower.head, "out", None) or tower.trunk.dim for tower in model.towers]
@@ -80,69 +79,70 @@ class Contrast(Pictured):
             raise ConfigError(f"model.towers[1].embed.vocab: {model.embed.vocab:,}, and the tokenizer has "
                               f"{self.specials.size:,} tokens; leave it out, or make it larger")  # fmt: skip
 
-    def example(self, record: Record, tokenizer: Tokenizer) -> Example:
+    def example(self, record: RecordLike, tokenizer: Tokenizer) -> TensorExample:
         made = super().example(record, tokenizer)
         if self.c.label is None:
             return made
-        label = records.column(record, self.c.label)
-        return made | {CLASS: torch.tensor(records.chosen(record, self.c.label, label, self.c.classes))}
+        label = columns.get_column(record, self.c.label)
+        return made | {CLASS: torch.tensor(columns.label_index(record, self.c.label, label, self.c.classes))}
 
-    def made(self, examples: Sequence[Example], chance: torch.Generator | None) -> Batch:
-        seen, count = self.sense.batch(examples, chance), len(examples)
-        batch = named(seen, "seen", SEEN) | self.texts(self.words(examples, chance)) | self.counted(examples)
+    def made(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
+        seen, count = self.sense.collate(examples, chance), len(examples)
+        batch = rename_tensors(seen, "seen", SEEN) | self.texts(self.words(examples, chance)) | self.counted(examples)
         batch["match"] = torch.eye(count, dtype=torch.bool)  # (B, B) row i stays the i-th, also on another rank
         if CLASS in examples[0]:
             batch[CLASS] = torch.stack([example[CLASS] for example in examples])
         return batch
 
-    def texts(self, rows: Sequence[Sequence[int]]) -> Batch:
+    def texts(self, rows: Sequence[Sequence[int]]) -> TaskBatch:
         """Texts with the special tokens that stand around one."""
         whole = [self.specials.single(row) for row in rows]
         return {"ids": self.rows.padded(whole, self.specials.fill)} | self.rows.real(whole)
 
-    def parts(self, batch: Batch) -> dict[str, Part]:
-        return {"loss": Part(len(batch["match"]))}
+    def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:
+        return {"loss": LossPart(len(batch["match"]))}
 
-    def sums(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        assert isinstance(model, Towers)
+    def loss_sums(self, model: nn.Module, batch: TaskBatch, ranks: int = 1) -> dict[str, Tensor]:
+        assert isinstance(model, DualEncoder)
         if torch.is_grad_enabled():
-            model.hold()
-        seen, told, factor = model(*inputs(batch), compare=False)
-        all_seen, all_told, nobody = *(among(side, batch["match"]) for side in (seen, told)), absent(batch["match"])
-        partner = batch["match"].int().argmax(-1)
+            model.clamp_scale()
+        seen, told, factor = model(*tower_inputs(batch), compare=False)
+        match = batch["match"]
+        all_seen, all_told = (gather_in_batch(side, match, ranks) for side in (seen, told))
+        nobody, partner = missing_pairs(match, ranks), match.int().argmax(-1)
         by_row = F.cross_entropy(factor * seen @ all_told.mT + nobody, partner, reduction="sum")
         by_column = F.cross_entropy(factor * told @ all_seen.mT + nobody, partner, reduction="sum")
         return {"loss": (by_row + by_column) / 2}  #: S091
 
     # ---------------------------------------------------------------- how good it is
 
-    def answers(self, model: nn.Module, batch: Batch) -> Answers:
+    def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         """The vectors of both, and the class of each picture if there are classes."""
-        assert isinstance(model, Towers)
-        seen, told, _ = model(*inputs(batch), compare=False)
-        said: Answers = {"image": seen.tolist(), "text": told.tolist()}
+        assert isinstance(model, DualEncoder)
+        seen, told, _ = model(*tower_inputs(batch), compare=False)
+        said: TaskOutputs = {"image": seen.tolist(), "text": told.tolist()}
         if self.prompts:
             names = {name: table.to(seen.device) for name, table in self.texts(self.prompts).items()}
-            said[CLASS] = (seen @ model.vectors(1, names).mT).argmax(-1).tolist()
+            said[CLASS] = (seen @ model.encode(1, names).mT).argmax(-1).tolist()
         return said
 
-    def expected(self, batch: Batch) -> Answers:
+    def expected(self, batch: TaskBatch) -> TaskOutputs:
         return {CLASS: batch[CLASS].tolist()} if self.prompts else {"image": [], "text": []}
 
-    def score(self, said: Answers, meant: Answers) -> dict[str, float]:
+    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
         seen, told = (torch.tensor(said[name]) for name in ("image", "text"))
-        found = {f"image to text R@{k}": recall(seen, told, k) for k in BEST}
-        found |= {f"text to image R@{k}": recall(told, seen, k) for k in BEST}
+        found = {f"image to text R@{k}": recall_at(seen, told, k) for k in BEST}
+        found |= {f"text to image R@{k}": recall_at(told, seen, k) for k in BEST}
         return found | ({"zero-shot": accuracy(said[CLASS], meant[CLASS])} if self.prompts else {})
 
 
-def inputs(batch: Batch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def tower_inputs(batch: TaskBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """What each tower is given."""
     seen = {name.removeprefix(SEEN): table for name, table in batch.items() if name.startswith(SEEN)}
     return {"ids": batch["seen"], **seen}, {name: batch[name] for name in ("ids", "real") if name in batch}
 
 
-def recall(asked: Tensor, among: Tensor, best: int, rows: int = 1024) -> float:
+def recall_at(asked: Tensor, among: Tensor, best: int, rows: int = 1024) -> float:
     """How often the partner, which has the same number, is one of the `best` nearest; of equals the worse counts."""
     right = 0
     for start in range(0, len(asked), rows):
@@ -155,25 +155,26 @@ def recall(asked: Tensor, among: Tensor, best: int, rows: int = 1024) -> float:
 # ---------------------------------------------------------------- many ranks
 
 
-def among(mine: Tensor, match: Tensor) -> Tensor:
+def gather_in_batch(mine: Tensor, match: Tensor, ranks: int = 1) -> Tensor:
     """All vectors (B, D) of a batch of which these rows are `mine`; a row that two ranks have counts half for each."""
     place = match.mT.to(mine.dtype)  # (B, rows)
-    return over_ranks(place @ mine, match) / over_ranks(place.sum(-1), match).clamp(min=1)[:, None]
+    times = sum_over_ranks(place.sum(-1), match, ranks).clamp(min=1)
+    return sum_over_ranks(place @ mine, match, ranks) / times[:, None]
 
 
-def absent(match: Tensor) -> Tensor:
-    """(B,) -inf for the pairs of a batch that nobody brought: they are not there to be told apart."""
-    times = over_ranks(match.float().sum(0), match)
+def missing_pairs(match: Tensor, ranks: int = 1) -> Tensor:
+    """(B,) -inf for the pairs of a batch that are missing: they are not there to be told apart."""
+    times = sum_over_ranks(match.float().sum(0), match, ranks)
     return torch.zeros_like(times).masked_fill(times == 0, -torch.inf)
 
 
-def over_ranks(x: Tensor, match: Tensor) -> Tensor:
+def sum_over_ranks(x: Tensor, match: Tensor, ranks: int) -> Tensor:
     """Summed over all ranks, where each has some of the rows; who cuts a batch by himself has all there is."""
-    apart = Shared.now and match.shape[0] < match.shape[1]
-    return Summed.apply(x) if apart else x  # type: ignore[no-untyped-call]
+    apart = ranks > 1 and match.shape[0] < match.shape[1]
+    return AllReduceSum.apply(x) if apart else x  # type: ignore[no-untyped-call]
 
 
-class Summed(torch.autograd.Function):
+class AllReduceSum(torch.autograd.Function):
     """The sum over ranks, on each; what it does to the loss of every rank flows back to all."""
 
     @staticmethod
@@ -184,26 +185,26 @@ class Summed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return Summed.forward(ctx, grad)
+        return AllReduceSum.forward(ctx, grad)
 
 
-def whole_batches(accumulate: int) -> None:
+def refuse_accumulation(accumulate: int) -> None:
     """Refuses what would silently ask something easier."""
     if accumulate > 1:
         raise ConfigError(f"train.accumulate: {accumulate}, and task 'contrast' tells each pair from all others of its "
                           "batch, which smaller ones cannot; set it to 1, and train.batch larger")  # fmt: skip
 
 
-def classes(
-    c: config.Contrast, training: Iterable[Record], bad: Callable[[DataError], object] = stop
-) -> config.Contrast:  # fmt: skip
+def fill_contrastive_classes(
+    c: config.Contrastive, training: Iterable[RecordLike], bad: Callable[[DataError], object] = raise_problem
+) -> config.Contrastive:  # fmt: skip
     """The setting with its classes, where it has a label and names none: those of the training data."""
     if c.label is None or c.classes:
         return c
     found = set()
     for record in training:
         try:
-            found.add(records.label(record, c.label))
+            found.add(columns.get_label(record, c.label))
         except DataError as problem:
             bad(problem)
     if len(found) < 2:

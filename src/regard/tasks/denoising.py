@@ -1,13 +1,24 @@
-"""Spans are cut out of a text, a sentinel for each; and told one after the other (T5: Raffel et al. 2020).
+"""Denoising tasks: span corruption (T5), text infilling (BART) and prefix LM.
+
+Span corruption replaces each span by a sentinel; the target lists the spans (Raffel et al. 2020).
 
     text     Thank you for inviting me to your party last week
     source   Thank you    <X>       me to your party  <Y> week
-    target                <X> for inviting            <Y> last <Z>
+    target                <X> for inviting            <Y> last <Z>      <Z> ends the list
 
-Source and target together give back the text: each sentinel says where its span stood, and the last one that all is
-told.
+Text infilling replaces each span by one mask, whatever its length; the target is the whole text (Lewis et al. 2020).
+
+    text     the cat sat on the mat
+    source   the [M] on [M] the mat         a span of two, and one of none: the length must be predicted too
+    target   the cat sat on the mat
+
+Prefix LM cuts a text at a random place: the encoder reads the first part, the decoder predicts the second.
+
+    text     the cat sat on the mat
+    source   the cat sat                target   on the mat
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -15,34 +26,34 @@ from typing import Any, Self
 import torch
 
 from regard import config
-from regard.tasks import records
-from regard.tasks.records import Record
-from regard.tasks.rows import Batch, Example
-from regard.tasks.task import enter, pieces
-from regard.tasks.translate import Paired
-from regard.text import Tokenizer
+from regard.tasks import columns
+from regard.tasks.collate import TaskBatch, TaskExample, TaskSpecialTokens
+from regard.tasks.columns import RecordLike
+from regard.tasks.task import register_task, split_evenly
+from regard.tasks.translation import Seq2SeqTask
+from regard.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, eq=False)
-class Corrupted(Paired):
+class DenoisingTask(Seq2SeqTask):
     """Objectives that make source and target of one text, anew each time it is read."""
 
-    def example(self, record: Record, tokenizer: Tokenizer) -> Example:
-        ids = records.ids(record, self.c.text, tokenizer)
+    def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
+        ids = columns.get_ids(record, self.c.text, tokenizer)
         if len(ids) < 2:
-            raise records.wrong(record, self.c.text, record[self.c.text], "a text of two tokens or more")
+            raise columns.column_error(record, self.c.text, record[self.c.text], "a text of two tokens or more")
         return self.around(ids[: self.room]) | {"cut": max(0, len(ids) - self.room)}
 
-    def examples(self, record: Record, tokenizer: Tokenizer) -> list[Example]:
-        if len(ids := records.ids(record, self.c.text, tokenizer)) < 2:
-            raise records.wrong(record, self.c.text, record[self.c.text], "a text of two tokens or more")
-        return [self.around(piece) | {"cut": 0} for piece in pieces(ids, self.room)]
+    def examples(self, record: RecordLike, tokenizer: Tokenizer) -> list[TaskExample]:
+        if len(ids := columns.get_ids(record, self.c.text, tokenizer)) < 2:
+            raise columns.column_error(record, self.c.text, record[self.c.text], "a text of two tokens or more")
+        return [self.around(piece) | {"cut": 0} for piece in split_evenly(ids, self.room)]
 
-    def around(self, ids: Sequence[int]) -> Example:
+    def around(self, ids: Sequence[int]) -> TaskExample:
         """A piece of text as it is: special tokens come with the corruption."""
         return {"ids": list(ids)}
 
-    def collate(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         made = [self.corrupted(list(example["ids"]), chance) for example in examples]
         return self.batch([source for source, _ in made], [target for _, target in made])
 
@@ -65,19 +76,21 @@ class Corrupted(Paired):
         return count
 
 
-@enter("spans")
+@register_task("spans")
 @dataclass(frozen=True, eq=False)
-class Spans(Corrupted):
+class SpanCorruption(DenoisingTask):
     """As many tokens go as the rate says, in as many spans as their mean length says: the same number for each row."""
 
-    c: config.Spans = config.Spans()
+    c: config.SpanCorruption = config.SpanCorruption()
 
     @classmethod
-    def of(cls, c: config.Spans, tokenizer: Tokenizer, **how: Any) -> Self:
-        made = super().of(c, tokenizer, **how)
+    def build(cls, c: config.SpanCorruption, tokenizer: Tokenizer, **how: Any) -> Self:
+        made = super().build(c, tokenizer, **how)
         marks, need = len(made.specials.sentinels), made.spans(made.room) + 1
         if not marks:
-            raise config.ConfigError("text: this tokenizer has no sentinels; add them with regard.tasks.equip")
+            raise config.ConfigError(
+                "text: this tokenizer has no sentinels; add them with regard.tasks.add_task_tokens"
+            )
         if need > marks:
             raise config.ConfigError(f"task.sentinels: {marks} are too few for rows of {made.rows.length:,} tokens, "
                                      f"which ask for {need}; set more, or a larger task.mean")  # fmt: skip
@@ -85,8 +98,8 @@ class Spans(Corrupted):
 
     def corrupted(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
         noise = self.noise(len(ids))
-        lengths = composed(noise, self.spans(len(ids)), 1, chance)
-        return cut(ids, spread(len(ids) - noise, lengths, 1, chance), self.specials.sentinels)
+        lengths = random_composition(noise, self.spans(len(ids)), 1, chance)
+        return cut_spans(ids, place_spans(len(ids) - noise, lengths, 1, chance), self.specials.sentinels)
 
     def noise(self, count: int) -> int:
         """How many of so many tokens go: at least one, and at most all but one."""
@@ -103,7 +116,9 @@ class Spans(Corrupted):
         return max(source, noise + spans + 2) <= self.rows.length  # a target has a last sentinel, and start or end
 
 
-def cut(ids: Sequence[int], holes: Sequence[tuple[int, int]], marks: Sequence[int]) -> tuple[list[int], list[int]]:
+def cut_spans(
+    ids: Sequence[int], holes: Sequence[tuple[int, int]], marks: Sequence[int]
+) -> tuple[list[int], list[int]]:
     """The text without its holes (start, stop), and what was in them; a mark for each, and one more at the end."""
     source, target, last = [], [], 0
     for (start, stop), mark in zip(holes, marks[: len(holes)], strict=True):
@@ -113,10 +128,10 @@ def cut(ids: Sequence[int], holes: Sequence[tuple[int, int]], marks: Sequence[in
     return [*source, *ids[last:]], [*target, marks[len(holes)]]
 
 
-def spread(kept: int, lengths: Sequence[int], apart: int, chance: torch.Generator) -> list[tuple[int, int]]:
+def place_spans(kept: int, lengths: Sequence[int], apart: int, chance: torch.Generator) -> list[tuple[int, int]]:
     """Holes of these lengths among so many kept tokens, anywhere; at least `apart` of them between two holes."""
     inner = apart * (len(lengths) - 1)
-    gaps = composed(kept - inner, len(lengths) + 1, 0, chance)
+    gaps = random_composition(kept - inner, len(lengths) + 1, 0, chance)
     holes, at = [], -apart
     for gap, length in zip(gaps[:-1], lengths, strict=True):
         at += apart + gap
@@ -125,8 +140,48 @@ def spread(kept: int, lengths: Sequence[int], apart: int, chance: torch.Generato
     return holes
 
 
-def composed(total: int, count: int, least: int, chance: torch.Generator) -> list[int]:
+def random_composition(total: int, count: int, least: int, chance: torch.Generator) -> list[int]:
     """A total as a sum of `count` numbers of at least `least`, every such sum equally likely (stars and bars)."""
     free = total - count * least
     bars = torch.randperm(free + count - 1, generator=chance)[: count - 1].sort().values.tolist()
     return [after - before - 1 + least for before, after in zip([-1, *bars], [*bars, free + count - 1], strict=True)]
+
+
+@register_task("infill")
+@dataclass(frozen=True, eq=False)
+class TextInfilling(DenoisingTask):
+    c: config.TextInfilling = config.TextInfilling()
+
+    @classmethod
+    def special_tokens_needed(cls, c: config.TextInfilling, specials: TaskSpecialTokens) -> tuple[str, ...]:
+        return (*super().special_tokens_needed(c, specials), *(() if "mask" in specials.roles else ("mask",)))
+
+    def corrupted(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
+        noise = math.floor(len(ids) * self.c.rate + float(torch.rand((), generator=chance)))  # the rate on average
+        return self.filled(ids, place_spans(len(ids) - noise, self.lengths(noise, chance), 0, chance)), ids
+
+    def lengths(self, noise: int, chance: torch.Generator) -> list[int]:
+        """Of spans, drawn until they hold so many tokens; the last one is cut to fit."""
+        found: list[int] = []
+        while (left := noise - sum(found)) > 0:
+            found.append(min(left, int(torch.poisson(torch.tensor(self.c.mean), generator=chance))))
+        while len(found) > noise:  # so many empty ones that the source would be longer than the text
+            found.remove(0)
+        return found
+
+    def filled(self, ids: list[int], holes: list[tuple[int, int]]) -> list[int]:
+        source, last = [], 0
+        for start, stop in holes:
+            source += [*ids[last:start], self.specials["mask"]]
+            last = stop
+        return [*source, *ids[last:]]
+
+
+@register_task("prefix")
+@dataclass(frozen=True, eq=False)
+class PrefixLM(DenoisingTask):
+    c: config.PrefixLM = config.PrefixLM()
+
+    def corrupted(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
+        place = int(torch.randint(1, len(ids), (), generator=chance))  # something on either side
+        return ids[:place], ids[place:]

@@ -1,11 +1,20 @@
-"""Some tokens are hidden and told from both sides; and do two parts of text follow each other? (Devlin et al. 2019)
+"""Masked language modelling, and pairs for next-sentence prediction (BERT: Devlin et al. 2019).
 
     the cat sat on the mat      chosen: 15 %
-    the cat [MASK] on the mat   80 % of them are hidden, 10 % become any other token, 10 % stay: a model that meets no
+    the cat [MASK] on the mat   80 % of them are masked, 10 % become any other token, 10 % stay: a model that meets no
     the cat sat on owl mat      [MASK] later must have learned to doubt every token
+
+A pair is a part of a document, and what follows it, or a part of another document.
+
+    document   s1 s2 s3 s4 s5 s6 s7            one pair: s1 s2 │ s3 s4              it follows: 0
+               └─ a ──┘└─ b ┘                            s5 s6 │ another's t8 t9    it does not: 1
+
+Sentences are gathered until they fill a row, and cut in two at a random place. Half of the pairs then exchange their
+second part for one of another document, and what they gave away begins the next pair. One row in ten is shorter, so
+that short texts are learned too. A sentence that is left over alone makes no pair.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,67 +23,64 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
+from regard.config.errors import DataError
 from regard.core.masks import mask
-from regard.tasks import records
-from regard.tasks.chunks import NOTHING
-from regard.tasks.losses import asked, count, surprise
+from regard.data.packing import IGNORE_INDEX
+from regard.tasks import columns
+from regard.tasks.collate import TaskBatch, TaskExample, TaskSpecialTokens, WordBoundaries, truncate_pair
+from regard.tasks.columns import RecordLike
+from regard.tasks.losses import count_labels, cross_entropy_sum, model_outputs
 from regard.tasks.metrics import accuracy
-from regard.tasks.objective import Part
-from regard.tasks.pairs import pairs, separators
-from regard.tasks.records import Record
-from regard.tasks.rows import Batch, Example
-from regard.tasks.specials import Specials
-from regard.tasks.task import Answers, Task, enter, pieces, told
-from regard.tasks.words import Joints
-from regard.text import Tokenizer
+from regard.tasks.task import LossPart, Task, TaskOutputs, labelled_entries, register_task, split_evenly
+from regard.text.tokenizer import Tokenizer
 
 
-@enter("masked")
+@register_task("masked")
 @dataclass(frozen=True, eq=False)
-class Masked(Task):
+class MaskedLM(Task):
     """Each word or token is chosen with the same chance; loss on the chosen ones alone.
 
     With `next_sentence` an example is a document, and `pairs` makes of documents the examples that batches are made of.
     """
 
-    c: config.Masked
-    joints: Joints | None = None
+    c: config.MaskedLM
+    joints: WordBoundaries | None = None
     heads = ("vocabulary", "both")
 
     @classmethod
-    def needs(cls, c: config.Masked, specials: Specials) -> tuple[str, ...]:
-        return (*separators(specials, c.next_sentence), *(() if "mask" in specials.roles else ("mask",)))
+    def special_tokens_needed(cls, c: config.MaskedLM, specials: TaskSpecialTokens) -> tuple[str, ...]:
+        return (*missing_separators(specials, c.next_sentence), *(() if "mask" in specials.roles else ("mask",)))
 
     @classmethod
-    def of(cls, c: config.Masked, tokenizer: Tokenizer, **how: Any) -> Self:
-        return super().of(c, tokenizer, joints=Joints.of(tokenizer) if c.whole_words else None, **how)
+    def build(cls, c: config.MaskedLM, tokenizer: Tokenizer, **how: Any) -> Self:
+        return super().build(c, tokenizer, joints=WordBoundaries.of(tokenizer) if c.whole_words else None, **how)
 
     def check(self, model: config.Transformer) -> None:
         super().check(model)
         if not any(mask(text).ahead for text in model.trunk.masks):
             raise config.ConfigError(f"model.trunk.mask: under {model.trunk.masks[0]!r} nobody sees what stands behind "
                                      "a hidden token; set it to everything, or ask for the next one")  # fmt: skip
-        if self.c.next_sentence and (not isinstance(model.head, config.Both) or model.head.pooled.out != 2):
+        if self.c.next_sentence and (not isinstance(model.head, config.PretrainingHead) or model.head.pooled.out != 2):
             raise config.ConfigError("model.head.kind: next_sentence needs both, with model.head.pooled.out = 2")
-        if not self.c.next_sentence and isinstance(model.head, config.Both):
+        if not self.c.next_sentence and isinstance(model.head, config.PretrainingHead):
             raise config.ConfigError("model.head.kind: 'both' is for task.next_sentence; set it to vocabulary")
 
-    def example(self, record: Record, tokenizer: Tokenizer) -> Example:
+    def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
         """A text in a row of its own; or, for pairs, a document: its ids, and how many are in each sentence."""
         if self.c.next_sentence:
-            lines = records.texts(record, self.c.text, split="\n")
-            sentences = [records.encoded(record, self.c.text, line, tokenizer) for line in lines]
+            lines = columns.get_texts(record, self.c.text, split="\n")
+            sentences = [columns.encode_column(record, self.c.text, line, tokenizer) for line in lines]
             return {"ids": [id for ids in sentences for id in ids], "sentences": list(map(len, sentences)), "cut": 0}
-        ids = records.ids(record, self.c.text, tokenizer)
+        ids = columns.get_ids(record, self.c.text, tokenizer)
         return self.around(ids[: self.room]) | {"cut": max(0, len(ids) - self.room)}
 
-    def examples(self, record: Record, tokenizer: Tokenizer) -> list[Example]:
+    def examples(self, record: RecordLike, tokenizer: Tokenizer) -> list[TaskExample]:
         if self.c.next_sentence:
             return [self.example(record, tokenizer)]
-        ids = records.ids(record, self.c.text, tokenizer)
-        return [self.around(piece) | {"cut": 0} for piece in pieces(ids, self.room)]
+        ids = columns.get_ids(record, self.c.text, tokenizer)
+        return [self.around(piece) | {"cut": 0} for piece in split_evenly(ids, self.room)]
 
-    def around(self, ids: Sequence[int]) -> Example:
+    def around(self, ids: Sequence[int]) -> TaskExample:
         """A piece of text with the special tokens that stand around one."""
         return {"ids": self.specials.single(ids)}
 
@@ -83,16 +89,16 @@ class Masked(Task):
         """Tokens of a text that fit in a row."""
         return self.rows.length - len(self.specials.pair if self.c.next_sentence else self.specials.single)
 
-    def pairs(self, documents: Sequence[Example], place: int, chance: torch.Generator) -> list[Example]:
+    def pairs(self, documents: Sequence[TaskExample], place: int, chance: torch.Generator) -> list[TaskExample]:
         """The examples that begin in one document; half of them end in another."""
-        made = pairs(documents, place, self.room, chance)
+        made = make_pairs(documents, place, self.room, chance)
         around = self.specials.pair
         return [
             {"ids": around(a, b), "segment": around.segments(a, b), "next": follows, "cut": cut}
             for a, b, follows, cut in made
         ]
 
-    def collate(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         rows = [example["ids"] for example in examples]
         ids, real = self.rows.padded(rows, self.specials.fill), self.rows.real(rows)
         ids, labels = self.hidden(ids, real.get("real"), chance)
@@ -115,33 +121,105 @@ class Masked(Task):
         other = ordinary[torch.randint(len(ordinary), ids.shape, generator=chance)]
         shown = ids.masked_fill(chosen & (fate < c.mask), self.specials["mask"])  #: S087
         shown = torch.where(chosen & (c.mask <= fate) & (fate < c.mask + c.random), other, shown)
-        return shown, ids.where(chosen, NOTHING)
+        return shown, ids.where(chosen, IGNORE_INDEX)
 
-    def parts(self, batch: Batch) -> dict[str, Part]:
+    def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:
         if not self.c.next_sentence:
-            return super().parts(batch)
-        return {"masked": Part(count(batch["labels"])), "next": Part(count(batch["next"]))}  #: S088
+            return super().count_parts(batch)
+        return {
+            "masked": LossPart(count_labels(batch["labels"])),
+            "next": LossPart(count_labels(batch["next"])),
+        }  #: S088
 
-    def sums(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        said, rows = asked(model, batch, held=self.chunk is not None), self.chunk or 1
+    def loss_sums(self, model: nn.Module, batch: TaskBatch) -> dict[str, Tensor]:
+        said, rows = model_outputs(model, batch, deferred=self.chunk is not None), self.chunk or 1
         if not self.c.next_sentence:
-            return {"loss": surprise(said, batch["labels"], rows=rows)}
+            return {"loss": cross_entropy_sum(said, batch["labels"], rows=rows)}
         words, follows = said
         follow = F.cross_entropy(follows.float(), batch["next"], reduction="sum")
-        return {"masked": surprise(words, batch["labels"], rows=rows), "next": follow}
+        return {"masked": cross_entropy_sum(words, batch["labels"], rows=rows), "next": follow}
 
-    def answers(self, model: nn.Module, batch: Batch) -> Answers:
-        said = asked(model, batch)
+    def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
+        said = model_outputs(model, batch)
         if not self.c.next_sentence:
-            return {"loss": told(said.argmax(-1), batch["labels"])}
-        return {"masked": told(said[0].argmax(-1), batch["labels"]), "next": said[1].argmax(-1).tolist()}
+            return {"loss": labelled_entries(said.argmax(-1), batch["labels"])}
+        return {"masked": labelled_entries(said[0].argmax(-1), batch["labels"]), "next": said[1].argmax(-1).tolist()}
 
-    def expected(self, batch: Batch) -> Answers:
+    def expected(self, batch: TaskBatch) -> TaskOutputs:
         if not self.c.next_sentence:
             return super().expected(batch)
-        return {"masked": told(batch["labels"], batch["labels"]), "next": batch["next"].tolist()}
+        return {"masked": labelled_entries(batch["labels"], batch["labels"]), "next": batch["next"].tolist()}
 
-    def score(self, said: Answers, meant: Answers) -> dict[str, float]:
+    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
         if not self.c.next_sentence:
             return super().score(said, meant)
         return {f"{name} accuracy": accuracy(said[name], meant[name]) for name in ("masked", "next")}
+
+
+SHORT = 0.1  # of the rows
+NEXT_SENTENCE_LABELS = ("follows", "does not follow")  # the answers 0 and 1
+Pair = tuple[list[int], list[int], int, int]  # first, second, 0 if it follows, tokens cut
+
+
+def make_pairs(documents: Sequence[TaskExample], place: int, room: int, chance: torch.Generator) -> list[Pair]:
+    """The pairs that begin in the document at `place`, each with room for so many tokens."""
+    return list(iterate_pairs(documents, place, room, chance))
+
+
+def iterate_pairs(documents: Sequence[TaskExample], place: int, room: int, chance: torch.Generator) -> Iterator[Pair]:
+    if len(documents) < 2:
+        raise DataError("task.next_sentence: there is one document, and a second part that does not follow must come "
+                        "from another; name more text, or set it to false")  # fmt: skip
+    left = document_sentences(documents[place])
+    while len(left) > 1:
+        goal = random_length(2, room, chance) if float(torch.rand((), generator=chance)) < SHORT else room
+        some = take_sentences(left, goal)
+        cut = random_length(1, len(some) - 1, chance)
+        first, follows = flatten_sentences(some[:cut]), int(torch.randint(2, (), generator=chance))  #: S088
+        if follows == 0:
+            second, left = flatten_sentences(some[cut:]), left[len(some) :]
+        else:
+            second = random_sentences(documents, place, max(1, goal - len(first)), chance)
+            left = left[cut:]
+        a, b = truncate_pair(first[::-1], second, room)  # from the front of the first: the two still meet in the middle
+        yield a[::-1], b, follows, len(first) + len(second) - len(a) - len(b)
+
+
+def take_sentences(left: list[list[int]], goal: int) -> list[list[int]]:
+    """Two sentences or more, until they reach the goal."""
+    count = total = 0
+    while count < len(left) and (total < goal or count < 2):
+        total, count = total + len(left[count]), count + 1
+    return left[:count]
+
+
+def random_sentences(documents: Sequence[TaskExample], place: int, goal: int, chance: torch.Generator) -> list[int]:
+    """Sentences from a random place of another document, until they reach the goal or it ends."""
+    other = random_length(0, len(documents) - 2, chance)
+    document = documents[other + (other >= place)]
+    sizes = document["sentences"]
+    first = random_length(0, len(sizes) - 1, chance)
+    stop = first
+    while stop < len(sizes) and sum(sizes[first:stop]) < goal:
+        stop += 1
+    begin = sum(sizes[:first])
+    return list(document["ids"][begin : begin + sum(sizes[first:stop])])
+
+
+def document_sentences(document: TaskExample) -> list[list[int]]:
+    ids = list(document["ids"])
+    ends = torch.tensor([0, *document["sentences"]]).cumsum(0).tolist()
+    return [ids[start:end] for start, end in zip(ends[:-1], ends[1:], strict=True)]
+
+
+def flatten_sentences(some: Sequence[Sequence[int]]) -> list[int]:
+    return [id for ids in some for id in ids]
+
+
+def random_length(least: int, most: int, chance: torch.Generator) -> int:
+    return int(torch.randint(least, most + 1, (), generator=chance))
+
+
+def missing_separators(specials: TaskSpecialTokens, two: bool) -> tuple[str, ...]:
+    """The roles that are missing for two texts in one row."""
+    return ("cls", "sep") if two and not specials.pair.between else ()

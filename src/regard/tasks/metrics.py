@@ -1,11 +1,11 @@
-"""How good answers are: numbers between what was said and what was meant, each as the field defines it.
+"""Metrics: predictions against labels, each as the field defines it.
 
-    accuracy, f1, macro_f1, matthews       classes           (GLUE, scikit-learn)
-    confusion                              classes, as a table
-    pearson, spearman                      numbers           (GLUE: STS-B)
-    entities, entity_f1                    tags of words     (CoNLL: Tjong Kim Sang and De Meulder 2003)
-    exact, overlap                         answers as text   (SQuAD: Rajpurkar et al. 2016)
-    perplexity, bits, bits_per_byte        texts
+    accuracy, f1, macro_f1, matthews_correlation     classes           (GLUE, scikit-learn)
+    confusion_matrix                                 classes, as a table
+    pearson, spearman                                numbers           (GLUE: STS-B)
+    entity_spans, entity_f1                          tags of words     (CoNLL: Tjong Kim Sang and De Meulder 2003)
+    exact_match, token_f1                            answers as text   (SQuAD: Rajpurkar et al. 2016)
+    perplexity, bits_per_token, bits_per_byte        texts
 
 Where a number has no meaning (no positive at all, no spread) it is 0, as scikit-learn has it.
 """
@@ -20,11 +20,11 @@ ARTICLES = re.compile(r"\b(a|an|the)\b")
 MARKS = str.maketrans("", "", string.punctuation)
 
 
-def ratio(part: float, whole: float) -> float:
+def safe_ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def same(said: Sequence[object], meant: Sequence[object]) -> int:
+def check_same_length(said: Sequence[object], meant: Sequence[object]) -> int:
     """How many there are; refused where the two are not one to one."""
     if len(said) != len(meant):
         raise ValueError(f"{len(said)} answers for {len(meant)} questions")
@@ -35,38 +35,38 @@ def same(said: Sequence[object], meant: Sequence[object]) -> int:
 
 
 def accuracy(said: Sequence[object], meant: Sequence[object]) -> float:
-    return ratio(sum(a == b for a, b in zip(said, meant, strict=True)), same(said, meant))
+    return safe_ratio(sum(a == b for a, b in zip(said, meant, strict=True)), check_same_length(said, meant))
 
 
-def harmonic(right: int, said: int, meant: int) -> float:
+def f1_from_counts(right: int, said: int, meant: int) -> float:
     """F1, the harmonic mean of precision right/said and recall right/meant."""
-    return ratio(2 * right, said + meant)
+    return safe_ratio(2 * right, said + meant)
 
 
 def f1(said: Sequence[Hashable], meant: Sequence[Hashable], positive: Hashable = 1) -> float:
-    same(said, meant)
+    check_same_length(said, meant)
     right = sum(a == b == positive for a, b in zip(said, meant, strict=True))
-    return harmonic(right, said.count(positive), meant.count(positive))
+    return f1_from_counts(right, said.count(positive), meant.count(positive))
 
 
 def macro_f1(said: Sequence[Hashable], meant: Sequence[Hashable]) -> float:
     """The mean of F1 over every class that was said or meant."""
     classes = {*said, *meant}
-    return ratio(sum(f1(said, meant, each) for each in classes), len(classes))
+    return safe_ratio(sum(f1(said, meant, each) for each in classes), len(classes))
 
 
-def matthews(said: Sequence[Hashable], meant: Sequence[Hashable]) -> float:
+def matthews_correlation(said: Sequence[Hashable], meant: Sequence[Hashable]) -> float:
     """Matthews' correlation of classes, two or more (Gorodkin 2004): 1 all right, 0 no better than chance."""
-    count, right = same(said, meant), sum(a == b for a, b in zip(said, meant, strict=True))
+    count, right = check_same_length(said, meant), sum(a == b for a, b in zip(said, meant, strict=True))
     ours, theirs = Counter(said), Counter(meant)
     both = sum(ours[each] * theirs[each] for each in ours)
     spread = (count**2 - sum(n**2 for n in ours.values())) * (count**2 - sum(n**2 for n in theirs.values()))
-    return ratio(right * count - both, math.sqrt(spread))
+    return safe_ratio(right * count - both, math.sqrt(spread))
 
 
-def confusion(said: Sequence[int], meant: Sequence[int], classes: Sequence[str]) -> dict[str, dict[str, int]]:
+def confusion_matrix(said: Sequence[int], meant: Sequence[int], classes: Sequence[str]) -> dict[str, dict[str, int]]:
     """How often each class was meant (outside) and which was said then (inside); the diagonal is right."""
-    same(said, meant)
+    check_same_length(said, meant)
     counts = Counter(zip(meant, said, strict=True))
     return {right: {name: counts[row, column] for column, name in enumerate(classes)}
             for row, right in enumerate(classes)}  # fmt: skip
@@ -77,19 +77,21 @@ def confusion(said: Sequence[int], meant: Sequence[int], classes: Sequence[str])
 
 def pearson(said: Sequence[float], meant: Sequence[float]) -> float:
     """How nearly the two lie on a line: covariance over both deviations."""
-    if not same(said, meant) or min(said) == max(said) or min(meant) == max(meant):  # rounding would make a line of it
+    if (
+        not check_same_length(said, meant) or min(said) == max(said) or min(meant) == max(meant)
+    ):  # rounding would make a line of it
         return 0.0
-    x, y = centred(said), centred(meant)
-    spread = math.sqrt(product(x, x) * product(y, y))
-    return max(-1.0, min(1.0, ratio(product(x, y), spread)))
+    x, y = center(said), center(meant)
+    spread = math.sqrt(dot_product(x, x) * dot_product(y, y))
+    return max(-1.0, min(1.0, safe_ratio(dot_product(x, y), spread)))
 
 
-def centred(values: Sequence[float]) -> list[float]:
+def center(values: Sequence[float]) -> list[float]:
     middle = math.fsum(values) / len(values)
     return [value - middle for value in values]
 
 
-def product(x: Sequence[float], y: Sequence[float]) -> float:
+def dot_product(x: Sequence[float], y: Sequence[float]) -> float:
     return math.fsum(a * b for a, b in zip(x, y, strict=True))
 
 
@@ -115,7 +117,7 @@ def ranks(values: Sequence[float]) -> list[float]:
 # ---------------------------------------------------------------- entities
 
 
-def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+def entity_spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """(kind, first, last) of every entity in a sentence of tags such as B-PER, I-PER, O; as conlleval reads them.
 
     IOB2 and IOB alike: an entity begins at a B, and at an I where another kind or nothing stood before.
@@ -136,34 +138,34 @@ def entity_f1(said: Sequence[Sequence[str]], meant: Sequence[Sequence[str]]) -> 
     """F1 of entities: one counts as found if its kind, its first and its last word are right."""
     right = ours = theirs = 0
     for a, b in zip(said, meant, strict=True):
-        same(a, b)
-        found, there = entities(a), entities(b)
+        check_same_length(a, b)
+        found, there = entity_spans(a), entity_spans(b)
         right, ours, theirs = right + len(found & there), ours + len(found), theirs + len(there)
-    return harmonic(right, ours, theirs)
+    return f1_from_counts(right, ours, theirs)
 
 
 # ---------------------------------------------------------------- answers
 
 
-def normal(text: str) -> list[str]:
+def normalize_answer(text: str) -> list[str]:
     """The words of an answer in lower case, without punctuation and articles, as SQuAD's own script has it."""
     return ARTICLES.sub(" ", text.lower().translate(MARKS)).split()
 
 
-def exact(said: str, meant: Iterable[str]) -> float:
+def exact_match(said: str, meant: Iterable[str]) -> float:
     """1 if the answer is one of those that count as right, else 0."""
-    return float(any(normal(said) == normal(each) for each in meant))
+    return float(any(normalize_answer(said) == normalize_answer(each) for each in meant))
 
 
-def overlap(said: str, meant: Iterable[str]) -> float:
+def token_f1(said: str, meant: Iterable[str]) -> float:
     """F1 between the words of the answer and of the nearest one that counts as right."""
-    return max((common(normal(said), normal(each)) for each in meant), default=0.0)
+    return max((overlap_f1(normalize_answer(said), normalize_answer(each)) for each in meant), default=0.0)
 
 
-def common(said: list[str], meant: list[str]) -> float:
+def overlap_f1(said: list[str], meant: list[str]) -> float:
     if not said or not meant:  # no answer is right where there is none
         return float(said == meant)
-    return harmonic((Counter(said) & Counter(meant)).total(), len(said), len(meant))
+    return f1_from_counts((Counter(said) & Counter(meant)).total(), len(said), len(meant))
 
 
 # ---------------------------------------------------------------- texts
@@ -174,10 +176,10 @@ def perplexity(loss: float) -> float:
     return math.exp(min(loss, 700.0))
 
 
-def bits(loss: float) -> float:
+def bits_per_token(loss: float) -> float:
     return loss / math.log(2)
 
 
 def bits_per_byte(total: float, size: int) -> float:
     """A loss summed over a text, in bits for each byte of it: the same scale for every tokenizer."""
-    return ratio(bits(total), size)
+    return safe_ratio(bits_per_token(total), size)

@@ -1,8 +1,8 @@
-"""The next value of an image, everywhere at once: p(image) = p(x_1) p(x_2 | x_1) ..., row by row.
+"""Next-pixel prediction, everywhere at once: p(image) = p(x_1) p(x_2 | x_1) ..., row by row.
 
-A model is scored in bits per dimension: -log2 p(image) / how many values an image has. With levels a value is a number
-of one channel, so that images in 256 levels compare with what is published; with colours it is a whole pixel, in the
-palette's words, and compares with models of the same palette alone.
+The metric is bits per dimension: -log2 p(image) / the number of values of an image. With levels a value is a number of
+one channel, so that images in 256 levels compare with what is published; with colours it is a whole pixel, as an index
+into the palette, and compares with models of the same palette alone.
 """
 
 import math
@@ -15,77 +15,76 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.config import ConfigError
-from regard.data import Record
-from regard.inputs.senses import Example, Sense
-from regard.tasks.losses import surprise
-from regard.tasks.metrics import ratio
-from regard.tasks.objective import Part
-from regard.tasks.rows import Batch
-from regard.tasks.task import Answers, Task, enter
-from regard.text import Tokenizer
+from regard.config.errors import ConfigError
+from regard.data.records import Record
+from regard.inputs.processors import Processor, TensorExample
+from regard.tasks.collate import TaskBatch
+from regard.tasks.losses import cross_entropy_sum
+from regard.tasks.metrics import safe_ratio
+from regard.tasks.task import LossPart, Task, TaskOutputs, register_task
+from regard.text.tokenizer import Tokenizer
 
 BITS, RIGHT = "bits per dimension", "accuracy"
 
 
-@enter("pixels")
+@register_task("pixels")
 @dataclass(frozen=True, eq=False)
 class NextPixel(Task):
     """A batch is ids (B, rows, columns): the front end reads all but the last of them, and the model says them all."""
 
     c: config.NextPixel = config.NextPixel()
-    sense: Sense = field(kw_only=True)
+    sense: Processor = field(kw_only=True)
     causal = True
 
     def check(self, model: config.Transformer) -> None:
         super().check(model)
-        if not isinstance(model.embed, config.Pixels):
+        if not isinstance(model.embed, config.PixelEmbedding):
             raise ConfigError(f"model.embed.kind: {model.embed.kind!r} has no values to be told one by one; set it to "
                               "pixels")  # fmt: skip
         position, wanted = model.trunk.position, [model.embed.grid[0], model.embed.grid[1] * model.embed.numbers]
-        if isinstance(position, config.Near) and list(position.grid) != wanted:
+        if isinstance(position, config.ConvLikePosition) and list(position.grid) != wanted:
             raise ConfigError(f"model.trunk.position.grid: {list(position.grid)}, and model.embed tells {wanted[0]} "
                               f"rows of {wanted[1]} values; set it to {wanted}")  # fmt: skip
         head = model.head
-        if isinstance(head, config.Vocabulary) and not head.tied and head.size not in (None, model.embed.palette):
+        if isinstance(head, config.LMHead) and not head.tied and head.size not in (None, model.embed.palette):
             raise ConfigError(f"model.head.size: {head.size}, and the palette has {model.embed.palette}; set it to "
                               f"{model.embed.palette}")  # fmt: skip
 
     def vocabularies(self, model: config.Transformer) -> list[tuple[str, int, int]]:
         return []
 
-    def example(self, record: Record, tokenizer: Tokenizer | None = None) -> Example:  # type: ignore[override]
+    def example(self, record: Record, tokenizer: Tokenizer | None = None) -> TensorExample:  # type: ignore[override]
         return self.sense.example(record, self.c.text)
 
-    def length(self, example: Example) -> int:
+    def length(self, example: TensorExample) -> int:
         return self.sense.length(example)
 
-    def collate(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[TensorExample], chance: torch.Generator) -> TaskBatch:
         return self.made(examples, chance)
 
-    def plain(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
+    def collate_eval(self, examples: Sequence[TensorExample], chance: torch.Generator) -> TaskBatch:
         return self.made(examples, None)
 
-    def made(self, examples: Sequence[Example], chance: torch.Generator | None) -> Batch:
-        batch = self.sense.batch(examples, chance)
+    def made(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
+        batch = self.sense.collate(examples, chance)
         return batch | {"tokens": torch.tensor([self.length(example) for example in examples])}
 
-    def parts(self, batch: Any) -> dict[str, Part]:
-        return {"loss": Part(batch["ids"].numel())}
+    def count_parts(self, batch: Any) -> dict[str, LossPart]:
+        return {"loss": LossPart(batch["ids"].numel())}
 
-    def sums(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        return {"loss": surprise(model(batch["ids"]), batch["ids"].flatten(1))}
+    def loss_sums(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        return {"loss": cross_entropy_sum(model(batch["ids"]), batch["ids"].flatten(1))}
 
-    def answers(self, model: nn.Module, batch: Any) -> Answers:
+    def answers(self, model: nn.Module, batch: Any) -> TaskOutputs:
         """Of each image the bits that a value of it costs, and the part of its values that were the likeliest."""
         logits, labels = model(batch["ids"]).float(), batch["ids"].flatten(1)
         nats = F.cross_entropy(logits.mT, labels, reduction="none").mean(-1)
         right = (logits.argmax(-1) == labels).float().mean(-1)
         return {BITS: (nats / math.log(2)).tolist(), RIGHT: right.tolist()}
 
-    def expected(self, batch: Any) -> Answers:
+    def expected(self, batch: Any) -> TaskOutputs:
         """What who knows the image would need: no bits, and all values right."""
         return {BITS: [0.0] * len(batch["ids"]), RIGHT: [1.0] * len(batch["ids"])}
 
-    def score(self, said: Answers, meant: Answers) -> dict[str, float]:
-        return {name: ratio(math.fsum(said[name]), len(said[name])) for name in (BITS, RIGHT)}
+    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+        return {name: safe_ratio(math.fsum(said[name]), len(said[name])) for name in (BITS, RIGHT)}

@@ -1,4 +1,4 @@
-"""The next token, at every place at once: p(x) = p(x_1) p(x_2 | x_1) ... (teacher forcing)."""
+"""Next-token prediction at every place at once: p(x) = p(x_1) p(x_2 | x_1) ... (teacher forcing)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,33 +8,32 @@ import torch
 from torch import Tensor, nn
 
 from regard import config
-from regard.tasks import records
-from regard.tasks.chunks import NOTHING
-from regard.tasks.losses import count
-from regard.tasks.objective import Part
-from regard.tasks.records import Record
-from regard.tasks.rows import Batch, Example
-from regard.tasks.task import Answers, Telling, enter, pieces
-from regard.text import Tokenizer
+from regard.data.packing import IGNORE_INDEX
+from regard.tasks import columns
+from regard.tasks.collate import TaskBatch, TaskExample
+from regard.tasks.columns import RecordLike
+from regard.tasks.losses import count_labels
+from regard.tasks.task import LossPart, TaskOutputs, TextTask, register_task, split_evenly
+from regard.text.tokenizer import Tokenizer
 
 
-@enter("next")
+@register_task("next")
 @dataclass(frozen=True, eq=False)
-class NextToken(Telling):
+class NextToken(TextTask):
     """A batch is ids (B, N + 1): the first N are read, the last N are predicted. Or rows of several lengths."""
 
     c: config.NextToken = config.NextToken()
     causal = True
 
-    def example(self, record: Record, tokenizer: Tokenizer) -> Example:
-        ids, room = records.ids(record, self.c.text, tokenizer), self.room
+    def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
+        ids, room = columns.get_ids(record, self.c.text, tokenizer), self.room
         return self.around(ids[:room]) | {"cut": max(0, len(ids) - room)}
 
-    def examples(self, record: Record, tokenizer: Tokenizer) -> list[Example]:
-        ids = records.ids(record, self.c.text, tokenizer)
-        return [self.around(piece) | {"cut": 0} for piece in pieces(ids, self.room)]
+    def examples(self, record: RecordLike, tokenizer: Tokenizer) -> list[TaskExample]:
+        ids = columns.get_ids(record, self.c.text, tokenizer)
+        return [self.around(piece) | {"cut": 0} for piece in split_evenly(ids, self.room)]
 
-    def around(self, ids: Sequence[int]) -> Example:
+    def around(self, ids: Sequence[int]) -> TaskExample:
         """A text with the special tokens that begin and end one; none of them twice, if the text has them."""
         before, after, ids = self.specials.single.before, self.after, tuple(ids)
         first = () if ids[: len(before)] == before else before
@@ -50,35 +49,35 @@ class NextToken(Telling):
         """Tokens of a text that fit in a row: the last of a row is told and not read."""
         return self.rows.length + 1 - len(self.specials.single.before) - len(self.after)
 
-    def collate(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         rows = [example["ids"] for example in examples]
         read, said = [row[:-1] for row in rows], [row[1:] for row in rows]
-        ids, labels = self.rows.padded(read, self.specials.fill), self.rows.padded(said, NOTHING)
+        ids, labels = self.rows.padded(read, self.specials.fill), self.rows.padded(said, IGNORE_INDEX)
         return {"ids": ids, "labels": labels} | self.rows.real(read)
 
-    def parts(self, batch: Tensor | Batch) -> dict[str, Part]:
+    def count_parts(self, batch: Tensor | TaskBatch) -> dict[str, LossPart]:
         if isinstance(batch, Tensor):  # known without a look at the device
-            return {"loss": Part(batch.shape[0] * (batch.shape[1] - 1))}
-        return {"loss": Part(count(shifted(batch)["labels"]))}
+            return {"loss": LossPart(batch.shape[0] * (batch.shape[1] - 1))}
+        return {"loss": LossPart(count_labels(shift_labels(batch)["labels"]))}
 
-    def sums(self, model: nn.Module, batch: Tensor | Batch) -> dict[str, Tensor]:
-        return super().sums(model, shifted(batch))  #: S085
+    def loss_sums(self, model: nn.Module, batch: Tensor | TaskBatch) -> dict[str, Tensor]:
+        return super().loss_sums(model, shift_labels(batch))  #: S085
 
-    def answers(self, model: nn.Module, batch: Tensor | Batch) -> Answers:
-        return super().answers(model, shifted(batch))
+    def answers(self, model: nn.Module, batch: Tensor | TaskBatch) -> TaskOutputs:
+        return super().answers(model, shift_labels(batch))
 
-    def expected(self, batch: Any) -> Answers:
-        return super().expected(shifted(batch))
+    def expected(self, batch: Any) -> TaskOutputs:
+        return super().expected(shift_labels(batch))
 
 
-def shifted(batch: Tensor | Batch) -> Batch:
+def shift_labels(batch: Tensor | TaskBatch) -> TaskBatch:
     """All but the last token to read, all but the first to tell; never the first of a document, nor padding."""
     if not isinstance(batch, Tensor) and "labels" in batch:
         return batch
     tables = {"ids": batch} if isinstance(batch, Tensor) else batch
     labels = tables["ids"][:, 1:]
     if "document" in tables:
-        labels = labels.where(tables["document"][:, 1:] == tables["document"][:, :-1], NOTHING)
+        labels = labels.where(tables["document"][:, 1:] == tables["document"][:, :-1], IGNORE_INDEX)
     if "real" in tables:
-        labels = labels.where(tables["real"][:, 1:], NOTHING)
+        labels = labels.where(tables["real"][:, 1:], IGNORE_INDEX)
     return {name: table[:, :-1] for name, table in tables.items()} | {"labels": labels}

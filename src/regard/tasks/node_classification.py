@@ -1,6 +1,6 @@
-"""What is each node of one graph? The whole graph is read at once, and nodes whose class is known teach the others.
+"""Node classification: a class for each node of one graph, which is read whole; some nodes have labels to train on.
 
-    cora     2,708 papers that cite each other      140 teach, 500 validate, 1,000 are the test
+cora     2,708 papers that cite each other      140 train, 500 validate, 1,000 are the test
 """
 
 from collections.abc import Sequence
@@ -11,56 +11,55 @@ import torch
 from torch import Tensor, nn
 
 from regard import config
-from regard.config import ConfigError, DataError
-from regard.data import Record
-from regard.tasks.chunks import NOTHING
-from regard.tasks.classify import class_scores
-from regard.tasks.losses import surprise
-from regard.tasks.rows import Batch
-from regard.tasks.sensed import answered
-from regard.tasks.task import Answers, Task, enter, told
+from regard.config.errors import ConfigError, DataError
+from regard.data.packing import IGNORE_INDEX
+from regard.data.records import Record
+from regard.tasks.classification import classification_scores, classify_batch
+from regard.tasks.collate import TaskBatch
+from regard.tasks.losses import cross_entropy_sum
+from regard.tasks.task import Task, TaskOutputs, labelled_entries, register_task
 
 PARTS = ("train", "validation", "test")
 SHORT = {"val": "validation", "valid": "validation"}
 
 
-@enter("nodes")
+@register_task("nodes")
 @dataclass(frozen=True, eq=False)
-class Nodes(Task):
+class NodeClassification(Task):
     """The likeliest class of every node that has a label in the batch."""
 
-    c: config.Nodes = config.Nodes()
+    c: config.NodeClassification = config.NodeClassification()
     heads = ("each",)
 
     def check(self, model: config.Transformer) -> None:
         super().check(model)
         head = model.head
-        if not isinstance(model.embed, config.Graph):
+        if not isinstance(model.embed, config.GraphEmbedding):
             raise ConfigError(f"model.embed.kind: {model.embed.kind!r}, and task 'nodes' is asked of graphs; set it to "
                               "graph")  # fmt: skip
-        if isinstance(head, config.Each) and head.out != len(self.c.classes):
+        if isinstance(head, config.TokenHead) and head.out != len(self.c.classes):
             raise ConfigError(f"model.head.out: {head.out}, and there are {len(self.c.classes)} classes; set it so")
 
     def vocabularies(self, model: config.Transformer) -> list[tuple[str, int, int]]:
         return []
 
-    def sums(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": surprise(self.said(model, batch), batch["labels"])}
+    def loss_sums(self, model: nn.Module, batch: TaskBatch) -> dict[str, Tensor]:
+        return {"loss": cross_entropy_sum(self.said(model, batch), batch["labels"])}
 
-    def answers(self, model: nn.Module, batch: Batch) -> Answers:
-        return {"loss": told(self.said(model, batch).argmax(-1), batch["labels"])}
+    def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
+        return {"loss": labelled_entries(self.said(model, batch).argmax(-1), batch["labels"])}
 
-    def said(self, model: nn.Module, batch: Batch) -> Any:  # (1, N, classes)
-        return answered(model, {name: table for name, table in batch.items() if name != "labels"})
+    def said(self, model: nn.Module, batch: TaskBatch) -> Any:  # (1, N, classes)
+        return classify_batch(model, {name: table for name, table in batch.items() if name != "labels"})
 
-    def score(self, said: Answers, meant: Answers) -> dict[str, float]:
-        return class_scores(said["loss"], meant["loss"], len(self.c.classes))
+    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+        return classification_scores(said["loss"], meant["loss"], len(self.c.classes))
 
 
 # ---------------------------------------------------------------- what a graph says of its nodes
 
 
-def labels_of(record: Record, count: int) -> list[str]:
+def node_labels(record: Record, count: int) -> list[str]:
     """The name of each node's class; empty where none is known."""
     found = record.get("labels")
     if not isinstance(found, list) or len(found) != count:
@@ -70,7 +69,7 @@ def labels_of(record: Record, count: int) -> list[str]:
     return ["" if label is None else str(label) for label in found]
 
 
-def discovered(c: config.Nodes, record: Record, labels: Sequence[str]) -> config.Nodes:
+def fill_node_classes(c: config.NodeClassification, record: Record, labels: Sequence[str]) -> config.NodeClassification:
     """The setting with its classes filled in: numbers by size, names by letter."""
     if c.classes:
         return c
@@ -81,7 +80,7 @@ def discovered(c: config.Nodes, record: Record, labels: Sequence[str]) -> config
     return replace(c, classes=tuple(sorted(names, key=int) if numbers else sorted(names)))
 
 
-def parts_of(record: Record, labels: Sequence[str], share: float, seed: int = 0) -> list[str]:
+def node_splits(record: Record, labels: Sequence[str], share: float, seed: int = 0) -> list[str]:
     """Which part each node is in; where the graph does not say, a share of those with a label validates."""
     found = record.get("parts")
     if found is None:
@@ -101,12 +100,14 @@ def parts_of(record: Record, labels: Sequence[str], share: float, seed: int = 0)
     return parts
 
 
-def targets(record: Record, c: config.Nodes, labels: Sequence[str], parts: Sequence[str], part: str) -> Tensor:
+def node_targets(
+    record: Record, c: config.NodeClassification, labels: Sequence[str], parts: Sequence[str], part: str
+) -> Tensor:
     """(1, N) the classes of the nodes of a part, and nothing for all others."""
     known = {name: place for place, name in enumerate(c.classes)}
     if lost := [label for label, mine in zip(labels, parts, strict=True) if mine == part and label not in known]:
         raise DataError(f"{record.where}: label {lost[0]!r} is none of the {len(known)} classes ({', '.join(known)})")
-    asked = [known[label] if mine == part else NOTHING for label, mine in zip(labels, parts, strict=True)]
+    asked = [known[label] if mine == part else IGNORE_INDEX for label, mine in zip(labels, parts, strict=True)]
     if not any(mine == part for mine in parts):
         raise DataError(f"{record.where}: no nodes in part {part!r}; give some nodes that part")
     return torch.tensor([asked])

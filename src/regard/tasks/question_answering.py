@@ -1,4 +1,4 @@
-"""Where in a text does the answer stand? Every token says how well an answer begins there, and how well it ends.
+"""Extractive question answering: every token gets a score for beginning the answer, and one for ending it.
 
     [CLS] who sat on the mat ? [SEP] it was the cat that sat there . [SEP]
       │   └──────────────── never chosen ──┘  begin: the, end: cat
@@ -16,21 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
-from regard.config import DataError
-from regard.tasks import records
-from regard.tasks.losses import asked
-from regard.tasks.metrics import exact, overlap, ratio
-from regard.tasks.objective import Part
-from regard.tasks.pairs import separators
-from regard.tasks.records import Record
-from regard.tasks.rows import Batch, Example
-from regard.tasks.specials import Specials
-from regard.tasks.task import Answers, Task, enter
-from regard.tasks.words import cover, pieces
-from regard.text import Tokenizer
+from regard.config.errors import DataError
+from regard.tasks import columns
+from regard.tasks.collate import TaskBatch, TaskExample, TaskSpecialTokens, tokenize_with_offsets, tokens_covering
+from regard.tasks.columns import RecordLike
+from regard.tasks.losses import model_outputs
+from regard.tasks.masked_lm import missing_separators
+from regard.tasks.metrics import exact_match, safe_ratio, token_f1
+from regard.tasks.task import LossPart, Task, TaskOutputs, register_task
+from regard.text.tokenizer import Tokenizer
 
 
-class Found(NamedTuple):
+class AnswerSpan(NamedTuple):
     """An answer: from which to which character of the context (0 to 0: there is none), and how sure it is."""
 
     start: int
@@ -38,49 +35,55 @@ class Found(NamedTuple):
     score: float
 
 
-@enter("answer")
+@register_task("answer")
 @dataclass(frozen=True, eq=False)
-class Answer(Task):
-    c: config.Answer = config.Answer()
+class QuestionAnswering(Task):
+    c: config.QuestionAnswering = config.QuestionAnswering()
     heads = ("each",)
 
     @classmethod
-    def needs(cls, c: config.Answer, specials: Specials) -> tuple[str, ...]:
-        return separators(specials, True)
+    def special_tokens_needed(cls, c: config.QuestionAnswering, specials: TaskSpecialTokens) -> tuple[str, ...]:
+        return missing_separators(specials, True)
 
     def check(self, model: config.Transformer) -> None:
         super().check(model)
-        if isinstance(model.head, config.Each) and model.head.out != 2:
+        if isinstance(model.head, config.TokenHead) and model.head.out != 2:
             raise config.ConfigError(f"model.head.out: {model.head.out}, and an answer begins and ends: set it to 2")
 
     # ---------------------------------------------------------------- examples
 
-    def example(self, record: Record, tokenizer: Tokenizer) -> Example:
+    def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
         """The window in which the answer has most text around it."""
         windows = self.windows(record, tokenizer)
-        best = max(windows, key=lambda window: (window["stop"] > 0, amid(window)))
+        best = max(windows, key=lambda window: (window["stop"] > 0, context_margin(window)))
         if self.right(record) and not best["stop"]:
-            raise DataError(f"{records.place(record)}: the answer does not fit in a row of {self.rows.length} tokens; "
+            raise DataError(f"{columns.record_place(record)}: the answer does not fit in a row of {self.rows.length} "
+                            "tokens; "
                             "let rows be longer, or task.stride smaller")  # fmt: skip
         return best
 
-    def windows(self, record: Record, tokenizer: Tokenizer) -> list[Example]:
+    def windows(self, record: RecordLike, tokenizer: Tokenizer) -> list[TaskExample]:
         """The whole context, in as many rows as it takes; "start" and "stop" are 0 where the answer is not in one."""
-        context, all_asked = records.text(record, self.c.context), records.ids(record, self.c.question, tokenizer)
-        ids, offsets = pieces(tokenizer, context)
+        context, all_asked = (
+            columns.get_text(record, self.c.context),
+            columns.get_ids(record, self.c.question, tokenizer),
+        )
+        ids, offsets = tokenize_with_offsets(tokenizer, context)
         truth = self.truth(record, context)
-        held = None if truth is None else cover(offsets, *truth)
+        held = None if truth is None else tokens_covering(offsets, *truth)
         free = self.rows.length - len(self.specials.pair)
         question = all_asked[: free // 2]  # the context keeps half of the row at least
         room, lost = free - len(question), len(all_asked) - len(question)
         step = min(self.c.stride, room)
         starts = range(0, max(1, len(ids) - room + step), step)
-        made = [self.window(question, ids[at : at + room], offsets[at : at + room], minus(held, at)) for at in starts]
+        made = [
+            self.window(question, ids[at : at + room], offsets[at : at + room], shift_span(held, at)) for at in starts
+        ]
         return [window | {"cut": lost + len(ids) - window["read"]} for window in made]
 
     def window(
         self, question: list[int], ids: list[int], offsets: list[tuple[int, int]], held: tuple[int, int] | None
-    ) -> Example:
+    ) -> TaskExample:
         """A question and a part of the context; `held` is the answer's first and last token in it."""
         special = self.specials.pair
         before, after = len(special.before) + len(question) + len(special.between), len(special.after)
@@ -93,29 +96,30 @@ class Answer(Task):
             "start": first, "stop": last, "read": len(ids),
         }  # fmt: skip
 
-    def truth(self, record: Record, context: str) -> tuple[int, int] | None:
+    def truth(self, record: RecordLike, context: str) -> tuple[int, int] | None:
         """From which to which character the first right answer stands; None: there is none."""
         if not (right := self.right(record)):
             return None
         if self.c.start is not None and self.c.start not in record:
-            raise DataError(f"{records.place(record)}: no column {self.c.start!r} with the answer's first character; "
+            raise DataError(f"{columns.record_place(record)}: no column {self.c.start!r} with the answer's first "
+                            "character; "
                             "name it in task.start, or set task.start=none to look for the answer")  # fmt: skip
-        at = context.find(right[0]) if self.c.start is None else first(record[self.c.start])
+        at = context.find(right[0]) if self.c.start is None else first_of(record[self.c.start])
         start = int(at) if str(at).isdecimal() else len(context)
         if context[start : start + len(right[0])] != right[0]:
             where = "in" if self.c.start is None else f"at character {at} of"
-            raise DataError(f"{records.place(record)}: answer {right[0]!r} does not stand {where} column "
+            raise DataError(f"{columns.record_place(record)}: answer {right[0]!r} does not stand {where} column "
                             f"{self.c.context!r}; mend it, or leave the record out")  # fmt: skip
         return start, start + len(right[0])
 
-    def right(self, record: Record) -> list[str]:
+    def right(self, record: RecordLike) -> list[str]:
         """The answers that count as right; empty where there is none."""
-        found = records.column(record, self.c.answer)
+        found = columns.get_column(record, self.c.answer)
         return [str(text) for text in (found if isinstance(found, list | tuple) else [found]) if text]
 
     # ---------------------------------------------------------------- batches
 
-    def collate(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         rows = [example["ids"] for example in examples]
         ids = self.rows.padded(rows, self.specials.fill)
         shift = [ids.shape[1] - len(row) if self.rows.side == "left" else 0 for row in rows]
@@ -129,23 +133,23 @@ class Answer(Task):
         batch["none"] = torch.tensor(shift)  # the first token: chosen where there is no answer
         return batch
 
-    def parts(self, batch: Batch) -> dict[str, Part]:
-        return {"loss": Part(2 * len(batch["start"]))}
+    def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:
+        return {"loss": LossPart(2 * len(batch["start"]))}
 
-    def sums(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    def loss_sums(self, model: nn.Module, batch: TaskBatch) -> dict[str, Tensor]:
         said = zip(("start", "stop"), self.logits(model, batch), strict=True)
         first, last = (F.cross_entropy(logits, batch[name], reduction="sum") for name, logits in said)
         return {"loss": first + last}
 
-    def logits(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    def logits(self, model: nn.Module, batch: TaskBatch) -> tuple[Tensor, Tensor]:
         """(B, N) twice: how well an answer begins and ends at each token; never in the question, never in padding."""
         may = (batch["from"] >= 0).scatter(1, batch["none"][:, None], True)
-        starts, stops = asked(model, batch).float().masked_fill(~may[..., None], float("-inf")).unbind(-1)
+        starts, stops = model_outputs(model, batch).float().masked_fill(~may[..., None], float("-inf")).unbind(-1)
         return starts, stops
 
     # ---------------------------------------------------------------- answers
 
-    def answers(self, model: nn.Module, batch: Batch) -> Answers:
+    def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         """The best answer of each row, and how much better it is than none."""
         starts, stops = self.logits(model, batch)
         none = (starts + stops).gather(1, batch["none"][:, None])[:, 0]
@@ -153,47 +157,51 @@ class Answer(Task):
         best, place = spans.flatten(1).max(-1)
         found = self.characters(batch, place // spans.shape[1], place % spans.shape[1])
         sure = (best - none).tolist()
-        return {"loss": [Found(*span, s) if s > 0 else Found(0, 0, s) for span, s in zip(found, sure, strict=True)]}
+        return {
+            "loss": [
+                AnswerSpan(*span, s) if s > 0 else AnswerSpan(0, 0, s) for span, s in zip(found, sure, strict=True)
+            ]
+        }
 
-    def sensible(self, batch: Batch) -> Tensor:  # (B, N, N), from the row to the column
+    def sensible(self, batch: TaskBatch) -> Tensor:  # (B, N, N), from the row to the column
         """Spans of the context that do not end before they begin, and are not too long."""
         inside = batch["from"] >= 0
         square = torch.ones_like(inside[0]).expand(inside.shape[1], -1)
         return (square.triu() & ~square.triu(self.c.longest)) & inside[:, :, None] & inside[:, None, :]
 
-    def characters(self, batch: Batch, first: Tensor, last: Tensor) -> list[tuple[int, int]]:
+    def characters(self, batch: TaskBatch, first: Tensor, last: Tensor) -> list[tuple[int, int]]:
         """From which to which character of the context a span of tokens goes; 0 to 0 outside."""
         starts, stops = batch["from"].gather(1, first[:, None]), batch["upto"].gather(1, last[:, None])
         return list(zip(starts[:, 0].clamp(min=0).tolist(), stops[:, 0].clamp(min=0).tolist(), strict=True))
 
-    def expected(self, batch: Batch) -> Answers:
-        return {"loss": [Found(*span, 0.0) for span in self.characters(batch, batch["start"], batch["stop"])]}
+    def expected(self, batch: TaskBatch) -> TaskOutputs:
+        return {"loss": [AnswerSpan(*span, 0.0) for span in self.characters(batch, batch["start"], batch["stop"])]}
 
-    def score(self, said: Answers, meant: Answers) -> dict[str, float]:
+    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
         """How many begin and end at the right characters; `squad` compares texts."""
         right = [a[:2] == b[:2] for a, b in zip(said["loss"], meant["loss"], strict=True)]
-        return {"accuracy": ratio(sum(right), len(right))}
+        return {"accuracy": safe_ratio(sum(right), len(right))}
 
-    def squad(self, found: Sequence[Sequence[Found]], given: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    def squad(self, found: Sequence[Sequence[AnswerSpan]], given: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Exact match and F1 of the best answer of each record's windows, in percent as SQuAD has them."""
         ems, f1s = [], []
         for windows, record in zip(found, given, strict=True):
             best = max(windows, key=lambda each: each.score)
             said, right = record[self.c.context][best.start : best.stop], self.right(record) or [""]
-            ems.append(exact(said, right))
-            f1s.append(overlap(said, right))
-        return {"exact": 100 * ratio(sum(ems), len(ems)), "f1": 100 * ratio(sum(f1s), len(f1s))}
+            ems.append(exact_match(said, right))
+            f1s.append(token_f1(said, right))
+        return {"exact": 100 * safe_ratio(sum(ems), len(ems)), "f1": 100 * safe_ratio(sum(f1s), len(f1s))}
 
 
-def amid(window: Example) -> int:
+def context_margin(window: TaskExample) -> int:
     """Tokens on the poorer side of the answer."""
     return min(int(window["start"]), len(window["ids"]) - int(window["stop"]))
 
 
-def minus(held: tuple[int, int] | None, by: int) -> tuple[int, int] | None:
+def shift_span(held: tuple[int, int] | None, by: int) -> tuple[int, int] | None:
     return None if held is None else (held[0] - by, held[1] - by)
 
 
-def first(found: Any) -> Any:
+def first_of(found: Any) -> Any:
     """SQuAD gives a list of answers, and a list of their starts."""
     return found[0] if isinstance(found, list | tuple) and found else found

@@ -1,9 +1,9 @@
-"""The picture that goes with a text: words, then colours, in one sequence and in one vocabulary.
+"""Text-to-image generation as one token sequence: words, then colours, in one vocabulary.
 
-    read   <s> red heart </s> . . .  ■ ■ ▨ ▨ ▨ ■        the text is filled up to one length, so that every pixel
-    told   red heart </s>            ■ ■ ▨ ▨ ▨ ■ ■      has a place of its own (Ramesh et al. 2021)
+    ids    <s> red heart </s> . . .  ■ ■ ▨ ▨ ▨ ■        the text is padded to one length, so that every pixel
+    labels red heart </s>            ■ ■ ▨ ▨ ▨ ■ ■      has a place of its own (Ramesh et al. 2021)
 
-    ids    0 ... V-1 words and special tokens, V ... V+K-1 colours
+Ids 0 ... V-1 are words and special tokens, V ... V+K-1 colours.
 """
 
 from collections.abc import Sequence
@@ -14,28 +14,26 @@ import torch
 from torch import Tensor, nn
 
 from regard import config
-from regard.config import ConfigError
-from regard.inputs.senses import Example
-from regard.tasks.chunks import NOTHING
-from regard.tasks.losses import asked, surprise
-from regard.tasks.objective import Part
-from regard.tasks.pictured import Pictured
-from regard.tasks.rows import Batch
-from regard.tasks.specials import Specials
-from regard.tasks.task import Answers, Telling, enter, told
+from regard.config.errors import ConfigError
+from regard.data.packing import IGNORE_INDEX
+from regard.inputs.processors import TensorExample
+from regard.tasks.collate import TaskBatch, TaskSpecialTokens
+from regard.tasks.image_text import ImageTextTask
+from regard.tasks.losses import cross_entropy_sum, model_outputs
+from regard.tasks.task import LossPart, TaskOutputs, TextTask, labelled_entries, register_task
 
 
-@enter("draw")
+@register_task("draw")
 @dataclass(frozen=True, eq=False)
-class Draw(Pictured, Telling):
+class TextToImage(ImageTextTask, TextTask):
     """The next token of both; what is asked of colours and of words is counted apart."""
 
-    c: config.Draw = config.Draw()
+    c: config.TextToImage = config.TextToImage()
     causal = True
     around = 2  # before the first word, and after the last
 
     @classmethod
-    def needs(cls, c: Any, specials: Specials) -> tuple[str, ...]:
+    def special_tokens_needed(cls, c: Any, specials: TaskSpecialTokens) -> tuple[str, ...]:
         return tuple(role for role in ("start", "end", "pad") if role not in specials.roles)
 
     @property
@@ -48,11 +46,11 @@ class Draw(Pictured, Telling):
         """Tokens that every text is filled up to."""
         return self.rows.length - self.c.pixels.count
 
-    def length(self, example: Example) -> int:
+    def length(self, example: TensorExample) -> int:
         return self.rows.length - 1
 
     def check(self, model: config.Model) -> None:
-        if isinstance(model, config.Towers) or not isinstance(model.embed, config.Embed):
+        if isinstance(model, config.DualEncoder) or not isinstance(model.embed, config.TextEmbedding):
             raise ConfigError("model.embed.kind: task 'draw' reads words and colours as ids of one vocabulary; set it "
                               "to text")  # fmt: skip
         super().check(model)
@@ -66,11 +64,11 @@ class Draw(Pictured, Telling):
     def vocabularies(self, model: config.Transformer) -> list[tuple[str, int, int]]:
         return [("embed", model.embed.vocab, self.first + self.c.pixels.palette)]
 
-    def made(self, examples: Sequence[Example], chance: torch.Generator | None) -> Batch:
-        pixels = self.sense.batch(examples, chance)["ids"].flatten(1) + self.first  # (B, K)
+    def made(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
+        pixels = self.sense.collate(examples, chance)["ids"].flatten(1) + self.first  # (B, K)
         heard = self.heard(self.words(examples, chance))
         told = torch.cat([heard[:, 1:], torch.full_like(heard[:, :1], self.specials["pad"])], 1)
-        labels = told.where(told != self.specials["pad"], NOTHING)
+        labels = told.where(told != self.specials["pad"], IGNORE_INDEX)
         ids = torch.cat([heard, pixels], 1)[:, :-1]  #: S063
         return {"ids": ids, "labels": torch.cat([labels[:, :-1], pixels], 1)} | self.counted(examples)
 
@@ -83,24 +81,24 @@ class Draw(Pictured, Telling):
     def asked_of(self, labels: Tensor) -> dict[str, Tensor]:
         """The labels of colours and of words, apart; nothing is asked elsewhere."""
         colours = labels >= self.first
-        parts = {"image": labels.where(colours, NOTHING)}
-        return parts | ({"text": labels.masked_fill(colours, NOTHING)} if self.c.words else {})
+        parts = {"image": labels.where(colours, IGNORE_INDEX)}
+        return parts | ({"text": labels.masked_fill(colours, IGNORE_INDEX)} if self.c.words else {})
 
-    def parts(self, batch: Batch) -> dict[str, Part]:
+    def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:
         weights = {"image": 1 - self.c.words, "text": self.c.words}
-        return {name: Part(int((labels != NOTHING).sum()), weights[name])
+        return {name: LossPart(int((labels != IGNORE_INDEX).sum()), weights[name])
                 for name, labels in self.asked_of(batch["labels"]).items()}  # fmt: skip
 
-    def sums(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        said = asked(model, batch, held=self.chunk is not None)
-        return {name: surprise(said, labels, rows=self.chunk or 1)
+    def loss_sums(self, model: nn.Module, batch: TaskBatch) -> dict[str, Tensor]:
+        said = model_outputs(model, batch, deferred=self.chunk is not None)
+        return {name: cross_entropy_sum(said, labels, rows=self.chunk or 1)
                 for name, labels in self.asked_of(batch["labels"]).items()}  # fmt: skip
 
-    def answers(self, model: nn.Module, batch: Batch) -> Answers:
+    def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         """The likeliest colour of each pixel, told those before it."""
         labels = self.asked_of(batch["labels"])["image"]
-        return {"loss": told(asked(model, batch).argmax(-1), labels)}
+        return {"loss": labelled_entries(model_outputs(model, batch).argmax(-1), labels)}
 
-    def expected(self, batch: Batch) -> Answers:
+    def expected(self, batch: TaskBatch) -> TaskOutputs:
         labels = self.asked_of(batch["labels"])["image"]
-        return {"loss": told(labels, labels)}
+        return {"loss": labelled_entries(labels, labels)}

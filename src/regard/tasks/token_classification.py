@@ -1,8 +1,8 @@
-"""A class for every word: names in a text, parts of speech.
+"""Token classification: a class for every word, such as named entities or parts of speech.
 
-    words      Ada      Lovelace          wrote
-    pieces     Ada      Love     ##lace   wrote
-    labels     B-PER    I-PER    -        O          a word's first piece carries its label, the others none
+words      Ada      Lovelace          wrote
+pieces     Ada      Love     ##lace   wrote
+labels     B-PER    I-PER    -        O          a word's first piece carries its label, the others none
 """
 
 from collections.abc import Sequence
@@ -12,42 +12,45 @@ import torch
 from torch import Tensor, nn
 
 from regard import config
-from regard.config import DataError
-from regard.tasks import records
-from regard.tasks.chunks import NOTHING
-from regard.tasks.losses import asked, surprise
+from regard.config.errors import DataError
+from regard.data.packing import IGNORE_INDEX
+from regard.tasks import columns
+from regard.tasks.collate import TaskBatch, TaskExample
+from regard.tasks.columns import RecordLike
+from regard.tasks.losses import cross_entropy_sum, model_outputs
 from regard.tasks.metrics import accuracy, entity_f1
-from regard.tasks.records import Record
-from regard.tasks.rows import Batch, Example
-from regard.tasks.task import Answers, Task, enter
-from regard.text import Tokenizer
+from regard.tasks.task import Task, TaskOutputs, register_task
+from regard.text.tokenizer import Tokenizer
 
 
-@enter("tag")
+@register_task("tag")
 @dataclass(frozen=True, eq=False)
-class Tag(Task):
-    c: config.Tag = config.Tag()
+class TokenClassification(Task):
+    c: config.TokenClassification = config.TokenClassification()
     heads = ("each",)
 
     def check(self, model: config.Transformer) -> None:
         super().check(model)
-        assert isinstance(model.head, config.Each)
+        assert isinstance(model.head, config.TokenHead)
         if model.head.out != len(self.c.classes):
             raise config.ConfigError(f"model.head.out: {model.head.out}, and there are {len(self.c.classes)} classes; "
                                      f"set it to {len(self.c.classes)}")  # fmt: skip
 
-    def example(self, record: Record, tokenizer: Tokenizer) -> Example:
-        words, labels = records.texts(record, self.c.words), records.texts(record, self.c.labels)
+    def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
+        words, labels = columns.get_texts(record, self.c.words), columns.get_texts(record, self.c.labels)
         if len(words) != len(labels):
-            raise DataError(f"{records.place(record)}: {len(words)} in column {self.c.words!r} and {len(labels)} in "
+            raise DataError(f"{columns.record_place(record)}: {len(words)} in column {self.c.words!r} and "
+                            f"{len(labels)} in "
                             f"{self.c.labels!r}; expected a label for each word")  # fmt: skip
         spelt = [self.spelt(word, place, tokenizer) for place, word in enumerate(words)]
-        first = [records.chosen(record, self.c.labels, label, self.c.classes) for label in labels]
+        first = [columns.label_index(record, self.c.labels, label, self.c.classes) for label in labels]
         ids = [id for pieces in spelt for id in pieces]
-        marks = [mark for pieces, label in zip(spelt, first, strict=True) for mark in (label, *rest(pieces))]
+        marks = [
+            mark for pieces, label in zip(spelt, first, strict=True) for mark in (label, *continuation_labels(pieces))
+        ]
         around = self.specials.single
         room = self.rows.length - len(around)
-        blank = ([NOTHING] * len(around.before), [NOTHING] * len(around.after))
+        blank = ([IGNORE_INDEX] * len(around.before), [IGNORE_INDEX] * len(around.after))
         return {"ids": around(ids[:room]), "labels": [*blank[0], *marks[:room], *blank[1]],
                 "cut": max(0, len(ids) - room)}  # fmt: skip
 
@@ -56,27 +59,27 @@ class Tag(Task):
         pieces = tokenizer.encode(f" {word}" if place else word)
         return pieces or [self.specials["unk"]]
 
-    def collate(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         rows = [example["ids"] for example in examples]
-        labels = self.rows.padded([example["labels"] for example in examples], NOTHING)
+        labels = self.rows.padded([example["labels"] for example in examples], IGNORE_INDEX)
         return {"ids": self.rows.padded(rows, self.specials.fill), "labels": labels} | self.rows.real(rows)
 
-    def sums(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": surprise(asked(model, batch), batch["labels"])}
+    def loss_sums(self, model: nn.Module, batch: TaskBatch) -> dict[str, Tensor]:
+        return {"loss": cross_entropy_sum(model_outputs(model, batch), batch["labels"])}
 
-    def answers(self, model: nn.Module, batch: Batch) -> Answers:
+    def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         """The tags of each text, a word each."""
-        return {"loss": self.named(asked(model, batch).argmax(-1), batch["labels"])}
+        return {"loss": self.named(model_outputs(model, batch).argmax(-1), batch["labels"])}
 
-    def expected(self, batch: Batch) -> Answers:
+    def expected(self, batch: TaskBatch) -> TaskOutputs:
         return {"loss": self.named(batch["labels"], batch["labels"])}
 
     def named(self, table: Tensor, labels: Tensor) -> list[list[str]]:
         pairs = zip(table.tolist(), labels.tolist(), strict=True)
         classes = self.c.classes
-        return [[classes[tag] for tag, label in zip(*pair, strict=True) if label != NOTHING] for pair in pairs]
+        return [[classes[tag] for tag, label in zip(*pair, strict=True) if label != IGNORE_INDEX] for pair in pairs]
 
-    def score(self, said: Answers, meant: Answers) -> dict[str, float]:
+    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
         """Of words, and of whole entities where tags are B-, I- and O."""
         flat = [[tag for tags in some["loss"] for tag in tags] for some in (said, meant)]
         found = {"accuracy": accuracy(*flat)}
@@ -84,5 +87,5 @@ class Tag(Task):
         return found | ({"entity f1": entity_f1(said["loss"], meant["loss"])} if named else {})
 
 
-def rest(pieces: Sequence[int]) -> list[int]:
-    return [NOTHING] * (len(pieces) - 1)
+def continuation_labels(pieces: Sequence[int]) -> list[int]:
+    return [IGNORE_INDEX] * (len(pieces) - 1)

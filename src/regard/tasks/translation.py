@@ -1,10 +1,10 @@
-"""One text from another: the encoder reads the source, the decoder is told the target word by word.
+"""Sequence-to-sequence tasks with teacher forcing: the encoder reads the source, the decoder predicts the target.
 
     source   The cat sat </s>
-    ids      <s>  Le    chat   s'est  assis          read: the target behind a start token
-    labels   Le   chat  s'est  assis  </s>           told: the same target, and that it ends
+    ids      <s>  Le    chat   s'est  assis          the target behind a start token
+    labels   Le   chat  s'est  assis  </s>           the same target, and its end
 
-As many inputs as labels: at each place the decoder has read what stood before and says what stands there.
+As many inputs as labels: at each place the decoder has read what stood before and predicts what stands there.
 """
 
 from collections.abc import Sequence
@@ -14,29 +14,28 @@ from typing import Any, Self
 import torch
 
 from regard import config
-from regard.tasks import records
-from regard.tasks.chunks import NOTHING
-from regard.tasks.records import Record
-from regard.tasks.rows import Batch, Example
-from regard.tasks.specials import Specials
-from regard.tasks.task import Telling, enter
-from regard.text import Tokenizer
+from regard.data.packing import IGNORE_INDEX
+from regard.tasks import columns
+from regard.tasks.collate import TaskBatch, TaskExample, TaskSpecialTokens
+from regard.tasks.columns import RecordLike
+from regard.tasks.task import TextTask, register_task
+from regard.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, eq=False)
-class Paired(Telling):
+class Seq2SeqTask(TextTask):
     """Objectives of encoder-decoders: a source to read and a target to tell, both without special tokens till here."""
 
-    spoken: Specials | None = None  # the target's special tokens, if its words are others than the source's
+    spoken: TaskSpecialTokens | None = None  # the target's special tokens, if its words are others than the source's
     encoder = True
     causal = True
 
     @classmethod
-    def needs(cls, c: Any, specials: Specials) -> tuple[str, ...]:
+    def special_tokens_needed(cls, c: Any, specials: TaskSpecialTokens) -> tuple[str, ...]:
         return () if "end" in specials.roles else ("start", "end")
 
     @property
-    def target(self) -> Specials:
+    def target(self) -> TaskSpecialTokens:
         return self.spoken or self.specials
 
     @property
@@ -54,17 +53,17 @@ class Paired(Telling):
         where, read = ("embed", model.embed.vocab) if own is None else ("encoder.embed", own.vocab)
         return [(where, read, self.specials.size), ("embed", model.embed.vocab, self.target.size)]
 
-    def batch(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
+    def batch(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> TaskBatch:
         begin, end = self.target.begin(self.c.begin), self.target["end"]
         read = [[*self.opening, *source, *self.closing] for source in sources]
         heard, said = [[begin, *target] for target in targets], [[*target, end] for target in targets]  #: S085
         batch = {"source": self.rows.padded(read, self.specials.fill), "ids": self.rows.padded(heard, self.target.fill)}
-        batch["labels"] = self.rows.padded(said, NOTHING)
+        batch["labels"] = self.rows.padded(said, IGNORE_INDEX)
         seen = {f"source_{name}": table for name, table in self.rows.real(read).items()}
         return batch | seen | self.rows.real(heard)
 
     @property
-    def added(self) -> int:
+    def extra_tokens(self) -> int:
         return max(1, len(self.opening) + len(self.closing))
 
     @property
@@ -73,24 +72,24 @@ class Paired(Telling):
         return self.rows.length - len(self.opening) - len(self.closing)
 
 
-@enter("translate")
+@register_task("translate")
 @dataclass(frozen=True, eq=False)
-class Translate(Paired):
+class Translation(Seq2SeqTask):
     """Teacher forcing with smoothed labels."""
 
-    c: config.Translate = config.Translate()
+    c: config.Translation = config.Translation()
 
     @classmethod
-    def of(cls, c: config.Translate, tokenizer: Tokenizer, target: Tokenizer | None = None, **how: Any) -> Self:
+    def build(cls, c: config.Translation, tokenizer: Tokenizer, target: Tokenizer | None = None, **how: Any) -> Self:
         """`target` is the tokenizer of the target, if it has one of its own."""
-        return super().of(c, tokenizer, spoken=None if target is None else Specials.of(target), **how)
+        return super().build(c, tokenizer, spoken=None if target is None else TaskSpecialTokens.of(target), **how)
 
-    def example(self, record: Record, tokenizer: Tokenizer, target: Tokenizer | None = None) -> Example:
-        source = records.ids(record, self.c.source, tokenizer)
-        told = records.ids(record, self.c.target, target or tokenizer)
+    def example(self, record: RecordLike, tokenizer: Tokenizer, target: Tokenizer | None = None) -> TaskExample:
+        source = columns.get_ids(record, self.c.source, tokenizer)
+        told = columns.get_ids(record, self.c.target, target or tokenizer)
         most = self.rows.length - 1
         cut = max(0, len(source) - self.room) + max(0, len(told) - most)
         return {"source": source[: self.room], "target": told[:most], "cut": cut}
 
-    def collate(self, examples: Sequence[Example], chance: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         return self.batch([each["source"] for each in examples], [each["target"] for each in examples])

@@ -1,7 +1,10 @@
-"""Text to ids and back: one Tokenizer for characters, bytes, words and pieces of words. Alone imports `tokenizers`."""
+"""Tokenizers: text to ids and back, by characters, bytes, words or subwords; special tokens and chat templates.
 
-from regard.text.framing import Framed
-from regard.text.kinds import train
-from regard.text.tokenizer import Tokenizer, Unsayable
+The only package that imports `tokenizers` and `jinja2`.
+"""
 
-__all__ = ["Framed", "Tokenizer", "Unsayable", "train"]
+from regard.text.special_tokens import EncodedText
+from regard.text.tokenizer import Tokenizer, UnknownCharacter
+from regard.text.trainers import train_tokenizer
+
+__all__ = ["EncodedText", "Tokenizer", "UnknownCharacter", "train_tokenizer"]

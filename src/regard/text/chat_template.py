@@ -1,9 +1,9 @@
-"""Chats: messages of several speakers as the one text that a model was trained on.
+"""Chat templates: messages of several roles rendered to the one text that a model was trained on, and encoded.
 
-    [{"role": "user", "content": "Hi!"}]  ── template ──►  "<|im_start|>user\\nHi!<|im_end|>\\n<|im_start|>assistant\\n"
+    [{"role": "user", "content": "Hi!"}]  ── template ──►  "<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\n"
 
-How a model wants it is a Jinja template in its tokenizer_config.json or chat_template.jinja. It may come from anywhere,
-so it is rendered in a sandbox (`regard.text.sandbox`), and what goes wrong there is one sentence.
+The template is Jinja, in tokenizer_config.json or chat_template.jinja. It may come from anywhere, so it is rendered in
+a sandbox (`regard.text.template_sandbox`), and what goes wrong there is one sentence.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.config import DataError
-from regard.config.paths import check_inside
-from regard.text import files
-from regard.text.roles import ROLES, content
-from regard.text.special_tokens import any_of
+from regard.config.errors import DataError
+from regard.files.paths import check_inside
+from regard.text import tokenizer_files
+from regard.text.special_parsing import any_token_pattern
+from regard.text.special_tokens import SPECIAL_TOKEN_ROLES, token_content
 
 if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer
@@ -30,13 +30,13 @@ NAME = "chat_template.jinja"
 Template = str | Mapping[str, str]
 
 
-class Chat:
+class ChatTemplate:
     """A template, or several by name, of which "tool_use" is for chats with tools; `specials` are the tokens by the
     names that templates have for them: bos_token, eos_token, ..."""
 
     def __init__(self, template: Template, specials: Mapping[str, str] | None = None) -> None:
-        from regard.text.purse import purse
-        from regard.text.sandbox import Sandbox  # only who has a template needs Jinja
+        from regard.text.template_budget import render_budget
+        from regard.text.template_sandbox import TemplateSandbox  # only a tokenizer with a template needs Jinja
 
         self.specials = dict(specials or {})
         self.templates = {"default": template} if isinstance(template, str) else dict(template)
@@ -44,28 +44,28 @@ class Chat:
             raise DataError("chat template: expected a text, or a table of texts by name")
         if max(map(len, self.templates.values())) > LONGEST:
             raise DataError(f"chat template: more than {LONGEST:,} letters are no template")
-        room = Sandbox()
-        with sentence(), purse():
+        room = TemplateSandbox()
+        with template_errors(), render_budget():
             self.made = {name: room.from_string(each) for name, each in self.templates.items()}
 
     @classmethod
-    def load(cls, folder: str | Path) -> Chat | None:
+    def load(cls, folder: str | Path) -> ChatTemplate | None:
         """The template of a model's folder, if it has one."""
         folder = Path(folder)
-        card = files.card_in(folder)
+        card = tokenizer_files.read_tokenizer_config(folder)
         if (folder / NAME).is_file():
             check_inside(folder / NAME, folder)
-            with files.calm(f"{folder / NAME}: not a text that can be read"):
-                card["chat_template"] = files.contents(folder / NAME).decode()
+            with tokenizer_files.tokenizer_errors(f"{folder / NAME}: not a text that can be read"):
+                card["chat_template"] = tokenizer_files.read_bytes(folder / NAME).decode()
         try:
             return cls.of(card)
         except DataError as problem:
             raise DataError(f"{folder}: {problem}") from None
 
     @classmethod
-    def of(cls, card: Mapping[str, Any]) -> Chat | None:
+    def of(cls, card: Mapping[str, Any]) -> ChatTemplate | None:
         """The template in a tokenizer_config.json: a text, or a list of some with names."""
-        specials = {key: content(card[key]) for key, _ in ROLES.values() if card.get(key)}
+        specials = {key: token_content(card[key]) for key, _ in SPECIAL_TOKEN_ROLES.values() if card.get(key)}
         match card.get("chat_template"):
             case None:
                 return None
@@ -80,32 +80,35 @@ class Chat:
         tools: Sequence[Mapping[str, Any]] | None = None, **more: Any,
     ) -> str:  # fmt: skip
         """The text of a chat, up to where the assistant begins to speak. What `more` is said, the template may read."""
-        from regard.text.purse import purse
+        from regard.text.template_budget import render_budget
 
-        checked(messages)
-        known = {"messages": plain(messages, "messages"), "tools": None if tools is None else plain(tools, "tools")}
-        known |= {name: plain(value, name) for name, value in more.items()}
+        check_messages(messages)
+        known = {
+            "messages": to_plain(messages, "messages"),
+            "tools": None if tools is None else to_plain(tools, "tools"),
+        }
+        known |= {name: to_plain(value, name) for name, value in more.items()}
         name = "tool_use" if tools is not None and "tool_use" in self.made else "default"
         if name not in self.made:
             raise DataError(f"chat template: there is none called default; it has {', '.join(self.made)}")
-        with sentence(), purse():
+        with template_errors(), render_budget():
             return self.made[name].render(
                 **self.specials, **known, documents=None, add_generation_prompt=add_generation_prompt
             )
 
     def encode(self, tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], **settings: Any) -> list[int]:
-        """The ids of a chat, those of `transformers`. Special tokens are those of the template: what somebody wrote in
+        """The ids of a chat, those of `transformers`. Special tokens are those of the template: what a user wrote in
         a message is only text, even if it reads "<|im_end|>"."""
-        checked(messages)
-        given = plain(messages, "messages")
-        more = {name: plain(value, name) for name, value in settings.items()}
+        check_messages(messages)
+        given = to_plain(messages, "messages")
+        more = {name: to_plain(value, name) for name, value in settings.items()}
         specials, written = self.controls(tokenizer)
         mark = unused_character([given, more, self.templates])
-        ours, typed = Shield(specials, mark), Shield(written, mark)
+        ours, typed = SpecialTokenEscaper(specials, mark), SpecialTokenEscaper(written, mark)
         safe = [(ours if each["role"] == "assistant" else typed)(each) for each in given]
         kept = {name: typed(value) for name, value in more.items()}
         text = self.render(safe, **kept)
-        if (safe, kept) == (given, more) and not any(map(tokenizer.has_special, texts_in([given, more]))):
+        if (safe, kept) == (given, more) and not any(map(tokenizer.has_special, all_strings([given, more]))):
             return tokenizer.encode(text, specials="parse")
         return tokenizer.encode_template(text, written, mark)
 
@@ -123,32 +126,32 @@ class Chat:
         }
 
 
-def texts_in(value: Any) -> Iterator[str]:
+def all_strings(value: Any) -> Iterator[str]:
     """All texts in tables and lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        yield from texts_in([*value, *value.values()])
+        yield from all_strings([*value, *value.values()])
     elif isinstance(value, list):
         for each in value:
-            yield from texts_in(each)
+            yield from all_strings(each)
 
 
 def unused_character(value: Any) -> str:
     """A character of the private use areas that no text in a value has."""
-    used = set().union(*map(set, texts_in(value)))
+    used = set().union(*map(set, all_strings(value)))
     unused = next((code for code in (*range(0xE000, 0xF8FF), *range(0xF0000, 0xFFFFE)) if chr(code) not in used), None)
     if unused is None:
         raise DataError("messages: they have every character of the private use areas; leave some out")
     return chr(unused)
 
 
-class Shield:
-    """Puts a mark into every token in what somebody wrote, and into what might become one with the text behind it."""
+class SpecialTokenEscaper:
+    """Puts a mark into every token in what a user wrote, and into what might become one with the text behind it."""
 
     def __init__(self, tokens: Iterable[str], mark: str) -> None:
         tokens = list(tokens)
-        self.mark, self.whole = mark, re.compile(any_of(tokens)) if tokens else None
+        self.mark, self.whole = mark, re.compile(any_token_pattern(tokens)) if tokens else None
         self.beginnings = {token[:size] for token in tokens for size in range(1, len(token))}
         self.longest = max(map(len, tokens), default=0)
 
@@ -169,7 +172,7 @@ class Shield:
         return self.mark.join(text[start:stop] for start, stop in pairwise(ends))
 
 
-def checked(messages: Sequence[Mapping[str, Any]]) -> None:
+def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
     if not isinstance(messages, list | tuple):
         raise DataError(f"messages: expected a list of them, got {type(messages).__name__}")
     for place, each in enumerate(messages):
@@ -177,21 +180,21 @@ def checked(messages: Sequence[Mapping[str, Any]]) -> None:
             raise DataError(f"messages: number {place} is {str(each)[:40]!r}; expected a table with a role and content")
 
 
-def plain(value: Any, path: str, deep: int = 0) -> Any:
+def to_plain(value: Any, path: str, deep: int = 0) -> Any:
     """Tables, lists, texts and numbers as they are; anything else has methods that a template might find."""
     if deep > DEEPEST:
         raise DataError(f"{path}: tables and lists stand in each other more than {DEEPEST} deep")
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):
-        return {str(name): plain(each, f"{path}.{name}", deep + 1) for name, each in value.items()}
+        return {str(name): to_plain(each, f"{path}.{name}", deep + 1) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each, f"{path}[{place}]", deep + 1) for place, each in enumerate(value)]
+        return [to_plain(each, f"{path}[{place}]", deep + 1) for place, each in enumerate(value)]
     raise DataError(f"{path}: a {type(value).__name__}; expected a text, a number, a list or a table")
 
 
 @contextmanager
-def sentence() -> Iterator[None]:
+def template_errors() -> Iterator[None]:
     """Whatever a template does wrong, in a sentence."""
     try:
         yield

@@ -1,7 +1,7 @@
-"""Streams: text as it becomes certain, while ids arrive one by one.
+"""Incremental detokenizer: text as it becomes certain, while ids arrive one by one.
 
-One token may be a third of a character, and a decoder may hang a space on what follows. What a stream has said stays
-said, and all it has said is what `decode` makes of the same ids.
+One token may be a third of a character, and a decoder may hang a space on what follows. Text once emitted never
+changes, and all of it together is what `decode` makes of the same ids.
 """
 
 import codecs
@@ -11,7 +11,7 @@ from typing import Protocol
 HALF = "\ufffd"  # what decoders write where bytes do not make a character (yet)
 
 
-class Stream(Protocol):
+class Detokenizer(Protocol):
     def put(self, id: int) -> str:
         """What can be said now that this id is known: nothing, some characters, many."""
         ...
@@ -21,7 +21,7 @@ class Stream(Protocol):
         ...
 
 
-class Utf8:
+class ByteDetokenizer:
     """For tokens that are bytes: says a character when its last byte is there."""
 
     def __init__(self, spell: Callable[[int], bytes]) -> None:
@@ -34,11 +34,11 @@ class Utf8:
         return self.decoder.decode(b"", final=True)
 
 
-class Rolling:
+class RollingDetokenizer:
     """For any other decoder: decodes the last ids with and without the newest, and says what it added.
 
-        ids   ... │ said, kept as context │ not said yet
-                  start                   seen
+    ids   ... │ said, kept as context │ not said yet
+              start                   seen
     """
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:

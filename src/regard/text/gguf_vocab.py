@@ -1,4 +1,4 @@
-"""A tokenizer that is told in lists: tokens in the order of their ids, and how they join. GGUF files have it so.
+"""The tokenizer of a GGUF file, built from lists: tokens in the order of their ids, and how they join.
 
 gpt2     merges in the order in which they were learned, over GPT-2's letters for bytes; `split` names how words
          are found before that
@@ -12,12 +12,11 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from regard.config import DataError
-from regard.config.names import did_you_mean
-from regard.text.files import calm, silence
+from regard.config.errors import DataError, did_you_mean
 from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import mute_stderr, tokenizer_errors
 
-# Types of tokens: a piece of text; the unknown; never part of a text; written by somebody, and found there as a whole.
+# Types of tokens: a piece of text; the unknown; never part of a text; added by a user, and found there as a whole.
 PLAIN, UNKNOWN, CONTROL, OWN = 1, 2, 3, 4
 LONGEST = 256  # letters: no longer piece is put together from two
 BLANK = "▁"  # a space, where pieces have one
@@ -32,12 +31,12 @@ SPLITS = {
     "gpt-2": GPT2, "smollm": (r"\p{N}", *GPT2), "llama-bpe": LLAMA3, "llama3": LLAMA3, "llama-v3": LLAMA3,
     "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2,
 }  # fmt: skip
-WHOLE = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is never put together
+WHOLE_WORD_SPLITS = ("llama-bpe", "llama3", "llama-v3")  # a word that is a token is never put together
 COMPOSED = ("qwen2", "deepseek-r1-qwen")  # letters with accents are one
 
 
 @dataclass(frozen=True)
-class Lists:
+class GgufVocab:
     """`types` says of each token what it is for; `start` is the id before every text, if there is one; `blank`, whether
     a text begins as if after a space."""
 
@@ -51,18 +50,18 @@ class Lists:
     blank: bool = True
 
 
-def told(lists: Lists, card: dict[str, Any]) -> Tokenizer:
+def tokenizer_from_gguf(lists: GgufVocab, card: dict[str, Any]) -> Tokenizer:
     """The tokenizer that lists describe; `card` is its tokenizer_config.json."""
     if lists.kind not in KINDS:
-        raise DataError(f"tokenizer: no kind {lists.kind!r}{did_you_mean(lists.kind, KINDS)} known are "
+        raise DataError(f"tokenizer: no kind {lists.kind[:64]!r}{did_you_mean(lists.kind, KINDS)} known are "
                         f"{', '.join(KINDS)}")  # fmt: skip
     for name, each in (("types", lists.types), ("scores", lists.scores)):
         if each and len(each) != len(lists.tokens):
             raise DataError(f"tokenizer: {len(lists.tokens):,} tokens and {len(each):,} {name}; expected one for each")
-    with silence(), calm("tokenizer: its lists make none"):
+    with mute_stderr(), tokenizer_errors("tokenizer: its lists make none"):
         inner = KINDS[lists.kind](lists)
-        inner.add_special_tokens(marked(lists, CONTROL))
-        inner.add_tokens(marked(lists, OWN))
+        inner.add_special_tokens(added_tokens(lists, CONTROL))
+        inner.add_tokens(added_tokens(lists, OWN))
         if lists.start is not None:
             first = lists.tokens[lists.start]
             around = dict(single=f"{first} $A", pair=f"{first} $A {first}:1 $B:1")
@@ -70,23 +69,23 @@ def told(lists: Lists, card: dict[str, Any]) -> Tokenizer:
         return Tokenizer(inner, card)
 
 
-def marked(lists: Lists, kind: int) -> list[AddedToken]:
+def added_tokens(lists: GgufVocab, kind: int) -> list[AddedToken]:
     found = [token for token, each in zip(lists.tokens, lists.types, strict=False) if each == kind]
     return [AddedToken(token, normalized=False, special=kind == CONTROL) for token in found]
 
 
-def numbered(lists: Lists) -> dict[str, int]:
+def token_ids(lists: GgufVocab) -> dict[str, int]:
     return {token: id for id, token in enumerate(lists.tokens)}
 
 
-def letters(lists: Lists) -> tokenizers.Tokenizer:
+def bpe_tokenizer(lists: GgufVocab) -> tokenizers.Tokenizer:
     """GPT-2's."""
     if lists.split not in SPLITS:
         raise DataError(f"tokenizer: no way of finding words {lists.split!r}{did_you_mean(lists.split, SPLITS)} known "
                         f"are {', '.join(SPLITS)}")  # fmt: skip
-    ids = numbered(lists)
-    pairs = [pair_of(merge, ids) for merge in lists.merges]
-    inner = tokenizers.Tokenizer(models.BPE(ids, pairs, ignore_merges=lists.split in WHOLE))
+    ids = token_ids(lists)
+    pairs = [parse_merge(merge, ids) for merge in lists.merges]
+    inner = tokenizers.Tokenizer(models.BPE(ids, pairs, ignore_merges=lists.split in WHOLE_WORD_SPLITS))
     if lists.split in COMPOSED:
         inner.normalizer = normalizers.NFC()
     words = [pre_tokenizers.Split(Regex(each), "isolated") for each in SPLITS[lists.split]]
@@ -95,16 +94,18 @@ def letters(lists: Lists) -> tokenizers.Tokenizer:
     return inner
 
 
-def pair_of(merge: str, ids: dict[str, int]) -> tuple[str, str]:
+def parse_merge(merge: str, ids: dict[str, int]) -> tuple[str, str]:
     left, _, right = merge.partition(" ")
     if left not in ids or right not in ids or left + right not in ids:
         raise DataError(f"tokenizer: the merge {merge[:40]!r} is not of two tokens, which together are a third")
     return left, right
 
 
-def pieces(lists: Lists) -> tokenizers.Tokenizer:
+def sentencepiece_tokenizer(lists: GgufVocab) -> tokenizers.Tokenizer:
     """SentencePiece's."""
-    model = models.BPE(numbered(lists), joined(lists), byte_fallback=True, fuse_unk=True, unk_token=unknown(lists))
+    model = models.BPE(
+        token_ids(lists), derive_merges(lists), byte_fallback=True, fuse_unk=True, unk_token=unknown_token(lists)
+    )
     inner = tokenizers.Tokenizer(model)
     first = [normalizers.Prepend(BLANK)] if lists.blank else []
     inner.normalizer = normalizers.Sequence([*first, normalizers.Replace(" ", BLANK)])
@@ -113,14 +114,14 @@ def pieces(lists: Lists) -> tokenizers.Tokenizer:
     return inner
 
 
-def unknown(lists: Lists) -> str | None:
+def unknown_token(lists: GgufVocab) -> str | None:
     """What stands for a character that has neither a piece nor bytes."""
     return next((token for token, each in zip(lists.tokens, lists.types, strict=False) if each == UNKNOWN), None)
 
 
-def joined(lists: Lists) -> list[tuple[str, str]]:
+def derive_merges(lists: GgufVocab) -> list[tuple[str, str]]:
     """The two pieces that each piece may be put together from, the likeliest first."""
-    ids, found = numbered(lists), list[tuple[float, int, int, str, str]]()
+    ids, found = token_ids(lists), list[tuple[float, int, int, str, str]]()
     types = lists.types or [PLAIN] * len(lists.tokens)
     for piece, score, kind in zip(lists.tokens, lists.scores, types, strict=True):
         for cut in range(1, len(piece) if kind == PLAIN and len(piece) <= LONGEST else 0):
@@ -130,4 +131,7 @@ def joined(lists: Lists) -> list[tuple[str, str]]:
     return [(left, right) for *_, left, right in sorted(found)]
 
 
-KINDS: dict[str, Callable[[Lists], tokenizers.Tokenizer]] = {"gpt2": letters, "llama": pieces}
+KINDS: dict[str, Callable[[GgufVocab], tokenizers.Tokenizer]] = {
+    "gpt2": bpe_tokenizer,
+    "llama": sentencepiece_tokenizer,
+}

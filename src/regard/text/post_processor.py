@@ -1,7 +1,7 @@
-"""Post-processor of a tokenizer: the special tokens that stand around a text, as tokenizer.json says them.
+"""Post-processor of a tokenizer: the special tokens around a text, as tokenizer.json writes them.
 
-    single   BEFORE $A AFTER              type ids  0 0 0
-    pair     BEFORE $A BETWEEN $B AFTER             0 0 0 1 1
+single   BEFORE $A AFTER              type ids  0 0 0
+pair     BEFORE $A BETWEEN $B AFTER             0 0 0 1 1
 """
 
 import copy
@@ -15,7 +15,7 @@ from regard.text.tokenizer import Tokenizer
 PARTS = ("BEFORE", "BETWEEN", "AFTER")
 
 
-def add_template(
+def add_post_processor(
     tokenizer: Tokenizer, before: Sequence[int], between: Sequence[int], after: Sequence[int]
 ) -> Tokenizer:
     """The tokenizer with these special tokens around texts. What text becomes stays the same.
@@ -33,8 +33,8 @@ def add_template(
     return Tokenizer(inner, tokenizer.card, "parse" if tokenizer.parses_specials else "plain")
 
 
-def text_without_template(tokenizer: Tokenizer) -> str:
-    """The tokenizer.json as it was before `add_template`: examples are the same, and so is what was kept of them."""
+def without_post_processor(tokenizer: Tokenizer) -> str:
+    """The tokenizer.json as it was before `add_post_processor`: examples are the same, so is their cache key."""
     spec = json.loads(tokenizer.inner.to_str())["post_processor"] or {}
     parts = spec.get("processors", [spec])
     if not parts or not (names := parts[-1].get("special_tokens", {})) or not names.keys() <= {*PARTS}:

@@ -1,4 +1,4 @@
-"""SentencePiece's files (spiece.model, tokenizer.model, source.spm): a list of pieces with scores, and how to use them.
+"""Parser of SentencePiece files (spiece.model, tokenizer.model, source.spm): pieces with scores, and how to use them.
 
 Such a file is a protocol buffer: fields, each a number, a kind and a value, and some of the values are fields again.
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from regard.text.expansion import check_charsmap
+from regard.text.tokenizer_limits import check_charsmap
 
 NORMAL, UNKNOWN, CONTROL, USERS, UNUSED, BYTE = range(1, 7)
 LONGEST = 1024  # bytes of a piece; SentencePiece itself makes none longer than 16 characters unless told to
@@ -24,17 +24,17 @@ MOST = 1 << 21  # pieces
 Value = int | bytes
 
 
-class Piece(NamedTuple):
+class SentencePiece(NamedTuple):
     text: str
     score: float = 0.0
     kind: int = NORMAL
 
 
 @dataclass
-class Pieces:
+class SentencePieceModel:
     """What a file says; `bpe` where pairs are merged, else the likeliest pieces are searched for."""
 
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[SentencePiece] = field(default_factory=list)
     bpe: bool = False
     unknown: int = 0
     fallback: bool = False
@@ -45,47 +45,47 @@ class Pieces:
         return [(piece.text, piece.score) for piece in self.pieces]
 
 
-def parsed(data: bytes) -> Pieces:
+def parse_sentencepiece(data: bytes) -> SentencePieceModel:
     """The pieces in a file; ValueError where it is none."""
-    found = Pieces()
-    for number, value in fields(data):
+    found = SentencePieceModel()
+    for number, value in protobuf_fields(data):
         if number == 1:
-            found.pieces.append(piece(inside(value)))
+            found.pieces.append(parse_piece(as_bytes(value)))
             if len(found.pieces) > MOST:
                 raise ValueError(f"more than {MOST:,} pieces")
         elif number == 2:
-            trainer = dict(fields(inside(value)))
-            if (kind := whole(trainer.get(3, 1))) not in (1, 2):
+            trainer = dict(protobuf_fields(as_bytes(value)))
+            if (kind := as_int(trainer.get(3, 1))) not in (1, 2):
                 raise ValueError(f"pieces of type {kind}; known are 1 (unigram) and 2 (bpe)")
             found.bpe, found.fallback = kind == 2, bool(trainer.get(35, 0))
-            found.unknown = whole(trainer.get(40, 0))
+            found.unknown = as_int(trainer.get(40, 0))
         elif number == 3:
-            found.charsmap = inside(dict(fields(inside(value))).get(2, b""))
+            found.charsmap = as_bytes(dict(protobuf_fields(as_bytes(value))).get(2, b""))
             check_charsmap(found.charsmap)
     if not 0 <= found.unknown < len(found.pieces):
         raise ValueError(f"{len(found.pieces)} pieces, of which {found.unknown} is the unknown one")
     return found
 
 
-def piece(data: bytes) -> Piece:
-    told = dict(fields(data))
-    text, score = inside(told.get(1, b"")), struct.unpack("<f", inside(told.get(2, bytes(4))))[0]
+def parse_piece(data: bytes) -> SentencePiece:
+    told = dict(protobuf_fields(data))
+    text, score = as_bytes(told.get(1, b"")), struct.unpack("<f", as_bytes(told.get(2, bytes(4))))[0]
     if len(text) > LONGEST or not math.isfinite(score):
         raise ValueError(f"a piece of {len(text)} bytes with the score {score}")
-    return Piece(text.decode(), score, whole(told.get(3, NORMAL)))
+    return SentencePiece(text.decode(), score, as_int(told.get(3, NORMAL)))
 
 
-def fields(data: bytes) -> Iterator[tuple[int, Value]]:
+def protobuf_fields(data: bytes) -> Iterator[tuple[int, Value]]:
     """The number and the value of each field; every length is held against what is left."""
     at = 0
     while at < len(data):
-        key, at = varint(data, at)
+        key, at = read_varint(data, at)
         if key & 7 == 0:
-            value, at = varint(data, at)
+            value, at = read_varint(data, at)
             yield key >> 3, value
             continue
         if key & 7 == 2:
-            size, at = varint(data, at)
+            size, at = read_varint(data, at)
         elif key & 7 in (1, 5):
             size = 8 if key & 7 == 1 else 4
         else:
@@ -96,7 +96,7 @@ def fields(data: bytes) -> Iterator[tuple[int, Value]]:
         at += size
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """A number of any length, seven bits a byte, and where it ends."""
     value = 0
     for place in range(10):
@@ -109,19 +109,19 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError(f"no number at byte {at}")
 
 
-def inside(value: Value) -> bytes:
+def as_bytes(value: Value) -> bytes:
     if not isinstance(value, bytes):
         raise ValueError("a number where a text or a table stands")
     return value
 
 
-def whole(value: Value) -> int:
+def as_int(value: Value) -> int:
     if not isinstance(value, int):
         raise ValueError("a text or a table where a number stands")
     return value
 
 
-def merges(vocabulary: dict[str, int]) -> list[tuple[str, str]]:
+def merges_from_ranks(vocabulary: dict[str, int]) -> list[tuple[str, str]]:
     """The pairs that make each piece, in the order of the pieces: SentencePiece keeps a rank where BPE wants pairs."""
     found: list[tuple[int, int, int, int, int, tuple[str, str]]] = []
     for text, id in vocabulary.items():

@@ -1,4 +1,4 @@
-"""Borders: where a long text may be cut without changing its tokens.
+"""Split points: where a long text may be cut without changing its tokens.
 
 Files larger than memory are read in parts, and parts can be encoded side by side. Most cuts are harmless only by luck;
 those here are harmless because the rule that finds words ends one at the same place, with or without what follows.
@@ -12,11 +12,11 @@ Borders = Literal["anywhere", "between words", "nowhere"]
 
 # A word: letters, with one space before and one apostrophe inside; else one mark, with its space; else one space or
 # line break. No longer than 64 letters twice: WordPiece takes quadratic time within a word.
-WORDS = r" ?\w{1,64}(?:['’]\w{1,64})?| ?[^\w\s]|\s"
+WORD_PATTERN = r" ?\w{1,64}(?:['’]\w{1,64})?| ?[^\w\s]|\s"
 
-# The rules for which "between words" holds, as a tokenizer.json has them: GPT-2's, and those made in `kinds`.
+# The rules for which "between words" holds, as a tokenizer.json has them: GPT-2's, and those made in `trainers`.
 GPT2 = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-SPLIT = {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Isolated", "invert": False}
+SPLIT = {"type": "Split", "pattern": {"Regex": WORD_PATTERN}, "behavior": "Isolated", "invert": False}
 LETTERS = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
 KNOWN = (GPT2, SPLIT, {"type": "Sequence", "pretokenizers": [SPLIT, LETTERS]})
 
@@ -25,34 +25,34 @@ BORDER = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])|(?<=\S\n)(?=\S)")
 NEAR = 4096
 
 
-def borders_of(spec: dict[str, Any], direct: bool, parse: bool = False) -> Borders:
+def split_pattern(spec: dict[str, Any], direct: bool, parse: bool = False) -> Borders:
     """Where texts may be cut for the tokenizer that a tokenizer.json describes; `parse`: special tokens are parsed."""
     if direct:
         return "anywhere"
     by_itself = spec["normalizer"] in (None, {"type": "Lowercase"})  # each character is changed by itself, or none
     # an added token may hold a border; a special one that is parsed, where it has or takes space
-    crossing = any(not token["special"] or (parse and reaches(token)) for token in spec["added_tokens"])
-    known = untrimmed(spec["pre_tokenizer"]) in KNOWN
+    crossing = any(not token["special"] or (parse and touches_spaces(token)) for token in spec["added_tokens"])
+    known = without_trim_offsets(spec["pre_tokenizer"]) in KNOWN
     return "between words" if by_itself and known and not crossing else "nowhere"
 
 
-def reaches(token: dict[str, Any]) -> bool:
+def touches_spaces(token: dict[str, Any]) -> bool:
     """Whether a token in a text depends on the space around it, or has some."""
     return token["lstrip"] or token["rstrip"] or token["single_word"] or any(map(str.isspace, token["content"]))
 
 
-def untrimmed(tree: Any) -> Any:
+def without_trim_offsets(tree: Any) -> Any:
     """Without `trim_offsets`, which changes no token."""
     if isinstance(tree, dict):
-        return {name: untrimmed(value) for name, value in tree.items() if name != "trim_offsets"}
-    return [untrimmed(value) for value in tree] if isinstance(tree, list) else tree
+        return {name: without_trim_offsets(value) for name, value in tree.items() if name != "trim_offsets"}
+    return [without_trim_offsets(value) for value in tree] if isinstance(tree, list) else tree
 
 
-def cut(parts: Iterable[str], borders: Borders) -> Iterator[str]:
+def split_at_borders(parts: Iterable[str], borders: Borders) -> Iterator[str]:
     """The parts with their ends moved back to the last border; what follows it goes with the next."""
     held: list[str] = []
     for part in parts:
-        if at := last(part, borders):
+        if at := last_border(part, borders):
             yield "".join([*held, part[:at]])
             held, part = [], part[at:]
         held.append(part)
@@ -60,7 +60,7 @@ def cut(parts: Iterable[str], borders: Borders) -> Iterator[str]:
         yield whole
 
 
-def last(part: str, borders: Borders) -> int:
+def last_border(part: str, borders: Borders) -> int:
     """The place of the last border in a part, 0 if there is none."""
     if borders != "between words":
         return len(part) if borders == "anywhere" else 0

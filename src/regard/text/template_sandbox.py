@@ -1,9 +1,9 @@
-"""Templates of strangers: rendered so that they reach nothing, never end late and never grow large.
+"""The Jinja sandbox for chat templates of unknown origin: they reach nothing, end in time and stay small.
 
 Jinja's sandbox keeps a template away from Python's insides. It says nothing of `range(10**9)` in a loop in a loop, of
 "a" * 10**12, or of a list that holds itself twice, sixty levels deep. So here what a template may call stands in closed
-tables, and whatever takes time or room is paid for, from a purse that every rendering gets anew (`regard.text.purse`).
-Who has spent all is told so in a sentence.
+tables, and whatever takes time or memory is charged to a budget that every rendering gets anew
+(`regard.text.template_budget`). A template that exceeds it is refused in one sentence.
 """
 
 import json
@@ -22,30 +22,32 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
-from regard.text.purse import (
-    BINARY,
+from regard.text.template_budget import (
+    BINARY_OPERATORS,
+    CHARGED_METHODS,
     ESCAPED,
-    GROWING,
     ITEM,
     LONGEST_NUMBER,
     QUOTED,
     READ,
-    WIDE,
-    Spent,
-    few,
-    grows,
-    joined,
-    made,
-    operands,
-    parted,
-    pay,
-    replaced,
-    sliced,
-    stripped,
-    strung,
-    turns,
-    weighed,
-    weight,
+    WIDE_FORMAT,
+    BudgetExceeded,
+    bounded_range,
+    charge,
+    charge_case,
+    charge_join,
+    charge_letters,
+    charge_loop,
+    charge_operands,
+    charge_replace,
+    charge_result,
+    charge_slice,
+    charge_split,
+    charge_strip,
+    charge_value,
+    check_growth,
+    join_charged,
+    text_size,
 )
 
 CALL = 10  # steps: a call takes so much longer than a turn of a loop
@@ -60,6 +62,7 @@ LOOKS = ("count", "d", "default", "first", "items", "last", "length", "list", "m
 ATONCE = ("length", "count", "d", "default", "first", "last")
 SORTS = ("dictsort", "groupby", "sort", "unique", "max", "min")  # filters that compare what they are given
 WORDS = ("indent", "title", "wordcount")  # filters that take a text apart
+CASES = ("capitalize", "lower", "title", "upper")
 # Tests that look at what a value is and no further; others read it all.
 SEES = ("boolean", "callable", "defined", "divisibleby", "even", "false", "filter", "float", "integer", "iterable",
         "mapping", "none", "number", "odd", "sameas", "sequence", "string", "test", "true", "undefined")  # fmt: skip
@@ -78,67 +81,71 @@ METHODS = (
 # ---------------------------------------------------------------- what a template may call
 
 
-def paid(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
+def charged_filter(name: str, filter: Callable[..., Any]) -> Callable[..., Any]:
     """A filter that is paid for; the names that jinja has given it for what it wants to know go along."""
     knows = hasattr(filter, "jinja_pass_arg")
 
     @wraps(filter)
     def run(*given: Any, **named: Any) -> Any:
         about, value, more = given[:knows], given[knows], given[knows + 1 :]
-        value = whole(value) if name not in LOOKS or isinstance(value, range) else value
-        weighed([*more, *named.values()])
+        value = to_list(value) if name not in LOOKS or isinstance(value, range) else value
+        charge_value([*more, *named.values()])
         if name in LOOKS:
-            pay(1 + (len(value) if isinstance(value, str | list | tuple | dict) and name not in ATONCE else 0))
+            charge(1 + (len(value) if isinstance(value, str | list | tuple | dict) and name not in ATONCE else 0))
         else:
             check_filter(name, value, more, named)
-        return made(filter(*about, value, *more, **named))
+        return charge_result(filter(*about, value, *more, **named))
 
     return run
 
 
-def whole(value: Any) -> Any:
+def to_list(value: Any) -> Any:
     """What comes one by one, as a list, paid for on the way."""
-    return list(turns(value, ITEM)) if isinstance(value, Iterator | range) else value
+    return list(charge_loop(value, ITEM)) if isinstance(value, Iterator | range) else value
 
 
 def check_filter(name: str, value: Any, more: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Pay for what a filter reads and refuse what it would make too large, before it begins."""
-    letters = weight(value, QUOTED)
-    pay(letters // (READ * QUOTED))
-    grows(letters * widest(name, [*more, *named.values()]))
+    letters = text_size(value, QUOTED)
+    charge(letters // (READ * QUOTED))
+    check_growth(letters * margin_width(name, [*more, *named.values()]))
+    if name in CASES:
+        charge_case(value)
     if name == "replace":
-        replaced(str(value), *(more + (*named.values(), "", ""))[:2])
+        charge_replace(str(value), *(more + (*named.values(), "", ""))[:2])
     elif name == "join":
-        joined(more[0] if more else named.get("d", ""), value)
+        charge_join(more[0] if more else named.get("d", ""), value)
     elif name == "trim":
-        stripped(value, *more, *named.values())
+        charge_strip(value, *more, *named.values())
     elif name in WORDS and isinstance(value, str):
-        parted(value)
+        charge_split(value)
     elif name in SORTS and not isinstance(value, str):
-        pay(8 * len(value) if hasattr(value, "__len__") else 1)
+        charge(8 * len(value) if hasattr(value, "__len__") else 1)
+    elif name in (*SORTS, "batch", "slice"):
+        charge_letters(value, 64 if name in SORTS else 8)  # as for a list
     elif name in ("int", "float") and isinstance(value, str) and len(value) > LONGEST_NUMBER:
-        raise Spent(f"it takes a text of {len(value):,} letters for a number")
+        raise BudgetExceeded(f"it takes a text of {len(value):,} letters for a number")
     elif name == "sum" and isinstance(named.get("start", more[1] if len(more) > 1 else 0), list | tuple):
-        raise Spent("it sums lists, each of which is copied again for the next")
+        raise BudgetExceeded("it sums lists, each of which is copied again for the next")
 
 
-def tested(name: str, test: Callable[..., Any]) -> Callable[..., Any]:
+def charged_test(name: str, test: Callable[..., Any]) -> Callable[..., Any]:
     """A test that is paid for, by the size of what it reads."""
     knows = hasattr(test, "jinja_pass_arg")
 
     @wraps(test)
     def run(*given: Any, **named: Any) -> Any:
-        pay()
+        charge()
         if name not in SEES:
-            letters = sum(weight(each, QUOTED) for each in (*given[knows:], *named.values()))
-            pay(letters // (READ * QUOTED))
-            grows(letters)
+            letters = sum(text_size(each, QUOTED) for each in (*given[knows:], *named.values()))
+            charge(letters // (READ * QUOTED))
+            check_growth(letters)
         return test(*given, **named)
 
     return run
 
 
-def widest(name: str, given: list[Any]) -> int:
+def margin_width(name: str, given: list[Any]) -> int:
     """How much longer a margin may make what it is put before."""
     if name in ("e", "escape"):
         return ESCAPED
@@ -146,7 +153,7 @@ def widest(name: str, given: list[Any]) -> int:
         return 1
     sizes = [each if isinstance(each, int) else len(each) for each in given if isinstance(each, int | str)]
     if max(sizes, default=0) > 100:
-        raise Spent(f"{name} is asked for more than 100")
+        raise BudgetExceeded(f"{name} is asked for more than 100")
     return 1 + max(sizes, default=0)
 
 
@@ -156,35 +163,35 @@ def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separator
     between = separators if isinstance(separators, list | tuple) else ()
     wide = 0 if indent is None else indent if isinstance(indent, int) else len(indent)
     if any(not isinstance(each, str) or len(each) > DEEPEST for each in between) or wide > DEEPEST:
-        raise Spent(f"it says JSON with more than {DEEPEST} letters between two parts")
-    grows(weight(value, QUOTED) * (1 + sum(map(len, between)) + wide * depth(value)))
+        raise BudgetExceeded(f"it says JSON with more than {DEEPEST} letters between two parts")
+    check_growth(text_size([value], QUOTED) * (1 + sum(map(len, between)) + wide * nesting_depth(value)))
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def depth(value: Any) -> int:
+def nesting_depth(value: Any) -> int:
     """How many lists and tables stand in each other, DEEPEST at most."""
     level, deep = [value], 0
     while level := [each for each in level if isinstance(each, Mapping | list | tuple)]:
         deep += 1
         if deep > DEEPEST:
-            raise Spent(f"it says JSON in which lists stand in each other more than {DEEPEST} deep")
+            raise BudgetExceeded(f"it says JSON in which lists stand in each other more than {DEEPEST} deep")
         level = [part for each in level for part in (each.values() if isinstance(each, Mapping) else each)]
     return deep
 
 
-def refuse(message: Any) -> None:
+def raise_exception(message: Any) -> None:
     """A template's own word for what it cannot render."""
-    grows(weight(message, QUOTED))
+    check_growth(text_size(message, QUOTED))
     raise jinja2.TemplateError(str(message)[:400])
 
 
-def now(form: str) -> str:
-    if WIDE.search(form) or len(form) > 100:
-        raise Spent(f"it writes the time as {form[:40]!r}, as wide as that says")
+def strftime_now(form: str) -> str:
+    if WIDE_FORMAT.search(form) or len(form) > 100:
+        raise BudgetExceeded(f"it writes the time as {form[:40]!r}, as wide as that says")
     return datetime.now().strftime(form)
 
 
-class Plain(Namespace):
+class SafeNamespace(Namespace):
     """A namespace without names that begin with an underscore."""
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -193,11 +200,11 @@ class Plain(Namespace):
         super().__setitem__(name, value)
 
 
-def dictionary(*given: Any, **named: Any) -> dict[Any, Any]:
+def make_dict(*given: Any, **named: Any) -> dict[Any, Any]:
     return dict(*given, **named)
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """{% generation %} ... {% endgeneration %} marks what the assistant says; it is rendered as it stands."""
 
     tags = {"generation"}
@@ -210,20 +217,20 @@ class Generation(Extension):
 # ---------------------------------------------------------------- the room
 
 
-class Payer(NodeTransformer):
+class BudgetTransformer(NodeTransformer):
     """Puts the paying into a template that was read."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         stands = sum(len(each.data) for each in node.find_all(nodes.TemplateData))
         self.generic_visit(node)
-        node.iter = through(node.iter, "turns", nodes.Const(stands))
+        node.iter = filter_node(node.iter, "turns", nodes.Const(stands))
         return node
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
-        node.expr = through(node.expr, "weighed")
+        node.expr = filter_node(node.expr, "weighed")
         for each in node.ops:
-            each.expr = through(each.expr, "weighed")
+            each.expr = filter_node(each.expr, "weighed")
         return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
@@ -232,45 +239,60 @@ class Payer(NodeTransformer):
             return node
         parts = (node.arg.start, node.arg.stop, node.arg.step)
         given = [nodes.Const(None, lineno=node.lineno) if part is None else part for part in parts]
-        return through(node.node, "sliced", *given)
+        return filter_node(node.node, "sliced", *given)
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        return through(nodes.List(node.nodes, lineno=node.lineno), "strung")
+        return filter_node(nodes.List(node.nodes, lineno=node.lineno), "strung")
 
     def visit_made(self, node: nodes.Expr) -> nodes.Node:
         self.generic_visit(node)
-        return through(node, "weighed") if getattr(node, "ctx", "load") == "load" else node
+        return filter_node(node, "weighed") if getattr(node, "ctx", "load") == "load" else node
 
     visit_List = visit_Tuple = visit_Dict = visit_made
 
+    def visit_given(self, node: Any) -> nodes.Node:
+        """What stands behind a star is taken apart before the call is made."""
+        self.generic_visit(node)
+        if node.dyn_args is not None:
+            node.dyn_args = filter_node(node.dyn_args, "turns", nodes.Const(ITEM))
+        return node  # type: ignore[no-any-return]
 
-def through(node: Any, name: str, *given: nodes.Expr) -> nodes.Filter:
+    visit_Call = visit_Filter = visit_Test = visit_given
+
+
+def filter_node(node: Any, name: str, *given: nodes.Expr) -> nodes.Filter:
     return nodes.Filter(node, name, list(given), [], None, None, lineno=node.lineno)
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
-    """Where templates are rendered, inside of `purse`."""
+class TemplateSandbox(ImmutableSandboxedEnvironment):
+    """Where templates are rendered, inside of `render_budget`."""
 
-    intercepted_binops = frozenset(BINARY)
+    intercepted_binops = frozenset(BINARY_OPERATORS)
 
     def __init__(self) -> None:
         blocks = dict(trim_blocks=True, lstrip_blocks=True)  # as those who write templates expect it
-        super().__init__(**blocks, extensions=[loopcontrols, Generation], finalize=said, cache_size=0)
+        super().__init__(**blocks, extensions=[loopcontrols, GenerationTag], finalize=charge_output, cache_size=0)
         known = {name: self.filters[name] for name in FILTERS} | {"tojson": tojson}
-        self.filters = {name: paid(name, each) for name, each in known.items()}
-        self.filters |= {"weighed": weighed, "strung": strung, "turns": turns, "sliced": sliced}
+        self.filters = {name: charged_filter(name, each) for name, each in known.items()}
+        self.filters |= {"weighed": charge_value, "strung": join_charged, "turns": charge_loop, "sliced": charge_slice}
         seen: dict[str, Any] = self.tests
-        self.tests = {name: tested(name, seen[name]) for name in TESTS}
+        self.tests = {name: charged_test(name, seen[name]) for name in TESTS}
         self.longest = 0  # letters of a template
         rows = {name: self.globals[name] for name in ("cycler", "joiner")}
-        self.globals = {**rows, "range": few, "dict": dictionary, "namespace": Plain, "raise_exception": refuse,
-                        "strftime_now": now}  # fmt: skip
+        self.globals = {
+            **rows,
+            "range": bounded_range,
+            "dict": make_dict,
+            "namespace": SafeNamespace,
+            "raise_exception": raise_exception,
+            "strftime_now": strftime_now,
+        }
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
         self.longest = max(self.longest, len(source))
-        Payer().visit(tree)
+        BudgetTransformer().visit(tree)
         return tree
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -281,42 +303,44 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Formats are not in the table."""
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        operands(left, right)
-        return made(BINARY[operator](left, right))
+        charge_operands(left, right)
+        return charge_result(BINARY_OPERATORS[operator](left, right))
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        pay(CALL)
+        charge(CALL)
         if isinstance(obj, LoopContext):  # a loop within itself
-            return made(super().call(context, obj, *(turns(each, self.longest) for each in args), **kwargs))
-        args = tuple(whole(each) if isinstance(each, Iterator) else each for each in args)
+            return charge_result(
+                super().call(context, obj, *(charge_loop(each, self.longest) for each in args), **kwargs)
+            )
+        args = tuple(to_list(each) if isinstance(each, Iterator) else each for each in args)
         given = [*args, *(each for name, each in kwargs.items() if name not in JINJAS)]
-        weighed(given)
+        charge_value(given)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, str):
             return self.of_text(context, obj, owner, given, (args, kwargs))
         if isinstance(owner, Collection) and not isinstance(owner, Mapping):
-            weighed(owner)
-        return made(super().call(context, obj, *args, **kwargs))
+            charge_value(owner)
+        return charge_result(super().call(context, obj, *args, **kwargs))
 
     def of_text(self, context: Context, obj: Any, owner: str, given: list[Any], how: tuple[Any, dict[str, Any]]) -> Any:
         """A method of a text, paid for by how long that is, and by all that comes of it."""
-        pay(len(owner) // READ)
+        charge(len(owner) // READ)
         if isinstance(owner, Markup):
-            grows(ESCAPED * (len(owner) + weight(given)))
-        if obj.__name__ in GROWING:
-            GROWING[obj.__name__](owner, *given)
+            check_growth(ESCAPED * (len(owner) + text_size(given)))
+        if obj.__name__ in CHARGED_METHODS:
+            CHARGED_METHODS[obj.__name__](owner, *given)
         found = super().call(context, obj, *how[0], **how[1])
-        pay(0, weight(found) if isinstance(found, list | tuple) else 0)
-        return made(found)
+        charge(0, text_size(found) if isinstance(found, list | tuple) else 0)
+        return charge_result(found)
 
 
-def said(value: Any) -> Any:
+def charge_output(value: Any) -> Any:
     """What a template says goes through here; a text that it says twice is paid for twice."""
     if isinstance(value, Undefined):
         if value._undefined_exception is SecurityError:
             value._fail_with_undefined_error()
         return value
     if isinstance(value, str | int | float | list | tuple | Mapping | None):
-        pay(0, weight(value, QUOTED))
+        charge(0, text_size(value, QUOTED))
         return value
-    raise Spent(f"it says a {type(value).__name__}, which is no text")
+    raise BudgetExceeded(f"it says a {type(value).__name__}, which is no text")

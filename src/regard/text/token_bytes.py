@@ -1,55 +1,99 @@
-"""Spelling: the bytes that each token stands for, so that decoding is joining bytes.
+"""Token bytes: the bytes that each token stands for, alone and inside a text, so that decoding is joining bytes.
 
-A tokenizer.json says how tokens become text by its decoder. For the decoders below every token has bytes of its own,
-whatever stands beside it; others (BERT's, SentencePiece's, with rules for spaces) are left to `tokenizers`.
+    GPT-2     Ġcat     ──►  20 63 61 74         a byte is a letter
+    Llama     ▁cat     ──►  20 63 61 74         a space is ▁, and only the first one of a text is dropped
+              <0xE2>   ──►  E2                  a third of a character
+    <s>, </s>          ──►  nothing             special tokens are not part of the text
+
+A tokenizer.json says by its decoder how tokens become text. For the decoders below every token has bytes of its own,
+whatever stands beside it; for others (BERT's, SentencePiece's, with rules for spaces) a token is decoded behind
+another one, and decoding is left to `tokenizers`.
 """
 
+import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers.pre_tokenizers import ByteLevel
 
-BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))  # the byte tokens of SentencePiece
-VALUES = {name: bytes([value]) for value, name in enumerate(BYTES)}
-PREFIX = "##"  # begins a WordPiece token that continues a word
+if TYPE_CHECKING:
+    from regard.text.tokenizer import Tokenizer
+
+# The steps of decoders that change what a token adds only at the beginning of a text.
+STEADY = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
+
+
+def token_bytes_in_context(tokenizer: "Tokenizer") -> list[bytes] | None:
+    """What each id adds inside a text; None where that depends on its neighbours, as with BERT's WordPiece."""
+    if tokenizer.spelling is not None:
+        return tokenizer.spelling
+    steps = decoder_steps(tokenizer)
+    anchor = find_plain_token(tokenizer)
+    if anchor is None or not all(step["type"] in STEADY and not step.get("stop") for step in steps):
+        return None
+    falls = any(step["type"] == "ByteFallback" for step in steps)
+    before = tokenizer.decode([anchor])
+    behind = tokenizer.inner.decode_batch([[anchor, id] for id in range(len(tokenizer))], skip_special_tokens=True)
+    found = [text.removeprefix(before).encode() if text.startswith(before) else b"" for text in behind]
+    for token, byte in BYTE_VALUES.items() if falls else ():
+        if (id := tokenizer.inner.token_to_id(token)) is not None:
+            found[id] = byte
+    return [b"" if id in tokenizer.specials else spelt for id, spelt in enumerate(found)]
+
+
+def decoder_steps(tokenizer: "Tokenizer") -> list[dict[str, Any]]:
+    decoder = json.loads(tokenizer.inner.to_str())["decoder"] or {"type": ""}
+    steps: list[dict[str, Any]] = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    return steps
+
+
+def find_plain_token(tokenizer: "Tokenizer") -> int | None:
+    """A token of letters alone, to stand before others."""
+    plain = (id for id in range(len(tokenizer)) if id not in tokenizer.specials and tokenizer.token(id).isalpha())
+    return next(plain, None)
+
+
+BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))  # the byte tokens of SentencePiece
+BYTE_VALUES = {name: bytes([value]) for value, name in enumerate(BYTE_TOKENS)}
+WORDPIECE_PREFIX = "##"  # begins a WordPiece token that continues a word
 SIGNS = {" ": "·", "\n": "⏎", "\t": "⇥"}
 
 
-def letters() -> dict[str, int]:
+def byte_to_letter() -> dict[str, int]:
     """GPT-2's letter for each byte: printable bytes are their own, the others are moved up from U+0100."""
     own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in own]
     return {chr(byte): byte for byte in own} | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
-LETTERS = letters()
-assert set(LETTERS) == set(ByteLevel.alphabet())
+BYTE_LETTERS = byte_to_letter()
+assert set(BYTE_LETTERS) == set(ByteLevel.alphabet())
 
 
-def by_letters(token: str) -> bytes:
+def bytes_from_letters(token: str) -> bytes:
     """A token in GPT-2's letters; one that is not (an added token) is text."""
-    return bytes(map(LETTERS.__getitem__, token)) if LETTERS.keys() >= set(token) else token.encode()
+    return bytes(map(BYTE_LETTERS.__getitem__, token)) if BYTE_LETTERS.keys() >= set(token) else token.encode()
 
 
-def by_bytes(token: str) -> bytes:
-    return VALUES[token] if token in VALUES else token.encode()
+def bytes_from_byte_token(token: str) -> bytes:
+    return BYTE_VALUES[token] if token in BYTE_VALUES else token.encode()
 
 
 # The decoders that leave every token its own bytes, by the types of their steps.
 SPELT: dict[tuple[str, ...], Callable[[str], bytes]] = {
     ("Fuse",): str.encode,
-    ("ByteFallback", "Fuse"): by_bytes,
-    ("ByteLevel",): by_letters,
-    ("Replace", "ByteLevel"): lambda token: by_letters(token.removeprefix(PREFIX)),
+    ("ByteFallback", "Fuse"): bytes_from_byte_token,
+    ("ByteLevel",): bytes_from_letters,
+    ("Replace", "ByteLevel"): lambda token: bytes_from_letters(token.removeprefix(WORDPIECE_PREFIX)),
 }
 
 
-def spelling_of(spec: dict[str, Any], vocabulary: dict[str, int], specials: set[int]) -> list[bytes] | None:
+def bytes_of_vocabulary(spec: dict[str, Any], vocabulary: dict[str, int], specials: set[int]) -> list[bytes] | None:
     """The bytes of each id, none for special tokens; None where tokens have no bytes of their own."""
     decoder = spec["decoder"] or {"type": ""}
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     spell = SPELT.get(tuple(step["type"] for step in steps))
-    if spell is None or any(step["type"] == "Replace" and not joins(step) for step in steps):
+    if spell is None or any(step["type"] == "Replace" and not is_prefix_step(step) for step in steps):
         return None
     found = [b""] * (max(vocabulary.values(), default=-1) + 1)
     for token, id in vocabulary.items():
@@ -57,24 +101,24 @@ def spelling_of(spec: dict[str, Any], vocabulary: dict[str, int], specials: set[
     return found
 
 
-def joins(step: dict[str, Any]) -> bool:
+def is_prefix_step(step: dict[str, Any]) -> bool:
     """Is this the decoder's step that takes WordPiece's prefix away?"""
-    return (step["pattern"], step["content"]) == ({"Regex": f"^{PREFIX}"}, "")
+    return (step["pattern"], step["content"]) == ({"Regex": f"^{WORDPIECE_PREFIX}"}, "")
 
 
-def direct_of(spec: dict[str, Any], vocabulary: dict[str, int]) -> Callable[[str], list[int]] | None:
+def lookup_encoder(spec: dict[str, Any], vocabulary: dict[str, int]) -> Callable[[str], list[int]] | None:
     """Encoding by looking up, for vocabularies of single characters or of bytes; KeyError where one is missing."""
     model, splits = spec["model"], spec["pre_tokenizer"]
     if model["type"] != "BPE" or model["merges"] or spec["normalizer"] or spec["added_tokens"]:
         return None
-    if splits is None and all(len(token) == 1 or token in VALUES for token in vocabulary):
+    if splits is None and all(len(token) == 1 or token in BYTE_VALUES for token in vocabulary):
         return lambda text: list(map(vocabulary.__getitem__, text))
-    if splits and splits["type"] == "ByteLevel" and not splits["add_prefix_space"] and vocabulary == LETTERS:
+    if splits and splits["type"] == "ByteLevel" and not splits["add_prefix_space"] and vocabulary == BYTE_LETTERS:
         return lambda text: list(text.encode())
     return None
 
 
-def alphabet_of(spec: dict[str, Any], vocabulary: dict[str, int]) -> frozenset[str] | None:
+def sayable_characters(spec: dict[str, Any], vocabulary: dict[str, int]) -> frozenset[str] | None:
     """The characters that can be said; None where there is a way to say any, or where `tokenizers` will complain."""
     model = spec["model"]
     if model["type"] != "BPE" or spec["normalizer"] or spec["pre_tokenizer"]:
@@ -84,15 +128,15 @@ def alphabet_of(spec: dict[str, Any], vocabulary: dict[str, int]) -> frozenset[s
     return frozenset(token for token in vocabulary if len(token) == 1)
 
 
-def shown(spelt: bytes) -> str:
+def printable(spelt: bytes) -> str:
     """Bytes as a person should see them: characters, signs for spaces, and <0x..> for what cannot be printed."""
     try:
-        return "".join(map(sign, spelt.decode()))
+        return "".join(map(printable_character, spelt.decode()))
     except UnicodeDecodeError:
-        return "".join(BYTES[byte] for byte in spelt)
+        return "".join(BYTE_TOKENS[byte] for byte in spelt)
 
 
-def sign(character: str) -> str:
+def printable_character(character: str) -> str:
     if character in SIGNS or character.isprintable():
         return SIGNS.get(character, character)
-    return "".join(BYTES[byte] for byte in character.encode())
+    return "".join(BYTE_TOKENS[byte] for byte in character.encode())

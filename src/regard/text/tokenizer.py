@@ -1,10 +1,10 @@
-"""A tokenizer says text in numbers and reads them back: decode(encode(text)) == text.
+"""Tokenizer: text to ids and back, decode(encode(text)) == text.
 
     "First Citizen"  ── encode ──►  [18, 47, 56, ...]  ── decode ──►  "First Citizen"
 
 Inside is a `tokenizers.Tokenizer`, so every tokenizer here is a tokenizer.json that others open. What a "<|im_end|>" in
 a text becomes is said by `specials`: with "parse" it is the special token, as for `transformers.AutoTokenizer`; with
-"plain" it is spelt out like any other text (`split_special_tokens` there), which is for texts of strangers.
+"plain" it is spelt out like any other text (`split_special_tokens` there), which is for texts of unknown origin.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any, get_args
 
 import tokenizers
 
-from regard.config import ConfigError, DataError, Specials
-from regard.text import files
-from regard.text.borders import Borders, borders_of, cut
-from regard.text.framing import Framed, framed
-from regard.text.roles import card_of, roles_of
-from regard.text.special_tokens import TemplateEncoder, can_spell_specials, special_pattern
-from regard.text.spelling import alphabet_of, direct_of, shown, spelling_of
-from regard.text.streams import Rolling, Stream, Utf8
+from regard.config.errors import ConfigError, DataError
+from regard.config.recipe import Specials
+from regard.text import tokenizer_files
+from regard.text.detokenizer import ByteDetokenizer, Detokenizer, RollingDetokenizer
+from regard.text.special_parsing import TemplateEncoder, can_spell_specials, special_pattern
+from regard.text.special_tokens import EncodedText, encode_with_specials, find_special_tokens, tokenizer_config_of
+from regard.text.split_points import Borders, split_at_borders, split_pattern
+from regard.text.token_bytes import bytes_of_vocabulary, lookup_encoder, printable, sayable_characters
 
 CHUNK = 1 << 14  # characters: a longer text is cut, and its parts are encoded side by side
 UNKNOWN = "is not in the vocabulary; train the tokenizer on text that has it, or with text.fallback=true"
 HALF = "is half of a surrogate pair and no character; decode the text as UTF-16 first"
 
 
-class Unsayable(DataError):
+class UnknownCharacter(DataError):
     """A character of a text, by its place, for which there is no token."""
 
     def __init__(self, text: str, place: int, why: str) -> None:
@@ -51,15 +51,15 @@ class Tokenizer:
     def __init__(
         self, inner: tokenizers.Tokenizer, card: dict[str, Any] | None = None, specials: Specials | None = None
     ) -> None:
-        self.inner, self.card = files.plain(inner), dict(card or {})
+        self.inner, self.card = tokenizer_files.strip_side_effects(inner), dict(card or {})
         spec, vocabulary = json.loads(inner.to_str()), inner.get_vocab()
-        self.size = files.counted(vocabulary)
+        self.size = tokenizer_files.embedding_rows(vocabulary)
         self.specials = {token["id"] for token in spec["added_tokens"] if token["special"]}
-        self.roles = roles_of(spec, vocabulary, self.card)
-        self.spelling = spelling_of(spec, vocabulary, self.specials)
-        self.direct = direct_of(spec, vocabulary)
-        self.alphabet = alphabet_of(spec, vocabulary)
-        self.cuts = {parse: borders_of(spec, self.direct is not None, parse) for parse in (False, True)}
+        self.special_ids = find_special_tokens(spec, vocabulary, self.card)
+        self.spelling = bytes_of_vocabulary(spec, vocabulary, self.specials)
+        self.direct = lookup_encoder(spec, vocabulary)
+        self.alphabet = sayable_characters(spec, vocabulary)
+        self.cuts = {parse: split_pattern(spec, self.direct is not None, parse) for parse in (False, True)}
         self.special_pattern = special_pattern(spec, self.inner)
         # copies of `inner`, made when first needed: a large one takes half a second
         self.parsers: list[tokenizers.Tokenizer] = []
@@ -72,14 +72,14 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path, specials: Specials | None = None) -> Tokenizer:
         """From a tokenizer.json or a folder with one; a tokenizer_config.json beside it says the roles."""
-        inner, card = files.read(Path(path))
-        with files.calm(path):
+        inner, card = tokenizer_files.read_tokenizer(Path(path))
+        with tokenizer_files.tokenizer_errors(path):
             return cls(inner, card, specials)
 
     def save(self, folder: str | Path, side: str = "") -> None:
         """Writes tokenizer.json and the tokenizer_config.json that lets `transformers` know the roles."""
-        tokens = {role: self.token(id) for role, id in self.roles.items() if id in self.specials}
-        files.write(Path(folder), self.text(), card_of(tokens) | self.card, side)
+        tokens = {role: self.token(id) for role, id in self.special_ids.items() if id in self.specials}
+        tokenizer_files.write_tokenizer(Path(folder), self.text(), tokenizer_config_of(tokens) | self.card, side)
 
     def text(self) -> str:
         """The tokenizer.json: the same for all that were trained alike on the same text."""
@@ -100,7 +100,7 @@ class Tokenizer:
                 return self.direct(text)
             except (KeyError, UnicodeEncodeError):
                 pass  # a character that is spelt in bytes, or one that cannot be said at all
-        with self.saying(text):
+        with self.with_special_tokens(text):
             inner = self.encoder(text)
             if len(text) <= CHUNK:
                 return inner.encode(text, add_special_tokens=False).ids
@@ -128,7 +128,7 @@ class Tokenizer:
         if not any(map(self.has_special, texts)):
             return self.inner
         if not self.parsers:
-            made = files.plain(tokenizers.Tokenizer.from_str(self.inner.to_str()))
+            made = tokenizer_files.strip_side_effects(tokenizers.Tokenizer.from_str(self.inner.to_str()))
             made.encode_special_tokens = False
             self.parsers.append(made)
         return self.parsers[0]
@@ -145,7 +145,7 @@ class Tokenizer:
 
     @cached_property
     def spells_specials(self) -> bool:
-        return can_spell_specials(self.inner, self.special_tokens, self.roles.get("unk"))
+        return can_spell_specials(self.inner, self.special_tokens, self.special_ids.get("unk"))
 
     @cached_property
     def special_tokens(self) -> dict[str, int]:
@@ -156,42 +156,42 @@ class Tokenizer:
         """What encodes rendered chats, in which a template may write these tokens."""
         key = frozenset(controls)
         if key not in self.template_encoders:
-            with files.calm("the tokenizer cannot be used"):
+            with tokenizer_files.tokenizer_errors("the tokenizer cannot be used"):
                 self.template_encoders[key] = TemplateEncoder(self.inner, controls)
         return self.template_encoders[key]
 
     def encode_template(self, text: str, controls: Mapping[str, int], mark: str) -> list[int]:
         """The ids of a rendered template in which `controls` are meant, but where they have a mark in them."""
         made = self.template_encoder(controls)
-        with self.with_specials("plain").saying(made.typed(text, mark)):
+        with self.with_specials("plain").with_special_tokens(made.typed(text, mark)):
             return made.encode(text, mark)
 
-    def frame(self, text: str, other: str | None = None, longest: int | None = None) -> Framed:
+    def encode_with_specials(self, text: str, other: str | None = None, longest: int | None = None) -> EncodedText:
         """A text, or two, with the special tokens around them that the tokenizer.json says, and where each id is from.
 
         [CLS] text [SEP] other [SEP] of at most `longest` tokens: what is too long is cut, of the longer text first.
         """
-        with self.saying(text, other or ""):
-            return self.checked(framed(self.encoder(text, other or ""), text, other, longest))
+        with self.with_special_tokens(text, other or ""):
+            return self.checked(encode_with_specials(self.encoder(text, other or ""), text, other, longest))
 
     @property
-    def before(self) -> list[int]:
+    def leading_ids(self) -> list[int]:
         """The special tokens that every text begins with: the <s> of Llama, the [CLS] of BERT, nothing of GPT-2."""
-        with files.calm("the tokenizer cannot be used"):
-            found = self.checked(framed(self.inner, files.TRIAL))
+        with tokenizer_files.tokenizer_errors("the tokenizer cannot be used"):
+            found = self.checked(encode_with_specials(self.inner, tokenizer_files.PROBE_TEXT))
         first = list(takewhile(lambda place: found.owners[place] is None, range(len(found))))
         return [] if len(first) == len(found) else [found.ids[place] for place in first]
 
-    def seeing(self, role: str) -> Tokenizer:
+    def without_special(self, role: str) -> Tokenizer:
         """The same tokenizer, but for one token that is seen where it is written: the [MASK] of a text to be filled."""
-        if role not in self.roles:
-            raise DataError(f"the tokenizer has no {role} token; it has {', '.join(self.roles) or 'none'}")
+        if role not in self.special_ids:
+            raise DataError(f"the tokenizer has no {role} token; it has {', '.join(self.special_ids) or 'none'}")
         if self.parses_specials:
             return self
         spec = json.loads(self.inner.to_str())
         for token in spec["added_tokens"]:
-            token["special"] = token["special"] and token["id"] != self.roles[role]
-        with files.calm("the tokenizer cannot be used"):
+            token["special"] = token["special"] and token["id"] != self.special_ids[role]
+        with tokenizer_files.tokenizer_errors("the tokenizer cannot be used"):
             return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(spec)), self.card, "plain")
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -201,19 +201,19 @@ class Tokenizer:
             return b"".join(map(self.spelling.__getitem__, ids)).decode("utf-8", "replace")
         if self.specials.issuperset(ids):
             return ""  # some decoders of the library panic where nothing is left
-        with files.calm("the ids cannot be decoded"):
+        with tokenizer_files.tokenizer_errors("the ids cannot be decoded"):
             return self.inner.decode(ids, skip_special_tokens=True)
 
-    def stream(self) -> Stream:
+    def stream(self) -> Detokenizer:
         """Text as it becomes certain: `put` an id for what can be said now, `flush` for what is left at the end."""
-        return Rolling(self.decode) if self.spelling is None else Utf8(self.decode_bytes)
+        return RollingDetokenizer(self.decode) if self.spelling is None else ByteDetokenizer(self.decode_bytes)
 
-    def piece(self, id: int) -> str:
+    def token_text(self, id: int) -> str:
         """One token as a person should see it: a space as ·, a line break as ⏎, a part of a character as <0xE2>."""
         [id] = self.known([id])
         if self.spelling is None or id in self.specials:
             return self.token(id)
-        return shown(self.spelling[id])
+        return printable(self.spelling[id])
 
     def token(self, id: int) -> str:
         """A token as the vocabulary has it; ids that were left out have none."""
@@ -226,14 +226,14 @@ class Tokenizer:
 
     def cut(self, parts: Iterable[str]) -> Iterator[str]:
         """A long text in parts, cut anew where it changes nothing: encoded one by one they are the whole, encoded."""
-        return cut(parts, self.borders)
+        return split_at_borders(parts, self.borders)
 
     def decode_bytes(self, id: int) -> bytes:
         """What one id adds to the text, where tokens are spelt in bytes; specials add nothing."""
         assert self.spelling is not None
         return self.spelling[self.known([id])[0]]
 
-    def checked(self, found: Framed) -> Framed:
+    def checked(self, found: EncodedText) -> EncodedText:
         """A file may put ids around a text that the vocabulary does not have."""
         self.known(found.ids)
         return found
@@ -245,7 +245,7 @@ class Tokenizer:
         return ids
 
     @contextmanager
-    def saying(self, *texts: str) -> Iterator[None]:
+    def with_special_tokens(self, *texts: str) -> Iterator[None]:
         """What goes wrong while texts are encoded, told by the character that is to blame."""
         for text in texts:
             if self.alphabet is not None and not self.alphabet.issuperset(text):
@@ -253,7 +253,7 @@ class Tokenizer:
         try:
             yield
         except BaseException as problem:
-            fault = files.fault("the text cannot be encoded", problem)
+            fault = tokenizer_files.as_data_error("the text cannot be encoded", problem)
             for text in texts if isinstance(fault, DataError) else ():
                 self.check(text)  # a character may be to blame
             raise fault from None
@@ -266,9 +266,9 @@ class Tokenizer:
             if place in whole:
                 continue
             if "\ud800" <= character <= "\udfff":
-                raise Unsayable(text, place, HALF)
+                raise UnknownCharacter(text, place, HALF)
             if self.alphabet is not None and character not in self.alphabet:
-                raise Unsayable(text, place, UNKNOWN)
+                raise UnknownCharacter(text, place, UNKNOWN)
 
     def __getstate__(self) -> dict[str, Any]:
         made = ("views", "parsers", "template_encoders")  # again when they are needed
@@ -277,7 +277,7 @@ class Tokenizer:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy, or one from another process: the library's own forget that they are plain."""
         self.__dict__ |= state
-        files.plain(self.inner)
+        tokenizer_files.strip_side_effects(self.inner)
         self.parsers, self.template_encoders, self.views = [], {}, {self.parses_specials: self}
 
 

@@ -1,4 +1,4 @@
-"""Files: tokenizer.json and those before it, and the one place where faults inside `tokenizers` become errors of ours.
+"""Tokenizer files: tokenizer.json and its predecessors, read and written; faults inside `tokenizers` become our errors.
 
 A tokenizer.json may come from anywhere, and the library believes what it reads: a crafted file can make it panic (which
 is no Exception), fill the memory with padding, or drop tokens at random. Nothing of that may leave this file.
@@ -15,35 +15,42 @@ from typing import Any
 
 import tokenizers
 
-from regard.config import ConfigError, DataError
-from regard.config.limits import VARIABLE, max_bytes
-from regard.config.paths import check_inside
-from regard.text.expansion import check_file
-from regard.text.pieces import FILES, files_of, kind_of, made
+from regard.config.errors import ConfigError, DataError
+from regard.files.paths import check_inside
+from regard.files.size_limits import LIMIT_VARIABLE, max_bytes
+from regard.text.convert_slow import SLOW_FILES, convert_slow_tokenizer, slow_files, slow_kind
+from regard.text.tokenizer_limits import check_built_tokenizer, check_tokenizer_size
 
 PARSED = 8  # bytes of memory that a byte of a tokenizer takes; the largest that people publish have 40 MB
-TRIAL = "Is it a tokenizer? 1, 22, 333: é, 日本, \U0001f642.\r\n\t  " + "a" * 40 + "!"
+PROBE_TEXT = "Is it a tokenizer? 1, 22, 333: é, 日本, \U0001f642.\r\n\t  " + "a" * 40 + "!"
 REMEDY = "name a tokenizer.json or a folder with one"
-EARLIER = {name for names in FILES.values() for name in names}
+SLOW_TOKENIZER_FILES = {name for names in SLOW_FILES.values() for name in names}
 
 
-def read(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
+def read_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
     """The tokenizer in a file or folder, and the roles that the files beside it give to its special tokens."""
     file = path / "tokenizer.json" if path.is_dir() else path
     side = "target_" if file.name.startswith("target_") else ""  # two vocabularies in one folder
-    card = card_in(file.parent, side)
-    kind = kind_in(file.parent) if file.name in EARLIER or (path.is_dir() and not file.exists()) else None
+    card = read_tokenizer_config(file.parent, side)
+    kind = (
+        slow_tokenizer_kind(file.parent)
+        if file.name in SLOW_TOKENIZER_FILES or (path.is_dir() and not file.exists())
+        else None
+    )
     if kind is not None:
-        with silence(), calm(f"{file.parent}: {', '.join(files_of(kind))} make no tokenizer that can be used"):
-            inner, card = made(kind, lambda name: contents(file.parent / name), card, file.stem)
-            return usable(inner), card
-    source = contents(file)
-    with silence(), calm(f"{file}: not a tokenizer.json that can be used"):
-        check_file(source)
-        return usable(tokenizers.Tokenizer.from_buffer(source)), card
+        with (
+            mute_stderr(),
+            tokenizer_errors(f"{file.parent}: {', '.join(slow_files(kind))} make no tokenizer that can be used"),
+        ):
+            inner, card = convert_slow_tokenizer(kind, lambda name: read_bytes(file.parent / name), card, file.stem)
+            return check_tokenizer(inner), card
+    source = read_bytes(file)
+    with mute_stderr(), tokenizer_errors(f"{file}: not a tokenizer.json that can be used"):
+        check_tokenizer_size(source)
+        return check_tokenizer(tokenizers.Tokenizer.from_buffer(source)), card
 
 
-def card_in(folder: Path, side: str = "") -> dict[str, Any]:
+def read_tokenizer_config(folder: Path, side: str = "") -> dict[str, Any]:
     """What the files beside a tokenizer say of it."""
     card: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -52,26 +59,28 @@ def card_in(folder: Path, side: str = "") -> dict[str, Any]:
     return card
 
 
-def usable(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+def check_tokenizer(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """The tokenizer, after a first try."""
-    inner = plain(inner)
-    counted(inner.get_vocab())
-    tried(inner)
+    check_built_tokenizer(inner)
+    inner = strip_side_effects(inner)
+    embedding_rows(inner.get_vocab())
+    probe_tokenizer(inner)
     return inner
 
 
-def kind_in(folder: Path) -> str | None:
+def slow_tokenizer_kind(folder: Path) -> str | None:
     """Which tokenizer the files make that came before tokenizer.json, where all of them are there."""
-    kind = kind_of(card_in(folder), table_beside(folder, "config.json"))
-    return kind if kind is not None and all((folder / name).is_file() for name in files_of(kind)) else None
+    kind = slow_kind(read_tokenizer_config(folder), table_beside(folder, "config.json"))
+    return kind if kind is not None and all((folder / name).is_file() for name in slow_files(kind)) else None
 
 
-def contents(file: Path) -> bytes:
+def read_bytes(file: Path) -> bytes:
     try:
         if file.exists() and not file.is_file():
             raise DataError(f"{file}: not a regular file; {REMEDY}")
         if PARSED * (size := file.stat().st_size) > max_bytes():
-            raise DataError(f"{file}: {size:,} bytes are more than any tokenizer has; {REMEDY}, or set {VARIABLE} in "
+            raise DataError(f"{file}: {size:,} bytes are more than any tokenizer has; {REMEDY}, or set "
+                            f"{LIMIT_VARIABLE} in "
                             "the environment higher")  # fmt: skip
         return file.read_bytes()
     except (OSError, ValueError) as problem:
@@ -81,12 +90,12 @@ def contents(file: Path) -> bytes:
         raise DataError(f"{file}: {reason.lower()}; {REMEDY}") from None
 
 
-def table(file: Path) -> dict[str, Any]:
+def read_json_table(file: Path) -> dict[str, Any]:
     """The JSON object in a file; empty without the file."""
     if not file.exists():
         return {}
-    with calm(f"{file}: not a JSON object that can be read"):
-        found = json.loads(contents(file))
+    with tokenizer_errors(f"{file}: not a JSON object that can be read"):
+        found = json.loads(read_bytes(file))
         if not isinstance(found, dict):
             raise ValueError(f"a {type(found).__name__} stands there")
         return found
@@ -97,16 +106,16 @@ def table_beside(folder: Path, name: str) -> dict[str, Any]:
     if not (folder / name).exists():
         return {}
     check_inside(folder / name, folder)
-    return table(folder / name)
+    return read_json_table(folder / name)
 
 
-def write(folder: Path, text: str, card: dict[str, Any], side: str = "") -> None:
+def write_tokenizer(folder: Path, text: str, card: dict[str, Any], side: str = "") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in ("tokenizer.json", text), ("tokenizer_config.json", json.dumps(card, indent=2)):
         (folder / f"{side}{name}").write_text(content + "\n", encoding="utf-8")
 
 
-def plain(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+def strip_side_effects(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """Without what a file may add behind one's back: cutting, padding, dropout, special tokens read out of the text."""
     inner.no_truncation()
     inner.no_padding()
@@ -116,7 +125,7 @@ def plain(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     return inner
 
 
-def counted(vocabulary: dict[str, int]) -> int:
+def embedding_rows(vocabulary: dict[str, int]) -> int:
     """One more than the largest id: the rows that a table of vectors needs. Few ids may be left out."""
     size = max(vocabulary.values(), default=-1) + 1
     if not vocabulary or size > 2 * len(vocabulary) + 1024:
@@ -124,9 +133,15 @@ def counted(vocabulary: dict[str, int]) -> int:
     return size
 
 
-def tried(inner: tokenizers.Tokenizer) -> None:
+def probe_tokenizer(inner: tokenizers.Tokenizer) -> None:
     """Says a sentence and reads it back, alone and framed, so that what makes the library panic does so here."""
-    trials = ((TRIAL, None, False), (" ", None, False), (TRIAL, None, True), (TRIAL, "a", True), ("", None, True))
+    trials = (
+        (PROBE_TEXT, None, False),
+        (" ", None, False),
+        (PROBE_TEXT, None, True),
+        (PROBE_TEXT, "a", True),
+        ("", None, True),
+    )
     for text, other, framed in trials:
         with suppress(Exception):  # a vocabulary need not have these characters
             if ids := inner.encode(text, other, add_special_tokens=framed).ids:
@@ -134,15 +149,15 @@ def tried(inner: tokenizers.Tokenizer) -> None:
 
 
 @contextmanager
-def calm(what: str | Path) -> Iterator[None]:
+def tokenizer_errors(what: str | Path) -> Iterator[None]:
     """Any fault of the library as a DataError, panics included; Ctrl-C and exits pass."""
     try:
         yield
     except BaseException as problem:
-        raise fault(what, problem) from None
+        raise as_data_error(what, problem) from None
 
 
-def fault(what: str | Path, problem: BaseException) -> BaseException:
+def as_data_error(what: str | Path, problem: BaseException) -> BaseException:
     """A fault of the library as a DataError; what is none (Ctrl-C, an exit, an error of ours) stays what it is."""
     theirs = isinstance(problem, Exception) or type(problem).__name__ == "PanicException"
     if isinstance(problem, DataError) or not theirs:
@@ -152,8 +167,8 @@ def fault(what: str | Path, problem: BaseException) -> BaseException:
 
 
 @contextmanager
-def silence() -> Iterator[None]:
-    """Holds back what is written to the error stream: a panic writes its stack there before anybody can catch it.
+def mute_stderr() -> Iterator[None]:
+    """Holds back what is written to the error stream: a panic writes its stack there before it can be caught.
 
     Shown after all, unless the block failed.
     """

@@ -1,11 +1,11 @@
-"""Kinds of tokenizers, each trained on text: what one token stands for.
+"""Tokenizer trainers: character, byte, word, WordPiece, BPE and Unigram, each trained on text.
 
     char       F i r s t   C i t i z e n     one character       wordpiece  First  Cit ##izen    BERT's pieces of words
     byte       46 69 72 73 74 20 ...         one byte of UTF-8   bpe        First  Cit izen      GPT-2's
     word       First  Citizen                one word or mark    unigram    First  Citi zen      T5's
 
 A space belongs to the word after it, so nothing is lost between words. What a vocabulary does not hold is spelt in
-bytes, so every kind can say any text, except `char` and `word` where `fallback` is off. #: S072
+bytes, so every kind can encode any text, except `char` and `word` where `fallback` is off. #: S072
 """
 
 import json
@@ -16,13 +16,13 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard import config
-from regard.config import ConfigError, DataError
-from regard.text.borders import WORDS
-from regard.text.files import calm
-from regard.text.spelling import BYTES, LETTERS, PREFIX
+from regard.config.errors import ConfigError, DataError
+from regard.text.split_points import WORD_PATTERN
+from regard.text.token_bytes import BYTE_LETTERS, BYTE_TOKENS, WORDPIECE_PREFIX
 from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer_files import tokenizer_errors
 
-# Special tokens by kind, in the order of their ids; `roles` knows what each is for.
+# Special tokens by kind, in the order of their ids; `special_tokens` knows what each is for.
 GPT = ("<|endoftext|>",)
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 T5 = ("<pad>", "</s>", "<unk>")
@@ -30,15 +30,15 @@ WORD = ("<pad>", "<start>", "<end>")
 UNKNOWN = "<unk>"
 
 
-def train(setting: config.Text, texts: Iterable[str]) -> Tokenizer:
+def train_tokenizer(setting: config.Tokenizer, texts: Iterable[str]) -> Tokenizer:
     """The tokenizer that a setting describes, trained on texts. The same texts give the same tokenizer.json."""
-    if isinstance(setting, config.Saved):
+    if isinstance(setting, config.TokenizerFile):
         return Tokenizer.load(setting.path, setting.specials)
-    inner = KINDS[setting.kind](setting, some([texts] if isinstance(texts, str) else texts))
+    inner = KINDS[setting.kind](setting, non_empty([texts] if isinstance(texts, str) else texts))
     return Tokenizer(inner, specials=setting.specials)
 
 
-def some(texts: Iterable[str]) -> Iterator[str]:
+def non_empty(texts: Iterable[str]) -> Iterator[str]:
     empty = True
     for text in texts:
         empty = empty and not text
@@ -47,141 +47,151 @@ def some(texts: Iterable[str]) -> Iterator[str]:
         raise DataError("there is no text to train the tokenizer on; name one that is not empty")
 
 
-def chars(setting: config.Characters, texts: Iterable[str]) -> tokenizers.Tokenizer:
+def train_char(setting: config.CharTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """The characters of the text in their order, and with the fallback 256 bytes after them."""
     found: set[str] = set()
     for text in texts:
         found.update(text)
-    names = [*sorted(found), *(BYTES if setting.fallback else ())]
-    inner = tokenizers.Tokenizer(models.BPE(vocab=numbered(names), merges=[], byte_fallback=setting.fallback))
-    inner.decoder = spelt() if setting.fallback else decoders.Fuse()
+    names = [*sorted(found), *(BYTE_TOKENS if setting.fallback else ())]
+    inner = tokenizers.Tokenizer(models.BPE(vocab=number_tokens(names), merges=[], byte_fallback=setting.fallback))
+    inner.decoder = byte_decoder() if setting.fallback else decoders.Fuse()
     return inner
 
 
-def bytes_(setting: config.Bytes, texts: Iterable[str]) -> tokenizers.Tokenizer:
+def train_byte(setting: config.ByteTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """256 tokens, the id of a byte being the byte; learns nothing from the text."""
-    inner = tokenizers.Tokenizer(models.BPE(vocab=LETTERS, merges=[]))
-    inner.pre_tokenizer, inner.decoder = letters(), decoders.ByteLevel()
+    inner = tokenizers.Tokenizer(models.BPE(vocab=BYTE_LETTERS, merges=[]))
+    inner.pre_tokenizer, inner.decoder = byte_letters(), decoders.ByteLevel()
     return inner
 
 
-def words(setting: config.Words, texts: Iterable[str]) -> tokenizers.Tokenizer:
+def train_word(setting: config.WordTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """The most frequent words; the others in bytes, or <unk> without the fallback."""
-    fixed = (*WORD, *(BYTES if setting.fallback else (UNKNOWN,)))
-    room(setting.vocab, len(fixed) + 1)
-    counter = split(models.WordLevel(), setting.lower)
-    fit(counter, trainers.WordLevelTrainer(vocab_size=setting.vocab - len(fixed), show_progress=False), texts)
+    fixed = (*WORD, *(BYTE_TOKENS if setting.fallback else (UNKNOWN,)))
+    check_vocab_size(setting.vocab, len(fixed) + 1)
+    counter = word_tokenizer(models.WordLevel(), setting.lower)
+    fit_tokenizer(counter, trainers.WordLevelTrainer(vocab_size=setting.vocab - len(fixed), show_progress=False), texts)
     known = counter.get_vocab()
-    vocab = numbered([*fixed, *sorted(known, key=known.__getitem__)])
+    vocab = number_tokens([*fixed, *sorted(known, key=known.__getitem__)])
     if setting.fallback:  # a BPE without merges: a word that it has is one token, any other its characters or bytes
-        inner = split(models.BPE(vocab=vocab, merges=[], byte_fallback=True, ignore_merges=True), setting.lower)
+        inner = word_tokenizer(
+            models.BPE(vocab=vocab, merges=[], byte_fallback=True, ignore_merges=True), setting.lower
+        )
     else:
-        inner = split(models.WordLevel(vocab=vocab, unk_token=UNKNOWN), setting.lower)
-    inner.decoder = spelt() if setting.fallback else decoders.Fuse()
+        inner = word_tokenizer(models.WordLevel(vocab=vocab, unk_token=UNKNOWN), setting.lower)
+    inner.decoder = byte_decoder() if setting.fallback else decoders.Fuse()
     inner.add_special_tokens(list(WORD))  # <unk> is not among them: it stands for a word, so decoding shows it
     return inner
 
 
-def bpe(setting: config.Pieces, texts: Iterable[str]) -> tokenizers.Tokenizer:
+def train_bpe(setting: config.SubwordTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """GPT-2's: pairs of bytes that stand together most often become one token, over and over (Sennrich et al. 2016)."""
-    inner = lowered(tokenizers.Tokenizer(models.BPE()), setting.lower)
+    inner = with_lowercase(tokenizers.Tokenizer(models.BPE()), setting.lower)
     inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    fit(inner, trainers.BpeTrainer(
-        vocab_size=setting.vocab, special_tokens=list(GPT), initial_alphabet=list(LETTERS), show_progress=False,
+    fit_tokenizer(inner, trainers.BpeTrainer(
+        vocab_size=setting.vocab, special_tokens=list(GPT), initial_alphabet=list(BYTE_LETTERS), show_progress=False,
     ), texts)  # fmt: skip
     return inner
 
 
-def wordpiece(setting: config.Pieces, texts: Iterable[str]) -> tokenizers.Tokenizer:
+def train_wordpiece(setting: config.SubwordTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """BERT's: the longest piece that fits, from the left (Schuster and Nakajima 2012), here over bytes.
 
     Every byte is a piece at the beginning of a word and another inside, so [UNK] never comes.
     """
-    inside = [PREFIX + letter for letter in LETTERS]
-    fixed = [*BERT, *LETTERS, *inside]
-    room(setting.vocab, len(fixed))
+    inside = [WORDPIECE_PREFIX + letter for letter in BYTE_LETTERS]
+    fixed = [*BERT, *BYTE_LETTERS, *inside]
+    check_vocab_size(setting.vocab, len(fixed))
     trainer = trainers.WordPieceTrainer(
         vocab_size=setting.vocab, special_tokens=[*BERT, *inside],  # named here, their ids do not depend on chance
-        initial_alphabet=list(LETTERS), continuing_subword_prefix=PREFIX, show_progress=False,
+        initial_alphabet=list(BYTE_LETTERS), continuing_subword_prefix=WORDPIECE_PREFIX, show_progress=False,
     )  # fmt: skip
-    learner = split(models.WordPiece(unk_token=BERT[1]), setting.lower, letters())
-    fit(learner, trainer, texts)
+    learner = word_tokenizer(models.WordPiece(unk_token=BERT[1]), setting.lower, byte_letters())
+    fit_tokenizer(learner, trainer, texts)
     vocab = learner.get_vocab()
-    inner = split(models.WordPiece(
-        vocab=vocab, unk_token=BERT[1], continuing_subword_prefix=PREFIX, max_input_chars_per_word=1000,
-    ), setting.lower, letters())  # fmt: skip
-    inner.decoder = decoders.Sequence([decoders.Replace(Regex(f"^{PREFIX}"), ""), decoders.ByteLevel()])
+    inner = word_tokenizer(models.WordPiece(
+        vocab=vocab, unk_token=BERT[1], continuing_subword_prefix=WORDPIECE_PREFIX, max_input_chars_per_word=1000,
+    ), setting.lower, byte_letters())  # fmt: skip
+    inner.decoder = decoders.Sequence([decoders.Replace(Regex(f"^{WORDPIECE_PREFIX}"), ""), decoders.ByteLevel()])
     inner.add_special_tokens(list(BERT))
     return inner
 
 
-def unigram(setting: config.Pieces, texts: Iterable[str]) -> tokenizers.Tokenizer:
+def train_unigram(setting: config.SubwordTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """T5's: the pieces under which the text is most likely, each with a probability of its own (Kudo 2018)."""
-    learner = split(models.Unigram(), setting.lower)
+    learner = word_tokenizer(models.Unigram(), setting.lower)
     trainer = trainers.UnigramTrainer(
-        vocab_size=setting.vocab - len(BYTES), special_tokens=list(T5), unk_token=T5[2], show_progress=False
+        vocab_size=setting.vocab - len(BYTE_TOKENS), special_tokens=list(T5), unk_token=T5[2], show_progress=False
     )
     try:
-        fit(learner, trainer, texts)
+        fit_tokenizer(learner, trainer, texts)
     except DataError as problem:
         if "not large enough" not in str(problem):
             raise
         raise ConfigError(f"text.vocab: {setting.vocab:,} is too few for all characters of the text; "
                           f"set more, or choose bpe, which needs bytes alone") from None  # fmt: skip
-    pieces = tidied(learner, setting.vocab - len(BYTES))
+    pieces = prune_unigram(learner, setting.vocab - len(BYTE_TOKENS))
     lowest = min(score for _, score in pieces)
-    scores = [*((token, 0.0) for token in T5), *pieces, *((name, lowest) for name in BYTES)]
-    inner = split(models.Unigram(vocab=scores, unk_id=2, byte_fallback=True), setting.lower)
-    inner.decoder = spelt()
+    scores = [*((token, 0.0) for token in T5), *pieces, *((name, lowest) for name in BYTE_TOKENS)]
+    inner = word_tokenizer(models.Unigram(vocab=scores, unk_id=2, byte_fallback=True), setting.lower)
+    inner.decoder = byte_decoder()
     inner.add_special_tokens(list(T5))
     return inner
 
 
 KINDS: dict[str, Callable[[Any, Iterable[str]], tokenizers.Tokenizer]] = {
-    "char": chars, "byte": bytes_, "word": words, "bpe": bpe, "wordpiece": wordpiece, "unigram": unigram,
-}  # fmt: skip
+    "char": train_char,
+    "byte": train_byte,
+    "word": train_word,
+    "bpe": train_bpe,
+    "wordpiece": train_wordpiece,
+    "unigram": train_unigram,
+}
 
 
 # ---------------------------------------------------------------- what they are made of
 
 
-def numbered(names: Iterable[str]) -> dict[str, int]:
+def number_tokens(names: Iterable[str]) -> dict[str, int]:
     return {name: id for id, name in enumerate(names)}
 
 
-def letters() -> pre_tokenizers.PreTokenizer:
+def byte_letters() -> pre_tokenizers.PreTokenizer:
     """Each byte as one of GPT-2's letters, and no other change."""
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
-def spelt() -> decoders.Decoder:
+def byte_decoder() -> decoders.Decoder:
     return decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
 
 
-def split(model: Any, lower: bool, *then: pre_tokenizers.PreTokenizer) -> tokenizers.Tokenizer:
+def word_tokenizer(model: Any, lower: bool, *then: pre_tokenizers.PreTokenizer) -> tokenizers.Tokenizer:
     """A tokenizer that finds words before it asks the model."""
-    inner, first = lowered(tokenizers.Tokenizer(model), lower), pre_tokenizers.Split(Regex(WORDS), "isolated")
+    inner, first = (
+        with_lowercase(tokenizers.Tokenizer(model), lower),
+        pre_tokenizers.Split(Regex(WORD_PATTERN), "isolated"),
+    )
     inner.pre_tokenizer = pre_tokenizers.Sequence([first, *then]) if then else first
     return inner
 
 
-def lowered(inner: tokenizers.Tokenizer, lower: bool) -> tokenizers.Tokenizer:
+def with_lowercase(inner: tokenizers.Tokenizer, lower: bool) -> tokenizers.Tokenizer:
     if lower:
         inner.normalizer = normalizers.Lowercase()
     return inner
 
 
-def room(vocab: int, least: int) -> None:
+def check_vocab_size(vocab: int, least: int) -> None:
     if vocab < least:
         raise ConfigError(f"text.vocab: {vocab:,} is too few; bytes and special tokens alone ask for {least:,}")
 
 
-def fit(inner: tokenizers.Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]) -> None:
-    with calm("the tokenizer cannot be trained"):
+def fit_tokenizer(inner: tokenizers.Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]) -> None:
+    with tokenizer_errors("the tokenizer cannot be trained"):
         inner.train_from_iterator(texts, trainer)
 
 
-def tidied(learner: tokenizers.Tokenizer, most: int) -> list[tuple[str, float]]:
+def prune_unigram(learner: tokenizers.Tokenizer, most: int) -> list[tuple[str, float]]:
     """At most so many pieces of a trained Unigram with their scores, the likeliest first, and free of chance.
 
     The library adds up in an order that changes from run to run, and the characters that it keeps though no word needs

@@ -1,9 +1,9 @@
-"""The compile cache: where torch keeps what it compiled, a folder for each torch and each instruction set.
+"""The compile cache: the folder where torch keeps compiled code, one for each torch and each instruction set.
 
     $REGARD_CACHE/compiled/torch-2.13.0-avx512-1f2e3d4c/
 
 torch itself keeps one folder for all processors that share a disk or an image, and code made for another one has ended
-runs with a segmentation fault. Whoever sets TORCHINDUCTOR_CACHE_DIR keeps that folder.
+runs with a segmentation fault. If TORCHINDUCTOR_CACHE_DIR is set, that folder is used.
 """
 
 import os
@@ -12,27 +12,27 @@ from pathlib import Path
 
 import torch
 
-from regard.data.store import place
-from regard.native.build import processor
+from regard.files.content_cache import cache_dir
+from regard.native.library import processor_features
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
-def cache_folder() -> Path:
+def compile_cache_folder() -> Path:
     """The folder for this torch on this processor, as torch sees it: it may be told to use less of it."""
     capability = torch.backends.cpu.get_cpu_capability()
     limits = [os.environ.get(name, "") for name in ("ONEDNN_MAX_CPU_ISA", "CXX")]
-    key = sha256("\0".join([processor().decode(errors="replace"), capability, *limits]).encode()).hexdigest()
-    return place(None) / "compiled" / f"torch-{torch.__version__}-{capability.lower()}-{key[:8]}"
+    key = sha256("\0".join([processor_features().decode(errors="replace"), capability, *limits]).encode()).hexdigest()
+    return cache_dir(None) / "compiled" / f"torch-{torch.__version__}-{capability.lower()}-{key[:8]}"
 
 
-def use_cache_folder() -> None:
+def use_compile_cache() -> None:
     """Let torch keep and find compiled code there, unless the user has chosen a folder or ours cannot be had."""
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # takes a while, and only compiling needs it
 
     if os.environ.get(VARIABLE) not in (None, "", default_cache_dir()):  # torch writes its own choice there too
         return
-    folder = cache_folder()
+    folder = compile_cache_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = folder.stat()

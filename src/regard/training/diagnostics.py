@@ -1,14 +1,14 @@
-"""How a run is doing, looked at now and then: gradients and updates by layer, how widely every head looks.
+"""Training diagnostics: gradient norms and update ratios by layer, attention entropy by head, now and then in a run.
 
     {"loss": 2.31, "layers": {"embed": {"gradient": 0.41, "weight": 9.8, "update": 0.0012}, "trunk.0": {...}, ...},
      "heads": {"trunk.0.attn": [0.91, 0.33], ...}}
 
 `gradient` and `weight` are norms; `update` is how far the next step would move a layer, as a part of its weights, at
-the learning rate that it will have. A head's number is its entropy over the most there could be: 0 looks at one token,
-1 at all it may see alike.
+the learning rate that it will have. A head's number is its entropy over the most there could be: 0 attends to one
+token, 1 to all visible ones alike.
 
-A look takes a step on a few rows and takes it back: weights, moments, gradients and random numbers are afterwards what
-they were. What it says is a function of the run's state alone, so a run that was stopped says the same when it goes on.
+Measuring takes a step on a few rows and undoes it: weights, moments, gradients and random numbers are afterwards what
+they were. The result is a function of the run's state alone, so a resumed run reports the same.
 """
 
 import math
@@ -21,13 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from regard import lens
-from regard.lens.heads import relative
-from regard.lens.views import unwrapped
-from regard.tasks.losses import INPUTS
-from regard.tasks.objective import whole
-from regard.train.chance import chances, repeatable, restore
-from regard.train.evaluate import moved
-from regard.train.run import Run, inner
+from regard.config.errors import name_some
+from regard.data.batching import batch_to_device
+from regard.lens.attention_maps import unwrap_model
+from regard.lens.heads import relative_entropy
+from regard.tasks.losses import MODEL_INPUTS
+from regard.tasks.task import combine_losses
+from regard.training.reproducibility import deterministic_sums, get_rng_states, set_rng_states
+from regard.training.run import Run, unwrap_prefetch
 
 ROWS = 4  # of the next batch that are looked at
 LONGEST = 256  # tokens of a row on which heads are watched: each has a table of their square
@@ -36,7 +37,7 @@ FAST, SLOW = 1e-1, 1e-6  # parts of its weights by which a layer moves in a step
 Sizes = dict[str, dict[str, float | None]]
 
 
-class Health:
+class TrainingDiagnostics:
     """Looks at a run between its steps."""
 
     def __init__(self, run: Run) -> None:
@@ -45,15 +46,15 @@ class Health:
 
     def look(self, step: int) -> dict[str, Any]:
         """What to write in the log after a step: numbers in four figures, and words where one is none."""
-        run, model = self.run, unwrapped(self.run.model)
-        batch = some(inner(run.data).batch(run.step * run.settings.accumulate), run.objective)
-        parts, there = run.objective.parts(batch), moved(batch, run.device)
-        with aside(run), repeatable(run.device):
-            loss = whole(run.objective.sums(model, there), parts)
+        run, model = self.run, unwrap_model(self.run.model)
+        batch = first_rows(unwrap_prefetch(run.data).batch(run.step * run.settings.accumulate), run.objective)
+        parts, there = run.objective.count_parts(batch), batch_to_device(batch, run.device)
+        with quiet_run(run), deterministic_sums(run.device):
+            loss = combine_losses(run.objective.loss_sums(model, there), parts)
             loss.backward()
-            layers = sizes(run)
-        self.last = {"step": step, "loss": figures(float(loss.detach())), "layers": layers,
-                     "heads": widths(model, there) if watchable(model) else {}}  # fmt: skip
+            layers = layer_norms(run)
+        self.last = {"step": step, "loss": round_for_json(float(loss.detach())), "layers": layers,
+                     "heads": attention_entropies(model, there) if has_attention_maps(model) else {}}  # fmt: skip
         return {name: value for name, value in self.last.items() if name != "step"}
 
     def warnings(self) -> list[str]:
@@ -65,40 +66,39 @@ class Health:
     def moving(self) -> Iterator[str]:
         layers, share = self.last["layers"], self.share()
         if broken := [name for name, size in layers.items() if isinstance(size["gradient"], str)]:
-            yield f"the gradients of {listed(broken)} are no numbers; lower train.optimizer.lr"
+            yield f"the gradients of {name_some(broken)} are no numbers; lower train.optimizer.lr"
         if still := [name for name, size in layers.items() if size["gradient"] == 0]:
-            yield f"no gradient reaches {listed(still)}, so nothing is learned there"
+            yield f"no gradient reaches {name_some(still)}, so nothing is learned there"
         moves = {name: size["update"] for name, size in layers.items() if isinstance(size["update"], float)}
         if fast := [name for name, update in moves.items() if update > FAST]:
-            yield (f"a step moves {listed(fast)} by {max(moves[name] for name in fast):.0%} of the weights; about 0.1% "
+            yield (f"a step moves {name_some(fast)} by {max(moves[name] for name in fast):.0%} of the weights; about "
+                   "0.1% "
                    "is usual, so lower train.optimizer.lr")  # fmt: skip
         if slow := [name for name in moves if share and moves[name] / share < SLOW and name not in still]:
-            yield (f"a step moves {listed(slow)} by less than a millionth of the weights; raise train.optimizer.lr if "
+            yield (f"a step moves {name_some(slow)} by less than a millionth of the weights; raise train.optimizer.lr "
+                   "if "
                    "the loss stands still")  # fmt: skip
 
     def looking(self) -> Iterator[str]:
         known = {where: heads for where, heads in self.last["heads"].items() if not any(type(w) is str for w in heads)}
         if narrow := [where for where, heads in known.items() if max(heads) < COLLAPSED]:
-            yield (f"every head of {listed(narrow)} looks at one token alone; more dropout, a smaller model.init or a "
+            yield (f"every head of {name_some(narrow)} looks at one token alone; more dropout, a smaller model.init "
+                   "or a "
                    "lower train.optimizer.lr keeps them open")  # fmt: skip
 
     def share(self) -> float:
         """How much of its highest learning rate the run has now."""
-        now, most = factor(self.run), peak(self.run)
+        now, most = lr_factor(self.run), peak_lr_factor(self.run)
         return now / most if most else 0.0
-
-
-def listed(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 # ---------------------------------------------------------------- a step that is taken back
 
 
 @contextmanager
-def aside(run: Run) -> Iterator[None]:
+def quiet_run(run: Run) -> Iterator[None]:
     """Nothing dropped, nothing compiled; gradients, rates and random numbers come back as they were."""
-    model, before = unwrapped(run.model), chances(run.device)
+    model, before = unwrap_model(run.model), get_rng_states(run.device)
     training = [part for part in model.modules() if part.training]
     grads = [(weight, weight.grad) for weight in model.parameters()]
     rates = [(group["lr"], group["lr"].clone()) for group in run.optimizer.groups()]
@@ -114,14 +114,14 @@ def aside(run: Run) -> Iterator[None]:
             weight.grad = grad
         for rate, value in rates:
             rate.copy_(value)
-        restore(before, run.device)
+        set_rng_states(before, run.device)
 
 
 @torch.no_grad()
-def sizes(run: Run) -> Sizes:
+def layer_norms(run: Run) -> Sizes:
     """By layer: the gradient's norm, the weights', and the part of them that the next step would move."""
     optimizer = run.optimizer
-    optimizer.rate(factor(run))
+    optimizer.set_lr_factor(lr_factor(run))
     norm = torch.nn.utils.get_total_norm(optimizer.gradients())
     clip = math.inf if run.settings.clip is None else run.settings.clip
     names, rows = [], []
@@ -130,21 +130,21 @@ def sizes(run: Run) -> Sizes:
         rows.append(torch.stack([grad.norm(), weight.norm()]).float())
         names.append(name)
     scale = (clip / (norm + 1e-6)).clamp(max=1.0)
-    moves = changes(optimizer, scale)
+    moves = update_sizes(optimizer, scale)
     table = torch.stack(rows).square().cpu()
     found: dict[str, list[float]] = {}
     for name, (gradient, weight) in zip(names, table.tolist(), strict=True):
-        row = found.setdefault(layer(name), [0.0, 0.0, 0.0])
+        row = found.setdefault(layer_of(name), [0.0, 0.0, 0.0])
         for place, size in enumerate((gradient, weight, moves.get(name, 0.0))):
             row[place] += size
-    return {name: {"gradient": figures(math.sqrt(a)), "weight": figures(math.sqrt(b)),
-                   "update": figures(math.sqrt(c / b)) if b else None}
+    return {name: {"gradient": round_for_json(math.sqrt(a)), "weight": round_for_json(math.sqrt(b)),
+                   "update": round_for_json(math.sqrt(c / b)) if b else None}
             for name, (a, b, c) in found.items()}  # fmt: skip
 
 
-def changes(optimizer: Any, scale: Tensor) -> dict[str, float]:
+def update_sizes(optimizer: Any, scale: Tensor) -> dict[str, float]:
     """How far a step moves each weight, squared; each moves alone and goes back, so little memory is needed."""
-    optimizer.begin()  # or a first step would leave its state here
+    optimizer.init_state()  # or a first step would leave its state here
     names = {id(weight): name for name, weight in optimizer.own.items()}
     grads = {id(weight): weight.grad for weight in optimizer.own.values() if weight.grad is not None}
     for weight in optimizer.own.values():
@@ -166,7 +166,7 @@ def changes(optimizer: Any, scale: Tensor) -> dict[str, float]:
     return dict(zip(found, torch.stack(list(found.values())).tolist(), strict=True)) if found else {}
 
 
-def layer(name: str) -> str:
+def layer_of(name: str) -> str:
     """trunk.blocks.3.attn.qkv.weight is of trunk.3, trunk.positions.0.tables.0 of trunk.positions, and so on."""
     words = name.removeprefix("module.").split(".")
     if words[0] not in ("trunk", "encoder"):
@@ -174,12 +174,12 @@ def layer(name: str) -> str:
     return f"{words[0]}.{words[2] if words[1] == 'blocks' else words[1]}"
 
 
-def factor(run: Run) -> float:
+def lr_factor(run: Run) -> float:
     """Of the learning rate, in the next step."""
     return run.schedule(run.step + 1, run.progress)
 
 
-def peak(run: Run) -> float:
+def peak_lr_factor(run: Run) -> float:
     """The largest factor of the learning rate that the run will have."""
     warmup, steps = run.settings.schedule.warmup, run.settings.steps
     last = steps or max(1, 2 * warmup)
@@ -190,49 +190,49 @@ def peak(run: Run) -> float:
 # ---------------------------------------------------------------- where heads look
 
 
-def widths(model: nn.Module, batch: Any) -> dict[str, list[float]]:
+def attention_entropies(model: nn.Module, batch: Any) -> dict[str, list[float]]:
     """For each attention its heads' entropies, each as a part of the most there could be; on the first row."""
-    asked = {name: short(table[:1], batch) for name, table in given(batch, model).items()}
-    seen = lens.views(model, asked.pop("ids"), **asked)
-    return {view.where: [figures(share) for share in relative(view).tolist()] for view in seen}  #: S156
+    asked = {name: shorten_row(table[:1], batch) for name, table in model_inputs(batch, model).items()}
+    seen = lens.attention_views(model, asked.pop("ids"), **asked)
+    return {view.where: [round_for_json(share) for share in relative_entropy(view).tolist()] for view in seen}  #: S156
 
 
-def watchable(model: nn.Module) -> bool:
-    """Whether it is one model whose heads have tables of who looks at whom."""
-    return hasattr(model, "embed") and not lens.refusal(model)
+def has_attention_maps(model: nn.Module) -> bool:
+    """Whether it is one model whose heads have attention weights to show."""
+    return hasattr(model, "embed") and not lens.why_not_watchable(model)
 
 
-def textual(batch: Any) -> bool:
+def is_text_batch(batch: Any) -> bool:
     ids = batch["ids"] if isinstance(batch, dict) else batch
     return ids.dim() == 2 and not ids.is_floating_point()
 
 
-def short(table: Tensor, batch: Any) -> Tensor:
+def shorten_row(table: Tensor, batch: Any) -> Tensor:
     """Of a text the first tokens of a row, or the last where it is padded on the left."""
-    if not textual(batch):
+    if not is_text_batch(batch):
         return table
     left = isinstance(batch, dict) and "real" in batch and not bool(batch["real"][0, 0])
     return table[:, -LONGEST:] if left else table[:, :LONGEST]
 
 
-def given(batch: Any, model: nn.Module) -> dict[str, Tensor]:
+def model_inputs(batch: Any, model: nn.Module) -> dict[str, Tensor]:
     """What of a batch the model reads: the ids, and what its front end takes by name."""
     if isinstance(batch, Tensor):
         return {"ids": batch[:, :-1]}
-    takes = signature(unwrapped(model).embed.forward).parameters.keys() - {"start"}  # of a cache, not of an answer
-    return {name: table for name, table in batch.items() if name in ("ids", *INPUTS) or name in takes}
+    takes = signature(unwrap_model(model).embed.forward).parameters.keys() - {"start"}  # of a cache, not of an answer
+    return {name: table for name, table in batch.items() if name in ("ids", *MODEL_INPUTS) or name in takes}
 
 
-def some(batch: Any, objective: Any, rows: int = ROWS) -> Any:
+def first_rows(batch: Any, objective: Any, rows: int = ROWS) -> Any:
     """The first rows of a batch; all of them if nothing is asked of the first."""
-    few = cut(batch, rows)
-    return few if any(part.count for part in objective.parts(few).values()) else batch
+    few = cut_rows(batch, rows)
+    return few if any(part.count for part in objective.count_parts(few).values()) else batch
 
 
-def cut(batch: Any, rows: int) -> Any:
+def cut_rows(batch: Any, rows: int) -> Any:
     return batch[:rows] if isinstance(batch, Tensor) else {name: table[:rows] for name, table in batch.items()}
 
 
-def figures(number: float) -> Any:
+def round_for_json(number: float) -> Any:
     """Four of them; JSON has no nan, so it is written as a word."""
     return float(f"{number:.4g}") if math.isfinite(number) else str(number)

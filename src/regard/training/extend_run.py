@@ -1,11 +1,11 @@
-"""Extending a run: what other settings than it began with mean for its learning rate, and how it is made again."""
+"""Extending a run: what new settings mean for its learning rate, and how the extended run is made again."""
 
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-from regard.train.run import Run
+from regard.training.run import Run
 
 TAIL = 1 << 16  # bytes at the end of a log that hold its last steps
 ALIKE = 0.05  # learning rates that differ by less are the same
@@ -14,7 +14,7 @@ ALIKE = 0.05  # learning rates that differ by less are the same
 def describe_rate_change(run: Run, log: Path) -> list[str]:
     """A sentence where the learning rate leaps because schedules follow the new length of the run."""
     before = last_rate(log)
-    if before is None or run.over or run.step < run.settings.schedule.warmup:  # there it rises anyway
+    if before is None or run.is_over or run.step < run.settings.schedule.warmup:  # there it rises anyway
         return []
     now = run.optimizer.base[-1] * run.schedule(run.step + 1, run.progress)
     if abs(now - before) <= ALIKE * max(now, before):
@@ -42,6 +42,6 @@ def last_rate(log: Path) -> float | None:
     return None
 
 
-def add_resumption(facts: dict[str, Any], step: int, changes: list[str]) -> dict[str, Any]:
+def record_resumption(facts: dict[str, Any], step: int, changes: list[str]) -> dict[str, Any]:
     """What run.json says of a run that went on with other settings: after which step, and with which."""
     return {**facts, "resumed": [*facts.get("resumed", []), {"step": step, "changes": changes}]} if changes else facts

@@ -1,6 +1,6 @@
-"""What a person sees while a model trains: a bar in a terminal, a calm line now and then in a log file.
+"""Progress of a training on stderr: a bar in a terminal, a calm line now and then in a log file.
 
-All of it goes to stderr; what a program should read is in log.jsonl.
+What a program should read is in log.jsonl.
 """
 
 import math
@@ -11,28 +11,28 @@ from collections import deque
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from regard.config.terminal import escape_controls, unscreened
-from regard.train.run import Run
+from regard.config.terminal import escape_controls, unfiltered_stream
+from regard.training.run import Run
 
-EVERY = 10.0  # seconds between lines where nobody watches a bar
+REPORT_SECONDS = 10.0  # seconds between lines where nobody watches a bar
 MANY = 100  # steps whose losses have a mean
 
 
-class Counting:
+class DataProgress:
     """How much has been read and made into tokens, where that takes a while; a line that comes and goes."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(file=unscreened(sys.stderr), highlight=False, soft_wrap=True, emoji=False)
+        self.console = Console(file=unfiltered_stream(sys.stderr), highlight=False, soft_wrap=True, emoji=False)
         self.quiet, self.last, self.shown = quiet, time.monotonic(), False
 
     def __call__(self, done: int) -> None:
         now, live = time.monotonic(), self.console.is_terminal
-        if self.quiet or now - self.last < (0.25 if live else EVERY):
+        if self.quiet or now - self.last < (0.25 if live else REPORT_SECONDS):
             return
         self.last, self.shown = now, live
         self.console.print(f"reading: {done:,} so far", end="\r" if live else "\n")
 
-    def __enter__(self) -> "Counting":
+    def __enter__(self) -> "DataProgress":
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -40,12 +40,12 @@ class Counting:
             self.console.print(" " * 40, end="\r")
 
 
-class Display:
+class ProgressDisplay:
     """Loss, tokens a second and the time left, as often as is pleasant."""
 
     def __init__(self, run: Run, quiet: bool = False) -> None:
         self.run, self.quiet = run, quiet
-        self.console = Console(file=unscreened(sys.stderr), highlight=False, soft_wrap=True, emoji=False)
+        self.console = Console(file=unfiltered_stream(sys.stderr), highlight=False, soft_wrap=True, emoji=False)
         self.bar: Progress | None = None
         self.last, self.seconds, self.tokens, self.number = time.monotonic(), run.seconds, 0, run.step
         self.losses: deque[float] = deque(maxlen=MANY)
@@ -59,13 +59,13 @@ class Display:
     def step(self, loss: float, tokens: int, number: int | None = None) -> None:
         """Told of every step; shows something a few times a second in a terminal, else every ten seconds."""
         if self.compiling is not None:
-            self.say(f"compiled in {left(time.monotonic() - self.compiling)}")
+            self.say(f"compiled in {format_time_left(time.monotonic() - self.compiling)}")
             self.compiling, self.last = None, time.monotonic()
         self.tokens += tokens
         self.losses.append(loss)
         self.number = self.run.step if number is None else number  # on a GPU losses come a few steps late
         now = time.monotonic()
-        if self.quiet or now - self.last < (0.25 if self.bar else EVERY):
+        if self.quiet or now - self.last < (0.25 if self.bar else REPORT_SECONDS):
             return
         self.measure()
         self.last = now
@@ -95,7 +95,7 @@ class Display:
     def text(self) -> str:
         run, steps = self.run, self.run.settings.steps
         number = f"{self.number:,}" + (f"/{steps:,}" if steps and run.settings.minutes is None else "")
-        rest = f"   {left(self.remaining())} left" if self.measured > 1 else ""
+        rest = f"   {format_time_left(self.remaining())} left" if self.measured > 1 else ""
         return f"step {number:>11}   loss {self.loss()}   {self.speed:,.0f} tokens/s{rest}"
 
     def loss(self) -> str:
@@ -113,7 +113,7 @@ class Display:
         if not self.quiet:
             self.console.print(escape_controls(line), markup=False)
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> "ProgressDisplay":
         if self.bar is not None:
             self.bar.start()
         return self
@@ -124,7 +124,7 @@ class Display:
         sys.stderr.flush()
 
 
-def left(seconds: float) -> str:
+def format_time_left(seconds: float) -> str:
     """A time for people: 8 s, 2:05, 1:07:30."""
     whole = round(seconds)
     if whole < 60:

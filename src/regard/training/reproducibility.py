@@ -1,23 +1,59 @@
-"""What makes a run repeat its bits: where its random numbers stand, and sums in one order.
+"""Reproducibility of a run: its RNG states, deterministic sums, its device and the facts of its environment.
 
-A run has its own: whatever others draw between its steps changes nothing in it, and it changes nothing for them.
+A run has its own random numbers: draws by other code between its steps change nothing in it, and it changes nothing for
+other code.
 """
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard import config
+from regard.inference.load import resolve_device
+
+
+def training_device(name: str) -> torch.device:
+    """The device that a config names."""
+    try:
+        return resolve_device(name)
+    except config.ConfigError as problem:
+        raise config.ConfigError(f"train.{problem}") from None
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """What the bits of a run depend on beside its config."""
+    return {
+        "regard": config.VERSION, "torch": torch.__version__, "python": platform.python_version(),
+        "platform": platform.platform(), "processor": processor_name(device), "device": device.type,
+        "threads": torch.get_num_threads(), "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip
+
+
+def processor_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+BIT_RELEVANT = ("regard", "torch", "processor", "device", "threads")  # what of it can change the bits
+
+
+def environment_differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What has changed since, of what can change the bits, each said in a few words."""
+    return [f"{key} was {then.get(key)} and is {now[key]}" for key in BIT_RELEVANT if then.get(key) != now[key]]
+
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # without it products on a GPU share memory as they come
 Chance = dict[str, Tensor]
 
 
-def chances(device: torch.device) -> Chance:
+def get_rng_states(device: torch.device) -> Chance:
     """Where the random numbers stand, on the host and on the device."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
@@ -27,7 +63,7 @@ def chances(device: torch.device) -> Chance:
     return states
 
 
-def restore(states: Chance, device: torch.device) -> None:
+def set_rng_states(states: Chance, device: torch.device) -> None:
     torch.set_rng_state(states["cpu"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
@@ -36,19 +72,19 @@ def restore(states: Chance, device: torch.device) -> None:
 
 
 @contextmanager
-def drawing(mine: Chance, device: torch.device) -> Iterator[None]:
+def use_rng_states(mine: Chance, device: torch.device) -> Iterator[None]:
     """Draw from one's own numbers, which move on; afterwards everybody else's are as they were."""
-    before = chances(device)
-    restore(mine, device)
+    before = get_rng_states(device)
+    set_rng_states(mine, device)
     try:
         yield
     finally:
-        mine.update(chances(device))
-        restore(before, device)
+        mine.update(get_rng_states(device))
+        set_rng_states(before, device)
 
 
 @contextmanager
-def repeatable(device: torch.device, asked: bool = False) -> Iterator[None]:
+def deterministic_sums(device: torch.device, asked: bool = False) -> Iterator[None]:
     """On a CPU, sums in one order: compiled code would let threads add to a table of gradients as they come.
 
     On a GPU many fast kernels have no such order: it is for those who ask (`train.deterministic`).
@@ -59,7 +95,7 @@ def repeatable(device: torch.device, asked: bool = False) -> Iterator[None]:
     memory: Any = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
-    memory.fill_uninitialized_memory = False  # nobody reads it
+    memory.fill_uninitialized_memory = False  # it is never read
     try:
         yield
     finally:
@@ -67,7 +103,7 @@ def repeatable(device: torch.device, asked: bool = False) -> Iterator[None]:
         memory.fill_uninitialized_memory = before[1]
 
 
-def steadied(c: config.Train, device: torch.device) -> None:
+def configure_determinism(c: config.Train, device: torch.device) -> None:
     """Before anything is computed on a GPU: what it takes there to repeat bits."""
     if not c.deterministic or device.type != "cuda":
         return

@@ -1,4 +1,4 @@
-"""A run: all the state that training has. It exists between steps, and can be saved and loaded there."""
+"""Run: all the state of a training (model, task, data, optimizer, schedule), saved and loaded between steps."""
 
 import warnings
 from collections.abc import Callable, Iterable
@@ -10,48 +10,55 @@ from torch import Tensor, nn
 from regard import config, data
 from regard.core import model as core
 from regard.core.layers import product_dtype
-from regard.data import Ahead, Arrays, Fixed, Packed, Progress
-from regard.efficient.recompute import recompute
-from regard.generate.model import Transformer, build
-from regard.generate.towers import Towers
-from regard.tasks import Objective, Task
-from regard.tasks.translate import Paired
-from regard.text import Tokenizer
-from regard.train import begin, lora, vectors
-from regard.train.average import Average
-from regard.train.carry import Carry
-from regard.train.chance import chances, restore, steadied
-from regard.train.device import device_of
-from regard.train.frozen import freeze
-from regard.train.guard import Guard
-from regard.train.muon import Muon
-from regard.train.optim import Optimizer
-from regard.train.parallel.models import shard
-from regard.train.parallel.ranks import ALONE, Ranks
-from regard.train.reading import Batches, Reading, Validation, Voice, read
-from regard.train.schedule import Schedule, schedule
-from regard.zoo import read_recipe
+from regard.data.batching import FixedSizeBatches
+from regard.data.packing import PackedBatches
+from regard.data.prefetch import Prefetcher
+from regard.data.tensor_store import TensorRows
+from regard.data.token_shards import Progress
+from regard.inference.dual_encoder_model import DualEncoderModel
+from regard.inference.model import Model, build_model
+from regard.models.checkpointing import set_checkpointing
+from regard.tasks.task import Objective, Task
+from regard.tasks.translation import Seq2SeqTask
+from regard.text.tokenizer import Tokenizer
+from regard.training.carry_state import CarriedState
+from regard.training.data.read import BatchSource, Reporter, RunData, ValidationSource, read_run_data
+from regard.training.init import pretrained, trainable, word_vectors
+from regard.training.init.trainable import freeze_parameters
+from regard.training.optim.ema import ModelEMA
+from regard.training.optim.guard import StepGuard
+from regard.training.optim.muon import Muon
+from regard.training.optim.optimizer import LRSchedule, OptimizerGroup, build_schedule
+from regard.training.parallel.ranks import SINGLE_PROCESS, ProcessRanks
+from regard.training.parallel.wrap import wrap_fsdp
+from regard.training.reproducibility import configure_determinism, get_rng_states, set_rng_states, training_device
+from regard.zoo.recipe import read_recipe
 
 
 class Run:
     """A model, what is asked of it, the data, the optimizer and its schedule; and how far they have come."""
 
     def __init__(
-        self, model: nn.Module, objective: Objective, data: Batches, optimizer: Optimizer, schedule: Schedule,
+        self,
+        model: nn.Module,
+        objective: Objective,
+        data: BatchSource,
+        optimizer: OptimizerGroup,
+        schedule: LRSchedule,
         settings: config.Train | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self.objective, self.data = model, objective, data
         self.optimizer, self.schedule, self.settings = optimizer, schedule, settings or config.Train()
-        self.step, self.seconds, self.chance = 0, 0.0, chances(self.device)
-        self.guard = Guard(self.settings.guard, self.device)
-        self.average = None if self.settings.average is None else Average(model, self.settings.average)
-        self.carry: Carry | None = None  # what the model remembers from step to step
+        self.step, self.seconds, self.rng_state = 0, 0.0, get_rng_states(self.device)
+        self.guard = StepGuard(self.settings.guard, self.device)
+        self.ema = None if self.settings.average is None else ModelEMA(model, self.settings.average)
+        self.carried_state: CarriedState | None = None  # what the model remembers from step to step
         self.ended = False  # early, since it became no better
         self.recipe: config.Recipe | None = None
         self.tokenizer: Tokenizer | None = None
-        self.validation: Validation | None = None
+        self.validation: ValidationSource | None = None
         self.digest = ""  # of the data
-        self.ranks = ALONE
+        self.ranks = SINGLE_PROCESS
         self.compile_seconds = 0.0  # which `seconds` do not count
         self.multiply_in(product_dtype(self.device.type))
 
@@ -65,55 +72,63 @@ class Run:
     @classmethod
     def from_recipe(
         cls, recipe: config.Recipe | str | Path, overrides: Iterable[str] = (), *, tokenizer: Tokenizer | None = None,
-        notice: Callable[[str], object] = warnings.warn, progress: Progress = data.quiet, fresh: bool = True,
-        ranks: Ranks = ALONE,
+        notice: Callable[[str], object] = warnings.warn, progress: Progress = data.no_progress, fresh: bool = True,
+        ranks: ProcessRanks = SINGLE_PROCESS,
     ) -> "Run":  # fmt: skip
         """Everything that a recipe describes: the data read, the tokenizer trained, the model begun from its seed.
 
         A run that will be loaded from a checkpoint is not `fresh`: it needs no weights from elsewhere. `ranks` are the
-        processes that train it (`regard.train.together`); what is kept of the data is made by the first of them.
+        processes that train it (`join_process_group`); what is kept of the data is made by the first of them.
         """
         if not isinstance(recipe, config.Recipe):
             recipe = read_recipe(recipe, overrides)
-        voice, source = Voice(notice, progress), None
+        voice, source = Reporter(notice, progress), None
         if recipe.train.init_from is not None and fresh:
-            source = begin.source(recipe.train.init_from)
-            recipe, tokenizer = begin.inherited(recipe, source, tokenizer)
-        reading = ranks.in_turn(lambda: read(recipe, tokenizer, voice))
-        device = device_of(recipe.train.device)
-        steadied(recipe.train, device)
-        before = chances(device)
+            source = pretrained.read_source(recipe.train.init_from)
+            recipe, tokenizer = pretrained.inherit_model(recipe, source, tokenizer)
+        reading = ranks.main_first(lambda: read_run_data(recipe, tokenizer, voice))
+        device = training_device(recipe.train.device)
+        configure_determinism(recipe.train, device)
+        before = get_rng_states(device)
         torch.manual_seed(recipe.train.seed)
-        model = built(reading)
-        if source is not None and isinstance(model, Transformer):
-            taken = begin.take(model, source)
-            notice(begin.told(taken))
-            reading = lora.settled(reading, model, taken)
+        model = build_run_model(reading)
+        if source is not None and isinstance(model, Model):
+            taken = pretrained.transfer_weights(model, source)
+            notice(pretrained.describe_transfer(taken))
+            reading = trainable.resolve_lora(reading, model, taken)
         if recipe.train.vectors is not None and fresh:
             assert reading.tokenizer is not None  # others have refused it
-            notice(vectors.told(vectors.into(reader(model), reading.tokenizer, recipe.train.vectors)))
+            notice(
+                word_vectors.describe_match(
+                    word_vectors.load_word_vectors(text_model(model), reading.tokenizer, recipe.train.vectors)
+                )
+            )
         model = model if ranks.sharded else model.to(device)  # in parts it goes there part by part
-        run = cls.of(model.train(), reading, ranks)
-        restore(before, device)
+        run = cls.from_data(model.train(), reading, ranks)
+        set_rng_states(before, device)
         return run
 
     @classmethod
-    def of(cls, model: Transformer | Towers, reading: Reading, ranks: Ranks = ALONE) -> "Run":
+    def from_data(
+        cls, model: Model | DualEncoderModel, reading: RunData, ranks: ProcessRanks = SINGLE_PROCESS
+    ) -> "Run":
         """A run of this model on these data."""
         recipe, c = reading.recipe, reading.recipe.train
-        lora.begin(model, c.lora, ranks)
-        freeze(model, c.freeze)
-        recompute(model, c.recompute)
+        if c.lora is not None:
+            trainable.start_lora(model, c.lora, ranks)
+        if c.freeze:
+            freeze_parameters(model, c.freeze)
+        set_checkpointing(model, c.recompute)
         if ranks.sharded:
-            shard(model, ranks, device_of(c.device))
-        optimizer = Optimizer(model, c.optimizer)
-        run = cls(model, reading.task, reading.train, optimizer, schedule(c.schedule, recipe.model.trunk.dim), c)
+            wrap_fsdp(model, ranks, training_device(c.device))
+        optimizer = OptimizerGroup(model, c.optimizer)
+        run = cls(model, reading.task, reading.train, optimizer, build_schedule(c.schedule, recipe.model.trunk.dim), c)
         run.recipe, run.tokenizer, run.validation = recipe, reading.tokenizer, reading.validation
         run.digest, run.ranks = reading.digest, ranks
         if c.carry and ranks.size > 1:
             raise config.ConfigError(f"train.carry: {ranks.size} processes would each need the states of their rows; "
                                      "train in one, with train.parallel=none")  # fmt: skip
-        run.carry = Carry(model, c) if c.carry and isinstance(model, Transformer) else None
+        run.carried_state = CarriedState(model, c) if c.carry and isinstance(model, Model) else None
         return run
 
     @property
@@ -123,21 +138,21 @@ class Run:
         return self.objective
 
     @property
-    def steady(self) -> bool:
+    def has_fixed_shapes(self) -> bool:
         """Whether all batches are of one shape, so that a step can be compiled once."""
-        return self.constant or isinstance(inner(self.data), Packed)
+        return self.has_fixed_counts or isinstance(unwrap_prefetch(self.data), PackedBatches)
 
     @property
-    def constant(self) -> bool:
+    def has_fixed_counts(self) -> bool:
         """Whether batches are also asked as often: windows of a text, rows that are all alike, or data that say so."""
-        made = inner(self.data)
-        alike = isinstance(made, Fixed) and isinstance(made.rows, Arrays) and made.rows.alike
-        return self.windowed or alike or bool(getattr(made, "constant", False))
+        made = unwrap_prefetch(self.data)
+        alike = isinstance(made, FixedSizeBatches) and isinstance(made.rows, TensorRows) and made.rows.alike
+        return self.is_windowed or alike or bool(getattr(made, "constant", False))
 
     @property
-    def windowed(self) -> bool:
+    def is_windowed(self) -> bool:
         """Whether batches are ids alone, as many in each."""
-        return isinstance(inner(self.data).batch(0), Tensor)
+        return isinstance(unwrap_prefetch(self.data).batch(0), Tensor)
 
     @property
     def prompt(self) -> str:
@@ -158,17 +173,17 @@ class Run:
         """The part of the run that is over: by steps, epochs or minutes, whichever is nearest its end."""
         c = self.settings
         reads = (self.epochs, c.epochs), (self.step, c.steps), (self.seconds / 60, c.minutes)
-        return min(1.0, max(part(done, all) for done, all in reads))
+        return min(1.0, max(fraction_done(done, all) for done, all in reads))
 
     @property
     def epochs(self) -> float:
         """How often the data have been read."""
-        if self.settings.epochs is None and not hasattr(self.data, "epochs"):  # somebody's own, who has not said
+        if self.settings.epochs is None and not hasattr(self.data, "epochs"):  # a custom source that does not say
             return 0.0
         return float(self.data.epochs(self.step * self.settings.accumulate))  # type: ignore[attr-defined]
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self.ended or self.progress >= 1.0
 
     @property
@@ -177,36 +192,36 @@ class Run:
 
     def save(self, path: str | Path) -> Path:
         """A checkpoint: the model's folder, with what training needs to go on exactly."""
-        from regard.train import checkpoint  # which holds a Run, as this holds checkpoints
+        from regard.training import checkpoint  # which holds a Run, as this holds checkpoints
 
-        return checkpoint.save(self, Path(path))
+        return checkpoint.save_checkpoint(self, Path(path))
 
     def load(self, path: str | Path) -> None:
         """Go back to where a checkpoint was saved."""
-        from regard.train import checkpoint
+        from regard.training import checkpoint
 
-        checkpoint.load(self, Path(path))
+        checkpoint.load_checkpoint(self, Path(path))
 
 
-def inner(batches: Batches) -> Batches:
+def unwrap_prefetch(batches: BatchSource) -> BatchSource:
     """Who makes the batches, here or in other processes."""
-    return batches.data if isinstance(batches, Ahead) else batches
+    return batches.data if isinstance(batches, Prefetcher) else batches
 
 
-def part(done: float, all: float | None) -> float:
+def fraction_done(done: float, all: float | None) -> float:
     return 0.0 if all is None else done / all if all else 1.0
 
 
-def reader(model: Transformer | Towers) -> core.Transformer:
+def text_model(model: Model | DualEncoderModel) -> core.Transformer:
     """The model, or of towers the one that reads text."""
-    return model if isinstance(model, Transformer) else model.towers[-1]
+    return model if isinstance(model, Model) else model.towers[-1]
 
 
-def built(reading: Reading) -> Transformer | Towers:
+def build_run_model(reading: RunData) -> Model | DualEncoderModel:
     """A fresh model that knows what it will be asked, and in which words."""
-    model, task = build(reading.recipe.model), reading.task
+    model, task = build_model(reading.recipe.model), reading.task
     model.tokenizer, model.task = reading.tokenizer, reading.recipe.task
     model.context = None if reading.tokenizer is None else reading.recipe.train.context
-    if isinstance(task, Paired):
-        model.begin = task.target.begin(task.c.begin)
+    if isinstance(task, Seq2SeqTask):
+        model.decoder_start_id = task.target.begin(task.c.begin)
     return model

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM ask a run to save and stop after the step it is in; a second one stops at once.
+"""Signal handling: Ctrl-C and SIGTERM make a run save and stop after its current step; a second one stops it at once.
 
 While a checkpoint is being written nothing stops it: a nervous second Ctrl-C must not cost what the first one saves.
-Of many processes each may hear a signal twice, from the system and from its launcher: they stop together or not at all.
+Each of many processes may get a signal twice, from the system and from its launcher: they stop together or not at all.
 """
 
 import os
@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-HEARD = b"\nregard: saving after this step; once more stops without saving\n"
+SAVING_NOTICE = b"\nregard: saving after this step; once more stops without saving\n"
 
 
-class Signals:
+class SignalHandler:
     """`caught` is the signal that asked, if any; `many` processes are asked, of which one `speaks`."""
 
     WATCHED = (signal.SIGINT, signal.SIGTERM)
@@ -25,7 +25,7 @@ class Signals:
         self.shielded = False
         self.before: dict[signal.Signals, object] = {}
 
-    def __enter__(self) -> "Signals":
+    def __enter__(self) -> "SignalHandler":
         if threading.current_thread() is threading.main_thread():  # elsewhere signals are not ours to catch
             self.before = {each: signal.signal(each, self.catch) for each in self.WATCHED}
         return self
@@ -37,7 +37,7 @@ class Signals:
             self.caught = number
             if self.speaks:
                 with suppress(OSError):
-                    os.write(2, HEARD)  # the display may be in the middle of a line
+                    os.write(2, SAVING_NOTICE)  # the display may be in the middle of a line
 
     @contextmanager
     def shield(self) -> Iterator[None]:

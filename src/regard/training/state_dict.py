@@ -1,4 +1,4 @@
-"""Tensors that were saved go back where they belong: every name on both sides is accounted for, or nothing is taken."""
+"""Strict loading of named tensors: every name on both sides is accounted for, or nothing is loaded."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from regard import config
 
 
 @torch.no_grad()
-def fill(slots: dict[str, Tensor], held: dict[str, Tensor], what: str) -> None:
+def load_state_tensors(slots: dict[str, Tensor], held: dict[str, Tensor], what: str) -> None:
     """Copy into each slot what is held under its name; the slots stay the tensors that they are."""
     if strange := sorted(slots.keys() ^ held.keys()):
         side = "missing" if strange[0] in slots else "unknown"
@@ -16,11 +16,12 @@ def fill(slots: dict[str, Tensor], held: dict[str, Tensor], what: str) -> None:
     for name, slot in slots.items():
         kept = held[name]
         if (kept.shape, kept.dtype) != (slot.shape, slot.dtype):
-            raise config.DataError(f"{what}: {name} is {said(kept)}, and {said(slot)} is wanted; it was saved for "
+            raise config.DataError(f"{what}: {name} is {describe_tensor(kept)}, and {describe_tensor(slot)} is wanted; "
+                                   "it was saved for "
                                    "another model")  # fmt: skip
     for name, slot in slots.items():
         slot.copy_(held[name])
 
 
-def said(tensor: Tensor) -> str:
+def describe_tensor(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -1,8 +1,8 @@
-"""The log as curves in TensorBoard: the same lines that go to log.jsonl, a point for every number in them.
+"""TensorBoard log: the same lines that go to log.jsonl, a point for every number in them.
 
     tensorboard --logdir runs        train/loss, train/lr, train/norm, train/tokens_per_second, validation/loss, ...
 
-A run that goes on after a kill first takes back what came after its checkpoint: those steps are taken again, and their
+A run that resumes after a kill first takes back what came after its checkpoint: those steps are taken again, and their
 points must not be there twice.
 """
 
@@ -14,33 +14,33 @@ from pathlib import Path
 from typing import Any
 
 from regard import config
-from regard.config.errors import RunError, unwritable
+from regard.config.errors import RunError, unwritable_error
 
 APART = ("step", "tokens", "eval_tokens", "seconds", "batches")  # where a point stands, and numbers that are no curve
 
 
-def check() -> None:
+def check_tensorboard() -> None:
     """Refuses, before anything is trained, where the package is missing."""
     if find_spec("tensorboard") is None:
         raise config.ConfigError("train.board: the package tensorboard is not here; pip install 'regard[board]', or "
                                  "set it to false")  # fmt: skip
 
 
-class Board:
+class TensorBoardLog:
     """Curves in a folder that go on after `step`; what an earlier process wrote beyond it is taken back."""
 
     def __init__(self, folder: str | Path, step: int = 0) -> None:
-        check()
+        check_tensorboard()
         from torch.utils.tensorboard import SummaryWriter  # of an extra, and slow to import
 
         self.folder, self.seconds = Path(folder), math.nan if step else 0.0
-        with writing(self.folder):
+        with tensorboard_errors(self.folder):
             self.writer = SummaryWriter(str(folder), purge_step=step + 1)
 
     def line(self, line: dict[str, Any]) -> None:
         """The numbers in one line of log.jsonl."""
-        with writing(self.folder):
-            for name, number in (*points(line), *self.speed(line)):
+        with tensorboard_errors(self.folder):
+            for name, number in (*scalars_of(line), *self.speed(line)):
                 self.writer.add_scalar(name, number, line["step"])
 
     def speed(self, line: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -52,14 +52,14 @@ class Board:
 
     def sync(self) -> None:
         """What was told so far is in the file, whatever happens to this process."""
-        with writing(self.folder):
+        with tensorboard_errors(self.folder):
             self.writer.flush()
 
     def close(self) -> None:
-        with writing(self.folder):
+        with tensorboard_errors(self.folder):
             self.writer.close()
 
-    def __enter__(self) -> "Board":
+    def __enter__(self) -> "TensorBoardLog":
         return self
 
     def __exit__(self, kind: object, *raised: object) -> None:
@@ -68,33 +68,33 @@ class Board:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def tensorboard_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        raise unwritable(folder, problem) from None
+        raise unwritable_error(folder, problem) from None
 
 
-def points(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def scalars_of(line: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """The curves that a line adds to: a step's, an evaluation's, that of the last one over everything, or a layer's."""
     group = "train" if "eval_loss" not in line else "validation_whole" if line.get("whole") else "validation"
     for name, value in line.items():
         if isinstance(value, dict | list) and name not in APART:
-            yield from inner(value, name)
-        elif name not in APART and (number := numeric(value)) is not None:
+            yield from nested_scalars(value, name)
+        elif name not in APART and (number := as_number(value)) is not None:
             yield f"{group}/{name.removeprefix('eval_')}", number
 
 
-def inner(table: Any, path: str) -> Iterator[tuple[str, float]]:
+def nested_scalars(table: Any, path: str) -> Iterator[tuple[str, float]]:
     """What stands in tables and lists within a line, by its path."""
     for name, value in table.items() if isinstance(table, dict) else enumerate(table):
         if isinstance(value, dict | list):
-            yield from inner(value, f"{path}/{name}")
-        elif (number := numeric(value)) is not None:
+            yield from nested_scalars(value, f"{path}/{name}")
+        elif (number := as_number(value)) is not None:
             yield f"{path}/{name}", number
 
 
-def numeric(value: Any) -> float | None:
+def as_number(value: Any) -> float | None:
     """A number; the log says nan and inf in words."""
     if value in ("nan", "inf", "-inf"):
         return float(value)

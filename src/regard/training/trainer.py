@@ -1,4 +1,4 @@
-"""The ordinary code around the loop: log, evaluate, sample, save, and stop when it is time."""
+"""Trainer: the training loop with logging, validation, samples, checkpoints and signals."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
@@ -7,37 +7,42 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.config import DataError, RunError
-from regard.hub import folder as hub
-from regard.tasks import NextToken
-from regard.train import checkpoint
-from regard.train.board import Board
-from regard.train.carry import through
-from regard.train.device import BITS, peak_memory
-from regard.train.display import Display
-from regard.train.evaluate import Score, evaluate
-from regard.train.facts import write_json
-from regard.train.health import Health
-from regard.train.introduction import introduction
-from regard.train.log import Log, Unheard, line_of, plain
-from regard.train.loop import Step, compiled, train
-from regard.train.nouns import counted
-from regard.train.reading import Validation
-from regard.train.refusals import Refusals
-from regard.train.run import Run
-from regard.train.samples import samples
-from regard.train.signals import Signals
+from regard.config.errors import DataError, RunError
+from regard.files import manifest
+from regard.files.atomic import write_json
+from regard.measure.peak_memory import process_peak_bytes
+from regard.tasks.next_token import NextToken
+from regard.training import checkpoint
+from regard.training.carry_state import with_carried_state
+from regard.training.data.read import ValidationSource
+from regard.training.diagnostics import TrainingDiagnostics
+from regard.training.loop import TrainStep, should_compile, train_steps
+from regard.training.progress import ProgressDisplay
+from regard.training.reproducibility import BIT_RELEVANT
+from regard.training.run import Run
+from regard.training.run_files import (
+    JsonlLog,
+    NullLog,
+    SkippedSteps,
+    counted_unit,
+    introduction_lines,
+    json_number,
+    step_line,
+)
+from regard.training.signals import SignalHandler
+from regard.training.tensorboard import TensorBoardLog
+from regard.training.validation import ValidationScore, sample_outputs, validate
 
-LAG = 16  # steps whose numbers may wait on a GPU, so that nobody waits for it
+LAG = 16  # steps whose numbers may wait on a GPU, so that the host does not wait for it
 Item = TypeVar("Item")
 
 
-class Stopped(Exception):
+class SignalReceived(Exception):
     """A signal came during an evaluation."""
 
 
 @dataclass(frozen=True)
-class Result:
+class FitResult:
     """How a run ended; `interrupted` is the signal that stopped it, if one did.
 
     `loss` is that of the last step's batch; `eval_loss` and `scores` are those of the model that the run stands for.
@@ -54,7 +59,7 @@ class Result:
     best: int | None = None  # the step that `eval_loss` and `scores` are of, with train.best
 
 
-class Fitting:
+class Trainer:
     """One process's work on a run, from where it is to its end or to a signal.
 
     `due` is an evaluation on the way that is not made yet; `best` the lowest validation loss and its step, `waited` how
@@ -70,59 +75,62 @@ class Fitting:
         self.due = bool(state.get("due"))
         self.best: dict[str, Any] | None = state.get("best")
         self.waited = int(state.get("waited") or 0)
-        self.waiting: list[Step] = []
+        self.waiting: list[TrainStep] = []
         self.loss: float | None = None
-        self.score: Score | None = None
+        self.score: ValidationScore | None = None
         self.chosen: int | None = None  # the step of the best checkpoint, once the run is over
-        self.refusals = Refusals(run, out)
+        self.refusals = SkippedSteps(run, out)
         self.saved = run.step if resumed else -1
-        self.health = Health(run)
-        self.board: Board | None = None
+        self.health = TrainingDiagnostics(run)
+        self.board: TensorBoardLog | None = None
 
-    def go(self) -> Result:
+    def train(self) -> FitResult:
         run, c, ranks = self.run, self.run.settings, self.run.ranks
         self.describe({})
-        with Display(run, self.quiet or not ranks.leads) as self.display, \
-                Signals(many=ranks.size > 1, speaks=ranks.local == 0) as self.signals, \
-                self.opened("log.jsonl") as self.log, self.opened("samples.jsonl") as self.samples, \
-                (Board(self.out / "board", run.step) if c.board and ranks.leads else nullcontext()) as self.board:
-            for line in (*introduction(run, self.facts), *self.notes):
+        with (
+            ProgressDisplay(run, self.quiet or not ranks.is_main) as self.display,
+            SignalHandler(many=ranks.size > 1, speaks=ranks.local == 0) as self.signals,
+            self.opened("log.jsonl") as self.log,
+            self.opened("samples.jsonl") as self.samples,
+            TensorBoardLog(self.out / "board", run.step) if c.board and ranks.is_main else nullcontext() as self.board,
+        ):
+            for line in (*introduction_lines(run, self.facts), *self.notes):
                 self.display.say(line)
-            self.look()
+            self.diagnose()
             self.advance()
             if self.saved != run.step:
                 self.save()  # before the last evaluation: whatever fails there, what was learned is kept
-            if run.over:
-                with suppress(Stopped):
+            if run.is_over:
+                with suppress(SignalReceived):
                     self.evaluate(None, whole=True)
                     self.choose()
-            self.asked()
+            stopped_by = self.stop_signal()
         self.describe({"seconds": run.seconds, "measured": self.measured()})
         loss, scores = (None, None) if self.score is None else (self.score.loss, dict(self.score.scores))
-        return Result(self.out, run.step, self.loss, loss, run.seconds, self.signals.caught, scores, ranks.rank,
-                      self.chosen)  # fmt: skip
+        return FitResult(self.out, run.step, self.loss, loss, run.seconds, stopped_by, scores, ranks.rank,
+                         self.chosen)  # fmt: skip
 
     def describe(self, more: dict[str, Any]) -> None:
-        if self.run.ranks.leads:
+        if self.run.ranks.is_main:
             write_json(self.out / "run.json", self.facts | more)
 
-    def opened(self, name: str) -> Log:
-        return Log(self.out / name) if self.run.ranks.leads else Unheard()
+    def opened(self, name: str) -> JsonlLog:
+        return JsonlLog(self.out / name) if self.run.ranks.is_main else NullLog()
 
     def advance(self) -> None:
         """One step after the other, and between them what is due."""
         run, c = self.run, self.run.settings
-        steps = train(run, self.warn)
-        if compiled(run) and not run.over:
+        steps = train_steps(run, self.warn)
+        if should_compile(run) and not run.is_over:
             self.display.compile()
         before = run.seconds
-        while not self.asked() and (step := self.next(steps)):
+        while not self.stop_signal() and (step := self.next(steps)):
             self.note(step)
-            self.due = (c.eval_every is not None and step.number % c.eval_every == 0) or passed(
+            self.due = (c.eval_every is not None and step.number % c.eval_every == 0) or is_interval_crossed(
                 before, run.seconds, c.eval_minutes)  # fmt: skip
             before = run.seconds
-            self.look()
-            if c.save_every and step.number % c.save_every == 0 and not run.over and self.saved != run.step:
+            self.diagnose()
+            if c.save_every and step.number % c.save_every == 0 and not run.is_over and self.saved != run.step:
                 self.save()
 
     def warn(self, line: str) -> None:
@@ -130,7 +138,7 @@ class Fitting:
         self.display.compiling = None
         self.display.say(line)
 
-    def next(self, steps: Iterator[Step]) -> Step | None:
+    def next(self, steps: Iterator[TrainStep]) -> TrainStep | None:
         """What was learned is kept, also where the data fail; by one process, since others may know of no failure."""
         try:
             return next(steps, None)
@@ -139,14 +147,16 @@ class Fitting:
                 self.save()
             raise
 
-    def asked(self) -> bool:
-        """Whether a signal has come, to this process or to another one of the run."""
-        self.signals.caught = self.run.ranks.most(self.signals.caught or 0) or None
-        return self.signals.caught is not None
+    def stop_signal(self) -> int | None:
+        """The signal that has come to this process or to another one of the run, once all of them know of it."""
+        agreed = self.run.ranks.max(self.signals.caught or 0)
+        if agreed:  # only then: a signal that comes while the ranks agree on none must be there when they next ask
+            self.signals.caught = agreed
+        return agreed or None
 
     # ---------------------------------------------------------------- steps
 
-    def note(self, step: Step) -> None:
+    def note(self, step: TrainStep) -> None:
         """Log a step; on a GPU a few later, so that it never waits for the host."""
         self.waiting.append(step)
         if self.run.device.type == "cpu":
@@ -157,7 +167,7 @@ class Fitting:
     def flush(self, keep: int = 0) -> None:
         count = len(self.waiting) - keep
         for step in self.waiting[:count]:
-            line = line_of(step, self.run.settings.clip)
+            line = step_line(step, self.run.settings.clip)
             if "skipped" in line:
                 line["batches"] = self.refusals.named(step)
             self.write(line)
@@ -167,14 +177,14 @@ class Fitting:
                 self.display.say(said)
             if self.refusals.too_many:
                 del self.waiting[: self.waiting.index(step) + 1]
-                self.give_up(line)
+                self.abort(line)
         del self.waiting[:count]
 
-    def give_up(self, line: dict[str, Any]) -> None:
+    def abort(self, line: dict[str, Any]) -> None:
         """Nothing has moved since the last good step, so what it left can be saved."""
         problem = self.refusals.problem(line)
         self.refusals.row = []
-        self.run.guard.again()
+        self.run.guard.retry_mask()
         self.save()
         raise problem
 
@@ -185,16 +195,16 @@ class Fitting:
 
     # ---------------------------------------------------------------- evaluations
 
-    def look(self) -> None:
+    def diagnose(self) -> None:
         """Evaluate on the way, if it is time. A signal need not wait: it is due still, and resuming begins with it."""
-        if not self.due or self.run.over:
+        if not self.due or self.run.is_over:
             return
         self.flush()
         before = self.log.offset, self.samples.offset
         try:
             self.evaluate(self.run.settings.eval_tokens)
             self.due = False
-        except Stopped:
+        except SignalReceived:
             self.log.back(before[0])
             self.samples.back(before[1])
         else:
@@ -204,42 +214,42 @@ class Fitting:
         """The loss over the validation data or a part of them, and a sample of what the model says now."""
         run = self.run
         self.flush()
-        with run.average.worn() if run.average is not None else nullcontext():
+        with run.ema.applied() if run.ema is not None else nullcontext():
             if run.validation is not None:
                 self.score = self.ask(run.validation, tokens, whole)
-                self.tell(self.score, whole)
-            self.speak(whole)
-        if not whole and run.ranks.leads and not run.ranks.sharded:
+                self.report(self.score, whole)
+            self.sample(whole)
+        if not whole and run.ranks.is_main and not run.ranks.sharded:
             self.write({"step": run.step, "health": self.health.look(run.step), "seconds": run.seconds})
             for warning in self.health.warnings():
                 self.display.say(warning)
 
-    def ask(self, validation: Validation, tokens: int | None, whole: bool) -> Score:
+    def ask(self, validation: ValidationSource, tokens: int | None, whole: bool) -> ValidationScore:
         """The score over the validation data or a part of them."""
         run, batches = self.run, self.until_stopped(validation.batches(tokens))
         telling = "vocabulary" in run.task.heads  # scores would cost as much again
         marks = not isinstance(run.task, NextToken) and (whole or not telling)
-        return evaluate(through(run.model, validation), batches, run.task, marks, run.ranks)
+        return validate(with_carried_state(run.model, validation), batches, run.task, marks, run.ranks)
 
-    def speak(self, whole: bool) -> None:
+    def sample(self, whole: bool) -> None:
         """Samples, by one process for all, which hear whether a signal came; a model in parts has no one to speak."""
         ranks, stopped = self.run.ranks, False
         if ranks.sharded:
             return
         try:
-            for line in samples(self.run, whole, self.until_caught, self.display.say) if ranks.leads else ():
+            for line in sample_outputs(self.run, whole, self.until_caught, self.display.say) if ranks.is_main else ():
                 self.samples.write(line)
-        except Stopped:
+        except SignalReceived:
             stopped = True
-        if ranks.most(stopped):
-            raise Stopped
+        if ranks.max(stopped):
+            raise SignalReceived
 
-    def tell(self, score: Score, whole: bool) -> None:
+    def report(self, score: ValidationScore, whole: bool) -> None:
         run = self.run
-        marked = {name: plain(value) for name, value in score.scores.items()}
-        line = {"step": run.step, "eval_loss": plain(score.loss), "eval_tokens": score.count, **marked}
+        marked = {name: json_number(value) for name, value in score.scores.items()}
+        line = {"step": run.step, "eval_loss": json_number(score.loss), "eval_tokens": score.count, **marked}
         self.write({**line, **({"whole": True} if whole else {}), "seconds": run.seconds})
-        unit = "tokens" if run.recipe is None else counted(run.recipe.task, run.recipe.model)
+        unit = "tokens" if run.recipe is None else counted_unit(run.recipe.task, run.recipe.model)
         part = f"all {score.count:,} {unit}" if whole else f"{score.count:,} {unit}"
         if whole and isinstance(run.task, NextToken):
             part = "the whole validation text"
@@ -252,7 +262,7 @@ class Fitting:
         if self.score is None:
             return
         if self.score.loss < (inf if self.best is None else self.best["loss"]):
-            marks = {name: plain(value) for name, value in self.score.scores.items()}
+            marks = {name: json_number(value) for name, value in self.score.scores.items()}
             self.best = {"step": run.step, "loss": self.score.loss, "count": self.score.count, "scores": marks}
             self.waited = 0
             if c.best and self.saved != run.step:
@@ -284,13 +294,13 @@ class Fitting:
                     f"last one, {run.step:,}")  # fmt: skip
             if wins:
                 self.chosen, self.score = older, score
-                marked = {name: plain(value) for name, value in score.scores.items()}
-                self.write({"step": older, "eval_loss": plain(score.loss), "eval_tokens": score.count, **marked,
+                marked = {name: json_number(value) for name, value in score.scores.items()}
+                self.write({"step": older, "eval_loss": json_number(score.loss), "eval_tokens": score.count, **marked,
                             "whole": True, "best": True, "seconds": run.seconds})  # fmt: skip
             self.display.say(f"{told}: {self.out / 'best'} is step {self.chosen:,}")
         self.point(self.chosen)
 
-    def score_before(self, last: Score) -> tuple[int, Score] | None:
+    def score_before(self, last: ValidationScore) -> tuple[int, ValidationScore] | None:
         """The best step before the last one and its score over all of the validation data."""
         run, best = self.run, self.best
         if best is None or best["step"] == run.step:
@@ -299,14 +309,14 @@ class Fitting:
             marks = {name: float(value) for name, value in best["scores"].items()}
             return best["step"], replace(last, sum=best["loss"] * max(1, last.count), parts={}, scores=marks)
         path = self.out / "checkpoints" / f"step-{best['step']:06d}"
-        if wrong := run.ranks.told(lambda: hub.verify(path)):
+        if wrong := run.ranks.broadcast(lambda: manifest.verify_manifest(path)):
             self.display.say(f"{wrong}; so the best that is left is the last step")
             return None
         here = run.step, run.seconds, run.ended, run.compile_seconds
-        checkpoint.load(run, path)
+        checkpoint.load_checkpoint(run, path)
         try:
             assert run.validation is not None
-            with run.average.worn() if run.average is not None else nullcontext():
+            with run.ema.applied() if run.ema is not None else nullcontext():
                 return best["step"], self.ask(run.validation, None, whole=True)
         finally:
             run.step, run.seconds, run.ended, run.compile_seconds = here
@@ -314,15 +324,15 @@ class Fitting:
     def until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
         """What is left out here, resuming does again."""
         for item in items:
-            if self.asked():
-                raise Stopped
+            if self.stop_signal():
+                raise SignalReceived
             yield item
 
     def until_caught(self, items: Iterable[Item]) -> Iterator[Item]:
         """The same, for one process alone."""
         for item in items:
             if self.signals.caught is not None:
-                raise Stopped
+                raise SignalReceived
             yield item
 
     # ---------------------------------------------------------------- checkpoints
@@ -341,25 +351,31 @@ class Fitting:
         where = {"log": self.log.offset, "samples": self.samples.offset, "due": self.due, "best": self.best,
                  "waited": self.waited}  # fmt: skip
         folder = self.out / "checkpoints"
-        here = {key: self.facts.get(key) for key in (*BITS, "ranks")}
-        made = checkpoint.save(self.run, folder / f"step-{self.run.step:06d}", {**where, "surroundings": here})
+        here = {key: self.facts.get(key) for key in (*BIT_RELEVANT, "ranks")}
+        made = checkpoint.save_checkpoint(
+            self.run, folder / f"step-{self.run.step:06d}", {**where, "surroundings": here}
+        )
         self.saved = self.run.step
-        if not self.run.ranks.leads:
+        if not self.run.ranks.is_main:
             return
         best = self.best["step"] if self.best is not None and self.run.settings.best else None
-        checkpoint.prune(folder, self.run.settings.keep, made, best)
+        checkpoint.prune_checkpoints(folder, self.run.settings.keep, made, best)
         if best == self.run.step:
             self.point(best)
 
     def point(self, step: int) -> None:
-        if self.run.ranks.leads:
-            checkpoint.point(self.out / "best", self.out / "checkpoints" / f"step-{step:06d}")
+        if self.run.ranks.is_main:
+            checkpoint.link_checkpoint(self.out / "best", self.out / "checkpoints" / f"step-{step:06d}")
 
     def measured(self) -> dict[str, Any]:
         run = self.run
-        return {"seconds": run.seconds, "compile_seconds": run.compile_seconds, "peak_memory": peak_memory(run.device)}
+        return {
+            "seconds": run.seconds,
+            "compile_seconds": run.compile_seconds,
+            "peak_memory": process_peak_bytes(run.device),
+        }
 
 
-def passed(before: float, now: float, minutes: float | None) -> bool:
+def is_interval_crossed(before: float, now: float, minutes: float | None) -> bool:
     """Whether the clock went past another so many minutes."""
     return minutes is not None and int(before / (60 * minutes)) < int(now / (60 * minutes))

@@ -1,23 +1,69 @@
-"""The loss over what was not trained on: sums and counts, everything asked once; and how good the answers are."""
+"""Validation during training: loss and scores over held-out data, and sampled texts or translations.
+
+Losses are sums and counts, every held-out row once.
+"""
 
 import math
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from regard.generate.session import still
+from regard import config
+from regard.data.batching import batch_to_device
+from regard.generation.session import inference_mode
+from regard.inference.model import Model
 from regard.tasks.next_token import NextToken
-from regard.tasks.objective import Objective, Part, shared
-from regard.tasks.task import Task, scored
-from regard.train.parallel.models import let_go
-from regard.train.parallel.ranks import ALONE, Ranks
+from regard.tasks.task import LossPart, Objective, Task, rank_arguments, score_outputs
+from regard.tasks.translation import Translation
+from regard.training.parallel.ranks import SINGLE_PROCESS, ProcessRanks
+from regard.training.parallel.wrap import reshard
+from regard.training.run import Run
+
+WARM, SHORT = 0.8, 200  # temperature and length of the samples on the way
+SOME = 3  # translations that are shown
+Until = Callable[[Iterable[Any]], Iterator[Any]]
+
+
+def sample_outputs(run: Run, whole: bool, until: Until, say: Callable[[str], object]) -> Iterator[dict[str, Any]]:
+    """Lines for samples.jsonl; `until` ends early when a signal comes. Some objectives have nothing to say."""
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings(action="ignore"):  # a window may slide
+        try:
+            if isinstance(run.task, NextToken):
+                yield from sample_texts(run, whole, until)
+            elif isinstance(run.task, Translation) and run.validation is not None:
+                yield from sample_translations(run, until)
+        except (config.RunError, config.ConfigError) as problem:  # it has diverged, or cannot write step by step
+            say(f"no sample: {problem}")
+
+
+def sample_texts(run: Run, whole: bool, until: Until) -> Iterator[dict[str, Any]]:
+    assert run.recipe is not None and isinstance(run.model, Model)
+    prompt, report = run.prompt, run.recipe.report
+    for temperature in report.temperatures if whole else (WARM,):
+        new = report.new if whole else SHORT
+        text = "".join(until(run.model.stream(prompt, new=new, temperature=temperature, seed=run.settings.seed)))
+        yield {"step": run.step, "temperature": temperature, "prompt": prompt, "text": text}
+
+
+def sample_translations(run: Run, until: Until) -> Iterator[dict[str, Any]]:
+    """Of the first examples that are validated on; greedy, which is quick."""
+    assert isinstance(run.model, Model) and run.tokenizer is not None
+    for example in until(first_examples(run)):
+        source, meant = run.tokenizer.decode(example["source"]), run.tokenizer.decode(example["target"])
+        yield {"step": run.step, "source": source, "text": run.model.translate(source, beams=1), "target": meant}
+
+
+def first_examples(run: Run) -> Iterator[dict[str, Any]]:
+    rows = getattr(run.validation, "rows", ())
+    return (rows[place * (len(rows) // SOME)] for place in range(min(SOME, len(rows))))
 
 
 @dataclass(frozen=True)
-class Score:
+class ValidationScore:
     """How surprised a model was, in nats: the sum over everything that was asked, and how often that was.
 
     An objective of several `parts` has a sum and a count for each, and its loss is their weighted whole. `scores` say
@@ -26,7 +72,7 @@ class Score:
 
     sum: float
     count: int
-    parts: Mapping[str, tuple[float, Part]] = field(default_factory=dict)
+    parts: Mapping[str, tuple[float, LossPart]] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -45,10 +91,10 @@ class Score:
         return self.loss / math.log(2)
 
 
-def evaluate(
+def validate(
     model: nn.Module, batches: Iterable[Any], objective: Objective | None = None, scores: bool = False,
-    ranks: Ranks = ALONE,
-) -> Score:  # fmt: skip
+    ranks: ProcessRanks = SINGLE_PROCESS,
+) -> ValidationScore:  # fmt: skip
     """The score over batches as the objective takes them, blocks of ids (B, N + 1) if it is the next token.
 
     With `scores` the answers are marked too. Every part of the model is left in the mode it was in; compiled parts run
@@ -56,30 +102,22 @@ def evaluate(
     """
     device, task = next(model.parameters()).device, objective or NextToken()
     exact = torch.float64 if device.type != "mps" else torch.float32
-    sums, counts, marked = dict[str, list[torch.Tensor]](), dict[str, Part](), list[Any]()
-    with torch.compiler.set_stance("force_eager"), still(list(model.modules())), shared(ranks.size):
+    sums, counts, marked = dict[str, list[torch.Tensor]](), dict[str, LossPart](), list[Any]()
+    across = rank_arguments(task, ranks.size)
+    with torch.compiler.set_stance("force_eager"), inference_mode(list(model.modules())):
         for batch in batches:
             mine, counted = ranks.rows(batch)
-            there = moved(mine, device)
-            for name, part in task.parts(batch).items():
-                counts[name] = Part(part.count + (counts[name].count if name in counts else 0), part.weight)
-            for name, sum in task.sums(model, there).items():
+            there = batch_to_device(mine, device)
+            for name, part in task.count_parts(batch).items():
+                counts[name] = LossPart(part.count + (counts[name].count if name in counts else 0), part.weight)
+            for name, sum in task.loss_sums(model, there, **across).items():
                 sums.setdefault(name, []).append(sum.to(exact) * counted)
             if scores and isinstance(task, Task):
                 marks = task.answers(model, there), task.expected(mine)
                 marked += [marks] if counted else []
-    let_go(model)
+    reshard(model)
     parts = {name: (float(ranks.sum(torch.stack(some).sum())), counts[name]) for name, some in sums.items()}
-    first, part = next(iter(parts.values()), (0.0, Part(0)))
+    first, part = next(iter(parts.values()), (0.0, LossPart(0)))
     marked = ranks.joined(marked)
-    found = dict(scored(task, marked)) if marked and isinstance(task, Task) else {}
-    return Score(first, part.count, parts if len(parts) > 1 else {}, found)
-
-
-def moved(batch: Any, device: torch.device) -> Any:
-    """A batch on a device; the host need not wait for it."""
-    if isinstance(batch, dict):
-        return {name: moved(table, device) for name, table in batch.items()}
-    if device.type == "cuda":
-        batch = batch.pin_memory()
-    return batch.to(device, non_blocking=True)
+    found = dict(score_outputs(task, marked)) if marked and isinstance(task, Task) else {}
+    return ValidationScore(first, part.count, parts if len(parts) > 1 else {}, found)

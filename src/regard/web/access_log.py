@@ -1,10 +1,10 @@
-"""One line of JSON for each request: when, which route and model, how it went, how many tokens, how long.
+"""Access log: one line of JSON for each request: when, which route and model, status, number of tokens, seconds.
 
     {"time": "2031-05-04T10:20:30.456Z", "method": "POST", "route": "/v1/completions", "model": "lab", "status": 200,
      "prompt_tokens": 5, "completion_tokens": 16, "seconds": 0.087}
 
-Never a prompt, an answer or a key. The lines are told to the logger "regard.serve"; `to` writes them to a stream from a
-thread of its own, so that a pipe that nobody empties stops no request.
+Never a prompt, an answer or a key. The lines go to the logger "regard.serve"; `log_to_stream` writes them to a stream
+from a thread of its own, so that a pipe that is not read stops no request.
 """
 
 import json
@@ -21,20 +21,20 @@ LOGGER = logging.getLogger("regard.serve")
 KEPT = 10_000  # lines that wait to be written; what comes beyond them is lost
 
 
-def told(**fields: Any) -> None:
+def log_event(**fields: Any) -> None:
     """A line; fields that are None are left out."""
     if LOGGER.isEnabledFor(logging.INFO):
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         LOGGER.info(json.dumps({"time": now} | {name: value for name, value in fields.items() if value is not None}))
 
 
-def where(problem: BaseException) -> dict[str, Any]:
+def error_location(problem: BaseException) -> dict[str, Any]:
     """What nobody foresaw, without its message: a text may stand there that is none of our business."""
     frames = traceback.extract_tb(problem.__traceback__)[-8:]
     return {"bug": type(problem).__name__, "at": [f"{each.filename}:{each.lineno} {each.name}" for each in frames]}
 
 
-class Waiting(QueueHandler):
+class NonBlockingHandler(QueueHandler):
     """Puts lines where a thread finds them, and never waits itself."""
 
     def enqueue(self, record: logging.LogRecord) -> None:
@@ -43,10 +43,10 @@ class Waiting(QueueHandler):
 
 
 @contextmanager
-def to(stream: TextIO) -> Iterator[None]:
+def log_to_stream(stream: TextIO) -> Iterator[None]:
     """Write the lines to a stream, as long as this is open."""
     lines: queue.Queue[logging.LogRecord] = queue.Queue(KEPT)
-    handler, writer = Waiting(lines), logging.StreamHandler(stream)
+    handler, writer = NonBlockingHandler(lines), logging.StreamHandler(stream)
     listener, level = QueueListener(lines, writer), LOGGER.level
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.INFO)

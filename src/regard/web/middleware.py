@@ -1,9 +1,9 @@
-"""The door: everything passes it before any route is looked for, so a route that somebody forgets is closed as well.
+"""Gateway middleware: every request passes it before any route is looked for, so a forgotten route is closed as well.
 
     sizes of headers ──► Host ──► key ──► closing? ──► size of the body ──► routes
          431             403      401       503          413, 408
 
-It also says on every answer that nothing in it is to be run or guessed, and tells the log and the counters of it.
+It also sets headers on every answer so that nothing in it is run or guessed, and reports it to the log and the metrics.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from regard.serve import log
-from regard.serve.house import House
-from regard.serve.refusals import Gone, Refusal, answered
-from regard.serve.settings import Settings, loopback
+from regard.web import access_log
+from regard.web.errors import ApiError, ClientDisconnected, error_response
+from regard.web.model_pool import ModelPool
+from regard.web.settings import ServerSettings, is_loopback
 
 LINGER, BODIES = 2.0, 8  # how long, and how many bodies of the largest size, are let by when they are refused
 SMALL, LARGE = 1 << 16, 64  # bytes of a body that is always taken; how many of the largest size may be here at once
@@ -32,10 +32,10 @@ SAFE = {
 }
 
 
-class Door:
-    """Stands in front of an application; a house that is closing lets nobody in."""
+class GatewayMiddleware:
+    """Stands in front of an application; while the pool is closing, no request passes."""
 
-    def __init__(self, app: ASGIApp, house: House) -> None:
+    def __init__(self, app: ASGIApp, house: ModelPool) -> None:
         self.app, self.house, self.settings = app, house, house.settings
         self.keys = tuple(key.encode() for key in self.settings.keys)
 
@@ -44,65 +44,67 @@ class Door:
             return await self.app(scope, receive, send)
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1008})
-        visit = Visit(scope, receive, send, self.house)
+        visit = GatewayRequest(scope, receive, send, self.house)
         self.house.inside += 1
         try:
             self.check(scope, visit)
             await self.app(scope, visit.receive, visit.send)
-        except Refusal as refusal:
+        except ApiError as refusal:
             await visit.refuse(refusal)
-        except Gone:
-            visit.status = 499  # as nginx says it; nobody is there to hear
+        except ClientDisconnected:
+            visit.status = 499  # as nginx says it; the client is gone
         except Exception as problem:  # a bug: told to the log, and to the client that there is one
-            log.told(**log.where(problem))
-            await visit.refuse(Refusal(500, "this is a bug in regard; the log of the server says where",
+            access_log.log_event(**access_log.error_location(problem))
+            await visit.refuse(ApiError(500, "this is a bug in regard; the log of the server says where",
                                        code="internal_error"))  # fmt: skip
         finally:
-            self.tell(visit)
+            self.log_request(visit)
             self.house.inside -= 1
             self.house.held -= visit.held
 
-    def check(self, scope: Scope, visit: "Visit") -> None:
+    def check(self, scope: Scope, visit: "GatewayRequest") -> None:
         """Raises unless this request may come in."""
         headers, limits = visit.headers, self.settings
         size = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["query_string"])
         if size + len(scope["path"]) > limits.header:
-            raise Refusal(431, f"the headers have more than {limits.header:,} bytes; send less", code="too_large")
-        if limits.near and not ours(headers.get("host", "")):
-            raise Refusal(403, "the Host of the request is not this machine; use the address that the server told, as "
+            raise ApiError(431, f"the headers have more than {limits.header:,} bytes; send less", code="too_large")
+        if limits.near and not is_local_host(headers.get("host", "")):
+            raise ApiError(403, "the Host of the request is not this machine; use the address that the server told, as "
                           "with http://127.0.0.1", code="wrong_host")  # fmt: skip
         if scope["path"] == OPEN:
             return
-        if self.keys and not self.known(headers.get("authorization", "")):
+        if self.keys and not self.has_valid_key(headers.get("authorization", "")):
             what = "is wrong" if "authorization" in headers else "is missing"
-            raise Refusal(401, f"the key {what}; send it as Authorization: Bearer KEY",
+            raise ApiError(401, f"the key {what}; send it as Authorization: Bearer KEY",
                           headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
         if self.house.closing:
-            raise Refusal(503, "the server is closing; come again when it is back", code="closing",
+            raise ApiError(503, "the server is closing; come again when it is back", code="closing",
                           headers={"Retry-After": "10", "Connection": "close"})  # fmt: skip
         if (length := headers.get("content-length", "0")).isdigit() and int(length) > limits.body:
             raise visit.too_large()
 
-    def known(self, said: str) -> bool:
+    def has_valid_key(self, said: str) -> bool:
         """Whether this is one of the keys, found out in the same time whichever it is and however near it comes."""
         scheme, _, key = said.partition(" ")
         given = key.strip().encode("latin-1", "replace")
         found = [hmac.compare_digest(given, each) for each in self.keys]
         return scheme.lower() == "bearer" and any(found)
 
-    def tell(self, visit: "Visit") -> None:
+    def log_request(self, visit: "GatewayRequest") -> None:
         seconds, route = time.perf_counter() - visit.began, visit.route
         self.house.figures.requests.labels(route, str(visit.status)).inc()
         self.house.figures.seconds.labels(route).observe(seconds)
-        log.told(method=visit.method, route=route, status=visit.status, **visit.notes, seconds=round(seconds, 4))
+        access_log.log_event(
+            method=visit.method, route=route, status=visit.status, **visit.notes, seconds=round(seconds, 4)
+        )
 
 
-class Visit:
+class GatewayRequest:
     """One request on its way in and its answer on the way out."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, house: House) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, house: ModelPool) -> None:
         self.scope, self.incoming, self.outgoing, self.house = scope, receive, send, house
-        self.limits: Settings = house.settings
+        self.limits: ServerSettings = house.settings
         self.held = 0  # bytes of its body beyond those that everybody may have
         self.headers, self.began = Headers(scope=scope), time.perf_counter()
         self.status, self.size, self.whole = 0, 0, False
@@ -110,7 +112,7 @@ class Visit:
         scope.setdefault("state", {})["notes"] = self.notes  # what routes want to be told of them
 
     async def receive(self) -> Message:
-        """The next part of the body, in time and not too much of it; after the last one, only that somebody left."""
+        """The next part of the body, in time and not too much of it; after the last one, only that the client left."""
         if self.whole:
             return await self.incoming()
         left = self.began + self.limits.patience - time.perf_counter()
@@ -118,7 +120,7 @@ class Visit:
             async with asyncio.timeout(left):
                 message = await self.incoming()
         except TimeoutError:
-            raise Refusal(408, f"the body did not come within {self.limits.patience:g} s", code="timeout",
+            raise ApiError(408, f"the body did not come within {self.limits.patience:g} s", code="timeout",
                           headers={"Connection": "close"}) from None  # fmt: skip
         self.size += len(message.get("body", b""))
         self.whole = not message.get("more_body", False)
@@ -131,11 +133,11 @@ class Visit:
         """Large bodies have so much memory together; a small one finds room at any time."""
         self.house.held, self.held = self.house.held + held - self.held, held
         if held and self.house.held > LARGE * self.limits.body:
-            raise Refusal(429, f"requests of more than {SMALL:,} bytes fill the memory that they may have; come again "
+            raise ApiError(429, f"requests of more than {SMALL:,} bytes fill the memory that they may have; come again "
                           "in a moment, or send less at a time", headers={"Retry-After": "1"})  # fmt: skip
 
-    def too_large(self) -> Refusal:
-        return Refusal(413, f"the body has more than {self.limits.body:,} bytes; send less at a time")
+    def too_large(self) -> ApiError:
+        return ApiError(413, f"the body has more than {self.limits.body:,} bytes; send less at a time")
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -145,11 +147,11 @@ class Visit:
                 headers[name] = value
         await self.outgoing(message)
 
-    async def refuse(self, refusal: Refusal) -> None:
+    async def refuse(self, refusal: ApiError) -> None:
         """Answer with the refusal, unless the answer has begun."""
         if not self.status:
             await self.let_by()
-            answer = answered(refusal)
+            answer = error_response(refusal)
             if not self.whole:  # what is still coming is no next request
                 answer.headers["connection"] = "close"
             await answer(self.scope, self.receive, self.send)
@@ -176,9 +178,9 @@ class Visit:
         return getattr(self.scope.get("route"), "path", "none")
 
 
-def ours(host: str) -> bool:
+def is_local_host(host: str) -> bool:
     """Whether a Host header names this machine: pages of other sites can have their name point here."""
     name, colon, port = host.rpartition(":")
     if not colon or not port.isdigit():  # there is no port: ] ends an address
         name = host
-    return loopback(name.lower())
+    return is_loopback(name.lower())

@@ -1,10 +1,13 @@
-"""The models that are served, by name, each with the one thread that may touch it.
+"""Model pool: the served models by name, each with the one thread that may touch it; and the Prometheus metrics.
 
     decoder             an Engine: many texts at a time, and other work between its steps
     any other model     a worker: one piece of work after the other
 
 Work is given to that thread in small pieces, a row or a batch each, so that no request keeps the others waiting for
 long; what grows with a request and needs no model is done by pools of other threads (workers.py).
+
+Each pool has a metrics registry of its own, so that two in one process do not count for each other. Labels are routes,
+statuses and the names of models: few, and none that a client invents.
 """
 
 import asyncio
@@ -14,19 +17,56 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
+
 from regard import config
-from regard.config.names import did_you_mean
-from regard.generate.cancellation import CancelToken
-from regard.generate.engine import Engine
-from regard.generate.forms import Template, template_of
-from regard.generate.limits import least, window
-from regard.generate.many import Answers
-from regard.generate.opening import read_specials
-from regard.generate.queueing import Busy
-from regard.serve.figures import Figures
-from regard.serve.refusals import Refusal
-from regard.serve.settings import Settings
-from regard.serve.workers import Workers
+from regard.chat.formats import TemplateFormat, find_chat_template
+from regard.config.errors import did_you_mean
+from regard.engine.engine import Engine
+from regard.engine.request_queue import QueueFull
+from regard.engine.text_engine import TextEngine
+from regard.generation.cancellation import CancelToken
+from regard.generation.limits import context_window, min_prompt_tokens
+from regard.inference.load import read_specials
+from regard.web.errors import ApiError
+from regard.web.settings import ServerSettings
+from regard.web.workers import WorkerPool
+
+WAITS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
+GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class ServerMetrics:
+    """The counters of one model pool."""
+
+    def __init__(self) -> None:
+        self.registry = own = CollectorRegistry()
+        self.requests = Counter("regard_requests", "Requests that were answered.", ("route", "status"), registry=own)
+        self.seconds = Histogram("regard_request_seconds", "From the first byte of a request to the last of its "
+                                 "answer.", ("route",), buckets=WAITS, registry=own)  # fmt: skip
+        self.tokens = Counter("regard_tokens", "Tokens that were read or written.", ("model", "kind"), registry=own)
+        self.first = Histogram("regard_first_token_seconds", "Time to the first token of a text.", ("model",),
+                               buckets=WAITS, registry=own)  # fmt: skip
+        self.gap = Histogram("regard_token_gap_seconds", "Time between two pieces of a text.", ("model",),
+                             buckets=GAPS, registry=own)  # fmt: skip
+        self.refused = Counter("regard_refused", "Requests refused because the queue was full.", ("model",),
+                               registry=own)  # fmt: skip
+        self.cancelled = Counter("regard_cancelled", "Texts that nobody waited for any more.", ("model",),
+                                 registry=own)  # fmt: skip
+        self.running = Gauge("regard_running", "Texts that are being written.", ("model",), registry=own)
+        self.waiting = Gauge("regard_waiting", "Texts that wait for a slot.", ("model",), registry=own)
+        self.slots = Gauge("regard_slots", "Texts that can be written at a time.", ("model",), registry=own)
+
+    def watch(self, model: str, engine: Engine, slots: int) -> None:
+        """Read the statistics of an engine whenever metrics are asked for."""
+        self.running.labels(model).set_function(lambda: engine.stats.running)
+        self.waiting.labels(model).set_function(lambda: engine.stats.waiting)
+        self.slots.labels(model).set(slots)
+
+    def page(self) -> bytes:
+        return generate_latest(self.registry)
+
 
 T = TypeVar("T")
 QUEUE = 256  # jobs that wait for a pool
@@ -35,46 +75,48 @@ LETTERS, TIMES = 1 << 18, 16  # of a text: so many, or so many for each token th
 LONGEST = 64  # letters of a name that are repeated to who asked for it
 
 
-class Resident:
+class ServedModel:
     """One model under its name. What it cannot do is a sentence: `silent` for writing, `mute` for chats."""
 
-    def __init__(self, name: str, model: Any, settings: Settings, texts: Workers) -> None:
+    def __init__(self, name: str, model: Any, settings: ServerSettings, texts: WorkerPool) -> None:
         self.texts = texts  # who makes ids of texts
         self.name, self.model, self.most, self.made = name, model, settings.waiting, int(time.time())
-        self.silent, self.mute, self.form = silence(model), "", None
+        self.no_generation_reason, self.no_chat_reason, self.form = why_no_generation(model), "", None
         read_specials(model, settings.specials)  # here, before any text of a client can be encoded
         self.pending = 0
-        if not self.silent:
-            self.form, self.mute = chat_of(model)
+        if not self.no_generation_reason:
+            self.form, self.no_chat_reason = chat_format_of(model)
             if self.form is not None:  # an answer is over where the template ends it
-                model.manner = replace(model.manner, ends=model.manner.ends | self.form.ends)
+                model.generation_defaults = replace(
+                    model.generation_defaults, ends=model.generation_defaults.ends | self.form.ends
+                )
         self.engine: Engine | None = None
-        self.worker: Workers | None = None
-        if self.silent:
-            self.worker = Workers(name, 1, settings.waiting, DEADLINE)
+        self.worker: WorkerPool | None = None
+        if self.no_generation_reason:
+            self.worker = WorkerPool(name, 1, settings.waiting, DEADLINE)
         else:
             self.engine = Engine(model, slots=settings.slots, capacity=settings.capacity, waiting=settings.waiting)
-            self.answers = Answers(self.engine, model)
+            self.answers = TextEngine(self.engine, model)
 
     @property
     def room(self) -> int | None:
         """How many tokens a text may have, its prompt among them."""
-        if isinstance(self.model.c, config.Towers):
+        if isinstance(self.model.c, config.DualEncoder):
             return None
-        return window(self.model, self.model.limits) if self.engine is None else self.engine.capacity
+        return context_window(self.model, self.model.generation_limits) if self.engine is None else self.engine.capacity
 
     def check_letters(self, count: int, param: str) -> None:
         """Refuses a text that is certainly too long, before it is cut into tokens."""
         most = max(LETTERS, TIMES * (self.room or 0))
         if count > most:
-            raise Refusal(400, f"{param}: {count:,} characters are more than the {most:,} that are read at once; give "
+            raise ApiError(400, f"{param}: {count:,} characters are more than the {most:,} that are read at once; give "
                           "less", param=param.partition("[")[0], code="context_length_exceeded")  # fmt: skip
 
-    async def do(self, work: Callable[[CancelToken], T]) -> T:
+    async def run(self, work: Callable[[CancelToken], T]) -> T:
         """Something done by the thread that owns the model, after what came before it. It should be short; what is not
-        checks the token, which is cancelled when nobody waits any more."""
+        checks the token, which is cancelled when the client waits no more."""
         if self.pending >= self.most:
-            raise Busy(self.most, 1.0)
+            raise QueueFull(self.most, 1.0)
         self.pending += 1
         token = CancelToken()
         try:
@@ -85,7 +127,7 @@ class Resident:
 
     def submitted(self, work: Callable[[], T]) -> Future[T]:
         if self.engine is not None:
-            return self.engine.do(work)
+            return self.engine.run_in_thread(work)
         assert self.worker is not None
         return self.worker.submit(work)
 
@@ -106,66 +148,70 @@ class Resident:
             self.worker.join()
 
 
-def silence(model: Any) -> str:
+def why_no_generation(model: Any) -> str:
     """Why a model goes on from no text; nothing if it does."""
-    if isinstance(model.c, config.Towers):
+    if isinstance(model.c, config.DualEncoder):
         return "gives vectors and writes no text; ask it at /v1/embeddings"
     if model.c.encoder is not None:
         return "reads one text and writes another, and goes on from none; ask it at /v1/translate"
     if model.tokenizer is None:
         return "has no tokenizer, and a prompt is text; put its tokenizer.json beside it"
     try:
-        least(model)
+        min_prompt_tokens(model)
     except config.ConfigError:
         return "reads texts and goes on from none; ask it at /v1/embeddings, /v1/classify or /v1/fill"
     return ""
 
 
-def chat_of(model: Any) -> tuple[Template | None, str]:
+def chat_format_of(model: Any) -> tuple[TemplateFormat | None, str]:
     """How a chat is written for a model, or why it cannot be."""
     try:
-        chat = template_of(model)
+        chat = find_chat_template(model)
         if chat is None:
             return None, "has no chat template; ask it at /v1/completions"
-        return Template(model, chat), ""
+        return TemplateFormat(model, chat), ""
     except config.DataError as problem:
         return None, f"has a chat template that cannot be used ({problem}); ask it at /v1/completions"
 
 
-def complex_rule(seconds: float) -> Refusal:
-    return Refusal(400, f"regex or schema: it was not compiled within {seconds:g} s; make it simpler",
+def constraint_too_complex(seconds: float) -> ApiError:
+    return ApiError(400, f"regex or schema: it was not compiled within {seconds:g} s; make it simpler",
                    code="too_complex")  # fmt: skip
 
 
-class House:
-    """All of them, with what they have in common."""
+class ModelPool:
+    """All served models, with the worker pools and metrics that they share."""
 
-    def __init__(self, models: Mapping[str, Any], settings: Settings) -> None:
+    def __init__(self, models: Mapping[str, Any], settings: ServerSettings) -> None:
         if not models:
             raise config.ConfigError("models: there is none to serve; name one")
-        self.settings, self.figures = settings, Figures()
-        self.parsing = Workers("parsing", 1, QUEUE, DEADLINE)  # JSON, in and out: more would only wait for each other
-        self.texts = Workers("texts", 2, QUEUE, DEADLINE)  # tokenizers and chat templates
-        self.compiling = Workers("compiling", 2, QUEUE, COMPILING, complex_rule)  # regular expressions and schemas
-        self.residents = {name: Resident(name, model, settings, self.texts) for name, model in models.items()}
-        self.closed = asyncio.Event()  # whoever still waits is told that the server closes
+        self.settings, self.figures = settings, ServerMetrics()
+        self.parsing = WorkerPool(
+            "parsing", 1, QUEUE, DEADLINE
+        )  # JSON, in and out: more would only wait for each other
+        self.texts = WorkerPool("texts", 2, QUEUE, DEADLINE)  # tokenizers and chat templates
+        self.compiling = WorkerPool(
+            "compiling", 2, QUEUE, COMPILING, constraint_too_complex
+        )  # regular expressions and schemas
+        self.residents = {name: ServedModel(name, model, settings, self.texts) for name, model in models.items()}
+        self.closed = asyncio.Event()  # tells waiting requests that the server closes
         self.lines: set[Any] = set()  # texts that are on their way
         self.held = 0  # bytes of large bodies that are inside
-        self.closing, self.inside = False, 0  # nobody comes in any more; requests that are being answered
+        self.closing, self.inside = False, 0  # new requests are refused; requests that are being answered
         for name, each in self.residents.items():
             if (engine := each.engine) is not None:
                 self.figures.watch(name, engine, settings.slots)
 
-    def find(self, name: str | None) -> Resident:
+    def find(self, name: str | None) -> ServedModel:
         """A model by its name; the only one there is needs none."""
         known = ", ".join(self.residents)
         if name is None:
             if len(self.residents) > 1:
-                raise Refusal(400, f"model: it is missing, and there are several; name one of {known}", param="model")
+                raise ApiError(400, f"model: it is missing, and there are several; name one of {known}", param="model")
             return next(iter(self.residents.values()))
         if name not in self.residents:
             meant = did_you_mean(name, self.residents) if len(name) <= LONGEST else ";"
-            raise Refusal(404, f"model: there is no {name[:LONGEST]!r}{meant} there are {known}", param="model",
+            raise ApiError(404, f"model: there is no {name[:LONGEST]!r}{meant} there are {known}", param="model",
                           code="model_not_found")  # fmt: skip
         return self.residents[name]
 
@@ -178,11 +224,11 @@ class House:
         for each in self.residents.values():
             each.start()
 
-    def hang_up(self) -> None:
+    def disconnect_all(self) -> None:
         """End all texts that are on their way, and tell those who wait for them."""
         self.closed.set()
         for line in list(self.lines):
-            line.hang_up()
+            line.disconnect()
 
     @property
     def has_threads(self) -> bool:

@@ -1,12 +1,13 @@
-"""The server: uvicorn on a socket that is ours, and the way it closes.
+"""The HTTP server: uvicorn on a socket that is ours, its timeouts, and how it drains.
 
-    first signal     nobody comes in any more (503), texts have some seconds to end, then they are ended
+    first signal     new requests get 503, texts have some seconds to end, then they are ended
     second signal    at once
 
-Signals are heard by a thread of their own, so that a busy loop delays neither; the process ends when its time is
+Signals are handled by a thread of their own, so that a busy loop delays neither; the process ends when its time is
 over, whatever its threads do.
 
-`Server` runs an application in a thread, for tests and notebooks; `serve` runs it in the main thread until a signal.
+`BackgroundServer` runs an application in a thread, for tests and notebooks; `run_server` runs it in the main thread
+until a signal.
 """
 
 import asyncio
@@ -28,14 +29,14 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from regard import config
-from regard.serve import log
-from regard.serve.door import LINGER
-from regard.serve.house import House
-from regard.serve.refusals import Refusal, table, written
-from regard.serve.settings import Settings
+from regard.web import access_log
+from regard.web.errors import ApiError, error_body, to_json_bytes
+from regard.web.middleware import LINGER
+from regard.web.model_pool import ModelPool
+from regard.web.settings import ServerSettings
 
 LAST = 1.0  # seconds of a drain that are left to tell those whose texts were ended
-HOUSE = 2.0  # seconds after it, to close connections and stop threads
+SHUTDOWN_SECONDS = 2.0  # seconds after it, to close connections and stop threads
 EXIT = 0.2  # seconds before the end of it, when a process that is still there is ended
 BACKLOG = 256  # connections that wait to be taken, and that are taken before others have their turn
 FILES, SPARE = 8192, 64  # files that we would like to be able to open, and how many of them are not connections
@@ -44,19 +45,21 @@ PART, PLAIN = 1 << 11, 1 << 16  # bytes that are looked at before others have th
 # Seconds after which a thread gives way, where Python decides. A loop and an engine ask for Python's lock after every
 # call of the system or of torch, and wait so long for it each time while another thread computes.
 SWITCH = 0.0001
-BUSY = written(table(Refusal(503, "as many requests as may be are being answered; come again soon", code="full")))
+BUSY = to_json_bytes(
+    error_body(ApiError(503, "as many requests as may be are being answered; come again soon", code="full"))
+)
 FULL = (b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n%s" % (len(BUSY), BUSY))  # fmt: skip
 ONCE = 60.0  # seconds in which a want of files is told once
 
 
-class Config(uvicorn.Config):
+class UvicornConfig(uvicorn.Config):
     """uvicorn's, how long a client may do nothing, and how many connections there may be."""
 
     patience, most = 30.0, 1024
 
 
-class Patient(H11Protocol):
+class TimeoutProtocol(H11Protocol):
     """HTTP with a client that may be slow: one that reads nothing, or ends no header, for so long is left.
 
     What was written for it waits in a buffer, so closing the connection would wait as well; it is cut.
@@ -77,10 +80,10 @@ class Patient(H11Protocol):
         self.make_room()
 
     def make_room(self) -> None:
-        assert isinstance(self.config, Config)
+        assert isinstance(self.config, UvicornConfig)
         if len(self.connections) <= self.config.most:
             return
-        others = [each for each in self.connections if isinstance(each, Patient) and each.is_waiting]
+        others = [each for each in self.connections if isinstance(each, TimeoutProtocol) and each.is_waiting]
         oldest = min(others, key=lambda each: each.since, default=self)
         if oldest is self:  # all others are being answered
             self.transport.write(FULL)
@@ -146,7 +149,7 @@ class Patient(H11Protocol):
 
     def wind(self, seconds: float | None = None) -> None:
         self.stop()
-        assert isinstance(self.config, Config)
+        assert isinstance(self.config, UvicornConfig)
         seconds = self.config.patience if seconds is None else seconds
         self.clock = self.loop.call_later(seconds, self.transport.abort)
 
@@ -156,7 +159,7 @@ class Patient(H11Protocol):
             self.clock = None
 
 
-def listening(settings: Settings) -> socket.socket:
+def open_socket(settings: ServerSettings) -> socket.socket:
     """A socket at the address; refuses in a sentence where that cannot be."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     found = socket.socket(family)
@@ -173,13 +176,13 @@ def listening(settings: Settings) -> socket.socket:
     return found
 
 
-def address(found: socket.socket) -> str:
+def socket_url(found: socket.socket) -> str:
     """Where a client finds a socket."""
     host, port = found.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class Quiet(uvicorn.Server):
+class QuietServer(uvicorn.Server):
     """uvicorn that leaves signals to us."""
 
     @contextmanager
@@ -187,22 +190,22 @@ class Quiet(uvicorn.Server):
         yield
 
 
-def quiet(app: FastAPI) -> Quiet:
+def build_server(app: FastAPI) -> QuietServer:
     """The log is ours, so uvicorn says nothing; and it names neither itself nor its version."""
-    house: House = app.state.house
-    c = Config(
-        app, http=Patient, ws="none", lifespan="on", loop="asyncio", log_config=None, access_log=False,
+    house: ModelPool = app.state.house
+    c = UvicornConfig(
+        app, http=TimeoutProtocol, ws="none", lifespan="on", loop="asyncio", log_config=None, access_log=False,
         log_level="critical", server_header=False, proxy_headers=False, timeout_keep_alive=5,
         timeout_graceful_shutdown=1, backlog=BACKLOG,
     )  # fmt: skip
-    c.patience, c.most = house.settings.patience, connections(house.settings)
-    return Quiet(c)
+    c.patience, c.most = house.settings.patience, connection_limit(house.settings)
+    return QuietServer(c)
 
 
 # ---------------------------------------------------------------- files and threads of a process
 
 
-def connections(settings: Settings) -> int:
+def connection_limit(settings: ServerSettings) -> int:
     """How many there may be: as set, or as many files as the system lets us open, less those that are something else.
 
     A connection over the limit is open for a moment, before another is closed for it; so many may be taken at once.
@@ -232,7 +235,7 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def answer_soon() -> None:
+def tune_process() -> None:
     """Settings of a process that serves: threads give way sooner, and the collector of garbage does not look again and
     again at what was there before the first request, which takes a tenth of a second each time."""
     sys.setswitchinterval(SWITCH)
@@ -240,7 +243,7 @@ def answer_soon() -> None:
     gc.freeze()
 
 
-def hear_problems(loop: asyncio.AbstractEventLoop) -> None:
+def log_loop_errors(loop: asyncio.AbstractEventLoop) -> None:
     """Problems of the loop are told to the log in a line each: asyncio would print a traceback for every connection
     that finds no file, hundreds of megabytes a minute."""
     last = -ONCE
@@ -251,19 +254,19 @@ def hear_problems(loop: asyncio.AbstractEventLoop) -> None:
         if isinstance(problem, OSError) and problem.errno in (errno.EMFILE, errno.ENFILE):
             if loop.time() - last >= ONCE:
                 last = loop.time()
-                log.told(problem="no file is left for a connection; raise the limit (ulimit -n)")
+                access_log.log_event(problem="no file is left for a connection; raise the limit (ulimit -n)")
         elif isinstance(problem, BaseException) and not isinstance(problem, ConnectionError):
-            log.told(**log.where(problem))
+            access_log.log_event(**access_log.error_location(problem))
 
     loop.set_exception_handler(handle)
 
 
-async def drained(house: House, seconds: float) -> None:
-    """Let nobody in, and give those inside some time; texts that are not over by then are ended."""
+async def drain(house: ModelPool, seconds: float) -> None:
+    """Refuse new requests, and give those inside some time; texts that are not over by then are ended."""
     house.closing, until = True, time.monotonic() + seconds
     while house.inside and time.monotonic() < until - LAST:
         await asyncio.sleep(0.02)
-    house.hang_up()
+    house.disconnect_all()
     while house.inside and time.monotonic() < until:
         await asyncio.sleep(0.02)
 
@@ -271,19 +274,19 @@ async def drained(house: House, seconds: float) -> None:
 # ---------------------------------------------------------------- in the main thread
 
 
-def serve(app: FastAPI, found: socket.socket) -> int:
+def run_server(app: FastAPI, found: socket.socket) -> int:
     """Serve until a signal; the number of that signal."""
-    house: House = app.state.house
+    house: ModelPool = app.state.house
     raise_file_limit()
-    server, caught = quiet(app), list[int]()
-    answer_soon()
+    server, caught = build_server(app), list[int]()
+    tune_process()
 
     async def run() -> None:
         loop, closing = asyncio.get_running_loop(), list[asyncio.Task[None]]()
-        hear_problems(loop)
+        log_loop_errors(loop)
 
         async def close() -> None:
-            await drained(house, house.settings.drain - HOUSE)
+            await drain(house, house.settings.drain - SHUTDOWN_SECONDS)
             server.should_exit = True
 
         def catch(number: int) -> None:
@@ -297,7 +300,7 @@ def serve(app: FastAPI, found: socket.socket) -> int:
             clock.daemon = True
             clock.start()
 
-        with signals_to(catch):
+        with watch_signals(catch):
             await server.serve(sockets=[found])
 
     asyncio.run(run())
@@ -307,7 +310,7 @@ def serve(app: FastAPI, found: socket.socket) -> int:
 
 
 @contextmanager
-def signals_to(catch: Callable[[int], None]) -> Iterator[None]:
+def watch_signals(catch: Callable[[int], None]) -> Iterator[None]:
     """Have SIGINT and SIGTERM heard by a thread.
 
     Python calls a handler in the main thread, when that comes to its next instruction; but it writes the number of a
@@ -338,17 +341,17 @@ def signals_to(catch: Callable[[int], None]) -> Iterator[None]:
 # ---------------------------------------------------------------- in a thread
 
 
-class Server:
-    """An application that listens while this is open, in a thread: `with Server(app) as server: server.url`.
+class BackgroundServer:
+    """An application that listens while this is open, in a thread: `with BackgroundServer(app) as server: server.url`.
 
     It listens on a free port of this machine, whatever the settings say.
     """
 
     def __init__(self, app: FastAPI) -> None:
         self.app, self.house = app, app.state.house
-        self.socket = listening(Settings(port=0))
-        self.url = address(self.socket)
-        self.server = quiet(app)
+        self.socket = open_socket(ServerSettings(port=0))
+        self.url = socket_url(self.socket)
+        self.server = build_server(app)
         self.loop: Any = None
         self.thread = threading.Thread(target=self.run, name="regard-server", daemon=True)
 
@@ -368,7 +371,7 @@ class Server:
 
     def drain(self, seconds: float) -> None:
         """What the first signal does."""
-        asyncio.run_coroutine_threadsafe(drained(self.house, seconds), self.loop).result()
+        asyncio.run_coroutine_threadsafe(drain(self.house, seconds), self.loop).result()
 
     def __exit__(self, *raised: object) -> None:
         self.drain(0.0)

@@ -1,4 +1,4 @@
-"""How a house of models is served: where, to whom, and how much of everything."""
+"""Server settings: host, port, keys, and limits of everything."""
 
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -8,7 +8,7 @@ from regard import config
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ServerSettings:
     """Where to listen, the keys that open the door, and the limits; the sizes are in bytes, the times in seconds.
 
     Of each model `slots` texts are written at a time, each with room for `capacity` tokens, while `waiting` others
@@ -57,10 +57,10 @@ class Settings:
     @property
     def near(self) -> bool:
         """Whether only this machine can reach us."""
-        return loopback(self.host)
+        return is_loopback(self.host)
 
 
-def loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """A name or an address of this machine itself, as a socket or a URL has it: localhost, 127.0.0.1, [::1]."""
     if host == "localhost":
         return True

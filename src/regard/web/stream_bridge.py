@@ -1,10 +1,10 @@
-"""A line: texts on their way from the thread that writes them to the client who waits, piece by piece.
+"""Stream bridge: completion chunks on their way from an engine thread to the event loop and its client.
 
-    engine's thread ── hear ──► [piece, piece, ...] ── async for ──► client
+    engine's thread ── hear ──► [chunk, chunk, ...] ── async for ──► client
                                  at most AHEAD
 
-The engine never waits for a client: who does not read is cut off when so many pieces wait for him. When the client
-leaves, the line is closed, and the slots of its texts are free at the engine's next step.
+The engine never waits for a client: one that does not read is cut off when so many chunks wait for it. When a client
+disconnects, its stream is closed, and the slots of its texts are free at the engine's next step.
 """
 
 import asyncio
@@ -17,31 +17,31 @@ from typing import Any, TypeVar
 from fastapi import Request
 from starlette.types import Receive
 
-from regard.generate.many import Piece
-from regard.serve import log
-from regard.serve.house import House, Resident
-from regard.serve.refusals import Gone, Refusal, refusal_of
+from regard.engine.text_engine import CompletionChunk
+from regard.web import access_log
+from regard.web.errors import ApiError, ClientDisconnected, to_api_error
+from regard.web.model_pool import ModelPool, ServedModel
 
 T = TypeVar("T")
 AHEAD = 4096  # pieces of a request that may wait to be read
-CLOSING = Refusal(503, "the server is closing, and the text ends here", code="closing")
-SLOW = Refusal(408, f"{AHEAD:,} pieces wait to be read; read faster, or ask for less", code="slow_reader")
-CUT = Refusal(500, "the text was cut off", code="cancelled")
+CLOSING = ApiError(503, "the server is closing, and the text ends here", code="closing")
+SLOW = ApiError(408, f"{AHEAD:,} pieces wait to be read; read faster, or ask for less", code="slow_reader")
+CUT = ApiError(500, "the text was cut off", code="cancelled")
 
 
-class Post:
+class LoopMailbox:
     """From the threads of models to the loop of the server: it is woken once for all that has come, since waking it
     costs a thread more than saying a token."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop, self.rung = loop, False
-        self.bag: deque[tuple[Line, int, Piece]] = deque()
+        self.bag: deque[tuple[CompletionStream, int, CompletionChunk]] = deque()
 
-    def send(self, line: "Line", place: int, piece: Piece) -> None:
+    def send(self, line: "CompletionStream", place: int, piece: CompletionChunk) -> None:
         self.bag.append((line, place, piece))
         if not self.rung:
             self.rung = True
-            with suppress(RuntimeError):  # the loop is closed: nobody is there
+            with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self.deliver)
 
     def deliver(self) -> None:
@@ -51,31 +51,31 @@ class Post:
             line.put(place, piece)
 
 
-class Line:
+class CompletionStream:
     """`count` texts of one model for one client."""
 
-    def __init__(self, house: House, resident: Resident, count: int, post: Post) -> None:
+    def __init__(self, house: ModelPool, resident: ServedModel, count: int, post: LoopMailbox) -> None:
         self.house, self.resident, self.count, self.post = house, resident, count, post
         self.ready = asyncio.Event()
-        self.pieces: deque[tuple[int, Piece]] = deque()
+        self.pieces: deque[tuple[int, CompletionChunk]] = deque()
         self.tickets: list[Any] = []
-        self.ended, self.closed, self.problem = 0, False, Refusal(500, "")
+        self.ended, self.closed, self.problem = 0, False, ApiError(500, "")
         self.began = time.perf_counter()
         house.lines.add(self)
 
     # ---------------------------------------------------------------- where texts are written
 
-    def ask(self, prompts: list[list[int]], settings: list[dict[str, Any]]) -> None:
+    def submit(self, prompts: list[list[int]], settings: list[dict[str, Any]]) -> None:
         """Ask for each text. Not to be called where others wait: a prompt is read, a schema is compiled, once for all.
 
-        All texts are taken, or none: Busy where there is no room for so many.
+        All texts are taken, or none: QueueFull where there is no room for so many.
         """
         answers = self.resident.answers
         try:
-            answers.engine.welcome(len(prompts))
+            answers.engine.admit(len(prompts))
             rule = answers.constraint(settings[0])
             for place, (prompt, each) in enumerate(zip(prompts, settings, strict=True)):
-                self.tickets.append(answers.ask(prompt, self.hearer(place), rule=rule, **each))
+                self.tickets.append(answers.submit(prompt, self.listener(place), rule=rule, **each))
                 if self.closed:
                     break
         except BaseException:
@@ -85,12 +85,12 @@ class Line:
             if self.closed:  # the client has left, or one of the texts was refused
                 self.cancel()
 
-    def hearer(self, place: int) -> Callable[[Piece], None]:
+    def listener(self, place: int) -> Callable[[CompletionChunk], None]:
         """What the engine tells of one text. Called in its thread."""
         last, name, figures = self.began, self.resident.name, self.house.figures
         waits = figures.first.labels(name)
 
-        def heard(piece: Piece) -> None:
+        def heard(piece: CompletionChunk) -> None:
             nonlocal last, waits
             now = time.perf_counter()
             waits.observe(now - last)
@@ -101,13 +101,13 @@ class Line:
 
     # ---------------------------------------------------------------- where they are read
 
-    def put(self, place: int, piece: Piece) -> None:
+    def put(self, place: int, piece: CompletionChunk) -> None:
         if len(self.pieces) >= AHEAD:
             return self.fail(SLOW)
         self.pieces.append((place, piece))
         self.ready.set()
 
-    async def __aiter__(self) -> AsyncIterator[tuple[int, Piece]]:
+    async def __aiter__(self) -> AsyncIterator[tuple[int, CompletionChunk]]:
         """Which text, and its next piece, until all have ended."""
         while self.ended < self.count:
             while not self.pieces:
@@ -117,32 +117,32 @@ class Line:
                 await self.ready.wait()
             place, piece = self.pieces.popleft()
             if piece.reason == "error":
-                raise self.blame(place)
+                raise self.raise_error(place)
             if piece.reason == "cancelled":
                 raise self.problem if self.closed else CUT
             self.ended += piece.reason is not None
             yield place, piece
 
-    def blame(self, place: int) -> Refusal:
-        """Whose mistake it was: a request's, or nobody's."""
+    def raise_error(self, place: int) -> ApiError:
+        """The error of a text: a mistake in the request, or a bug."""
         problem = self.tickets[place].problem
         try:
-            return refusal_of(problem)
+            return to_api_error(problem)
         except Exception as bug:
-            log.told(model=self.resident.name, **log.where(bug))
-            return Refusal(500, "this is a bug in regard; the log of the server says where", code="internal_error")
+            access_log.log_event(model=self.resident.name, **access_log.error_location(bug))
+            return ApiError(500, "this is a bug in regard; the log of the server says where", code="internal_error")
 
-    def fail(self, problem: Refusal) -> None:
-        """Whoever reads is told after what is there already."""
+    def fail(self, problem: ApiError) -> None:
+        """The client gets this error after the chunks that are there already."""
         self.problem, self.closed = problem, True
         self.cancel()
         self.ready.set()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         self.fail(CLOSING)
 
     def close(self) -> None:
-        """Nobody reads any more."""
+        """The client reads no more."""
         self.house.lines.discard(self)
         self.closed = True
         if self.ended < self.count:
@@ -157,21 +157,21 @@ class Line:
 # ---------------------------------------------------------------- clients that leave
 
 
-async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of some work, which is cancelled as soon as nobody waits for it, or when the server closes."""
-    house: House = request.app.state.house
-    task, left = asyncio.ensure_future(work), asyncio.ensure_future(leaving(request.receive))
+async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of some work, which is cancelled as soon as the client leaves, or when the server closes."""
+    house: ModelPool = request.app.state.house
+    task, left = asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect(request.receive))
     closed = asyncio.ensure_future(house.closed.wait())
     try:
         await asyncio.wait({task, left, closed}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Gone if left.done() else CLOSING
+            raise ClientDisconnected if left.done() else CLOSING
         return task.result()
     finally:
         for each in (task, left, closed):
             each.cancel()
 
 
-async def leaving(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

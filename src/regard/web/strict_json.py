@@ -1,22 +1,88 @@
-"""A body in JSON, read strictly: what has two meanings, or none, is refused before anything is made of it.
+r"""Strict JSON request bodies: what has two meanings, or none, is refused; and pydantic's errors as one sentence.
 
-    {"seed": 1, "seed": 2}      NaN      1e999      {"a": {"a": {"a": ...      "\\ud800"      0xff
+{"seed": 1, "seed": 2}      NaN      1e999      {"a": {"a": {"a": ...      "\ud800"      0xff
 """
 
 import json
 import math
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, get_type_hints
 
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
-from regard.serve.refusals import Gone, Refusal, brief
-from regard.serve.sentences import sentence
+from regard.web.errors import ApiError, ClientDisconnected, error_response, shorten_value
+
+# Fields that may be said in several ways: pydantic has a complaint for each of them.
+WAYS = {
+    "prompt": "a text, a list of texts, a list of ids, or a list of such lists",
+    "input": "a text, or a list of texts that is not empty",
+    "pair": "a text, or a list of texts that is not empty",
+    "stop": "a text, or a list of at most 16",
+    "content": 'a text, or a list of {"type": "text", "text": ...}',
+}
+# Fields of OpenAI's that are only taken where they change nothing.
+SETTLED = {
+    "suffix": "a text is only gone on with here, and none is put between two; leave suffix out",
+    "tools": "models here call no tools; leave tools out",
+    "tool_choice": "models here call no tools; leave it out",
+    "store": "nothing that is asked or answered is kept here; leave store out",
+}
+Found = Mapping[str, Any]
+
+
+async def validation_handler(request: Request, problem: Exception) -> Response:
+    """The handler of pydantic's refusals."""
+    assert isinstance(problem, RequestValidationError)
+    message, param = first_error(problem.errors())
+    return error_response(ApiError(400, message, param=param, code="invalid_value"))
+
+
+def first_error(errors: Sequence[Found]) -> tuple[str, str | None]:
+    """The first mistake, and the field where it is."""
+    first = errors[0]
+    path = [part for part in first["loc"] if part != "body"]
+    if not path:
+        return error_message(first), None
+    field = next((place for place, part in enumerate(path) if part in WAYS or part in SETTLED), None)
+    if field is not None and path[field] in SETTLED:
+        return f"{path[field]}: {SETTLED[path[field]]}", str(path[0])
+    if field is not None and first["type"] != "missing" and len(path) > field + 1:
+        return f"{field_path(path[: field + 1])}: expected {WAYS[path[field]]}", str(path[0])
+    return f"{field_path(path)}: {describe_error(first)}", str(path[0])
+
+
+def error_message(found: Found) -> str:
+    if found["type"] == "missing":
+        return "the body is missing; send JSON"
+    if found["type"] in ("unknown", "stream", "logprobs", "both"):
+        return str(found["msg"])
+    return f'the body: expected a table in JSON, such as {{"model": ...}}, and this is {shorten_value(found["input"])}'
+
+
+def describe_error(found: Found) -> str:
+    """What is wrong with one value, and what it should be."""
+    match found["type"]:
+        case "missing":
+            return "it is missing; give it"
+        case "extra_forbidden":
+            return "there is no such field; leave it out"
+        case "unknown" | "schema" | "content" | "many":
+            return str(found["msg"])
+    wanted = str(found["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+    return f"{shorten_value(found['input'])} is refused; expected {wanted[:1].lower()}{wanted[1:]}"
+
+
+def field_path(path: Sequence[Any]) -> str:
+    """messages[0].content"""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in path]
+    return "".join(parts).removeprefix(".")
+
 
 DEEPEST = 64  # tables and lists in each other
 DEEP = f"tables and lists stand in each other more than {DEEPEST} deep"
@@ -28,7 +94,7 @@ SMALL = 1 << 12  # bytes of a body that is read at once, since a thread would ta
 MARKS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
 
 
-class Strict(APIRoute):
+class StrictRoute(APIRoute):
     """A route that reads JSON and nothing else.
 
     A page of any site may send us forms and plain texts from its reader's browser; for JSON the browser asks us first,
@@ -44,59 +110,65 @@ class Strict(APIRoute):
         async def handled(request: Request) -> Response:
             if form is None:
                 return await handle(request)
-            check(request)
+            check_content_type(request)
             try:
                 body = await request.body()
             except ClientDisconnect:
-                raise Gone from None
+                raise ClientDisconnected from None
             workers = request.app.state.house.parsing
-            asked = validated(form, body) if len(body) <= SMALL else await workers.run(validated, form, body)
+            asked = validate_body(form, body) if len(body) <= SMALL else await workers.run(validate_body, form, body)
             answer: Response = await self.endpoint(request, asked)
             return answer
 
         return handled
 
 
-def check(request: Request) -> None:
+def check_content_type(request: Request) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        said = f"is {brief(kind)}" if kind else "says nothing"
-        raise Refusal(415, f"Content-Type {said}; send JSON as application/json", code="unsupported_media_type")
+        said = f"is {shorten_value(kind)}" if kind else "says nothing"
+        raise ApiError(415, f"Content-Type {said}; send JSON as application/json", code="unsupported_media_type")
     coding = request.headers.get("content-encoding", "identity").lower()
     if coding != "identity":
-        raise Refusal(415, f"Content-Encoding is {brief(coding)}; send the body as it is",
+        raise ApiError(415, f"Content-Encoding is {shorten_value(coding)}; send the body as it is",
                       code="unsupported_media_type")  # fmt: skip
 
 
-def validated(form: type[BaseModel], body: bytes) -> Any:
+def validate_body(form: type[BaseModel], body: bytes) -> Any:
     """What is asked by a body; one sentence where it asks for nothing."""
     if not body:
-        raise Refusal(400, "the body is missing; send JSON", code="invalid_value")
+        raise ApiError(400, "the body is missing; send JSON", code="invalid_value")
     try:
-        return form.model_validate(parsed(body))
+        return form.model_validate(parse_body(body))
     except ValidationError as problem:
-        message, param = sentence(problem.errors(include_url=False))
-        raise Refusal(400, message, param=param, code="invalid_value") from None
+        message, param = first_error(problem.errors(include_url=False))
+        raise ApiError(400, message, param=param, code="invalid_value") from None
 
 
-def parsed(body: bytes) -> Any:
+def parse_body(body: bytes) -> Any:
     """The value of a body; one sentence where there is none, or more than one."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as problem:
-        raise wrong(f"byte {problem.start:,} is not UTF-8; encode it so") from None
-    few(text)
+        raise json_error(f"byte {problem.start:,} is not UTF-8; encode it so") from None
+    check_container_count(text)
     try:
-        value = json.loads(text, object_pairs_hook=once, parse_constant=never, parse_float=finite, parse_int=short)
+        value = json.loads(
+            text,
+            object_pairs_hook=reject_duplicates,
+            parse_constant=reject_constant,
+            parse_float=parse_finite,
+            parse_int=parse_short_int,
+        )
     except json.JSONDecodeError as problem:
-        raise wrong(f"no JSON: {problem.msg.lower()} at line {problem.lineno}, column {problem.colno}") from None
+        raise json_error(f"no JSON: {problem.msg.lower()} at line {problem.lineno}, column {problem.colno}") from None
     except RecursionError:
-        raise wrong(DEEP) from None
-    whole(value, "\\ud" in text or "\\uD" in text)
+        raise json_error(DEEP) from None
+    check_depth(value, "\\ud" in text or "\\uD" in text)
     return value
 
 
-def few(text: str) -> None:
+def check_container_count(text: str) -> None:
     """Refuses more tables and lists than anybody means, before one of them is made."""
     if text.count("{") + text.count("[") <= TABLES:  # those inside of texts as well
         return
@@ -107,51 +179,51 @@ def few(text: str) -> None:
         elif letter != '"':
             depth -= 1
         if depth > DEEPEST:
-            raise wrong(DEEP)
+            raise json_error(DEEP)
         if count > TABLES:
-            raise wrong(f"there are more than {TABLES:,} tables and lists in it; send less at a time")
+            raise json_error(f"there are more than {TABLES:,} tables and lists in it; send less at a time")
 
 
-def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > NAMES:
-        raise wrong(f"a table has {len(pairs):,} names, and more than {NAMES:,} are not read; send less at a time")
+        raise json_error(f"a table has {len(pairs):,} names, and more than {NAMES:,} are not read; send less at a time")
     found = dict(pairs)
     if len(found) < len(pairs):
         met = set[str]()
         twice = next(name for name, _ in pairs if name in met or met.add(name))  # type: ignore[func-returns-value]
-        raise wrong(f"{brief(twice)} is given twice; keep one of the two")
+        raise json_error(f"{shorten_value(twice)} is given twice; keep one of the two")
     return found
 
 
-def never(word: str) -> NoReturn:
-    raise wrong(f"{word} is no number in JSON; leave it out, or give one")
+def reject_constant(word: str) -> NoReturn:
+    raise json_error(f"{word} is no number in JSON; leave it out, or give one")
 
 
-def finite(word: str) -> float:
+def parse_finite(word: str) -> float:
     if not math.isfinite(number := float(word)):
-        raise wrong(f"{brief(word)} is too large for a number")
+        raise json_error(f"{shorten_value(word)} is too large for a number")
     return number
 
 
-def short(word: str) -> int:
+def parse_short_int(word: str) -> int:
     if len(word) > DIGITS:
-        raise wrong(f"a number of {len(word):,} digits is too large")
+        raise json_error(f"a number of {len(word):,} digits is too large")
     return int(word)
 
 
-def whole(value: Any, halves: bool) -> None:
+def check_depth(value: Any, halves: bool) -> None:
     """Refuses what stands too deep, and half characters if there may be `halves`."""
     level, kinds = [value], (dict, list, str) if halves else (dict, list)
     for _ in range(DEEPEST + 1):
-        if halves and not all(whole_text(each) for each in level if isinstance(each, str)):
-            raise wrong("a text has half a surrogate pair, which is no character; send both halves")
-        inner = [each for some in level for each in parts(some) if isinstance(each, kinds)]
+        if halves and not all(is_valid_unicode(each) for each in level if isinstance(each, str)):
+            raise json_error("a text has half a surrogate pair, which is no character; send both halves")
+        inner = [each for some in level for each in child_values(some) if isinstance(each, kinds)]
         if not (level := inner):
             return
-    raise wrong(DEEP)
+    raise json_error(DEEP)
 
 
-def whole_text(text: str) -> bool:
+def is_valid_unicode(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -159,9 +231,9 @@ def whole_text(text: str) -> bool:
     return True
 
 
-def parts(value: Any) -> Iterable[Any]:
+def child_values(value: Any) -> Iterable[Any]:
     return (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def wrong(what: str) -> Refusal:
-    return Refusal(400, f"the body: {what}", code="invalid_json")
+def json_error(what: str) -> ApiError:
+    return ApiError(400, f"the body: {what}", code="invalid_json")

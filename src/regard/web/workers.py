@@ -1,4 +1,4 @@
-"""A bounded pool of threads for work that grows with a request, which must not run on the event loop.
+"""Worker pool: a bounded pool of threads for work that grows with a request, which must not run on the event loop.
 
     loop ── run ──► queue, at most `waiting` ──► `count` threads ──► result, or a refusal after `seconds`
 
@@ -14,31 +14,32 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from regard.serve.refusals import Refusal
+from regard.web.errors import ApiError
 
 T = TypeVar("T")
 Job = tuple[Future[Any], Callable[[], Any]]
 
 
-def full(most: int) -> Refusal:
+def queue_full_error(most: int) -> ApiError:
     """Others came before: it is not this request that is too large."""
-    return Refusal(429, f"up to {most} requests are being prepared, and this one found no time; come again in a moment",
+    return ApiError(429, f"up to {most} requests are being prepared, and this one found no time; come again in a "
+                         "moment",
                    headers={"Retry-After": "1"})  # fmt: skip
 
 
-def overloaded(seconds: float) -> Refusal:
-    return Refusal(503, f"the server is busy, and this took longer than {seconds:g} s; come again later, or send less "
+def overloaded_error(seconds: float) -> ApiError:
+    return ApiError(503, f"the server is busy, and this took longer than {seconds:g} s; come again later, or send less "
                    "at a time", code="overloaded", headers={"Retry-After": "5"})  # fmt: skip
 
 
-class Workers:
+class WorkerPool:
     """`count` threads called `name`; `late` makes what a client is told whose work takes longer than `seconds`."""
 
     def __init__(
-        self, name: str, count: int, waiting: int, seconds: float, late: Callable[[float], Refusal] | None = None
+        self, name: str, count: int, waiting: int, seconds: float, late: Callable[[float], ApiError] | None = None
     ) -> None:  # fmt: skip
         self.name, self.count, self.most, self.seconds = name, count, count + waiting, seconds
-        self.late = late or overloaded
+        self.late = late or overloaded_error
         self.queue: SimpleQueue[Job | None] = SimpleQueue()
         self.lock = threading.Lock()
         self.threads: list[threading.Thread] = []
@@ -47,7 +48,7 @@ class Workers:
     async def run(self, work: Callable[..., T], *given: Any) -> T:
         """The result of some work. Refuses where the queue is full, and after the deadline."""
         if self.pending >= self.most:
-            raise full(self.most)
+            raise queue_full_error(self.most)
         return await self.finish(work, *given)
 
     async def finish(self, work: Callable[..., T], *given: Any) -> T:
@@ -58,7 +59,7 @@ class Workers:
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             begun = not future.cancel()
-            raise (self.late(self.seconds) if begun else full(self.most)) from None
+            raise (self.late(self.seconds) if begun else queue_full_error(self.most)) from None
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """From any thread; one that is cancelled before its turn is not done."""

@@ -1,8 +1,16 @@
-"""Presets are data: whole models by name, said in the words of `regard.config`. Imports nothing but config."""
+"""Presets, recipes and packaged models: whole models as data, by name. Imports nothing but config."""
 
-from regard.zoo.presets import preset
-from regard.zoo.presets.about import About, about
-from regard.zoo.recipes import describe_kind_changes, read_recipe, recipes
-from regard.zoo.sentence import sentence, shape
+from regard.zoo.describe import describe_model, model_shape
+from regard.zoo.preset import PresetInfo, preset, preset_info
+from regard.zoo.recipe import describe_kind_changes, packaged_recipes, read_recipe
 
-__all__ = ["About", "about", "describe_kind_changes", "preset", "read_recipe", "recipes", "sentence", "shape"]
+__all__ = [
+    "PresetInfo",
+    "describe_kind_changes",
+    "describe_model",
+    "model_shape",
+    "packaged_recipes",
+    "preset",
+    "preset_info",
+    "read_recipe",
+]

@@ -1,6 +1,6 @@
-"""A model in our nouns: a few sentences made from its config, so that they cannot say anything else.
+"""Model descriptions: a config in a few English sentences, made from the config alone.
 
-    Reads a vocabulary of 50,257. One trunk of 12 layers, 768 wide, 12 heads of 64; pre-norm (layer); causal; ...
+Reads a vocabulary of 50,257. One trunk of 12 layers, 768 wide, 12 heads of 64; pre-norm (layer); causal; ...
 """
 
 from ast import BinOp, BitAnd, Call, Name, UnaryOp, expr
@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from regard import config
-from regard.config.expressions import parse
-from regard.config.trunk import MAPS
+from regard.config.masks import parse_mask
+from regard.config.trunk import PROJECTIONS
 
 ACTIVATIONS = {
     "relu": "ReLU", "relu2": "squared ReLU", "gelu": "GELU", "gelu_tanh": "tanh GELU", "quick_gelu": "quick GELU",
@@ -22,59 +22,63 @@ PLACES = {
 }  # fmt: skip
 
 
-def shape(c: config.Transformer | config.Towers) -> str:
-    """Encoder, decoder, encoder-decoder or towers: said by the masks, and by who looks across at whom."""
-    if isinstance(c, config.Towers):
+def model_shape(c: config.Transformer | config.DualEncoder) -> str:
+    """Encoder, decoder, encoder-decoder or towers: said by the masks, and by the cross-attention."""
+    if isinstance(c, config.DualEncoder):
         return "towers"
     if c.encoder is not None:
         return "encoder-decoder"
-    return "decoder" if all(left_to_right(parse(mask)) for mask in c.trunk.masks) else "encoder"
+    return "decoder" if all(is_causal(parse_mask(mask)) for mask in c.trunk.masks) else "encoder"
 
 
-def left_to_right(mask: expr) -> bool:
-    """Is nobody shown what comes later, but for a prefix?"""
+def is_causal(mask: expr) -> bool:
+    """Whether no token sees a later one, but for a prefix."""
     match mask:
         case Name(id=name) | Call(func=Name(id=name)):
             return name in ("causal", "prefix")
         case BinOp(left=left, op=op, right=right):
             join = any if isinstance(op, BitAnd) else all
-            return join(left_to_right(side) for side in (left, right))
+            return join(is_causal(side) for side in (left, right))
         case UnaryOp():
             return False
     raise TypeError(f"{mask}: not part of a mask")
 
 
-def sentence(c: config.Transformer | config.Towers) -> str:
+def describe_model(c: config.Transformer | config.DualEncoder) -> str:
     """The whole model in words."""
-    if isinstance(c, config.Towers):
-        each = " ".join(f"Tower {place}: {uncapped(sentence(tower))}" for place, tower in enumerate(c.towers, 1))
+    if isinstance(c, config.DualEncoder):
+        each = " ".join(
+            f"Tower {place}: {lower_first(describe_model(tower))}" for place, tower in enumerate(c.towers, 1)
+        )
         scale = f"a trained scale that begins at {c.scale:.3g}"
         return f"{len(c.towers)} towers, their vectors compared by cosine times {scale}. {each}"
-    fronts = [front(c.embed)]
+    fronts = [describe_front_end(c.embed)]
     if c.encoder is not None and c.encoder.embed is not None:
-        fronts.append(f"The encoder {uncapped(front(c.encoder.embed))}")
-    return " ".join(f"{part}." for part in (*fronts, *trunks(c), f"Head: {head(c.head, c.embed.vocab)}"))
+        fronts.append(f"The encoder {lower_first(describe_front_end(c.encoder.embed))}")
+    return " ".join(
+        f"{part}." for part in (*fronts, *describe_trunks(c), f"Head: {describe_head(c.head, c.embed.vocab)}")
+    )
 
 
-def uncapped(text: str) -> str:
+def lower_first(text: str) -> str:
     return text[0].lower() + text[1:]
 
 
 # ---------------------------------------------------------------- before the trunk and after it
 
 
-def front(c: Any) -> str:
-    if isinstance(c, config.Stages):
-        return f"{front(c.patches)}; every 2 x 2 of them merge into one after a stage"
-    if isinstance(c, config.Patches):
+def describe_front_end(c: Any) -> str:
+    if isinstance(c, config.StageEmbedding):
+        return f"{describe_front_end(c.patches)}; every 2 x 2 of them merge into one after a stage"
+    if isinstance(c, config.PatchEmbedding):
         more = f" and {'a learned one' if c.cls == 1 else f'{c.cls} learned ones'}" if c.cls else ""
         return f"Reads images of {c.image} x {c.image} in patches of {c.size} x {c.size}: {c.side**2:,} tokens{more}"
-    if isinstance(c, config.Pixels):
+    if isinstance(c, config.PixelEmbedding):
         rows, columns = c.grid
         return f"Reads images of {rows} x {columns} pixels in {c.palette:,} colours, a token each, after a start token"
-    if isinstance(c, config.Mixed):
-        return f"{front(c.seen)}; after them, in one sequence, {uncapped(front(c.text))}"
-    if not isinstance(c, config.Embed):
+    if isinstance(c, config.MultimodalEmbedding):
+        return f"{describe_front_end(c.seen)}; after them, in one sequence, {lower_first(describe_front_end(c.text))}"
+    if not isinstance(c, config.TextEmbedding):
         count = getattr(c, "count", None)
         return f"Reads what {c.kind!r} makes tokens of" + (f", {count:,} at most" if count else "")
     segments = f" and {c.segments} segment{'s' * (c.segments > 1)}" if c.segments else ""
@@ -82,19 +86,19 @@ def front(c: Any) -> str:
     return f"Reads a vocabulary of {c.vocab:,}{segments}{scale}"
 
 
-def head(c: config.Head, vocab: int) -> str:
-    if isinstance(c, config.Both):
-        return f"{head(c.vocabulary, vocab)}; and {head(c.pooled, vocab)}"
-    if isinstance(c, config.Vocabulary):
+def describe_head(c: config.Head, vocab: int) -> str:
+    if isinstance(c, config.PretrainingHead):
+        return f"{describe_head(c.vocabulary, vocab)}; and {describe_head(c.pooled, vocab)}"
+    if isinstance(c, config.LMHead):
         tied = ", tied to the embedding" if c.tied else ""
         before = " after a dense layer and a norm" if c.transform else ""
         scale = "" if c.scale == 1 else f", times {c.scale:.3g}"
         return f"logits over {c.size or vocab:,}{tied}{before}{', with a bias' if c.bias else ''}{scale}"
-    if isinstance(c, config.Pooled):
+    if isinstance(c, config.PoolingHead):
         dense, out = f", a dense {c.activation} layer" if c.dense else "", f", mapped to {c.out:,}" if c.out else ""
         several = f"; the mean of {c.voices} first tokens, each by a map of its own" if c.voices > 1 else ""
         return f"{PLACES[c.place]}{dense}{out}{several}"
-    if isinstance(c, config.Each):
+    if isinstance(c, config.TokenHead):
         dense = f", a dense {c.activation} layer" if c.dense else ""
         return f"every token's vector{dense}, mapped to {c.out:,}"
     return "none, the trunk's own vectors"
@@ -103,32 +107,40 @@ def head(c: config.Head, vocab: int) -> str:
 # ---------------------------------------------------------------- the trunks
 
 
-def trunks(c: config.Transformer) -> Iterator[str]:
+def describe_trunks(c: config.Transformer) -> Iterator[str]:
     """The first one whole; of the others what differs from the one before."""
-    if isinstance(c.embed, config.Stages):
+    if isinstance(c.embed, config.StageEmbedding):
         named = [(f"Stage {place}", each) for place, each in enumerate((*c.embed.trunks, c.trunk), 1)]
     elif c.encoder is not None:
         named = [("An encoder", c.encoder.trunk), ("A decoder", c.trunk)]
     else:
         named = [("One trunk", c.trunk)]
     (name, first), *_ = named
-    yield f"{name} of {'; '.join(clauses(first))}"
+    yield f"{name} of {'; '.join(trunk_clauses(first))}"
     for (_, before), (name, each) in pairwise(named):
-        new = [clause for clause in clauses(each) if clause not in clauses(before)]
+        new = [clause for clause in trunk_clauses(each) if clause not in trunk_clauses(before)]
         yield f"{name} like it" + (f", but {'; '.join(new)}" if new else "")
 
 
-def clauses(c: config.Trunk | config.Recurrent) -> list[str]:
-    if isinstance(c, config.Recurrent):
-        return read_in_turn(c)
-    found = [layers(c), mixing(c), norms(c), masks(c), positions(c.position), thinking(c), biases(c)]
+def trunk_clauses(c: config.Trunk | config.RecurrentStack) -> list[str]:
+    if isinstance(c, config.RecurrentStack):
+        return recurrent_clauses(c)
+    found = [
+        describe_layers(c),
+        describe_mixer(c),
+        describe_norms(c),
+        describe_masks(c),
+        describe_positions(c.position),
+        describe_mlp(c),
+        describe_biases(c),
+    ]
     if c.cross != "none":
         where = "at the encoder's last layer" if c.cross == "last" else "at the encoder, layer by layer"
-        found.append(f"looks across {where}" + (f" with {heads(c.across, c.dim)}" if c.across else ""))
-    return [*found, dropout(c)]
+        found.append(f"looks across {where}" + (f" with {describe_heads(c.across, c.dim)}" if c.across else ""))
+    return [*found, describe_dropout(c)]
 
 
-def read_in_turn(c: config.Recurrent) -> list[str]:
+def recurrent_clauses(c: config.RecurrentStack) -> list[str]:
     """What is to be said of a recurrent stack."""
     wide = f" after embeddings of {c.width:,}" if c.width not in (None, c.dim) else ""
     found = [f"{c.depth} layer{'s' * (c.depth > 1)} of {c.cell}, {c.dim:,} wide{wide}",
@@ -141,30 +153,30 @@ def read_in_turn(c: config.Recurrent) -> list[str]:
     return [*found, f"dropout {c.dropout:g}" if c.dropout else "no dropout"]
 
 
-def mixing(c: config.Trunk) -> str:
+def describe_mixer(c: config.Trunk) -> str:
     """What stands where tokens learn of each other."""
     match c.mixer:
-        case config.Connect(length=length):
+        case config.DenseMixer(length=length):
             return f"a map for every pair of {length:,} places"
-        case config.Convolve(size=size, dilation=dilation):
+        case config.ConvMixer(size=size, dilation=dilation):
             return f"convolutions over {size} place{'s' * (size > 1)}" + (f", {dilation} apart" if dilation > 1 else "")
-        case config.Recur(cell=cell):
+        case config.RecurrentMixer(cell=cell):
             return f"a {cell} in the place of attention"
-        case config.Space(states=states):
+        case config.StateSpaceMixer(states=states):
             return f"a state space of {states} numbers a channel in the place of attention"
-        case config.Nothing():
+        case config.NoMixer():
             return "no token learns of another"
-    return heads(c.attention, c.dim)
+    return describe_heads(c.attention, c.dim)
 
 
-def layers(c: config.Trunk) -> str:
+def describe_layers(c: config.Trunk) -> str:
     many = f"one layer {c.depth} times" if c.shared else f"{c.depth} layer{'s' * (c.depth > 1)}"
     return f"{many}, {c.dim:,} wide" + (f" after embeddings of {c.width:,}" if c.width not in (None, c.dim) else "")
 
 
-def heads(c: config.Attention, dim: int) -> str:
-    many = between(c.heads)
-    groups = "" if c.groups in (None, c.heads) else f", {between(c.groups or 0)} of keys and values"
+def describe_heads(c: config.Attention, dim: int) -> str:
+    many = number_range(c.heads)
+    groups = "" if c.groups in (None, c.heads) else f", {number_range(c.groups or 0)} of keys and values"
     normed = ", q and k normed" if c.qk_norm else ""
     scores = ", compared by cosine" if c.score == "cosine" else ""
     if c.scale is not None:
@@ -173,60 +185,60 @@ def heads(c: config.Attention, dim: int) -> str:
     return f"{many} head{'s' * (many != '1')} of {width}{groups}{normed}{scores}"
 
 
-def between(counts: int | tuple[int, ...]) -> str:
+def number_range(counts: int | tuple[int, ...]) -> str:
     """One number, or the least and the most of those that differ from layer to layer."""
     least, most = (min(counts), max(counts)) if isinstance(counts, tuple) else (counts, counts)
     return str(least) if least == most else f"{least} to {most}"
 
 
-def norms(c: config.Trunk) -> str:
+def describe_norms(c: config.Trunk) -> str:
     final = c.final_norm if c.final_norm is not None else c.place == "pre"
     more = [word for word, there in (("after the embedding", c.embed_norm), ("at the end", final)) if there]
     return f"{c.place}-norm ({c.norm.kind}{''.join(f', also {word}' for word in more)})"
 
 
-def masks(c: config.Trunk) -> str:
+def describe_masks(c: config.Trunk) -> str:
     words = ["everybody sees everybody" if mask == "everything" else mask for mask in c.masks]
     return f"in turn {' and '.join(words)}" if len(words) > 1 else words[0]
 
 
-def positions(c: config.Position) -> str:
+def describe_positions(c: config.Position) -> str:
     match c:
-        case config.Nowhere():
+        case config.NoPosition():
             return "no positions"
-        case config.Learned(length=length) | config.OneHot(length=length):
+        case config.LearnedPosition(length=length) | config.OneHotPosition(length=length):
             places = length if isinstance(length, tuple) else (length,)
             return f"{c.kind} positions ({' x '.join(f'{each:,}' for each in places)})"
-        case config.Sinusoidal():
+        case config.SinusoidalPosition():
             return "sinusoidal positions" + (f" on {c.axes} axes" if c.axes > 1 else "")
-        case config.Rotary():
+        case config.RotaryPosition():
             base = f" of base {c.base:,.0f}" if c.base != 10_000 else ""
             return f"rotary positions{base}" + (f", {c.scaling} scaling" if c.scaling != "none" else "")
-        case config.Alibi():
+        case config.AlibiPosition():
             return "a slope on the distance for each head"
-        case config.Buckets():
+        case config.T5Bias():
             return f"{c.buckets} buckets of distance" + (" both ways" if c.both else " looking back")
-        case config.Shaw():
+        case config.ShawPosition():
             return f"a vector for each distance up to {c.radius}"
-        case config.Spatial():
+        case config.GraphDistanceBias():
             return f"a number for each length of the shortest path up to {c.radius}"
-        case config.Near():
+        case config.ConvLikePosition():
             return f"rows and columns ({c.grid[0]:,} x {c.grid[1]:,}), and a neighbour to look at for each head"
     return f"a number for each offset up to {c.radius}" + (f" on {c.axes} axes" if c.axes > 1 else "")
 
 
-def thinking(c: config.Trunk) -> str:
+def describe_mlp(c: config.Trunk) -> str:
     gated = "gated " if c.mlp.gated else ""
     return f"{gated}{ACTIVATIONS[c.mlp.activation]}, {c.mlp.hidden or 4 * c.dim:,} wide"
 
 
-def biases(c: config.Trunk) -> str:
-    there = [name for name in MAPS if name in c.attention.bias] + ["the feed-forward"] * c.mlp.bias
-    if len(there) == len(MAPS) + 1:
+def describe_biases(c: config.Trunk) -> str:
+    there = [name for name in PROJECTIONS if name in c.attention.bias] + ["the feed-forward"] * c.mlp.bias
+    if len(there) == len(PROJECTIONS) + 1:
         return "biases everywhere"
     return f"biases on {', '.join(there)}" if there else "no biases"
 
 
-def dropout(c: config.Trunk) -> str:
+def describe_dropout(c: config.Trunk) -> str:
     rates = sorted({c.dropout.embed, c.dropout.attention, c.dropout.mlp, c.dropout.sublayer} - {0.0})
     return f"dropout {' and '.join(f'{rate:g}' for rate in rates)}" if rates else "no dropout"

@@ -1,20 +1,20 @@
-"""Models that come with the package, ready to be asked: folders as `save` writes them, by their names."""
+"""Packaged models: trained models that come with the package, by name; folders as `save` writes them."""
 
 from importlib.resources import files
 from pathlib import Path
 
-TRANSLATOR = "en-fr"
+DEFAULT_TRANSLATOR = "en-fr"
 
 
-def packaged(name: str | Path) -> Path | None:
+def packaged_model(name: str | Path) -> Path | None:
     """The folder of a model that comes with the package; a model or a run of that name on the disk goes before it."""
     mine = any((Path(name) / inner).exists() for inner in ("config.json", "config.toml", "checkpoints"))
-    return home() / str(name) if not mine and str(name) in names() else None
+    return packaged_dir() / str(name) if not mine and str(name) in packaged_names() else None
 
 
-def names() -> list[str]:
-    return sorted(each.name for each in home().iterdir() if (each / "config.json").is_file())
+def packaged_names() -> list[str]:
+    return sorted(each.name for each in packaged_dir().iterdir() if (each / "config.json").is_file())
 
 
-def home() -> Path:
-    return Path(str(files(__package__)))
+def packaged_dir() -> Path:
+    return Path(str(files(__package__).joinpath("models")))

@@ -1,20 +1,50 @@
-"""A preset is a TOML file here: a whole model as data, and an [about] table that says where its numbers stand.
+"""Presets: whole model configs as TOML files, loaded by name, changed, and kept in proportion.
 
-A file may begin from another (`preset = "gpt2"`) and say what differs. The words that files and recipes use for the
-settings of a model stand in SHORT.
+A file may begin from another (`preset = "gpt2"`) and say what differs. Its [about] table says where the numbers come
+from and is no setting of the model. The short keys that files and recipes use for model settings are in SHORT_KEYS.
 """
 
 import tomllib
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from importlib.resources import files
 from typing import Any
 
 from regard import config
-from regard.config.names import did_you_mean
-from regard.config.synonyms import suggest_word
+from regard.config.aliases import suggest_word
+from regard.config.errors import did_you_mean
 
-# A short word for a setting that everybody changes, and the paths it stands for.
-SHORT = {
+
+@dataclass(frozen=True, kw_only=True)
+class PresetVariant:
+    """The same model otherwise: `change` is what `preset` takes, such as {"vocab": 30_000}."""
+
+    what: str
+    change: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PresetInfo:
+    """Title, paper, and the `source` that the numbers were read from.
+
+    `said` is the size that papers and lectures give, `rounded` a sentence on where they rounded or erred.
+    """
+
+    title: str
+    paper: str
+    source: str
+    said: str | None = None
+    rounded: str | None = None
+    also: tuple[PresetVariant, ...] = ()
+
+
+def preset_info(name: str) -> PresetInfo:
+    """What is known of a preset besides its settings."""
+    given = read_preset(name)["about"]
+    return PresetInfo(**{**given, "also": tuple(PresetVariant(**each) for each in given.get("also", ()))})
+
+
+# A short key for a setting that is often changed, and the paths it stands for.
+SHORT_KEYS = {
     "dim": ("trunk.dim",),
     "depth": ("trunk.depth",),
     "heads": ("trunk.attention.heads",),
@@ -29,21 +59,21 @@ SHORT = {
 ALIKE = ("dim", "depth", "heads", "groups", "kernel", "hidden", "dropout")  # an encoder follows these words too
 
 
-def preset(name: str, /, **changes: Any) -> config.Transformer | config.Towers:
+def preset(name: str, /, **changes: Any) -> config.Transformer | config.DualEncoder:
     """A model by its name, with changes by short words or tables: preset("gpt2", depth=4, trunk={"place": "post"})."""
-    base = table(name)
+    base = preset_table(name)
     if "towers" not in base:
-        return config.make(config.Transformer, described({"preset": name, **changes}))
+        return config.from_dict(config.Transformer, expand_preset({"preset": name, **changes}))
     for word in changes:
         if word not in base:
             raise config.ConfigError(f"{word}: {name} is several towers, and none of them is named; give towers whole")
-    return config.make(config.Towers, {**base, **changes})
+    return config.from_dict(config.DualEncoder, {**base, **changes})
 
 
-def described(given: dict[str, Any], path: str = "") -> dict[str, Any]:
+def expand_preset(given: dict[str, Any], path: str = "") -> dict[str, Any]:
     """The whole table of a model: its preset, if it names one, with the short words spelt out and laid over it."""
     given = dict(given)
-    base = table(given["preset"], path) if "preset" in given else {}
+    base = preset_table(given["preset"], path) if "preset" in given else {}
     if "towers" in base:
         where, name = f"{path}.preset" if path else "preset", given["preset"]
         raise config.ConfigError(f"{where}: {name!r} is several models beside each other; choose a preset of one")
@@ -53,24 +83,24 @@ def described(given: dict[str, Any], path: str = "") -> dict[str, Any]:
             where = f"{path}.{word}" if path else word
             raise config.ConfigError(f"{where}: a model of several stages has one for each; set trunk.{word} and those "
                                      "of embed.trunks")  # fmt: skip
-    changes = spelt(given, path, "encoder" in base)
-    whole = laid_over(base, changes)
+    changes = expand_short_keys(given, path, "encoder" in base)
+    whole = merge_tables(base, changes)
     if "encoder" in base and isinstance(changes.get("encoder"), dict):
-        whole["encoder"] = in_proportion(whole["encoder"], base["encoder"], changes["encoder"])
-    return in_proportion(whole, base, changes)
+        whole["encoder"] = keep_proportions(whole["encoder"], base["encoder"], changes["encoder"])
+    return keep_proportions(whole, base, changes)
 
 
-def in_proportion(whole: dict[str, Any], base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def keep_proportions(whole: dict[str, Any], base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """A trunk of another width keeps the width of its heads, how many of them share their keys, and scales that were
     a root of its width."""
     theirs, ours = base.get("trunk"), changes.get("trunk")
     if not (theirs and isinstance(ours, dict) and isinstance(ours.get("dim"), int) and ours["dim"] > 0):
         return whole
-    whole = widened(resized(whole, theirs, ours), theirs, ours)
-    return scaled(whole, theirs["dim"], ours["dim"], changes)
+    whole = scale_mlp(scale_heads(whole, theirs, ours), theirs, ours)
+    return rescale_by_dim(whole, theirs["dim"], ours["dim"], changes)
 
 
-def widened(whole: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+def scale_mlp(whole: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     """The feed-forward stays as many times as wide, where that is a whole number."""
     known, said = theirs.get("mlp", {}), ours.get("mlp", {})
     if "hidden" not in known or not isinstance(said, dict) or "hidden" in said:
@@ -80,7 +110,7 @@ def widened(whole: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any])
     return {**whole, "trunk": {**whole["trunk"], "mlp": mlp}}
 
 
-def resized(whole: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+def scale_heads(whole: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     said, known = ours.get("attention", {}), theirs["attention"]
     if not isinstance(said, dict) or {"heads", "width"} & {*said} or "width" in known:
         return whole
@@ -94,7 +124,7 @@ def resized(whole: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any])
     return {**whole, "trunk": {**whole["trunk"], "attention": attention}}
 
 
-def scaled(whole: dict[str, Any], before: int, after: int, changes: dict[str, Any]) -> dict[str, Any]:
+def rescale_by_dim(whole: dict[str, Any], before: int, after: int, changes: dict[str, Any]) -> dict[str, Any]:
     """embed.scale = sqrt(dim) and head.scale = 1/sqrt(dim) go on being so, unless they are said."""
     for name, power in (("embed", 0.5), ("head", -0.5)):
         tables = [given.get(name) for given in (whole, changes)]
@@ -105,29 +135,29 @@ def scaled(whole: dict[str, Any], before: int, after: int, changes: dict[str, An
     return whole
 
 
-def table(name: Any, path: str = "") -> dict[str, Any]:
+def preset_table(name: Any, path: str = "") -> dict[str, Any]:
     """The settings of a preset, as nested dicts; what is not said is the default."""
-    own = read(name, path)
+    own = read_preset(name, path)
     own.pop("about")
-    return described(own) if "preset" in own else own
+    return expand_preset(own) if "preset" in own else own
 
 
-def read(name: Any, path: str = "") -> dict[str, Any]:
+def read_preset(name: Any, path: str = "") -> dict[str, Any]:
     """A preset's file."""
     where = f"{path}.preset" if path else "preset"
     if name not in config.PRESETS:
         near = did_you_mean(str(name), config.PRESETS)
         raise config.ConfigError(f"{where}: no preset {name!r}{near} regard models lists what there is")
-    return tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf8"))
+    return tomllib.loads(files(__package__).joinpath("presets", f"{name}.toml").read_text(encoding="utf8"))
 
 
-def spelt(given: dict[str, Any], path: str, encoder: bool = False) -> dict[str, Any]:
+def expand_short_keys(given: dict[str, Any], path: str, encoder: bool = False) -> dict[str, Any]:
     """Short words become the settings they stand for; said both ways, they must agree.
 
     An `encoder` follows those that are ALIKE, where it says nothing else.
     """
     whole: dict[str, Any] = {}
-    known = [*SHORT, "preset", *(field.name for field in fields(config.Transformer))]
+    known = [*SHORT_KEYS, "preset", *(field.name for field in fields(config.Transformer))]
     for word, value in given.items():
         if word not in known:
             where = f"{path}.{word}" if path else word
@@ -135,10 +165,10 @@ def spelt(given: dict[str, Any], path: str, encoder: bool = False) -> dict[str, 
                 raise config.ConfigError(f"{where}: {ours}")
             near = did_you_mean(str(word), known)
             raise config.ConfigError(f"{where}: no such setting{near} there are {', '.join(known)}")
-        if word not in SHORT:
-            whole = laid_over(whole, {word: value})
+        if word not in SHORT_KEYS:
+            whole = merge_tables(whole, {word: value})
     for word, value in given.items():
-        for long in SHORT.get(word, ()):
+        for long in SHORT_KEYS.get(word, ()):
             *tables, last = long.split(".")
             inner = whole
             for name in tables:
@@ -153,16 +183,16 @@ def spelt(given: dict[str, Any], path: str, encoder: bool = False) -> dict[str, 
             inner[last] = value
     alike = {word: value for word, value in given.items() if word in ALIKE} if encoder else {}
     if alike and isinstance(whole.get("encoder", {}), dict):
-        whole["encoder"] = laid_over({"trunk": spelt(alike, path)["trunk"]}, whole.get("encoder", {}))
+        whole["encoder"] = merge_tables({"trunk": expand_short_keys(alike, path)["trunk"]}, whole.get("encoder", {}))
     return whole
 
 
-def laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+def merge_tables(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     """Tables joined, the top one winning; a table of another `kind` replaces what was there."""
     joined = dict(base)
     for name, value in top.items():
         under = joined.get(name)
         if isinstance(value, dict) and isinstance(under, dict) and value.get("kind") in (None, under.get("kind")):
-            value = laid_over(under, value)
+            value = merge_tables(under, value)
         joined[name] = value
     return joined

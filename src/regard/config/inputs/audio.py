@@ -1,22 +1,21 @@
-"""What can be said about sound as input: at which rate it is heard, and what one token of it is.
+"""Config of audio embeddings: the sample rate, what one token is made of, and augmentation.
 
-    mel         the loudness of frequency bands, a window of samples at a time    tokens in time, or in time and pitch
-    convolved   the same, read by two convolutions                                tokens in time
-    frames      stretches of raw samples                                          tokens in time
-    rates       every 100th, every 10th and every single sample, side by side     tokens in time at three speeds
+mel         log-mel spectrogram: the loudness of frequency bands in windows    tokens in time, or in time and pitch
+convolved   the same, through two convolutions (Whisper)                       tokens in time
+frames      stretches of raw samples                                           tokens in time
+rates       every 100th, every 10th and every single sample, side by side      tokens in time at three rates
 """
 
 from typing import Literal
 
-from regard.config.checks import at_least, fraction
-from regard.config.seen import Seen
-from regard.config.setting import setting
+from regard.config.errors import ConfigError
+from regard.config.fields import NonTextEmbedding, check_fraction, check_minimum, config_class
 
 LONGEST = 3600.0  # seconds: what is heard at once must fit in memory
 
 
-@setting
-class Mel:
+@config_class
+class MelSpectrogram:
     """Log-mel spectrogram: windows of `window` samples, `hop` apart, their spectrum gathered in `mels` bands.
 
     The bands lie evenly on Slaney's or the HTK scale between `low` and `high` hertz (none: half the rate). A token is
@@ -35,14 +34,14 @@ class Mel:
     bands: int | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, window=self.window, hop=self.hop, mels=self.mels, frames=self.frames, bands=self.bands)
-        at_least(0, low=self.low)
+        check_minimum(1, window=self.window, hop=self.hop, mels=self.mels, frames=self.frames, bands=self.bands)
+        check_minimum(0, low=self.low)
         if self.hop > self.window:
-            raise ValueError(f"hop: {self.hop} samples between windows of {self.window} leave some unheard")
+            raise ConfigError(f"hop: {self.hop} samples between windows of {self.window} leave some unheard")
         if self.bands is not None and self.mels % self.bands:
-            raise ValueError(f"bands: {self.mels} mels are not a whole number of {self.bands}")
+            raise ConfigError(f"bands: {self.mels} mels are not a whole number of {self.bands}")
         if self.high is not None and self.high <= self.low:
-            raise ValueError(f"high: {self.high:g} hertz is not above low, which is {self.low:g}")
+            raise ConfigError(f"high: {self.high:g} hertz is not above low, which is {self.low:g}")
 
     @property
     def rows(self) -> int:
@@ -61,8 +60,8 @@ class Mel:
         return self.steps(samples) * self.rows
 
 
-@setting
-class Convolved:
+@config_class
+class ConvSpectrogram:
     """Log-mel spectrogram read by two convolutions over three windows each, the second at every other window.
 
     Windows stand around every `hop`-th sample, and every sound is as long as can be: silence fills it, and both ends
@@ -78,8 +77,8 @@ class Convolved:
         self.spectrum  # noqa: B018  its settings are checked there
 
     @property
-    def spectrum(self) -> Mel:
-        return Mel(window=self.window, hop=self.hop, mels=self.mels)
+    def spectrum(self) -> MelSpectrogram:
+        return MelSpectrogram(window=self.window, hop=self.hop, mels=self.mels)
 
     def windows(self, samples: int) -> int:
         return max(1, -(-samples // self.hop))
@@ -88,22 +87,22 @@ class Convolved:
         return -(-self.windows(samples) // 2)
 
 
-@setting
-class Frames:
+@config_class
+class RawFrames:
     """Raw samples, `size` of them a token."""
 
     kind: Literal["frames"] = "frames"
     size: int = 160
 
     def __post_init__(self) -> None:
-        at_least(1, size=self.size)
+        check_minimum(1, size=self.size)
 
     def tokens(self, samples: int) -> int:
         return -(-samples // self.size)
 
 
-@setting
-class Rates:
+@config_class
+class MultiRateFrames:
     """Raw samples at several rates: of every `steps[i]`-th sample, `size` are a token; coarse ones come first.
 
     So with [100, 10, 1] a coarse token tells of 100 times as long as a fine one.
@@ -114,11 +113,11 @@ class Rates:
     steps: tuple[int, ...] = (100, 10, 1)
 
     def __post_init__(self) -> None:
-        at_least(1, size=self.size)
+        check_minimum(1, size=self.size)
         if not self.steps or any(step < 1 for step in self.steps):
-            raise ValueError(f"steps: {list(self.steps)} are not whole numbers from 1 on, such as [100, 10, 1]")
+            raise ConfigError(f"steps: {list(self.steps)} are not whole numbers from 1 on, such as [100, 10, 1]")
         if list(self.steps) != sorted(set(self.steps), reverse=True):
-            raise ValueError(f"steps: {list(self.steps)} do not fall from coarse to fine, such as [100, 10, 1]")
+            raise ConfigError(f"steps: {list(self.steps)} do not fall from coarse to fine, such as [100, 10, 1]")
 
     def each(self, samples: int) -> tuple[int, ...]:
         """Tokens at each rate."""
@@ -128,8 +127,8 @@ class Rates:
         return sum(self.each(samples))
 
 
-@setting
-class Vary:
+@config_class
+class AudioAugment:
     """Changes to the sounds of a training batch, drawn anew each time; nothing is changed in evaluation.
 
     `speed` is up to such a part faster and higher, or slower and lower; `shift` up to so many seconds of silence before
@@ -145,14 +144,14 @@ class Vary:
     hidden: float = 0.2
 
     def __post_init__(self) -> None:
-        at_least(0, shift=self.shift, noise=self.noise, times=self.times, bands=self.bands)
-        fraction(hidden=self.hidden)
+        check_minimum(0, shift=self.shift, noise=self.noise, times=self.times, bands=self.bands)
+        check_fraction(hidden=self.hidden)
         if not 0 <= self.speed < 1:
-            raise ValueError(f"speed: {self.speed} is not from 0 up to 1; 0.1 is up to a tenth faster or slower")
+            raise ConfigError(f"speed: {self.speed} is not from 0 up to 1; 0.1 is up to a tenth faster or slower")
 
 
-@setting
-class Sound(Seen):
+@config_class
+class AudioEmbedding(NonTextEmbedding):
     """Sound of one channel, `rate` samples a second; files of another rate are resampled.
 
     A sound of more than `seconds` is refused, or cut there where `long` says so. With `normal` it does not matter how
@@ -164,27 +163,29 @@ class Sound(Seen):
     rate: int = 16_000
     seconds: float = 10.0
     long: Literal["refuse", "cut"] = "refuse"
-    way: Mel | Convolved | Frames | Rates = Mel()
+    way: MelSpectrogram | ConvSpectrogram | RawFrames | MultiRateFrames = MelSpectrogram()
     normal: bool | Literal["peak"] = True
-    vary: Vary | None = None
+    vary: AudioAugment | None = None
 
     def __post_init__(self) -> None:
-        at_least(1, rate=self.rate)
+        check_minimum(1, rate=self.rate)
         if not 0 < self.seconds <= LONGEST:
-            raise ValueError(f"seconds: {self.seconds:g} is not more than 0 and at most {LONGEST:g}")
-        spectral = isinstance(self.way, Mel | Convolved)
+            raise ConfigError(f"seconds: {self.seconds:g} is not more than 0 and at most {LONGEST:g}")
+        spectral = isinstance(self.way, MelSpectrogram | ConvSpectrogram)
         if self.vary is not None and self.vary.times + self.vary.bands and not spectral:
-            raise ValueError("vary.times: stretches of a spectrogram are hidden, and there is none here; set times and "
+            raise ConfigError("vary.times: stretches of a spectrogram are hidden, and there is none here; set times "
+                              "and "
                              "bands to 0, or way.kind to mel")  # fmt: skip
         if self.normal == "peak" and not spectral:
-            raise ValueError("normal: 'peak' is about the bands of a spectrogram, and there is none here; set it to "
+            raise ConfigError("normal: 'peak' is about the bands of a spectrogram, and there is none here; set it to "
                              "true or false, or way.kind to mel")  # fmt: skip
-        if isinstance(self.way, Convolved) and self.limit <= self.way.window // 2:
-            raise ValueError(f"seconds: {self.limit} samples are too few for windows of {self.way.window} that are "
+        if isinstance(self.way, ConvSpectrogram) and self.limit <= self.way.window // 2:
+            raise ConfigError(f"seconds: {self.limit} samples are too few for windows of {self.way.window} that are "
                              f"mirrored at the ends; {self.way.window // 2 + 1} are the least")  # fmt: skip
-        high = self.way.high if isinstance(self.way, Mel) else None
+        high = self.way.high if isinstance(self.way, MelSpectrogram) else None
         if high is not None and high > self.rate / 2:
-            raise ValueError(f"way.high: {high:g} hertz cannot be heard at a rate of {self.rate:,}; at most half of it")
+            raise ConfigError(f"way.high: {high:g} hertz cannot be heard at a rate of {self.rate:,}; at most half of "
+                              "it")  # fmt: skip
 
     @property
     def limit(self) -> int:
@@ -198,4 +199,4 @@ class Sound(Seen):
 
     def tokens(self, samples: int) -> int:
         """Tokens that a sound of so many samples becomes."""
-        return self.way.tokens(self.limit if isinstance(self.way, Convolved) else samples)
+        return self.way.tokens(self.limit if isinstance(self.way, ConvSpectrogram) else samples)

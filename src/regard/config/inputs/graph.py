@@ -1,17 +1,16 @@
-"""What can be said about graphs: what a node carries, what it is told of where it stands, and who is next to whom."""
+"""Config of graphs: node embedding with Laplacian and random-walk encodings, the distance bias, graph convolution."""
 
 from typing import Literal
 
-from regard.config.checks import at_least
-from regard.config.seen import Seen
-from regard.config.setting import setting
+from regard.config.errors import ConfigError
+from regard.config.fields import NonTextEmbedding, check_minimum, config_class
 
 
-@setting
-class Graph(Seen):
+@config_class
+class GraphEmbedding(NonTextEmbedding):
     """The nodes of a graph in any order, a token each: `features` numbers at a node, or one of so many `tags`.
 
-    Who is joined to whom is for the trunk's mask ("edges", or "edges(0)" without each node itself) and for spatial
+    The edges are for the trunk's mask ("edges", or "edges(0)" without each node itself) and for spatial
     positions. What a node is told of its place beside that, none by default: the first `waves` eigenvectors of the
     Laplacian, whose signs mean nothing and are drawn anew in training (Dwivedi and Bresson 2021); how likely a random
     walk is back after 1, 2, ... `walks` steps (Dwivedi et al. 2022); and a trained vector for each number of
@@ -36,16 +35,18 @@ class Graph(Seen):
     hide: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(0, features=self.features, tags=self.tags, waves=self.waves, walks=self.walks, degrees=self.degrees)
-        at_least(0, hops=self.hops)
-        at_least(1, nodes=self.nodes)
+        check_minimum(
+            0, features=self.features, tags=self.tags, waves=self.waves, walks=self.walks, degrees=self.degrees
+        )
+        check_minimum(0, hops=self.hops)
+        check_minimum(1, nodes=self.nodes)
         if self.features and self.tags:
-            raise ValueError(f"tags: {self.tags}, and features {self.features}; a node carries one of the two")
+            raise ConfigError(f"tags: {self.tags}, and features {self.features}; a node carries one of the two")
         for name in ("dropout", "hide"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)} is not a rate between 0 and 1")
+                raise ConfigError(f"{name}: {getattr(self, name)} is not a rate between 0 and 1")
         if self.tags and (self.normal or self.dropout):
-            raise ValueError(f"{'normal' if self.normal else 'dropout'}: it is for features, and nodes carry tags; "
+            raise ConfigError(f"{'normal' if self.normal else 'dropout'}: it is for features, and nodes carry tags; "
                              "leave it out")  # fmt: skip
 
     @property
@@ -54,8 +55,8 @@ class Graph(Seen):
         return self.nodes
 
 
-@setting
-class Spatial:
+@config_class
+class GraphDistanceBias:
     """A trained number for each head and length of the shortest path between two nodes (Graphormer: Ying et al. 2021).
 
     Lengths up to `radius` have one each; all that lies further, or cannot be reached, shares one.
@@ -66,11 +67,11 @@ class Spatial:
     tables: Literal["shared", "layer"] = "shared"
 
     def __post_init__(self) -> None:
-        at_least(1, radius=self.radius)
+        check_minimum(1, radius=self.radius)
 
 
-@setting
-class Neighbours:
+@config_class
+class GraphConv:
     """In place of attention, a mean over those that a node may see: D^-1/2 A D^-1/2 x W (Kipf and Welling 2017).
 
     A is the trunk's mask: "edges" for a graph convolution with each node among its neighbours, A + I. With `sums` all

@@ -1,26 +1,52 @@
-"""What can be said about mixtures: front ends in one sequence, and models beside each other."""
+"""Config of multimodal input: a prefix of image or audio tokens before the tokens of a text; the FrontEnd union."""
 
 from typing import Literal
 
-from regard.config.fronts import Embed, Front, Patches
-from regard.config.setting import setting
+from regard.config.errors import ConfigError
+from regard.config.fields import config_class
+from regard.config.inputs.audio import AudioEmbedding
+from regard.config.inputs.graph import GraphEmbedding
+from regard.config.inputs.image import (
+    ConvEmbedding,
+    MaskedConvEmbedding,
+    PatchEmbedding,
+    PixelEmbedding,
+    StageEmbedding,
+    VideoEmbedding,
+)
+from regard.config.inputs.series import SeriesEmbedding
+from regard.config.inputs.text import ChunkEmbedding, TextEmbedding
+
+FrontEnd = (
+    TextEmbedding
+    | ChunkEmbedding
+    | PixelEmbedding
+    | MaskedConvEmbedding
+    | PatchEmbedding
+    | StageEmbedding
+    | ConvEmbedding
+    | AudioEmbedding
+    | SeriesEmbedding
+    | VideoEmbedding
+    | GraphEmbedding
+)
 
 
-@setting
-class Mixed:
+@config_class
+class MultimodalEmbedding:
     """What is `seen` and then a `text`, in one sequence: tokens of both look at each other as the mask allows.
 
-    Places run on from the one to the other, and a learned vector tells the two apart. Under the mask "prefix(n)", n
+    Positions run on from the one to the other, and a learned vector tells the two apart. Under the mask "prefix(n)", n
     being the tokens of what is seen, these see each other and the text is written after them (GIT: Wang et al. 2022).
     """
 
     kind: Literal["mixed"] = "mixed"
-    seen: Front = Patches()
-    text: Embed = Embed()
+    seen: FrontEnd = PatchEmbedding()
+    text: TextEmbedding = TextEmbedding()
 
     def __post_init__(self) -> None:
-        if isinstance(self.seen, Embed):
-            raise ValueError("seen.kind: 'text' is what comes after it; choose patches or another that reads no text")
+        if isinstance(self.seen, TextEmbedding):
+            raise ConfigError("seen.kind: 'text' is what comes after it; choose patches or another that reads no text")
 
     @property
     def vocab(self) -> int:

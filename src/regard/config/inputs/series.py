@@ -1,14 +1,13 @@
-"""What can be said about series as input, and about the head that says how they go on."""
+"""Config of time series: the patch embedding, and the forecast head."""
 
 from typing import Literal
 
-from regard.config.checks import at_least
-from regard.config.seen import Seen
-from regard.config.setting import setting
+from regard.config.errors import ConfigError
+from regard.config.fields import NonTextEmbedding, check_minimum, config_class
 
 
-@setting
-class Series(Seen):
+@config_class
+class SeriesEmbedding(NonTextEmbedding):
     """The last `length` rows of a table of numbers, `patch` rows a token, `stride` rows apart (Nie et al. 2023).
 
     Channels are `independent`: each is read by itself with the same weights, as if it were a row of the batch; or
@@ -34,17 +33,17 @@ class Series(Seen):
     scale: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        at_least(0, channels=self.channels)
-        at_least(1, length=self.length, patch=self.patch, stride=self.stride)
+        check_minimum(0, channels=self.channels)
+        check_minimum(1, length=self.length, patch=self.patch, stride=self.stride)
         if self.patch > self.length:
-            raise ValueError(f"patch: {self.patch} rows are more than length {self.length}")
+            raise ConfigError(f"patch: {self.patch} rows are more than length {self.length}")
         if self.stride > self.patch:
-            raise ValueError(f"stride: {self.stride} rows between patches of {self.patch} leave some unread")
+            raise ConfigError(f"stride: {self.stride} rows between patches of {self.patch} leave some unread")
         for name in ("names", "center", "scale"):
             if (given := len(getattr(self, name))) not in (0, self.channels):
-                raise ValueError(f"{name}: {given} given for {self.channels} channels; leave it out")
+                raise ConfigError(f"{name}: {given} given for {self.channels} channels; leave it out")
         if any(scale <= 0 for scale in self.scale):
-            raise ValueError("scale: a deviation is more than zero; leave it out")
+            raise ConfigError("scale: a deviation is more than zero; leave it out")
 
     @property
     def padding(self) -> int:
@@ -57,8 +56,8 @@ class Series(Seen):
         return (self.length + self.padding - self.patch) // self.stride + 1
 
 
-@setting
-class Horizon:
+@config_class
+class ForecastHead:
     """The next `horizon` rows of every channel at once, from all tokens side by side; for embed.kind 'series'.
 
     With `line` a straight map of the window itself is added, so that the tokens tell what no line can (Zeng et al.
@@ -71,6 +70,6 @@ class Horizon:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(1, horizon=self.horizon)
+        check_minimum(1, horizon=self.horizon)
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout: {self.dropout} is not a rate between 0 and 1")
+            raise ConfigError(f"dropout: {self.dropout} is not a rate between 0 and 1")

@@ -1,22 +1,14 @@
-"""What can be said about front ends: how raw data becomes the tokens of a trunk."""
+"""Config of token embeddings: one sequence, or a long text in chunks."""
 
 from typing import Literal
 
-from regard.config.checks import at_least
-from regard.config.films import Film
-from regard.config.graphs import Graph
-from regard.config.images import Convolutions, MaskedPixels
-from regard.config.images import Patches as Patches
-from regard.config.images import Pixels as Pixels
-from regard.config.images import Stages as Stages
-from regard.config.series import Series
-from regard.config.setting import setting
-from regard.config.sounds import Sound
+from regard.config.errors import ConfigError
+from regard.config.fields import check_minimum, config_class
 from regard.config.trunk import Trunk
 
 
-@setting
-class Embed:
+@config_class
+class TextEmbedding:
     """Ids to vectors. `pad` is the id that is not there (None: say `real` yourself), `end` the end-of-text id.
 
     With `highest` a text ends where its highest id stands, as early models had it (CLIP: Radford et al. 2021).
@@ -31,18 +23,19 @@ class Embed:
     highest: bool = False
 
     def __post_init__(self) -> None:
-        at_least(1, vocab=self.vocab)
+        check_minimum(1, vocab=self.vocab)
         for name, ident in (("pad", self.pad), ("end", self.end)):
             if ident is not None and not 0 <= ident < self.vocab:
-                raise ValueError(f"{name}: {ident} is outside the vocabulary of {self.vocab}")
+                raise ConfigError(f"{name}: {ident} is outside the vocabulary of {self.vocab}")
         if self.pad is not None and self.pad == self.end:
-            raise ValueError(f"pad: {self.pad} is also the end-of-text id; leave pad out and say which tokens are real")
+            raise ConfigError(f"pad: {self.pad} is also the end-of-text id; leave pad out and say which tokens are "
+                              "real")  # fmt: skip
         if self.highest and self.end is None:
-            raise ValueError("highest: where a text ends is asked for only if there is an end-of-text id; set end")
+            raise ConfigError("highest: where a text ends is asked for only if there is an end-of-text id; set end")
 
 
-@setting
-class Chunks(Embed):
+@config_class
+class ChunkEmbedding(TextEmbedding):
     """A long text in chunks of `size` tokens: each is read by a `trunk` of its own and becomes one vector by `pool`.
 
     The model's trunk then reads the chunks: n tokens cost n·size and (n/size)² pairs of query and key, not n². What
@@ -56,9 +49,6 @@ class Chunks(Embed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, size=self.size)
+        check_minimum(1, size=self.size)
         if self.trunk.cross != "none":
-            raise ValueError("trunk.cross: a chunk has nobody to look across to")
-
-
-Front = Embed | Chunks | Pixels | MaskedPixels | Patches | Stages | Convolutions | Sound | Series | Film | Graph
+            raise ConfigError("trunk.cross: a chunk has nobody to look across to")

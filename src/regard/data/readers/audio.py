@@ -1,10 +1,10 @@
-"""Sounds: files of samples, read a stretch at a time; what is no sound that can be learned from is one sentence.
+"""Audio reader: files of samples, read a stretch at a time, mixed down to one channel and resampled.
 
     a.wav                     by itself: whole numbers of 8, 16, 24 and 32 bits, floats of 32 and 64
     a.flac a.ogg a.mp3 ...    by the package soundfile (extra `data`)
-    a.wav#5145+5148           a cut: 5,148 samples from sample 5,145 on
+    a.wav#5145+5148           a segment: 5,148 samples from sample 5,145 on
 
-Several channels become one, their mean. Another rate is brought to ours by windowed sinc interpolation.
+Several channels become their mean. Another rate is resampled by windowed sinc interpolation.
 """
 
 import math
@@ -22,8 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.config import DataError
-from regard.data.packing import needed, readable
+from regard.config.errors import DataError
+from regard.files.compression import readable_errors, require_package
 
 CUT = re.compile(r"(.+)#(\d{1,18})\+(\d{1,18})", re.DOTALL)
 CLIPPED = 0.01  # of the samples at the loudest value there is: more is a recording that was too loud
@@ -31,11 +31,11 @@ CROSSINGS = 16  # of zero on either side of the sinc: more is a sharper edge bet
 BIGGEST = 1 << 24  # numbers in the table of a resampling
 HEADER = 64  # bytes of a WAV header that matter
 WHOLE, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # how a WAV file says what its samples are
-MANY = "a sound of several channels is heard as their mean (said once)"
+MONO_NOTICE = "a sound of several channels is heard as their mean (said once)"
 LOUD = "a sound was recorded too loud: more than one sample in a hundred is as loud as can be (said once)"
 
 
-class Samples(Protocol):
+class AudioReader(Protocol):
     """A file of sound that is open: so many samples of so many channels."""
 
     @property
@@ -53,7 +53,7 @@ class Samples(Protocol):
 
 
 @dataclass(frozen=True)
-class Wave:
+class WavReader:
     """The samples of a WAV file: where they begin, and what they are."""
 
     file: IO[bytes]
@@ -68,10 +68,10 @@ class Wave:
         size = self.width * self.channels
         self.file.seek(self.begin + start * size)
         raw = bytearray(self.file.read(count * size))
-        return numbers(raw, self.width, self.floats).view(-1, self.channels)
+        return decode_pcm(raw, self.width, self.floats).view(-1, self.channels)
 
 
-def numbers(raw: bytearray, width: int, floats: bool) -> Tensor:
+def decode_pcm(raw: bytearray, width: int, floats: bool) -> Tensor:
     """Samples from their bytes, the lowest first, as WAV has them."""
     if not raw:
         return torch.empty(0)
@@ -87,7 +87,7 @@ def numbers(raw: bytearray, width: int, floats: bool) -> Tensor:
     return (torch.frombuffer(raw, dtype=kind).double() / float(1 << (8 * width - 1))).float()
 
 
-def wave(file: IO[bytes], size: int, name: str) -> Wave | None:
+def open_wav(file: IO[bytes], size: int, name: str) -> WavReader | None:
     """A WAV file's header; None where the samples are packed in a way that is not read here."""
     head = file.read(12)
     if head[:4] in (b"RF64", b"RIFX"):  # larger than 4 GB, or the highest byte first
@@ -99,15 +99,15 @@ def wave(file: IO[bytes], size: int, name: str) -> Wave | None:
     while len(chunk := file.read(8)) == 8:
         kind, length = struct.unpack("<4sI", chunk)
         if kind == b"data" and form is not None:
-            return whole(file, form, length, size - file.tell(), name)
+            return check_wav(file, form, length, size - file.tell(), name)
         body = file.read(min(length, HEADER)) if kind == b"fmt " else b""
-        form = shape(body, name) if kind == b"fmt " else form
+        form = parse_wav_format(body, name) if kind == b"fmt " else form
         file.seek(length - len(body) + length % 2, 1)  # a chunk fills whole pairs of bytes
     raise DataError(f"{name}: a WAV file without its {'samples' if form else 'header'}; it was cut short, so write it "
                     "again")  # fmt: skip
 
 
-def shape(raw: bytes, name: str) -> tuple[int, int, int, int]:
+def parse_wav_format(raw: bytes, name: str) -> tuple[int, int, int, int]:
     """The code of the samples, how many channels, the rate, the bits of a sample."""
     if len(raw) < 16:
         raise DataError(f"{name}: a WAV file whose header ends after {len(raw)} bytes of 16; it was cut short, so "
@@ -120,24 +120,24 @@ def shape(raw: bytes, name: str) -> tuple[int, int, int, int]:
     return code, channels, rate, bits
 
 
-def whole(file: IO[bytes], form: tuple[int, int, int, int], length: int, there: int, name: str) -> Wave | None:
+def check_wav(file: IO[bytes], form: tuple[int, int, int, int], length: int, there: int, name: str) -> WavReader | None:
     code, channels, rate, bits = form
     known = (code == WHOLE and bits in (8, 16, 24, 32)) or (code == FLOAT and bits in (32, 64))
     if not known:
         return None
-    if length in (0, 0xFFFFFFFF):  # written to a pipe, by somebody who could not come back to say how much it was
+    if length in (0, 0xFFFFFFFF):  # written to a pipe, whose writer could not come back to say how much it was
         length = there
     if length > there:
         raise DataError(f"{name}: says that it has {length:,} bytes of samples, and has {there:,}; it was cut short, "
                         "so write it again")  # fmt: skip
-    return Wave(file, rate, channels, length // (channels * bits // 8), file.tell(), bits // 8, code == FLOAT)
+    return WavReader(file, rate, channels, length // (channels * bits // 8), file.tell(), bits // 8, code == FLOAT)
 
 
 # ---------------------------------------------------------------- any file
 
 
 @dataclass(frozen=True)
-class Other:
+class SoundFileReader:
     """What soundfile reads."""
 
     file: Any
@@ -160,36 +160,36 @@ class Other:
             self.file.seek(start)
             return torch.from_numpy(self.file.read(count, dtype="float32", always_2d=True))
         except RuntimeError as problem:  # which soundfile's own are
-            raise broken(self.name, problem) from None
+            raise audio_error(self.name, problem) from None
 
 
-def broken(name: str, problem: Exception) -> DataError:
+def audio_error(name: str, problem: Exception) -> DataError:
     reason = str(problem).partition("\n")[0].rstrip(".")
     return DataError(f"{name}: not a whole sound file ({reason}); name a sound, or write it again")
 
 
 @contextmanager
-def opened(path: Path, name: str = "") -> Iterator[Samples]:
+def open_audio(path: Path, name: str = "") -> Iterator[AudioReader]:
     """A file of sound, ready to be read."""
     name = name or str(path)
-    with readable(name):
+    with readable_errors(name):
         if path.suffix.lower() == ".wav":
             with path.open("rb") as file:
-                found = wave(file, path.stat().st_size, name)
+                found = open_wav(file, path.stat().st_size, name)
                 if found is not None:
                     yield found
                     return
         path.open("rb").close()  # what is not there or not to be read says so before anything else
-    package = needed("soundfile", f"{name}: a sound that is no plain WAV file", "or save it as 16-bit WAV")
+    package = require_package("soundfile", f"{name}: a sound that is no plain WAV file", "or save it as 16-bit WAV")
     try:
         other = package.SoundFile(str(path))
     except RuntimeError as problem:
-        raise broken(name, problem) from None
+        raise audio_error(name, problem) from None
     with other:
-        yield Other(other, name)
+        yield SoundFileReader(other, name)
 
 
-class Place(NamedTuple):
+class AudioSpan(NamedTuple):
     """A file and a stretch of it; without a size it goes to the end."""
 
     path: Path
@@ -197,27 +197,27 @@ class Place(NamedTuple):
     size: int | None = None
 
 
-def place(said: str, where: str = "") -> Place:
+def parse_audio_span(said: str, where: str = "") -> AudioSpan:
     """What "a.wav" and "a.wav#5145+5148" stand for; from here, or from the folder of the file that names it."""
     beside = Path(where.rpartition(":")[0] or where).parent
     for each in (Path(said).expanduser(), beside / said):
         if each.is_file():
-            return Place(each)
+            return AudioSpan(each)
     found = CUT.fullmatch(said)
     if found is not None:
-        return place(found[1], where)._replace(start=int(found[2]), size=int(found[3]))
+        return parse_audio_span(found[1], where)._replace(start=int(found[2]), size=int(found[3]))
     there = f", here or in {beside}" if where else ""
     raise DataError(f"{where or said}: no sound file {said!r}{there}; mend its name, or pass it over by data.bad=skip")
 
 
-def read_sound(said: str | Path, rate: int, limit: float, *, cut: bool = False, where: str = "") -> Tensor:
+def read_audio(said: str | Path, rate: int, limit: float, *, cut: bool = False, where: str = "") -> Tensor:
     """(T,) the samples of a file or of a cut of one, in one channel at this rate; at most `limit` seconds of them.
 
     `where` is the record that names it; the rest of a sound that is longer is refused, or `cut` off.
     """
-    path, start, size = place(str(said), where)
+    path, start, size = parse_audio_span(str(said), where)
     name = f"{where}: {said}" if where and str(said) not in where else str(said)
-    with opened(path, name) as file:
+    with open_audio(path, name) as file:
         if start + (size or 0) > file.count:
             raise DataError(f"{name}: the file has {file.count:,} samples; mend start and length")
         count = file.count - start if size is None else size
@@ -228,17 +228,17 @@ def read_sound(said: str | Path, rate: int, limit: float, *, cut: bool = False, 
         samples, old = file.read(start, count), file.rate
         if len(samples) < count:
             raise DataError(f"{name}: {len(samples):,} samples of {count:,}; it was cut short, so write it again")
-    return resampled(one_channel(samples, name), old, rate, name)
+    return resample(to_mono(samples, name), old, rate, name)
 
 
-def one_channel(samples: Tensor, name: str) -> Tensor:  # (T, channels) -> (T,)
+def to_mono(samples: Tensor, name: str) -> Tensor:  # (T, channels) -> (T,)
     """The mean of the channels, where it is a sound at all."""
     if not len(samples):
         raise DataError(f"{name}: a sound without samples; leave it out, or pass it over by data.bad=skip")
     if not bool(samples.isfinite().all()):
         raise DataError(f"{name}: holds numbers that are no samples (infinite, or none at all); write it again")
     if samples.shape[1] > 1:
-        warnings.warn(MANY, stacklevel=2)
+        warnings.warn(MONO_NOTICE, stacklevel=2)
     mean = samples.mean(-1)
     if not bool(mean.any()):
         raise DataError(f"{name}: silence from beginning to end; leave it out, or pass it over by data.bad=skip")
@@ -250,7 +250,7 @@ def one_channel(samples: Tensor, name: str) -> Tensor:  # (T, channels) -> (T,)
 # ---------------------------------------------------------------- rates
 
 
-def resampled(samples: Tensor, old: int, new: int, name: str = "a sound") -> Tensor:
+def resample(samples: Tensor, old: int, new: int, name: str = "a sound") -> Tensor:
     """(T·new/old,) the same sound at another rate: each sample a sum of those around it, weighed by a windowed sinc.
 
     With old/new = down/up in lowest terms, sample j·up + p stands at the time j·down + p·down/up of the old ones: so
@@ -263,7 +263,7 @@ def resampled(samples: Tensor, old: int, new: int, name: str = "a sound") -> Ten
     if up * (2 * width + down) > BIGGEST:
         raise DataError(f"{name}: {old:,} samples a second, which has no small ratio to {new:,} (model.embed.rate); "
                         "bring it to that rate with another program")  # fmt: skip
-    weights = sinc(up, down, width)
+    weights = sinc_kernel(up, down, width)
     count = -(-len(samples) * up // down)
     around = F.pad(samples, (width, width + down))[None, None]
     made = F.conv1d(around, weights[:, None], stride=down)[0].mT.flatten()  # (up, J) -> in the order of time
@@ -271,7 +271,7 @@ def resampled(samples: Tensor, old: int, new: int, name: str = "a sound") -> Ten
 
 
 @lru_cache(maxsize=8)
-def sinc(up: int, down: int, width: int) -> Tensor:  # (up, 2·width + down)
+def sinc_kernel(up: int, down: int, width: int) -> Tensor:  # (up, 2·width + down)
     """The weights of the old samples around each new one; what is above half of either rate is left out."""
     at = torch.arange(-width, width + down, dtype=torch.float64)
     far = at - (torch.arange(up, dtype=torch.float64) * down / up)[:, None]

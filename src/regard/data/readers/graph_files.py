@@ -1,4 +1,4 @@
-"""One graph in files: two tables, or arrays.
+"""Graph files: one graph in two tables or in arrays, or many small graphs as adjacency lists in a text.
 
     edges.csv + nodes.csv     pairs of names; and for each name its features, or its tag, its label and its part
     cora.npz                  texts that cite each other, as arrays (Yang et al. 2016)
@@ -8,42 +8,167 @@
     bob,cy                    bob,validation,blue,0.1,0
                               cy,test,,0.9,1
 
-It is one record: "nodes" or "tags", "edges", and for each node its "labels" and "parts" (train, validation, test).
+One graph is one record: "nodes" or "tags", "edges", and for each node its "labels" and "parts" (train, validation,
+test). Adjacency lists are written as the data of the GIN paper (Xu et al. 2019):
+
+    graphs:MUTAG.txt.xz        188              so many graphs
+                               3 1              three nodes, class 1
+                               6 1 1            a node: its tag, how many neighbours, their numbers
+                               6 2 0 2
+                               8 1 1            behind the neighbours there may be features
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.config import Data, DataError
-from regard.config.limits import check_bytes
-from regard.data import npz
-from regard.data.formats import Filed
-from regard.data.graph_lists import Made
-from regard.data.graphs import LARGEST
-from regard.data.records import Record, Table, Tally
-from regard.data.sources import JOINED, SUFFIXES, Source
-from regard.data.stacks import Stack
+from regard.config.errors import DataError
+from regard.config.recipe import Data
+from regard.data.readers import arrays
+from regard.data.readers.arrays import ArrayStack
+from regard.data.readers.graphs import LARGEST
+from regard.data.readers.text_formats import RecordFile
+from regard.data.records import BadRecordPolicy, ReadableFile, Record, RecordSource, iterate_lines
+from regard.data.sources import JOINED_SOURCES, SOURCE_PREFIXES, SOURCE_SUFFIXES, TextSource, check_not_empty
+from regard.files import content_cache
+from regard.files.size_limits import check_bytes
+
+LISTS = "graphs:"
+
+
+@dataclass(frozen=True)
+class GraphSource:
+    """What tables of graphs have in common: they are read as they are, and told apart by what is in their files."""
+
+    files: tuple[ReadableFile, ...]
+
+    @property
+    def name(self) -> str:
+        return " + ".join(file.name for file in self.files)
+
+    @property
+    def settings_used(self) -> dict[str, Any]:
+        return {}
+
+    @cached_property
+    def digest(self) -> str:
+        return content_cache.content_key([type(self).__name__, [file.digest for file in self.files]])
+
+
+class AdjacencyLists(GraphSource):
+    """The number of graphs; for each "nodes label", then a line a node: its tag, how many neighbours, their numbers.
+
+    What stands behind the neighbours are the node's features.
+    """
+
+    def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
+        [file] = self.files
+        said = ((f"{file.name}:{number}", require_line(line).split()) for number, line in iterate_lines(file))
+        rows = ((where, words) for where, words in said if words)
+        for _ in range(parse_counts(next(rows, None), 1, "how many graphs there are", file.name)[0]):
+            head = next(rows, None)
+            nodes, _ = parse_counts(head, 2, "how many nodes a graph has, and its label", file.name)
+            assert head is not None
+            try:
+                made = parse_graph(head, list(islice(rows, nodes)), nodes)
+            except DataError as problem:
+                tally.record_bad(problem)
+            else:
+                yield made
+        if (left := next(rows, None)) is not None:
+            raise DataError(f"{left[0]}: more lines than the graphs that line 1 counts; mend the number there")
+
+
+def require_line(line: str | DataError) -> str:
+    if isinstance(line, DataError):
+        raise line
+    return line
+
+
+def parse_counts(row: tuple[str, list[str]] | None, size: int, what: str, name: str) -> list[int]:
+    """So many whole numbers, the first of which counts lines: where it is wrong nothing after it is certain."""
+    where, words = row or (name, [])
+    digits = all(len(word) < 19 for word in words)
+    good = words and words[0].isdecimal() and (size == 1 or words[-1].lstrip("+-").isdecimal())
+    if len(words) != size or not digits or not good:
+        found = f"{' '.join(words)[:40]!r} is not" if row else "the file ends before a line with"
+        raise DataError(f"{where}: {found} {what}; expected whole numbers, as in {'188' if size == 1 else '17 1'}")
+    return [int(word) for word in words]
+
+
+def parse_graph(head: tuple[str, list[str]], rows: list[tuple[str, list[str]]], count: int) -> Record:
+    """One graph from its lines."""
+    where, (_, label) = head
+    if len(rows) < count:
+        raise DataError(f"{where}: a graph of {count} nodes, and the file ends after {len(rows)}; it is not whole")
+    tags, pairs, features = [], dict[tuple[int, int], str](), []
+    for node, (line, words) in enumerate(rows):
+        tag, near, rest = parse_node(node, words, count, line)
+        tags.append(tag)
+        features.append(rest)
+        pairs |= {(node, other): line for other in near}
+    for (node, other), line in pairs.items():
+        if (other, node) not in pairs:
+            raise DataError(f"{line}: node {node} names {other} as its neighbour, and {other} does not name {node}; "
+                            "mend one of the two")  # fmt: skip
+    edges = [list(pair) for pair in pairs if pair[0] < pair[1]]
+    more = {"nodes": features} if any(features) else {}
+    return Record({"tags": tags, "edges": edges, "label": label, **more}, where)
+
+
+def parse_node(node: int, words: list[str], count: int, where: str) -> tuple[int, list[int], list[float]]:
+    """A line's tag, neighbours and features."""
+    expected = "expected 'tag neighbours node node ...', as in '6 2 0 4'"
+    try:
+        tag, degree, *near = (int(word) for word in words[: 2 + int(words[1])])
+        rest = [float(word) for word in words[2 + degree :]]
+    except (ValueError, IndexError):
+        raise DataError(f"{where}: {' '.join(words)[:40]!r} is no node; {expected}") from None
+    if degree != len(near) or degree < 0:
+        raise DataError(f"{where}: {degree} neighbours, and {len(near)} numbers behind that; {expected}")
+    times = Counter(near)
+    for other in near:
+        if not 0 <= other < count:
+            raise DataError(f"{where}: node {node} is joined to {other}, and the nodes are 0 to {count - 1}; mend it")
+        if other == node or times[other] > 1:
+            twice = "itself" if other == node else f"{other} twice"
+            raise DataError(f"{where}: node {node} is joined to {twice}; remove it, since edges join two nodes once")
+    return tag, near, rest
+
+
+def open_adjacency_lists(name: str) -> RecordSource:
+    path = Path(name.removeprefix(LISTS)).expanduser()
+    return AdjacencyLists((check_not_empty(TextSource(str(path), path)),))
+
+
+SOURCE_PREFIXES[LISTS] = open_adjacency_lists
 
 TABLES = ("edges.csv", "edges.tsv")
 ARRAYS = ("feat_indptr", "feat_indices", "num_nodes", "num_features", "edges", "labels", "train", "val", "test")
 PARTS = {"train": "train", "val": "validation", "test": "test"}  # what the arrays call them, and we
 
 
-class Tables(Made):
+class GraphTables(GraphSource):
     """Edges by the names of nodes, and a table of nodes: the first column is the name, `label`, `part` and `tag` are
     what they say, all others are features."""
 
-    def records(self, tally: Tally) -> Iterator[Record]:
-        edges, nodes = (Filed(file, Data()) for file in self.files)
+    def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
+        edges, nodes = (RecordFile(file, Data()) for file in self.files)
         rows: dict[str, Record] = {}
         for record in nodes.records(tally):
             name = next(iter(record.values()))
             if name in rows:
                 before = rows[name].where
-                tally.bad(DataError(f"{record.where}: node {name!r} stands there before ({before}); name it once"))
+                tally.record_bad(
+                    DataError(f"{record.where}: node {name!r} stands there before ({before}); name it once")
+                )
             rows.setdefault(name, record)
         if not rows:
             raise DataError(f"{nodes.name}: no nodes in it; expected a line for each, below the names of the columns")
@@ -51,15 +176,15 @@ class Tables(Made):
         pairs = dict[tuple[int, int], list[int]]()
         for record in edges.records(tally):
             try:
-                pair = ends(record, places, nodes.name, pairs)
+                pair = edge_ends(record, places, nodes.name, pairs)
             except DataError as problem:
-                tally.bad(problem)
+                tally.record_bad(problem)
             else:
                 pairs[pair[0], pair[1]] = pair
-        yield Record({"edges": list(pairs.values()), **carried(list(rows.values()))}, self.name)
+        yield Record({"edges": list(pairs.values()), **node_columns(list(rows.values()))}, self.name)
 
 
-def ends(record: Record, places: dict[str, int], nodes: str, known: dict[tuple[int, int], Any]) -> list[int]:
+def edge_ends(record: Record, places: dict[str, int], nodes: str, known: dict[tuple[int, int], Any]) -> list[int]:
     """The two nodes that a line joins."""
     names = list(record.values())[:2]
     if len(names) < 2:
@@ -77,7 +202,7 @@ def ends(record: Record, places: dict[str, int], nodes: str, known: dict[tuple[i
     return pair
 
 
-def carried(rows: Sequence[Record]) -> dict[str, Any]:
+def node_columns(rows: Sequence[Record]) -> dict[str, Any]:
     """What the nodes of a table carry, by column."""
     name, *others = rows[0]
     made: dict[str, Any] = {}
@@ -86,16 +211,16 @@ def carried(rows: Sequence[Record]) -> dict[str, Any]:
             made[into] = [row[column] for row in rows]
     features = [column for column in others if column not in ("label", "part", "tag")]
     if "tag" in others:
-        made["tags"] = [int(number(row, "tag")) for row in rows]
+        made["tags"] = [int(parse_number(row, "tag")) for row in rows]
     if features:
-        made["nodes"] = [[number(row, column) for column in features] for row in rows]
+        made["nodes"] = [[parse_number(row, column) for column in features] for row in rows]
     if not features and "tag" not in others:
         raise DataError(f"{rows[0].where}: the columns are {', '.join(rows[0])}; expected features or a tag beside "
                         f"{name!r}")  # fmt: skip
     return made
 
 
-def number(record: Record, column: str) -> float:
+def parse_number(record: Record, column: str) -> float:
     try:
         found = float(record[column])
     except ValueError:
@@ -108,16 +233,16 @@ def number(record: Record, column: str) -> float:
 # ---------------------------------------------------------------- arrays
 
 
-class Arrays(Made):
+class GraphArrays(GraphSource):
     """One graph whose features are ones at the places of a sparse table: feat_indptr, feat_indices."""
 
-    def records(self, tally: Tally) -> Iterator[Record]:
+    def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
         [file] = self.files
-        assert isinstance(file, Source)
-        found = npz.arrays(file.path, file.name)
+        assert isinstance(file, TextSource)
+        found = arrays.read_npz(file.path, file.name)
         if missing := [name for name in ARRAYS if name not in found]:
             raise DataError(f"{file.name}: no array {missing[0]!r}; expected {', '.join(ARRAYS)}")
-        count, width = (one(found[name], name, file.name) for name in ("num_nodes", "num_features"))
+        count, width = (scalar_int(found[name], name, file.name) for name in ("num_nodes", "num_features"))
         if not 0 < count <= LARGEST:
             raise DataError(f"{file.name}: num_nodes is {count:,}, expected 1 to {LARGEST:,}; cut out a part")
         check_bytes(count * width + 64 * found["edges"].numel(), file.name, file.path)
@@ -133,18 +258,18 @@ class Arrays(Made):
                     also = f"also in {parts[node]}" if 0 <= node < count else f"and the nodes are 0 to {count - 1}"
                     raise DataError(f"{file.name}: node {node} in {theirs}, {also}; mend it")
                 parts[node] = ours
-        nodes = ones(found["feat_indptr"], found["feat_indices"], (count, width), file.name)
+        nodes = sparse_to_dense(found["feat_indptr"], found["feat_indices"], (count, width), file.name)
         yield Record({"nodes": nodes, "edges": found["edges"].long(), "labels": labels, "parts": parts}, file.name)
 
 
-def one(found: Tensor, name: str, file: str) -> int:
+def scalar_int(found: Tensor, name: str, file: str) -> int:
     """An array of a single whole number."""
     if found.numel() != 1 or found.is_floating_point():
         raise DataError(f"{file}: {name} is an array of {list(found.shape)!s:.40}, expected one whole number")
     return int(found)
 
 
-def ones(starts: Tensor, places: Tensor, shape: tuple[int, int], name: str) -> Tensor:
+def sparse_to_dense(starts: Tensor, places: Tensor, shape: tuple[int, int], name: str) -> Tensor:
     """(N, F) a one at each place, row by row."""
     count, width = shape
     whole = all(each.dim() == 1 and not each.is_floating_point() for each in (starts, places))
@@ -159,18 +284,18 @@ def ones(starts: Tensor, places: Tensor, shape: tuple[int, int], name: str) -> T
     return table
 
 
-def archive(source: Source) -> Table:
+def open_graph_archive(source: TextSource) -> RecordSource:
     """What an .npz file holds, by the names in it."""
-    graph = "feat_indptr" in npz.names(source.path, source.name)
-    return Arrays((source,)) if graph else Stack(source)
+    graph = "feat_indptr" in arrays.npz_names(source.path, source.name)
+    return GraphArrays((source,)) if graph else ArrayStack(source)
 
 
-def pair(sources: Sequence[Source]) -> Table:
+def open_graph_tables(sources: Sequence[TextSource]) -> RecordSource:
     if len(sources) != 2:
         raise DataError(f"{' + '.join(source.name for source in sources)}: {len(sources)} files; expected two, as in "
                         "edges.csv + nodes.csv")  # fmt: skip
-    return Tables(tuple(sources))
+    return GraphTables(tuple(sources))
 
 
-SUFFIXES[".npz"] = archive
-JOINED.update(dict.fromkeys(TABLES, pair))
+SOURCE_SUFFIXES[".npz"] = open_graph_archive
+JOINED_SOURCES.update(dict.fromkeys(TABLES, open_graph_tables))

@@ -1,4 +1,4 @@
-"""Graphs in records: nodes by number, what each carries, and which of them are joined.
+"""Graphs in records: numbered nodes, the tag or the features of each, and the edges between them.
 
     {"tags": [6, 6, 8], "edges": [[0, 1], [1, 2]], "label": 1}                     nodes of some kinds (atoms)
     {"nodes": [[0.1, 2], [3, 1], [0, 5]], "edges": [[0, 1]], "label": "ring"}      numbers at each node
@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.config import DataError
+from regard.config.errors import DataError
 from regard.data.records import Record
 
-LARGEST = 1 << 15  # nodes: everybody may look at everybody, which is a table of their square
+LARGEST = 1 << 15  # nodes: all may attend to all, which is a table of their square
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Graph:
     @property
     def joined(self) -> Tensor:  # (N, N)
         """True where two nodes are joined, both ways."""
-        return joined([self.edges], self.count)[0]
+        return adjacency_matrix([self.edges], self.count)[0]
 
 
-def joined(edges: Sequence[Tensor], count: int) -> Tensor:
+def adjacency_matrix(edges: Sequence[Tensor], count: int) -> Tensor:
     """(B, N, N) the same for many graphs, padded to so many nodes."""
     row = torch.arange(len(edges)).repeat_interleave(torch.tensor([len(each) for each in edges]))
     one, other = torch.cat(list(edges)).unbind(-1)
@@ -43,15 +43,15 @@ def joined(edges: Sequence[Tensor], count: int) -> Tensor:
     return table
 
 
-def graph_in(record: Record, column: str = "graph") -> Graph:
+def graph_of_record(record: Record, column: str = "graph") -> Graph:
     """The graph in a column of a record, or the one that its own columns are."""
     where, said = record.where, record.get(column, record)
     if not isinstance(said, Mapping) or "edges" not in said or not {"nodes", "tags"} & said.keys():
         there = ", ".join(map(str, said)) if isinstance(said, Mapping) else repr(said)[:40]
         raise DataError(f"{where}: {there or 'nothing'} is no graph; expected the columns edges, and tags or nodes, "
                         f"as in {{\"tags\": [6, 8], \"edges\": [[0, 1]]}}")  # fmt: skip
-    tags = None if said.get("tags") is None else tags_in(said["tags"], where)
-    features = None if said.get("nodes") is None else features_in(said["nodes"], where)
+    tags = None if said.get("tags") is None else node_tags(said["tags"], where)
+    features = None if said.get("nodes") is None else node_features(said["nodes"], where)
     counts = {len(each) for each in (tags, features) if each is not None}
     if len(counts) != 1:
         raise DataError(f"{where}: {' tags and '.join(map(str, sorted(counts)))} nodes; expected one of each")
@@ -59,10 +59,10 @@ def graph_in(record: Record, column: str = "graph") -> Graph:
     if not 0 < count <= LARGEST:
         most = f"more than {LARGEST:,}, which is the most that see each other; cut out a part"
         raise DataError(f"{where}: a graph of {count:,} nodes, {most if count else 'so there is nothing to look at'}")
-    return Graph(count, edges_in(said["edges"], count, where), tags, features)
+    return Graph(count, parse_edges(said["edges"], count, where), tags, features)
 
 
-def numbers(found: Any, where: str, what: str, expected: str) -> Tensor:
+def numbers_to_tensor(found: Any, where: str, what: str, expected: str) -> Tensor:
     """A list, or lists of one length, as a tensor."""
     try:
         made = found if isinstance(found, Tensor) else torch.tensor(found)
@@ -73,8 +73,8 @@ def numbers(found: Any, where: str, what: str, expected: str) -> Tensor:
     return made
 
 
-def tags_in(found: Any, where: str) -> Tensor:
-    made = numbers(found, where, "tags are", "a whole number for each node, all in one list")
+def node_tags(found: Any, where: str) -> Tensor:
+    made = numbers_to_tensor(found, where, "tags are", "a whole number for each node, all in one list")
     if made.dim() != 1 or (made.is_floating_point() and len(made)):
         raise DataError(f"{where}: tags are {repr(found)[:40]}; expected a whole number for each node, all in one list")
     if len(made) and int(made.min()) < 0:
@@ -82,12 +82,12 @@ def tags_in(found: Any, where: str) -> Tensor:
     return made.long()
 
 
-def features_in(found: Any, where: str) -> Tensor:
+def node_features(found: Any, where: str) -> Tensor:
     expected = "a list of numbers for each node, all of one length"
-    if isinstance(found, list) and (odd := odd_one(found)) is not None:
+    if isinstance(found, list) and (odd := first_ragged_row(found)) is not None:
         widths = f"{len(found[odd])} features, and the first has {len(found[0])}"
         raise DataError(f"{where}: node {odd} has {widths}; expected {expected}")
-    made = numbers(found, where, "nodes are", expected)
+    made = numbers_to_tensor(found, where, "nodes are", expected)
     if made.dim() != 2 and len(made):
         raise DataError(f"{where}: nodes are {repr(found)[:40]}; expected {expected}")
     if made.is_floating_point() and not made.isfinite().all():
@@ -96,16 +96,16 @@ def features_in(found: Any, where: str) -> Tensor:
     return made if made.dtype == torch.uint8 else made.float()
 
 
-def odd_one(rows: list[Any]) -> int | None:
+def first_ragged_row(rows: list[Any]) -> int | None:
     """The first node whose list is not as long as that of node 0."""
     lengths = [len(row) if isinstance(row, list) else -1 for row in rows]
     return next((place for place, length in enumerate(lengths) if length != lengths[0] and min(lengths) >= 0), None)
 
 
-def edges_in(found: Any, count: int, where: str) -> Tensor:
+def parse_edges(found: Any, count: int, where: str) -> Tensor:
     """(E, 2) every pair once; refused where an end is no node, where both are one, and where a pair is said twice."""
     expected = "pairs of nodes, such as [[0, 1], [1, 2]]"
-    pairs = numbers(found, where, "edges are", expected)
+    pairs = numbers_to_tensor(found, where, "edges are", expected)
     if not pairs.numel():
         return torch.empty(0, 2, dtype=torch.long)
     if pairs.dim() != 2 or pairs.shape[1] != 2 or pairs.is_floating_point():
@@ -114,7 +114,7 @@ def edges_in(found: Any, count: int, where: str) -> Tensor:
     for wrong, why in (
         (((pairs < 0) | (pairs >= count)).any(-1), f"and the nodes are 0 to {count - 1}; mend it"),
         (pairs[:, 0] == pairs[:, 1], "a loop; remove it, since the mask says whether nodes see themselves"),
-        (repeated(pairs[:, 0] * count + pairs[:, 1]), "as one before it; remove one, since edges do not weigh"),
+        (is_repeated(pairs[:, 0] * count + pairs[:, 1]), "as one before it; remove one, since edges do not weigh"),
     ):
         if wrong.any():
             place = int(wrong.nonzero()[0])
@@ -123,7 +123,7 @@ def edges_in(found: Any, count: int, where: str) -> Tensor:
     return torch.stack([keys // count, keys % count], -1)
 
 
-def repeated(keys: Tensor) -> Tensor:
+def is_repeated(keys: Tensor) -> Tensor:
     """True where a number has come before."""
     order = keys.argsort(stable=True)
     again = torch.zeros_like(keys, dtype=torch.bool)

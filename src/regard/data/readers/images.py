@@ -1,10 +1,10 @@
-"""Pictures: whatever holds an image becomes bytes (C, H, W); what is none, or too large, is one sentence.
+"""Image reader: decodes and checks images to uint8 tensors (C, H, W); what is none, or too large, is one sentence.
 
     a path, a pathlib.Path           PNG, JPEG, WebP, BMP, GIF, TIFF, PPM: by what is in the file, not by its name
     bytes, {"bytes": ..., "path"}    the same in a record, as Parquet files and datasets of the hub have them
     lists, arrays, tensors           (rows, columns), (rows, columns, colours) or (colours, rows, columns)
 
-A file's size is read from its header, and a picture of more than LARGEST pixels is refused before it is unpacked.
+A file's size is read from its header, and an image of more than MAX_PIXELS is refused before it is decoded.
 """
 
 import io
@@ -17,93 +17,92 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from regard.config import ConfigError, DataError
-from regard.config.errors import unwritable
-from regard.config.paths import check_regular_file
-from regard.data.packing import needed
+from regard.config.errors import ConfigError, DataError, unwritable_error
+from regard.files.compression import require_package
+from regard.files.paths import check_regular_file
 
-LARGEST = 1 << 26  # pixels: 8,192 x 8,192
+MAX_PIXELS = 1 << 26  # pixels: 8,192 x 8,192
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 DEEP = 65_535  # the white of 16 bits
 
 
-def picture(found: Any, channels: int, where: str, white: float = 255.0) -> Tensor:
+def load_image(found: Any, channels: int, where: str, white: float = 255.0) -> Tensor:
     """Bytes (channels, H, W) of whatever holds an image; `white` is the largest value that arrays and lists have."""
     if isinstance(found, dict):  # as datasets of the hub keep them: the bytes, or else where they are
         found = found.get("bytes") or found.get("path") or b""
     if isinstance(found, str | Path):
-        return filed(Path(found), channels, where)
+        return load_image_file(Path(found), channels, where)
     if isinstance(found, bytes | bytearray | memoryview):
         if not found:
             raise DataError(f"{where}: no bytes, where an image should be; remove this record")
-        return coloured(lambda: opened(io.BytesIO(found), where), channels, where)
+        return to_channels(lambda: open_image(io.BytesIO(found), where), channels, where)
     if hasattr(found, "getbands"):  # an image of pillow, as `datasets` decodes them
-        return coloured(lambda: sized(found, where), channels, where)
-    return table(found, channels, where, white)
+        return to_channels(lambda: check_image_size(found, where), channels, where)
+    return image_from_numbers(found, channels, where, white)
 
 
 # ---------------------------------------------------------------- files
 
 
-def filed(path: Path, channels: int, where: str) -> Tensor:
+def load_image_file(path: Path, channels: int, where: str) -> Tensor:
     where = where if str(path) in where else f"{where}: {path}"
     check_regular_file(path, "name an image that can be read")
     try:
         with path.open("rb") as file:
             if not path.is_file() or not path.stat().st_size:
                 raise DataError(f"{where}: an empty file, where an image should be; remove it")
-            return coloured(lambda: opened(file, where), channels, where)
+            return to_channels(lambda: open_image(file, where), channels, where)
     except OSError as problem:
         raise DataError(f"{where}: {(problem.strerror or str(problem)).lower()}; name an image that can be read"
                         ) from None  # fmt: skip
 
 
-def opened(file: IO[bytes], where: str) -> Any:
+def open_image(file: IO[bytes], where: str) -> Any:
     """An image whose header has been read, and nothing else."""
-    return sized(pillow("Image", where).open(file, formats=FORMATS), where)
+    return check_image_size(import_pillow("Image", where).open(file, formats=FORMATS), where)
 
 
-def pillow(part: str, where: str) -> Any:
-    return needed(f"PIL.{part}", f"{where}: an image file", "or give arrays")
+def import_pillow(part: str, where: str) -> Any:
+    return require_package(f"PIL.{part}", f"{where}: an image file", "or give arrays")
 
 
-def sized(image: Any, where: str) -> Any:
+def check_image_size(image: Any, where: str) -> Any:
     columns, rows = image.size
-    if columns * rows > LARGEST:
-        raise too_large(where, f"{columns:,} x {rows:,}")
+    if columns * rows > MAX_PIXELS:
+        raise too_large_error(where, f"{columns:,} x {rows:,}")
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != "MPO":  # a photograph with its preview
         raise DataError(f"{where}: a picture of {frames} frames; save the one that is meant")
     return image
 
 
-def too_large(where: str, size: str) -> DataError:
-    return DataError(f"{where}: {size} pixels are more than {LARGEST:,}; make it smaller")
+def too_large_error(where: str, size: str) -> DataError:
+    return DataError(f"{where}: {size} pixels are more than {MAX_PIXELS:,}; make it smaller")
 
 
-def coloured(open: Callable[[], Any], channels: int, where: str) -> Tensor:
+def to_channels(open: Callable[[], Any], channels: int, where: str) -> Tensor:
     """The image upright, in so many channels; what is see-through lies on white."""
     if channels not in (1, 3):
         raise DataError(f"{where}: a picture, which has 1 or 3 colours, and embed.channels is {channels}; give arrays")
-    with whole(where):
-        image = flat(pillow("ImageOps", where).exif_transpose(open()), where)
-        return raw(image.convert("L" if channels == 1 else "RGB"), channels)
+    with image_errors(where):
+        image = to_8bit(import_pillow("ImageOps", where).exif_transpose(open()), where)
+        return to_tensor(image.convert("L" if channels == 1 else "RGB"), channels)
 
 
-def flat(image: Any, where: str) -> Any:
+def to_8bit(image: Any, where: str) -> Any:
     """An image whose colours are plain bytes: no deep greys, nothing see-through."""
     if image.mode.startswith("I"):
-        return shallow(image, where)
+        return reduce_depth(image, where)
     if image.mode == "F":
         raise DataError(f"{where}: a picture of broken numbers (mode F), which have no white; save it with 8 bits")
     if "A" not in image.getbands() and "a" not in image.getbands() and "transparency" not in image.info:
         return image
-    ground = pillow("Image", where).new("RGBA", image.size, "white")
+    ground = import_pillow("Image", where).new("RGBA", image.size, "white")
     ground.alpha_composite(image.convert("RGBA"))
     return ground
 
 
-def shallow(image: Any, where: str) -> Any:
+def reduce_depth(image: Any, where: str) -> Any:
     """Greys of 16 bits in 8."""
     low, high = image.convert("I").getextrema()
     if low < 0 or high > DEEP:
@@ -111,14 +110,14 @@ def shallow(image: Any, where: str) -> Any:
     return image.convert("I").point(lambda value: value * (255 / DEEP) + 0.5).convert("L")
 
 
-def raw(image: Any, channels: int) -> Tensor:
+def to_tensor(image: Any, channels: int) -> Tensor:
     columns, rows = image.size
     values = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
     return values.view(rows, columns, channels).movedim(-1, 0).contiguous()
 
 
 @contextmanager
-def whole(where: str) -> Iterator[None]:
+def image_errors(where: str) -> Iterator[None]:
     """Turns what a broken or hostile image may raise into one sentence."""
     try:
         with warnings.catch_warnings():
@@ -128,7 +127,7 @@ def whole(where: str) -> Iterator[None]:
         raise
     except Exception as problem:  # decoders raise almost anything: OSError, SyntaxError, struct.error, ...
         if type(problem).__name__ == "DecompressionBombError":
-            raise too_large(where, "its") from None
+            raise too_large_error(where, "its") from None
         reason = "it is of no kind that is known" if "cannot identify" in str(problem) else str(problem).rstrip(".")
         raise DataError(f"{where}: not a whole image ({reason or type(problem).__name__}); there are "
                         f"{', '.join(FORMATS)}") from None  # fmt: skip
@@ -137,25 +136,25 @@ def whole(where: str) -> Iterator[None]:
 # ---------------------------------------------------------------- numbers
 
 
-def table(found: Any, channels: int, where: str, white: float) -> Tensor:
+def image_from_numbers(found: Any, channels: int, where: str, white: float) -> Tensor:
     """An image in numbers from 0 to `white`."""
-    values = numbers(found, where)
+    values = numbers_as_tensor(found, where)
     if values.dim() == 1 and channels == 1 and (side := round(len(values) ** 0.5)) ** 2 == len(values):
         values = values.view(side, side)  # greys row by row, as tables of digits have them
     values = values[None] if values.dim() == 2 else values
-    if values.dim() != 3 or not values.numel() or values.numel() > LARGEST:
+    if values.dim() != 3 or not values.numel() or values.numel() > MAX_PIXELS:
         raise DataError(f"{where}: an array of {tuple(values.shape)}, expected (rows, columns), (rows, columns, "
-                        f"colours) or (colours, rows, columns) of at most {LARGEST:,} numbers")  # fmt: skip
+                        f"colours) or (colours, rows, columns) of at most {MAX_PIXELS:,} numbers")  # fmt: skip
     if values.shape[0] != channels and values.shape[-1] in (1, channels):
         values = values.movedim(-1, 0)
     if values.shape[0] == 1:
         values = values.expand(channels, *values.shape[1:])
     if values.shape[0] != channels:
         raise DataError(f"{where}: an array of {tuple(values.shape)}, and embed.channels is {channels}")
-    return in_bytes(values, where, white).contiguous()
+    return scale_to_bytes(values, where, white).contiguous()
 
 
-def numbers(found: Any, where: str) -> Tensor:
+def numbers_as_tensor(found: Any, where: str) -> Tensor:
     try:
         values = found if isinstance(found, Tensor) else torch.tensor(found)
         return values if values.dtype == torch.uint8 else values.to(torch.float64)
@@ -164,7 +163,7 @@ def numbers(found: Any, where: str) -> Tensor:
                         "length") from None  # fmt: skip
 
 
-def in_bytes(values: Tensor, where: str, white: float) -> Tensor:
+def scale_to_bytes(values: Tensor, where: str, white: float) -> Tensor:
     if values.dtype == torch.uint8 and white == 255:
         return values
     low, high = float(values.min()), float(values.max())
@@ -177,13 +176,15 @@ def in_bytes(values: Tensor, where: str, white: float) -> Tensor:
 # ---------------------------------------------------------------- and back
 
 
-def save(image: Tensor, path: Path) -> None:
+def save_image(image: Tensor, path: Path) -> None:
     """Bytes (C, H, W) of 1 or 3 channels as a file, of the kind that its name says."""
     mode, (rows, columns) = {1: "L", 3: "RGB"}[image.shape[0]], image.shape[1:]
-    made = pillow("Image", str(path)).frombytes(mode, (columns, rows), bytes(image.movedim(0, -1).flatten().tolist()))
+    made = import_pillow("Image", str(path)).frombytes(
+        mode, (columns, rows), bytes(image.movedim(0, -1).flatten().tolist())
+    )
     try:
         made.save(path)
     except ValueError:
         raise ConfigError(f"{path}: its name says no kind of image; call it .png") from None
     except OSError as problem:
-        raise unwritable(path, problem) from None
+        raise unwritable_error(path, problem) from None

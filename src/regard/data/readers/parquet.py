@@ -1,4 +1,4 @@
-"""Parquet files, a batch of rows in memory at a time, after their sizes are known.
+"""Parquet reader: a batch of rows in memory at a time, after the sizes in the headers are checked.
 
     "PAR1"   pages: a header (how many values, how many bytes unpacked), then the bytes   ...   footer   "PAR1"
 
@@ -16,11 +16,11 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from regard.config import ConfigError, DataError
-from regard.config.limits import check_bytes, max_bytes
-from regard.data import store
-from regard.data.packing import needed, readable
-from regard.data.records import Record, Tally
+from regard.config.errors import ConfigError, DataError
+from regard.data.records import BadRecordPolicy, Record
+from regard.files import content_cache
+from regard.files.compression import readable_errors, require_package
+from regard.files.size_limits import check_bytes, max_bytes
 
 AT_ONCE = 1024  # rows in memory
 SHARE = 8  # of the memory a file may take, for the values of one batch: each is held more than once
@@ -33,30 +33,32 @@ STRUCT, LISTS = 12, (9, 10)
 
 
 @dataclass(frozen=True)
-class Parquet:
+class ParquetFile:
     """The rows of a Parquet file, a batch of them in memory at a time."""
 
     name: str
     path: Path
 
     @property
-    def heeds(self) -> dict[str, Any]:
+    def settings_used(self) -> dict[str, Any]:
         return {}
 
     @cached_property
     def digest(self) -> str:
-        with readable(self.name), self.path.open("rb") as file:
-            return store.key(["parquet", hashlib.file_digest(file, "sha256").hexdigest()])
+        with readable_errors(self.name), self.path.open("rb") as file:
+            return content_cache.content_key(["parquet", hashlib.file_digest(file, "sha256").hexdigest()])
 
-    def records(self, tally: Tally) -> Iterator[Record]:
-        arrow = needed("pyarrow.parquet", f"{self.name}: a Parquet file", "or save it as .jsonl")
+    def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
+        arrow = require_package("pyarrow.parquet", f"{self.name}: a Parquet file", "or save it as .jsonl")
         try:
-            with readable(self.name), self.path.open("rb") as raw:
-                facts = footer(raw, self.path.stat().st_size)
-                size, texts = check_sizes(facts, raw, self.path, self.name)
+            with readable_errors(self.name), self.path.open("rb") as raw:
+                facts = read_footer(raw, self.path.stat().st_size)
+                size, texts = check_parquet_sizes(facts, raw, self.path, self.name)
             with arrow.ParquetFile(self.path, read_dictionary=texts) as file:
                 batches = file.iter_batches(size)
-                for number, row in enumerate(chain.from_iterable(rows(b, self.path, self.name) for b in batches), 1):
+                for number, row in enumerate(
+                    chain.from_iterable(batch_rows(b, self.path, self.name) for b in batches), 1
+                ):
                     yield Record(row, f"{self.name}:{number}")
         except (DataError, ConfigError):
             raise
@@ -68,58 +70,58 @@ class Parquet:
 # ---------------------------------------------------------------- sizes
 
 
-def check_sizes(facts: dict[int, Any], file: IO[bytes], path: Path, name: str) -> tuple[int, list[str]]:
+def check_parquet_sizes(facts: dict[int, Any], file: IO[bytes], path: Path, name: str) -> tuple[int, list[str]]:
     """Refuse what takes too much memory; else how many rows to read at once, and the columns that are read as places
     in a dictionary.
 
     The numbers are those of the format: a file has row groups (4), those columns (1) and rows (3), a column what is
     known of it (3): the type (1), encodings (2), its path (3), how many values (5), ...
     """
-    groups = [group for group in listed(facts.get(4)) if isinstance(group, dict)]
-    check_bytes(VALUE * sum(number(group, 3) for group in groups), name, path)
+    groups = [group for group in list_or_empty(facts.get(4)) if isinstance(group, dict)]
+    check_bytes(VALUE * sum(header_count(group, 3) for group in groups), name, path)
     longest, texts = 1, set[str]()
     for group in groups:
         held = 0
-        for column in (each.get(3) for each in listed(group.get(1)) if isinstance(each, dict)):
+        for column in (each.get(3) for each in list_or_empty(group.get(1)) if isinstance(each, dict)):
             if not isinstance(column, dict):
                 raise ValueError("a column without a header")
-            steps = [step for step in listed(column.get(3)) if isinstance(step, bytes)]
+            steps = [step for step in list_or_empty(column.get(3)) if isinstance(step, bytes)]
             values, page, dictionary = page_sizes(file, column)
             held += page + dictionary + (LISTED * values if len(steps) > 1 else 0)
             check_bytes(held, name, path)
-            if number(column, 1) in (BYTES, FIXED):
-                texts |= {b".".join(steps).decode()} if number(column, 1) == BYTES else set()
+            if header_count(column, 1) in (BYTES, FIXED):
+                texts |= {b".".join(steps).decode()} if header_count(column, 1) == BYTES else set()
                 longest = max(longest, dictionary)
-            if PREFIXES in listed(column.get(2)):
+            if PREFIXES in list_or_empty(column.get(2)):
                 longest = max(longest, page)
                 check_bytes(page * values if len(steps) > 1 else 0, name, path)
     return min(AT_ONCE, max(1, max_bytes(path) // SHARE // longest)), sorted(texts)
 
 
-def listed(found: Any) -> list[Any]:
+def list_or_empty(found: Any) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
 def page_sizes(file: IO[bytes], column: dict[int, Any]) -> tuple[int, int, int]:
     """How many values the pages of a column have together, and the bytes of its largest page and of its dictionary."""
-    starts = [number(column, place) for place in (9, 11) if column.get(place)]
-    at, end = min(starts, default=0), min(starts, default=0) + number(column, 7)
-    values, many, page, dictionary = 0, number(column, 5), 0, 0
+    starts = [header_count(column, place) for place in (9, 11) if column.get(place)]
+    at, end = min(starts, default=0), min(starts, default=0) + header_count(column, 7)
+    values, many, page, dictionary = 0, header_count(column, 5), 0, 0
     while at < end and values < many:
         file.seek(at)
         raw = file.read(HEADER)
-        head, length = struct(raw, 0)
-        unpacked, packed = number(head, 2), number(head, 3)
+        head, length = parse_thrift_struct(raw, 0)
+        unpacked, packed = header_count(head, 2), header_count(head, 3)
         for place in (5, 8):
-            values += number(head[place], 1) if isinstance(head.get(place), dict) else 0
+            values += header_count(head[place], 1) if isinstance(head.get(place), dict) else 0
         if isinstance(head.get(7), dict):
-            dictionary = max(dictionary, unpacked, VALUE * number(head[7], 1))
+            dictionary = max(dictionary, unpacked, VALUE * header_count(head[7], 1))
         page = max(page, unpacked)
         at += length + packed
     return max(values, many), page, dictionary
 
 
-def footer(file: IO[bytes], size: int) -> dict[int, Any]:
+def read_footer(file: IO[bytes], size: int) -> dict[int, Any]:
     """What the end of a file says of all of it. The library ends the process where it finds some of it wrong."""
     file.seek(max(0, size - 8))
     tail = file.read(8)
@@ -129,12 +131,12 @@ def footer(file: IO[bytes], size: int) -> dict[int, Any]:
     if length > FOOTER:
         raise ValueError(f"a footer of {length:,} bytes")
     file.seek(size - 8 - length)
-    facts, _ = struct(file.read(length), 0)
-    check_schema(listed(facts.get(2)))
+    facts, _ = parse_thrift_struct(file.read(length), 0)
+    check_parquet_schema(list_or_empty(facts.get(2)))
     return facts
 
 
-def check_schema(nodes: list[Any]) -> None:
+def check_parquet_schema(nodes: list[Any]) -> None:
     """Refuse a tree of columns that is too deep to be walked; the library would run out of stack."""
     left: list[int] = []  # children to come, of each node that is open
     for node in nodes:
@@ -142,7 +144,7 @@ def check_schema(nodes: list[Any]) -> None:
             left.pop()
         if left:
             left[-1] -= 1
-        left.append(number(node, 5) if isinstance(node, dict) and 5 in node else 0)
+        left.append(header_count(node, 5) if isinstance(node, dict) and 5 in node else 0)
         if len(left) > DEEPEST:
             raise ValueError(f"columns in each other more than {DEEPEST} deep")
 
@@ -150,7 +152,7 @@ def check_schema(nodes: list[Any]) -> None:
 # ---------------------------------------------------------------- rows
 
 
-def rows(batch: Any, path: Path, name: str) -> Iterator[dict[str, Any]]:
+def batch_rows(batch: Any, path: Path, name: str) -> Iterator[dict[str, Any]]:
     """The rows of a batch as objects: all at once where that is little, else one at a time, each after its size."""
     if expanded_bytes(batch) <= max_bytes(path) // SHARE:
         yield from batch.to_pylist()
@@ -162,10 +164,10 @@ def rows(batch: Any, path: Path, name: str) -> Iterator[dict[str, Any]]:
 
 
 def expanded_bytes(batch: Any) -> int:
-    return sum(expanded(column) for column in batch.columns)
+    return sum(array_bytes(column) for column in batch.columns)
 
 
-def expanded(array: Any) -> int:
+def array_bytes(array: Any) -> int:
     """The bytes of an array as objects of Python; what stands once in a dictionary counts each time it is said."""
     pa, pc = import_module("pyarrow"), import_module("pyarrow.compute")
     kind = array.type
@@ -173,16 +175,16 @@ def expanded(array: Any) -> int:
         lengths = pc.binary_length(array.dictionary).cast(pa.int64())
         return int(pc.sum(lengths.take(array.indices)).as_py() or 0) + OBJECT * len(array)
     if pa.types.is_struct(kind):
-        return OBJECT * len(array) + sum(expanded(each) for each in array.flatten())
+        return OBJECT * len(array) + sum(array_bytes(each) for each in array.flatten())
     if pa.types.is_nested(kind) and hasattr(array, "flatten"):
-        return OBJECT * len(array) + expanded(array.flatten())
+        return OBJECT * len(array) + array_bytes(array.flatten())
     return max(int(array.nbytes), OBJECT * len(array))
 
 
 # ---------------------------------------------------------------- Thrift, compact
 
 
-def struct(raw: bytes, at: int, deep: int = 0) -> tuple[dict[int, Any], int]:
+def parse_thrift_struct(raw: bytes, at: int, deep: int = 0) -> tuple[dict[int, Any], int]:
     """The fields of a struct by their numbers, and where it ends."""
     found: dict[int, Any] = {}
     last = 0
@@ -194,44 +196,44 @@ def struct(raw: bytes, at: int, deep: int = 0) -> tuple[dict[int, Any], int]:
         if step:
             last += step
         else:
-            last, at = signed(raw, at)
+            last, at = parse_signed(raw, at)
         if what in (1, 2):
             found[last] = what == 1
         else:
-            found[last], at = value(raw, at, what, deep)
+            found[last], at = parse_thrift_value(raw, at, what, deep)
     raise ValueError("a header ends before its end")
 
 
-def value(raw: bytes, at: int, kind: int, deep: int) -> tuple[Any, int]:
+def parse_thrift_value(raw: bytes, at: int, kind: int, deep: int) -> tuple[Any, int]:
     if deep > 8:
         raise ValueError("headers in each other")
     if kind in (1, 2, 3):
         return None, at + 1
     if kind in (4, 5, 6):
-        return signed(raw, at)
+        return parse_signed(raw, at)
     if kind == 7:
         return None, at + 8
     if kind == 8:
-        length, at = varint(raw, at)
+        length, at = parse_varint(raw, at)
         if length > len(raw) - at:
             raise ValueError("a header ends within a text")
         return raw[at : at + length], at + length
     if kind in LISTS and at < len(raw):
         size, inner = raw[at] >> 4, raw[at] & 15
-        size, at = varint(raw, at + 1) if size == 15 else (size, at + 1)
+        size, at = parse_varint(raw, at + 1) if size == 15 else (size, at + 1)
         if size > MOST_NODES:
             raise ValueError(f"a list of {size:,} in a header")
         made = []
         for _ in range(size):
-            each, at = value(raw, at, inner, deep + 1)
+            each, at = parse_thrift_value(raw, at, inner, deep + 1)
             made.append(each)
         return made, at
     if kind == STRUCT:
-        return struct(raw, at, deep + 1)
+        return parse_thrift_struct(raw, at, deep + 1)
     raise ValueError(f"a field of kind {kind} in a header")
 
 
-def varint(raw: bytes, at: int) -> tuple[int, int]:
+def parse_varint(raw: bytes, at: int) -> tuple[int, int]:
     found = 0
     for place in range(10):
         if at + place >= len(raw):
@@ -242,12 +244,12 @@ def varint(raw: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a header ends within a number")
 
 
-def signed(raw: bytes, at: int) -> tuple[int, int]:
-    found, at = varint(raw, at)
+def parse_signed(raw: bytes, at: int) -> tuple[int, int]:
+    found, at = parse_varint(raw, at)
     return (found >> 1) ^ -(found & 1), at
 
 
-def number(head: dict[int, Any], place: int) -> int:
+def header_count(head: dict[int, Any], place: int) -> int:
     """A count in a header, which is none below zero."""
     found = head.get(place, 0)
     if type(found) is not int or found < 0:

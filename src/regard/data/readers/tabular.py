@@ -1,4 +1,4 @@
-"""Tables that are no files of one's own: datasets of the Hugging Face hub, and those that come with the package."""
+"""Tables that are not the user's files: datasets of the Hugging Face hub, and those that come with the package."""
 
 import hashlib
 import json
@@ -8,16 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from regard.config import DataError
-from regard.config.names import did_you_mean
-from regard.data import store
-from regard.data.packing import needed
-from regard.data.records import Record, Tally
+from regard.config.errors import DataError, did_you_mean
+from regard.data.records import BadRecordPolicy, Record
+from regard.files import content_cache
+from regard.files.compression import require_package
 
-HERE = Path(__file__).parent / "texts"
-HUB = "hf:"
+PACKAGED_DIR = Path(__file__).parent.parent / "texts"
+HUB_PREFIX = "hf:"
 # What comes with the package as records: the columns of files that do not name theirs, and the parts there are.
-SETS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+PACKAGED_SETS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "tatoeba-en-fr": ("tatoeba-en-fr.{}.tsv.xz", ("en", "fr"), ("train", "validation", "test")),
     "movie-reviews": ("movie-reviews.{}.tsv.xz", (), ("train", "validation", "test")),
     "digits": ("digits.{}.jsonl.xz", (), ("train", "test")),
@@ -25,32 +24,32 @@ SETS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def packaged(name: str) -> tuple[Path, tuple[str, ...]] | None:
+def find_packaged_set(name: str) -> tuple[Path, tuple[str, ...]] | None:
     """The file and columns of a packaged set, such as "tatoeba-en-fr:test"; without a part, what is to train on."""
     known, _, part = name.partition(":")
-    if known not in SETS:
+    if known not in PACKAGED_SETS:
         return None
-    file, columns, parts = SETS[known]
+    file, columns, parts = PACKAGED_SETS[known]
     if (part or "train") not in parts:
         raise DataError(f"{name}: no part {part!r}{did_you_mean(part, parts)} there are {', '.join(parts)}")
-    return HERE / file.format(part or "train"), columns
+    return PACKAGED_DIR / file.format(part or "train"), columns
 
 
 @dataclass(frozen=True)
-class Hub:
+class HubDataset:
     """A dataset of the Hugging Face hub: "hf:owner/name", with "/config" or ":split" if it has several."""
 
     name: str
 
     @property
-    def heeds(self) -> dict[str, Any]:
+    def settings_used(self) -> dict[str, Any]:
         return {}
 
     @cached_property
     def rows(self) -> Any:
         """What `datasets` has kept of it, or fetches now; no code of the dataset runs."""
-        library = needed("datasets", f"{self.name}: a dataset of the hub", "or name a file")
-        path, _, split = self.name.removeprefix(HUB).partition(":")
+        library = require_package("datasets", f"{self.name}: a dataset of the hub", "or name a file")
+        path, _, split = self.name.removeprefix(HUB_PREFIX).partition(":")
         owner, _, rest = path.partition("/")
         known, _, inner = rest.partition("/")
         try:
@@ -65,10 +64,10 @@ class Hub:
     @cached_property
     def digest(self) -> str:
         found = hashlib.sha256()
-        for record in self.records(Tally()):
+        for record in self.records(BadRecordPolicy()):
             found.update(json.dumps(record, sort_keys=True, default=str).encode())
-        return store.key(["hub", found.hexdigest()])
+        return content_cache.content_key(["hub", found.hexdigest()])
 
-    def records(self, tally: Tally) -> Iterator[Record]:
+    def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
         for number, row in enumerate(self.rows, 1):
             yield Record(row, f"{self.name}:{number}")

@@ -1,4 +1,4 @@
-"""Formats: how the files of each name hold records.
+"""Text formats: how JSONL, JSON, CSV, TSV and plain text files hold records.
 
     .jsonl .ndjson   an object a line                       .csv   a header, then rows; quotes as in RFC 4180
     .json            the same, or a list of objects         .tsv   a header, then rows; a quote is a character
@@ -16,43 +16,43 @@ from itertools import zip_longest
 from typing import Any
 
 from regard import config
-from regard.config import DataError
-from regard.data import store
-from regard.data.packing import format_of
-from regard.data.records import LONGEST, File, Record, Tally, all_lines, lines
+from regard.config.errors import DataError
+from regard.data.records import MAX_LINE_BYTES, BadRecordPolicy, ReadableFile, Record, good_lines, iterate_lines
+from regard.files import content_cache
+from regard.files.compression import file_format
 
-Reader = Callable[[File, config.Data, Tally], Iterator[Record]]
+Reader = Callable[[ReadableFile, config.Data, BadRecordPolicy], Iterator[Record]]
 
 
-def json_lines(file: File, how: config.Data, tally: Tally) -> Iterator[Record]:
-    for number, line in lines(file, tally):
+def read_json_lines(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
+    for number, line in good_lines(file, tally):
         if line.strip():
-            found = value_in(line, f"{file.name}:{number}")
+            found = parse_json_record(line, f"{file.name}:{number}")
             if isinstance(found, Record):
                 yield found
             else:
-                tally.bad(found)
+                tally.record_bad(found)
 
 
-def value_in(line: str, where: str) -> Record | DataError:
+def parse_json_record(line: str, where: str) -> Record | DataError:
     try:
         found = json.loads(line)
     except RecursionError:
         return DataError(f"{where}: JSON nested too deeply; a record is an object of columns")
     except ValueError as problem:
-        return DataError(f"{where}: not JSON ({problem}); expected an object a line, such as {{\"text\": \"...\"}}")
+        return DataError(f'{where}: not JSON ({problem}); expected an object a line, such as {{"text": "..."}}')
     if not isinstance(found, dict):
         return DataError(f"{where}: {type(found).__name__} {line.strip()[:40]!r}, expected a JSON object of columns")
     return Record(found, where)
 
 
-def json_values(file: File, how: config.Data, tally: Tally) -> Iterator[Record]:
+def read_json(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
     """A list of objects, or an object a line: what the first character says."""
     first = next((part.lstrip()[:1] for part in file.parts() if part.strip()), "")
-    return listed(file) if first == "[" else json_lines(file, how, tally)
+    return iterate_json_list(file) if first == "[" else read_json_lines(file, how, tally)
 
 
-def listed(file: File) -> Iterator[Record]:
+def iterate_json_list(file: ReadableFile) -> Iterator[Record]:
     """The objects of a JSON list one at a time. After a wrong one nothing is certain, so none is passed over."""
     decoder, held, line, due = json.JSONDecoder(), "", 1, "["
     for part in file.parts():
@@ -66,7 +66,7 @@ def listed(file: File) -> Iterator[Record]:
             yield Record(found, f"{file.name}:{line}")
             line, at, due = line + held.count("\n", begin, end), end, ","
         held = held[at:]
-        if len(held) > LONGEST:
+        if len(held) > MAX_LINE_BYTES:
             break
     if "".join(held.split()) != ("[]" if due == "[" else "]"):
         rest = held.lstrip("[, \t\r\n")
@@ -74,38 +74,38 @@ def listed(file: File) -> Iterator[Record]:
         raise DataError(f"{file.name}:{line}: not JSON from {rest[:40]!r} on; expected a list of objects of columns")
 
 
-def comma(file: File, how: config.Data, tally: Tally) -> Iterator[Record]:
-    return named(file, separated(file, tally, ","), how.columns, tally)
+def read_csv(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
+    return name_columns(file, split_fields(file, tally, ","), how.columns, tally)
 
 
-def tab(file: File, how: config.Data, tally: Tally) -> Iterator[Record]:
-    """Quotes are characters, unless somebody quoted every field of the first line, or doubled the quotes in one."""
-    _, first = next(all_lines(file), (1, ""))
+def read_tsv(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
+    """Quotes are characters, unless the writer quoted every field of the first line, or doubled the quotes in one."""
+    _, first = next(iterate_lines(file), (1, ""))
     fields = str(first).strip("\r\n").split("\t")
     everything = all(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
-    plain = ((number, [unquoted(field) for field in line.rstrip("\r\n").split("\t")])
-             for number, line in lines(file, tally) if line.strip("\r\n"))  # fmt: skip
-    return named(file, separated(file, tally, "\t") if everything else plain, how.columns, tally)
+    plain = ((number, [unquote_field(field) for field in line.rstrip("\r\n").split("\t")])
+             for number, line in good_lines(file, tally) if line.strip("\r\n"))  # fmt: skip
+    return name_columns(file, split_fields(file, tally, "\t") if everything else plain, how.columns, tally)
 
 
-def unquoted(field: str) -> str:
-    """`"He said ""no""."` is how csv writers say `He said "no".`; hardly anybody else says that."""
+def unquote_field(field: str) -> str:
+    """`"He said ""no""."` is how csv writers say `He said "no".`; hardly any other text has that."""
     inner = field[1:-1]
     framed = len(field) > 4 and field[0] == field[-1] == '"' and '""' in inner
     return inner.replace('""', '"') if framed and '"' not in inner.replace('""', "") else field
 
 
-def separated(file: File, tally: Tally, mark: str) -> Iterator[tuple[int, list[str]]]:
+def split_fields(file: ReadableFile, tally: BadRecordPolicy, mark: str) -> Iterator[tuple[int, list[str]]]:
     """Rows as csv writes them: a field in quotes may hold the mark, doubled quotes and line ends."""
     last = 0
 
     def fed() -> Iterator[str]:
         nonlocal last
-        for number, line in lines(file, tally):
+        for number, line in good_lines(file, tally):
             last = number
             yield line
 
-    csv.field_size_limit(LONGEST)  # of the whole process, and too low for long documents
+    csv.field_size_limit(MAX_LINE_BYTES)  # of the whole process, and too low for long documents
     reader = csv.reader(fed(), delimiter=mark, strict=True)
     while True:
         before = reader.line_num
@@ -115,14 +115,16 @@ def separated(file: File, tally: Tally, mark: str) -> Iterator[tuple[int, list[s
             return
         except csv.Error as problem:
             begun = last - (reader.line_num - before) + 1
-            tally.bad(DataError(f"{file.name}:{begun}: {problem}; expected fields as csv has them, quotes closed"))
+            tally.record_bad(
+                DataError(f"{file.name}:{begun}: {problem}; expected fields as csv has them, quotes closed")
+            )
             continue
         if row:
             yield last - (reader.line_num - before) + 1, row
 
 
-def named(
-    file: File, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str], tally: Tally
+def name_columns(
+    file: ReadableFile, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str], tally: BadRecordPolicy
 ) -> Iterator[Record]:  # fmt: skip
     """Rows under the names of the first line, or under those given; a first line of these very names is no row."""
     names = list(columns)
@@ -133,16 +135,18 @@ def named(
                 raise DataError(f"{file.name}:{number}: two columns have the same name in {', '.join(names)}; name "
                                 "them apart, or by data.columns")  # fmt: skip
         elif len(row) != len(names):
-            tally.bad(DataError(f"{file.name}:{number}: {len(row)} fields, expected {len(names)} ({', '.join(names)})"))
+            tally.record_bad(
+                DataError(f"{file.name}:{number}: {len(row)} fields, expected {len(names)} ({', '.join(names)})")
+            )
         else:
             yield Record(dict(zip(names, row, strict=True)), f"{file.name}:{number}")
 
 
-def text_lines(file: File, how: config.Data, tally: Tally) -> Iterator[Record]:
+def read_text_lines(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
     """A line is a record; with data.documents, lines up to an empty one are, as a list."""
     held: list[str] = []
     begun = 0
-    for number, line in lines(file, tally):
+    for number, line in good_lines(file, tally):
         line = line.rstrip("\r\n")
         if line.strip() and not how.documents:
             yield Record({how.column: line}, f"{file.name}:{number}")
@@ -157,17 +161,17 @@ def text_lines(file: File, how: config.Data, tally: Tally) -> Iterator[Record]:
 
 
 FORMATS: dict[str, tuple[Reader, tuple[str, ...]]] = {  # how to read it, and the settings it heeds
-    ".jsonl": (json_lines, ()), ".ndjson": (json_lines, ()), ".json": (json_values, ()),
-    ".csv": (comma, ("columns",)), ".tsv": (tab, ("columns",)),
+    ".jsonl": (read_json_lines, ()), ".ndjson": (read_json_lines, ()), ".json": (read_json, ()),
+    ".csv": (read_csv, ("columns",)), ".tsv": (read_tsv, ("columns",)),
 }  # fmt: skip
-LINES: tuple[Reader, tuple[str, ...]] = (text_lines, ("column", "documents"))  # any other name
+LINES: tuple[Reader, tuple[str, ...]] = (read_text_lines, ("column", "documents"))  # any other name
 
 
 @dataclass(frozen=True)
-class Filed:
+class RecordFile:
     """The records of a file, in the format of its name."""
 
-    file: File
+    file: ReadableFile
     how: config.Data
 
     @property
@@ -175,22 +179,22 @@ class Filed:
         return self.file.name
 
     @property
-    def heeds(self) -> dict[str, Any]:
-        return {name: getattr(self.how, name) for name in FORMATS.get(format_of(self.name), LINES)[1]}
+    def settings_used(self) -> dict[str, Any]:
+        return {name: getattr(self.how, name) for name in FORMATS.get(file_format(self.name), LINES)[1]}
 
     @cached_property
     def digest(self) -> str:
-        return store.key([format_of(self.name), self.file.digest, self.heeds])
+        return content_cache.content_key([file_format(self.name), self.file.digest, self.settings_used])
 
-    def records(self, tally: Tally) -> Iterator[Record]:
-        return FORMATS.get(format_of(self.name), LINES)[0](self.file, self.how, tally)
+    def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
+        return FORMATS.get(file_format(self.name), LINES)[0](self.file, self.how, tally)
 
 
 @dataclass(frozen=True)
-class Parallel:
+class ParallelFiles:
     """Files whose lines belong together, the first with the first."""
 
-    files: Sequence[File]
+    files: Sequence[ReadableFile]
     columns: Sequence[str]
 
     @property
@@ -198,24 +202,24 @@ class Parallel:
         return " + ".join(file.name for file in self.files)
 
     @property
-    def heeds(self) -> dict[str, Any]:
+    def settings_used(self) -> dict[str, Any]:
         return {"columns": self.columns}
 
     @cached_property
     def digest(self) -> str:
-        return store.key(["parallel", [file.digest for file in self.files], list(self.columns)])
+        return content_cache.content_key(["parallel", [file.digest for file in self.files], list(self.columns)])
 
-    def records(self, tally: Tally) -> Iterator[Record]:
-        for number, row in enumerate(zip_longest(*map(all_lines, self.files)), 1):
+    def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
+        for number, row in enumerate(zip_longest(*map(iterate_lines, self.files)), 1):
             if None in row:
                 raise DataError(f"{self.name}: {self.counted()} lines, and each line belongs to one of the other file; "
                                 "give files of the same length")  # fmt: skip
             bad = [line for _, line in row if isinstance(line, DataError)]
             if bad:
-                tally.bad(bad[0])
+                tally.record_bad(bad[0])
             else:
                 said = (str(line).rstrip("\r\n") for _, line in row)
                 yield Record(dict(zip(self.columns, said, strict=True)), f"{self.files[0].name}:{number}")
 
     def counted(self) -> str:
-        return " and ".join(f"{sum(1 for _ in all_lines(file)):,}" for file in self.files)
+        return " and ".join(f"{sum(1 for _ in iterate_lines(file)):,}" for file in self.files)

@@ -1,8 +1,8 @@
-"""Series: a table of numbers, a row a moment; and the windows that are laid over it.
+"""Time series: a table with a time axis, a row a moment, with gaps filled; and the forecast windows over it.
 
-    date                 load   oil         a window: `length` rows to read, `horizon` rows to tell
-    2016-07-01 00:00:00  5.827  30.531      │ read read read read │ tell tell │
-    2016-07-01 01:00:00  5.693  27.787           │ read read read read │ tell tell │
+    date                 load   oil         a window: `length` rows to read, `horizon` rows to predict
+    2016-07-01 00:00:00  5.827  30.531      │ read read read read │ pred pred │
+    2016-07-01 01:00:00  5.693  27.787           │ read read read read │ pred pred │
 
 Rows are evenly apart: seconds, months (dates that differ in the month alone), or numbers. A gap, that is an empty cell
 or a row that is missing, is named by its line, or filled. Rows out of order are no series.
@@ -20,18 +20,17 @@ import torch
 from torch import Tensor
 
 from regard import config
-from regard.config import DataError
-from regard.config.limits import check_bytes
-from regard.config.names import did_you_mean
-from regard.data.batches import Turns
-from regard.data.records import Record, Table, Tally
+from regard.config.errors import DataError, did_you_mean
+from regard.data.batching import ShuffledEpochs
+from regard.data.records import BadRecordPolicy, Record, RecordSource
+from regard.files.size_limits import check_bytes
 
 NOTHING = ("", "nan", "na", "n/a", "null", "none")
 AT_ONCE = 64  # windows that are validated together
 
 
 @dataclass(frozen=True)
-class Clock:
+class TimeAxis:
     """When rows are: `unit` is seconds, months or numbers, one row `step` of them after the other."""
 
     unit: str
@@ -53,38 +52,38 @@ class Clock:
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
-    """The values (rows, columns) of a table, and their names; without a clock nobody knows when they were."""
+class TimeSeries:
+    """The values (rows, columns) of a table, and their names; without a time axis it is unknown when they were."""
 
     name: str
     names: tuple[str, ...]
     values: Tensor
-    clock: Clock | None = None
+    clock: TimeAxis | None = None
 
     def __len__(self) -> int:
         return len(self.values)
 
 
-def read_series(table: Table, c: config.Forecast) -> Series:
+def read_series(table: RecordSource, c: config.Forecasting) -> TimeSeries:
     """The table as the task reads it; DataError with the line where something is wrong."""
     names: tuple[str, ...] = c.columns
     rows: list[list[float]] = []
     dates: list[str] = []
     lines: list[str] = []
-    for record in table.records(Tally()):
+    for record in table.records(BadRecordPolicy()):
         if c.date is not None:
-            dates.append(str(dated(record, c.date)).strip())
-        names = names or told(record, c)
-        rows.append([number(record, name) for name in names])
+            dates.append(str(date_of(record, c.date)).strip())
+        names = names or value_columns(record, c)
+        rows.append([parse_value(record, name) for name in names])
         lines.append(record.where)
     if len(rows) < 2:
         raise DataError(f"{table.name}: {len(rows)} rows are no series; name a table with more")
     values = torch.tensor(rows, dtype=torch.float64)
-    clock, places = timed(dates, lines) if c.date is not None else (None, list(range(len(rows))))
-    return Series(table.name, names, filled(values, places, names, lines, c.gaps).float(), clock)
+    clock, places = parse_time_axis(dates, lines) if c.date is not None else (None, list(range(len(rows))))
+    return TimeSeries(table.name, names, fill_gaps(values, places, names, lines, c.gaps).float(), clock)
 
 
-def told(record: Record, c: config.Forecast) -> tuple[str, ...]:
+def value_columns(record: Record, c: config.Forecasting) -> tuple[str, ...]:
     """All columns but the date."""
     found = tuple(name for name in record if name != c.date)
     if not found:
@@ -92,7 +91,7 @@ def told(record: Record, c: config.Forecast) -> tuple[str, ...]:
     return found
 
 
-def dated(record: Record, name: str) -> Any:
+def date_of(record: Record, name: str) -> Any:
     if name not in record:
         raise DataError(f"{record.where}: no column {name!r}{did_you_mean(name, list(record))} there are "
                         f"{', '.join(record)}; name the dates by task.date, or set task.date=none where rows are "
@@ -100,7 +99,7 @@ def dated(record: Record, name: str) -> Any:
     return record[name]
 
 
-def number(record: Record, name: str) -> float:
+def parse_value(record: Record, name: str) -> float:
     """A number, or nan where there is a gap."""
     if name not in record:
         raise DataError(f"{record.where}: no column {name!r}{did_you_mean(name, list(record))} there are "
@@ -121,9 +120,9 @@ def number(record: Record, name: str) -> float:
 # ---------------------------------------------------------------- when
 
 
-def timed(dates: Sequence[str], lines: Sequence[str]) -> tuple[Clock, list[int]]:
+def parse_time_axis(dates: Sequence[str], lines: Sequence[str]) -> tuple[TimeAxis, list[int]]:
     """The clock of a table, and the place of each row by it: 0, 1, 2, ... where none is missing."""
-    unit, first, ticks = ticked(dates, lines)
+    unit, first, ticks = detect_frequency(dates, lines)
     steps = [after - before for before, after in zip(ticks, ticks[1:], strict=False)]
     for row, step in enumerate(steps, 1):
         if step <= 0:
@@ -136,20 +135,20 @@ def timed(dates: Sequence[str], lines: Sequence[str]) -> tuple[Clock, list[int]]
             raise DataError(f"{lines[row]}: {dates[row]!r} is not a whole number of steps after {dates[row - 1]!r}, "
                             "and rows must be evenly apart; set task.date=none if their order is all")  # fmt: skip
         places.append(places[-1] + step // usual)
-    return Clock(unit, first, usual, dates[0]), places
+    return TimeAxis(unit, first, usual, dates[0]), places
 
 
-def ticked(dates: Sequence[str], lines: Sequence[str]) -> tuple[str, Any, list[int]]:
+def detect_frequency(dates: Sequence[str], lines: Sequence[str]) -> tuple[str, Any, list[int]]:
     """Dates in the unit that they are evenly apart in."""
     if all(date.removeprefix("-").isdecimal() and len(date) < 20 for date in dates):
         return "numbers", int(dates[0]), [int(date) for date in dates]
-    whens = [moment(date, line) for date, line in zip(dates, lines, strict=True)]
+    whens = [parse_date(date, line) for date, line in zip(dates, lines, strict=True)]
     if len({(when.day, when.hour, when.minute, when.second) for when in whens}) == 1:
         return "months", whens[0], [12 * when.year + when.month for when in whens]
     return "seconds", whens[0], [round((when - whens[0]).total_seconds()) for when in whens]
 
 
-def moment(said: str, line: str) -> datetime:
+def parse_date(said: str, line: str) -> datetime:
     """A date as ISO 8601 has it; a month alone is its first day. With a zone or without, time is counted alike."""
     for each in (said, f"{said}-01"):
         try:
@@ -164,7 +163,7 @@ def moment(said: str, line: str) -> datetime:
 # ---------------------------------------------------------------- gaps
 
 
-def filled(values: Tensor, places: list[int], names: Sequence[str], lines: Sequence[str], way: str) -> Tensor:
+def fill_gaps(values: Tensor, places: list[int], names: Sequence[str], lines: Sequence[str], way: str) -> Tensor:
     """A row for every moment and a number in every cell."""
     missing = [row for row in range(1, len(places)) if places[row] > places[row - 1] + 1]
     holes = values.isnan().nonzero().tolist()
@@ -181,10 +180,10 @@ def filled(values: Tensor, places: list[int], names: Sequence[str], lines: Seque
     check_bytes(32 * (places[-1] + 1) * values.shape[1], f"{lines[-1]} ({places[-1] + 1:,} rows with the gaps filled)")
     whole = values.new_full((places[-1] + 1, values.shape[1]), math.nan)
     whole[torch.tensor(places)] = values
-    return torch.stack([bridged(column, name, lines, way) for column, name in zip(whole.mT, names, strict=True)], 1)
+    return torch.stack([fill_column(column, name, lines, way) for column, name in zip(whole.mT, names, strict=True)], 1)
 
 
-def bridged(column: Tensor, name: str, lines: Sequence[str], way: str) -> Tensor:
+def fill_column(column: Tensor, name: str, lines: Sequence[str], way: str) -> Tensor:
     """A column whose gaps repeat what was before, or lie on a line between what was before and what comes after."""
     known = column.isnan().logical_not().nonzero()[:, 0]
     ends = () if not len(known) else (int(known[0]), int(known[-1]))
@@ -205,7 +204,7 @@ def bridged(column: Tensor, name: str, lines: Sequence[str], way: str) -> Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Outlooks:
+class ForecastWindows:
     """The windows of a series whose told rows are all among `first` up to `last`; they may read what was before.
 
     To train on, `size` of them a batch, each once an epoch in an order of its own; to validate on, all in order.
@@ -228,8 +227,8 @@ class Outlooks:
                             "model.head.horizon")  # fmt: skip
 
     @cached_property
-    def turns(self) -> Turns:
-        return Turns(self.count, self.seed)
+    def turns(self) -> ShuffledEpochs:
+        return ShuffledEpochs(self.count, self.seed)
 
     @property
     def begin(self) -> int:

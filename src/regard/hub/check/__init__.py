@@ -1,16 +1,35 @@
 """A published model here and in `transformers`, side by side: the same question, both answers, and where they part.
 
-    questions ─ what both are asked      theirs ─ the only file that imports `transformers`
-    walk ─ layer by layer                back ─ whether every tensor goes back as it came
+reference   the model in `transformers` and the inputs for both; the only file that imports it
+layers      hidden states, layer by layer
+parity      outputs in one dtype, and whether every tensor is saved as it was loaded
 """
 
-from regard.hub.check.back import Back, back
-from regard.hub.check.equal import DTYPES, Equal, equal
-from regard.hub.check.questions import Question, question
-from regard.hub.check.theirs import answers, class_of, library, opened, version
-from regard.hub.check.walk import Step, walk
+from regard.hub.check.layers import LayerDifference, compare_layers
+from regard.hub.check.parity import DTYPES, OutputParity, RoundTrip, check_round_trip, compare_outputs
+from regard.hub.check.reference import (
+    ProbeInput,
+    build_probe,
+    import_transformers,
+    load_reference,
+    reference_class,
+    reference_outputs,
+    transformers_version,
+)
 
 __all__ = [
-    "Back", "DTYPES", "Equal", "Question", "Step", "answers", "back", "class_of", "equal", "library", "opened",
-    "question", "version", "walk",
-]  # fmt: skip
+    "DTYPES",
+    "LayerDifference",
+    "OutputParity",
+    "ProbeInput",
+    "RoundTrip",
+    "build_probe",
+    "check_round_trip",
+    "compare_layers",
+    "compare_outputs",
+    "import_transformers",
+    "load_reference",
+    "reference_class",
+    "reference_outputs",
+    "transformers_version",
+]

@@ -1,8 +1,8 @@
-"""Two models layer by layer, and the first place where they part.
+"""Hidden states of two models compared layer by layer, and the first place where they differ.
 
-Ours is looked at by address (`trunk.3.residual`). Theirs has no addresses: what was called in a list of modules as
-often as a stack of ours has layers, with vectors of the same shape, is that stack; inside a layer, what of theirs
-comes nearest to a tap of ours is that tap. So no name of theirs is needed.
+Ours are read by address (`trunk.3.residual`). The reference has no addresses: a list of its modules that was called as
+often as a trunk of ours has layers, with vectors of the same shape, is that trunk; inside a layer, the hidden state of
+theirs that comes nearest to an activation of ours is that activation. So no name of theirs is needed.
 """
 
 import re
@@ -14,16 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.core.watch import looking
-from regard.hub.check.questions import Question
-from regard.hub.check.theirs import quiet
+from regard.core.hooks import looking
+from regard.hub.check.reference import ProbeInput, mute_transformers
 
 LAYER = re.compile(r"(.*)\.(\d+)\.residual")
 TAPS = ("attn.out", "cross.out", "mlp.out", "residual")
 
 
 @dataclass(frozen=True)
-class Step:
+class LayerDifference:
     """How far apart both are at one of our addresses, and which module of theirs speaks there."""
 
     where: str
@@ -32,7 +31,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """One call of one of their modules: the first vectors it was given, and those it made."""
 
     name: str
@@ -40,7 +39,7 @@ class Call:
     made: Tensor
 
 
-def walk(ours: Any, theirs: Any, asked: Question) -> list[Step]:
+def compare_layers(ours: Any, theirs: Any, asked: ProbeInput) -> list[LayerDifference]:
     """Where each stack begins and what each layer makes, in the order they run.
 
     A stack that theirs does not have in this form is left out.
@@ -48,20 +47,22 @@ def walk(ours: Any, theirs: Any, asked: Question) -> list[Step]:
     names = [name for name in ours.addresses() if LAYER.fullmatch(name)]
     begins = [name.removesuffix("0.residual") + "embed" for name in names if name.endswith(".0.residual")]
     listed = {name for name, part in theirs.named_modules() if isinstance(part, nn.ModuleList)}
-    seen = look(ours, asked, [*names, *begins])
-    calls = listen(theirs, asked, lambda name: name.rpartition(".")[0] in listed)
+    seen = our_activations(ours, asked, [*names, *begins])
+    calls = reference_calls(theirs, asked, lambda name: name.rpartition(".")[0] in listed)
     steps = []
     for stack in dict.fromkeys(LAYER.sub(r"\1", name) for name in names):
         mine = [seen[name] for name in names if LAYER.sub(r"\1", name) == stack]
         begin = seen[f"{stack}.embed"]
-        if layers := matched(mine, begin, calls, asked):
-            steps.append(Step(f"{stack}.embed", far(begin, layers[0].given, asked), ""))
+        if layers := match_calls(mine, begin, calls, asked):
+            steps.append(LayerDifference(f"{stack}.embed", relative_difference(begin, layers[0].given, asked), ""))
             for i, (x, call) in enumerate(zip(mine, layers, strict=True)):
-                steps.append(Step(f"{stack}.{i}.residual", far(x, call.made, asked), call.name))
+                steps.append(
+                    LayerDifference(f"{stack}.{i}.residual", relative_difference(x, call.made, asked), call.name)
+                )
     return steps
 
 
-def first(ours: Any, theirs: Any, asked: Question, steps: list[Step], within: float) -> str:
+def first_difference(ours: Any, theirs: Any, asked: ProbeInput, steps: list[LayerDifference], within: float) -> str:
     """The first address where both are further apart than that: a stack's beginning, or a tap inside a layer.
 
     Nothing where all layers agree. A tap that none of their modules makes alone cannot be told, and is passed over.
@@ -71,16 +72,16 @@ def first(ours: Any, theirs: Any, asked: Question, steps: list[Step], within: fl
         return "" if apart is None else apart.where
     layer, known = apart.where.removesuffix("residual"), set(ours.addresses())
     taps = [layer + tap for tap in TAPS if layer + tap in known]
-    seen = look(ours, asked, taps)
-    calls = listen(theirs, asked, lambda name: name.startswith(f"{apart.theirs}."))
+    seen = our_activations(ours, asked, taps)
+    calls = reference_calls(theirs, asked, lambda name: name.startswith(f"{apart.theirs}."))
     for tap in taps:
         alike = [call.made for call in calls if call.made.shape == seen[tap].shape]
-        if alike and min(far(seen[tap], made, asked) for made in alike) > within:
+        if alike and min(relative_difference(seen[tap], made, asked) for made in alike) > within:
             return tap
     return apart.where
 
 
-def far(ours: Tensor, theirs: Tensor, asked: Question) -> float:
+def relative_difference(ours: Tensor, theirs: Tensor, asked: ProbeInput) -> float:
     """The largest difference, of large vectors as a part of their size; endless where something is no number."""
     a, b = (asked.counted(x).double() for x in (ours, theirs))
     size = b.square().mean(-1, keepdim=True).sqrt().clamp(min=1.0)
@@ -90,42 +91,42 @@ def far(ours: Tensor, theirs: Tensor, asked: Question) -> float:
 # ---------------------------------------------------------------- which stack of theirs is which of ours
 
 
-def matched(mine: list[Tensor], begin: Tensor, calls: list[Call], asked: Question) -> list[Call]:
+def match_calls(mine: list[Tensor], begin: Tensor, calls: list[ModuleCall], asked: ProbeInput) -> list[ModuleCall]:
     """Their calls for the layers of one of our stacks; of several lists that would do, the one that begins nearest."""
-    lists: dict[str, list[Call]] = {}
+    lists: dict[str, list[ModuleCall]] = {}
     for call in calls:
         lists.setdefault(call.name.rpartition(".")[0], []).append(call)
     shapes = [begin.shape, *(x.shape for x in mine)]
     fit = {name: each for name, each in lists.items() if [each[0].given.shape, *(call.made.shape for call in each)]
            == shapes}  # fmt: skip
     outer = {name: each for name, each in fit.items() if not any(name.startswith(f"{other}.") for other in fit)}
-    return min(outer.values(), key=lambda layers: far(begin, layers[0].given, asked), default=[])
+    return min(outer.values(), key=lambda layers: relative_difference(begin, layers[0].given, asked), default=[])
 
 
 # ---------------------------------------------------------------- what both make on their way
 
 
-def look(ours: Any, asked: Question, names: list[str]) -> Mapping[str, Tensor]:
+def our_activations(ours: Any, asked: ProbeInput, names: list[str]) -> Mapping[str, Tensor]:
     with looking(ours, *names) as seen, torch.no_grad():
         asked.asked_of(ours)
     return {name: seen[name] for name in names}
 
 
-def listen(theirs: nn.Module, asked: Question, wanted: Callable[[str], bool]) -> list[Call]:
+def reference_calls(theirs: nn.Module, asked: ProbeInput, wanted: Callable[[str], bool]) -> list[ModuleCall]:
     """The calls of those modules whose names are wanted, in order."""
-    calls: list[Call] = []
-    with hooked(theirs, wanted, calls), torch.no_grad(), quiet():
+    calls: list[ModuleCall] = []
+    with hook_modules(theirs, wanted, calls), torch.no_grad(), mute_transformers():
         theirs(**asked.theirs)
     return calls
 
 
 @contextmanager
-def hooked(model: nn.Module, wanted: Callable[[str], bool], calls: list[Call]) -> Iterator[None]:
+def hook_modules(model: nn.Module, wanted: Callable[[str], bool], calls: list[ModuleCall]) -> Iterator[None]:
     def at(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], made: Any) -> None:
-            into, out = vectors((*given, *named.values())), vectors(made)
+            into, out = first_hidden_states((*given, *named.values())), first_hidden_states(made)
             if into is not None and out is not None:
-                calls.append(Call(name, into, out))
+                calls.append(ModuleCall(name, into, out))
 
         return hook
 
@@ -138,11 +139,11 @@ def hooked(model: nn.Module, wanted: Callable[[str], bool], calls: list[Call]) -
             handle.remove()
 
 
-def vectors(made: Any) -> Tensor | None:
+def first_hidden_states(made: Any) -> Tensor | None:
     """The first vectors (B, N, D) in an answer, whatever they are wrapped in."""
     if isinstance(made, Tensor):
         return made.detach() if made.is_floating_point() and made.dim() == 3 else None
     if isinstance(made, dict):
         made = tuple(made.values())
     inner = made if isinstance(made, tuple | list) else ()
-    return next((found for each in inner if (found := vectors(each)) is not None), None)
+    return next((found for each in inner if (found := first_hidden_states(each)) is not None), None)

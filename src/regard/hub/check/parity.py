@@ -1,9 +1,9 @@
-"""Whether two models say the same, in one type of numbers.
+"""Parity: outputs of two models compared in one dtype, and tensors of a folder round-tripped byte for byte.
 
-Rounding is no difference. Answers may be as far apart as ROUNDINGS units in the last place of the largest of them:
+Rounding is no difference. Outputs may differ by ALLOWED_ROUNDINGS units in the last place of the largest of them:
 every operation rounds, and two programs add in other orders. In fp32 they may be 1e-4 apart in any case; in fp64 the
-last place is that of fp32, in which some of their norms and angles are computed whatever is asked. Half types are
-coarse (in bf16 it is a quarter of the largest answer): they show that a type works, fp32 that the model is the same.
+last place is that of fp32, in which some of their norms and angles are computed whatever the dtype. Half types are
+coarse (in bf16 it is a quarter of the largest output): they show that a type works, fp32 that the model is the same.
 """
 
 import math
@@ -13,18 +13,74 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.config import DataError
-from regard.hub.check.questions import Question
-from regard.hub.check.theirs import answers
-from regard.hub.check.walk import Step, first, walk
+from regard.config.errors import DataError
+from regard.hub import name_table
+from regard.hub.check.layers import LayerDifference, compare_layers, first_difference
+from regard.hub.check.reference import ProbeInput, reference_outputs
+from regard.hub.families.registry import FAMILIES
+from regard.hub.weights import folder_tensors, match_stored_names
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """`same` tensors go back; `unwritten` ones need not, as they are tied, old or unused; the rest must be empty."""
+
+    same: int
+    unwritten: tuple[str, ...]
+    changed: tuple[str, ...]
+    lacking: tuple[str, ...]  # in the file, and not written though they should be
+    added: tuple[str, ...]  # written, and not in the file
+
+    @property
+    def whole(self) -> bool:
+        return not (self.changed or self.lacking or self.added)
+
+
+def check_round_trip(model: Any) -> RoundTrip:
+    """What saving a model as it was read would write, against its files.
+
+    Weights that are held in another type than the files have are compared in the files' own.
+    """
+    origin = model.source_folder
+    if origin is None:
+        raise DataError("this model was not read from a folder; there is nothing to compare it with")
+    files = folder_tensors(origin.path)
+    family = None if origin.family is None else FAMILIES[origin.family]
+    rows = None if family is None else family.rows(origin.architecture, origin.config)
+    if family is not None and rows is not None:
+        files, aside = match_stored_names(files, rows, family)
+    else:
+        aside = []
+    written = name_table.export_tensors(model, rows)
+    only = [name for name in files if name not in written]
+    passed = [
+        name
+        for name in only
+        if (row := name_table.find_row(rows, name)) is not None and row[0].transform in name_table.READ_ONLY_KINDS
+    ]
+    changed = [name for name, x in files.items() if name in written and not same_bytes(written[name], x)]
+    return RoundTrip(
+        same=len(written) - len(changed) - len(added := [name for name in written if name not in files]),
+        unwritten=tuple(sorted([*passed, *aside])),
+        changed=tuple(sorted(changed)),
+        lacking=tuple(sorted(set(only) - set(passed))),
+        added=tuple(sorted(added)),
+    )
+
+
+def same_bytes(ours: Tensor, theirs: Tensor) -> bool:
+    """To the byte: two zeros of another sign are not the same."""
+    mine, other = (x.to("cpu", theirs.dtype).flatten().contiguous().view(torch.uint8) for x in (ours, theirs))
+    return ours.shape == theirs.shape and torch.equal(mine, other)
+
 
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}
-ROUNDINGS = 32  # of 100 small and deep models the worst had 8 in its answers and 24 in a layer
+ALLOWED_ROUNDINGS = 32  # of 100 small and deep models the worst had 8 in its answers and 24 in a layer
 EPS = {name: torch.finfo(kind).eps for name, kind in (DTYPES | {"fp64": torch.float32}).items()}
 
 
 @dataclass(frozen=True)
-class Equal:
+class OutputParity:
     """`distance` is the largest difference of two answers, `largest` the largest answer of theirs.
 
     `first` is the address where they part: none where they do not, "head" where all layers still agree.
@@ -36,7 +92,7 @@ class Equal:
     tolerance: float
     argmax: float  # the part of all rows whose largest answer is the same
     first: str | None
-    steps: tuple[Step, ...]
+    steps: tuple[LayerDifference, ...]
 
     @property
     def same(self) -> bool:
@@ -44,23 +100,23 @@ class Equal:
 
 
 @torch.no_grad()
-def equal(ours: Any, theirs: Any, asked: Question, dtype: str = "fp32") -> Equal:
+def compare_outputs(ours: Any, theirs: Any, asked: ProbeInput, dtype: str = "fp32") -> OutputParity:
     """Ask both the same; both are in that type and in eval mode."""
     told = asked.asked_of(ours)
     told = told if isinstance(told, tuple) else (told,)
-    said = paired(told, answers(theirs, asked))
+    said = pair_outputs(told, reference_outputs(theirs, asked))
     mine, other = ([asked.counted(x).double() for x in each] for each in (told, said))
-    distance, largest = off(mine, other), max(float(y.abs().max()) for y in other)
-    tolerance = within(dtype, largest)
-    steps = walk(ours, theirs, asked)
+    distance, largest = max_difference(mine, other), max(float(y.abs().max()) for y in other)
+    tolerance = allowed_difference(dtype, largest)
+    steps = compare_layers(ours, theirs, asked)
     agree = torch.cat([(x.argmax(-1) == y.argmax(-1)).flatten() for x, y in zip(mine, other, strict=True)])
-    found = Equal(dtype, distance, largest, tolerance, float(agree.double().mean()), None, tuple(steps))
+    found = OutputParity(dtype, distance, largest, tolerance, float(agree.double().mean()), None, tuple(steps))
     if found.same:
         return found
-    return replace(found, first=first(ours, theirs, asked, steps, within(dtype, 1.0)) or "head")
+    return replace(found, first=first_difference(ours, theirs, asked, steps, allowed_difference(dtype, 1.0)) or "head")
 
 
-def paired(ours: tuple[Tensor, ...], theirs: list[Tensor]) -> list[Tensor]:
+def pair_outputs(ours: tuple[Tensor, ...], theirs: list[Tensor]) -> list[Tensor]:
     """Their answer to each of ours, by its shape: theirs may say more, such as what a pooler that it made up makes."""
     left, found = list(theirs), []
     for x in ours:
@@ -73,12 +129,12 @@ def paired(ours: tuple[Tensor, ...], theirs: list[Tensor]) -> list[Tensor]:
     return found
 
 
-def off(ours: list[Tensor], theirs: list[Tensor]) -> float:
+def max_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
     """The largest difference; endless where something is no number."""
     pairs = zip(ours, theirs, strict=True)
     return max(float((x - y).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max()) for x, y in pairs)
 
 
-def within(dtype: str, largest: float) -> float:
+def allowed_difference(dtype: str, largest: float) -> float:
     """How far apart answers of that size may be."""
-    return max(1e-4 if dtype == "fp32" else 0.0, ROUNDINGS * EPS[dtype] * max(largest, 1.0))
+    return max(1e-4 if dtype == "fp32" else 0.0, ALLOWED_ROUNDINGS * EPS[dtype] * max(largest, 1.0))

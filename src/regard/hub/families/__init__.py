@@ -1,6 +1,6 @@
 """Models that other libraries have a class for: a table of families, each a small file that enters itself."""
 
-from regard.hub.families import (  # noqa: F401
+from regard.hub.families import (
     albert,
     bart,
     bert,
@@ -15,7 +15,7 @@ from regard.hub.families import (  # noqa: F401
     marian,
     mbart,
     mistral,
-    openai,
+    openai_gpt,
     qwen,
     roberta,
     swin,
@@ -23,7 +23,49 @@ from regard.hub.families import (  # noqa: F401
     vit,
     whisper,
 )
-from regard.hub.families.settled import settled
-from regard.hub.families.table import FAMILIES, Family, Heard, Kin, enter, family_of, heard, kin, reasons
+from regard.hub.families.canonical import canonicalize
+from regard.hub.families.registry import (
+    FAMILIES,
+    Family,
+    FamilyClass,
+    ParsedConfig,
+    explain_all,
+    family_of,
+    match_family,
+    parse_hf_config,
+    register_family,
+)
 
-__all__ = ["FAMILIES", "Family", "Heard", "Kin", "enter", "family_of", "heard", "kin", "reasons", "settled"]
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "FamilyClass",
+    "ParsedConfig",
+    "albert",
+    "bart",
+    "bert",
+    "canonicalize",
+    "clip",
+    "deit",
+    "distilbert",
+    "electra",
+    "explain_all",
+    "family_of",
+    "gpt2",
+    "gpt_neo",
+    "imagegpt",
+    "llama",
+    "marian",
+    "match_family",
+    "mbart",
+    "mistral",
+    "openai_gpt",
+    "parse_hf_config",
+    "qwen",
+    "register_family",
+    "roberta",
+    "swin",
+    "t5",
+    "vit",
+    "whisper",
+]

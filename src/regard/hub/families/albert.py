@@ -3,39 +3,47 @@
 from typing import Any
 
 from regard import config
-from regard.hub.families.encoders import body, classes, ends, hear_encoder, say_encoder, tags, tied_words
-from regard.hub.families.settled import of_blocks
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import Theirs
+from regard.hub.families.canonical import block_trunk
+from regard.hub.families.encoder_common import (
+    body_head,
+    classification_head,
+    encoder_from_hf,
+    encoder_qa_head,
+    encoder_to_hf,
+    tied_mlm_head,
+    token_classification_head,
+)
+from regard.hub.families.hf_config import HFConfig
+from regard.hub.families.registry import Family, register_family
 
 
-def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    trunk = of_blocks(c)
-    return say_encoder(c) | {"embedding_size": trunk.width or trunk.dim}
+def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    trunk = block_trunk(c)
+    return encoder_to_hf(c) | {"embedding_size": trunk.width or trunk.dim}
 
 
-def hear(theirs: Theirs, head: config.Head) -> config.Transformer:
-    theirs.only("num_hidden_groups", 1)
-    theirs.only("inner_group_num", 1)
-    width = theirs.whole("embedding_size", 128)
-    if width == theirs.whole("hidden_size"):
+def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+    theirs.require("num_hidden_groups", 1)
+    theirs.require("inner_group_num", 1)
+    width = theirs.get_int("embedding_size", 128)
+    if width == theirs.get_int("hidden_size"):
         raise theirs.wrong("embedding_size", "as wide as hidden_size, with a map between them that models here only "
                            "have where widths differ")  # fmt: skip
-    theirs = theirs.usually(hidden_act="gelu_new", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    return hear_encoder(theirs, head, width=width, shared=True)
+    theirs = theirs.default(hidden_act="gelu_new", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return encoder_from_hf(theirs, head, width=width, shared=True)
 
 
-def both(theirs: Theirs) -> config.Head:
+def pretraining_head(theirs: HFConfig) -> config.Head:
     """Words, and which of two sentences was the first."""
-    return config.Both(vocabulary=tied_words(theirs), pooled=classes(theirs))
+    return config.PretrainingHead(vocabulary=tied_mlm_head(theirs), pooled=classification_head(theirs))
 
 
 HEADS = {
-    "AlbertForMaskedLM": tied_words,
-    "AlbertModel": body,
-    "AlbertForPreTraining": both,
-    "AlbertForSequenceClassification": classes,
-    "AlbertForTokenClassification": tags,
-    "AlbertForQuestionAnswering": ends,
+    "AlbertForMaskedLM": tied_mlm_head,
+    "AlbertModel": body_head,
+    "AlbertForPreTraining": pretraining_head,
+    "AlbertForSequenceClassification": classification_head,
+    "AlbertForTokenClassification": token_classification_head,
+    "AlbertForQuestionAnswering": encoder_qa_head,
 }
-enter(Family("albert", "ALBERT", HEADS, say, hear, prefix="albert.", alone=("AlbertModel",)))
+register_family(Family("albert", "ALBERT", HEADS, to_hf, from_hf, prefix="albert.", body_prefix=("AlbertModel",)))

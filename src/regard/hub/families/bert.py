@@ -1,37 +1,45 @@
-"""BERT (Devlin et al. 2019): reads both ways, post-norm, learned places, segments; trained on words and on pairs."""
+"""BERT (Devlin et al. 2019): bidirectional, post-norm, learned positions, segments; masked LM and next sentence."""
 
 from typing import Any
 
 from regard import config
-from regard.hub.families.encoders import body, classes, ends, hear_encoder, say_encoder, tags, tied_words
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import Theirs
+from regard.hub.families.encoder_common import (
+    body_head,
+    classification_head,
+    encoder_from_hf,
+    encoder_qa_head,
+    encoder_to_hf,
+    tied_mlm_head,
+    token_classification_head,
+)
+from regard.hub.families.hf_config import HFConfig
+from regard.hub.families.registry import Family, register_family
 
 
-def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    return say_encoder(c)
+def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    return encoder_to_hf(c)
 
 
-def hear(theirs: Theirs, head: config.Head) -> config.Transformer:
-    return hear_encoder(theirs, head)
+def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+    return encoder_from_hf(theirs, head)
 
 
-def pair(theirs: Theirs) -> config.Pooled:
+def next_sentence_head(theirs: HFConfig) -> config.PoolingHead:
     """Whether the second sentence comes after the first."""
-    return config.Pooled(dense=True, out=2)
+    return config.PoolingHead(dense=True, out=2)
 
 
-def both(theirs: Theirs) -> config.Head:
-    return config.Both(vocabulary=tied_words(theirs), pooled=pair(theirs))
+def pretraining_head(theirs: HFConfig) -> config.Head:
+    return config.PretrainingHead(vocabulary=tied_mlm_head(theirs), pooled=next_sentence_head(theirs))
 
 
 HEADS = {
-    "BertForMaskedLM": tied_words,
-    "BertModel": body,
-    "BertForPreTraining": both,
-    "BertForSequenceClassification": classes,
-    "BertForTokenClassification": tags,
-    "BertForQuestionAnswering": ends,
-    "BertForNextSentencePrediction": pair,
+    "BertForMaskedLM": tied_mlm_head,
+    "BertModel": body_head,
+    "BertForPreTraining": pretraining_head,
+    "BertForSequenceClassification": classification_head,
+    "BertForTokenClassification": token_classification_head,
+    "BertForQuestionAnswering": encoder_qa_head,
+    "BertForNextSentencePrediction": next_sentence_head,
 }
-enter(Family("bert", "BERT", HEADS, say, hear, prefix="bert.", alone=("BertModel",)))
+register_family(Family("bert", "BERT", HEADS, to_hf, from_hf, prefix="bert.", body_prefix=("BertModel",)))

@@ -1,16 +1,16 @@
-"""CLIP (Radford et al. 2021): a tower that sees and one that reads, compared; and each of the two by itself.
+"""CLIP (Radford et al. 2021): an image tower and a text tower, compared; and each of the two by itself.
 
-Both are pre-norm with learned places. The text is read causally, and the vector of its end token stands for it.
+Both are pre-norm with learned positions. The text is read causally, and the vector of its end token stands for it.
 """
 
 import math
 from typing import Any
 
 from regard import config
-from regard.hub.families.settled import of_blocks
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import ACTIVATIONS, Theirs, their_word
-from regard.hub.families.vit import side
+from regard.hub.families.canonical import block_trunk
+from regard.hub.families.hf_config import HF_ACTIVATIONS, HFConfig, hf_word
+from regard.hub.families.registry import Family, register_family
+from regard.hub.families.vit import square_side
 
 PROJECTION = 512
 COLOURS: dict[str, Any] = {
@@ -22,42 +22,44 @@ HIGHEST = 2  # the end token of early configs: no id at all, but wherever the hi
 # ---------------------------------------------------------------- both towers
 
 
-def say(c: config.Towers, context: int | None) -> dict[str, Any]:
+def to_hf(c: config.DualEncoder, context: int | None) -> dict[str, Any]:
     if len(c.towers) != 2:
         raise ValueError(f"towers: there are {len(c.towers)}, where CLIP has two")
     sees, reads = c.towers
     if not isinstance(sees.trunk, config.Trunk) or not isinstance(reads.trunk, config.Trunk):
         raise ValueError("towers: one of them is recurrent, where CLIP has blocks in both")
-    if not isinstance(sees.embed, config.Patches) or type(reads.embed) is not config.Embed:
+    if not isinstance(sees.embed, config.PatchEmbedding) or type(reads.embed) is not config.TextEmbedding:
         raise ValueError(f"towers: they have {sees.embed.kind!r} and {reads.embed.kind!r} before them, where CLIP has "
                          "'patches' and 'text'")  # fmt: skip
     return {
-        "vision_config": {**say_vision(sees, None), "model_type": "clip_vision_model"},
-        "text_config": {**say_text(reads, context), "model_type": "clip_text_model"},
-        "projection_dim": width(reads),
+        "vision_config": {**vision_to_hf(sees, None), "model_type": "clip_vision_model"},
+        "text_config": {**text_to_hf(reads, context), "model_type": "clip_text_model"},
+        "projection_dim": projection_width(reads),
         "logit_scale_init_value": round(math.log(c.scale), 4),
     }
 
 
-def hear(theirs: Theirs, head: config.Head) -> config.Towers:
+def from_hf(theirs: HFConfig, head: config.Head) -> config.DualEncoder:
     """`head` is what both towers have, but for where the vector is taken from."""
-    scale = math.exp(theirs.number("logit_scale_init_value", 2.6592))
-    assert isinstance(head, config.Pooled)
-    sees = hear_vision(part(theirs, "vision_config"), head)
-    reads = hear_text(part(theirs, "text_config"), config.Pooled(place="end", out=head.out, bias=False))
-    return config.Towers(towers=(sees, reads), scale=scale, limit=max(scale, config.Towers(towers=(sees, reads)).limit))
+    scale = math.exp(theirs.get_float("logit_scale_init_value", 2.6592))
+    assert isinstance(head, config.PoolingHead)
+    sees = vision_from_hf(tower_config(theirs, "vision_config"), head)
+    reads = text_from_hf(tower_config(theirs, "text_config"), config.PoolingHead(place="end", out=head.out, bias=False))
+    return config.DualEncoder(
+        towers=(sees, reads), scale=scale, limit=max(scale, config.DualEncoder(towers=(sees, reads)).limit)
+    )
 
 
-def part(theirs: Theirs, key: str) -> Theirs:
+def tower_config(theirs: HFConfig, key: str) -> HFConfig:
     """The table of a tower; what an early version called text_config_dict has the last word where it is there."""
-    return theirs.inside(f"{key}_dict" if theirs.get(f"{key}_dict") else key)
+    return theirs.table(f"{key}_dict" if theirs.get(f"{key}_dict") else key)
 
 
-def projected(theirs: Theirs) -> config.Head:
-    return config.Pooled(out=theirs.whole("projection_dim", PROJECTION), bias=False)
+def projection_head(theirs: HFConfig) -> config.Head:
+    return config.PoolingHead(out=theirs.get_int("projection_dim", PROJECTION), bias=False)
 
 
-def width(c: config.Transformer) -> int:
+def projection_width(c: config.Transformer) -> int:
     """What the vectors are mapped to."""
     return getattr(c.head, "out", None) or PROJECTION
 
@@ -65,101 +67,111 @@ def width(c: config.Transformer) -> int:
 # ---------------------------------------------------------------- the one that sees
 
 
-def say_vision(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    assert isinstance(c.embed, config.Patches)
+def vision_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    assert isinstance(c.embed, config.PatchEmbedding)
     sizes = {"image_size": c.embed.image, "patch_size": c.embed.size, "num_channels": c.embed.channels}
-    return sizes | say_trunk(c)
+    return sizes | trunk_to_hf(c)
 
 
-def hear_vision(theirs: Theirs, head: config.Head) -> config.Transformer:
-    embed = config.Patches(
-        size=side(theirs, "patch_size", 32),
-        image=side(theirs, "image_size", 224),
-        channels=theirs.whole("num_channels", 3),
+def vision_from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+    embed = config.PatchEmbedding(
+        size=square_side(theirs, "patch_size", 32),
+        image=square_side(theirs, "image_size", 224),
+        channels=theirs.get_int("num_channels", 3),
         bias=False,
-        frame=config.Frame(fit="shorter", resample="bicubic"),
+        frame=config.ImageResize(fit="shorter", resample="bicubic"),
         **(COLOURS if theirs.get("num_channels", 3) == 3 else {}),
     )
-    trunk = hear_trunk(theirs, (768, 3072, 12), position=config.Learned(length=embed.count), embed_norm=True)
+    trunk = trunk_from_hf(theirs, (768, 3072, 12), position=config.LearnedPosition(length=embed.count), embed_norm=True)
     return config.Transformer(embed=embed, trunk=trunk, head=head, init="bert")
 
 
-def first(theirs: Theirs) -> config.Head:
+def cls_head(theirs: HFConfig) -> config.Head:
     """The first token's vector alone: the others go through no norm there, and come out of `looking` as they are."""
-    return config.Pooled()
+    return config.PoolingHead()
 
 
 # ---------------------------------------------------------------- the one that reads
 
 
-def say_text(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    position = of_blocks(c).position
-    length = position.length if isinstance(position, config.Learned) else context
+def text_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    position = block_trunk(c).position
+    length = position.length if isinstance(position, config.LearnedPosition) else context
     return {
         "vocab_size": c.embed.vocab,
         "max_position_embeddings": length if isinstance(length, int) else 77,
-        "eos_token_id": HIGHEST if isinstance(c.embed, config.Embed) and c.embed.highest else c.embed.end,
-        **say_trunk(c),
+        "eos_token_id": HIGHEST if isinstance(c.embed, config.TextEmbedding) and c.embed.highest else c.embed.end,
+        **trunk_to_hf(c),
     }
 
 
-def hear_text(theirs: Theirs, head: config.Head) -> config.Transformer:
-    vocab = theirs.whole("vocab_size", 49_408)
-    position = config.Learned(length=theirs.whole("max_position_embeddings", 77))
-    trunk = hear_trunk(theirs, (512, 2048, 8), position=position, mask="causal")
-    said = theirs.whole("eos_token_id", 49_407)
+def text_from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+    vocab = theirs.get_int("vocab_size", 49_408)
+    position = config.LearnedPosition(length=theirs.get_int("max_position_embeddings", 77))
+    trunk = trunk_from_hf(theirs, (512, 2048, 8), position=position, mask="causal")
+    said = theirs.get_int("eos_token_id", 49_407)
     highest = said == HIGHEST
-    embed = config.Embed(vocab=vocab, end=vocab - 1 if highest else said, highest=highest)
+    embed = config.TextEmbedding(vocab=vocab, end=vocab - 1 if highest else said, highest=highest)
     return config.Transformer(embed=embed, trunk=trunk, head=head, init="bert")
 
 
-def ended(theirs: Theirs) -> config.Head:
+def eos_head(theirs: HFConfig) -> config.Head:
     """Every token's vector, and that of the end token for the whole."""
-    return config.Both(vocabulary=config.Bare(), pooled=config.Pooled(place="end"))
+    return config.PretrainingHead(vocabulary=config.NoHead(), pooled=config.PoolingHead(place="end"))
 
 
-def ended_projected(theirs: Theirs) -> config.Head:
-    return config.Pooled(place="end", out=theirs.whole("projection_dim", PROJECTION), bias=False)
+def eos_projection_head(theirs: HFConfig) -> config.Head:
+    return config.PoolingHead(place="end", out=theirs.get_int("projection_dim", PROJECTION), bias=False)
 
 
 # ---------------------------------------------------------------- what both have
 
 
-def say_trunk(c: config.Transformer) -> dict[str, Any]:
-    trunk = of_blocks(c)
+def trunk_to_hf(c: config.Transformer) -> dict[str, Any]:
+    trunk = block_trunk(c)
     return {
         "hidden_size": trunk.dim,
         "num_hidden_layers": trunk.depth,
         "num_attention_heads": trunk.heads[0],
         "intermediate_size": trunk.mlp.hidden or 4 * trunk.dim,
-        "hidden_act": their_word(trunk.mlp.activation, ACTIVATIONS),
+        "hidden_act": hf_word(trunk.mlp.activation, HF_ACTIVATIONS),
         "layer_norm_eps": trunk.norm.eps,
         "attention_dropout": trunk.dropout.attention,
-        "projection_dim": width(c),
+        "projection_dim": projection_width(c),
     }
 
 
-def hear_trunk(theirs: Theirs, usual: tuple[int, int, int], **more: Any) -> config.Trunk:
+def trunk_from_hf(theirs: HFConfig, usual: tuple[int, int, int], **more: Any) -> config.Trunk:
     """`usual` are width, hidden and heads where they are not said."""
     dim, hidden, heads = usual
     return config.Trunk(
-        dim=theirs.whole("hidden_size", dim),
-        depth=theirs.whole("num_hidden_layers", 12),
-        attention=config.Attention(heads=theirs.whole("num_attention_heads", heads)),
+        dim=theirs.get_int("hidden_size", dim),
+        depth=theirs.get_int("num_hidden_layers", 12),
+        attention=config.Attention(heads=theirs.get_int("num_attention_heads", heads)),
         mlp=config.MLP(
-            hidden=theirs.whole("intermediate_size", hidden),
-            activation=theirs.word("hidden_act", ACTIVATIONS, "quick_gelu"),
+            hidden=theirs.get_int("intermediate_size", hidden),
+            activation=theirs.get_str("hidden_act", HF_ACTIVATIONS, "quick_gelu"),
         ),
-        norm=config.Norm(eps=theirs.number("layer_norm_eps", 1e-5)),
-        dropout=config.Dropout(embed=0.0, attention=theirs.number("attention_dropout", 0.0), sublayer=0.0),
+        norm=config.Norm(eps=theirs.get_float("layer_norm_eps", 1e-5)),
+        dropout=config.Dropout(embed=0.0, attention=theirs.get_float("attention_dropout", 0.0), sublayer=0.0),
         **more,
     )
 
 
-enter(Family("clip", "CLIP", {"CLIPModel": projected}, say, hear, front=config.Towers))
-enter(Family("clip_vision_model", "CLIP's tower for images",
-             {"CLIPVisionModelWithProjection": projected, "CLIPVisionModel": first}, say_vision, hear_vision,
-             prefix="vision_model.", alone=("CLIPVisionModel",), map="clip", front=config.Patches))  # fmt: skip
-enter(Family("clip_text_model", "CLIP's tower for texts",
-             {"CLIPTextModelWithProjection": ended_projected, "CLIPTextModel": ended}, say_text, hear_text,
-             prefix="text_model.", alone=("CLIPTextModel",), map="clip"))  # fmt: skip
+register_family(Family("clip", "CLIP", {"CLIPModel": projection_head}, to_hf, from_hf, front_end=config.DualEncoder))
+register_family(
+    Family(
+        "clip_vision_model",
+        "CLIP's tower for images",
+        {"CLIPVisionModelWithProjection": projection_head, "CLIPVisionModel": cls_head},
+        vision_to_hf,
+        vision_from_hf,
+        prefix="vision_model.",
+        body_prefix=("CLIPVisionModel",),
+        map="clip",
+        front_end=config.PatchEmbedding,
+    )
+)
+register_family(Family("clip_text_model", "CLIP's tower for texts",
+             {"CLIPTextModelWithProjection": eos_projection_head, "CLIPTextModel": eos_head}, text_to_hf, text_from_hf,
+             prefix="text_model.", body_prefix=("CLIPTextModel",), map="clip"))  # fmt: skip

@@ -1,4 +1,4 @@
-"""What decoders have in common: the heads they are fine-tuned with, and how far back each layer looks."""
+"""Shared by decoders: the heads they are fine-tuned with, and the sliding window of each layer."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -6,7 +6,7 @@ from typing import Any
 
 from regard import config
 from regard.core.masks import And, Causal, Window, mask
-from regard.hub.families.theirs import Theirs, bare, count
+from regard.hub.families.hf_config import HFConfig, body_without_head, num_labels
 
 DEEPEST = 4096  # layers; what each of them sees is said one by one
 
@@ -14,77 +14,80 @@ DEEPEST = 4096  # layers; what each of them sees is said one by one
 # ---------------------------------------------------------------- heads
 
 
-def vocabulary(theirs: Theirs, tied: bool) -> config.Head:
+def causal_lm_head(theirs: HFConfig, tied: bool) -> config.Head:
     """What comes next; `tied` unless they say something else."""
-    return config.Vocabulary(tied=theirs.flag("tie_word_embeddings", tied))
+    return config.LMHead(tied=theirs.get_bool("tie_word_embeddings", tied))
 
 
-def label(theirs: Theirs) -> config.Head:
+def sequence_head(theirs: HFConfig) -> config.Head:
     """A class for the whole text, by its last token: the only one that has seen all the others."""
-    return config.Pooled(place="last", out=count(theirs), bias=False)
+    return config.PoolingHead(place="last", out=num_labels(theirs), bias=False)
 
 
-def tags(theirs: Theirs) -> config.Head:
-    return config.Each(out=count(theirs))
+def token_head(theirs: HFConfig) -> config.Head:
+    return config.TokenHead(out=num_labels(theirs))
 
 
-def span(theirs: Theirs) -> config.Head:
+def qa_head(theirs: HFConfig) -> config.Head:
     """How well an answer begins and ends at each token."""
-    return config.Each(out=2)
+    return config.TokenHead(out=2)
 
 
-LABEL, TAGS, SPAN = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
-OTHERS = {LABEL: label, TAGS: tags, SPAN: span}
+SEQUENCE_CLASS, TOKEN_CLASS, QA_CLASS = "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"
+OTHERS = {SEQUENCE_CLASS: sequence_head, TOKEN_CLASS: token_head, QA_CLASS: qa_head}
 
 
-def classes(
+def decoder_classes(
     name: str, tied: bool, *others: str, speaks: str = "ForCausalLM"
-) -> dict[str, Callable[[Theirs], config.Head]]:
+) -> dict[str, Callable[[HFConfig], config.Head]]:
     """Their classes of a decoder and the head of each: the one that `speaks`, the body, and these others."""
-    heads: dict[str, Callable[[Theirs], config.Head]] = {speaks: partial(vocabulary, tied=tied), "Model": bare}
+    heads: dict[str, Callable[[HFConfig], config.Head]] = {
+        speaks: partial(causal_lm_head, tied=tied),
+        "Model": body_without_head,
+    }
     return {f"{name}{kind}": head for kind, head in (heads | {each: OTHERS[each] for each in others}).items()}
 
 
-def words(theirs: Theirs, head: config.Head) -> config.Embed:
-    """The front end. Who asks for the last token must know padding, even where nobody says which tokens are real."""
-    vocab, pad = theirs.whole("vocab_size"), theirs.get("pad_token_id")
-    known = isinstance(head, config.Pooled) and type(pad) is int and 0 <= pad < vocab
-    return config.Embed(vocab=vocab, pad=pad if known else None)
+def decoder_embedding(theirs: HFConfig, head: config.Head) -> config.TextEmbedding:
+    """The front end. A head on the last token must know padding, even where no attention mask is given."""
+    vocab, pad = theirs.get_int("vocab_size"), theirs.get("pad_token_id")
+    known = isinstance(head, config.PoolingHead) and type(pad) is int and 0 <= pad < vocab
+    return config.TextEmbedding(vocab=vocab, pad=pad if known else None)
 
 
 def is_tied(c: config.Transformer) -> bool:
-    return isinstance(c.head, config.Vocabulary) and c.head.tied
+    return isinstance(c.head, config.LMHead) and c.head.tied
 
 
 # ---------------------------------------------------------------- windows
 
 
-def looks(window: int | None) -> str:
+def layer_mask(window: int | None) -> str:
     """The mask of a layer that sees `window` tokens, itself among them; all before it where that is None."""
     return "causal" if window is None else f"causal & window({window - 1})"
 
 
-def windows(trunk: config.Trunk) -> list[int | None]:
+def layer_windows(trunk: config.Trunk) -> list[int | None]:
     """How many tokens each layer sees; a mask that is no such window is said as none, which is heard as another."""
-    seen = [window_of(text) for text in trunk.masks]
+    seen = [window_of_mask(text) for text in trunk.masks]
     return [seen[layer % len(seen)] for layer in range(trunk.depth)]
 
 
-def window_of(text: str) -> int | None:
+def window_of_mask(text: str) -> int | None:
     match mask(text):
         case And(terms=(Causal(), Window(radius=radius))):
             return int(radius) + 1
     return None
 
 
-def layer_count(theirs: Theirs, key: str) -> int:
-    depth = theirs.whole(key)
+def layer_count(theirs: HFConfig, key: str) -> int:
+    depth = theirs.get_int(key)
     if depth > DEEPEST:
         raise theirs.wrong(key, f"whose layers see different things has at most {DEEPEST:,} of them")
     return depth
 
 
-def expected(theirs: Theirs, key: str, found: Any, known: Sequence[str], depth: int) -> list[str]:
+def check_layer_types(theirs: HFConfig, key: str, found: Any, known: Sequence[str], depth: int) -> list[str]:
     """A list with one of the known words for each layer."""
     words = found if isinstance(found, list) else []
     if strange := [str(each)[:40] for each in words if each not in known]:

@@ -1,30 +1,41 @@
-"""DeiT (Touvron et al. 2021): ViT with a second learned token, which was taught by another model what to answer."""
+"""DeiT (Touvron et al. 2021): ViT with a second learned token, the distillation token, taught by another model."""
 
 from dataclasses import replace
 
 from regard import config
 from regard.hub.families import vit
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import Theirs, count
-from regard.hub.families.vit import classes, pooler, say
+from regard.hub.families.hf_config import HFConfig, num_labels
+from regard.hub.families.registry import Family, register_family
+from regard.hub.families.vit import vit_classification_head, vit_pooler_head, vit_to_hf
 
 
-def hear(theirs: Theirs, head: config.Head) -> config.Transformer:
+def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
     """Of an image the middle is seen, 224 pixels of 256."""
-    c = vit.hear(theirs, head, cls=2)
-    assert isinstance(c.embed, config.Patches)
-    frame = config.Frame(fit="squeeze", whole=c.embed.image * 256 // 224, resample="bicubic")
+    c = vit.vit_from_hf(theirs, head, cls=2)
+    assert isinstance(c.embed, config.PatchEmbedding)
+    frame = config.ImageResize(fit="squeeze", whole=c.embed.image * 256 // 224, resample="bicubic")
     return replace(c, embed=replace(c.embed, frame=frame))
 
 
-def both(theirs: Theirs) -> config.Head:
+def distilled_head(theirs: HFConfig) -> config.Head:
     """Each of the learned tokens answers through a map of its own, and the answer is their mean."""
-    return config.Pooled(out=count(theirs), voices=2)
+    return config.PoolingHead(out=num_labels(theirs), voices=2)
 
 
 HEADS = {
-    "DeiTForImageClassificationWithTeacher": both,
-    "DeiTForImageClassification": classes,
-    "DeiTModel": pooler,
+    "DeiTForImageClassificationWithTeacher": distilled_head,
+    "DeiTForImageClassification": vit_classification_head,
+    "DeiTModel": vit_pooler_head,
 }
-enter(Family("deit", "DeiT", HEADS, say, hear, prefix="deit.", alone=("DeiTModel",), front=config.Patches))
+register_family(
+    Family(
+        "deit",
+        "DeiT",
+        HEADS,
+        vit_to_hf,
+        from_hf,
+        prefix="deit.",
+        body_prefix=("DeiTModel",),
+        front_end=config.PatchEmbedding,
+    )
+)

@@ -1,60 +1,71 @@
-"""DistilBERT (Sanh et al. 2019): BERT with half of its layers, without segments and pooler, in words of its own."""
+"""DistilBERT (Sanh et al. 2019): BERT with half its layers, without segments and pooler, with its own config keys."""
 
 from dataclasses import replace
 from typing import Any
 
 from regard import config
-from regard.hub.families.encoders import classes, ends, say_places, tags, ties, words
-from regard.hub.families.settled import of_blocks
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import ACTIVATIONS, Theirs, bare, say_labels, their_word
+from regard.hub.families.canonical import block_trunk
+from regard.hub.families.encoder_common import (
+    classification_head,
+    encoder_qa_head,
+    is_tied_head,
+    mlm_head,
+    positions_to_hf,
+    token_classification_head,
+)
+from regard.hub.families.hf_config import HF_ACTIVATIONS, HFConfig, body_without_head, hf_word, labels_to_hf
+from regard.hub.families.registry import Family, register_family
 
 
-def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    trunk = of_blocks(c)
+def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    trunk = block_trunk(c)
     return {
         "vocab_size": c.embed.vocab,
         "dim": trunk.dim,
         "n_layers": trunk.depth,
         "n_heads": trunk.heads[0],
         "hidden_dim": trunk.mlp.hidden or 4 * trunk.dim,
-        "activation": their_word(trunk.mlp.activation, ACTIVATIONS),
+        "activation": hf_word(trunk.mlp.activation, HF_ACTIVATIONS),
         "dropout": trunk.dropout.sublayer,
         "attention_dropout": trunk.dropout.attention,
-        "max_position_embeddings": say_places(trunk.position)[0],
-        "tie_word_embeddings": ties(c.head),
-        **say_labels(c.head),
+        "max_position_embeddings": positions_to_hf(trunk.position)[0],
+        "tie_word_embeddings": is_tied_head(c.head),
+        **labels_to_hf(c.head),
     }
 
 
-def hear(theirs: Theirs, head: config.Head) -> config.Transformer:
+def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
     """Sinusoidal places (`sinusoidal_pos_embds`) are stored as trained ones are, and read as these."""
-    rate = theirs.number("dropout", 0.1)
+    rate = theirs.get_float("dropout", 0.1)
     trunk = config.Trunk(
-        dim=theirs.whole("dim"),
-        depth=theirs.whole("n_layers"),
-        position=config.Learned(length=theirs.whole("max_position_embeddings", 512)),
-        attention=config.Attention(heads=theirs.whole("n_heads")),
+        dim=theirs.get_int("dim"),
+        depth=theirs.get_int("n_layers"),
+        position=config.LearnedPosition(length=theirs.get_int("max_position_embeddings", 512)),
+        attention=config.Attention(heads=theirs.get_int("n_heads")),
         mlp=config.MLP(
-            hidden=theirs.whole("hidden_dim"), activation=theirs.word("activation", ACTIVATIONS, "gelu")
+            hidden=theirs.get_int("hidden_dim"), activation=theirs.get_str("activation", HF_ACTIVATIONS, "gelu")
         ),
         norm=config.Norm(eps=1e-12),
         place="post",
         embed_norm=True,
-        dropout=config.Dropout(embed=rate, attention=theirs.number("attention_dropout", 0.1), sublayer=rate),
+        dropout=config.Dropout(embed=rate, attention=theirs.get_float("attention_dropout", 0.1), sublayer=rate),
     )  # fmt: skip
-    return config.Transformer(embed=config.Embed(vocab=theirs.whole("vocab_size")), trunk=trunk, head=head, init="bert")
+    return config.Transformer(
+        embed=config.TextEmbedding(vocab=theirs.get_int("vocab_size")), trunk=trunk, head=head, init="bert"
+    )
 
 
-def relu_classes(theirs: Theirs) -> config.Head:
-    return replace(classes(theirs), activation="relu")
+def relu_classification_head(theirs: HFConfig) -> config.Head:
+    return replace(classification_head(theirs), activation="relu")
 
 
 HEADS = {
-    "DistilBertForMaskedLM": words,
-    "DistilBertModel": bare,
-    "DistilBertForSequenceClassification": relu_classes,
-    "DistilBertForTokenClassification": tags,
-    "DistilBertForQuestionAnswering": ends,
+    "DistilBertForMaskedLM": mlm_head,
+    "DistilBertModel": body_without_head,
+    "DistilBertForSequenceClassification": relu_classification_head,
+    "DistilBertForTokenClassification": token_classification_head,
+    "DistilBertForQuestionAnswering": encoder_qa_head,
 }
-enter(Family("distilbert", "DistilBERT", HEADS, say, hear, prefix="distilbert.", alone=("DistilBertModel",)))
+register_family(
+    Family("distilbert", "DistilBERT", HEADS, to_hf, from_hf, prefix="distilbert.", body_prefix=("DistilBertModel",))
+)

@@ -1,45 +1,53 @@
-"""ELECTRA (Clark et al. 2020): BERT with narrow embeddings, trained to tell which words were replaced."""
+"""ELECTRA (Clark et al. 2020): BERT with narrow embeddings, trained to detect replaced tokens."""
 
 from dataclasses import replace
 from typing import Any
 
 from regard import config
-from regard.hub.families.encoders import classes, ends, hear_encoder, say_encoder, tags, with_gelu, words
-from regard.hub.families.settled import of_blocks
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import ACTIVATIONS, Theirs, bare
+from regard.hub.families.canonical import block_trunk
+from regard.hub.families.encoder_common import (
+    classification_head,
+    encoder_from_hf,
+    encoder_qa_head,
+    encoder_to_hf,
+    mlm_head,
+    token_classification_head,
+    with_gelu_head,
+)
+from regard.hub.families.hf_config import HF_ACTIVATIONS, HFConfig, body_without_head
+from regard.hub.families.registry import Family, register_family
 
 
-def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    trunk, said = of_blocks(c), say_encoder(c)
-    if isinstance(c.head, config.Each) and c.head.dense:  # a yes or no for every token is no label
+def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    trunk, said = block_trunk(c), encoder_to_hf(c)
+    if isinstance(c.head, config.TokenHead) and c.head.dense:  # a yes or no for every token is no label
         said = {key: value for key, value in said.items() if key not in ("id2label", "label2id")}
     return said | {"embedding_size": trunk.width or trunk.dim}
 
 
-def hear(theirs: Theirs, head: config.Head) -> config.Transformer:
-    return hear_encoder(theirs, head, width=theirs.whole("embedding_size", 128))
+def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+    return encoder_from_hf(theirs, head, width=theirs.get_int("embedding_size", 128))
 
 
-def replaced(theirs: Theirs) -> config.Head:
+def discriminator_head(theirs: HFConfig) -> config.Head:
     """One number for every token: whether another stood there."""
-    return config.Each(out=1, dense=True, activation=theirs.word("hidden_act", ACTIVATIONS, "gelu"))
+    return config.TokenHead(out=1, dense=True, activation=theirs.get_str("hidden_act", HF_ACTIVATIONS, "gelu"))
 
 
-def vocabulary(theirs: Theirs) -> config.Head:
-    return with_gelu(theirs, words(theirs))
+def generator_head(theirs: HFConfig) -> config.Head:
+    return with_gelu_head(theirs, mlm_head(theirs))
 
 
-def gelu_classes(theirs: Theirs) -> config.Head:
-    return replace(classes(theirs), activation="gelu")
+def gelu_classification_head(theirs: HFConfig) -> config.Head:
+    return replace(classification_head(theirs), activation="gelu")
 
 
 HEADS = {
-    "ElectraForPreTraining": replaced,
-    "ElectraForMaskedLM": vocabulary,
-    "ElectraModel": bare,
-    "ElectraForSequenceClassification": gelu_classes,
-    "ElectraForTokenClassification": tags,
-    "ElectraForQuestionAnswering": ends,
+    "ElectraForPreTraining": discriminator_head,
+    "ElectraForMaskedLM": generator_head,
+    "ElectraModel": body_without_head,
+    "ElectraForSequenceClassification": gelu_classification_head,
+    "ElectraForTokenClassification": token_classification_head,
+    "ElectraForQuestionAnswering": encoder_qa_head,
 }
-enter(Family("electra", "ELECTRA", HEADS, say, hear, prefix="electra.", alone=("ElectraModel",)))
+register_family(Family("electra", "ELECTRA", HEADS, to_hf, from_hf, prefix="electra.", body_prefix=("ElectraModel",)))

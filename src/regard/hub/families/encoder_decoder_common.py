@@ -1,30 +1,30 @@
-"""What encoder-decoders have in common: two stacks of layers, and a word for each side before the same settings.
+"""Shared by encoder-decoders: two stacks of layers, and the same config keys with a prefix for each side.
 
     encoder_layers, encoder_attention_heads, encoder_ffn_dim
     decoder_layers, decoder_attention_heads, decoder_ffn_dim
 
-BART, mBART, Marian and Whisper say them so, and differ in where norms stand and how places are told.
+BART, mBART, Marian and Whisper have these keys, and differ in where norms stand and in their positions.
 """
 
 import math
 from typing import Any
 
 from regard import config
-from regard.hub.families.settled import of_blocks
-from regard.hub.families.theirs import ACTIVATIONS, Theirs, their_word
+from regard.hub.families.canonical import block_trunk
+from regard.hub.families.hf_config import HF_ACTIVATIONS, HFConfig, hf_word
 
 
-def sides(c: config.Transformer) -> tuple[config.Trunk, config.Trunk]:
+def both_trunks(c: config.Transformer) -> tuple[config.Trunk, config.Trunk]:
     """The trunk that reads and the trunk that writes."""
     if c.encoder is None:
         raise ValueError("encoder is none, where an encoder-decoder has one")
     if not isinstance(c.encoder.trunk, config.Trunk):
         raise ValueError(f"encoder.trunk.kind is {c.encoder.trunk.kind!r}, where an encoder-decoder has 'blocks'")
-    return c.encoder.trunk, of_blocks(c)
+    return c.encoder.trunk, block_trunk(c)
 
 
-def say_sides(c: config.Transformer) -> dict[str, Any]:
-    reads, writes = sides(c)
+def trunks_to_hf(c: config.Transformer) -> dict[str, Any]:
+    reads, writes = both_trunks(c)
     dropout = writes.dropout
     said: dict[str, Any] = {"vocab_size": c.embed.vocab, "d_model": writes.dim}
     for side, trunk in (("encoder", reads), ("decoder", writes)):
@@ -32,7 +32,7 @@ def say_sides(c: config.Transformer) -> dict[str, Any]:
         said[f"{side}_attention_heads"] = trunk.heads[0]
         said[f"{side}_ffn_dim"] = trunk.mlp.hidden or 4 * trunk.dim
     return said | {
-        "activation_function": their_word(writes.mlp.activation, ACTIVATIONS),
+        "activation_function": hf_word(writes.mlp.activation, HF_ACTIVATIONS),
         "dropout": dropout.sublayer,
         "attention_dropout": dropout.attention,
         "activation_dropout": dropout.mlp,
@@ -41,22 +41,22 @@ def say_sides(c: config.Transformer) -> dict[str, Any]:
     }
 
 
-def hear_side(theirs: Theirs, side: str, **more: Any) -> config.Trunk:
+def trunk_from_hf(theirs: HFConfig, side: str, **more: Any) -> config.Trunk:
     """One of both trunks; `more` is what the family alone knows."""
-    rate, bias = theirs.number("dropout", 0.1), more.pop("bias", config.Attention().bias)
+    rate, bias = theirs.get_float("dropout", 0.1), more.pop("bias", config.Attention().bias)
     across: dict[str, Any] = {"mask": "causal", "cross": "last"} if side == "decoder" else {}
     return config.Trunk(
-        dim=theirs.whole("d_model"),
-        depth=theirs.whole(f"{side}_layers"),
-        attention=config.Attention(heads=theirs.whole(f"{side}_attention_heads"), bias=bias),
+        dim=theirs.get_int("d_model"),
+        depth=theirs.get_int(f"{side}_layers"),
+        attention=config.Attention(heads=theirs.get_int(f"{side}_attention_heads"), bias=bias),
         mlp=config.MLP(
-            hidden=theirs.whole(f"{side}_ffn_dim"),
-            activation=theirs.word("activation_function", ACTIVATIONS, "gelu"),
+            hidden=theirs.get_int(f"{side}_ffn_dim"),
+            activation=theirs.get_str("activation_function", HF_ACTIVATIONS, "gelu"),
         ),
         dropout=config.Dropout(
             embed=rate,
-            attention=theirs.number("attention_dropout", 0.0),
-            mlp=theirs.number("activation_dropout", 0.0),
+            attention=theirs.get_float("attention_dropout", 0.0),
+            mlp=theirs.get_float("activation_dropout", 0.0),
             sublayer=rate,
         ),
         **across,
@@ -64,6 +64,6 @@ def hear_side(theirs: Theirs, side: str, **more: Any) -> config.Trunk:
     )
 
 
-def hear_embed(theirs: Theirs, key: str = "vocab_size") -> config.Embed:
-    loud = theirs.flag("scale_embedding", False)
-    return config.Embed(vocab=theirs.whole(key), scale=math.sqrt(theirs.whole("d_model")) if loud else 1.0)
+def embedding_from_hf(theirs: HFConfig, key: str = "vocab_size") -> config.TextEmbedding:
+    loud = theirs.get_bool("scale_embedding", False)
+    return config.TextEmbedding(vocab=theirs.get_int(key), scale=math.sqrt(theirs.get_int("d_model")) if loud else 1.0)

@@ -3,22 +3,35 @@
 from typing import Any
 
 from regard import config
-from regard.hub.families.decoders import LABEL, SPAN, TAGS, classes, is_tied, words
-from regard.hub.families.gpts import hear_eps, hear_gpt, hear_thinking, say_gpt, say_thinking
-from regard.hub.families.settled import length, of_blocks
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import Theirs, say_labels
+from regard.hub.families.canonical import block_trunk, max_length
+from regard.hub.families.decoder_common import (
+    QA_CLASS,
+    SEQUENCE_CLASS,
+    TOKEN_CLASS,
+    decoder_classes,
+    decoder_embedding,
+    is_tied,
+)
+from regard.hub.families.gpt_common import gpt_from_hf, gpt_to_hf, mlp_from_hf, mlp_to_hf, norm_eps_from_hf
+from regard.hub.families.hf_config import HFConfig, labels_to_hf
+from regard.hub.families.registry import Family, register_family
 
 
-def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    return {**say_gpt(c, length(of_blocks(c), context, 1024)), **say_thinking(c), "tie_word_embeddings": is_tied(c),
-            **say_labels(c.head)}  # fmt: skip
+def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    return {
+        **gpt_to_hf(c, max_length(block_trunk(c), context, 1024)),
+        **mlp_to_hf(c),
+        "tie_word_embeddings": is_tied(c),
+        **labels_to_hf(c.head),
+    }
 
 
-def hear(theirs: Theirs, head: config.Head) -> config.Transformer:
-    trunk = hear_gpt(theirs, hear_thinking(theirs, "gelu_new"), norm=config.Norm(eps=hear_eps(theirs)))
-    return config.Transformer(embed=words(theirs, head), trunk=trunk, head=head, init="gpt2")
+def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+    trunk = gpt_from_hf(theirs, mlp_from_hf(theirs, "gelu_new"), norm=config.Norm(eps=norm_eps_from_hf(theirs)))
+    return config.Transformer(embed=decoder_embedding(theirs, head), trunk=trunk, head=head, init="gpt2")
 
 
-HEADS = classes("GPT2", True, LABEL, TAGS, SPAN, speaks="LMHeadModel")
-enter(Family("gpt2", "GPT-2", HEADS, say, hear, "n_positions", "transformer.", alone=("GPT2Model",)))
+HEADS = decoder_classes("GPT2", True, SEQUENCE_CLASS, TOKEN_CLASS, QA_CLASS, speaks="LMHeadModel")
+register_family(
+    Family("gpt2", "GPT-2", HEADS, to_hf, from_hf, "n_positions", "transformer.", body_prefix=("GPT2Model",))
+)

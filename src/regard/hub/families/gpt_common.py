@@ -1,14 +1,14 @@
-"""What GPT, GPT-2 and ImageGPT say alike: causal, learned places, biases, in words that begin with n_."""
+"""Shared by GPT, GPT-2 and ImageGPT: causal, learned positions, biases, config keys that begin with n_."""
 
 from typing import Any
 
 from regard import config
-from regard.hub.families.settled import of_blocks
-from regard.hub.families.theirs import ACTIVATIONS, Theirs, their_word
+from regard.hub.families.canonical import block_trunk
+from regard.hub.families.hf_config import HF_ACTIVATIONS, HFConfig, hf_word
 
 
-def say_gpt(c: config.Transformer, length: int) -> dict[str, Any]:
-    trunk = of_blocks(c)
+def gpt_to_hf(c: config.Transformer, length: int) -> dict[str, Any]:
+    trunk = block_trunk(c)
     return {
         "vocab_size": c.embed.vocab,
         "n_positions": length,
@@ -22,19 +22,19 @@ def say_gpt(c: config.Transformer, length: int) -> dict[str, Any]:
     }
 
 
-def hear_gpt(theirs: Theirs, mlp: config.MLP, **trunk: Any) -> config.Trunk:
+def gpt_from_hf(theirs: HFConfig, mlp: config.MLP, **trunk: Any) -> config.Trunk:
     """`trunk` is what else a family has."""
     return config.Trunk(
-        dim=theirs.whole("n_embd"),
-        depth=theirs.whole("n_layer"),
-        position=config.Learned(length=theirs.whole("n_positions")),
+        dim=theirs.get_int("n_embd"),
+        depth=theirs.get_int("n_layer"),
+        position=config.LearnedPosition(length=theirs.get_int("n_positions")),
         mask="causal",
-        attention=config.Attention(heads=theirs.whole("n_head")),
+        attention=config.Attention(heads=theirs.get_int("n_head")),
         mlp=mlp,
         dropout=config.Dropout(
-            embed=theirs.number("embd_pdrop", 0.1),
-            attention=theirs.number("attn_pdrop", 0.1),
-            sublayer=theirs.number("resid_pdrop", 0.1),
+            embed=theirs.get_float("embd_pdrop", 0.1),
+            attention=theirs.get_float("attn_pdrop", 0.1),
+            sublayer=theirs.get_float("resid_pdrop", 0.1),
         ),
         **trunk,
     )
@@ -43,19 +43,19 @@ def hear_gpt(theirs: Theirs, mlp: config.MLP, **trunk: Any) -> config.Trunk:
 # ---------------------------------------------------------------- the later two
 
 
-def say_thinking(c: config.Transformer) -> dict[str, Any]:
-    mlp = of_blocks(c).mlp
-    return {"n_inner": mlp.hidden, "activation_function": their_word(mlp.activation, ACTIVATIONS)}
+def mlp_to_hf(c: config.Transformer) -> dict[str, Any]:
+    mlp = block_trunk(c).mlp
+    return {"n_inner": mlp.hidden, "activation_function": hf_word(mlp.activation, HF_ACTIVATIONS)}
 
 
-def hear_thinking(theirs: Theirs, usual: str) -> config.MLP:
+def mlp_from_hf(theirs: HFConfig, usual: str) -> config.MLP:
     """Their feed-forward layer; and nothing that changes how they look."""
-    theirs.only("scale_attn_weights", True)
-    theirs.only("scale_attn_by_inverse_layer_idx", False)
-    theirs.only("add_cross_attention", False)
-    hidden = theirs.whole("n_inner", 4 * theirs.whole("n_embd"))
-    return config.MLP(hidden=hidden, activation=theirs.word("activation_function", ACTIVATIONS, usual))
+    theirs.require("scale_attn_weights", True)
+    theirs.require("scale_attn_by_inverse_layer_idx", False)
+    theirs.require("add_cross_attention", False)
+    hidden = theirs.get_int("n_inner", 4 * theirs.get_int("n_embd"))
+    return config.MLP(hidden=hidden, activation=theirs.get_str("activation_function", HF_ACTIVATIONS, usual))
 
 
-def hear_eps(theirs: Theirs) -> float:
-    return theirs.number("layer_norm_epsilon", 1e-5)
+def norm_eps_from_hf(theirs: HFConfig) -> float:
+    return theirs.get_float("layer_norm_epsilon", 1e-5)

@@ -1,22 +1,18 @@
-"""Somebody else's config.json, asked key by key; what cannot be understood is one sentence that names the key."""
+"""HFConfig: a Hugging Face config.json, read key by key; a bad value is one sentence that names the key."""
 
 import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from regard import config
-from regard.config import DataError
-from regard.config.names import did_you_mean
-from regard.config.paths import check_regular_file
+from regard.config.errors import DataError, did_you_mean
 
-LARGEST = 2**31 - 1
-LONGEST = 16 << 20  # bytes of a file of settings
+MAX_INT = 2**31 - 1
 
 # Their names of an activation and ours; the first of several is the one that we write.
-ACTIVATIONS = {
+HF_ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
@@ -31,15 +27,15 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 # Weights of half precision are read into fp32, which holds each of them exactly.
-PRECISIONS = {"float32": "fp32", "float16": "fp32", "float64": "fp32", "bfloat16": "bf16"}
+HF_DTYPES = {"float32": "fp32", "float16": "fp32", "float64": "fp32", "bfloat16": "bf16"}
 
 
-def their_word(ours: str, table: Mapping[str, str]) -> str:
+def hf_word(ours: str, table: Mapping[str, str]) -> str:
     return next((theirs for theirs, mine in table.items() if mine == ours), ours)
 
 
 @dataclass(frozen=True)
-class Theirs:
+class HFConfig:
     """A table of their settings, and where it stands; null is the same as nothing said."""
 
     said: Mapping[str, Any]
@@ -49,9 +45,9 @@ class Theirs:
         value = self.said.get(key)
         return default if value is None else value
 
-    def usually(self, **defaults: Any) -> "Theirs":
+    def default(self, **defaults: Any) -> "HFConfig":
         """The same, with what goes without saying in a family."""
-        return Theirs(defaults | {key: value for key, value in self.said.items() if value is not None}, self.path)
+        return HFConfig(defaults | {key: value for key, value in self.said.items() if value is not None}, self.path)
 
     def wrong(self, key: str, expected: str) -> DataError:
         value = self.get(key)
@@ -59,25 +55,25 @@ class Theirs:
         found = "is missing" if value is None else f"is {json.dumps(value)[:80]}"
         return DataError(f"{self.path}: {key} {found}; {expected}")
 
-    def whole(self, key: str, default: int | None = None) -> int:
+    def get_int(self, key: str, default: int | None = None) -> int:
         value = self.get(key, default)
-        if type(value) is not int or not 1 <= value <= LARGEST:
+        if type(value) is not int or not 1 <= value <= MAX_INT:
             raise self.wrong(key, "expected a whole number from 1")
         return value
 
-    def number(self, key: str, default: float | None = None) -> float:
+    def get_float(self, key: str, default: float | None = None) -> float:
         value = self.get(key, default)
         if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:  # 1e309 in whole digits is none
             raise self.wrong(key, "expected a number")
         return float(value)
 
-    def flag(self, key: str, default: bool) -> bool:
+    def get_bool(self, key: str, default: bool) -> bool:
         value = self.get(key, default)
         if type(value) is not bool:
             raise self.wrong(key, "expected true or false")
         return value
 
-    def word(self, key: str, table: Mapping[str, str], default: str | None = None) -> str:
+    def get_str(self, key: str, table: Mapping[str, str], default: str | None = None) -> str:
         """Our word for theirs."""
         value = self.get(key, default)
         if not isinstance(value, str) or value not in table:
@@ -93,14 +89,14 @@ class Theirs:
             raise self.wrong(key, "expected numbers that a float can hold")
         return tuple(float(one) for one in value)
 
-    def inside(self, key: str) -> "Theirs":
+    def table(self, key: str) -> "HFConfig":
         """The table under a key; empty if there is none."""
         value = self.get(key, {})
         if not isinstance(value, dict):
             raise self.wrong(key, "expected a table")
-        return Theirs(value, f"{self.path}: {key}")
+        return HFConfig(value, f"{self.path}: {key}")
 
-    def only(self, key: str, *allowed: Any) -> None:
+    def require(self, key: str, *allowed: Any) -> None:
         """What we cannot say in another way must be as we say it; the first is what it is unless said."""
         if self.get(key, allowed[0]) not in allowed:
             raise self.wrong(key, f"models here can only have {json.dumps(allowed[0])}")
@@ -109,39 +105,20 @@ class Theirs:
 # ---------------------------------------------------------------- heads that every family has
 
 
-def bare(theirs: Theirs) -> config.Head:
+def body_without_head(theirs: HFConfig) -> config.Head:
     """The body alone, as classes called Model have it."""
-    return config.Bare()
+    return config.NoHead()
 
 
-def count(theirs: Theirs) -> int:
+def num_labels(theirs: HFConfig) -> int:
     """How many classes their labels name; two unless said."""
-    return len(theirs.inside("id2label").said) or theirs.whole("num_labels", 2)
+    return len(theirs.table("id2label").said) or theirs.get_int("num_labels", 2)
 
 
-def say_labels(c: config.Head) -> dict[str, Any]:
+def labels_to_hf(c: config.Head) -> dict[str, Any]:
     """As many labels as a head has answers."""
     many = getattr(c, "out", None)
-    if many is None or not isinstance(c, config.Pooled | config.Each):
+    if many is None or not isinstance(c, config.PoolingHead | config.TokenHead):
         return {}
     told = [f"LABEL_{number}" for number in range(many)]
     return {"id2label": dict(enumerate(told)), "label2id": {name: number for number, name in enumerate(told)}}
-
-
-def table_in(path: Path) -> dict[str, Any]:
-    """The table in a JSON file."""
-    check_regular_file(path, "fetch or write the folder again")
-    try:
-        if (size := path.stat().st_size) > LONGEST:
-            raise DataError(f"{path}: {size:,} bytes are more than settings ever have; fetch or write the folder again")
-        found = json.loads(path.read_bytes())
-    except DataError:
-        raise
-    except OSError as problem:
-        raise DataError(f"{path}: {(problem.strerror or str(problem)).lower()}") from None
-    except (ValueError, RecursionError) as problem:
-        reason = "nested too deeply" if isinstance(problem, RecursionError) else problem
-        raise DataError(f"{path}: not valid JSON ({reason}); fetch or write the folder again") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: expected a table of settings, found {json.dumps(found)[:40]}; fetch it again")
-    return found

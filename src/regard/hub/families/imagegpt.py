@@ -1,4 +1,4 @@
-"""ImageGPT (Chen et al. 2020): pixels as ids of a palette, told one after another; causal, pre-norm RMS.
+"""ImageGPT (Chen et al. 2020): pixels as ids of a palette, predicted one after another; causal, pre-norm RMS.
 
 The palette stands beside the model, in preprocessor_config.json, and so does the shape of the images: config.json says
 how many pixels they have, which is taken for the squarest grid of so many.
@@ -8,44 +8,55 @@ import math
 from typing import Any
 
 from regard import config
-from regard.hub.families.gpts import hear_eps, hear_gpt, hear_thinking, say_gpt, say_thinking
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import Theirs, bare
+from regard.hub.families.gpt_common import gpt_from_hf, gpt_to_hf, mlp_from_hf, mlp_to_hf, norm_eps_from_hf
+from regard.hub.families.hf_config import HFConfig, body_without_head
+from regard.hub.families.registry import Family, register_family
 
 
-def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    assert isinstance(c.embed, config.Pixels)
-    return {**say_gpt(c, c.embed.count), **say_thinking(c), "tie_word_embeddings": False}
+def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    assert isinstance(c.embed, config.PixelEmbedding)
+    return {**gpt_to_hf(c, c.embed.count), **mlp_to_hf(c), "tie_word_embeddings": False}
 
 
-def hear(theirs: Theirs, head: config.Head) -> config.Transformer:
-    theirs = theirs.usually(n_embd=512, n_positions=1024, n_layer=24, n_head=8)
-    norm = config.Norm(kind="rms", eps=hear_eps(theirs))
-    trunk = hear_gpt(theirs, hear_thinking(theirs, "quick_gelu"), norm=norm)
-    grid = squarest(theirs.whole("n_positions"))
-    embed = config.Pixels(palette=colours(theirs), grid=grid, frame=config.Frame(fit="squeeze"))
+def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+    theirs = theirs.default(n_embd=512, n_positions=1024, n_layer=24, n_head=8)
+    norm = config.Norm(kind="rms", eps=norm_eps_from_hf(theirs))
+    trunk = gpt_from_hf(theirs, mlp_from_hf(theirs, "quick_gelu"), norm=norm)
+    grid = squarest_grid(theirs.get_int("n_positions"))
+    embed = config.PixelEmbedding(palette=palette_size(theirs), grid=grid, frame=config.ImageResize(fit="squeeze"))
     return config.Transformer(embed=embed, trunk=trunk, head=head, init="gpt2")
 
 
-def colours(theirs: Theirs) -> int:
+def palette_size(theirs: HFConfig) -> int:
     """One word of theirs is the start token."""
-    words = theirs.whole("vocab_size", 513)
+    words = theirs.get_int("vocab_size", 513)
     if words < 2:
         raise theirs.wrong("vocab_size", "expected at least one colour and the start token")
     return words - 1
 
 
-def squarest(pixels: int) -> tuple[int, int]:
+def squarest_grid(pixels: int) -> tuple[int, int]:
     """Rows and columns that are as near to each other as so many pixels allow."""
     rows = next(rows for rows in range(math.isqrt(pixels), 0, -1) if pixels % rows == 0)
     return rows, pixels // rows
 
 
-def vocabulary(theirs: Theirs) -> config.Head:
+def pixel_lm_head(theirs: HFConfig) -> config.Head:
     """Logits over the colours; the start token is never said."""
-    theirs.only("tie_word_embeddings", False)
-    return config.Vocabulary(tied=False, size=colours(theirs))
+    theirs.require("tie_word_embeddings", False)
+    return config.LMHead(tied=False, size=palette_size(theirs))
 
 
-enter(Family("imagegpt", "ImageGPT", {"ImageGPTForCausalImageModeling": vocabulary, "ImageGPTModel": bare}, say, hear,
-             "n_positions", "transformer.", alone=("ImageGPTModel",), front=config.Pixels))  # fmt: skip
+register_family(
+    Family(
+        "imagegpt",
+        "ImageGPT",
+        {"ImageGPTForCausalImageModeling": pixel_lm_head, "ImageGPTModel": body_without_head},
+        to_hf,
+        from_hf,
+        "n_positions",
+        "transformer.",
+        body_prefix=("ImageGPTModel",),
+        front_end=config.PixelEmbedding,
+    )
+)

@@ -2,17 +2,17 @@
 
 from regard import config
 from regard.hub.families import bart
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import Theirs
+from regard.hub.families.hf_config import HFConfig
+from regard.hub.families.registry import Family, register_family
 
 
-def hear(theirs: Theirs, head: config.Head) -> config.Transformer:
-    return bart.hear(theirs, head, place="pre")
+def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+    return bart.bart_from_hf(theirs, head, place="pre")
 
 
-def pooled(theirs: Theirs) -> config.Head:
-    return bart.pooled(theirs, usual=2)
+def classification_head(theirs: HFConfig) -> config.Head:
+    return bart.bart_classification_head(theirs, usual=2)
 
 
-HEADS = bart.heads("MBart") | {"MBartForSequenceClassification": pooled}
-enter(Family("mbart", "mBART", HEADS, bart.say, hear, prefix="model.", alone=("MBartModel",)))
+HEADS = bart.bart_heads("MBart") | {"MBartForSequenceClassification": classification_head}
+register_family(Family("mbart", "mBART", HEADS, bart.bart_to_hf, from_hf, prefix="model.", body_prefix=("MBartModel",)))

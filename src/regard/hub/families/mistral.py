@@ -1,27 +1,36 @@
-"""Mistral (Jiang et al. 2023): Llama without biases whose layers see a window of the last tokens, or all of them."""
+"""Mistral (Jiang et al. 2023): Llama without biases, with a sliding window or full causal attention."""
 
 from typing import Any
 
 from regard import config
-from regard.hub.families.decoders import LABEL, SPAN, TAGS, classes, looks, windows
-from regard.hub.families.llama import common, relative
-from regard.hub.families.settled import of_blocks
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import Theirs
+from regard.hub.families.canonical import block_trunk
+from regard.hub.families.decoder_common import (
+    QA_CLASS,
+    SEQUENCE_CLASS,
+    TOKEN_CLASS,
+    decoder_classes,
+    layer_mask,
+    layer_windows,
+)
+from regard.hub.families.hf_config import HFConfig
+from regard.hub.families.llama import llama_from_hf, llama_to_hf
+from regard.hub.families.registry import Family, register_family
 
 WINDOW = 4096
 
 
-def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    return common(c, context) | {"sliding_window": windows(of_blocks(c))[0]}
+def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    return llama_to_hf(c, context) | {"sliding_window": layer_windows(block_trunk(c))[0]}
 
 
-def hear(theirs: Theirs, head: config.Head) -> config.Transformer:
-    theirs.only("layer_types", None)
+def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+    theirs.require("layer_types", None)
     # null is no window, and nothing said is the usual one
     everything = "sliding_window" in theirs.said and theirs.get("sliding_window") is None
-    return relative(theirs, head, looks(None if everything else theirs.whole("sliding_window", WINDOW)))
+    return llama_from_hf(theirs, head, layer_mask(None if everything else theirs.get_int("sliding_window", WINDOW)))
 
 
-HEADS = classes("Mistral", False, LABEL, TAGS, SPAN)
-enter(Family("mistral", "Mistral", HEADS, say, hear, prefix="model.", alone=("MistralModel",), map="llama"))
+HEADS = decoder_classes("Mistral", False, SEQUENCE_CLASS, TOKEN_CLASS, QA_CLASS)
+register_family(
+    Family("mistral", "Mistral", HEADS, to_hf, from_hf, prefix="model.", body_prefix=("MistralModel",), map="llama")
+)

@@ -1,19 +1,27 @@
-"""Qwen2 and Qwen3 (Yang et al. 2024, 2025): Llama with biases for q, k, v, or with norms on q and k; windows above."""
+"""Qwen2 and Qwen3 (Yang et al. 2024, 2025): Llama with biases for q, k, v, or norms on q and k; sliding windows."""
 
 from typing import Any
 
 from regard import config
-from regard.hub.families.decoders import LABEL, TAGS, classes, expected, layer_count, looks, windows
-from regard.hub.families.llama import common, hear_bias, relative
-from regard.hub.families.settled import of_blocks, tiled
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import Theirs
+from regard.hub.families.canonical import block_trunk, shortest_tile
+from regard.hub.families.decoder_common import (
+    SEQUENCE_CLASS,
+    TOKEN_CLASS,
+    check_layer_types,
+    decoder_classes,
+    layer_count,
+    layer_mask,
+    layer_windows,
+)
+from regard.hub.families.hf_config import HFConfig
+from regard.hub.families.llama import bias_from_hf, llama_from_hf, llama_to_hf
+from regard.hub.families.registry import Family, register_family
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def say_windows(c: config.Transformer) -> dict[str, Any]:
-    seen = windows(of_blocks(c))
+def windows_to_hf(c: config.Transformer) -> dict[str, Any]:
+    seen = layer_windows(block_trunk(c))
     some = [window for window in seen if window is not None]
     first = next((layer for layer, window in enumerate(seen) if window is not None), len(seen))
     return {
@@ -24,37 +32,39 @@ def say_windows(c: config.Transformer) -> dict[str, Any]:
     }
 
 
-def hear_windows(theirs: Theirs) -> str | tuple[str, ...]:
+def windows_from_hf(theirs: HFConfig) -> str | tuple[str, ...]:
     """The mask of each layer: by its type where that is said; else the first `max_window_layers` see everything."""
-    slides = theirs.flag("use_sliding_window", False)
+    slides = theirs.get_bool("use_sliding_window", False)
     depth = layer_count(theirs, "num_hidden_layers")
-    wide = theirs.number("max_window_layers", 28)
+    wide = theirs.get_float("max_window_layers", 28)
     usual = [SLIDING if slides and layer >= wide else FULL for layer in range(depth)]
-    kinds = expected(theirs, "layer_types", theirs.get("layer_types", usual), (FULL, SLIDING), depth)
+    kinds = check_layer_types(theirs, "layer_types", theirs.get("layer_types", usual), (FULL, SLIDING), depth)
     if SLIDING not in kinds:
-        return looks(None)
+        return layer_mask(None)
     if not slides:
         raise theirs.wrong("use_sliding_window", f"and layer_types has {SLIDING}; set it to true, or all to {FULL}")
-    near = looks(theirs.whole("sliding_window", 4096))
-    return tiled([looks(None) if kind == FULL else near for kind in kinds])
+    near = layer_mask(theirs.get_int("sliding_window", 4096))
+    return shortest_tile([layer_mask(None) if kind == FULL else near for kind in kinds])
 
 
-def say2(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    return common(c, context) | say_windows(c)
+def qwen2_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    return llama_to_hf(c, context) | windows_to_hf(c)
 
 
-def hear2(theirs: Theirs, head: config.Head) -> config.Transformer:
-    return relative(theirs, head, hear_windows(theirs), ("q", "k", "v"))
+def qwen2_from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+    return llama_from_hf(theirs, head, windows_from_hf(theirs), ("q", "k", "v"))
 
 
-def say3(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    return say2(c, context) | {"attention_bias": bool(of_blocks(c).attention.bias)}
+def qwen3_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    return qwen2_to_hf(c, context) | {"attention_bias": bool(block_trunk(c).attention.bias)}
 
 
-def hear3(theirs: Theirs, head: config.Head) -> config.Transformer:
-    return relative(theirs, head, hear_windows(theirs), hear_bias(theirs), width=128, qk_norm=True)
+def qwen3_from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+    return llama_from_hf(theirs, head, windows_from_hf(theirs), bias_from_hf(theirs), width=128, qk_norm=True)
 
 
-for title, say, hear in (("Qwen2", say2, hear2), ("Qwen3", say3, hear3)):
-    heads = classes(title, False, LABEL, TAGS)
-    enter(Family(title.lower(), title, heads, say, hear, prefix="model.", alone=(f"{title}Model",), map="llama"))
+for title, say, hear in (("Qwen2", qwen2_to_hf, qwen2_from_hf), ("Qwen3", qwen3_to_hf, qwen3_from_hf)):
+    heads = decoder_classes(title, False, SEQUENCE_CLASS, TOKEN_CLASS)
+    register_family(
+        Family(title.lower(), title, heads, say, hear, prefix="model.", body_prefix=(f"{title}Model",), map="llama")
+    )

@@ -1,39 +1,47 @@
-"""RoBERTa (Liu et al. 2019): BERT trained longer and better; places are counted from the id after padding's."""
+"""RoBERTa (Liu et al. 2019): BERT trained longer; positions are counted from the id after padding's."""
 
 from typing import Any
 
 from regard import config
-from regard.hub.families import encoders
-from regard.hub.families.encoders import body, classes, ends, hear_encoder, say_encoder, say_places, tags
-from regard.hub.families.settled import of_blocks
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import Theirs
+from regard.hub.families import encoder_common
+from regard.hub.families.canonical import block_trunk
+from regard.hub.families.encoder_common import (
+    body_head,
+    classification_head,
+    encoder_from_hf,
+    encoder_qa_head,
+    encoder_to_hf,
+    positions_to_hf,
+    token_classification_head,
+)
+from regard.hub.families.hf_config import HFConfig
+from regard.hub.families.registry import Family, register_family
 
 
-def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    pad = say_places(of_blocks(c).position)[1] - 1
+def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    pad = positions_to_hf(block_trunk(c).position)[1] - 1
     if c.embed.pad not in (None, pad):
         raise ValueError(f"embed.pad is {c.embed.pad}, where RoBERTa with trunk.position.offset {pad + 1} has {pad}")
-    return say_encoder(c) | {"pad_token_id": pad}
+    return encoder_to_hf(c) | {"pad_token_id": pad}
 
 
-def hear(theirs: Theirs, head: config.Head) -> config.Transformer:
-    pad, length = theirs.get("pad_token_id", 1), theirs.whole("max_position_embeddings", 512)
+def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+    pad, length = theirs.get("pad_token_id", 1), theirs.get_int("max_position_embeddings", 512)
     if type(pad) is not int or not 0 <= pad < length - 1:
         raise theirs.wrong("pad_token_id", f"places begin after it, and there are {length} (max_position_embeddings); "
                            f"expected a whole number below {length - 1}")  # fmt: skip
-    return hear_encoder(theirs, head, offset=pad + 1)
+    return encoder_from_hf(theirs, head, offset=pad + 1)
 
 
-def vocabulary(theirs: Theirs) -> config.Head:
-    return encoders.with_gelu(theirs, encoders.tied_words(theirs))
+def lm_head(theirs: HFConfig) -> config.Head:
+    return encoder_common.with_gelu_head(theirs, encoder_common.tied_mlm_head(theirs))
 
 
 HEADS = {
-    "RobertaForMaskedLM": vocabulary,
-    "RobertaModel": body,
-    "RobertaForSequenceClassification": classes,
-    "RobertaForTokenClassification": tags,
-    "RobertaForQuestionAnswering": ends,
+    "RobertaForMaskedLM": lm_head,
+    "RobertaModel": body_head,
+    "RobertaForSequenceClassification": classification_head,
+    "RobertaForTokenClassification": token_classification_head,
+    "RobertaForQuestionAnswering": encoder_qa_head,
 }
-enter(Family("roberta", "RoBERTa", HEADS, say, hear, prefix="roberta.", alone=("RobertaModel",)))
+register_family(Family("roberta", "RoBERTa", HEADS, to_hf, from_hf, prefix="roberta.", body_prefix=("RobertaModel",)))

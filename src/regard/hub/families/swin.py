@@ -1,9 +1,9 @@
-"""Swin (Liu et al. 2021): stages of blocks that look around in windows, every second block in windows that are moved.
+"""Swin (Liu et al. 2021): stages of blocks with 2-D windows, shifted in every second block.
 
     56 x 56 patches ─ stage ─ 28 x 28 ─ stage ─ 14 x 14 ─ stage ─ 7 x 7 ─ stage ─►
 
 Where windows do not fill a grid, `transformers` lets padding be seen, and where they are larger it has no answer; both
-are refused here. Paths that are dropped in training have no setting.
+are refused here. Drop path in training has no setting.
 """
 
 import math
@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard import config
-from regard.hub.families.settled import of_blocks
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import ACTIVATIONS, LARGEST, Theirs, count, say_labels, their_word
-from regard.hub.families.vit import side
+from regard.hub.families.canonical import block_trunk
+from regard.hub.families.hf_config import HF_ACTIVATIONS, MAX_INT, HFConfig, hf_word, labels_to_hf, num_labels
+from regard.hub.families.registry import Family, register_family
+from regard.hub.families.vit import square_side
 
 DEPTHS, HEADS = (2, 2, 6, 2), (3, 6, 12, 24)
 COLOURS: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}  # of ImageNet
 
 
-def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    last, embed = of_blocks(c), c.embed
-    assert isinstance(embed, config.Stages)
+def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    last, embed = block_trunk(c), c.embed
+    assert isinstance(embed, config.StageEmbedding)
     trunks = (*embed.trunks, last)
     return {
         "image_size": embed.patches.image,
@@ -31,83 +31,83 @@ def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
         "embed_dim": trunks[0].dim,
         "depths": [trunk.depth for trunk in trunks],
         "num_heads": [trunk.heads[0] for trunk in trunks],
-        "window_size": last.position.radius + 1 if isinstance(last.position, config.Relative) else 7,
-        "mlp_ratio": ratio(trunks),
+        "window_size": last.position.radius + 1 if isinstance(last.position, config.RelativeBias) else 7,
+        "mlp_ratio": mlp_ratio(trunks),
         "qkv_bias": "q" in last.attention.bias,
-        "hidden_act": their_word(last.mlp.activation, ACTIVATIONS),
+        "hidden_act": hf_word(last.mlp.activation, HF_ACTIVATIONS),
         "hidden_dropout_prob": last.dropout.sublayer,
         "attention_probs_dropout_prob": last.dropout.attention,
         "drop_path_rate": 0.0,
         "layer_norm_eps": last.norm.eps,
-        **say_labels(c.head),
+        **labels_to_hf(c.head),
     }
 
 
-def ratio(trunks: Sequence[config.Trunk]) -> float:
+def mlp_ratio(trunks: Sequence[config.Trunk]) -> float:
     """The number of which all hidden widths are the whole part, where there is one: hidden = int(ratio·dim)."""
     least = max((trunk.mlp.hidden or 4 * trunk.dim) / trunk.dim for trunk in trunks)
     whole = all(int(least * trunk.dim) == (trunk.mlp.hidden or 4 * trunk.dim) for trunk in trunks)
     return least if whole else math.nextafter(least, math.inf)  # a quotient may be rounded below what it should make
 
 
-def hear(theirs: Theirs, head: config.Head) -> config.Transformer:
-    theirs.only("use_absolute_embeddings", False)
-    depths, heads = wholes(theirs, "depths", DEPTHS), wholes(theirs, "num_heads", HEADS)
+def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
+    theirs.require("use_absolute_embeddings", False)
+    depths, heads = int_list(theirs, "depths", DEPTHS), int_list(theirs, "num_heads", HEADS)
     if len(depths) < 2 or len(heads) != len(depths):
         raise theirs.wrong("num_heads", f"expected two stages or more, and one number for each of {list(depths)}")
-    patches = config.Patches(
-        size=side(theirs, "patch_size", 4),
-        image=side(theirs, "image_size", 224),
-        channels=theirs.whole("num_channels", 3),
+    patches = config.PatchEmbedding(
+        size=square_side(theirs, "patch_size", 4),
+        image=square_side(theirs, "image_size", 224),
+        channels=theirs.get_int("num_channels", 3),
         cls=False,
         norm=True,
-        frame=config.Frame(fit="squeeze", resample="bicubic"),
+        frame=config.ImageResize(fit="squeeze", resample="bicubic"),
         **(COLOURS if theirs.get("num_channels", 3) == 3 else {}),
     )
-    *trunks, last = (stage(theirs, place, patches.side, depths, heads) for place in range(len(depths)))
-    embed = config.Stages(patches=patches, trunks=tuple(trunks))
+    *trunks, last = (stage_from_hf(theirs, place, patches.side, depths, heads) for place in range(len(depths)))
+    embed = config.StageEmbedding(patches=patches, trunks=tuple(trunks))
     return config.Transformer(embed=embed, trunk=last, head=head, init="vit")
 
 
-def stage(theirs: Theirs, place: int, grid: int, depths: Sequence[int], heads: Sequence[int]) -> config.Trunk:
+def stage_from_hf(theirs: HFConfig, place: int, grid: int, depths: Sequence[int], heads: Sequence[int]) -> config.Trunk:
     """The trunk of one stage; `grid` is the side of the first stage's."""
-    dim, last = theirs.whole("embed_dim", 96) * 2**place, place == len(depths) - 1
-    dropout = theirs.number("hidden_dropout_prob", 0.0)
+    dim, last = theirs.get_int("embed_dim", 96) * 2**place, place == len(depths) - 1
+    dropout = theirs.get_float("hidden_dropout_prob", 0.0)
     return config.Trunk(
         dim=dim,
         depth=depths[place],
-        mask=windows(theirs, grid // 2**place, depths[place]),
-        position=config.Relative(radius=theirs.whole("window_size", 7) - 1, axes=2, inside=False, tables="layer"),
+        mask=stage_masks(theirs, grid // 2**place, depths[place]),
+        position=config.RelativeBias(radius=theirs.get_int("window_size", 7) - 1, axes=2, inside=False, tables="layer"),
         attention=config.Attention(
             heads=heads[place],
-            bias=("q", "k", "v", "out") if theirs.flag("qkv_bias", True) else ("out",),
+            bias=("q", "k", "v", "out") if theirs.get_bool("qkv_bias", True) else ("out",),
         ),
         mlp=config.MLP(
-            hidden=max(1, int(theirs.number("mlp_ratio", 4.0) * dim)),
-            activation=theirs.word("hidden_act", ACTIVATIONS, "gelu"),
+            hidden=max(1, int(theirs.get_float("mlp_ratio", 4.0) * dim)),
+            activation=theirs.get_str("hidden_act", HF_ACTIVATIONS, "gelu"),
         ),
-        norm=config.Norm(eps=theirs.number("layer_norm_eps", 1e-5)),
+        norm=config.Norm(eps=theirs.get_float("layer_norm_eps", 1e-5)),
         final_norm=last,
         dropout=config.Dropout(
             embed=dropout if place == 0 else 0.0,
-            attention=theirs.number("attention_probs_dropout_prob", 0.0),
+            attention=theirs.get_float("attention_probs_dropout_prob", 0.0),
             sublayer=dropout,
         ),
     )
 
 
-def windows(theirs: Theirs, grid: int, depth: int) -> str | tuple[str, ...]:
+def stage_masks(theirs: HFConfig, grid: int, depth: int) -> str | tuple[str, ...]:
     """The masks of a stage's layers, in turn; one window that is the whole grid is not moved."""
-    size = theirs.whole("window_size", 7)
+    size = theirs.get_int("window_size", 7)
     if grid < size or grid % size:
         raise theirs.wrong("window_size", f"a stage has {grid} x {grid} tokens, which such windows do not fill")
     moved = grid > size > 1 and depth > 1
     return (f"cells({size})", f"cells({size}, {size // 2})") if moved else f"cells({size})"
 
 
-def wholes(theirs: Theirs, key: str, default: Sequence[int]) -> tuple[int, ...]:
+def int_list(theirs: HFConfig, key: str, default: Sequence[int]) -> tuple[int, ...]:
     found = theirs.get(key, list(default))
-    if not isinstance(found, list) or not all(type(one) is int and 1 <= one <= LARGEST for one in found):
+    if not isinstance(found, list) or not all(type(one) is int and 1 <= one <= MAX_INT for one in found):
         raise theirs.wrong(key, "expected a list of whole numbers from 1, one for each stage")
     return tuple(found)
 
@@ -115,14 +115,24 @@ def wholes(theirs: Theirs, key: str, default: Sequence[int]) -> tuple[int, ...]:
 # ---------------------------------------------------------------- heads
 
 
-def classes(theirs: Theirs) -> config.Head:
-    return config.Pooled(place="mean", out=count(theirs))
+def swin_classification_head(theirs: HFConfig) -> config.Head:
+    return config.PoolingHead(place="mean", out=num_labels(theirs))
 
 
-def mean(theirs: Theirs) -> config.Head:
+def mean_pooling_head(theirs: HFConfig) -> config.Head:
     """Every token's vector, and their mean."""
-    return config.Both(vocabulary=config.Bare(), pooled=config.Pooled(place="mean"))
+    return config.PretrainingHead(vocabulary=config.NoHead(), pooled=config.PoolingHead(place="mean"))
 
 
-enter(Family("swin", "Swin", {"SwinForImageClassification": classes, "SwinModel": mean}, say, hear, prefix="swin.",
-             alone=("SwinModel",), front=config.Stages))  # fmt: skip
+register_family(
+    Family(
+        "swin",
+        "Swin",
+        {"SwinForImageClassification": swin_classification_head, "SwinModel": mean_pooling_head},
+        to_hf,
+        from_hf,
+        prefix="swin.",
+        body_prefix=("SwinModel",),
+        front_end=config.StageEmbedding,
+    )
+)

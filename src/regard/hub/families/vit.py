@@ -1,18 +1,18 @@
-"""ViT (Dosovitskiy et al. 2021): an image in patches behind a learned token, learned places, pre-norm."""
+"""ViT (Dosovitskiy et al. 2021): an image in patches behind a class token, learned positions, pre-norm."""
 
 from typing import Any
 
 from regard import config
-from regard.hub.families.settled import of_blocks
-from regard.hub.families.table import Family, enter
-from regard.hub.families.theirs import ACTIVATIONS, Theirs, count, say_labels, their_word
+from regard.hub.families.canonical import block_trunk
+from regard.hub.families.hf_config import HF_ACTIVATIONS, HFConfig, hf_word, labels_to_hf, num_labels
+from regard.hub.families.registry import Family, register_family
 
-SHAPES = {"tanh": "tanh", **ACTIVATIONS}
+SHAPES = {"tanh": "tanh", **HF_ACTIVATIONS}
 
 
-def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
-    trunk, embed = of_blocks(c), c.embed
-    assert isinstance(embed, config.Patches)
+def vit_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
+    trunk, embed = block_trunk(c), c.embed
+    assert isinstance(embed, config.PatchEmbedding)
     return {
         "image_size": embed.image,
         "patch_size": embed.size,
@@ -21,77 +21,87 @@ def say(c: config.Transformer, context: int | None) -> dict[str, Any]:
         "num_hidden_layers": trunk.depth,
         "num_attention_heads": trunk.heads[0],
         "intermediate_size": trunk.mlp.hidden or 4 * trunk.dim,
-        "hidden_act": their_word(trunk.mlp.activation, ACTIVATIONS),
+        "hidden_act": hf_word(trunk.mlp.activation, HF_ACTIVATIONS),
         "hidden_dropout_prob": trunk.dropout.sublayer,
         "attention_probs_dropout_prob": trunk.dropout.attention,
         "layer_norm_eps": trunk.norm.eps,
         "qkv_bias": "q" in trunk.attention.bias,
-        **say_pooler(c.head),
-        **say_labels(c.head),
+        **pooler_to_hf(c.head),
+        **labels_to_hf(c.head),
     }
 
 
-def hear(theirs: Theirs, head: config.Head, cls: bool | int = True) -> config.Transformer:
+def vit_from_hf(theirs: HFConfig, head: config.Head, cls: bool | int = True) -> config.Transformer:
     """`cls` is the number of learned tokens: DeiT has one more."""
-    embed = config.Patches(
-        size=side(theirs, "patch_size", 16),
-        image=side(theirs, "image_size", 224),
-        channels=theirs.whole("num_channels", 3),
+    embed = config.PatchEmbedding(
+        size=square_side(theirs, "patch_size", 16),
+        image=square_side(theirs, "image_size", 224),
+        channels=theirs.get_int("num_channels", 3),
         cls=cls,
-        frame=config.Frame(fit="squeeze"),
+        frame=config.ImageResize(fit="squeeze"),
     )
-    dropout = theirs.number("hidden_dropout_prob", 0.0)
+    dropout = theirs.get_float("hidden_dropout_prob", 0.0)
     trunk = config.Trunk(
-        dim=theirs.whole("hidden_size", 768),
-        depth=theirs.whole("num_hidden_layers", 12),
-        position=config.Learned(length=embed.count),
+        dim=theirs.get_int("hidden_size", 768),
+        depth=theirs.get_int("num_hidden_layers", 12),
+        position=config.LearnedPosition(length=embed.count),
         attention=config.Attention(
-            heads=theirs.whole("num_attention_heads", 12),
-            bias=("q", "k", "v", "out") if theirs.flag("qkv_bias", True) else ("out",),
+            heads=theirs.get_int("num_attention_heads", 12),
+            bias=("q", "k", "v", "out") if theirs.get_bool("qkv_bias", True) else ("out",),
         ),
         mlp=config.MLP(
-            hidden=theirs.whole("intermediate_size", 3072),
-            activation=theirs.word("hidden_act", ACTIVATIONS, "gelu"),
+            hidden=theirs.get_int("intermediate_size", 3072),
+            activation=theirs.get_str("hidden_act", HF_ACTIVATIONS, "gelu"),
         ),
-        norm=config.Norm(eps=theirs.number("layer_norm_eps", 1e-12)),
+        norm=config.Norm(eps=theirs.get_float("layer_norm_eps", 1e-12)),
         dropout=config.Dropout(
-            embed=dropout, attention=theirs.number("attention_probs_dropout_prob", 0.0), sublayer=dropout
+            embed=dropout, attention=theirs.get_float("attention_probs_dropout_prob", 0.0), sublayer=dropout
         ),
     )
     return config.Transformer(embed=embed, trunk=trunk, head=head, init="vit")
 
 
-def side(theirs: Theirs, key: str, default: int) -> int:
+def square_side(theirs: HFConfig, key: str, default: int) -> int:
     """The pixels of a side; images and patches are squares, which some say as [rows, columns]."""
     match theirs.get(key):
         case [int(rows), int(columns)] if rows == columns:
-            return Theirs({key: rows}, theirs.path).whole(key)
+            return HFConfig({key: rows}, theirs.path).get_int(key)
         case [_, *_]:
             raise theirs.wrong(key, "models here can only have squares, such as 224 or [224, 224]")
-    return theirs.whole(key, default)
+    return theirs.get_int(key, default)
 
 
 # ---------------------------------------------------------------- heads
 
 
-def classes(theirs: Theirs) -> config.Head:
-    return config.Pooled(out=count(theirs))
+def vit_classification_head(theirs: HFConfig) -> config.Head:
+    return config.PoolingHead(out=num_labels(theirs))
 
 
-def pooler(theirs: Theirs) -> config.Head:
+def vit_pooler_head(theirs: HFConfig) -> config.Head:
     """Every token's vector and, through a layer of its own, the first one's; a body without it says so."""
-    if not theirs.flag("add_pooling_layer", True):
-        return config.Bare()
-    theirs.only("pooler_output_size", theirs.whole("hidden_size", 768))
-    shape = theirs.word("pooler_act", SHAPES, "tanh")
-    return config.Both(vocabulary=config.Bare(), pooled=config.Pooled(dense=True, activation=shape))
+    if not theirs.get_bool("add_pooling_layer", True):
+        return config.NoHead()
+    theirs.require("pooler_output_size", theirs.get_int("hidden_size", 768))
+    shape = theirs.get_str("pooler_act", SHAPES, "tanh")
+    return config.PretrainingHead(vocabulary=config.NoHead(), pooled=config.PoolingHead(dense=True, activation=shape))
 
 
-def say_pooler(head: config.Head) -> dict[str, Any]:
-    if isinstance(head, config.Both):
-        return {"pooler_act": their_word(head.pooled.activation, SHAPES)}
-    return {"add_pooling_layer": False} if isinstance(head, config.Bare) else {}
+def pooler_to_hf(head: config.Head) -> dict[str, Any]:
+    if isinstance(head, config.PretrainingHead):
+        return {"pooler_act": hf_word(head.pooled.activation, SHAPES)}
+    return {"add_pooling_layer": False} if isinstance(head, config.NoHead) else {}
 
 
-enter(Family("vit", "ViT", {"ViTForImageClassification": classes, "ViTModel": pooler}, say, hear, prefix="vit.",
-             alone=("ViTModel",), front=config.Patches))  # fmt: skip
+register_family(
+    Family(
+        "vit",
+        "ViT",
+        {"ViTForImageClassification": vit_classification_head, "ViTModel": vit_pooler_head},
+        vit_to_hf,
+        vit_from_hf,
+        prefix="vit.",
+        body_prefix=("ViTModel",),
+        front_end=config.PatchEmbedding,
+    )
+)

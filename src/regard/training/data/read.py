@@ -1,9 +1,9 @@
-"""What a run reads: a text in windows, or records as examples; to train on, and to validate on.
+"""A recipe's data as batches, to train and to validate on: windows of a text, packed documents, or examples.
 
-    next token            one long text, windows laid over it                         data.Windows
-    the same, packed      documents in rows, kept apart                               data.Packed
-    everything else       records: rows shuffled, or rows of about one length         data.Fixed, data.Buckets
-    what is no text       the same, read by a sense                                   train/sensing.py
+    next token            one long text, windows laid over it                     data.WindowBatches
+    the same, packed      documents in rows, with a document mask                 data.PackedBatches
+    everything else       records: rows shuffled, or rows of about one length     data.FixedSizeBatches, BucketedBatches
+    what is no text       the same, through a processor                           training/data/read_inputs.py
 
 The order is always: the classes that the data name, a tokenizer that knows their words and the task's special tokens,
 the task, its examples.
@@ -15,27 +15,30 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from regard import config, data, tasks
-from regard.data import Arrays, Examples, Notice, Progress, Shards, store
-from regard.data.shards import tokenizer_key
-from regard.tasks import Rows, Task
-from regard.tasks.records import ids
-from regard.text import Tokenizer
-from regard.train.carry import Stream
-from regard.train.fitted import fitted
+from regard.data.example_store import Examples
+from regard.data.tensor_store import TensorRows
+from regard.data.token_shards import Notice, Progress, TokenShards, tokenizer_key
+from regard.files import content_cache
+from regard.tasks.collate import RowPadding
+from regard.tasks.columns import get_ids
+from regard.tasks.task import Task
+from regard.text.tokenizer import Tokenizer
+from regard.training.carry_state import ContinuousText
+from regard.training.data.resolve_sizes import resolve_sizes
 
 AT_ONCE = 8192  # tokens that are evaluated together
-ROUND = 8  # lengths of rows are rounded up to this, so that there are few
+LENGTH_MULTIPLE = 8  # lengths of rows are rounded up to this, so that there are few
 SHORTEST = 4  # tokens of a row
 UNCHUNKED = ("classify", "regress", "tag", "answer")  # tasks without a vocabulary to answer in
 FORMAT = 1  # of the examples that are kept
 
 
-class Batches(Protocol):
+class BatchSource(Protocol):
     def batch(self, step: int) -> Any:
         """The micro-batch of that number: a pure function of it."""
 
 
-class Validation(Protocol):
+class ValidationSource(Protocol):
     """What is validated on: always the same batches in the same order."""
 
     @property
@@ -46,10 +49,10 @@ class Validation(Protocol):
 
 
 @dataclass(frozen=True)
-class Text:
+class TextWindows:
     """The windows of a text, one after the other."""
 
-    shards: Shards
+    shards: TokenShards
     context: int
 
     @property
@@ -57,14 +60,14 @@ class Text:
         return self.shards.name
 
     def batches(self, tokens: int | None = None) -> Iterator[Any]:
-        return data.blocks(self.shards, self.context, max(1, AT_ONCE // self.context), tokens)
+        return data.sequential_windows(self.shards, self.context, max(1, AT_ONCE // self.context), tokens)
 
 
 @dataclass(frozen=True)
-class Documents:
+class PackedDocuments:
     """Packed rows."""
 
-    packed: data.Packed
+    packed: data.PackedBatches
 
     @property
     def name(self) -> str:
@@ -75,10 +78,10 @@ class Documents:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ValidationExamples:
     """Examples, the longest first."""
 
-    rows: Examples | Arrays
+    rows: Examples | TensorRows
     task: Task
 
     @property
@@ -88,11 +91,11 @@ class Asked:
     def batches(self, tokens: int | None = None) -> Iterator[Any]:
         lengths = self.rows.lengths()
         limit = None if tokens is None else max(1, int(tokens * len(lengths) / max(1, int(lengths.sum()))))
-        return data.in_order(self.rows, self.task.plain, max(AT_ONCE, int(lengths.max())), limit)
+        return data.ordered_batches(self.rows, self.task.collate_eval, max(AT_ONCE, int(lengths.max())), limit)
 
 
 @dataclass(frozen=True)
-class Reading:
+class RunData:
     """Everything that is read: `recipe` has the vocabulary and the classes filled in; `digest` tells these data from
     any other. What is no text has no tokenizer.
     """
@@ -100,36 +103,36 @@ class Reading:
     recipe: config.Recipe
     tokenizer: Tokenizer | None
     task: Task
-    train: Batches
-    validation: Validation | None
+    train: BatchSource
+    validation: ValidationSource | None
     digest: str
 
 
 @dataclass(frozen=True)
-class Voice:
+class Reporter:
     """Who is told what: `notice` what is worth a line, `progress` how much is done."""
 
     notice: Notice
-    progress: Progress = data.quiet
+    progress: Progress = data.no_progress
 
 
 # Who reads the data of a recipe that are no text: by the kind of its task, else "senses" for all others.
-READERS: dict[str, Callable[[config.Recipe, Voice], Reading]] = {}
+INPUT_READERS: dict[str, Callable[[config.Recipe, Reporter], RunData]] = {}
 # The same for what is seen and a text that goes with it, which has a tokenizer.
-MIXTURES: dict[str, Callable[[config.Recipe, Tokenizer | None, Voice], Reading]] = {}
+IMAGE_TEXT_READERS: dict[str, Callable[[config.Recipe, Tokenizer | None, Reporter], RunData]] = {}
 
 
-def read(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) -> Reading:
+def read_run_data(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Reporter) -> RunData:
     """The data of a recipe; with this tokenizer, or one learned from them."""
     c = recipe.train
     tokenizer = None if tokenizer is None else tokenizer.with_specials(recipe.text.specials)
-    if recipe.task.kind in MIXTURES:
-        made = MIXTURES[recipe.task.kind](watched(recipe), tokenizer, voice)
-        return replace(made, train=data.Ahead(made.train, c.workers)) if c.workers else made
-    if recipe.task.kind in READERS or not isinstance(recipe.model.embed, config.Embed):
-        made = READERS.get(recipe.task.kind, READERS["senses"])(watched(recipe), voice)
-        return replace(made, train=data.Ahead(made.train, c.workers)) if c.workers else made
-    recipe = agreed(recipe)
+    if recipe.task.kind in IMAGE_TEXT_READERS:
+        made = IMAGE_TEXT_READERS[recipe.task.kind](check_evaluations(recipe), tokenizer, voice)
+        return replace(made, train=data.Prefetcher(made.train, c.workers)) if c.workers else made
+    if recipe.task.kind in INPUT_READERS or not isinstance(recipe.model.embed, config.TextEmbedding):
+        made = INPUT_READERS.get(recipe.task.kind, INPUT_READERS["senses"])(check_evaluations(recipe), voice)
+        return replace(made, train=data.Prefetcher(made.train, c.workers)) if c.workers else made
+    recipe = check_text_settings(recipe)
     windows = isinstance(recipe.task, config.NextToken) and not c.pack and c.tokens is None
     if c.padding == "left" and (windows or c.pack):
         raise config.ConfigError("train.padding: windows of a text and packed rows are full, so there is nothing to "
@@ -137,11 +140,11 @@ def read(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) -> Re
     if c.carry and not windows:
         raise config.ConfigError(f"train.carry: task {recipe.task.kind!r} asks of each row by itself, so nothing goes "
                                  "on from one to the next; leave it out")  # fmt: skip
-    made = in_windows(recipe, tokenizer, voice) if windows else in_rows(recipe, tokenizer, voice)
-    return replace(made, train=data.Ahead(made.train, c.workers)) if c.workers else made
+    made = read_windows(recipe, tokenizer, voice) if windows else read_examples(recipe, tokenizer, voice)
+    return replace(made, train=data.Prefetcher(made.train, c.workers)) if c.workers else made
 
 
-def watched(recipe: config.Recipe) -> config.Recipe:
+def check_evaluations(recipe: config.Recipe) -> config.Recipe:
     """The recipe, where it has the evaluations that it asks for."""
     c = recipe.train
     check = {"train.best": c.best, "train.patience": c.patience is not None}
@@ -152,18 +155,18 @@ def watched(recipe: config.Recipe) -> config.Recipe:
     return recipe
 
 
-def agreed(recipe: config.Recipe) -> config.Recipe:
+def check_text_settings(recipe: config.Recipe) -> config.Recipe:
     """The recipe, where its settings go together."""
-    c = watched(recipe).train
+    c = check_evaluations(recipe).train
     if c.augment is not None:
         raise config.ConfigError("train.augment: it changes images, and model.embed.kind is 'text'; leave it out")
     if c.chunk is not None and recipe.task.kind in UNCHUNKED:
         raise config.ConfigError(f"train.chunk: task {recipe.task.kind!r} answers in no vocabulary; leave it out")
-    data, task = one_column(recipe.data, recipe.task)
+    data, task = resolve_text_column(recipe.data, recipe.task)
     return replace(recipe, data=data, task=task)
 
 
-def one_column(data: config.Data, task: config.Task) -> tuple[config.Data, config.Task]:
+def resolve_text_column(data: config.Data, task: config.Task) -> tuple[config.Data, config.Task]:
     """A text is looked for in one column, whichever of the two settings names it."""
     column, usual = data.column, config.Data().column
     if column == getattr(task, "text", None):
@@ -179,21 +182,25 @@ def one_column(data: config.Data, task: config.Task) -> tuple[config.Data, confi
     return replace(data, column=named), replace(task, text=named)
 
 
-def in_windows(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) -> Reading:
+def read_windows(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Reporter) -> RunData:
     c = recipe.train
-    made = data.prepare(recipe.data, recipe.text, tokenizer=tokenizer, notice=voice.notice, progress=voice.progress)
-    recipe = fitted(recipe, made.tokenizer)
-    task = tasks.build(recipe.task, made.tokenizer, recipe.model, rows=Rows(max(SHORTEST, c.context)), chunk=c.chunk)
+    made = data.prepare_text(
+        recipe.data, recipe.text, tokenizer=tokenizer, notice=voice.notice, progress=voice.progress
+    )
+    recipe = resolve_sizes(recipe, made.tokenizer)
+    task = tasks.build_task(
+        recipe.task, made.tokenizer, recipe.model, rows=RowPadding(max(SHORTEST, c.context)), chunk=c.chunk
+    )
     if c.carry:
-        stripes = data.Stripes(made.train, c.context, c.batch, c.seed, c.accumulate)
-        stream = None if made.validation is None else Stream(made.validation, c.context)
-        return Reading(recipe, made.tokenizer, task, stripes, stream, made.train.digest)
-    train = data.Windows(made.train, c.context, c.batch, c.seed)
-    validation = None if made.validation is None else Text(made.validation, c.context)
-    return Reading(recipe, made.tokenizer, task, train, validation, made.train.digest)
+        stripes = data.StripedBatches(made.train, c.context, c.batch, c.seed, c.accumulate)
+        stream = None if made.validation is None else ContinuousText(made.validation, c.context)
+        return RunData(recipe, made.tokenizer, task, stripes, stream, made.train.digest)
+    train = data.WindowBatches(made.train, c.context, c.batch, c.seed)
+    validation = None if made.validation is None else TextWindows(made.validation, c.context)
+    return RunData(recipe, made.tokenizer, task, train, validation, made.train.digest)
 
 
-def in_rows(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) -> Reading:
+def read_examples(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Reporter) -> RunData:
     c = recipe.train
     if c.pack and not isinstance(recipe.task, config.NextToken):
         raise config.ConfigError(f"train.pack: task {recipe.task.kind!r} asks of each row by itself; leave it out, or "
@@ -201,41 +208,46 @@ def in_rows(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) ->
     if c.context < SHORTEST:
         raise config.ConfigError(f"train.context: {c.context} leaves no room for a text and its special tokens; choose "
                                  f"{SHORTEST} or more")  # fmt: skip
-    tally = data.Tally(recipe.data.bad)  # what is bad is told of once, where examples are made
-    recipe = replace(recipe, task=tasks.discovered(recipe.task, records(recipe.data, tally), tally.bad))
-    tokenizer = tokenizer or data.learned(recipe.data, recipe.text, tasks.spoken(recipe.task))
-    tokenizer = tasks.equip(recipe.task, tokenizer)
-    recipe = fitted(recipe, tokenizer)
-    rows = Rows(c.context, c.padding, 1 if c.tokens is None else ROUND)
-    task = tasks.build(recipe.task, tokenizer, recipe.model, rows=rows, chunk=c.chunk)
-    make = whole(task, tokenizer) if c.pack else lambda record: task.examples(record, tokenizer)
-    train, validation = data.ask(recipe.data, make, about(recipe, task, tokenizer), notice=voice.notice,
-                                 progress=voice.progress)  # fmt: skip
+    tally = data.BadRecordPolicy(recipe.data.bad)  # what is bad is told of once, where examples are made
+    recipe = replace(
+        recipe, task=tasks.fill_classes(recipe.task, iterate_records(recipe.data, tally), tally.record_bad)
+    )
+    tokenizer = tokenizer or data.tokenizer_from_records(recipe.data, recipe.text, tasks.text_columns(recipe.task))
+    tokenizer = tasks.add_task_tokens(recipe.task, tokenizer)
+    recipe = resolve_sizes(recipe, tokenizer)
+    rows = RowPadding(c.context, c.padding, 1 if c.tokens is None else LENGTH_MULTIPLE)
+    task = tasks.build_task(recipe.task, tokenizer, recipe.model, rows=rows, chunk=c.chunk)
+    make = whole_documents(task, tokenizer) if c.pack else lambda record: task.examples(record, tokenizer)
+    train, validation = data.prepare_examples(
+        recipe.data, make, examples_key(recipe, task, tokenizer), notice=voice.notice, progress=voice.progress
+    )
     digest = train.digest
-    if isinstance(task, tasks.Masked) and task.c.next_sentence:
-        train = paired(train, task, c.seed, voice)
-        validation = None if validation is None else paired(validation, task, c.seed, voice)
-    return Reading(recipe, tokenizer, task, batches(train, task, c), checked(validation, task, c), digest)
+    if isinstance(task, tasks.MaskedLM) and task.c.next_sentence:
+        train = next_sentence_examples(train, task, c.seed, voice)
+        validation = None if validation is None else next_sentence_examples(validation, task, c.seed, voice)
+    return RunData(
+        recipe, tokenizer, task, training_batches(train, task, c), validation_source(validation, task, c), digest
+    )
 
 
-def records(c: config.Data, tally: data.Tally) -> Iterator[data.Record]:
-    return (record for table in data.tables(c.sources, c) for record in table.records(tally))
+def iterate_records(c: config.Data, tally: data.BadRecordPolicy) -> Iterator[data.Record]:
+    return (record for table in data.find_records(c.sources, c) for record in table.records(tally))
 
 
-def whole(task: Task, tokenizer: Tokenizer) -> Callable[[Any], Any]:
+def whole_documents(task: Task, tokenizer: Tokenizer) -> Callable[[Any], Any]:
     """Documents as they are: packing lays them in rows."""
     assert isinstance(task, tasks.NextToken)
-    return lambda record: task.around(ids(record, task.c.text, tokenizer))
+    return lambda record: task.around(get_ids(record, task.c.text, tokenizer))
 
 
-def about(recipe: config.Recipe, task: Task, tokenizer: Tokenizer) -> dict[str, Any]:
+def examples_key(recipe: config.Recipe, task: Task, tokenizer: Tokenizer) -> dict[str, Any]:
     """What examples depend on beside the records."""
-    kept = {name: value for name, value in config.tree(recipe.task).items() if name not in ("smoothing", "begin")}
+    kept = {name: value for name, value in config.to_dict(recipe.task).items() if name not in ("smoothing", "begin")}
     return {"format": FORMAT, "task": kept, "tokenizer": tokenizer_key(tokenizer), "length": task.rows.length,
             "packed": recipe.train.pack, "segments": task.segments}  # fmt: skip
 
 
-class Near(Sequence[data.Example]):
+class CachedRows(Sequence[data.Example]):
     """Rows of examples, those that were asked for last kept at hand: long documents are slow to fetch."""
 
     def __init__(self, rows: Examples) -> None:
@@ -248,48 +260,50 @@ class Near(Sequence[data.Example]):
         return self.row(row)
 
 
-def paired(documents: Examples, task: tasks.Masked, seed: int, voice: Voice) -> Examples:
+def next_sentence_examples(documents: Examples, task: tasks.MaskedLM, seed: int, voice: Reporter) -> Examples:
     """Pairs of parts for next sentence, kept as examples of their own; which tokens are hidden is drawn anew."""
 
     if len(documents) < 2:
         raise config.DataError(f"{documents.name}: one document, and for task.next_sentence half of the second parts "
                                "come from another; name more text, or keep more of it in data.validation")  # fmt: skip
-    near = Near(documents)
+    near = CachedRows(documents)
 
-    def made(tally: data.Tally) -> Iterator[data.Example]:
+    def made(tally: data.BadRecordPolicy) -> Iterator[data.Example]:
         empty = True
         for place in range(len(documents)):
-            for pair in task.pairs(near, place, data.chance(seed, "pairs", place)):
+            for pair in task.pairs(near, place, data.seeded_generator(seed, "pairs", place)):
                 empty = False
                 yield pair
         if empty:
             raise config.DataError(f"{documents.name}: no document has two sentences, which are its lines; set "
                                    "data.documents=true to have an empty line end a document")  # fmt: skip
 
-    which = None if documents.which is None else store.key(documents.which.tolist())
+    which = None if documents.which is None else content_cache.content_key(documents.which.tolist())
     key = {"pairs": FORMAT, "of": documents.digest, "which": which, "seed": seed}
-    return data.kept(made, key, store.place(None), documents.name, notice=voice.notice, progress=voice.progress)
+    return data.store_examples(
+        made, key, content_cache.cache_dir(None), documents.name, notice=voice.notice, progress=voice.progress
+    )
 
 
-def batches(rows: Examples | Arrays, task: Task, c: config.Train) -> Batches:
+def training_batches(rows: Examples | TensorRows, task: Task, c: config.Train) -> BatchSource:
     if c.pack:
         assert isinstance(rows, Examples)
-        return data.Packed(rows, c.context, c.batch, c.seed, task.specials.fill)
+        return data.PackedBatches(rows, c.context, c.batch, c.seed, task.specials.fill)
     if c.tokens is not None:
-        return data.Buckets(rows, task.collate, c.tokens, c.seed, ROUND, task.added)
-    return data.Fixed(rows, task.collate, c.batch, c.seed)
+        return data.BucketedBatches(rows, task.collate, c.tokens, c.seed, LENGTH_MULTIPLE, task.extra_tokens)
+    return data.FixedSizeBatches(rows, task.collate, c.batch, c.seed)
 
 
-def checked(rows: Examples | Arrays | None, task: Task, c: config.Train) -> Validation | None:
+def validation_source(rows: Examples | TensorRows | None, task: Task, c: config.Train) -> ValidationSource | None:
     if rows is None:
         return None
     if c.pack:
         assert isinstance(rows, Examples)
-        return Documents(data.Packed(rows, c.context, max(1, AT_ONCE // c.context), 0, task.specials.fill))
-    return Asked(rows, task)
+        return PackedDocuments(data.PackedBatches(rows, c.context, max(1, AT_ONCE // c.context), 0, task.specials.fill))
+    return ValidationExamples(rows, task)
 
 
-def sizes(batch: Any) -> int:
+def batch_tokens(batch: Any) -> int:
     """The tokens of a batch that are read, without padding."""
     if not isinstance(batch, dict):
         return int(batch.numel() - batch.shape[0])
@@ -297,4 +311,3 @@ def sizes(batch: Any) -> int:
         return int(batch["tokens"].sum())
     sides: Sequence[tuple[str, str]] = (("ids", "real"), ("source", "source_real"))
     return sum(int(batch[real].sum()) if real in batch else batch[ids].numel() for ids, real in sides if ids in batch)
-

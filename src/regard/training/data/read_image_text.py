@@ -1,7 +1,7 @@
-"""Reading pairs of what is seen and a text: the one through its sense, the other through a tokenizer.
+"""Image-text pairs of a recipe as batches: the image through its processor, the text through a tokenizer.
 
-    contrast    the senses of two towers          caption    of the encoder, or of the front end's first part
-    draw        the palette of the task, whose colours are learned from the training pictures
+contrast    the processors of two towers      caption    of the encoder, or of the front end's first part
+draw        the palette of the task, whose colours are learned from the training images
 """
 
 from collections.abc import Iterator
@@ -12,73 +12,84 @@ from typing import Any
 from torch import Tensor
 
 from regard import config, data, tasks
-from regard.config import ConfigError
-from regard.data import store
-from regard.data.columns import Column, Document
-from regard.data.prepared import trained
-from regard.data.shards import tokenizer_key
+from regard.config.errors import ConfigError
+from regard.data.prepare import cached_tokenizer
+from regard.data.records import Document, TextColumn
+from regard.data.token_shards import tokenizer_key
+from regard.files import content_cache
 from regard.inputs import palette
-from regard.inputs.senses import Sense, sense
-from regard.tasks import Rows, Task
-from regard.tasks.caption import front_of
-from regard.tasks.contrast import classes, whole_batches
-from regard.tasks.phrases import listed
-from regard.tasks.pictured import phrased
-from regard.text import Tokenizer
-from regard.train.fitted import check_length
-from regard.train.reading import MIXTURES, ROUND, Reading, Voice, batches, checked, records
-from regard.zoo.recipes import UNKNOWN
+from regard.inputs.processors import Processor, build_processor
+from regard.tasks.captioning import vision_front_end
+from regard.tasks.collate import RowPadding
+from regard.tasks.contrastive import fill_contrastive_classes, refuse_accumulation
+from regard.tasks.image_text import normalize_phrases, reads_phrases
+from regard.tasks.task import Task
+from regard.text.tokenizer import Tokenizer
+from regard.training.data.read import (
+    IMAGE_TEXT_READERS,
+    LENGTH_MULTIPLE,
+    Reporter,
+    RunData,
+    iterate_records,
+    training_batches,
+    validation_source,
+)
+from regard.training.data.resolve_sizes import check_length, resolve_vocab
 
 FORMAT = 1  # of the examples that are kept
 
 
-def read_mixture(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Voice) -> Reading:
+def read_image_text(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Reporter) -> RunData:
     """The pairs of a recipe."""
     c = recipe.train
-    agreed(recipe)
-    recipe = replace(recipe, task=discovered(recipe))
-    reader = sense(front(recipe), c.augment)
-    tokenizer = tokenizer or learned(recipe)
-    tokenizer = tasks.equip(recipe.task, tokenizer)
-    recipe = replace(recipe, model=worded(recipe, tokenizer))
-    rows = Rows(c.context, c.padding, 1 if c.tokens is None else ROUND)
-    how = {"cross": recipe.model.encoder is not None} if isinstance(recipe.task, config.Caption) else {}
-    task = tasks.build(recipe.task, tokenizer, recipe.model, rows=rows, chunk=c.chunk, sense=reader, **how)
+    check_settings(recipe)
+    recipe = replace(recipe, task=resolve_task(recipe))
+    reader = build_processor(vision_config(recipe), c.augment)
+    tokenizer = tokenizer or train_text_tokenizer(recipe)
+    tokenizer = tasks.add_task_tokens(recipe.task, tokenizer)
+    recipe = replace(recipe, model=resolve_text_vocab(recipe, tokenizer))
+    rows = RowPadding(c.context, c.padding, 1 if c.tokens is None else LENGTH_MULTIPLE)
+    how = {"cross": recipe.model.encoder is not None} if isinstance(recipe.task, config.Captioning) else {}
+    task = tasks.build_task(recipe.task, tokenizer, recipe.model, rows=rows, chunk=c.chunk, sense=reader, **how)
     words = tokenizer
-    train, validation = data.sense(recipe.data, lambda record: task.examples(record, words),
-                                   about(recipe, reader, task, tokenizer), task.length, notice=voice.notice,
+    train, validation = data.prepare_tensors(recipe.data, lambda record: task.examples(record, words),
+                                   image_text_key(recipe, reader, task, tokenizer), task.length, notice=voice.notice,
                                    progress=voice.progress)  # fmt: skip
-    return Reading(recipe, tokenizer, task, batches(train, task, c), checked(validation, task, c), train.digest)
+    return RunData(
+        recipe, tokenizer, task, training_batches(train, task, c), validation_source(validation, task, c), train.digest
+    )
 
 
-class Listed(Column):
+class PhraseColumn(TextColumn):
     """The lists in one column, each as it is read."""
 
     @cached_property
     def digest(self) -> str:
-        return store.key([super().digest, "listed"])
+        return content_cache.content_key([super().digest, "listed"])
 
-    def documents(self, tally: data.Tally) -> Iterator[Document]:
+    def documents(self, tally: data.BadRecordPolicy) -> Iterator[Document]:
         for document in super().documents(tally):
-            yield replace(document, text=listed(document.text))
+            yield replace(document, text=normalize_phrases(document.text))
 
 
-def learned(recipe: config.Recipe) -> Tokenizer:
+def train_text_tokenizer(recipe: config.Recipe) -> Tokenizer:
     """The tokenizer of a recipe, from texts as they will be read."""
-    if not phrased(recipe.task):
-        return data.learned(recipe.data, recipe.text, tasks.spoken(recipe.task))
-    tables = data.tables(recipe.data.sources, recipe.data)
-    lists = [Listed(table, column, recipe.data.bad) for table in tables for column in tasks.spoken(recipe.task)]
-    return trained(recipe.text, lists, store.place(None))
+    if not reads_phrases(recipe.task):
+        return data.tokenizer_from_records(recipe.data, recipe.text, tasks.text_columns(recipe.task))
+    tables = data.find_records(recipe.data.sources, recipe.data)
+    lists = [
+        PhraseColumn(table, column, recipe.data.bad) for table in tables for column in tasks.text_columns(recipe.task)
+    ]
+    return cached_tokenizer(recipe.text, lists, content_cache.cache_dir(None))
 
 
-def agreed(recipe: config.Recipe) -> None:
+def check_settings(recipe: config.Recipe) -> None:
     """No setting is passed over in silence, and none asks for something else than it says."""
     c, kind = recipe.train, recipe.task.kind
     if c.pack:
         raise ConfigError(f"train.pack: task {kind!r} asks of each pair by itself; leave it out")
     if kind == "contrast":
-        whole_batches(c.accumulate)
+        refuse_accumulation(c.accumulate)
         if c.parallel == "fsdp":
             raise ConfigError("train.parallel: fsdp cuts every weight in parts, and the scale between towers is one "
                               "number; let it be ddp")  # fmt: skip
@@ -89,61 +100,69 @@ def agreed(recipe: config.Recipe) -> None:
                           "picture; leave them out")  # fmt: skip
 
 
-def front(recipe: config.Recipe) -> Any:
+def vision_config(recipe: config.Recipe) -> Any:
     """The setting of the front end that sees."""
     task, model = recipe.task, recipe.model
-    if isinstance(task, config.Draw):
+    if isinstance(task, config.TextToImage):
         return task.pixels
-    if isinstance(model, config.Towers):
-        return next((tower.embed for tower in model.towers if not isinstance(tower.embed, config.Embed)), model.embed)
-    return front_of(model) or model.embed
+    if isinstance(model, config.DualEncoder):
+        return next(
+            (tower.embed for tower in model.towers if not isinstance(tower.embed, config.TextEmbedding)), model.embed
+        )
+    return vision_front_end(model) or model.embed
 
 
-def discovered(recipe: config.Recipe) -> config.Task:
+def resolve_task(recipe: config.Recipe) -> config.Task:
     """The task with what the training data settle of it: classes, or colours."""
-    task, tally = recipe.task, data.Tally(recipe.data.bad)  # what is bad is told of once, where examples are made
-    if isinstance(task, config.Contrast):
-        return classes(task, records(recipe.data, tally), tally.bad)
-    if isinstance(task, config.Draw) and task.pixels.values == "colours" and not task.pixels.colours:
-        chance = data.chance(recipe.train.seed, "palette", 0)
-        colours = palette.learned(pictures(recipe, tally), task.pixels.palette, chance)
+    task, tally = (
+        recipe.task,
+        data.BadRecordPolicy(recipe.data.bad),
+    )  # what is bad is told of once, where examples are made
+    if isinstance(task, config.Contrastive):
+        return fill_contrastive_classes(task, iterate_records(recipe.data, tally), tally.record_bad)
+    if isinstance(task, config.TextToImage) and task.pixels.values == "colours" and not task.pixels.colours:
+        chance = data.seeded_generator(recipe.train.seed, "palette", 0)
+        colours = palette.learn_palette(training_images(recipe, tally), task.pixels.palette, chance)
         return replace(task, pixels=replace(task.pixels, colours=colours))
     return task
 
 
-def pictures(recipe: config.Recipe, tally: data.Tally) -> Iterator[Tensor]:
-    assert isinstance(recipe.task, config.Draw)
-    reader = sense(recipe.task.pixels)
-    for record in records(recipe.data, tally):
+def training_images(recipe: config.Recipe, tally: data.BadRecordPolicy) -> Iterator[Tensor]:
+    assert isinstance(recipe.task, config.TextToImage)
+    reader = build_processor(recipe.task.pixels)
+    for record in iterate_records(recipe.data, tally):
         try:
             yield reader.example(record, recipe.task.image)["image"]
         except config.DataError as problem:
-            tally.bad(problem)
+            tally.record_bad(problem)
 
 
-def worded(recipe: config.Recipe, tokenizer: Tokenizer) -> config.Model:
+def resolve_text_vocab(recipe: config.Recipe, tokenizer: Tokenizer) -> config.Model:
     """The model with as many words as there are, where the recipe does not say how many."""
     model, grows, context = recipe.model, recipe.train.init_from is not None, recipe.train.context
-    if isinstance(model, config.Towers):
-        towers = [replace(tower, embed=sized(tower.embed, len(tokenizer), f"towers[{place}].embed", grows))
-                  if isinstance(tower.embed, config.Embed) else tower
-                  for place, tower in enumerate(model.towers)]  # fmt: skip
+    if isinstance(model, config.DualEncoder):
+        towers = [
+            replace(tower, embed=resolve_vocab(tower.embed, tokenizer, f"towers[{place}].embed", grows))
+            if isinstance(tower.embed, config.TextEmbedding)
+            else tower
+            for place, tower in enumerate(model.towers)
+        ]
         check_length(model.trunk.position, "text.trunk", context)
         return replace(model, towers=tuple(towers))
-    if isinstance(model.embed, config.Mixed):
-        text = sized(model.embed.text, len(tokenizer), "embed.text", grows)
+    if isinstance(model.embed, config.MultimodalEmbedding):
+        text = resolve_vocab(model.embed.text, tokenizer, "embed.text", grows)
         check_length(model.trunk.position, "trunk", context + getattr(model.embed.seen, "count", 0))
         return replace(model, embed=replace(model.embed, text=text))
-    if isinstance(model.embed, config.Embed):
+    if isinstance(model.embed, config.TextEmbedding):
         if model.encoder is not None and model.encoder.embed is not None:
-            check_seen(model.encoder)
-        colours = recipe.task.pixels.palette if isinstance(recipe.task, config.Draw) else 0
+            check_encoder_positions(model.encoder)
+        colours = recipe.task.pixels.palette if isinstance(recipe.task, config.TextToImage) else 0
         check_length(model.trunk.position, "trunk", context)
-        return replace(model, embed=sized(model.embed, len(tokenizer) + colours, "embed", grows))
+        return replace(model, embed=resolve_vocab(model.embed, tokenizer, "embed", grows, colours))
     return model
 
 
-def check_seen(encoder: config.Encoder) -> None:
+def check_encoder_positions(encoder: config.Encoder) -> None:
     """An encoder has a place for every token of what it sees."""
     length, count = getattr(encoder.trunk.position, "length", None), getattr(encoder.embed, "count", 0)
     if isinstance(length, int) and length < count:
@@ -151,21 +170,12 @@ def check_seen(encoder: config.Encoder) -> None:
                           f"set it to {count}")  # fmt: skip
 
 
-def sized(embed: config.Embed, count: int, where: str, grows: bool) -> config.Embed:
-    if embed.vocab == UNKNOWN or (grows and embed.vocab < count):
-        return replace(embed, vocab=count)
-    if embed.vocab < count:
-        raise ConfigError(f"model.{where}.vocab: {embed.vocab:,}, and there are {count:,} to tell apart; leave it out, "
-                          "or make it larger")  # fmt: skip
-    return embed
-
-
-def about(recipe: config.Recipe, reader: Sense, task: Task, tokenizer: Tokenizer) -> dict[str, Any]:
+def image_text_key(recipe: config.Recipe, reader: Processor, task: Task, tokenizer: Tokenizer) -> dict[str, Any]:
     """What examples depend on beside the records."""
-    seen = getattr(reader, "about", None) or config.tree(front(recipe))
-    kept = {name: value for name, value in config.tree(recipe.task).items() if name not in ("smoothing", "prompt")}
+    seen = getattr(reader, "about", None) or config.to_dict(vision_config(recipe))
+    kept = {name: value for name, value in config.to_dict(recipe.task).items() if name not in ("smoothing", "prompt")}
     return {"mixture": FORMAT, "task": kept, "front": seen, "tokenizer": tokenizer_key(tokenizer),
             "length": task.rows.length}  # fmt: skip
 
 
-MIXTURES.update(contrast=read_mixture, caption=read_mixture, draw=read_mixture)
+IMAGE_TEXT_READERS.update(contrast=read_image_text, caption=read_image_text, draw=read_image_text)

@@ -1,4 +1,4 @@
-"""Reading one graph whose nodes are asked: every step reads all of it, and only labels differ from part to part."""
+"""One graph of a recipe as batches, for node classification: every step reads all of it, and only the labels differ."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,26 +7,34 @@ from typing import Any
 from torch import Tensor
 
 from regard import config, data
-from regard.config import ConfigError, DataError
-from regard.data import Record, chance, store
-from regard.data.graphs import Graph, graph_in
-from regard.data.sources import few, heeded
-from regard.inputs.graph import Graphs, signs
-from regard.tasks import Batch
-from regard.tasks.nodes import Nodes, discovered, labels_of, parts_of, targets
-from regard.train.reading import READERS, Reading, Voice
-from regard.train.sensing import without_text
-from regard.zoo.recipes import UNKNOWN
+from regard.config.errors import ConfigError, DataError
+from regard.data.batching import seeded_generator
+from regard.data.readers.graphs import Graph, graph_of_record
+from regard.data.records import Record
+from regard.data.sources import check_settings_used, name_sources
+from regard.files import content_cache
+from regard.inputs.graph import GraphProcessor, random_signs
+from regard.tasks.collate import TaskBatch
+from regard.tasks.node_classification import (
+    NodeClassification,
+    fill_node_classes,
+    node_labels,
+    node_splits,
+    node_targets,
+)
+from regard.training.data.read import INPUT_READERS, Reporter, RunData
+from regard.training.data.read_inputs import check_no_text_settings
+from regard.zoo.recipe import UNKNOWN_VOCAB
 
 USUAL = config.Train()
 
 
 @dataclass(frozen=True, eq=False)
-class Whole:
+class WholeGraphBatches:
     """The whole graph, again and again, with the labels of one part."""
 
     name: str
-    graph: Batch
+    graph: TaskBatch
     labels: Tensor
     seed: int | None = None  # none: nothing is drawn
 
@@ -34,11 +42,11 @@ class Whole:
     def rows(self) -> list[str]:
         return [self.name]
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> TaskBatch:
         batch = self.graph | {"labels": self.labels}
         if self.seed is not None and "waves" in batch:
             waves = batch["waves"]
-            batch["waves"] = waves * signs(1, waves.shape[-1], chance(self.seed, "step", step))
+            batch["waves"] = waves * random_signs(1, waves.shape[-1], seeded_generator(self.seed, "step", step))
         return batch
 
     def names(self, step: int) -> list[int]:
@@ -53,77 +61,80 @@ class Whole:
 
 
 @dataclass(frozen=True, eq=False)
-class Laid:
+class GraphBatch:
     """One graph as a batch, and what it says of its nodes."""
 
     record: Record
-    batch: Batch
+    batch: TaskBatch
     labels: list[str]
     parts: list[str]
 
-    def asking(self, c: config.Nodes, part: str, seed: int | None = None) -> Whole:
-        asked = targets(self.record, c, self.labels, self.parts, part)
-        return Whole(f"{self.record.where}, {part}", self.batch, asked, seed)
+    def asking(self, c: config.NodeClassification, part: str, seed: int | None = None) -> WholeGraphBatches:
+        asked = node_targets(self.record, c, self.labels, self.parts, part)
+        return WholeGraphBatches(f"{self.record.where}, {part}", self.batch, asked, seed)
 
 
-def read_nodes(recipe: config.Recipe, voice: Voice) -> Reading:
+def read_nodes(recipe: config.Recipe, voice: Reporter) -> RunData:
     """The data of a recipe that asks the nodes of one graph; another may be named to validate on."""
-    without_text(recipe)
-    whole_alone(recipe.train)
-    record, digest = one_graph(recipe.data, recipe.data.sources)
-    graph, task = graph_in(record), recipe.task
-    assert isinstance(task, config.Nodes)
-    recipe = fitted(replace(recipe, task=discovered(task, record, labels_of(record, graph.count))), graph)
-    model, made = recipe.model, Nodes(recipe.task)  # type: ignore[arg-type]
-    assert isinstance(model, config.Transformer) and isinstance(model.embed, config.Graph)
+    check_no_text_settings(recipe)
+    check_no_row_settings(recipe.train)
+    record, digest = open_graph(recipe.data, recipe.data.sources)
+    graph, task = graph_of_record(record), recipe.task
+    assert isinstance(task, config.NodeClassification)
+    recipe = resolve_graph_sizes(
+        replace(recipe, task=fill_node_classes(task, record, node_labels(record, graph.count))), graph
+    )
+    model, made = recipe.model, NodeClassification(recipe.task)  # type: ignore[arg-type]
+    assert isinstance(model, config.Transformer) and isinstance(model.embed, config.GraphEmbedding)
     made.check(model)
     share = recipe.data.validation if isinstance(recipe.data.validation, float) else 0.0
-    train = laid(record, Graphs(model.embed), share)
+    train = lay_out_graph(record, GraphProcessor(model.embed), share)
     other = None if not share else train
     if recipe.data.validations:
-        other = laid(one_graph(recipe.data, recipe.data.validations)[0], Graphs(model.embed), 1.0)
+        other = lay_out_graph(open_graph(recipe.data, recipe.data.validations)[0], GraphProcessor(model.embed), 1.0)
     validation = None if other is None else other.asking(made.c, made.c.part)
-    return Reading(recipe, None, made, train.asking(made.c, "train", recipe.train.seed), validation, digest)
+    return RunData(recipe, None, made, train.asking(made.c, "train", recipe.train.seed), validation, digest)
 
 
-def laid(record: Record, sense: Graphs, share: float) -> Laid:
-    batch = sense.batch([sense.example(record, "graph")], None)
+def lay_out_graph(record: Record, sense: GraphProcessor, share: float) -> GraphBatch:
+    batch = sense.collate([sense.example(record, "graph")], None)
     batch["tokens"] = batch.pop("real").sum(-1)  # all of them are
-    labels = labels_of(record, int(batch["tokens"]))
-    return Laid(record, batch, labels, parts_of(record, labels, share))
+    labels = node_labels(record, int(batch["tokens"]))
+    return GraphBatch(record, batch, labels, node_splits(record, labels, share))
 
 
-def whole_alone(c: config.Train) -> None:
+def check_no_row_settings(c: config.Train) -> None:
     """No setting for rows is passed over in silence."""
     for name in ("batch", "tokens", "accumulate"):
         if getattr(c, name) != getattr(USUAL, name):
             raise ConfigError(f"train.{name}: task 'nodes' reads one whole graph at each step; leave it out")
 
 
-def one_graph(c: config.Data, sources: Sequence[str]) -> tuple[Record, str]:
+def open_graph(c: config.Data, sources: Sequence[str]) -> tuple[Record, str]:
     """The only record there is, and what tells it from others."""
-    found = data.tables(sources, c)
-    heeded(c, found)
-    tally = data.Tally(c.bad)
+    found = data.find_records(sources, c)
+    check_settings_used(c, found)
+    tally = data.BadRecordPolicy(c.bad)
     records = [record for table in found for record in table.records(tally)]
     if len(records) != 1:
-        raise DataError(f"{few([table.name for table in found])}: {len(records):,} graphs; task 'nodes' asks the nodes "
+        raise DataError(f"{name_sources([table.name for table in found])}: {len(records):,} graphs; task 'nodes' asks "
+                        "the nodes "
                         "of one, so name that alone")  # fmt: skip
-    return records[0], store.key(["nodes", [table.digest for table in found]])
+    return records[0], content_cache.content_key(["nodes", [table.digest for table in found]])
 
 
-def fitted(recipe: config.Recipe, graph: Graph) -> config.Recipe:
+def resolve_graph_sizes(recipe: config.Recipe, graph: Graph) -> config.Recipe:
     """The recipe with what the graph settles: how many features or tags, how many nodes, how many classes."""
     model, front, task = recipe.model, recipe.model.embed, recipe.task
-    if not isinstance(model, config.Transformer) or not isinstance(front, config.Graph):
+    if not isinstance(model, config.Transformer) or not isinstance(front, config.GraphEmbedding):
         raise ConfigError(f"model.embed.kind: {front.kind!r}, and task 'nodes' is asked of graphs; set it to graph")
     head = model.head
     if not front.features and not front.tags:
         front = replace(front, features=graph.features.shape[1]) if graph.features is not None else (
             replace(front, tags=int(graph.tags.max()) + 1) if graph.tags is not None else front)  # fmt: skip
-    if isinstance(head, config.Each) and head.out == UNKNOWN and isinstance(task, config.Nodes):
+    if isinstance(head, config.TokenHead) and head.out == UNKNOWN_VOCAB and isinstance(task, config.NodeClassification):
         head = replace(head, out=len(task.classes))
     return replace(recipe, model=replace(model, embed=replace(front, nodes=graph.count), head=head))
 
 
-READERS["nodes"] = read_nodes
+INPUT_READERS["nodes"] = read_nodes

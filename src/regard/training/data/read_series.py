@@ -1,7 +1,7 @@
-"""Reading one table whose rows are told ahead: windows over the rows to train on, and over those kept back.
+"""One time series of a recipe as batches: windows over the rows to train on, and over those held out.
 
-    rows     0 ─────────── train ─────────── 8,640 ── validation ── 11,520 ── test ── 14,400
-    windows  read and tell among these           tell among these       tell among these; all may read what was before
+rows     0 ─────────── train ─────────── 8,640 ── validation ── 11,520 ── test ── 14,400
+windows  read and predict among these        predict among these    predict among these; all may read what was there
 """
 
 from dataclasses import replace
@@ -9,69 +9,70 @@ from dataclasses import replace
 from torch import Tensor
 
 from regard import config, data
-from regard.config import ConfigError, DataError
-from regard.data import store
-from regard.data.series import Outlooks, Series, read_series
-from regard.data.sources import few, heeded
-from regard.tasks.forecast import Forecast
-from regard.train.reading import READERS, Reading, Voice
-from regard.train.sensing import without_text
+from regard.config.errors import ConfigError, DataError
+from regard.data.readers.time_series import ForecastWindows, TimeSeries, read_series
+from regard.data.sources import check_settings_used, name_sources
+from regard.files import content_cache
+from regard.tasks.forecasting import Forecasting
+from regard.training.data.read import INPUT_READERS, Reporter, RunData
+from regard.training.data.read_inputs import check_no_text_settings
 
 USUAL = config.Data().validation
 
 
-def read_forecast(recipe: config.Recipe, voice: Voice) -> Reading:
+def read_forecast(recipe: config.Recipe, voice: Reporter) -> RunData:
     """The data of a recipe that tells how a series goes on."""
-    without_text(recipe)
+    check_no_text_settings(recipe)
     task, c, model = recipe.task, recipe.train, recipe.model
-    assert isinstance(task, config.Forecast) and isinstance(model, config.Transformer)
+    assert isinstance(task, config.Forecasting) and isinstance(model, config.Transformer)
     if c.tokens is not None or getattr(c, "augment", None) is not None:
         name = "tokens" if c.tokens is not None else "augment"
         raise ConfigError(f"train.{name}: windows are all of one length and read as they are; leave it out")
-    Forecast(task).check(model)
+    Forecasting(task).check(model)
     front, head = model.embed, model.head
-    assert isinstance(front, config.Series) and isinstance(head, config.Horizon)
-    series, digest = one_series(recipe.data.sources, recipe.data, task)
-    borders = parted(series, recipe.data, task)
-    front = standardised(front, series, series.values[: borders[0][1]])
+    assert isinstance(front, config.SeriesEmbedding) and isinstance(head, config.ForecastHead)
+    series, digest = open_series(recipe.data.sources, recipe.data, task)
+    borders = split_ranges(series, recipe.data, task)
+    front = standardize_series(front, series, series.values[: borders[0][1]])
 
-    def windows(name: str, of: Series, first: int, last: int, size: int) -> Outlooks:
-        return Outlooks(f"{name} of {of.name}", of.values, first, last, front.length, head.horizon, size, c.seed,
+    def windows(name: str, of: TimeSeries, first: int, last: int, size: int) -> ForecastWindows:
+        return ForecastWindows(f"{name} of {of.name}", of.values, first, last, front.length, head.horizon, size, c.seed,
                         front.count * (front.channels if front.mix == "independent" else 1))  # fmt: skip
 
     train = windows("train", series, *borders[0], c.batch)
     validation = None
     if recipe.data.validations:
-        other, more = one_series(recipe.data.validations, recipe.data, task)
-        same_columns(other, series)
-        there = chosen(parted(other, recipe.data, task), task) if task.split else (0, len(other))
+        other, more = open_series(recipe.data.validations, recipe.data, task)
+        check_columns_equal(other, series)
+        there = validation_range(split_ranges(other, recipe.data, task), task) if task.split else (0, len(other))
         part = task.part if task.split else "all"
-        validation, digest = windows(part, other, *there, c.batch), store.key([digest, more])
+        validation, digest = windows(part, other, *there, c.batch), content_cache.content_key([digest, more])
     elif len(borders) > 1:
-        validation = windows(task.part, series, *chosen(borders, task), c.batch)
+        validation = windows(task.part, series, *validation_range(borders, task), c.batch)
     recipe = replace(recipe, model=replace(model, embed=front))
-    return Reading(recipe, None, Forecast(task, scale=front.scale), train, validation, digest)
+    return RunData(recipe, None, Forecasting(task, scale=front.scale), train, validation, digest)
 
 
-def one_series(names: tuple[str, ...], how: config.Data, task: config.Forecast) -> tuple[Series, str]:
+def open_series(names: tuple[str, ...], how: config.Data, task: config.Forecasting) -> tuple[TimeSeries, str]:
     """The only table there is, and what tells it from others."""
-    found = data.tables(names, how)
-    heeded(how, found)
+    found = data.find_records(names, how)
+    check_settings_used(how, found)
     if how.bad == "skip":
         raise ConfigError("data.bad: rows of a series cannot be passed over; leave it out, and set task.gaps")
     if len(found) != 1:
-        raise DataError(f"{few([table.name for table in found])}: {len(found)} tables; a series is one, so name that "
+        raise DataError(f"{name_sources([table.name for table in found])}: {len(found)} tables; a series is one, so "
+                        "name that "
                         "alone")  # fmt: skip
-    return read_series(found[0], task), store.key(["series", found[0].digest, config.tree(task)])
+    return read_series(found[0], task), content_cache.content_key(["series", found[0].digest, config.to_dict(task)])
 
 
-def same_columns(series: Series, known: Series) -> None:
+def check_columns_equal(series: TimeSeries, known: TimeSeries) -> None:
     if series.names != known.names:
         raise DataError(f"{series.name}: columns {', '.join(series.names)}, and {known.name} has "
                         f"{', '.join(known.names)}; name the same ones by task.columns")  # fmt: skip
 
 
-def parted(series: Series, how: config.Data, task: config.Forecast) -> list[tuple[int, int]]:
+def split_ranges(series: TimeSeries, how: config.Data, task: config.Forecasting) -> list[tuple[int, int]]:
     """The first and the last row of each part: to train on, to validate on, to test on."""
     sizes, rows, share = list(task.split), len(series), how.validation
     if task.split and isinstance(share, float) and share != USUAL:
@@ -86,14 +87,14 @@ def parted(series: Series, how: config.Data, task: config.Forecast) -> list[tupl
     return list(zip(borders, borders[1:], strict=False))
 
 
-def chosen(borders: list[tuple[int, int]], task: config.Forecast) -> tuple[int, int]:
+def validation_range(borders: list[tuple[int, int]], task: config.Forecasting) -> tuple[int, int]:
     """The rows that are asked to validate: those after the training rows, or the last ones."""
     if task.part == "test" and len(borders) < 3:
         raise ConfigError("task.part: no rows are to test on; name three numbers in task.split")
     return borders[2 if task.part == "test" else 1]
 
 
-def standardised(front: config.Series, series: Series, rows: Tensor) -> config.Series:
+def standardize_series(front: config.SeriesEmbedding, series: TimeSeries, rows: Tensor) -> config.SeriesEmbedding:
     """The front end with what the training rows settle: columns, their means and deviations."""
     if front.channels not in (0, len(series.names)):
         raise ConfigError(f"model.embed.channels: {front.channels}, and {series.name} has {len(series.names)} columns "
@@ -113,4 +114,4 @@ def standardised(front: config.Series, series: Series, rows: Tensor) -> config.S
                    scale=tuple(scale.tolist()))  # fmt: skip
 
 
-READERS["forecast"] = read_forecast
+INPUT_READERS["forecast"] = read_forecast

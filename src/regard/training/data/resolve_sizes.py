@@ -1,48 +1,65 @@
-"""What the data settle of a model: the size of its vocabulary, and how wide its answers are."""
+"""Sizes of a model that the data decide: its vocabulary, and the outputs of its head."""
 
 import math
 from dataclasses import replace
 
 from regard import config
-from regard.text import Tokenizer
-from regard.zoo.recipes import UNKNOWN
+from regard.text.tokenizer import Tokenizer
+from regard.zoo.recipe import UNKNOWN_VOCAB
 
 
-def fitted(recipe: config.Recipe, tokenizer: Tokenizer) -> config.Recipe:
+def resolve_sizes(recipe: config.Recipe, tokenizer: Tokenizer) -> config.Recipe:
     """The recipe with what was left open filled in, and refused where model and data do not go together."""
     model = recipe.model
-    assert isinstance(model, config.Transformer) and isinstance(model.embed, config.Embed)  # others have their readers
+    assert isinstance(model, config.Transformer) and isinstance(
+        model.embed, config.TextEmbedding
+    )  # others have their readers
     grows = recipe.train.init_from is not None  # a tokenizer with more special tokens than the weights know
-    model = replace(model, embed=sized(model.embed, tokenizer, "embed", grows), head=answering(model.head, recipe.task))
-    if model.encoder is not None and isinstance(model.encoder.embed, config.Embed):
-        embed = sized(model.encoder.embed, tokenizer, "encoder.embed", grows)
+    model = replace(
+        model, embed=resolve_vocab(model.embed, tokenizer, "embed", grows), head=resolve_head(model.head, recipe.task)
+    )
+    if model.encoder is not None and isinstance(model.encoder.embed, config.TextEmbedding):
+        embed = resolve_vocab(model.encoder.embed, tokenizer, "encoder.embed", grows)
         model = replace(model, encoder=replace(model.encoder, embed=embed))
     if isinstance(recipe.task, config.NextToken):
-        check_report(recipe.report, tokenizer)
-    for where, trunk in trunks(model):
+        check_report_text(recipe.report, tokenizer)
+    for where, trunk in named_trunks(model):
         check_length(trunk.position, where, recipe.train.context)
     return replace(recipe, model=model)
 
 
-def sized(embed: config.Embed, tokenizer: Tokenizer, where: str, grows: bool) -> config.Embed:
-    if embed.vocab == UNKNOWN or (grows and embed.vocab < len(tokenizer)):
-        return replace(embed, vocab=len(tokenizer))
-    if embed.vocab < len(tokenizer):
+def resolve_vocab(
+    embed: config.TextEmbedding, tokenizer: Tokenizer, where: str, grows: bool, colours: int = 0
+) -> config.TextEmbedding:
+    """The vocabulary of the tokenizer, and of an image's colours where a model draws."""
+    count = len(tokenizer) + colours
+    if embed.vocab == UNKNOWN_VOCAB or (grows and embed.vocab < count):
+        return replace(embed, vocab=count)
+    if embed.vocab < count:
+        more = f", and {colours:,} colours are drawn with" if colours else ""
         raise config.ConfigError(f"model.{where}.vocab: {embed.vocab:,}, and the tokenizer has {len(tokenizer):,} "
-                                 "tokens; leave it out, or make it larger")  # fmt: skip
+                                 f"tokens{more}; leave it out, or make it larger")  # fmt: skip
     return embed
 
 
-def answering(head: config.Head, task: config.Task) -> config.Head:
+def resolve_head(head: config.Head, task: config.Task) -> config.Head:
     """A head that is as wide as there are answers, where the recipe does not say how wide."""
-    if isinstance(head, config.Pooled) and head.out is None and isinstance(task, config.Classify | config.Regress):
-        return replace(head, out=len(task.classes) if isinstance(task, config.Classify) else 1)
-    if isinstance(head, config.Each) and head.out == UNKNOWN and isinstance(task, config.Tag | config.Answer):
-        return replace(head, out=len(task.classes) if isinstance(task, config.Tag) else 2)
+    if (
+        isinstance(head, config.PoolingHead)
+        and head.out is None
+        and isinstance(task, config.Classification | config.Regression)
+    ):
+        return replace(head, out=len(task.classes) if isinstance(task, config.Classification) else 1)
+    if (
+        isinstance(head, config.TokenHead)
+        and head.out == UNKNOWN_VOCAB
+        and isinstance(task, config.TokenClassification | config.QuestionAnswering)
+    ):
+        return replace(head, out=len(task.classes) if isinstance(task, config.TokenClassification) else 2)
     return head
 
 
-def check_report(report: config.Report, tokenizer: Tokenizer) -> None:
+def check_report_text(report: config.Report, tokenizer: Tokenizer) -> None:
     for name in ("prompt", "sentence"):
         try:
             tokenizer.encode(getattr(report, name) or "")
@@ -50,11 +67,11 @@ def check_report(report: config.Report, tokenizer: Tokenizer) -> None:
             raise config.ConfigError(f"report.{name}: {problem}; set it to something the text could hold") from None
 
 
-def trunks(model: config.Transformer) -> list[tuple[str, config.Trunk | config.Recurrent]]:
+def named_trunks(model: config.Transformer) -> list[tuple[str, config.Trunk | config.RecurrentStack]]:
     return [("trunk", model.trunk), *([] if model.encoder is None else [("encoder.trunk", model.encoder.trunk)])]
 
 
-def check_places(model: config.Transformer) -> None:
+def check_position_table(model: config.Transformer) -> None:
     """A table of learned places has one for every token that the front end makes."""
     count, position = getattr(model.embed, "count", None), model.trunk.position
     length = getattr(position, "length", None) if position.kind in ("learned", "onehot") else None

@@ -1,11 +1,11 @@
-"""Beginning with the weights of another model: pre-train once, fine-tune many times.
+"""Pretrained initialisation: a run starts from the weights of another model (pre-train once, fine-tune many times).
 
     runs/bert     embed │ trunk ▓▓▓▓▓▓▓▓ │ head.vocabulary, head.pooled
                     │         │                        │
     this run      embed │ trunk ▓▓▓▓▓▓▓▓ │ head.dense ◄┘, head.out (new)
 
-Weights alone: the optimizer, the schedule and the data are the new run's. All but the head must fit; of a head what is
-asked as before is kept. A table of words may have grown by the special tokens that a task needs.
+Weights alone: the optimizer, the schedule and the data are the new run's. All but the head must fit; of a head, what
+the new task shares is kept. An embedding table may have grown by the special tokens that a task needs.
 """
 
 from collections.abc import Iterator
@@ -17,22 +17,21 @@ import torch
 from torch import Tensor
 
 from regard import config
-from regard.generate.model import Transformer, build
-from regard.hub import folder as hub
-from regard.hub import names
-from regard.hub.weights import few
-from regard.text import Tokenizer
-from regard.zoo.recipes import read_model
+from regard.config.errors import name_some
+from regard.hub import name_table, read_folder
+from regard.inference.model import Model, build_model
+from regard.text.tokenizer import Tokenizer
+from regard.zoo.recipe import model_from_table
 
 WORDS = ("embed.tokens.weight", "encoder_embed.tokens.weight", "head.vocabulary.weight", "head.vocabulary.bias")
 ANSWERS = ("head.pooled.out.", "head.each.out.")  # what they say is a class, and means what it meant for one task alone
 FREE = ("head", "precision", "init", "dropout", "kernel", "vocab")  # settings that may differ from those of the weights
 
 
-def source(path: str | Path) -> hub.Folder:
+def read_source(path: str | Path) -> read_folder.ModelFolder:
     """What a run, a checkpoint or a Hugging Face folder says of itself."""
     try:
-        return hub.read(path)
+        return read_folder.read_model_folder(path)
     except config.DataError as problem:
         raise config.DataError(f"train.init_from: {problem}") from None
 
@@ -40,45 +39,49 @@ def source(path: str | Path) -> hub.Folder:
 # ---------------------------------------------------------------- what a recipe inherits
 
 
-def inherited(
-    recipe: config.Recipe, folder: hub.Folder, tokenizer: Tokenizer | None = None
+def inherit_model(
+    recipe: config.Recipe, folder: read_folder.ModelFolder, tokenizer: Tokenizer | None = None
 ) -> tuple[config.Recipe, Tokenizer | None]:
     """The recipe with the shape of the weights it begins with, where it says none; and the words that they know."""
-    if isinstance(recipe.model, config.Towers) or isinstance(folder.config, config.Towers):
+    if isinstance(recipe.model, config.DualEncoder) or isinstance(folder.config, config.DualEncoder):
         raise config.ConfigError("train.init_from: it is for one model, and towers are several; leave it out")
-    if unsaid(recipe.model, recipe.task):
-        recipe = replace(recipe, model=model_from(recipe.model, folder))
-    if tokenizer is not None or not isinstance(folder.config.embed, config.Embed):
+    if leaves_model_open(recipe.model, recipe.task):
+        recipe = replace(recipe, model=model_config_from(recipe.model, folder))
+    if tokenizer is not None or not isinstance(folder.config.embed, config.TextEmbedding):
         return recipe, tokenizer
-    text, tokenizer = words_of(recipe.text, folder)
+    text, tokenizer = tokenizer_of_folder(recipe.text, folder)
     return replace(recipe, text=text), tokenizer
 
 
-def unsaid(model: config.Transformer, task: config.Task) -> bool:
+def leaves_model_open(model: config.Transformer, task: config.Task) -> bool:
     """Whether a recipe leaves everything open but the head, the precision and dropout."""
-    plain = read_model({}, task.kind)
+    plain = model_from_table({}, task.kind)
     if not isinstance(model.trunk, config.Trunk) or not isinstance(plain.trunk, config.Trunk):
         return False
     trunk = replace(model.trunk, dropout=plain.trunk.dropout)
     return replace(model, trunk=trunk, head=plain.head, precision=plain.precision) == plain
 
 
-def model_from(asked: config.Transformer, folder: hub.Folder) -> config.Transformer:
+def model_config_from(asked: config.Transformer, folder: read_folder.ModelFolder) -> config.Transformer:
     """The folder's model with the head that is asked for; with its dropout, unless another is.
 
     A head over words of which nothing is said is the folder's own, if it has one.
     """
     theirs, head = folder.config, asked.head
     assert isinstance(theirs, config.Transformer)  # towers were refused
-    own: config.Head = theirs.head.vocabulary if isinstance(theirs.head, config.Both) else theirs.head
-    if head == config.Vocabulary() and isinstance(own, config.Vocabulary):
+    own: config.Head = theirs.head.vocabulary if isinstance(theirs.head, config.PretrainingHead) else theirs.head
+    if head == config.LMHead() and isinstance(own, config.LMHead):
         head = own
-    if head == config.Pooled(place="mean") and isinstance(own, config.Pooled) and not theirs.embed.vocab:
+    if head == config.PoolingHead(place="mean") and isinstance(own, config.PoolingHead) and not theirs.embed.vocab:
         head = replace(own, out=None)  # of an image, as much is unsaid
     trunk, encoder, dropout = theirs.trunk, theirs.encoder, asked.trunk.dropout
     if dropout != config.Dropout():
         read = trunk if encoder is None else encoder.trunk
-        if isinstance(trunk, config.Recurrent) or isinstance(read, config.Recurrent) or isinstance(dropout, float):
+        if (
+            isinstance(trunk, config.RecurrentStack)
+            or isinstance(read, config.RecurrentStack)
+            or isinstance(dropout, float)
+        ):
             raise config.ConfigError(f"model.trunk.dropout: the weights in {folder.path} are of a recurrent stack, and "
                                      "its dropout is one number; say model.trunk whole")  # fmt: skip
         trunk = replace(trunk, dropout=dropout)
@@ -86,26 +89,26 @@ def model_from(asked: config.Transformer, folder: hub.Folder) -> config.Transfor
     return replace(theirs, trunk=trunk, encoder=encoder, head=head, precision=asked.precision)
 
 
-def words_of(text: config.Text, folder: hub.Folder) -> tuple[config.Text, Tokenizer]:
+def tokenizer_of_folder(text: config.Tokenizer, folder: read_folder.ModelFolder) -> tuple[config.Tokenizer, Tokenizer]:
     """The tokenizer that the weights were trained with: any other would call the words by the wrong numbers."""
-    said = Tokenizer.load(text.path) if isinstance(text, config.Saved) else None
+    said = Tokenizer.load(text.path) if isinstance(text, config.TokenizerFile) else None
     if folder.tokenizer_path is None:
         if said is None:
             raise config.DataError(f"{folder.path}: there is no tokenizer.json, and nothing else knows its words; name "
                                    'one: text={kind="file", path="..."}')  # fmt: skip
         return text, said
     own = Tokenizer.load(folder.tokenizer_path)
-    if replace(text, specials="plain") != config.Characters() and (said is None or said.text() != own.text()):
+    if replace(text, specials="plain") != config.CharTokenizer() and (said is None or said.text() != own.text()):
         raise config.ConfigError(f"text: {text.kind!r}, and the weights know the words of {folder.path}; leave it out, "
                                  f'or say text={{kind="file", path="{folder.path}"}}')  # fmt: skip
-    return config.Saved(path=str(folder.path), specials=text.specials), own
+    return config.TokenizerFile(path=str(folder.path), specials=text.specials), own
 
 
 # ---------------------------------------------------------------- the weights
 
 
 @dataclass(frozen=True)
-class Taken:
+class TransferReport:
     """How many numbers came from elsewhere, began anew, and were left there, by the name of their tensor; and the
     settings that the model has otherwise than the weights were trained with."""
 
@@ -117,56 +120,57 @@ class Taken:
 
 
 @torch.no_grad()
-def take(model: Transformer, folder: hub.Folder) -> Taken:
+def transfer_weights(model: Model, folder: read_folder.ModelFolder) -> TransferReport:
     """Give a model the weights of a folder; what of its head was not there stays as it began."""
-    other, used, same = twin(folder), set[int](), alike(model.task, folder.task)
-    theirs = {placed(name, other): tensor for name, tensor in other.state_dict(keep_vars=True).items()}
-    check(model, theirs, folder.path)
+    other, used, same = load_twin(folder), set[int](), same_labels(model.task, folder.task)
+    theirs = {head_tensor_name(name, other): tensor for name, tensor in other.state_dict(keep_vars=True).items()}
+    check_shapes(model, theirs, folder.path)
     kept, new = dict[str, int](), dict[str, int]()
-    for name, weight in names.once(model).items():
-        place = placed(name, model)
+    for name, weight in name_table.untied_tensors(model).items():
+        place = head_tensor_name(name, model)
         old = None if place.startswith(ANSWERS) and not same else theirs.get(place)
-        if old is not None and fits(place, weight, old):
+        if old is not None and can_transfer(place, weight, old):
             weight[: old.shape[0]].copy_(old) if old.dim() else weight.copy_(old)
             kept[name], used = old.numel(), used | {id(old)}
         if fresh := weight.numel() - kept.get(name, 0):
             new[name] = fresh
-    left = {name: tensor.numel() for name, tensor in names.once(other).items() if id(tensor) not in used}
-    return Taken(folder.path, kept, new, left, tuple(differences(model.c, other.c)))
+    left = {name: tensor.numel() for name, tensor in name_table.untied_tensors(other).items() if id(tensor) not in used}
+    return TransferReport(folder.path, kept, new, left, tuple(setting_differences(model.c, other.c)))
 
 
-def alike(mine: config.Task | None, theirs: config.Task | None) -> bool:
+def same_labels(mine: config.Task | None, theirs: config.Task | None) -> bool:
     """Whether an answer means the same to both: the same class, or the end of the same thing."""
     both = mine is not None and theirs is not None and mine.kind == theirs.kind
     return both and getattr(mine, "classes", ()) == getattr(theirs, "classes", ())
 
 
-def twin(folder: hub.Folder) -> Transformer:
+def load_twin(folder: read_folder.ModelFolder) -> Model:
     """The folder's own model with its weights; whatever its making drew, the run's random numbers stay."""
     with torch.random.fork_rng(devices=[]):
-        made = build(folder.config)
-    assert isinstance(made, Transformer)  # towers were refused
-    hub.fill(made, folder)
+        made = build_model(folder.config)
+    assert isinstance(made, Model)  # towers were refused
+    read_folder.load_weights(made, folder)
     return made
 
 
-def placed(name: str, model: Transformer) -> str:
+def head_tensor_name(name: str, model: Model) -> str:
     """A tensor's name with the kind of its head: the `dense` of one kind is not that of another."""
     kind = model.c.head.kind
     return name.replace("head.", f"head.{kind}.", 1) if name.startswith("head.") and kind != "both" else name
 
 
-def fits(place: str, weight: Tensor, old: Tensor) -> bool:
+def can_transfer(place: str, weight: Tensor, old: Tensor) -> bool:
     grown = place in WORDS and weight.shape[1:] == old.shape[1:] and len(weight) > len(old)
     return weight.shape == old.shape or grown
 
 
-def check(model: Transformer, theirs: dict[str, Tensor], path: Path) -> None:
+def check_shapes(model: Model, theirs: dict[str, Tensor], path: Path) -> None:
     """All but the heads must be in both, and of one shape."""
-    mine = {name: weight for name, weight in names.once(model).items() if not name.startswith("head.")}
-    wrong = [f"{name} is {shape(theirs.get(name))} there and {shape(weight)} here" for name, weight in mine.items()
-             if name not in theirs or not fits(name, weight, theirs[name])]  # fmt: skip
-    wrong += [f"{name} is {shape(old)} there and missing here" for name, old in theirs.items()
+    mine = {name: weight for name, weight in name_table.untied_tensors(model).items() if not name.startswith("head.")}
+    wrong = [f"{name} is {describe_shape(theirs.get(name))} there and {describe_shape(weight)} "
+             "here" for name, weight in mine.items()
+             if name not in theirs or not can_transfer(name, weight, theirs[name])]  # fmt: skip
+    wrong += [f"{name} is {describe_shape(old)} there and missing here" for name, old in theirs.items()
               if name not in mine and not name.startswith("head.")]  # fmt: skip
     if wrong:
         more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -174,39 +178,39 @@ def check(model: Transformer, theirs: dict[str, Tensor], path: Path) -> None:
                                "what is said of model, but for its head, to have their shape")  # fmt: skip
 
 
-def shape(tensor: Tensor | None) -> str:
+def describe_shape(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else str(tuple(tensor.shape))
 
 
-def differences(mine: config.Transformer, theirs: config.Transformer) -> Iterator[str]:
-    """Settings that change what weights mean and not their shape: nobody else would notice."""
-    here, there = dict(leaves(config.tree(mine))), dict(leaves(config.tree(theirs)))
+def setting_differences(mine: config.Transformer, theirs: config.Transformer) -> Iterator[str]:
+    """Settings that change what weights mean and not their shape: no other check would notice."""
+    here, there = dict(config_leaves(config.to_dict(mine))), dict(config_leaves(config.to_dict(theirs)))
     for path, value in here.items():
         if path in there and there[path] != value and not set(path.split(".")) & set(FREE):
             yield f"model.{path} is {value!r} and was {there[path]!r}"
 
 
-def leaves(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def config_leaves(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
         if isinstance(value, dict):
-            yield from leaves(value, f"{path}{name}.")
+            yield from config_leaves(value, f"{path}{name}.")
         else:
             yield path + name, value
 
 
-def told(taken: Taken) -> str:
+def describe_transfer(taken: TransferReport) -> str:
     """One line for whoever begins the run."""
     kept, new = sum(taken.kept.values()), sum(taken.new.values())
     said = [f"from {taken.path}: {kept:,} of {kept + new:,} weights"]
-    said += [f"new: {summed(taken.new)}"] * bool(new)
-    said += [f"left there: {summed(taken.left)}"] * bool(taken.left)
+    said += [f"new: {sum_by_layer(taken.new)}"] * bool(new)
+    said += [f"left there: {sum_by_layer(taken.left)}"] * bool(taken.left)
     return "; ".join([*said, *taken.otherwise[:3]])
 
 
-def summed(counts: dict[str, int]) -> str:
+def sum_by_layer(counts: dict[str, int]) -> str:
     """Names of layers with their sizes: a weight and its bias are one."""
     layers: dict[str, int] = {}
     for name, count in counts.items():
         layer = name.rpartition(".")[0]
         layers[layer] = layers.get(layer, 0) + count
-    return few([f"{layer} ({count:,})" for layer, count in layers.items()])
+    return name_some(sorted(f"{layer} ({count:,})" for layer, count in layers.items()))

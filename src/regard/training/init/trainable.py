@@ -1,15 +1,27 @@
-"""Parts of a model that stay as they are: they get no gradient, no decay and no room in the optimizer."""
+"""Frozen parameters and LoRA of a run: what gets no gradient, no weight decay and no optimizer state, and what trains.
+
+runs/bert     embed │ trunk ▓▓▓▓▓▓▓▓ │ head
+this run      embed │ trunk ▓▓▓▓▓▓▓▓ │ head.out (new)     ▓ is frozen, to the bit
+                          └ A, B ┘                        train, with the new head; nothing else does
+"""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from torch import nn
+from torch import Tensor, nn
 
 from regard import config
-from regard.config.names import did_you_mean
+from regard.config.errors import did_you_mean
+from regard.hub import peft_save
+from regard.models import lora as core
+from regard.training.data.read import RunData
+from regard.training.init.pretrained import TransferReport
+from regard.training.parallel.ranks import SINGLE_PROCESS, ProcessRanks
+from regard.training.state_dict import load_state_tensors
 
 
-def freeze(model: nn.Module, names: Iterable[str]) -> list[str]:
+def freeze_parameters(model: nn.Module, names: Iterable[str]) -> list[str]:
     """Stop the named parts from learning; the names of their weights.
 
     A name is the path of a module or a weight: `embed`, `trunk.blocks.0`, `trunk.blocks.0.attn.out.weight`; in each
@@ -17,7 +29,7 @@ def freeze(model: nn.Module, names: Iterable[str]) -> list[str]:
     shared are frozen wherever they are used: with a tied head, `embed` freezes the head, and `head` the embedding.
     """
     weights = dict(model.named_parameters(remove_duplicate=False))
-    chosen = {id(weights[path]) for name in names for path in matches(model, name)}
+    chosen = {id(weights[path]) for name in names for path in matching_parameters(model, name)}
     frozen = [path for path, weight in model.named_parameters() if id(weight) in chosen]
     if chosen and all(id(weight) in chosen or not weight.requires_grad for weight in weights.values()):
         raise config.ConfigError("train.freeze: that is all that the model has, so nothing would be learned; leave a "
@@ -27,25 +39,73 @@ def freeze(model: nn.Module, names: Iterable[str]) -> list[str]:
     return frozen
 
 
-def matches(model: nn.Module, name: str) -> list[str]:
+def matching_parameters(model: nn.Module, name: str) -> list[str]:
     """The paths of the weights that are, or lie inside, what a name says."""
     paths = [path for path, _ in model.named_parameters(remove_duplicate=False)]
-    found = [path for path in paths if within(path.split("."), name.split("."))]
+    found = [path for path in paths if path_within(path.split("."), name.split("."))]
     if not found:
         parts = ", ".join(part for part, _ in model.named_children())
-        raise config.ConfigError(f"train.freeze: no part {name!r} in the model{did_you_mean(name, inner(paths))} "
+        raise config.ConfigError(f"train.freeze: no part {name!r} in the "
+                                 f"model{did_you_mean(name, parameter_paths(paths))} "
                                  f"its parts are {parts}, and what is inside of them")  # fmt: skip
     return found
 
 
-def within(steps: list[str], asked: list[str]) -> bool:
+def path_within(steps: list[str], asked: list[str]) -> bool:
     begin = steps[: len(asked)]
     return len(begin) == len(asked) and all(fnmatchcase(*pair) for pair in zip(begin, asked, strict=True))
 
 
-def inner(paths: Iterable[str]) -> Iterator[str]:
+def parameter_paths(paths: Iterable[str]) -> Iterator[str]:
     """Every weight and every part that holds one."""
     for path in paths:
         while path:
             yield path
             path = path.rpartition(".")[0]
+
+
+def resolve_lora(reading: RunData, model: nn.Module, taken: TransferReport) -> RunData:
+    """The recipe with what learns whole filled in: a resumed run cannot tell any more what was new.
+
+    Of a run that it begins from, the checkpoint: the run may go on, and adapters are for what it was.
+    """
+    recipe, c, base = reading.recipe, reading.recipe.train.lora, reading.recipe.train.init_from
+    if c is None or base is None:
+        return reading
+    base = str(taken.path) if taken.path.is_relative_to(base) else base
+    whole = tuple(new_modules(model, taken)) if c.whole is None else c.whole
+    train = replace(recipe.train, init_from=base, lora=replace(c, whole=whole))
+    return replace(reading, recipe=replace(recipe, train=train))
+
+
+def new_modules(model: nn.Module, taken: TransferReport) -> list[str]:
+    """What has no weights to begin with: a head that is not as it was, and tables that have grown."""
+    grown = [name for name in taken.new if not name.startswith("head.")]
+    if len(grown) == len(taken.new):
+        return grown
+    elsewhere = {id(weight) for name, weight in model.named_parameters(remove_duplicate=False) if name[:5] != "head."}
+    head = {name: weight for name, weight in model.named_parameters(remove_duplicate=False) if name[:5] == "head."}
+    own = [name for name, weight in head.items() if id(weight) not in elsewhere]
+    return [*grown, *(["head"] if len(own) == len(head) else own)]
+
+
+def start_lora(model: nn.Module, c: config.LoRA, ranks: ProcessRanks = SINGLE_PROCESS) -> None:
+    """Put adapters on a model, which alone learn, with what learns whole."""
+    if ranks.sharded:
+        raise config.ConfigError("train.parallel: 'fsdp' gives each process a part of every weight, and adapters "
+                                 "change whole ones; choose ddp")  # fmt: skip
+    try:
+        core.add_adapters(model, c)
+        peft_save.collect_adapter(model)  # what cannot be saved is told now, not after an hour
+    except config.ConfigError as problem:
+        raise config.ConfigError(f"train.{problem}") from None
+
+
+def lora_state(model: nn.Module) -> dict[str, Tensor]:
+    """Adapters, and the weights beneath them: a model that is saved has them merged."""
+    beneath = {f"{path}.weight": part.weight.detach() for path, part in core.adapted_modules(model).items()}
+    return {**beneath, **{name: weight.detach() for name, weight in core.adapter_parameters(model).items()}}
+
+
+def load_lora_state(model: nn.Module, held: dict[str, Tensor]) -> None:
+    load_state_tensors(lora_state(model), held, "adapters")

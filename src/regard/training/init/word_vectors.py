@@ -1,11 +1,12 @@
-"""Vectors for words from a file, for a model to begin with: what others learned from more text than we have.
+"""Word vectors from a file (GloVe, word2vec, fastText) as the initial embeddings of a model.
 
     glove.txt  x.vec    the 0.418 0.24968 -0.41242 ...      a word and its numbers a line; fastText and word2vec begin
                                                             with a line that counts the words and the numbers of each
     x.bin               word2vec's own: that first line, then a word, a space, and its numbers as float32
     x.safetensors       a table (V, D), its rows in the order of the tokenizer
 
-All but the last may be packed (.gz, .xz, .zst). Files are larger than memory, so only words of the tokenizer are kept.
+All but the last may be compressed (.gz, .xz, .zst). Files are larger than memory, so only words of the tokenizer are
+kept.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,17 +19,17 @@ from torch import Tensor, nn
 
 from regard import config
 from regard.core.model import Transformer
-from regard.data.packing import format_of, readable, unpacking
-from regard.hub import folder as hub
-from regard.text import Tokenizer
+from regard.files.compression import file_format, open_decompressed, readable_errors
+from regard.hub import weights
+from regard.text.tokenizer import Tokenizer
 
 MARKS = ("Ġ", "▁", "##")  # of GPT-2, of SentencePiece, of BERT: a word begins here, or goes on
-LONGEST = 1 << 20  # bytes of a line: no word and its numbers are longer
+MAX_LINE = 1 << 20  # bytes of a line: no word and its numbers are longer
 FASTTEXT = (793712314).to_bytes(4, "little")  # how fastText's own .bin begins
 
 
 @dataclass(frozen=True)
-class Found:
+class VectorMatch:
     """How many of the tokenizer's tokens have a vector in the file, of how many; and some that have none."""
 
     path: Path
@@ -38,31 +39,31 @@ class Found:
 
 
 @torch.no_grad()
-def into(model: Transformer, tokenizer: Tokenizer, path: str | Path) -> Found:  #: S075
+def load_word_vectors(model: Transformer, tokenizer: Tokenizer, path: str | Path) -> VectorMatch:  #: S075
     """Give the tokens that a file knows their vectors there; the others stay as they began.
 
     A token is looked for as it is, then as a word without the mark of its border, then in small letters.
     """
-    path, table = Path(path), words_in(model).weight
-    if format_of(path.name) == ".safetensors":
-        return laid(table, tokenizer, path)
-    known = {id: spellings(tokenizer, id) for id in range(len(tokenizer)) if id not in tokenizer.specials}
-    found = read(path, {word for words in known.values() for word in words}, table.shape[1])
+    path, table = Path(path), embedding_table(model).weight
+    if file_format(path.name) == ".safetensors":
+        return load_table(table, tokenizer, path)
+    known = {id: token_spellings(tokenizer, id) for id in range(len(tokenizer)) if id not in tokenizer.specials}
+    found = read_vectors(path, {word for words in known.values() for word in words}, table.shape[1])
     missing = []
     for id, words in known.items():
         word = next((word for word in words if word in found), None)
         if word is None:
-            missing.append(tokenizer.piece(id))
+            missing.append(tokenizer.token_text(id))
         else:
             table[id].copy_(found[word])
     if len(missing) == len(known):
         raise config.DataError(f"{path}: knows none of the {len(known):,} tokens, such as {', '.join(missing[:3])}; "
                                "let text.kind be word, or name vectors of such tokens")  # fmt: skip
     longest = sorted(missing, key=len, reverse=True)[:5]  # words say more than letters and marks
-    return Found(path, len(known) - len(missing), len(known), tuple(longest))
+    return VectorMatch(path, len(known) - len(missing), len(known), tuple(longest))
 
 
-def words_in(model: Transformer) -> nn.Embedding:
+def embedding_table(model: Transformer) -> nn.Embedding:
     """The table of the words that are read."""
     table = getattr(model.encoder_embed or model.embed, "tokens", None)
     if not isinstance(table, nn.Embedding):
@@ -71,7 +72,7 @@ def words_in(model: Transformer) -> nn.Embedding:
     return table
 
 
-def spellings(tokenizer: Tokenizer, id: int) -> list[str]:
+def token_spellings(tokenizer: Tokenizer, id: int) -> list[str]:
     """The words that a token may be called, the most exact first."""
     token = tokenizer.token(id)
     word = token if tokenizer.spelling is None else tokenizer.spelling[id].decode(errors="replace")
@@ -81,9 +82,9 @@ def spellings(tokenizer: Tokenizer, id: int) -> list[str]:
     return [each for each in dict.fromkeys((token, word, word.lower())) if each]
 
 
-def laid(table: Tensor, tokenizer: Tokenizer, path: Path) -> Found:
+def load_table(table: Tensor, tokenizer: Tokenizer, path: Path) -> VectorMatch:
     """A whole table: row by row, as the tokenizer counts."""
-    held = hub.tensors_from(path)
+    held = weights.load_tensors_lazy(path)
     name = "weight" if "weight" in held else next(iter(held), "")
     if name not in held or (len(held) > 1 and name != "weight"):
         raise config.DataError(f"{path}: holds {len(held)} tensors; expected one, or one that is named weight")
@@ -91,12 +92,12 @@ def laid(table: Tensor, tokenizer: Tokenizer, path: Path) -> Found:
     if rows.dim() != 2 or not rows.is_floating_point() or len(rows) < len(tokenizer) or len(rows) > len(table):
         raise config.DataError(f"{path}: {name} is {rows.dtype} {tuple(rows.shape)}; expected a row of numbers for "
                                f"each of the {len(tokenizer):,} tokens")  # fmt: skip
-    check_width(path, rows.shape[1], table.shape[1])
+    check_vector_width(path, rows.shape[1], table.shape[1])
     table[: len(rows)].copy_(rows)
-    return Found(path, len(tokenizer), len(tokenizer))
+    return VectorMatch(path, len(tokenizer), len(tokenizer))
 
 
-def told(found: Found) -> str:
+def describe_match(found: VectorMatch) -> str:
     """One line for whoever begins the run."""
     rest = f"; without one: {', '.join(found.missing)}" if found.missing else ""
     return f"vectors from {found.path}: for {found.count:,} of {found.of:,} tokens{rest}"
@@ -105,16 +106,18 @@ def told(found: Found) -> str:
 # ---------------------------------------------------------------- reading
 
 
-def read(path: str | Path, wanted: set[str], dim: int) -> dict[str, Tensor]:
+def read_vectors(path: str | Path, wanted: set[str], dim: int) -> dict[str, Tensor]:
     """The vectors of the wanted words that a file has; of a word that it has twice the first one."""
     path, names, found = Path(path), {word.encode(): word for word in wanted}, dict[str, Tensor]()
-    reader = READERS.get(format_of(path.name))
+    reader = READERS.get(file_format(path.name))
     if reader is None:
         raise config.DataError(f"{path}: no kind of vectors is named so; expected {', '.join(READERS)} or .safetensors")
-    with readable(str(path)), unpacking(path) as file:
+    with readable_errors(str(path)), open_decompressed(path) as file:
         for name, vector in reader(file, path, dim, names.__contains__):
             if not vector.isfinite().all():
-                raise config.DataError(f"{path}: the vector of {shown(name)} is not all numbers; mend or remove it")
+                raise config.DataError(
+                    f"{path}: the vector of {printable_bytes(name)} is not all numbers; mend or remove it"
+                )
             found.setdefault(names[name], vector)
     return found
 
@@ -123,49 +126,55 @@ Wanted = Callable[[bytes], bool]
 Vectors = Iterator[tuple[bytes, Tensor]]
 
 
-def lines(file: IO[bytes], path: Path, dim: int, wanted: Wanted) -> Vectors:
+def parse_text_vectors(file: IO[bytes], path: Path, dim: int, wanted: Wanted) -> Vectors:
     """A word and its numbers a line. Some words of GloVe hold spaces, so numbers are counted from the end."""
-    for place, line in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
+    for place, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
         line = line.rstrip(b" \r\n")
         spaces = line.count(b" ")
         if place == 1:
-            counted = header(line)
-            check_width(path, counted or spaces or dim, dim)
+            counted = parse_header(line)
+            check_vector_width(path, counted or spaces or dim, dim)
             if counted:
                 continue
         if spaces < dim:
-            raise config.DataError(f"{path}:{place}: {spaces} numbers in {shown(line)}; expected a word and {dim}")
+            raise config.DataError(
+                f"{path}:{place}: {spaces} numbers in {printable_bytes(line)}; expected a word and {dim}"
+            )
         word = line.rsplit(b" ", dim)[0] if spaces > dim else line.partition(b" ")[0]
         if wanted(word):
-            yield word, numbers(line[len(word) + 1 :], f"{path}:{place}")
+            yield word, parse_numbers(line[len(word) + 1 :], f"{path}:{place}")
 
 
-def header(line: bytes) -> int | None:
+def parse_header(line: bytes) -> int | None:
     """How many numbers a vector has, if this line counts the words and the numbers of each."""
     words = line.split()
     return int(words[1]) if len(words) == 2 and all(word.isdigit() for word in words) else None
 
 
-def numbers(text: bytes, where: str) -> Tensor:
+def parse_numbers(text: bytes, where: str) -> Tensor:
     try:
         return torch.tensor([float(number) for number in text.split(b" ")])
     except ValueError:
-        raise config.DataError(f"{where}: {shown(text)} is not all numbers; mend or remove the line") from None
+        raise config.DataError(
+            f"{where}: {printable_bytes(text)} is not all numbers; mend or remove the line"
+        ) from None
 
 
-def blocks(file: IO[bytes], path: Path, dim: int, wanted: Wanted) -> Vectors:
+def parse_binary_vectors(file: IO[bytes], path: Path, dim: int, wanted: Wanted) -> Vectors:
     """word2vec's binary: a word, a space, and its numbers as float32, lowest byte first; line ends do not count."""
-    first = file.readline(LONGEST)
+    first = file.readline(MAX_LINE)
     if first.startswith(FASTTEXT):
         raise config.DataError(f"{path}: a whole model of fastText; name the .vec file with its vectors")
-    if (width := header(first)) is None:
-        raise config.DataError(f"{path}: begins with {shown(first)}; expected how many words and how many numbers each")
-    check_width(path, width, dim)
+    if (width := parse_header(first)) is None:
+        raise config.DataError(
+            f"{path}: begins with {printable_bytes(first)}; expected how many words and how many numbers each"
+        )
+    check_vector_width(path, width, dim)
     count, size, held, at = int(first.split()[0]), 4 * dim, b"", 0
     for place in range(count):
         while (end := held.find(b" ", at)) < 0 or len(held) <= end + size:
-            more = file.read(LONGEST)
-            if not more or len(held) - at > 2 * LONGEST + size:
+            more = file.read(MAX_LINE)
+            if not more or len(held) - at > 2 * MAX_LINE + size:
                 raise config.DataError(f"{path}: ends in word {place + 1:,} of {count:,}; fetch it again")
             held, at = held[at:] + more, 0
         word, at = held[at:end].lstrip(b"\n"), end + 1 + size
@@ -173,14 +182,18 @@ def blocks(file: IO[bytes], path: Path, dim: int, wanted: Wanted) -> Vectors:
             yield word, torch.frombuffer(bytearray(held[end + 1 : at]), dtype=torch.float32)
 
 
-READERS: dict[str, Callable[[IO[bytes], Path, int, Wanted], Vectors]] = {".txt": lines, ".vec": lines, ".bin": blocks}
+READERS: dict[str, Callable[[IO[bytes], Path, int, Wanted], Vectors]] = {
+    ".txt": parse_text_vectors,
+    ".vec": parse_text_vectors,
+    ".bin": parse_binary_vectors,
+}
 
 
-def check_width(path: Path, count: int, dim: int) -> None:
+def check_vector_width(path: Path, count: int, dim: int) -> None:
     if count != dim:
         raise config.DataError(f"{path}: its vectors have {count:,} numbers, and the model's words {dim:,}; set "
                                f"model.trunk.width={count}, or name other vectors")  # fmt: skip
 
 
-def shown(text: bytes) -> str:
+def printable_bytes(text: bytes) -> str:
     return repr(text[:30].decode(errors="replace")) + ("..." if len(text) > 30 else "")

@@ -1,4 +1,4 @@
-"""Adafactor: the squared gradients of a matrix remembered as one row and one column (Shazeer and Stern 2018).
+"""Adafactor: the squared gradients of a matrix factored into one row and one column (Shazeer and Stern 2018).
 
     V ~ rows x columns / mean(rows)      one number for each row and each column, not for each weight
     W - min(lr, 1/sqrt(t)) · rms(W) · U / max(1, rms(U)/clip),   U = G / sqrt(V)
@@ -46,12 +46,12 @@ class Adafactor(torch.optim.Optimizer):
         pace = rms(weight).clamp(min=least) * torch.minimum(group["lr"], turn**-0.5) * taken
         if group["weight_decay"]:
             weight.mul_(1 - group["lr"] * group["weight_decay"] * taken)
-        u = variance(grad, state, turn ** group["decay"] * taken, floor).clamp_(min=floor).rsqrt_().mul_(grad)
+        u = factored_variance(grad, state, turn ** group["decay"] * taken, floor).clamp_(min=floor).rsqrt_().mul_(grad)
         weight.addcmul_(u, pace / (rms(u) / group["clip"]).clamp(min=1.0), value=-1)
         state["step"].add_(taken)
 
 
-def variance(grad: Tensor, state: dict[str, Tensor], new: Tensor, floor: float) -> Tensor:
+def factored_variance(grad: Tensor, state: dict[str, Tensor], new: Tensor, floor: float) -> Tensor:
     """The mean square of each gradient, of which a part is `new`."""
     if grad.dim() < 2:
         return state["variance"].lerp_(grad.square(), new).clone()

@@ -1,4 +1,4 @@
-"""The average of a model over its own recent past: calmer than the model itself, and often better (Polyak 1992).
+"""EMA of the weights: an average over recent steps, calmer than the model itself and often better (Polyak 1992).
 
     mean = keep · mean + (1 - keep) · weight,    keep = min(decay, (1 + t) / (10 + t)) after t steps
 
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from regard.train.slots import fill
+from regard.training.state_dict import load_state_tensors
 
 
-class Average:
+class ModelEMA:
     """Follows a model: `update` after each step, `worn` to look at the model that it makes."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -34,21 +34,21 @@ class Average:
         self.steps.add_(taken)
 
     @contextmanager
-    def worn(self) -> Iterator[None]:
+    def applied(self) -> Iterator[None]:
         """Inside, the model has the averaged weights; afterwards its own again, bit for bit."""
         if self.own is not None:
             yield
             return
         self.own = {name: weight.detach().clone() for name, weight in self.weights.items()}
-        self.put(self.means)
+        self.swap(self.means)
         try:
             yield
         finally:
-            self.put(self.own)
+            self.swap(self.own)
             self.own = None
 
     @torch.no_grad()
-    def put(self, tensors: dict[str, Tensor]) -> None:
+    def swap(self, tensors: dict[str, Tensor]) -> None:
         for name, weight in self.weights.items():
             weight.copy_(tensors[name])
 
@@ -60,4 +60,4 @@ class Average:
 
     def load(self, held: dict[str, Tensor]) -> None:
         """Go on from there: averages and the model's own weights are as they were."""
-        fill(self.state(), held, "averaged weights")
+        load_state_tensors(self.state(), held, "averaged weights")

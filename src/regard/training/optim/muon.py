@@ -1,7 +1,7 @@
 """Muon: momentum made orthogonal before it is applied, for the matrices inside blocks (Jordan et al. 2024).
 
 The update of a matrix is the nearest one whose singular values are all about 1, found by a few rounds of
-Newton-Schulz. Matrices of one shape are worked on together, and each part of a fused map is a matrix of its own.
+Newton-Schulz. Matrices of one shape are worked on together, and each part of a fused linear is a matrix of its own.
 """
 
 from collections.abc import Callable
@@ -57,14 +57,14 @@ class Muon(torch.optim.Optimizer):
                 pairs.setdefault(part.shape, []).append((part, along))
         for shape, alike in pairs.items():
             parts = [part for part, _ in alike]
-            steps = orthogonal(torch.stack([along for _, along in alike]).to(self.products), group["rounds"])
+            steps = newton_schulz(torch.stack([along for _, along in alike]).to(self.products), group["rounds"])
             steps = steps.to(parts[0].dtype)
             if group["weight_decay"]:
                 torch._foreach_mul_(parts, 1 - lr * group["weight_decay"])
             torch._foreach_add_(parts, list((steps * (-lr * max(1, shape[0] / shape[1]) ** 0.5)).unbind()))
 
 
-def orthogonal(x: Tensor, rounds: int) -> Tensor:
+def newton_schulz(x: Tensor, rounds: int) -> Tensor:
     """(n, a, b) matrices, each with singular values near 1 in place of its own; bf16 is enough for it."""
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x

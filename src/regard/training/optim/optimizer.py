@@ -1,9 +1,15 @@
-"""Who is updated by what: weight decay on matrices and tables alone, Muon for the blocks' matrices if asked for.
+"""Optimizers, parameter groups and learning-rate schedules of a run.
 
-Learning rates are tensors, so that a captured step can change them. Weights kept in bf16 have an fp32 master here:
-the optimizer moves the master, and the weight follows it.
+Weight decay is for matrices and tables alone, and Muon for the blocks' matrices if asked for. Learning rates are
+tensors, so that a captured step can change them. Weights kept in bf16 have an fp32 master here: the optimizer moves the
+master, and the weight follows it.
+
+A schedule gives a factor of the learning rate for each step. `step` counts from 1. `progress` is the part of the run
+that was over before it, from 0 to 1, by steps or by the clock: schedules that decay at the end follow it, so that they
+also fit a run that has three minutes.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from regard import config
-from regard.core.layers import Fused
-from regard.train.adafactor import Adafactor
-from regard.train.muon import Muon
-from regard.train.parallel.models import full
-from regard.train.slots import fill
+from regard.core.layers import FusedLinear
+from regard.training.optim.adafactor import Adafactor
+from regard.training.optim.muon import Muon
+from regard.training.parallel.wrap import full_tensor
+from regard.training.state_dict import load_state_tensors
 
 
-class Optimizer:
+class OptimizerGroup:
     """One or two optimizers that move together, and all that they remember."""
 
     def __init__(self, model: nn.Module, c: config.Optimizer) -> None:
@@ -28,14 +34,14 @@ class Optimizer:
             if weight.dtype in (torch.bfloat16, torch.float16)
         }  # fmt: skip
         self.own = {name: self.masters.get(name, weight) for name, weight in self.names.items()}
-        self.parts = parts(model, self.own, c)
+        self.parts = build_optimizers(model, self.own, c)
         self.base = [float(group["base"]) for group in self.groups()]
 
     def groups(self) -> Iterator[dict[str, Any]]:
         for part in self.parts:
             yield from part.param_groups
 
-    def rate(self, factor: float) -> None:
+    def set_lr_factor(self, factor: float) -> None:
         """Set the learning rates for the next step."""
         for group, base in zip(self.groups(), self.base, strict=True):
             group["lr"].fill_(base * factor)
@@ -46,14 +52,14 @@ class Optimizer:
             master.grad = None if grad is None else grad.float()
         return [weight.grad for weight in self.own.values() if weight.grad is not None]
 
-    def begin(self) -> None:
+    def init_state(self) -> None:
         """Make all state, also of weights that have no gradient yet: what is saved and loaded is then always whole.
 
         Not before it is needed, since who only looks at a run has no use for it; but once, so that it stays in place.
         """
         for part in self.parts:
             for weight in (weight for group in part.param_groups for weight in group["params"]):
-                part.state[weight] = part.state[weight] or fresh(part, weight)
+                part.state[weight] = part.state[weight] or initial_state(part, weight)
 
     @torch.no_grad()
     def step(self, clip: float | None, judge: Callable[[Tensor], Tensor] = torch.isfinite) -> tuple[Tensor, Tensor]:
@@ -61,9 +67,9 @@ class Optimizer:
 
         A step that is not taken changes nothing: no weight, no moment, no count.
         """
-        self.begin()
+        self.init_state()
         grads = self.gradients()
-        norm = full(torch.nn.utils.get_total_norm(grads))
+        norm = full_tensor(torch.nn.utils.get_total_norm(grads))
         taken = judge(norm)
         if norm.device.type != "cuda":  # where looking costs little, what need not be done is left
             if not taken:
@@ -85,7 +91,7 @@ class Optimizer:
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor that the next step depends on, by the name of its weight."""
-        self.begin()
+        self.init_state()
         held = {f"{name}/master": master.detach() for name, master in self.masters.items()}
         for part in self.parts:
             for name, weight in self.own.items():
@@ -94,25 +100,27 @@ class Optimizer:
 
     def load(self, held: dict[str, Tensor]) -> None:
         """Take over another's state, whole or not at all."""
-        fill(self.state(), held, "optimizer state")
+        load_state_tensors(self.state(), held, "optimizer state")
 
 
-def parts(model: nn.Module, own: dict[str, nn.Parameter], c: config.Optimizer) -> list[torch.optim.Optimizer]:
+def build_optimizers(
+    model: nn.Module, own: dict[str, nn.Parameter], c: config.Optimizer
+) -> list[torch.optim.Optimizer]:
     """The optimizers that a config asks for, each with its weights."""
     if isinstance(c, config.AdamW):
-        return [adamw(groups(own, c.lr, c.weight_decay), c)]
+        return [build_adamw(parameter_groups(own, c.lr, c.weight_decay), c)]
     if isinstance(c, config.Adafactor):
-        return [Adafactor(groups(own, c.lr, c.weight_decay), c.decay, (c.eps[0], c.eps[1]), c.clip)]
+        return [Adafactor(parameter_groups(own, c.lr, c.weight_decay), c.decay, (c.eps[0], c.eps[1]), c.clip)]
     matrices = {name: rows for name, rows in block_matrices(model) if name in own}
     rest = {name: weight for name, weight in own.items() if name not in matrices}
-    found: list[torch.optim.Optimizer] = [adamw(groups(rest, c.adam_lr, 0.0), c)] if rest else []
+    found: list[torch.optim.Optimizer] = [build_adamw(parameter_groups(rest, c.adam_lr, 0.0), c)] if rest else []
     if matrices:
         moved = [(own[name], rows) for name, rows in matrices.items()]
         found.append(Muon(moved, c.lr, c.momentum, c.rounds, c.weight_decay))
     return found
 
 
-def groups(weights: dict[str, nn.Parameter], lr: float, decay: float) -> list[dict[str, Any]]:
+def parameter_groups(weights: dict[str, nn.Parameter], lr: float, decay: float) -> list[dict[str, Any]]:
     """Matrices and tables, which are decayed, and biases and gains, which are not; `base` is the rate as it was said,
     not as a tensor rounds it."""
     matrices = [weight for weight in weights.values() if weight.dim() >= 2]
@@ -123,13 +131,13 @@ def groups(weights: dict[str, nn.Parameter], lr: float, decay: float) -> list[di
     ]  # fmt: skip
 
 
-def adamw(groups: list[dict[str, Any]], c: config.AdamW | config.Muon) -> torch.optim.Optimizer:
+def build_adamw(groups: list[dict[str, Any]], c: config.AdamW | config.Muon) -> torch.optim.Optimizer:
     cuda, coupled = any(group["lr"].is_cuda for group in groups), isinstance(c, config.AdamW) and not c.decoupled
     kind = torch.optim.Adam if coupled else torch.optim.AdamW
     return kind(groups, betas=(c.betas[0], c.betas[1]), eps=c.eps, fused=True, capturable=cuda)
 
 
-def fresh(part: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
+def initial_state(part: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
     """What an optimizer remembers of a weight before its first step; AdamW's is what torch makes in it."""
     if isinstance(part, Adafactor | Muon):
         return part.fresh(weight)
@@ -141,5 +149,36 @@ def block_matrices(model: nn.Module) -> Iterator[tuple[str, list[int]]]:
     """The weights of the maps inside blocks, with the rows of their parts."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and ".blocks." in f".{name}":
-            rows = list(module.sizes.values()) if isinstance(module, Fused) else [module.out_features]
+            rows = list(module.sizes.values()) if isinstance(module, FusedLinear) else [module.out_features]
             yield f"{name}.weight", rows
+
+
+LRSchedule = Callable[[int, float], float]
+
+
+def build_schedule(c: config.NoamSchedule | config.WarmupSchedule | config.WSDSchedule, dim: int) -> LRSchedule:
+    """The factor as a function of step and progress; `dim` is the width that Noam's rule asks for."""
+    if isinstance(c, config.NoamSchedule):
+        return lambda step, progress: dim**-0.5 * min(step**-0.5, step * c.warmup**-1.5)  #: S095
+    down = {"constant": constant_decay, "linear": linear_decay, "cosine": cosine_decay, "wsd": linear_decay}[c.kind]
+
+    def factor(step: int, progress: float) -> float:
+        if step <= c.warmup:
+            return step / c.warmup
+        begin = 1 - c.decay if isinstance(c, config.WSDSchedule) else progress * c.warmup / max(1, step - 1)
+        late = max(0.0, (progress - begin) / (1 - begin)) if begin < 1 else 0.0  # how far on the way down
+        return c.final + (1 - c.final) * down(late)
+
+    return factor
+
+
+def constant_decay(late: float) -> float:
+    return 1.0
+
+
+def linear_decay(late: float) -> float:
+    return 1.0 - late
+
+
+def cosine_decay(late: float) -> float:
+    return 0.5 + 0.5 * math.cos(math.pi * late)

@@ -1,55 +1,133 @@
-"""Coming together: the environment that torchrun, SLURM, Kubernetes and Ray set, and a group of processes made of it.
+"""The process group of a run, from the environment that torchrun, SLURM, Kubernetes or Ray sets; and its heartbeat.
 
     WORLD_SIZE=4 RANK=2 LOCAL_RANK=0 MASTER_ADDR=node1 MASTER_PORT=29500
 
-What goes wrong for one rank is told to all before it leaves: all end by the same code, and it is said once.
+An error on one rank is sent to all before it leaves: all end with the same code, and it is reported once.
+
+Every rank sends a heartbeat twice a second. Collectives may wait for minutes (one rank compiles longer, one reads the
+data for all), but never for a dead rank: a rank that finds another silent ends at once. A run can be killed at any
+moment and loses nothing, so it may also end itself.
 """
 
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from regard import config
-from regard.train.device import device_of
-from regard.train.parallel.pulse import EVERY, Pulse
-from regard.train.parallel.ranks import ALONE, KINDS, PROBLEM, Ranks, problem
+from regard.training.parallel.ranks import ERROR_KINDS, PROBLEM_KEY, SINGLE_PROCESS, ProcessRanks, parse_problem
+from regard.training.reproducibility import training_device
 
-LINGER = 3 * EVERY  # in which the others have heard, also who waits in a collective and cannot go yet
+HEARTBEAT_SECONDS = 0.5  # seconds between two beats
+SILENT = 15.0  # seconds after which a rank is taken for dead
+LATE = 10.0  # seconds that this process has to end by itself after another failed
+CODES = {"ConfigError": 2, "DataError": 3}
+
+
+class Heartbeat:
+    """A thread that beats for this rank and listens to the others, over a connection of its own."""
+
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        self.store, self.rank, self.size, self.count = store.clone(), rank, size, 0
+        self.over = threading.Event()
+        self.heard = dict.fromkeys(range(size), (b"", time.monotonic()))  # the last beat of each, and when
+        self.told, self.failed = b"", 0.0  # what went wrong for another, and when that was heard
+        self.send()
+        self.thread = threading.Thread(target=self.loop, daemon=True, name="pulse")
+
+    def __enter__(self) -> "Heartbeat":
+        self.thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """No more beats, which is no silence."""
+        if not self.over.is_set():
+            self.over.set()
+            self.thread.join(HEARTBEAT_SECONDS)
+            with suppress(Exception):  # the store may be gone
+                self.store.set(self.key(self.rank), "over")
+
+    def key(self, rank: int) -> str:
+        return f"pulse {rank}"
+
+    def loop(self) -> None:
+        while not self.over.wait(HEARTBEAT_SECONDS):
+            try:
+                self.send()
+                self.check_peers()
+            except Exception:  # the store is gone, and with it the launcher: only this process can end itself
+                if not self.over.is_set():
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    def send(self) -> None:
+        self.count += 1
+        self.store.set(self.key(self.rank), str(self.count))
+
+    def check_peers(self) -> None:
+        now = time.monotonic()
+        *beats, self.told = self.store.multi_get([*map(self.key, range(self.size)), PROBLEM_KEY])
+        for rank, beat in enumerate(beats):
+            if beat != self.heard[rank][0]:
+                self.heard[rank] = beat, now
+        silent = [rank for rank, (beat, when) in self.heard.items() if beat != b"over" and now - when > SILENT]
+        if silent:
+            self.end(f"rank {silent[0]} has been silent for {SILENT:.0f} seconds, so the run ends here", 1, silent)
+        if self.told and json.loads(self.told)["rank"] != self.rank:
+            self.failed = self.failed or now
+            if now - self.failed > LATE:
+                self.end(json.loads(self.told)["text"], CODES.get(json.loads(self.told)["kind"], 1), [])
+
+    def end(self, why: str, code: int, silent: list[int]) -> None:
+        if self.over.is_set():
+            return
+        if self.rank == min(set(range(self.size)) - set(silent)):
+            with suppress(OSError):
+                os.write(2, f"regard: {why}; `regard resume` goes on from what is saved\n".encode())
+        os._exit(code)
+
+
+LINGER = 3 * HEARTBEAT_SECONDS  # in which the others have heard, also who waits in a collective and cannot go yet
 WAIT = timedelta(minutes=10)  # for each other in a collective; the dead are noticed much earlier
 TORN = ("gloo", "nccl", "connection closed", "connection reset", "socket", "broken pipe", "tcpstore")
 
 
 @contextmanager
-def together(c: config.Train | None = None) -> Iterator[Ranks]:
+def join_process_group(c: config.Train | None = None) -> Iterator[ProcessRanks]:
     """The ranks of this run, as the environment says; one alone where it says nothing."""
     c = c or config.Train()
-    check(c)
-    rank, size, local = placed(os.environ)
+    check_parallel(c)
+    rank, size, local = read_rank_env(os.environ)
     if size == 1:
-        yield ALONE
+        yield SINGLE_PROCESS
         return
     if c.parallel == "none":
         raise config.ConfigError(f"train.parallel: none, and there are {size} processes; let it be auto, ddp or fsdp, "
                                  "or start one")  # fmt: skip
-    device = pinned(c, local)
-    found = dist.is_initialized()  # by whoever started this process, as Ray does
+    device = pin_device(c, local)
+    found = dist.is_initialized()  # by the launcher of this process, as Ray does
     if not found:
-        gather(device)
+        init_process_group(device)
     host = None if "gloo" in dist.get_backend_config() else dist.new_group(backend="gloo")
-    ranks = Ranks(rank, size, local, "fsdp" if c.parallel == "fsdp" else "ddp", shared(), host)
-    with telling(ranks):
+    ranks = ProcessRanks(rank, size, local, "fsdp" if c.parallel == "fsdp" else "ddp", default_store(), host)
+    with report_errors(ranks):
         yield ranks
     if not found and dist.is_initialized():
         dist.destroy_process_group()
 
 
-def check(c: config.Train) -> None:
+def check_parallel(c: config.Train) -> None:
     """What cannot be done on parts of a model."""
     if c.parallel == "fsdp" and not isinstance(c.optimizer, config.AdamW):
         raise config.ConfigError(f"train.parallel: fsdp, and {c.optimizer.kind} looks at whole matrices, of which each "
@@ -59,12 +137,12 @@ def check(c: config.Train) -> None:
                                  "be ddp")  # fmt: skip
 
 
-def placed(said: Mapping[str, str]) -> tuple[int, int, int]:
+def read_rank_env(said: Mapping[str, str]) -> tuple[int, int, int]:
     """RANK, WORLD_SIZE and LOCAL_RANK."""
-    size = number(said, "WORLD_SIZE", 1)
+    size = env_number(said, "WORLD_SIZE", 1)
     if size == 1:
         return 0, 1, 0
-    rank, local = number(said, "RANK", None), number(said, "LOCAL_RANK", 0)
+    rank, local = env_number(said, "RANK", None), env_number(said, "LOCAL_RANK", 0)
     if rank >= size:
         raise config.ConfigError(f"RANK={rank}: expected a number below WORLD_SIZE={size}; torchrun sets both")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
@@ -74,16 +152,16 @@ def placed(said: Mapping[str, str]) -> tuple[int, int, int]:
     return rank, size, local
 
 
-def number(said: Mapping[str, str], name: str, usual: int | None) -> int:
+def env_number(said: Mapping[str, str], name: str, usual: int | None) -> int:
     text = said.get(name) or ("" if usual is None else str(usual))
     if not text.isdecimal() or (name == "WORLD_SIZE" and int(text) < 1):
         raise config.ConfigError(f"{name}={text}: expected a number, as torchrun sets it")
     return int(text)
 
 
-def pinned(c: config.Train, local: int) -> torch.device:
+def pin_device(c: config.Train, local: int) -> torch.device:
     """The device of this rank: a GPU of its own, or the host."""
-    device = device_of(c.device)
+    device = training_device(c.device)
     if device.type == "mps":
         raise config.ConfigError("train.device: several processes cannot share mps; let it be cpu, or start one")
     if device.type == "cuda":
@@ -95,7 +173,7 @@ def pinned(c: config.Train, local: int) -> torch.device:
     return device
 
 
-def gather(device: torch.device) -> None:
+def init_process_group(device: torch.device) -> None:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     try:
         dist.init_process_group(backend, timeout=WAIT)
@@ -106,51 +184,51 @@ def gather(device: torch.device) -> None:
                               "and can reach it") from None  # fmt: skip
 
 
-def shared() -> object:
+def default_store() -> object:
     """The table that the group was made with: no public name leads to it."""
     return dist.distributed_c10d._get_default_store()
 
 
 @contextmanager
-def telling(ranks: Ranks) -> Iterator[None]:
+def report_errors(ranks: ProcessRanks) -> Iterator[None]:
     """Whatever goes wrong inside is told to all the others, or is what another has told."""
-    if ranks.leads:
-        ranks.store.set(PROBLEM, "")
-    with Pulse(ranks.store, ranks.rank, ranks.size) as pulse:
+    if ranks.is_main:
+        ranks.store.set(PROBLEM_KEY, "")
+    with Heartbeat(ranks.store, ranks.rank, ranks.size) as pulse:
         try:
-            ranks.most(0)  # all are here
+            ranks.max(0)  # all are here
             yield
-            ranks.meet()
+            ranks.barrier()
             pulse.stop()
-            leave(ranks, last=ranks.leads)  # who may have the store
+            leave_group(ranks, last=ranks.is_main)  # who may have the store
         except Exception as raised:
-            raise first(ranks, raised, pulse) from raised
+            raise first_error(ranks, raised, pulse) from raised
         except KeyboardInterrupt as raised:
-            first(ranks, raised, pulse)
+            first_error(ranks, raised, pulse)
             raise
 
 
-def first(ranks: Ranks, raised: BaseException, pulse: Pulse) -> BaseException:
+def first_error(ranks: ProcessRanks, raised: BaseException, pulse: Heartbeat) -> BaseException:
     """What went wrong first: here, or for another rank, whose leaving is all that was noticed here."""
     torn = isinstance(raised, dist.DistError) or (
         isinstance(raised, RuntimeError) and any(word in str(raised).lower() for word in TORN))  # fmt: skip
     own = {"rank": ranks.rank, "kind": type(raised).__name__, "text": str(raised)}
-    if type(raised).__name__ not in KINDS:
+    if type(raised).__name__ not in ERROR_KINDS:
         own["text"] = f"rank {ranks.rank} failed: {' '.join(str(raised).split())[:300] or type(raised).__name__}"
     told = pulse.told
     with suppress(Exception):  # the store may have gone with its rank
-        told = ranks.store.get(PROBLEM) if torn else ranks.store.compare_set(PROBLEM, "", json.dumps(own))
-        pulse.stop()  # nobody is missed from here on
-        leave(ranks, last=not torn)
+        told = ranks.store.get(PROBLEM_KEY) if torn else ranks.store.compare_set(PROBLEM_KEY, "", json.dumps(own))
+        pulse.stop()  # a rank that leaves from here on is not missed
+        leave_group(ranks, last=not torn)
     if told and json.loads(told)["rank"] != ranks.rank:
-        return problem(told)
+        return parse_problem(told)
     if not torn:
         return raised
     return config.RunError("another process of this run is gone; what is saved is whole, and `regard resume` goes on "
                            "from there")  # fmt: skip
 
 
-def leave(ranks: Ranks, last: bool) -> None:
+def leave_group(ranks: ProcessRanks, last: bool) -> None:
     """Go; who goes `last` lets the others go before, or at least hear why: the store or the launcher ends with it."""
     gone, until = ranks.store.add("gone", 1), time.monotonic() + LINGER
     while last and gone < ranks.size and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""What lies in parts on many ranks, for a checkpoint that is like any other: the same files, for any number of ranks.
+"""Sharded tensors gathered for a checkpoint and read from one: the same files, for any number of ranks.
 
     saving     each rank its parts ──► .step-000200.3f9c.regard-new/*/ ──► whole tensors ──► step-000200/
     loading    step-000200/train/optim.safetensors ──► each rank reads its parts
@@ -6,7 +6,6 @@
 Through torch.distributed.checkpoint, and only its storage in safetensors: its usual reader unpickles what it finds.
 """
 
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +19,11 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from regard.core.model import Transformer
-from regard.heads import Towers
-from regard.hub import folder as hub
-from regard.hub.whole import fresh
-from regard.measure.ghost import outline
-from regard.train.parallel.ranks import Ranks
+from regard.files.atomic import temporary_folder
+from regard.hub import read_folder, weights
+from regard.measure.fake_model import meta_model
+from regard.models.dual_encoder import DualEncoder
+from regard.training.parallel.ranks import ProcessRanks
 
 Table = dict[str, Tensor]
 
@@ -33,28 +32,25 @@ Table = dict[str, Tensor]
 
 
 @contextmanager
-def gathered(ranks: Ranks, tables: Mapping[str, Table], path: Path) -> Iterator[dict[str, Table]]:
+def gather_tables(ranks: ProcessRanks, tables: Mapping[str, Table], path: Path) -> Iterator[dict[str, Table]]:
     """Inside, the first rank has every table in whole tensors, and the others have nothing; `path` is where the
     checkpoint will be."""
-    with aside(ranks, path) as folder:
-        yield {name: collected(ranks, table, folder / name) for name, table in tables.items()}
+    with shared_folder(ranks, path) as folder:
+        yield {name: collect_table(ranks, table, folder / name) for name, table in tables.items()}
 
 
 @contextmanager
-def aside(ranks: Ranks, path: Path) -> Iterator[Path]:
+def shared_folder(ranks: ProcessRanks, path: Path) -> Iterator[Path]:
     """A folder beside a checkpoint, seen by all ranks; it is removed in the end, or swept like any torn checkpoint."""
-    if not ranks.leads:
-        yield Path(ranks.told(str))
+    if not ranks.is_main:
+        yield Path(ranks.broadcast(str))
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with fresh(path) as folder:
-        try:
-            yield Path(ranks.told(lambda: str(folder.resolve())))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with temporary_folder(path) as folder:
+        yield Path(ranks.broadcast(lambda: str(folder.resolve())))
 
 
-def collected(ranks: Ranks, table: Table, folder: Path) -> Table:
+def collect_table(ranks: ProcessRanks, table: Table, folder: Path) -> Table:
     """Each rank writes its parts, the first one puts them together in a file, and has the tensors from there.
 
     What is whole on every rank stays where it is: a tensor of no axis would come out of such a file as zero.
@@ -64,14 +60,14 @@ def collected(ranks: Ranks, table: Table, folder: Path) -> Table:
         try:
             save(dict(parts), storage_writer=writer)
         except CheckpointException as problem:
-            raise cause(problem) from None
-    if not ranks.leads:
+            raise root_problem(problem) from None
+    if not ranks.is_main:
         return {}
-    made = hub.tensors_from(next(folder.glob("*.safetensors"))) if parts else {}
+    made = weights.load_tensors_lazy(next(folder.glob("*.safetensors"))) if parts else {}
     return {name: made.get(name, tensor) for name, tensor in table.items()}
 
 
-def cause(problem: CheckpointException) -> BaseException:
+def root_problem(problem: CheckpointException) -> BaseException:
     """What one of the ranks met; all are told."""
     return next((wrapped[0] for wrapped in problem.failures.values()), problem)
 
@@ -79,9 +75,9 @@ def cause(problem: CheckpointException) -> BaseException:
 # ---------------------------------------------------------------- loading
 
 
-def parted(path: Path, slots: Table) -> Table:
+def read_local_part(path: Path, slots: Table) -> Table:
     """The tensors in a file; of those whose slots are in parts, this rank's part alone is read."""
-    held = hub.tensors_from(path)
+    held = weights.load_tensors_lazy(path)
     parts = {name: torch.empty_like(slot) for name, slot in slots.items() if isinstance(slot, DTensor)
              and name in held and (held[name].shape, held[name].dtype) == (slot.shape, slot.dtype)}  # fmt: skip
     if parts:
@@ -90,20 +86,20 @@ def parted(path: Path, slots: Table) -> Table:
 
 
 @torch.no_grad()
-def fill(model: Transformer | Towers, folder: hub.Folder) -> None:
+def load_sharded(model: Transformer | DualEncoder, folder: read_folder.ModelFolder) -> None:
     """A folder's weights into a model in parts; through the host's memory, where families' names are read."""
     mine = dict(model.named_parameters())
     room = {name: torch.empty(weight.shape, dtype=weight.dtype) for name, weight in mine.items()}
-    hub.fill(whole(model, room), folder)
+    read_folder.load_weights(unshard_model(model, room), folder)
     for name, weight in mine.items():
         assert isinstance(weight, DTensor)
         weight.copy_(distribute_tensor(room[name], weight.device_mesh, weight.placements, src_data_rank=None))
 
 
-def whole(model: nn.Module, tensors: Table) -> Transformer:
+def unshard_model(model: nn.Module, tensors: Table) -> Transformer:
     """A model of these whole tensors, in the shape of one in parts; what is tied there is tied here."""
     assert isinstance(model, Transformer)
-    made, known = outline(model.c), {id(weight): name for name, weight in model.named_parameters()}
+    made, known = meta_model(model.c), {id(weight): name for name, weight in model.named_parameters()}
     weights = {name: nn.Parameter(tensors[name], requires_grad=False) for name in known.values()}
     for name, weight in model.named_parameters(remove_duplicate=False):
         owner, _, last = name.rpartition(".")

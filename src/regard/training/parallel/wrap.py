@@ -1,4 +1,4 @@
-"""A model on many ranks: whole on each, its gradients averaged while they are made (DDP); or a part on each (FSDP2)."""
+"""A model wrapped for many ranks: replicated, its gradients averaged as they are made (DDP); or sharded (FSDP2)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from regard.config import ConfigError
+from regard.config.errors import ConfigError
 from regard.core.model import Trunk
-from regard.train.parallel.ranks import Ranks
+from regard.training.parallel.ranks import ProcessRanks
 
 Sums = Callable[[nn.Module, Any], dict[str, Tensor]]
 
 
-class Asking(nn.Module):
+class ObjectiveModule(nn.Module):
     """What is asked of a model, as a module: objectives look into models, so the asking is wrapped, not the model."""
 
     def __init__(self, model: nn.Module, sums: Sums) -> None:
@@ -25,19 +25,19 @@ class Asking(nn.Module):
         return self.sums(self.model, batch)
 
 
-def replicated(model: nn.Module, sums: Sums, idle: bool) -> DistributedDataParallel:
+def wrap_ddp(model: nn.Module, sums: Sums, idle: bool) -> DistributedDataParallel:
     """`idle` says that some weights get no gradient: then those are looked for in every step."""
-    return DistributedDataParallel(Asking(model, sums), find_unused_parameters=idle)
+    return DistributedDataParallel(ObjectiveModule(model, sums), find_unused_parameters=idle)
 
 
-def idle(model: nn.Module, sums: dict[str, Tensor]) -> bool:
+def has_unused_parameters(model: nn.Module, sums: dict[str, Tensor]) -> bool:
     """Whether losses leave some weights without a gradient."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     loss = torch.stack(list(sums.values())).sum()
     return any(grad is None for grad in torch.autograd.grad(loss, weights, allow_unused=True))
 
 
-def shard(model: nn.Module, ranks: Ranks, device: torch.device) -> None:
+def wrap_fsdp(model: nn.Module, ranks: ProcessRanks, device: torch.device) -> None:
     """Give each rank its part of every weight, on the device: block by block, so that the whole is never there."""
     from torch.distributed.device_mesh import init_device_mesh  # takes as long as half of torch
     from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -46,7 +46,7 @@ def shard(model: nn.Module, ranks: Ranks, device: torch.device) -> None:
         raise ConfigError("train.parallel: 'fsdp' gives each process a part of every weight, which torch's recurrent "
                           "layers cannot run on; choose ddp")  # fmt: skip
     mesh = init_device_mesh(device.type, (ranks.size,))
-    for part in (*blocks(model), model):
+    for part in (*model_blocks(model), model):
         fully_shard(part, mesh=mesh)
     for part in model.modules():
         if isinstance(part, FSDPModule):  # else an evaluation may be the first to make room, which training cannot use
@@ -54,17 +54,17 @@ def shard(model: nn.Module, ranks: Ranks, device: torch.device) -> None:
             part.reshard()
 
 
-def blocks(model: nn.Module) -> list[nn.Module]:
+def model_blocks(model: nn.Module) -> list[nn.Module]:
     return [block for part in model.modules() if isinstance(part, Trunk) for block in part.blocks]
 
 
-def let_go(model: nn.Module) -> None:
+def reshard(model: nn.Module) -> None:
     """After a forward without backward a model in parts still holds what it gathered, while its parts may change."""
     reshard: Callable[[], object] = getattr(model, "reshard", lambda: None)
     reshard()
 
 
-def full(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """A number over all ranks, of a model in parts; any other as it is."""
     over_all: Callable[[], Tensor] = getattr(tensor, "full_tensor", lambda: tensor)
     return over_all()

@@ -1,0 +1,1 @@
+"""Chat: a conversation of several turns with a model."""

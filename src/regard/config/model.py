@@ -1,0 +1,195 @@
+"""Config of whole models: Transformer, Encoder, DualEncoder, RecurrentStack. It describes; `regard.core` builds."""
+
+from typing import Literal
+
+from regard.config.errors import ConfigError
+from regard.config.fields import check_choice, check_minimum, config_class
+from regard.config.heads import Head, LMHead, PoolingHead, PretrainingHead
+from regard.config.inputs.graph import GraphEmbedding
+from regard.config.inputs.image import PixelEmbedding
+from regard.config.inputs.multimodal import FrontEnd, MultimodalEmbedding
+from regard.config.inputs.text import ChunkEmbedding, TextEmbedding
+from regard.config.positions import NoPosition
+from regard.config.trunk import MLP, Norm, Trunk
+
+
+@config_class
+class RecurrentStack:
+    """A stack of recurrent layers (rnn, gru, lstm) or of convolutions (cnn) where a transformer has blocks.
+
+    `mask` says which way they read: causal from left to right, everything both ways, half of `dim` each. `width` is
+    that of the embeddings, if it is another. A cnn sees `size` places in a layer, `dilation` times further apart in
+    each next one, and adds what it finds to what was there. `dropout` is the rate on the embeddings, between layers
+    and at the end.
+
+    A decoder reads its encoder by `cross`: fixed, one vector for a whole source (Cho et al. 2014); or additive, at each
+    step the places that suit the state before it (Bahdanau et al. 2015).
+    """
+
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Literal["rnn", "gru", "lstm", "cnn"] = "lstm"
+    dim: int = 512
+    depth: int = 2
+    width: int | None = None
+    mask: Literal["causal", "everything"] = "causal"
+    size: int = 3
+    dilation: int = 1
+    cross: Literal["none", "fixed", "additive"] = "none"
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_minimum(1, dim=self.dim, depth=self.depth, width=self.width, size=self.size, dilation=self.dilation)
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout: {self.dropout} is not a rate between 0 and 1")
+        if self.cell != "cnn" and (self.size, self.dilation) != (3, 1):
+            raise ConfigError(f"size, dilation: they are for cell 'cnn', and the cell is {self.cell!r}; leave them out")
+        if self.cell != "cnn" and self.mask == "everything" and self.dim % 2:
+            raise ConfigError(f"dim: {self.dim} cannot be halved, and each way of reading has half of it")
+        if self.mask == "everything" and self.cell == "cnn" and self.size % 2 == 0:
+            raise ConfigError(f"size: {self.size} has no middle; a window that looks both ways has an odd size")
+        if self.cross != "none" and (self.mask != "causal" or self.cell == "cnn"):
+            raise ConfigError("cross: who tells a target reads it from left to right, with a state; set mask to causal "
+                             "and cell to rnn, gru or lstm")  # fmt: skip
+
+    # ---------------------------------------------------------------- what is asked of every stack
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        return (self.mask,)
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def position(self) -> NoPosition:
+        return NoPosition()
+
+    @property
+    def place(self) -> str:
+        return "pre"
+
+    @property
+    def norm(self) -> Norm:
+        return Norm()
+
+    @property
+    def mlp(self) -> MLP:
+        return MLP()
+
+
+Stack = Trunk | RecurrentStack
+INITS = ("gpt2", "bert", "t5", "xavier", "vit", "quiet")
+
+
+@config_class
+class Encoder:
+    """The reading side of an encoder-decoder; without an `embed` of its own it shares the decoder's."""
+
+    trunk: Stack = Trunk()
+    embed: FrontEnd | None = None
+
+
+@config_class
+class Transformer:
+    """A whole model: front end, trunk, head, and an encoder beside them if it translates."""
+
+    kind: Literal["transformer"] = "transformer"
+    embed: FrontEnd | MultimodalEmbedding = TextEmbedding()
+    trunk: Stack = Trunk()
+    head: Head = LMHead()
+    encoder: Encoder | None = None
+    init: str = "xavier"
+    precision: Literal["fp32", "mixed", "bf16"] = "fp32"
+
+    def __post_init__(self) -> None:
+        check_choice(self.init, INITS, "init")
+        if (self.encoder is None) != (self.trunk.cross == "none"):
+            raise ConfigError("trunk.cross: an encoder needs cross-attention in the trunk, and the other way round")
+        if self.encoder is not None and self.encoder.trunk.dim != self.trunk.dim:
+            raise ConfigError(f"encoder.trunk.dim: {self.encoder.trunk.dim} must be trunk.dim {self.trunk.dim}")
+        if self.encoder is not None and self.encoder.trunk.cross != "none":
+            raise ConfigError("encoder.trunk.cross: an encoder has nobody to look across to")
+        reads = None if self.encoder is None else self.encoder.trunk
+        if self.trunk.cross == "fixed" and isinstance(reads, RecurrentStack) and reads.mask != "causal":
+            raise ConfigError("encoder.trunk.mask: a fixed vector is the encoder's last one, where the way back has "
+                             "read one token alone; set it to causal")  # fmt: skip
+        if (
+            isinstance(self.embed, GraphEmbedding)
+            and isinstance(self.trunk, Trunk)
+            and (self.trunk.position.kind not in ("none", "spatial"))
+        ):
+            raise ConfigError(f"trunk.position.kind: {self.trunk.position.kind!r}, and the nodes of a graph stand in "
+                              "no "
+                             "order; set it to none or spatial")  # fmt: skip
+        layerwise = self.encoder is not None and self.trunk.cross == "layerwise"
+        if layerwise and self.encoder is not None and self.encoder.trunk.depth != self.trunk.depth:
+            raise ConfigError("trunk.cross: layer by layer needs as many encoder layers as decoder layers")
+        for head in (
+            (self.head.vocabulary, self.head.pooled) if isinstance(self.head, PretrainingHead) else (self.head,)
+        ):
+            if isinstance(head, PoolingHead) and head.place == "end" and self.embed.end is None:
+                raise ConfigError("head.place: 'end' needs embed.end, the id of the end-of-text token")
+            if isinstance(head, LMHead) and isinstance(self.embed, ChunkEmbedding):
+                raise ConfigError("head.kind: 'vocabulary' answers every token, and embed.kind 'chunks' leaves one "
+                                 "vector for many; set it to pooled or none")  # fmt: skip
+            if isinstance(head, LMHead) and not isinstance(
+                self.embed, TextEmbedding | PixelEmbedding | MultimodalEmbedding
+            ):
+                raise ConfigError(f"head.kind: 'vocabulary' is for ids, and embed.kind is {self.embed.kind!r}; "
+                                 "set it to pooled or none")  # fmt: skip
+
+
+@config_class
+class DualEncoder:
+    """Several models side by side whose pooled vectors are compared (CLIP: Radford et al. 2021).
+
+    Cosines are multiplied by a scale that is trained: it begins at `scale` and never grows beyond `limit`. Where one
+    model is meant, for its words or its width, it is the tower that reads text.
+    """
+
+    kind: Literal["towers"] = "towers"
+    towers: tuple[Transformer, ...]
+    scale: float = 1 / 0.07
+    limit: float = 100.0
+
+    def __post_init__(self) -> None:
+        if not self.towers:
+            raise ConfigError("towers: there are none; describe at least two, as [model.image] and [model.text]")
+        check_minimum(1e-3, scale=self.scale)
+        if self.scale > self.limit:
+            raise ConfigError(f"scale: it begins at {self.scale:g}, beyond its limit of {self.limit:g}")
+        if len({tower.precision for tower in self.towers}) > 1:
+            raise ConfigError("towers: their precision differs; choose one for all")
+
+    @property
+    def text(self) -> Transformer:
+        """The tower that reads text; the last one if none does."""
+        return next((tower for tower in self.towers if isinstance(tower.embed, TextEmbedding)), self.towers[-1])
+
+    @property
+    def embed(self) -> FrontEnd | MultimodalEmbedding:
+        return self.text.embed
+
+    @property
+    def trunk(self) -> Stack:
+        return self.text.trunk
+
+    @property
+    def head(self) -> Head:
+        return self.text.head
+
+    @property
+    def encoder(self) -> Encoder | None:
+        return None
+
+    @property
+    def init(self) -> str:
+        return self.text.init
+
+    @property
+    def precision(self) -> Literal["fp32", "mixed", "bf16"]:
+        return self.text.precision
+
+
+Model = Transformer | DualEncoder

@@ -1,0 +1,1 @@
+"""Readers: a file format to records."""

@@ -1,0 +1,254 @@
+"""Checks of the data: leakage from training into validation, amount, input scale, and the tokenizer against the model.
+
+Enough data for a model of this size; inputs that are no text around zero and about one apart; ids that the model knows,
+words that the tokenizer knows.
+"""
+
+import unicodedata
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import data
+from regard.data.example_store import Examples
+from regard.data.tensor_store import TensorRows
+from regard.data.token_shards import TokenShards
+from regard.doctor.case import DoctorCase, DoctorFinding, finding_note, finding_ok, finding_problem
+from regard.measure.hardware import CostTerms
+from regard.text.tokenizer import Tokenizer
+
+SOME, MANY = 0.02, 0.1  # of what is validated on
+TRAINED, VALIDATED = 20_000_000, 1_000_000  # tokens of a text that are compared
+FEW = 10_000  # examples: below, other models learn more
+LITTLE, LEAST = 0.1, 0.02  # tokens for each parameter
+
+
+Held = TokenShards | Examples | TensorRows
+
+
+def rows_of_batches(batches: Any) -> Held | None:
+    """The texts or rows that batches are made of."""
+    for name in ("shards", "rows"):
+        if isinstance(found := getattr(batches, name, None), Held):
+            return found
+    return rows_of_batches(batches.packed) if hasattr(batches, "packed") else None
+
+
+def check_leakage(case: DoctorCase) -> DoctorFinding:
+    train, kept = rows_of_batches(case.data), rows_of_batches(case.run.validation)
+    if train is None or kept is None:
+        return finding_note("nothing is kept back, so nobody can tell what is learned by heart", "data.validation=0.1")
+    if type(train) is not type(kept):
+        return finding_ok("training and validation are of different kinds")
+    double, all = count_leaks(first_tokens(train, TRAINED), first_tokens(kept, VALIDATED))
+    part = double / max(1, all)
+    what = "stretches of 32 tokens" if isinstance(train, TokenShards) else "questions" if case.textual else "examples"
+    told = f"{double:,} of {all:,} {what} in {kept.name} stand in the training data too ({part:.1%})"
+    if part > MANY:
+        own = case.run.recipe is not None and case.run.recipe.data.validations
+        remedy = "data.validation=0.1" if own else "remove what is there twice"
+        return finding_problem(f"{told}: validation measures what was learned by heart", remedy)
+    return finding_note(told, "remove what is there twice") if part > SOME else finding_ok(told)
+
+
+def first_tokens(data: Held, most: int) -> Held:
+    """Of a long text the first tokens: all of it would take as long as reading it does."""
+    return data.part(0, most, data.name) if isinstance(data, TokenShards) and len(data) > most else data
+
+
+def check_data_size(case: DoctorCase) -> DoctorFinding:
+    train = rows_of_batches(case.data)
+    if train is None:
+        return finding_ok("these data do not say how much they are")
+    count = sum(weight.numel() for weight in case.model.parameters() if weight.requires_grad)
+    if isinstance(train, TensorRows):
+        return check_example_count(case, train, count)
+    tokens = (
+        len(train) if isinstance(train, TokenShards) else int(train.lengths().sum()) * (2 if case.model.encoder else 1)
+    )
+    ratio = tokens / max(1, count)
+    told = f"{tokens:,} tokens for {count:,} parameters, {ratio:.2g} for each"
+    few = isinstance(train, Examples) and len(train) < FEW  #: S132
+    told += f", in {len(train):,} examples" * few
+    if case.settings.init_from is not None:
+        return (
+            finding_note(told, "train.freeze=['embed'] train.epochs=3") if few and ratio < LEAST else finding_ok(told)
+        )
+    best = f"{CostTerms().ratio:g} would be best for what it costs"
+    if ratio < LEAST:
+        return finding_problem(f"{told} ({best}): it will be learned by heart", suggest_width(case, ratio))
+    if ratio < LITTLE:  #: S147
+        return finding_note(f"{told} ({best})", suggest_width(case, ratio))
+    if few:
+        return finding_note(
+            f"{told}: below {FEW:,} a transformer has few advantages", "train.init_from=a trained model"
+        )
+    return finding_ok(told)
+
+
+def check_example_count(case: DoctorCase, train: TensorRows, count: int) -> DoctorFinding:
+    """Of what is no text there are examples, and each may be changed a little in many ways."""
+    told = f"{len(train):,} examples, {int(train.lengths().sum()):,} tokens in all, for {count:,} parameters"
+    if len(train) >= FEW or case.settings.init_from is not None:
+        return finding_ok(told)
+    other = "train.augment, or " * (getattr(case.settings, "augment", None) is None)
+    return finding_note(
+        f"{told}: below {FEW:,} a transformer has few advantages", f"{other}train.init_from=a trained model"
+    )
+
+
+def suggest_width(case: DoctorCase, ratio: float) -> str:
+    """A width with which there would be about enough: blocks grow with its square."""
+    c = case.model.c.trunk
+    heads = max(c.heads, default=2)
+    dim = max(heads, int(c.dim * (ratio / LITTLE) ** 0.5) // heads * heads)
+    return f"model.dim={dim}, or train.init_from=a trained model"
+
+
+FLAT, LOUD, ASIDE = 0.05, 20.0, 3.0  # a spread of so little or so much, a mean so many spreads from zero
+
+
+def check_input_scale(case: DoctorCase) -> DoctorFinding | None:
+    if case.textual:
+        return None
+    ids = torch.cat([batch["ids"].flatten() for batch in case.read(2)])
+    if not ids.is_floating_point():
+        return finding_ok(f"whole numbers from {int(ids.min())} to {int(ids.max())}")
+    if not bool(ids.isfinite().all()):
+        part = float((~ids.isfinite()).float().mean())
+        return finding_problem(f"{part:.1%} of the numbers that are given to the front end are none (nan or infinite)",
+                     "mend the data, or data.bad=skip", ends=True)  # fmt: skip
+    middle, spread = float(ids.mean()), float(ids.std())
+    told = f"numbers around {middle:.2g}, {spread:.2g} apart"
+    if not spread:
+        return finding_problem(f"all numbers that are given to the front end are {middle:g}: there is nothing to see",
+                     f"task.{input_column(case)}: the column that holds the data")  # fmt: skip
+    if FLAT <= spread <= LOUD and abs(middle) <= ASIDE * spread:
+        return finding_ok(told)
+    return finding_note(f"{told}: around zero and about one apart is learned from best", suggest_normalization(case))
+
+
+def input_column(case: DoctorCase) -> str:
+    return "text" if hasattr(case.run.task.c, "text") else "kind"
+
+
+def suggest_normalization(case: DoctorCase) -> str:
+    """How this front end is told the mean and the spread of its numbers, if it can be."""
+    front = case.model.c.embed
+    named = [name for name in ("mean", "std", "white", "normal") if hasattr(front, name)]
+    return ", ".join(f"model.embed.{name}" for name in named) or "scale the data"
+
+
+BLOCK = 1 << 16  # stretches looked at together
+FACTOR = 0x9E3779B97F4A7C15  # odd, and its powers modulo 2⁶⁴ look random
+
+
+def count_leaks(
+    train: Examples | TensorRows | TokenShards, validation: Examples | TensorRows | TokenShards, size: int = 32
+) -> tuple[int, int]:
+    """How many questions to validate on are among those to train on, and how many there are.
+
+    Of texts: how many stretches of `size` tokens, laid end to end, stand anywhere in the text to train on.
+    """
+    if isinstance(train, Examples | TensorRows) and isinstance(validation, type(train)):
+        return int(torch.isin(validation.marks(), train.marks()).sum()), len(validation)
+    if not isinstance(train, TokenShards) or not isinstance(validation, TokenShards):
+        raise TypeError("leaks: two texts or two sets of examples can be compared, not one of each")
+    asked = torch.cat([*window_hashes(validation, size, size), torch.empty(0, dtype=torch.long)])
+    seen = torch.zeros(len(asked), dtype=torch.bool)
+    for some in window_hashes(train, size, 1):
+        seen |= torch.isin(asked, some)
+    return int(seen.sum()), len(asked)
+
+
+def window_hashes(shards: TokenShards, size: int, step: int) -> Iterator[Tensor]:
+    """The hashes of stretches of tokens that begin `step` apart, a block at a time: Σ token · FACTOR^place mod 2⁶⁴."""
+    powers = torch.tensor([to_signed(pow(FACTOR, place, 1 << 64)) for place in range(size)])
+    for start in range(0, len(shards) - size + 1, BLOCK * step):
+        ids = shards.ids(start, start + (BLOCK - 1) * step + size)
+        yield ((ids.unfold(0, size, step) + 1) * powers).sum(-1)
+
+
+def to_signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
+
+
+UNKNOWN = 0.05  # of all tokens
+LIKE, SHOWN = 0.7, 64  # how much of a text its tokens must say, and how many of them are read
+SPARE = 1.25  # times as many tokens as the tokenizer has
+
+
+def check_tokenizer(case: DoctorCase) -> DoctorFinding:
+    if not case.textual:
+        return finding_ok("does not apply: what is read is no text")
+    embed, own = case.model.c.embed, case.tokenizer
+    ids = torch.cat([table.flatten() for batch in case.read() for name, table in batch.items() if name == "ids"])
+    if int(ids.max()) >= embed.vocab or int(ids.min()) < 0:
+        worst = int(ids.min() if int(ids.min()) < 0 else ids.max())
+        return finding_problem(f"the data holds token {worst:,}, and the model knows 0 to {embed.vocab - 1:,}: another "
+                     "tokenizer made them", "text: the tokenizer that the model was made for", ends=True)  # fmt: skip
+    if own is None:
+        return finding_ok(f"{embed.vocab:,} tokens, and no tokenizer to compare them with")
+    strange = tokenizer_difference(own, getattr(case.model, "tokenizer", None))
+    if strange:
+        return finding_problem(
+            strange, "text.kind=file text.path=CHECKPOINT: the tokenizer that the model was trained with"
+        )
+    if embed.vocab > SPARE * len(own):
+        return finding_note(f"the model has {embed.vocab:,} tokens and the tokenizer {len(own):,}: "
+                            f"{embed.vocab - len(own):,} "
+                    "vectors are never read", f"model.vocab={len(own)}")  # fmt: skip
+    return check_unknown_tokens(case, own, ids)
+
+
+def tokenizer_difference(mine: Tokenizer, theirs: Tokenizer | None) -> str:
+    """The first token that two tokenizers have differently, in words."""
+    if theirs is None or theirs is mine:
+        return ""
+    for id in range(min(len(mine), len(theirs))):
+        if mine.token(id) != theirs.token(id):
+            return f"token {id} is {theirs.token(id)!r} to the model and {mine.token(id)!r} to the data: two tokenizers"
+    if len(mine) > len(theirs):
+        return f"the data's tokenizer has {len(mine):,} tokens and the model's {len(theirs):,}"
+    return ""
+
+
+def check_unknown_tokens(case: DoctorCase, own: Tokenizer, ids: torch.Tensor) -> DoctorFinding:
+    """Unknown tokens, and whether the tokens say what the data say."""
+    unknown = own.special_ids.get("unk")
+    part = 0.0 if unknown is None else float((ids == unknown).float().mean())
+    if part > UNKNOWN:
+        kind = None if case.run.recipe is None else case.run.recipe.text.kind
+        remedy = "text.fallback=true" if kind in ("char", "word") else "another tokenizer, or a model with another one"
+        return finding_problem(f"{part:.0%} of {len(ids):,} tokens are unknown words", remedy)
+    told = f"{len(own):,} tokens, {part:.1%} of {len(ids):,} unknown"
+    written, read = text_and_tokens(case, own)
+    if not written or not read:
+        return finding_ok(told)
+    if (like := text_similarity(written, read)) < LIKE:
+        return finding_problem(f"the text begins {written[:SHOWN]!r}, and its tokens say {read[:SHOWN]!r}: another "
+                               "tokenizer "
+                     "made them", "text: the tokenizer that made the data")  # fmt: skip
+    return finding_ok(f"{told}; they say what the text says ({like:.0%} of its first {len(read)} characters)")
+
+
+def text_and_tokens(case: DoctorCase, own: Tokenizer) -> tuple[str, str]:
+    """How a text begins where it was written, and in its tokens; nothing of records, or what is read only once."""
+    recipe, shards = case.run.recipe, getattr(case.data, "shards", None)
+    if recipe is None or shards is None or any(name.startswith(("-", "hf:")) for name in recipe.data.sources):
+        return "", ""
+    source = data.find_texts(recipe.data.sources, recipe.data)[0]
+    parts = (part for document in source.documents(data.BadRecordPolicy(recipe.data.bad)) for part in document.parts())
+    written = next(parts, "")
+    read = own.decode(shards.ids(0, SHOWN).tolist())
+    return written[: len(read)], read
+
+
+def text_similarity(first: str, second: str) -> float:
+    """How much of two texts is the same, but for spaces, case and accents, which tokenizers may leave out."""
+    a, b = ("".join(letter for letter in unicodedata.normalize("NFKD", text).casefold() if letter.isalnum())
+            for text in (first, second))  # fmt: skip
+    return SequenceMatcher(None, a, b, autojunk=False).ratio()

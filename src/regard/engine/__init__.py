@@ -1,0 +1,1 @@
+"""Continuous batching: many generation requests at once over one model."""

@@ -1,0 +1,1 @@
+"""Evaluation: the metrics of a finished model on a dataset."""

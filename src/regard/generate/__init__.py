@@ -1,1 +1,0 @@
-"""Text from models: filters on logits, sessions that own a cache, and the model that speaks."""

@@ -1,0 +1,322 @@
+"""Classification with a trained model: class probabilities, or a number, for texts, images, recordings and records.
+
+    one of several classes    softmax, and all probabilities together are 1
+    several at a time         a sigmoid for each: problem_type "multi_label_classification" in config.json
+    a number                  as it is: problem_type "regression", or one output alone
+
+    regard.load("runs/digits").classify(["three.png"], top_k=2)        [{"3": 0.98, "5": 0.01}]
+
+A text is given as it is; everything else as files, as what a column of records holds (PIL images, arrays, samples), or
+as records. A file that holds records (.jsonl, .csv, ...) stands for all of them.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regard import config, tasks
+from regard.config.errors import ConfigError, DataError
+from regard.data.batching import batch_to_device, seeded_generator
+from regard.data.records import BadRecordPolicy, Record
+from regard.data.sources import RECORD_SUFFIXES, TEXT_SUFFIXES, find_records
+from regard.files.compression import file_format
+from regard.inference.batching import count_inputs, in_chunks, run_batched
+from regard.inference.model import Model
+from regard.inference.objective import build_objective, number_classes, reads_text
+from regard.inference.record_inputs import input_record
+from regard.inference.text_inputs import (
+    OnBadInput,
+    TextInputs,
+    architecture_ends_with,
+    check_is_list,
+    number_texts,
+    try_each,
+)
+from regard.inputs.processors import TensorExample, build_processor
+from regard.tasks import columns
+from regard.tasks.classification import classify_batch
+from regard.tasks.columns import with_input_column
+from regard.tasks.losses import model_outputs
+
+SEVERAL = "multi_label_classification"
+
+
+def config_json_of(model: Any) -> Mapping[str, Any]:
+    """The config.json that a model was read with; nothing of one that was made here."""
+    return {} if model.source_folder is None else model.source_folder.said
+
+
+def label_names(model: Any, count: int) -> tuple[str, ...]:
+    """What the answers are called: by training, by id2label, or else by number; none twice."""
+    known = getattr(model.task, "classes", ())
+    if len(known) == count:
+        return tuple(known)
+    table = config_json_of(model).get("id2label")
+    table = table if isinstance(table, dict) else {}
+    told = [str(table.get(str(place), f"LABEL_{place}")) for place in range(count)]
+    times = Counter(told)
+    return tuple(f"{name} ({place})" if times[name] > 1 else name for place, name in enumerate(told))
+
+
+def is_multi_label(model: Any) -> bool:
+    """Whether more than one class may be right."""
+    return config_json_of(model).get("problem_type") == SEVERAL and model.task is None
+
+
+def is_regression(model: Any) -> bool:
+    """Whether the answer is a number and no class."""
+    if model.task is not None:
+        return isinstance(model.task, config.Regression)
+    return model.c.head.out == 1 and config_json_of(model).get("problem_type") != SEVERAL
+
+
+def check_classifier(model: Any) -> None:
+    """Refuses who has no answer for the whole text."""
+    head, task = model.c.head, model.task
+    trained = task is None or isinstance(task, config.Classification | config.Regression)
+    vectors = architecture_ends_with(model, "WithProjection") or isinstance(
+        model.c, config.DualEncoder
+    )  # which are compared
+    if not trained or vectors or not isinstance(head, config.PoolingHead) or head.out is None:
+        kind = head.kind if task is None else task.kind
+        raise ConfigError(f"this model was trained for {kind!r} and tells no classes; name one that was trained for "
+                          "classify or regress (ForSequenceClassification)")  # fmt: skip
+
+
+def classify_texts(
+    model: "Model",
+    texts: Sequence[str],
+    others: Sequence[str] | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    progress: Callable[[int], object] | None = None,
+    refuse: OnBadInput | None = None,
+) -> list[Any]:
+    """For each text, or pair, the probability of every class by name, the likeliest first; or the number.
+
+    A text that cannot be read raises, or is None where `refuse` is told of it.
+    """
+    check_classifier(model)
+    reader = TextInputs.of(model)
+
+    def forward(given: dict[str, Tensor]) -> list[Any]:
+        return [label_probabilities(model, row) for row in model_outputs(model, given).float().cpu()]
+
+    return reader.run(model, reader.frames(texts, others, names, refuse), forward, count_inputs(progress))
+
+
+def classify_inputs(
+    model: Model, inputs: Sequence[Any], pairs: Sequence[str] | None = None, *, top_k: int | None = None
+) -> list[Any]:
+    """For each input the probability of every class, or of the `top_k` likeliest; or the number."""
+    check_is_list(inputs)
+    if top_k is not None and top_k < 1:
+        raise ConfigError(f"top_k: {top_k} leaves nothing to tell; choose one or more")
+    classifier = Classifier(model)
+    found = [answer for _, _, answer in classifier.predict(classifier.inputs(inputs, pairs))]
+    return [dict(islice(each.items(), top_k)) if isinstance(each, dict) else each for each in found]
+
+
+def label_probabilities(model: Any, row: Tensor) -> dict[str, float] | float:  # (out,)
+    if is_regression(model):
+        return float(row[0])
+    shares = row.sigmoid() if is_multi_label(model) else row.softmax(-1)
+    names = label_names(model, len(row))
+    return {names[place]: float(shares[place]) for place in shares.argsort(descending=True, stable=True).tolist()}
+
+
+INPUTS_AT_ONCE, TEXTS_AT_ONCE = 64, 4096  # of texts in memory those of like length go together
+LIKELY = 0.5  # of several classes that may all be right, those from here on are told
+PAIR = "pair"  # the column of a second text, where a published model does not say
+
+
+def looks_like_file(thing: str) -> bool:
+    """Whether a text is rather the name of a file, which is not there."""
+    return " " not in thing.strip() and file_format(thing) in (*RECORD_SUFFIXES, *TEXT_SUFFIXES)
+
+
+class SkipBadRecords(BadRecordPolicy):
+    """Passes over records that cannot be read, and tells of each."""
+
+    def __init__(self, refuse: Callable[[DataError], object]) -> None:
+        super().__init__("skip")
+        self.refuse = refuse
+
+    def record_bad(self, problem: DataError) -> None:
+        self.refuse(problem)
+
+
+def text_columns(record: Record, names: Sequence[str]) -> list[str]:
+    return [columns.get_text(record, name) for name in names]
+
+
+class Classifier:
+    """A model that tells classes, or gives numbers; `name` is what to call it."""
+
+    def __init__(
+        self, model: Model, name: str = "this model", refuse: Callable[[DataError], object] | None = None
+    ) -> None:
+        self.model, self.name, self.textual = model, name, reads_text(model)
+        self.paired = False  # whether every text has come with a second one
+        self.refuse = refuse  # is told of each text without an answer; unless there is one, the first raises
+        try:
+            check_classifier(model)
+        except ConfigError as problem:
+            raise ConfigError(f"{name}: {problem}") from None
+        if self.textual and model.tokenizer is None:
+            raise DataError(f"{name}: no tokenizer.json to read a text with; put one beside the model")
+        self.c = model.task or config.Classification(pair=PAIR if self.textual else None)
+        self.task = (
+            None
+            if self.textual
+            else build_objective(
+                model, with_input_column(number_classes(self.c, model.c), build_processor(model.c.embed))
+            )
+        )
+
+    @property
+    def kind(self) -> str:
+        return "regress" if is_regression(self.model) else "classify"
+
+    @property
+    def example(self) -> str:
+        """What such a file may be called."""
+        return "A.png" if isinstance(self.task, tasks.InputTask) and self.task.sense.column == "image" else "A.jsonl"
+
+    def __call__(self, things: Sequence[str], top: int | None = None) -> Iterator[dict[str, Any]]:
+        """What the model says of each word of a command line, in order; `top` classes, or else the likeliest."""
+        for name, record, answer in self.predict(row for thing in things for row in self.rows(thing)):
+            if answer is not None:
+                yield {
+                    "of": name,
+                    **self.format_answer(answer, top),
+                    **({"where": record.where} if self.refuse else {}),
+                }
+
+    def predict(self, rows: Iterable[tuple[str, Record]]) -> Iterator[tuple[str, Record, Any]]:
+        """Records with their names, and what the model says of each; None for one that `refuse` was told of."""
+        for some in in_chunks(rows, TEXTS_AT_ONCE if self.textual else INPUTS_AT_ONCE):
+            answers = self.classify_texts(some) if self.textual else self.classify_inputs(some)
+            yield from ((*row, answer) for row, answer in zip(some, answers, strict=True))
+
+    # ---------------------------------------------------------------- inputs of a program
+
+    def inputs(self, things: Sequence[Any], pairs: Sequence[str] | None) -> Iterator[tuple[str, Record]]:
+        """The records of texts, images, sounds and whatever else `Model.classify` is given, in order."""
+        if pairs is not None and not self.textual:
+            raise ConfigError(f"pairs: {self.name} reads {self.model.c.embed.kind!r} and no texts; leave them out")
+        if pairs is not None and len(pairs) != len(things):
+            raise ConfigError(f"pairs: {len(pairs)} texts for {len(things)} of inputs; give one for each")
+        self.paired, names = pairs is not None, number_texts(len(things))
+        for place, thing in enumerate(things):
+            other = None if pairs is None else pairs[place]
+            is_file = isinstance(thing, Path) or (isinstance(thing, str) and not self.textual)
+            if is_file and other is None:
+                found: Iterable[Record] = self.file_records(str(thing))
+            elif self.textual:
+                found = [self.text_input(thing, other, names[place])]
+            else:
+                found = [input_record(thing, self.column, place + 1)]
+            yield from ((record.where, record) for record in found)
+
+    def text_input(self, thing: Any, other: str | None, name: str) -> Record:
+        if isinstance(thing, Mapping) and other is None:
+            return thing if isinstance(thing, Record) else Record(dict(thing), name)
+        for text in (thing,) if other is None else (thing, other):
+            if not isinstance(text, str):
+                raise DataError(f"{name}: {type(text).__name__} is no text, and {self.name} reads text; give strings, "
+                                "records, or the pathlib.Path of a file")  # fmt: skip
+            if not text.strip():
+                raise DataError(f"{name}: {text!r} is empty; give it some words")
+        if self.model.task is not None and self.pair and other is None:
+            raise DataError(f"{name}: {self.name} was trained on pairs of texts; give the second ones as pairs")
+        return Record({self.column: thing} | ({} if other is None else {self.pair or PAIR: other}), name)
+
+    # ---------------------------------------------------------------- words of a command line
+
+    def rows(self, thing: str) -> Iterator[tuple[str, Record]]:
+        """What a text or a file holds to be asked, by name."""
+        for record in self.records(thing):
+            yield (thing if self.textual or record.where == thing else record.where), record
+
+    def records(self, thing: str) -> Iterable[Record]:
+        if self.textual and not os.path.isfile(thing) and not looks_like_file(thing):
+            return [self.record_of_text(thing, self.column)]
+        return self.file_records(thing)
+
+    @property
+    def column(self) -> str:
+        """Where records have what is classified."""
+        found: str = (self.c if self.task is None else self.task.c).text  # type: ignore[union-attr]
+        return found
+
+    def file_records(self, path: str) -> Iterable[Record]:
+        """The records of a file or a folder, or the file itself where that is one: an image, a recording."""
+        found = find_records((path,), config.Data(column=self.column) if self.textual else None)
+        return (
+            record
+            for table in found
+            for record in table.records(SkipBadRecords(self.refuse) if self.refuse else BadRecordPolicy())
+        )
+
+    def record_of_text(self, text: str, column: str) -> Record:
+        """A text, or two with a tab between for a model that reads pairs."""
+        first, tab, second = text.partition("\t")
+        if not self.pair or (not tab and self.model.task is None):
+            return Record({column: text}, repr(text[:40]))
+        if not tab:
+            raise DataError(f"{text[:40]!r}: {self.name} was trained on pairs of texts; give both, with a tab between "
+                            "or the second by --pair")  # fmt: skip
+        return Record({column: first, self.pair: second}, repr(text[:40]))
+
+    @property
+    def pair(self) -> str | None:
+        return getattr(self.c, "pair", None)
+
+    # ---------------------------------------------------------------- records
+
+    def classify_texts(self, rows: Sequence[tuple[str, Record]]) -> list[Any]:
+        """Answers to texts: those with a second text, and those without."""
+        told: dict[int, Any] = {}
+        for paired in (True, False):
+            places = [place for place, (_, record) in enumerate(rows) if self.has_pair(record) == paired]
+            columns = (self.c.text, self.pair or PAIR) if paired else (self.c.text,)  # type: ignore[union-attr]
+            refuse = None if self.refuse is None else self.pass_over
+            said = try_each(((rows[place][1], columns) for place in places), text_columns, refuse)
+            known = [(place, texts) for place, texts in zip(places, said, strict=True) if texts is not None]
+            texts, others = [each[0] for _, each in known], [each[-1] for _, each in known] if paired else None
+            names = [rows[place][1].where for place, _ in known]
+            found = classify_texts(self.model, texts, others, names=names, refuse=refuse)
+            told |= zip([place for place, _ in known], found, strict=True)
+        return [told.get(place) for place in range(len(rows))]
+
+    def pass_over(self, place: int, problem: DataError) -> None:
+        assert self.refuse is not None
+        self.refuse(problem)
+
+    def has_pair(self, record: Record) -> bool:
+        return self.paired or self.pair is not None and (self.model.task is not None or self.pair in record)
+
+    def classify_inputs(self, rows: Sequence[tuple[str, Record]]) -> list[Any]:
+        """Answers to what is no text, all in one batch."""
+        task, device = self.task, next(self.model.parameters()).device
+        assert isinstance(task, tasks.InputTask)
+
+        def forward(examples: list[TensorExample]) -> list[Any]:
+            batch = batch_to_device(task.collate_eval(examples, seeded_generator(0)), device)
+            return [label_probabilities(self.model, row) for row in classify_batch(self.model, batch).float().cpu()]
+
+        examples = [task.seen(record) for _, record in rows]
+        return run_batched(self.model, examples, [list(range(len(rows)))], forward)
+
+    def format_answer(self, answer: Any, top: int | None) -> dict[str, Any]:
+        """The likeliest classes with their probabilities, or the number."""
+        if isinstance(answer, float):
+            return {"number": answer}
+        likely = sum(share >= LIKELY for share in answer.values()) if is_multi_label(self.model) else 1
+        return {"classes": dict(islice(answer.items(), max(1, likely) if top is None else top))}

@@ -1,0 +1,54 @@
+"""Studies: variants of a recipe trained on the same data, as long and from the same seeds; scaling laws, demos.
+
+regard compare shakespeare-nano model.kernel=reference,fused --seeds 2
+"""
+
+from regard.studies import complexity, in_context, loss_landscape, vit_vs_cnn
+from regard.studies.comparison import StudyRun
+from regard.studies.demo import DEMOS, DemoInterrupted, DemoSettings, run_demo
+from regard.studies.study import (
+    StudyPlan,
+    StudyTable,
+    StudyVariant,
+    builtin_studies,
+    expand_variants,
+    load_study,
+    study_from_keys,
+)
+from regard.studies.table import (
+    MeanSpread,
+    VariantRow,
+    format_tables,
+    rows_to_csv,
+    study_results,
+    variant_rows,
+    write_results,
+)
+from regard.studies.tune import TuningRun
+
+__all__ = [
+    "DEMOS",
+    "DemoInterrupted",
+    "DemoSettings",
+    "MeanSpread",
+    "StudyPlan",
+    "StudyRun",
+    "StudyTable",
+    "StudyVariant",
+    "TuningRun",
+    "VariantRow",
+    "builtin_studies",
+    "complexity",
+    "expand_variants",
+    "format_tables",
+    "in_context",
+    "load_study",
+    "loss_landscape",
+    "rows_to_csv",
+    "run_demo",
+    "study_from_keys",
+    "study_results",
+    "variant_rows",
+    "vit_vs_cnn",
+    "write_results",
+]

@@ -1,0 +1,1 @@
+"""The data of a recipe as batches, by kind of data."""

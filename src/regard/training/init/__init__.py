@@ -1,0 +1,1 @@
+"""What a run starts from: pretrained weights, word vectors, frozen parameters, LoRA."""

@@ -1,0 +1,1 @@
+"""Optimizers, schedules, the EMA of weights, and the guard of a step."""

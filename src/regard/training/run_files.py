@@ -1,0 +1,253 @@
+"""The files and lines that a run writes: run.json, log.jsonl, the introduction, and the steps that the guard skipped.
+
+log.jsonl has one line a step, in full precision, times last; it is cut back to the checkpoint when a run resumes. The
+rows of a skipped step are named, the first is reported, and too many in a row end the run.
+"""
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard import config, measure
+from regard.config.errors import RunError, unwritable_error
+from regard.core.layers import product_dtype
+from regard.training.loop import TrainStep, should_compile
+from regard.training.run import Run
+
+
+def describe_run(run: Run) -> dict[str, Any]:
+    """What the report tells of the run before it began: its size, and what it should cost."""
+    assert run.recipe is not None
+    c, model, device = run.recipe.train, run.recipe.model, run.device.type
+    rows, parameters = c.rows, sum(weight.numel() for weight in run.model.parameters())
+    known = {
+        "precision": precision_used(run),
+        "seed": c.seed,
+        "parameters": parameters,
+        "trained": trainable_parameters(run.model),
+    }
+    if not measure.can_fake(model):
+        return {**known, "kernels": [], "predicted": {}}
+    bill = measure.predict_step(model, batch=rows, context=c.context, optimizer=c.optimizer, accumulate=c.accumulate,
+                           device=device, compiled=should_compile(run), recompute=c.recompute)  # fmt: skip
+    kernels = [f"{where} {plan}" for where, plan in measure.kernel_plans(model, c.context, batch=rows, device=device)]
+    return {**known, "kernels": kernels, "predicted": predicted_cost(bill, device, should_compile(run))}
+
+
+def precision_used(run: Run) -> str:
+    """The policy, and what it comes to where a CPU has no 16-bit products."""
+    wished = run.settings.precision
+    return "fp32 (mixed, on a CPU without bf16)" if wished == "mixed" and run.products == torch.float32 else wished
+
+
+def trainable_parameters(model: nn.Module) -> int:
+    """How many weights learn."""
+    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+
+
+def predicted_cost(bill: measure.StepPrediction, device: str, compiled: bool) -> dict[str, Any]:
+    """For run.json. Memory is what will be measured: of a GPU what tensors hold, else the whole process."""
+    memory = bill.memory if device == "cuda" else measure.process_bytes(bill, compiled)
+    return {"step_seconds": bill.step_seconds, "step_flops": bill.step_flops, "parts": bill.parts, "memory": memory,
+            "calibrated": bill.calibrated, "note": bill.note}  # fmt: skip
+
+
+def introduction_lines(run: Run, facts: dict[str, Any]) -> list[str]:
+    """Its size, what it reads and where it is; and what of its settings is worth a thought."""
+    assert run.recipe is not None
+    count = sum(weight.numel() for weight in run.model.parameters())
+    threads = "1 thread" if facts["threads"] == 1 else f"{facts['threads']} threads"
+    learn = trainable_parameters(run.model)
+    part = "" if learn == count else f", of which {learn:,} learn"
+    said = [
+        f"{count:,} parameters{part}, {describe_input_kind(run.recipe)}, {describe_epoch(run)}; {facts['device']}, "
+        f"{threads}{describe_ranks(run)}"
+    ]  # fmt: skip
+    said += precision_note(run)
+    steps, warmup = run.settings.steps, run.settings.schedule.warmup
+    if steps is not None and warmup > steps:
+        said.append(f"train.schedule.warmup: {warmup:,} steps are longer than the run of {steps:,}; its learning rate "
+                    "is never reached, so make it shorter")  # fmt: skip
+    return said
+
+
+def precision_note(run: Run) -> list[str]:
+    """What 16-bit precision comes to on a CPU that has no such products of its own."""
+    emulated = product_dtype(run.device.type) == torch.float32
+    if run.settings.precision == "bf16" and emulated:
+        return ["train.precision: bf16, which this CPU has no instructions for and emulates, many times slower; mixed "
+                "or fp32 is faster here"]  # fmt: skip
+    if run.settings.precision != "mixed" or run.device.type != "cpu":
+        return []
+    if run.products == torch.float32:
+        why = "which has no bf16 instructions" if emulated else "as the run began, on a CPU without bf16 instructions"
+        return [f"train.precision: mixed, which is fp32 on this CPU, {why}"]
+    if emulated:
+        return ["train.precision: mixed, in bf16 as the run began; this CPU emulates it, many times slower: go on "
+                "where it began, or begin a new run with --init-from"]  # fmt: skip
+    return []
+
+
+def describe_input_kind(recipe: config.Recipe) -> str:
+    """What the model is shown: words, or rows of something else."""
+    if recipe.model.embed.vocab:
+        return f"{recipe.model.embed.vocab:,} tokens in the vocabulary"
+    return f"{recipe.train.context:,} tokens a row at most"
+
+
+def describe_ranks(run: Run) -> str:
+    return f", {run.ranks.size} processes ({run.ranks.strategy})" if run.ranks.size > 1 else ""
+
+
+def describe_epoch(run: Run) -> str:
+    """How much there is to read."""
+    if isinstance(run.task.c, config.NextToken) and run.is_windowed:
+        return f"{getattr(run.data, 'count', 0) * run.settings.context:,} to read an epoch"
+    return f"{len(getattr(run.data, 'rows', [])):,} rows an epoch"
+
+
+COUNTED_UNITS = {
+    "forecast": "values",
+    "nodes": "nodes",
+    "contrast": "pairs",
+    "pixels": "values",
+}  # by the kind of a task
+# by the kind of a front end
+INPUT_UNITS = {"text": "texts", "chunks": "texts", "patches": "images", "stages": "images", "convolutions": "images",
+        "sound": "sounds", "series": "series", "film": "films", "graph": "graphs"}  # fmt: skip
+
+
+def counted_unit(task: config.Task, model: config.Model) -> str:
+    """Who is counted one by one in a loss: whole examples where one vector is asked, else what the task asks of."""
+    if task.kind in COUNTED_UNITS:
+        return COUNTED_UNITS[task.kind]
+    return INPUT_UNITS.get(model.embed.kind, "examples") if model.head.kind == "pooled" else "tokens"
+
+
+class SkippedSteps:
+    """Those that follow each other; a step that is taken ends the row."""
+
+    def __init__(self, run: Run, out: Path) -> None:
+        count = int(run.guard.row)  # a run that goes on was in the midst of them
+        self.run, self.out, self.told = run, out, False
+        self.row = list(range(run.step - count + 1, run.step + 1))
+
+    def heed(self, step: TrainStep, line: dict[str, Any]) -> str:
+        """Takes note of a line of the log; what to say of it, if anything."""
+        if "skipped" not in line:
+            self.row = []
+            return ""
+        self.row.append(step.number)
+        self.told, first = True, not self.told
+        return (f"step {step.number:>11,}   {line['skipped']}, so nothing was learned from it; log.jsonl names its "
+                "rows. If that goes on, lower train.optimizer.lr") if first else ""  # fmt: skip
+
+    def named(self, step: TrainStep) -> dict[str, list[int]]:
+        """Which rows were read: of records their numbers, of a text where they begin."""
+        names, count = getattr(self.run.data, "names", None), self.run.settings.accumulate
+        first = (step.number - 1) * count
+        return {str(number): names(number) if names else [] for number in range(first, first + count)}
+
+    @property
+    def too_many(self) -> bool:
+        return len(self.row) >= self.run.settings.guard.limit
+
+    def problem(self, line: dict[str, Any]) -> RunError:
+        return RunError(f"{self.out}: nothing could be learned from steps {self.row[0]:,} to {self.row[-1]:,} "
+                        f"({line['skipped']}); what was learned before is kept, `regard doctor {self.out}` looks for "
+                        "the reason, and a lower train.optimizer.lr often helps")  # fmt: skip
+
+
+class JsonlLog:
+    """Lines of JSON that are on disk as soon as they are written; `offset` is where the next one goes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.file = path.open("ab")
+        except OSError as problem:
+            raise unwritable_error(path, problem) from None
+
+    def write(self, line: dict[str, Any]) -> None:
+        try:
+            self.file.write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            self.file.flush()
+        except OSError as problem:
+            raise unwritable_error(self.path, problem) from None
+
+    def sync(self) -> None:
+        """What is written stays, even if the power fails."""
+        try:
+            os.fsync(self.file.fileno())
+        except OSError as problem:
+            if problem.errno != errno.EINVAL:  # a pipe or a terminal cannot
+                raise unwritable_error(self.path, problem) from None
+
+    def back(self, offset: int) -> None:
+        """Forget what was written after a place."""
+        try:
+            self.file.truncate(offset)
+            self.file.seek(offset)
+        except OSError as problem:
+            raise unwritable_error(self.path, problem) from None
+
+    @property
+    def offset(self) -> int:
+        return self.file.tell()
+
+    def __enter__(self) -> "JsonlLog":
+        return self
+
+    def __exit__(self, kind: object, *raised: object) -> None:
+        try:
+            self.file.close()
+        except OSError as problem:
+            if kind is None:  # else the reason is on its way, and closing only tried once more
+                raise unwritable_error(self.path, problem) from None
+
+
+class NullLog(JsonlLog):
+    """Takes lines and keeps none: of many processes one writes."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(os.devnull))
+
+    def back(self, offset: int) -> None:
+        """There is nothing to forget."""
+
+
+def truncate_log(path: Path, offset: int) -> str:
+    """Forget what was logged after a checkpoint: those steps will be taken again. Says what is missing before it."""
+    size = path.stat().st_size if path.exists() else 0
+    try:
+        if size > offset:
+            os.truncate(path, offset)
+        if size >= offset:
+            return ""
+        if size:
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # a torn line would swallow the next one
+    except OSError as problem:
+        raise unwritable_error(path, problem) from None
+    return f"{path}: shorter than at the checkpoint, so lines are missing; the run itself lacks nothing"
+
+
+def step_line(step: TrainStep, clip: float | None) -> dict[str, Any]:
+    """What log.jsonl says of a step; `clipped` and `skipped` are the events worth finding again."""
+    loss, norm = float(step.loss), float(step.norm)
+    finite = norm - norm == 0 and loss - loss == 0
+    line: dict[str, Any] = {"step": step.number, "loss": json_number(loss), "lr": step.lr, "norm": json_number(norm)}
+    if clip is not None:
+        line["clipped"] = finite and norm > clip  #: S098
+    if not finite or not bool(step.taken):
+        line["skipped"] = "its loss or gradients leapt" if finite else "its loss or gradients are no numbers"
+    return {**line, "tokens": step.tokens, "seconds": step.seconds}
+
+
+def json_number(number: float) -> float | str:
+    """JSON has no nan: it is written as a word."""
+    return number if number - number == 0 else str(number)
