@@ -60,7 +60,7 @@ audit: setup  ## known holes in what constraints.txt names (needs the network), 
 
 demo: setup  ## the main job: train on Shakespeare for three minutes, hear the model speak, see what it learned
 	$(BIN)/regard train shakespeare $(CHANGES) --out $(OUT)
-	$(BIN)/regard generate $(OUT) "ROMEO:" --new 300 --temperature 0.8
+	$(BIN)/regard generate $(OUT) "ROMEO:" --max-new-tokens 300 --temperature 0.8
 	@printf '\n\nOpen %s in a browser.\n' $(OUT)/report.html
 
 bench: setup  ## side-by-side benchmarks on this CPU; log in bench/results

@@ -125,18 +125,20 @@ def models(asked: argparse.Namespace) -> dict[str, C.Transformer]:
     """Three of about four million parameters."""
     vit, swin = read_recipe("cifar10").model, read_recipe("cifar10-swin").model
     trunk = C.Trunk(dim=256, depth=1, mixer=C.NoMixer(), position=C.NoPosition(), attention=C.Attention(heads=1),
-                    mlp=C.MLP(hidden=256), dropout=C.Dropout(embed=0.0, sublayer=0.1))  # fmt: skip
-    cnn = C.Transformer(embed=C.ConvEmbedding(widths=(64, 128, 256), blocks=3, **SEEN), trunk=trunk,
-                        head=C.PoolingHead(place="mean"))  # fmt: skip
+                    mlp=C.MLP(hidden=256), dropout=C.Dropout(embed=0.0, residual=0.1))  # fmt: skip
+    cnn = C.Transformer(embed=C.ConvEmbedding(widths=(64, 128, 256), blocks_per_stage=3, **SEEN), trunk=trunk,
+                        head=C.PoolingHead(pooling="mean"))  # fmt: skip
     if asked.quick:
         vit = replace(vit, trunk=replace(vit.trunk, depth=1, dim=24))
-        cnn = replace(cnn, embed=replace(cnn.embed, widths=(8, 8, 8), blocks=1))
+        cnn = replace(cnn, embed=replace(cnn.embed, widths=(8, 8, 8), blocks_per_stage=1))
     found = {"vit": vit, "swin": swin, "cnn": cnn}
     return {name: found[name] for name in asked.models if name in found}
 
 
 def trained(name: str, train_on: Path, test: Path, asked: argparse.Namespace) -> dict[str, object]:
-    small = ["train.batch=8", "train.workers=0", "train.precision=fp32", "train.compile=false"] if asked.quick else []
+    small = (
+        ["train.batch_size=8", "train.workers=0", "train.precision=fp32", "train.compile=false"] if asked.quick else []
+    )
     base = read_recipe("cifar10", [f"data.source={train_on}", f"data.validation={test}", f"train.steps={asked.steps}",
                                    "train.eval_every=none", f"train.seed={asked.seed}",
                                    f"train.workers={asked.workers}", *small])  # fmt: skip

@@ -57,7 +57,7 @@ def bert(depth: int, dim: int, heads: int, vocab: int, length: int, precision: s
             embed=C.TextEmbedding(vocab=vocab, segments=2), head=C.LMHead(bias=True, transform=True), init="bert",
             precision=precision,
             trunk=C.Trunk(
-                dim=dim, depth=depth, position=C.LearnedPosition(length=length), place="post", embed_norm=True,
+                dim=dim, depth=depth, position=C.LearnedPosition(length=length), norm_placement="post", embed_norm=True,
                 attention=C.Attention(heads=heads), mlp=C.MLP(activation="gelu"), norm=C.Norm(eps=1e-12),
                 dropout=C.NO_DROPOUT,
             ),

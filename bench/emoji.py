@@ -41,10 +41,16 @@ from regard.training.loop import train_steps
 from regard.training.validation import validate
 from regard.zoo.recipe import read_recipe
 
-QUICK = ["train.steps=4", "train.schedule.warmup=2", "train.batch=32", "train.eval_every=none", "train.best=false"]
+QUICK = [
+    "train.steps=4",
+    "train.schedule.warmup=2",
+    "train.batch_size=32",
+    "train.eval_every=none",
+    "train.keep_best=false",
+]
 SMALL = {"clip": ["model.image.embed.widths=[8,8,16]", "train.workers=0"],
          "caption": ["model.depth=1", "model.encoder.embed.widths=[8,8,16]"],
-         "prefix": ["model.depth=1", "model.embed.seen.widths=[8,8,16]"],
+         "prefix": ["model.depth=1", "model.embed.prefix.widths=[8,8,16]"],
          "draw": ["model.depth=1", "task.pixels.grid=[4,4]", "task.pixels.palette=8", "train.context=56"]}  # fmt: skip
 Row = dict[str, object]
 
@@ -192,7 +198,7 @@ def taught(task: str, seed: int, asked: Asked) -> tuple[Any, Row]:
     changes = [*(QUICK + SMALL[task] if asked.quick else []), *asked.changes, f"train.seed={seed}"]
     run = regard.Run.from_recipe(read_recipe(f"emoji-{task}", changes))
     model: Any = run.model
-    (model.encoder_embed or model.embed.seen).load_state_dict(image.embed.state_dict())
+    (model.encoder_embed or model.embed.prefix).load_state_dict(image.embed.state_dict())
     if model.encoder is not None:
         model.encoder.load_state_dict(image.trunk.state_dict())
     for _ in train_steps(run):
@@ -244,7 +250,7 @@ def drawings(seed: int, asked: Asked) -> list[Row]:
     others = [*examples[7:], *examples[:7]]
     wrong = [mine | {"words": other["words"]} for mine, other in zip(examples, others, strict=True)]
     found = {"bits a pixel": bits(model, task, examples), "with another text": bits(model, task, wrong)}
-    told = list(dict.fromkeys(record[model.task.text] for record in asked.held[::7]))[:12]
+    told = list(dict.fromkeys(record[model.task.input] for record in asked.held[::7]))[:12]
     asked.out.mkdir(parents=True, exist_ok=True)
     images = model.generate_images([text for text in told for _ in range(6)], seed=seed, temperature=0.9).cpu()
     large = images.repeat_interleave(4, -1).repeat_interleave(4, -2)

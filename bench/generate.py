@@ -70,7 +70,7 @@ def greedy(batch: int, prompt: int, new: int, folder: Path) -> tuple[Work, dict[
     rest = dict(do_sample=False, max_new_tokens=new, min_new_tokens=new, pad_token_id=0)
     work: Work = {"transformers": lambda: theirs.generate(ids, attention_mask=torch.ones_like(ids), **rest)[:, prompt:]}
     for kind, model in ours.items():
-        work[kind] = lambda model=model: model.generate(ids, new=new, temperature=0)
+        work[kind] = lambda model=model: model.generate(ids, max_new_tokens=new, temperature=0)
     return work, agreement(work)
 
 
@@ -95,7 +95,7 @@ def beams(folder: Path) -> tuple[Work, dict[str, object]]:
         return [trimmed(row) for row in said.tolist()]
 
     def ours_say(model) -> list[list[int]]:
-        found = model.beam_search([[58100]] * 16, beams=4, new=32, source=ids, source_real=real)
+        found = model.beam_search([[58100]] * 16, num_beams=4, max_new_tokens=32, source=ids, source_real=real)
         return [trimmed(each[0].ids) for each in found]
 
     work: Work = {"transformers": theirs_say} | {kind: lambda m=m: ours_say(m) for kind, m in ours.items()}

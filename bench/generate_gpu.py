@@ -93,7 +93,7 @@ def parts(model: regard.Model, texts: list[list[int]]) -> tuple[float, float]:
     firsts, rests = [], []
     for _ in range(3):
         began = time.perf_counter()
-        steps = iter(model.session(texts, temperature=0, new=NEW))
+        steps = iter(model.session(texts, temperature=0, max_new_tokens=NEW))
         next(steps)
         first = time.perf_counter()
         count = sum(1 for _ in steps)
@@ -107,11 +107,11 @@ def anatomy(model: regard.Model, prompt: torch.Tensor) -> None:
     prompt as written and as recorded. Then what the GPU did."""
     texts = prompt.tolist()
     for _ in range(4):
-        list(model.session(texts, temperature=0, new=32))
+        list(model.session(texts, temperature=0, max_new_tokens=32))
 
     def parted(able: bool) -> dict[str, float]:
         marks = {"begin": time.perf_counter()}
-        one = model.session(texts, temperature=0, new=32)
+        one = model.session(texts, temperature=0, max_new_tokens=32)
         marks["session"] = time.perf_counter()
         with inference_mode(one.modules):
             cache = one.new_cache(len(texts[0]))
@@ -135,7 +135,7 @@ def anatomy(model: regard.Model, prompt: torch.Tensor) -> None:
         for by in ("self_cuda_time_total", "self_cpu_time_total"):
             print(seen.key_averages().table(sort_by=by, row_limit=14, max_name_column_width=60))
     with torch.profiler.profile() as seen:
-        list(model.session(texts, temperature=0, new=16))
+        list(model.session(texts, temperature=0, max_new_tokens=16))
     print(seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=20, max_name_column_width=60))
 
 
@@ -147,7 +147,7 @@ def measure(size: str, batch: int, hf, model: regard.Model, rounds: int, peers: 
     prompt = ids[:, :PROMPT]
 
     def writing(new: int = NEW) -> None:
-        assert model.generate(prompt, temperature=0, new=new).shape == (batch, new)
+        assert model.generate(prompt, temperature=0, max_new_tokens=new).shape == (batch, new)
 
     def looping(new: int = NEW) -> None:
         kinds, cuda_graphs.GRAPH_DEVICES[:] = list(cuda_graphs.GRAPH_DEVICES), []

@@ -71,7 +71,7 @@ def recipe_of(name: str, kit: Kit, changes: list[str]) -> config.Recipe:
     task = TASKS[name]
     columns = [f"task.{place}={column}" for place, column in zip(("text", "pair"), task.texts, strict=False)]
     files = [f"data.source={kit.file(task.stem, 'train')}", f"data.validation={kit.file(task.stem, 'dev')}"]
-    rest = ["data.columns=[]", f"task.label={task.label}", f"train.init_from={kit.weights}"]
+    rest = ["data.column_names=[]", f"task.label={task.label}", f"train.init_from={kit.weights}"]
     return read_recipe(f"glue-{name}", [*files, *columns, *rest, *changes])
 
 
@@ -161,7 +161,7 @@ def asked(c: config.Train, place: str) -> Any:
 def read(path: Any, recipe: config.Recipe, tokenizer: Any) -> list[Row]:
     """Rows as the Trainer takes them, made by the tokenizer of transformers."""
     task, length, found = recipe.task, recipe.train.context, glue_kit.rows(Path(path))
-    texts = [[row[column] for row in found] for column in (task.text, task.pair) if column is not None]
+    texts = [[row[column] for row in found] for column in (task.input, task.input_pair) if column is not None]
     tokens = tokenizer(*texts, truncation=True, padding=False, max_length=length)
     labels = [row[task.label] for row in found]
     if isinstance(task, config.Regression):

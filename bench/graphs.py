@@ -5,10 +5,10 @@
     python bench/graphs.py cora mutag --quick      whether it runs at all
 
 Every model is chosen by its validation part alone: of all evaluations on the way the one with the lowest validation
-loss, which train.best keeps, is the one that is tested; a recipe without train.best is tested at its last step. Folds
-are stratified, drawn with seed 0: of ten, one is the test, the next one validates, eight train. Beside that `best_step`
-is what Xu et al. (2019) report: the mean over folds at the step where it is highest, which the test itself has chosen.
-Data are read from ../shared/data, or from --data.
+loss, which train.keep_best keeps, is the one that is tested; a recipe without train.keep_best is tested at its last
+step. Folds are stratified, drawn with seed 0: of ten, one is the test, the next one validates, eight train. Beside that
+`best_step` is what Xu et al. (2019) report: the mean over folds at the step where it is highest, which the test itself
+has chosen. Data are read from ../shared/data, or from --data.
 """
 
 import argparse
@@ -43,19 +43,19 @@ from regard.training.validation import validate
 FOLDS = 10
 ALONE = "model.trunk.mask=window(0)"  # every node sees itself: the same model without edges
 # What each model changes of the recipe of its set. A bag of nodes has no walks, degrees and hops either.
-PLAIN = ["model.embed.hops=0", "model.embed.hide=0"]
+PLAIN = ["model.embed.hops=0", "model.embed.node_dropout=0"]
 NODES = {
     "graph transformer": [],
     "graph transformer, no hops": [*PLAIN, "model.trunk.depth=2"],
     "hops, no attention": [ALONE],
-    "graph convolution": [*PLAIN, "model.trunk.depth=2", "model.trunk.mixer.kind=graph"],
+    "graph convolution": [*PLAIN, "model.trunk.depth=2", "model.trunk.mixer.kind=graph_conv"],
     "bag of nodes": [*PLAIN, ALONE],
 }
 GRAPHS = {
     "graph transformer": [],
-    "graph convolution": ["model.trunk.mixer.kind=graph", "model.trunk.mask=edges"],
-    "graph sums": ['model.trunk.mixer={kind="graph", sums=true}', "model.trunk.mask=edges"],
-    "bag of nodes": [ALONE, "model.embed.walks=0", "model.embed.degrees=0"],
+    "graph convolution": ["model.trunk.mixer.kind=graph_conv", "model.trunk.mask=edges"],
+    "graph sums": ['model.trunk.mixer={kind="graph_conv", sums=true}', "model.trunk.mask=edges"],
+    "bag of nodes": [ALONE, "model.embed.random_walk_pe=0", "model.embed.max_degree=0"],
 }
 KIPF = "GCN as published"
 LINEAR = "logistic regression"
@@ -78,7 +78,7 @@ def records(name: str, folder: Path) -> list[Record]:
 
 def taught(run: Run, test: Any, curve: bool) -> dict[str, object]:
     """Train to the end; what is said of the test by the step with the lowest validation loss, or by the last one if the
-    recipe keeps that (train.best), or (curve) by each one that was looked at."""
+    recipe keeps that (train.keep_best), or (curve) by each one that was looked at."""
     best, marks, at, every = float("inf"), dict[int, float](), 0, run.settings.eval_every or 1
     for step in train_steps(run):
         if step.number % every and not run.is_over:
@@ -98,7 +98,7 @@ def taught(run: Run, test: Any, curve: bool) -> dict[str, object]:
 
 def on_nodes(name: str, changes: list[str], seed: int, folder: Path) -> dict[str, object]:
     run = Run.from_recipe(name, [f"data.source={source(name, folder)}", f"train.seed={seed}", *changes], notice=ignored)
-    asked = replace(run.recipe, task=replace(run.recipe.task, part="test"))
+    asked = replace(run.recipe, task=replace(run.recipe.task, eval_split="test"))
     return taught(run, read_run_data(asked, None, Reporter(ignored)).validation, curve=False)
 
 

@@ -41,7 +41,7 @@ def plain_loop(ids: torch.Tensor, c):
 
     def turn() -> None:
         for _ in range(STEPS):
-            starts = torch.randint(len(ids) - c.train.context - 1, (c.train.batch,))
+            starts = torch.randint(len(ids) - c.train.context - 1, (c.train.batch_size,))
             batch = torch.stack([ids[s : s + c.train.context + 1] for s in starts])
             loss = F.cross_entropy(model(batch[:, :-1]).logits.flatten(0, 1), batch[:, 1:].flatten())
             optimizer.zero_grad()
@@ -78,7 +78,7 @@ def speed() -> None:
         "ours, fp32, compiled": our_loop(precision="fp32"),
     }
     seconds = take_turns(work, rounds=15, warm=2)
-    first, tokens = next(iter(seconds.values())), STEPS * c.train.batch * c.train.context
+    first, tokens = next(iter(seconds.values())), STEPS * c.train.batch_size * c.train.context
     rows = [{"loop": name, "tokens_per_second": round(tokens / took), "times": first / took}
             for name, took in seconds.items()]  # fmt: skip
     show(rows)

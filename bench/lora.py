@@ -2,7 +2,7 @@
 
     python bench/lora.py                      # pre-trains a small encoder on reviews first
     python bench/lora.py --base FOLDER        # any encoder that is there, such as a sentence-embedding model
-    python bench/lora.py --base FOLDER data.source=train.tsv data.validation=dev.tsv task.text=sentence
+    python bench/lora.py --base FOLDER data.source=train.tsv data.validation=dev.tsv task.input=sentence
     python bench/lora.py --quick              # a minute: everything runs, and no figure means anything
 
 The same data, steps and seeds for all; each way has its own learning rates, and every one of them is shown, since the
@@ -26,9 +26,10 @@ from regard.zoo.recipe import read_recipe
 RANKS = (1, 4, 16)
 RATES = {"whole": (1e-4, 3e-4), "adapters": (1e-3, 3e-3)}
 TARGETS = "q", "v"
-SHAPE = ['task={kind="masked"}', 'text={kind="wordpiece", vocab=8000, lower=true}', "model.preset=bert-base",
-         "model.mask=everything", "model.dim=128", "model.depth=4", "model.heads=4",
-         'model.head={kind="vocabulary", transform=true, bias=true}', "train.optimizer.lr=1e-3",
+SHAPE = ['task={kind="masked_lm"}', 'tokenizer={kind="wordpiece", vocab=8000, lowercase=true}',
+         "model.preset=bert-base",
+         "model.mask=full", "model.dim=128", "model.depth=4", "model.heads=4",
+         'model.head={kind="lm", transform=true, bias=true}', "train.optimizer.lr=1e-3",
          "train.schedule.kind=cosine", "train.schedule.warmup=200"]  # fmt: skip
 EMPTY = '[data]\nsource = "movie-reviews"\n[train]\neval_every = "none"\n'
 

@@ -58,7 +58,7 @@ def models(c: C.Transformer) -> dict[str, C.Transformer]:
 
     def convolutions(width: int) -> C.Transformer:
         embed = C.MaskedConvEmbedding(**{**asdict(c.embed), "kind": "masked_pixels"}, width=width, blocks=8,
-                               dropout=c.trunk.dropout.sublayer)  # fmt: skip
+                               dropout=c.trunk.dropout.residual)  # fmt: skip
         trunk = C.Trunk(dim=width, depth=1, mask="causal", mlp=c.trunk.mlp, dropout=c.trunk.dropout, **ALONE)
         return replace(c, embed=embed, trunk=trunk)
 
@@ -96,7 +96,7 @@ def trained(r: C.Recipe, every: int, tokens: int | None) -> dict[str, object]:
             print(json.dumps({"step": step.number, BITS: on_the_way[-1]}), flush=True)
     seconds, at_the_end = time.perf_counter() - began, bits(run, tokens)
     return {BITS: at_the_end, "lowest": min([at_the_end, *on_the_way]), "parameters": size(r.model),
-            "steps": run.step, "batch": r.train.batch, "seconds": round(seconds, 1)}  # fmt: skip
+            "steps": run.step, "batch": r.train.batch_size, "seconds": round(seconds, 1)}  # fmt: skip
 
 
 def bits(run: Run, tokens: int | None) -> float:
@@ -128,7 +128,7 @@ def main() -> None:
         return tell(rows)
     r = recipe(asked)
     if asked.quick:
-        train_ = replace(r.train, steps=3, batch=4, workers=0, compile=False)
+        train_ = replace(r.train, steps=3, batch_size=4, workers=0, compile=False)
         r = replace(r, train=train_, model=replace(r.model, trunk=replace(r.model.trunk, depth=1, dim=24)))
     first, rows = Run.from_recipe(replace(r, train=replace(r.train, workers=0))), list[dict[str, object]]()
 

@@ -66,7 +66,7 @@ def llama(depth: int, dim: int, heads: int, groups: int, vocab: int, precision: 
         depth=depth,
         mask="causal",
         position=C.RotaryPosition(),
-        attention=C.Attention(heads=heads, groups=groups),
+        attention=C.Attention(heads=heads, kv_heads=groups),
         mlp=C.MLP(activation="silu", gated=True, hidden=3 * dim),
         norm=C.Norm(kind="rms"),
         dropout=C.NO_DROPOUT,
@@ -79,7 +79,9 @@ def llama(depth: int, dim: int, heads: int, groups: int, vocab: int, precision: 
 def recipe(name: str, **said: object) -> Case:
     read = zoo.read_recipe(RECIPES / f"{name}.toml", [])
     model = replace(read.model, embed=replace(read.model.embed, vocab=65))
-    return Case(model, read.train.batch, read.train.context, read.train.optimizer, minutes=read.train.minutes, **said)
+    return Case(
+        model, read.train.batch_size, read.train.context, read.train.optimizer, minutes=read.train.minutes, **said
+    )
 
 
 CASES = {
@@ -113,7 +115,7 @@ def measured(case: Case) -> dict[str, float]:
     """One case in this process: what was predicted before the first step, and what came."""
     model = Model(case.model).train()
     settings = C.Train(
-        steps=10**6, minutes=case.minutes, batch=case.batch, context=case.context, optimizer=case.optimizer,
+        steps=10**6, minutes=case.minutes, batch_size=case.batch, context=case.context, optimizer=case.optimizer,
         precision=case.model.precision, compile=case.compile,
     )  # fmt: skip
     run = Run(model, NextToken(), Noise(case), OptimizerGroup(model, case.optimizer),

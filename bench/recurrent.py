@@ -99,7 +99,8 @@ def best(rows: list[dict[str, Any]], columns: str) -> list[dict[str, Any]]:
 COPIES: dict[str, tuple[str, list[str]]] = {  # about 82,000 weights in each
     "alignment": ("bahdanau", []),
     "fixed vector": ("fixed-vector", ["model.trunk.dim=76", "model.encoder.trunk.dim=76", "model.embed.scale=8.7"]),
-    "transformer": ("toy", ["data.source=toy:copy(50)", "text.fallback=false", "train.context=52", "model.dim=36",
+    "transformer": ("toy", ["data.source=toy:copy(50)", "tokenizer.byte_fallback=false", "train.context=52",
+                            "model.dim=36",
                             "train.minutes=none"]),
 }  # fmt: skip
 
@@ -108,7 +109,7 @@ def copy(asked: Asked) -> None:
     """Trained on words of 1 to 50 letters; asked for words of one length that it has not seen. #: S126 S127"""
     lengths, steps = asked.lengths or ((10, 50) if asked.quick else (10, 20, 30, 40, 50)), asked.steps or 1500
     for name, (recipe, more) in asked.chosen(COPIES):
-        run = asked.run(recipe, [f"train.steps={steps}", "train.eval_every=none", "train.batch=32", *more])
+        run = asked.run(recipe, [f"train.steps={steps}", "train.eval_every=none", "train.batch_size=32", *more])
         seconds = trained(run)
         for length in lengths:
             letters, words = copied(run, length)
@@ -139,7 +140,7 @@ def copied(run: Run, length: int, count: int = 200) -> tuple[float, float]:
     with torch.no_grad():
         said = run.model(**{name: table for name, table in batch.items() if name != "labels"}).argmax(-1)
     asked = batch["labels"] != -100
-    told = run.model.translate(words, new=length + 1, beams=1)
+    told = run.model.translate(words, max_new_tokens=length + 1, num_beams=1)
     right = statistics.mean(word == other for word, other in zip(words, told, strict=True))
     return float((said == batch["labels"])[asked].float().mean()), right
 
@@ -168,16 +169,16 @@ FIRST = """
 [data]
 source = "toy:first(10)"
 validation = 0.01
-[text]
-fallback = false
+[tokenizer]
+byte_fallback = false
 [task]
-kind = "classify"
-text = "source"
+kind = "classification"
+input = "source"
 label = "target"
 [model]
-head = {kind = "pooled", place = "last"}
+head = {kind = "pooling", pooling = "last"}
 [train]
-batch = 32
+batch_size = 32
 compile = false
 eval_every = "none"
 save_every = "none"
@@ -227,7 +228,7 @@ RECIPES: dict[str, tuple[str, list[str]]] = {  # the steps, tokens and weights o
     **{name: (name, ["train.compile=false"]) for name in ("rnn", "gru", "lstm", "cnn")},
     NANO: (NANO, ["train.precision=fp32", "train.compile=false"]),
     "bilstm": ("bilstm", []),
-    "bilstm's transformer": ("bilstm", ["model.trunk={kind='blocks', mask='everything', dim=128, depth=1, "
+    "bilstm's transformer": ("bilstm", ["model.trunk={kind='blocks', mask='full', dim=128, depth=1, "
                                         "attention={heads=4}, mlp={hidden=128}, dropout={embed=0.5, sublayer=0.5}}"]),
 }  # fmt: skip
 
@@ -236,7 +237,9 @@ def recipes(asked: Asked) -> None:
     """Each recipe to its end, and the whole of its validation data. #: S124"""
     for name, (recipe, more) in asked.chosen(RECIPES):
         few = [] if not asked.steps else [f"train.steps={asked.steps}", "train.epochs=none"]
-        run = asked.run(recipe, ["train.eval_every=none", "train.save_every=none", "train.best=false", *more, *few])
+        run = asked.run(
+            recipe, ["train.eval_every=none", "train.save_every=none", "train.keep_best=false", *more, *few]
+        )
         seconds = trained(run)
         score = regard.training.validate(run.model, run.validation.batches(), run.task, scores=True)
         tell(model=name, rate=asked.rate, lr=run.settings.optimizer.lr, loss=score.loss, **score.scores,

@@ -49,11 +49,11 @@ def ours(source: str, seed: int, quick: bool, more: list[str]) -> dict[str, floa
     steps = ["train.steps=6", "train.schedule.warmup=2"] if quick else []
     given = [f"data.source={source}", f"train.seed={seed}", *more, *steps]
     run = Run.from_recipe("etth1", given)
-    test = Run.from_recipe("etth1", [*given, "task.part=test"]).validation
+    test = Run.from_recipe("etth1", [*given, "task.eval_split=test"]).validation
     began, best, kept = time.perf_counter(), float("inf"), {}
     every = run.settings.eval_every or 100
     for step in train_steps(run):
-        if step.number % every == 0 or run.is_over:  # what validates best is scored, as train.best keeps it
+        if step.number % every == 0 or run.is_over:  # what validates best is scored, as train.keep_best keeps it
             with run.ema.applied() if run.ema is not None else torch.no_grad():
                 loss = validate(run.model, run.validation.batches(), run.task).loss
                 if loss < best:
@@ -74,7 +74,7 @@ def main() -> None:
     asked = parser.parse_args()
     if not asked.data.exists():
         raise SystemExit(f"{asked.data}: no such file; name ETTh1.csv by --data")
-    known = Run.from_recipe("etth1", [f"data.source={asked.data}", "task.part=test"])
+    known = Run.from_recipe("etth1", [f"data.source={asked.data}", "task.eval_split=test"])
     train_windows, test = windows(known, known.data), windows(known, known.validation)
     x, y = test
     again = x[:, -DAY:].repeat(1, -(-y.shape[1] // DAY), 1)[:, : y.shape[1]]

@@ -27,9 +27,9 @@ from regard.inputs.audio import log_mel_spectrogram
 from regard.training.loop import train_steps
 from regard.training.validation import validate
 
-RAW = ["model.embed.vary.times=0", "model.embed.vary.bands=0"]  # no spectrogram, nothing of it to hide
-WAYS = {"mel": [], "frames": ["model.embed.way={kind='frames', size=80}", *RAW],
-        "rates": ["model.embed.way={kind='rates', size=80}", *RAW]}  # fmt: skip
+RAW = ["model.embed.augment.time_masks=0", "model.embed.augment.freq_masks=0"]  # no spectrogram, nothing of it to hide
+WAYS = {"mel": [], "frames": ["model.embed.features={kind='raw', frame_size=80}", *RAW],
+        "rates": ["model.embed.features={kind='multi_rate', frame_size=80}", *RAW]}  # fmt: skip
 RATE = 8000
 
 
@@ -62,7 +62,7 @@ def pack(named: dict[str, str], out: Path) -> None:
 
 def spectra(names: str) -> tuple[Tensor, Tensor]:
     """The mean log-mel spectrum of every sound, and its digit."""
-    how, c = Data(source=names), MelSpectrogram(window=256, hop=80, mels=64)
+    how, c = Data(source=names), MelSpectrogram(win_length=256, hop_length=80, n_mels=64)
     rows, digits = [], []
     for record in next(iter(find_records(how.sources, how))).records(BadRecordPolicy()):
         samples = read_audio(record["sound"], RATE, 10.0)

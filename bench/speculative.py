@@ -1,7 +1,7 @@
 """Tokens a second with guesses and without, in one run and in turns: who repeats himself is looked up, a draft guesses.
 
     python bench/speculative.py                        three tasks on this machine, about a minute on two cores
-    python bench/speculative.py --model FOLDER --draft FOLDER --prompt "..."
+    python bench/speculative.py --model FOLDER --draft-model FOLDER --prompt "..."
 
 A random model says nothing that could be guessed, so two stand-ins are made from one: a deep model whose upper blocks
 change little, and a draft that is its lower blocks alone. The greedy ids are compared before any figure counts.
@@ -38,7 +38,7 @@ def stand_ins() -> tuple[regard.Model, regard.Model]:
 
 def timed(model: regard.Model, prompt: torch.Tensor, new: int, **ahead) -> tuple[float, list[int], float | None]:
     """Tokens a second, the ids, and the part of the guesses that stayed."""
-    session = model.session([prompt.tolist()], new=new, temperature=0, **ahead)
+    session = model.session([prompt.tolist()], max_new_tokens=new, temperature=0, **ahead)
     began = time.perf_counter()
     ids = [row[0] for row in session if row[0] is not None]
     seconds = time.perf_counter() - began
@@ -65,9 +65,9 @@ def compared(model: regard.Model, prompt: torch.Tensor, new: int, ways: dict[str
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("--model")
-    asked.add_argument("--draft")
+    asked.add_argument("--draft-model")
     asked.add_argument("--prompt", default="Once upon a time")
-    asked.add_argument("--new", type=int, default=128)
+    asked.add_argument("--max-new-tokens", type=int, default=128)
     given = asked.parse_args()
     if given.model is None:
         model, draft = stand_ins()

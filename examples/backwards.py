@@ -22,7 +22,7 @@ def build() -> regard.Model:
     small = dict(dim=64, depth=1, attention=C.Attention(heads=2), position=C.SinusoidalPosition(), dropout=C.NO_DROPOUT)
     return regard.Model(
         C.Transformer(
-            embed=C.TextEmbedding(vocab=12, pad=PAD, scale=8.0),
+            embed=C.TextEmbedding(vocab=12, pad_id=PAD, scale=8.0),
             trunk=C.Trunk(**small, mask="causal", cross="last"),
             encoder=C.Encoder(trunk=C.Trunk(**small)),
         )

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from regard import attention  # noqa: F401  the masks of images and graphs stand there
 from regard.core.kernels import AttentionArgs, AttentionSpec, attention_scores, attention_weights, make_plan, reference
 from regard.core.masks import CAUSAL, FULL, Mask, mask
 from regard.core.tokens import Tokens, grid_tokens, sequence_tokens
@@ -36,12 +37,12 @@ def route(routes: Tensor = ROUTES, content: Tensor = CONTENT, who: Mask = FULL) 
 # ---------------------------------------------------------------- the gallery
 
 GALLERY = (
-    "everything", "causal", "prefix(4)", "window(2)", "strided(3)", "dilated(2, 2)", "blocks(4)", "landmarks(2)",
-    "padding", "documents", "edges", "cells(2)",
+    "full", "causal", "prefix(4)", "window(2)", "strided(3)", "dilated(2, 2)", "blocks(4)", "global_tokens(2)",
+    "padding", "documents", "edges", "window2d(2)",
 )  # fmt: skip
 DECODERS = (
     "causal & window(2)", "causal & strided(3)", "causal & blocks(4)", "causal & (window(1) | strided(4))",
-    "causal & (landmarks(1) | window(2))",
+    "causal & (global_tokens(1) | window(2))",
 )  # fmt: skip
 COUNT = 12
 
@@ -49,7 +50,7 @@ COUNT = 12
 def tokens(text: str) -> Tokens:
     """Twelve tokens that carry what the mask reads: a ring of friends, two documents, a padded tail; or an image."""
     empty = torch.empty(1, COUNT, 0)
-    if text.startswith("cells"):
+    if text.startswith("window2d"):
         return grid_tokens(torch.empty(1, 16, 0), (4, 4))
     if text == "edges":
         return replace(sequence_tokens(empty), edges=ring(COUNT)[None])
@@ -107,8 +108,8 @@ def main() -> None:
 
     print("\n\nWho may look at whom: a row for each query, a column for each key. Causal, four tokens.\n")
     print(CAUSAL.picture(4))
-    print("\n\nEvery mask by its name, on twelve tokens; cells on an image of 4 x 4. The edges are a ring, the last")
-    print("three tokens of padding are not real, documents has one of 5 tokens and one of 7.\n")
+    print("\n\nEvery mask by its name, on twelve tokens; window2d on an image of 4 x 4. The edges are a ring, the")
+    print("last three tokens of padding are not real, documents has one of 5 tokens and one of 7.\n")
     print(beside(gallery()))
     print("\nThe same for decoders: & causal.\n")
     print(beside(gallery(DECODERS)))

@@ -77,8 +77,8 @@ def train(folder: Path) -> Trace:
     from regard.cli import main
     from regard.training.loop import train_steps
 
-    sizes = ["model.dim=16", "model.depth=1", "model.heads=2", "train.steps=1", "train.minutes=none", "train.batch=2",
-             "train.context=32", "train.compile=false"]  # fmt: skip
+    sizes = ["model.dim=16", "model.depth=1", "model.heads=2", "train.steps=1", "train.minutes=none",
+             "train.batch_size=2", "train.context=32", "train.compile=false"]  # fmt: skip
     with Trace(until=train_steps.__code__) as trace:
         succeed(main(["train", "shakespeare", *sizes, "--out", str(folder / "lab")]))
     return trace
@@ -89,7 +89,7 @@ def generate(folder: Path) -> Trace:
     from regard.cli import main
 
     with Trace() as trace:
-        succeed(main(["generate", str(folder / "lab"), PROMPT, "--new", "5"]))
+        succeed(main(["generate", str(folder / "lab"), PROMPT, "--max-new-tokens", "5"]))
     return trace
 
 
@@ -99,7 +99,9 @@ def load(folder: Path) -> Trace:
     from regard.inference.model import build_model
 
     model = build_model(zoo.preset("gpt2", dim=12, depth=1, heads=3, vocab=30, position={"length": 64}))
-    model.tokenizer = text.train_tokenizer(config.CharTokenizer(fallback=False), ["abcdefghijklmnopqrstuvwxyz .,\n"])
+    model.tokenizer = text.train_tokenizer(
+        config.CharTokenizer(byte_fallback=False), ["abcdefghijklmnopqrstuvwxyz .,\n"]
+    )
     model.save(folder / "gpt2")
     published = json.loads((folder / "gpt2" / "config.json").read_text(encoding="utf8"))
     del published["regard"]

@@ -76,7 +76,8 @@ sys.exit(not (went_on and rested and not gc.isenabled() and "torch" in sys.modul
 
 def test_the_surface_of_the_design_page(tmp_path, monkeypatch, recwarn):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    small = ["model.dim=32", "model.heads=2", "model.depth=2", "train.steps=2", "train.compile=false", "train.batch=2"]
+    small = ["model.dim=32", "model.heads=2", "model.depth=2", "train.steps=2", "train.compile=false",
+             "train.batch_size=2"]  # fmt: skip
     run = regard.Run.from_recipe("shakespeare-nano", small)
     numbers = [step.number for step in regard.train(run)]
     run.model.save(tmp_path / "out")
@@ -85,8 +86,10 @@ def test_the_surface_of_the_design_page(tmp_path, monkeypatch, recwarn):
 
     assert numbers == [1, 2]
     assert model(ids).shape == (1, 6, 65)
-    assert len(model.generate("ROMEO:", new=20, temperature=0.8, top_p=0.95, seed=0)) == 20
-    assert "".join(model.stream("ROMEO:", new=20, seed=0)) == model.generate("ROMEO:", new=20, seed=0)
+    assert len(model.generate("ROMEO:", max_new_tokens=20, temperature=0.8, top_p=0.95, seed=0)) == 20
+    assert "".join(model.stream("ROMEO:", max_new_tokens=20, seed=0)) == model.generate(
+        "ROMEO:", max_new_tokens=20, seed=0
+    )
     with regard.looking(model, "trunk.*.attn.pattern") as seen:
         model(ids)
     assert list(seen) == ["trunk.0.attn.pattern", "trunk.1.attn.pattern"]

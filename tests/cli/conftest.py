@@ -20,8 +20,8 @@ RECIPE = """
 [data]
 source = "text.txt"
 validation = 0.25
-[text]
-fallback = false
+[tokenizer]
+byte_fallback = false
 [model]
 preset = "gpt2"
 dim = 12
@@ -30,14 +30,14 @@ heads = 3
 dropout = 0.0
 [train]
 steps = 3
-batch = 2
+batch_size = 2
 context = 7
 compile = false
 device = "cpu"
 eval_every = 2
 [report]
 prompt = "a"
-new = 5
+max_new_tokens = 5
 """
 
 
@@ -80,7 +80,7 @@ def untrained(tmp_path_factory):
     torch.manual_seed(0)
     setting = zoo.preset("gpt2", dim=12, depth=2, heads=3, vocab=len(LETTERS), position={"length": 17})
     model = build_model(setting)
-    model.tokenizer, model.context = text.train_tokenizer(config.CharTokenizer(fallback=False), [LETTERS]), 17
+    model.tokenizer, model.context = text.train_tokenizer(config.CharTokenizer(byte_fallback=False), [LETTERS]), 17
     folder = tmp_path_factory.mktemp("untrained") / "model"
     model.save(folder)
     return folder

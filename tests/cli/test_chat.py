@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 
 import pytest
 from generate import chatty
@@ -18,7 +19,7 @@ from regard.chat.conversation import Conversation
 from regard.chat.formats import ContinuationFormat, TemplateFormat, find_chat_template
 from regard.inference.load import load_model
 
-GREEDY = ("--new", 7, "--temperature", 0)
+GREEDY = ("--max-new-tokens", 7, "--temperature", 0)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def place(tmp_path_factory):
 def other(place):
     """The same conversation, in Python."""
     model = load_model(place, device="cpu")
-    return Conversation(model, TemplateFormat(model, find_chat_template(model)), new=7, temperature=0.0)
+    return Conversation(model, TemplateFormat(model, find_chat_template(model)), max_new_tokens=7, temperature=0.0)
 
 
 def said(conversation, message):
@@ -67,12 +68,13 @@ def test_two_slashes_begin_a_message_with_one(say, desk, place, other):
 
 
 def test_settings_change_while_talking(say, desk, place, other):
-    told = say("chat", place, *GREEDY, stdin=b"Hello\n/set new 3\n/set top-k 5\nHello\n/set new\n")
+    told = say("chat", place, *GREEDY, stdin=b"Hello\n/set max-new-tokens 3\n/set top-k 5\nHello\n/set new\n")
     said(other, "Hello")
-    other.set({"new": 3})
+    other.set({"max_new_tokens": 3})
 
     assert told.out.splitlines()[-1] == said(other, "Hello")
-    assert [line for line in told.err.splitlines() if not line.startswith("regard")] == ["new 3", "top_k 5", "new 200"]
+    assert [line for line in told.err.splitlines() if not line.startswith("regard")] == [
+        "max_new_tokens 3", "top_k 5", "max_new_tokens 200"]  # fmt: skip
 
 
 def test_the_system_message_comes_from_the_option_and_from_the_talk(say, desk, place, other):
@@ -90,14 +92,14 @@ def test_a_conversation_is_kept_and_goes_on(say, desk, place):
     told = say("chat", place, stdin=b"/load talk.json\n/undo\n/save talk.json\n")
 
     assert [each["role"] for each in kept["messages"]] == ["system", "user", "assistant"]
-    assert kept["settings"] == {"new": 7, "temperature": 0} and kept["seed"] == 3
+    assert kept["settings"] == {"max_new_tokens": 7, "temperature": 0} and kept["seed"] == 3
     assert told.code == 0
     assert json.loads((desk / "talk.json").read_text()) == kept | {"messages": kept["messages"][:1]}
 
 
 def test_again_undo_and_clear(say, desk, place):
-    lines = b"/set bias 36=-inf\nHello\n/again\n/undo\nWho?\n/clear\n/save talk.json\n"
-    told = say("chat", place, "--temperature", 3, "--seed", 1, "--new", 9, stdin=lines)
+    lines = b"/set logit_bias 36=-inf\nHello\n/again\n/undo\nWho?\n/clear\n/save talk.json\n"
+    told = say("chat", place, "--temperature", 3, "--seed", 1, "--max-new-tokens", 9, stdin=lines)
 
     assert told.code == 0 and len(set(told.out.splitlines())) == 3
     assert "taken back: Hello" in told.err
@@ -117,7 +119,7 @@ def test_help_names_every_command(say, desk, place):
 
 def test_a_template_of_your_own_is_used(say, desk, place, other):
     (desk / "mine.jinja").write_text("{% for m in messages %}{{ m.content }}!{% endfor %}")
-    plain = Conversation(other.model, ContinuationFormat(other.model), new=7, temperature=0.0)
+    plain = Conversation(other.model, ContinuationFormat(other.model), max_new_tokens=7, temperature=0.0)
 
     assert say("chat", place, *GREEDY, "--template", "mine.jinja", stdin=b"Hello\n").out == said(plain, "Hello!") + "\n"
 
@@ -174,20 +176,22 @@ def test_a_mistake_in_an_option_is_one_sentence(say, desk, place, words, code, p
 
 
 def test_an_answer_that_was_cut_is_noted_once(say, desk, place):
-    told = say("chat", place, "--new", 3, "--shortest", 3, stdin=b"Hello\nHello\n")
+    told = say("chat", place, "--max-new-tokens", 3, "--min-new-tokens", 3, stdin=b"Hello\nHello\n")
 
-    assert told.err.count("\n") == 1 and "/set new 6" in told.err
+    assert told.err.count("\n") == 1 and "/set max_new_tokens 6" in told.err
 
 
 # ---------------------------------------------------------------- a growing text
 
 
 def test_a_text_grows_by_what_is_typed_and_what_is_made(say, checkpoint):
-    told = say("generate", checkpoint, "the cat", "--interactive", "--new", 2, "--seed", 3, stdin=b" sat\n\n")
+    told = say(
+        "generate", checkpoint, "the cat", "--interactive", "--max-new-tokens", 2, "--seed", 3, stdin=b" sat\n\n"
+    )
     model, whole = load_model(checkpoint), ""
     for turn, typed in enumerate(("the cat", " sat", "")):
         whole += typed
-        made = model.generate(whole, new=2, seed=3 + turn)
+        made = model.generate(whole, max_new_tokens=2, seed=3 + turn)
         whole += made
         line, told.out = told.out[: len(made) + 1], told.out[len(made) + 1 :]
 
@@ -251,6 +255,9 @@ class Terminal:
         return new.decode(errors="replace")
 
     def type(self, keys):
+        # At a person's pace: a signal that arrives after readline has looked for one, and before it waits for keys, is
+        # seen at the next key only (CPython's readline_until_enter_or_signal).
+        time.sleep(0.2)
         os.write(self.hand, keys)
 
     def end(self):
@@ -263,18 +270,18 @@ class Terminal:
 
 @pytest.mark.slow
 def test_ctrl_c_stops_the_answer_and_not_the_program(place, desk):
-    terminal = Terminal("chat", place, "--new", 50_000, "--shortest", 50_000)
+    terminal = Terminal("chat", place, "--max-new-tokens", 50_000, "--min-new-tokens", 50_000)
     assert "/help" in terminal.until(PROMPT)
     terminal.type(b"Hello\r")
     terminal.until(r"Hello[^\n]*\r\n")
     terminal.until(r"(?s).{60}")  # the answer is shown while it is made
     terminal.type(CONTROL_C)
     terminal.until(PROMPT)
-    terminal.type(b"/set new 5\r")
-    terminal.until(r"new 5")
+    terminal.type(b"/set max_new_tokens 5\r")
+    terminal.until(r"max_new_tokens 5")
     terminal.until(PROMPT)
-    terminal.type(b"/set shortest 0\r")
-    terminal.until(r"shortest 0")
+    terminal.type(b"/set min_new_tokens 0\r")
+    terminal.until(r"min_new_tokens 0")
     terminal.until(PROMPT)
     terminal.type(b"/save talk.json\r")
     terminal.until("saved to")
@@ -314,7 +321,7 @@ def test_at_the_prompt_ctrl_c_leaves_the_second_time(place, desk):
 
 @pytest.mark.slow
 def test_pasted_lines_and_lines_after_a_backslash_are_one_message(place, desk):
-    terminal = Terminal("chat", place, "--new", 3)
+    terminal = Terminal("chat", place, "--max-new-tokens", 3)
     terminal.until("> ")
     terminal.type(b"\x1b[200~one\ntwo\x1b[201~\r")
     terminal.until(r"two[^>]*\r\n[^\n]*\r\n[^\n]*> |note:[^>]*> ")

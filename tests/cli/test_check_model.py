@@ -52,8 +52,8 @@ def test_scripts_get_one_object(say, folder):
 
 
 def test_every_layer_is_told_where_that_is_asked_for(say, folder):
-    shown = say("check", folder, "--quick", "--layers", "--dtype", "fp32").out
-    [row] = json.loads(say("check", folder, "--quick", "--layers", "--dtype", "fp32", "--json").out)["dtypes"]
+    shown = say("check", folder, "--quick", "--layer-diff", "--dtype", "fp32").out
+    [row] = json.loads(say("check", folder, "--quick", "--layer-diff", "--dtype", "fp32", "--json").out)["dtypes"]
 
     wheres = ["trunk.embed", "trunk.0.residual", "trunk.1.residual", "trunk.2.residual"]
     assert [step["where"] for step in row["layers"]] == wheres

@@ -12,16 +12,16 @@ IMAGES = """
 source = "shapes.jsonl"
 validation = 0.2
 [task]
-kind = "classify"
-text = "pixels"
+kind = "classification"
+input = "pixels"
 [model]
 dim = 12
 depth = 1
 heads = 3
-embed = {kind = "patches", size = 2, image = 4, channels = 1}
+embed = {kind = "patches", patch_size = 2, image_size = 4, channels = 1}
 [train]
 steps = 3
-batch = 5
+batch_size = 5
 device = "cpu"
 compile = false
 [train.schedule]
@@ -31,7 +31,7 @@ TEXTS = """
 [data]
 source = "said.jsonl"
 validation = 0.2
-[text]
+[tokenizer]
 kind = "char"
 [task]
 kind = "{kind}"
@@ -42,7 +42,7 @@ depth = 1
 heads = 3
 [train]
 steps = 3
-batch = 5
+batch_size = 5
 context = 32
 device = "cpu"
 compile = false
@@ -69,8 +69,8 @@ def place(tmp_path_factory):
             (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         for label in ("a", "b"):
             (folder / f"{label}.png").write_bytes(encode_png(torch.randint(0, 256, (1, 4, 4), dtype=torch.uint8)))
-        for name, text in (("images", IMAGES), ("texts", TEXTS.format(kind="classify", label="label")),
-                           ("numbers", TEXTS.format(kind="regress", label="score"))):  # fmt: skip
+        for name, text in (("images", IMAGES), ("texts", TEXTS.format(kind="classification", label="label")),
+                           ("numbers", TEXTS.format(kind="regression", label="score"))):  # fmt: skip
             (folder / f"{name}.toml").write_text(text)
             fit(zoo.read_recipe(f"{name}.toml"), folder / name, quiet=True)
     return folder
@@ -102,10 +102,10 @@ def test_one_picture_is_a_class_and_how_sure_that_is(regard):
 
 
 def test_several_are_told_by_name_and_all_classes_sum_to_one(regard):
-    code, out, _ = regard("classify", "images", "a.png", "b.png", "shapes.jsonl", "--top", "9", "--json")
+    code, out, _ = regard("classify", "images", "a.png", "b.png", "shapes.jsonl", "--top-k", "9", "--json")
     told = json.loads(out)
 
-    assert code == 0 and told["task"] == "classify"
+    assert code == 0 and told["task"] == "classification"
     assert [each["of"] for each in told["answers"][:3]] == ["a.png", "b.png", "shapes.jsonl:1"]
     assert len(told["answers"]) == 33
     assert all(sum(each["classes"].values()) == pytest.approx(1, abs=1e-5) for each in told["answers"])
@@ -146,7 +146,7 @@ def test_a_model_of_numbers_gives_a_number(regard):
     (["images"], 2, "-: images reads no text; name files, such as A.png"),
     (["images", "nothere.png"], 3, "nothere.png: no such file or folder"),
     (["images", "said.jsonl"], 3, "said.jsonl:1: no column 'pixels'"),
-    (["images", "a.png", "--top", "0"], 2, "--top: 0 leaves nothing to tell"),
+    (["images", "a.png", "--top-k", "0"], 2, "--top-k: 0 leaves nothing to tell"),
     (["texts", "nothere.jsonl"], 3, "nothere.jsonl: no such file"),
     (["nothere", "a.png"], 3, "nothere: no such folder"),
     (["images", "broken.png"], 3, "broken.png"),
@@ -173,10 +173,10 @@ def test_every_verb_takes_a_run_that_reads_images(regard, words):
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
-    (["generate", "images", "hello"], "images: it was trained for 'classify' and writes no text"),
+    (["generate", "images", "hello"], "images: it was trained for 'classification' and writes no text"),
     (["explain", "images", "--heads"], "--heads reads a text, and this model reads images"),
-    (["evaluate", "images", "task.kind=next"], "settings say how a FILE is read"),
-    (["evaluate", "images", "shapes.jsonl", "task.kind=masked"], "task.kind: 'masked' is asked of texts"),
+    (["evaluate", "images", "task.kind=next_token"], "settings say how a FILE is read"),
+    (["evaluate", "images", "shapes.jsonl", "task.kind=masked_lm"], "task.kind: 'masked_lm' is asked of texts"),
 ])  # fmt: skip
 def test_what_images_cannot_be_asked_is_one_sentence(regard, words, sentence):
     code, out, err = regard(*words)

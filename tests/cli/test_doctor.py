@@ -8,8 +8,8 @@ import pytest
 RECIPE = """
 [data]
 source = "long.txt"
-[text]
-fallback = false
+[tokenizer]
+byte_fallback = false
 [model]
 preset = "gpt2"
 dim = 12
@@ -18,7 +18,7 @@ heads = 3
 dropout = 0.0
 [train]
 steps = 12
-batch = 5
+batch_size = 5
 context = 17
 compile = false
 device = "cpu"
@@ -29,7 +29,7 @@ lr = 1e-2
 warmup = 2
 [report]
 prompt = "a"
-new = 3
+max_new_tokens = 3
 """
 
 
@@ -92,7 +92,7 @@ def test_a_run_is_examined_from_its_checkpoint_and_its_folder_is_not_touched(say
 @pytest.mark.parametrize("words, code, line", [
     (["nowhere.toml"], 2, "nowhere.toml: no such recipe"),
     (["healthy.toml", "--steps", 51], 2, "--steps: 51 is not from 10 to 50"),
-    (["healthy.toml", "model.mask=everything"], 2, "sees the token it should predict"),
+    (["healthy.toml", "model.mask=full"], 2, "sees the token it should predict"),
     (["healthy.toml", "data.source=gone.txt"], 3, "gone.txt: no such file"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence(say, clinic, words, code, line):
@@ -104,9 +104,9 @@ def test_a_mistake_is_one_sentence(say, clinic, words, code, line):
 @pytest.mark.slow
 def test_a_run_takes_no_other_settings(say, clinic):
     say("train", "healthy.toml", "--out", "run", "--quiet")
-    told = say("doctor", "run", "train.batch=3")
+    told = say("doctor", "run", "train.batch_size=3")
 
-    assert told.code == 2 and "`regard doctor run/config.toml train.batch=3` examines a new one" in told.err
+    assert told.code == 2 and "`regard doctor run/config.toml train.batch_size=3` examines a new one" in told.err
 
 
 def test_the_help_says_what_the_codes_mean(say):

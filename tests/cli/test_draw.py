@@ -12,11 +12,11 @@ from regard.data.readers.images import load_image, save_image
 
 @pytest.fixture
 def folder(tmp_path):
-    pixels = C.PixelEmbedding(palette=4, grid=(5, 6), colours=("000000", "ff0000", "00ff00", "ffffff"))
+    pixels = C.PixelEmbedding(palette=4, grid=(5, 6), colors=("000000", "ff0000", "00ff00", "ffffff"))
     trunk = C.Trunk(
         dim=12, depth=1, mask="causal", position=C.LearnedPosition(length=30), attention=C.Attention(heads=3)
     )
-    model = regard.build(C.Transformer(embed=pixels, trunk=trunk, head=C.LMHead(tied=False, size=4)))
+    model = regard.build(C.Transformer(embed=pixels, trunk=trunk, head=C.LMHead(tied=False, vocab=4)))
     model.save(tmp_path / "model")
     return tmp_path
 
@@ -38,7 +38,7 @@ def test_pictures_lie_on_one_sheet_and_a_seed_draws_them_again(folder, capsys):
 
 def test_a_picture_can_be_begun(folder):
     save_image(torch.full((3, 50, 60), 255, dtype=torch.uint8), folder / "white.png")
-    begin = ("--begin", folder / "white.png", "--rows", 3)
+    begin = ("--prefix-image", folder / "white.png", "--prefix-rows", 3)
 
     assert run("draw", folder / "model", "--out", folder / "a.png", "--count", 1, *begin) == 0
     assert load_image(folder / "a.png", 3, "here")[:, :3].unique().tolist() == [255]
@@ -46,8 +46,8 @@ def test_a_picture_can_be_begun(folder):
 
 @pytest.mark.parametrize(("words", "code", "why"), [
     (["--count", 0], 2, "--count: 0 is less than 1"),
-    (["--rows", 2], 2, "--rows: 2 rows of which picture? name it with --begin"),
-    (["--begin", "missing.png"], 3, "no such file"),
+    (["--prefix-rows", 2], 2, "--prefix-rows: 2 rows of which picture? name it with --prefix-image"),
+    (["--prefix-image", "missing.png"], 3, "no such file"),
     (["--temperature", -1], 2, "temperature"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence(folder, capsys, words, code, why):

@@ -12,8 +12,8 @@ TASK = """
 source = "films.jsonl"
 validation = 0.25
 [task]
-kind = "classify"
-[text]
+kind = "classification"
+[tokenizer]
 kind = "wordpiece"
 vocab = 560
 [model]
@@ -21,13 +21,13 @@ preset = "bert-base"
 dim = 12
 depth = 2
 heads = 3
-mask = "everything"
+mask = "full"
 [model.head]
-kind = "pooled"
+kind = "pooling"
 [train]
 epochs = 3
 steps = "none"
-batch = 4
+batch_size = 4
 context = 9
 compile = false
 device = "cpu"
@@ -82,7 +82,7 @@ def test_size_length_and_cost_are_those_of_the_run(say, desk):
     assert run["ends_by"] == "epochs" and run["epochs"] == pytest.approx(2, abs=1 / run["steps_in_epoch"])
     assert run["minutes"] == pytest.approx(run["steps"] * found["predicted"]["step_seconds"] / 60)
     assert found["predicted"]["memory"] > 0 and run["tokens_in_step"] == 14
-    assert dry(say, "recipe.toml", "train.accumulate=3")["run"]["tokens_in_step"] == 42
+    assert dry(say, "recipe.toml", "train.gradient_accumulation=3")["run"]["tokens_in_step"] == 42
 
 
 def test_people_get_calm_sections(say, desk):
@@ -106,7 +106,7 @@ def test_a_class_is_named_and_padding_counted(say, films):
 
 
 def test_hidden_words_are_shown_beside_what_they_were(say, films):
-    found = dry(say, "films.toml", 'task={kind="masked", rate=0.5}', 'model.head={kind="vocabulary"}')
+    found = dry(say, "films.toml", 'task={kind="masked_lm", rate=0.5}', 'model.head={kind="lm"}')
     every = [asked for each in found["batch"]["rows"] for asked in each["asked"]]
 
     assert every and any(asked["reads"] == "[MASK]" and asked["answer"] != "[MASK]" for asked in every)
@@ -141,7 +141,11 @@ RECORDS = {
     config.SpanCorruption(rate=0.5): {"text": "the cat sat on the mat and the dog sat too"},
     config.TokenClassification(classes=("O", "B-PER")): {"words": ["Ada", "wrote"], "labels": ["B-PER", "O"]},
     config.Regression(): {"text": "the cat", "label": 2.5},
-    config.QuestionAnswering(start=None): {"question": "who sat", "context": "the cat sat there", "answer": "cat"},
+    config.QuestionAnswering(answer_start=None): {
+        "question": "who sat",
+        "context": "the cat sat there",
+        "answer": "cat",
+    },
 }
 
 
@@ -159,22 +163,22 @@ def test_every_kind_of_question_can_be_shown(c):
     told = [each["answer"] for each in found["asked"]]
 
     match c.kind:
-        case "translate":
+        case "translation":
             assert found["source"]["text"] == "the cat" and "".join(told[:-1]).replace("·", " ").strip() == "le chat"
-        case "tag":
+        case "token_classification":
             assert [each for each in told] == ["B-PER", "O"]
-        case "regress":
+        case "regression":
             assert told == [2.5]
-        case "answer":
+        case "question_answering":
             assert [each.strip() for each in told] == ["cat"]
-        case "spans":
+        case "span_corruption":
             assert any(piece.startswith("<extra_id_") for piece in found["source"]["pieces"]) and told
     assert list(row_lines(found)) and list(expected_answers(c, batch, 0, tokenizer)) == found["asked"]
 
 
 def test_recipes_that_come_with_the_package_can_be_tried(say, desk):
     assert set(zoo.packaged_recipes()) >= {"shakespeare-nano"}
-    told = say("train", "shakespeare-nano", "data.source=text.txt", "train.batch=2", "--dry-run")
+    told = say("train", "shakespeare-nano", "data.source=text.txt", "train.batch_size=2", "--dry-run")
 
     assert told.code == 0 and "ends by train." in told.out
 

@@ -40,7 +40,7 @@ def test_gpt3_has_its_published_figures(told):
 
 @pytest.mark.spec("S145")
 def test_gpt3_on_v100s_costs_4_6_million(told):
-    found = told("gpt3-175b", "--tokens", "300e9", "--device", "v100", "--utilisation", 0.224, "--price", 1.5, *MIXED)
+    found = told("gpt3-175b", "--tokens", "300e9", "--device", "v100", "--utilization", 0.224, "--price", 1.5, *MIXED)
 
     assert found["training"]["cost"] == pytest.approx(4.6e6, rel=0.04)
     assert found["pace"]["rate"] == pytest.approx(28e12)
@@ -61,7 +61,7 @@ def test_too_few_tokens_are_noted_on_stderr(say):
 
     assert (few.code, enough.code, enough.err) == (0, 0, "")
     assert few.err.startswith("regard: note: 1.71 tokens for each parameter, where 20 are wanted")
-    assert say("estimate", "--params", "175e9", "--tokens", "300e9", "--ratio", "1.5").err == ""
+    assert say("estimate", "--params", "175e9", "--tokens", "300e9", "--tokens-per-parameter", "1.5").err == ""
 
 
 @pytest.mark.spec("S141", "S142")
@@ -90,7 +90,7 @@ def test_a_preset_takes_short_words_and_long_paths(told):
 
 
 def test_a_recipe_says_batch_context_precision_optimizer_and_length(told):
-    found = told("recipe.toml", "train.batch=5", "train.accumulate=3", "train.precision=bf16")
+    found = told("recipe.toml", "train.batch_size=5", "train.gradient_accumulation=3", "train.precision=bf16")
     muon = told("recipe.toml", "train.optimizer.kind=muon")
 
     assert (found["batch"], found["context"], found["precision"]) == (5, 7, "bf16")
@@ -111,7 +111,7 @@ def test_a_recipe_by_minutes_has_no_number_of_tokens(told):
 
 def test_a_checkpoint_and_a_packaged_recipe_can_be_estimated(told, checkpoint):
     assert told("model")["context"] == 17
-    assert told("shakespeare")["batch"] == zoo.read_recipe("shakespeare").train.batch
+    assert told("shakespeare")["batch"] == zoo.read_recipe("shakespeare").train.batch_size
 
 
 def test_ranks_share_and_say_so(told):
@@ -188,14 +188,14 @@ MISTAKES = {
     "endless tokens": ("gpt2 --tokens inf", "--tokens: inf is not between"),
     "tokens that are no number": ("gpt2 --tokens nan", "--tokens: expected a number"),
     "a negative price": ("gpt2 --device t4 --price=-1", "--price: -1"),
-    "more than all": ("gpt2 --utilisation 1.5", "--utilisation: 1.5 is not between 1e-06 and 1"),
-    "a share of nothing": ("gpt2 --utilisation 0", "--utilisation: 0 is not between"),
+    "more than all": ("gpt2 --utilization 1.5", "--utilization: 1.5 is not between 1e-06 and 1"),
+    "a share of nothing": ("gpt2 --utilization 0", "--utilization: 0 is not between"),
     "more tokens than there are": ("gpt2 --tokens 1e300", "--tokens: 1e+300 is not between"),
     "a price beyond money": ("gpt2 --device t4 --price 1e308", "--price: 1e+308 is not between"),
     "a precision that the device has not": ("gpt2 --device v100 --dtype bf16", "--dtype: v100 fp16 bf16; choose mixed"),
     "stages told by a short word": ("swin-tiny dim=48", "dim: a model of several stages"),
     "capitals": ("GPT2", "'gpt2'"),
-    "no ratio": ("gpt2 --ratio 0", "--ratio: 0 is not between"),
+    "no ratio": ("gpt2 --tokens-per-parameter 0", "--tokens-per-parameter: 0 is not between"),
     "an unknown precision": ("gpt2 --dtype bf17", "--dtype: 'bf17' 'bf16' fp32, mixed, bf16"),
     "an unknown device": ("gpt2 --device v1000", "--device: 'v1000' 'v100'"),
     "a device with several forms": ("gpt2 --device h100", "--device: 'h100-pcie' or 'h100-sxm'"),
@@ -204,7 +204,7 @@ MISTAKES = {
     "another name": ("gpt2 name=x", "name: gpt2"),
     "heads that do not divide": ("gpt2 dim=100 heads=3", "dim 100 heads 3"),
     "towers by short words": ("clip-vit-b32 depth=3", "depth: clip-vit-b32 towers"),
-    "a setting of a recipe that is not there": ("recipe.toml train.bach=3", "train.bach 'batch'"),
+    "a setting of a recipe that is not there": ("recipe.toml train.bach_size=3", "train.bach_size 'batch_size'"),
     "a setting of a checkpoint": ("model depth=3", "depth=3: model checkpoint fixed"),
 }
 LATER = {  # what only the model's own shape can tell

@@ -34,7 +34,7 @@ def test_the_loss_is_torch_s_own_over_the_whole_text(say, checkpoint, desk):
     model = load_model(checkpoint)
     loss = surprise(model, model.tokenizer.encode(words)) / (len(words) - 1)
 
-    assert (told["data"], told["task"]) == ("text.txt", "next")
+    assert (told["data"], told["task"]) == ("text.txt", "next_token")
     assert told["tokens"] == told["bytes"] == len(words) - 1
     assert told["loss"] == pytest.approx(loss, rel=1e-5)
     assert told["perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
@@ -45,7 +45,7 @@ def test_bits_per_byte_count_the_bytes_of_utf8(say, desk):
     letters = "aé日🙂 "
     model = build_model(config.Transformer(embed=config.TextEmbedding(vocab=len(letters)), trunk=config.Trunk(
         dim=12, depth=1, mask="causal", attention=config.Attention(heads=3))))  # fmt: skip
-    model.tokenizer, model.context = text.train_tokenizer(config.CharTokenizer(fallback=False), [letters]), 5
+    model.tokenizer, model.context = text.train_tokenizer(config.CharTokenizer(byte_fallback=False), [letters]), 5
     model.save(desk / "far")
     (desk / "far.txt").write_text("aé日🙂 🙂日éa 日")
     told = json.loads(say("evaluate", "far", "far.txt", "--json").out)
@@ -81,7 +81,7 @@ def test_records_hold_texts_in_the_column_that_is_named(say, checkpoint, desk):
     (desk / "a.jsonl").write_text(json.dumps({"story": "the cat sat on the mat."}) + "\n")
     (desk / "a.txt").write_text("the cat sat on the mat.")
     told = [json.loads(say("evaluate", checkpoint, *words, "--json").out)["loss"] for words in (
-        ["a.jsonl", "task.text=story"], ["a.jsonl", "data.column=story"], ["a.txt"])]  # fmt: skip
+        ["a.jsonl", "task.input=story"], ["a.jsonl", "data.text_column=story"], ["a.txt"])]  # fmt: skip
 
     assert told[0] == told[1] == told[2]
 
@@ -101,11 +101,11 @@ def small(c, head, out, desk, **more):
     """A model that has learnt nothing of what it will be asked, as a folder."""
     torch.manual_seed(3)
     known = tasks.add_task_tokens(
-        c, text.train_tokenizer(config.WordTokenizer(vocab=60, fallback=False), [" ".join(WORDS), *WORDS])
+        c, text.train_tokenizer(config.WordTokenizer(vocab=60, byte_fallback=False), [" ".join(WORDS), *WORDS])
     )
     said = dict(dim=12, depth=1, attention=config.Attention(heads=3), dropout=config.NO_DROPOUT)
     trunks = {"trunk": config.Trunk(**said)}
-    if c.kind == "translate":
+    if c.kind == "translation":
         trunks = {"trunk": config.Trunk(**said, mask="causal", cross="last"),
                   "encoder": config.Encoder(trunk=config.Trunk(**said))}  # fmt: skip
     model = build_model(config.Transformer(embed=config.TextEmbedding(vocab=len(known)), head=head, **trunks))
@@ -118,7 +118,7 @@ def small(c, head, out, desk, **more):
 
 @pytest.fixture
 def judge(desk):
-    small(config.Classification(classes=("bad", "good")), config.PoolingHead(place="mean", out=2), "judge", desk)
+    small(config.Classification(classes=("bad", "good")), config.PoolingHead(pooling="mean", out=2), "judge", desk)
     luck = random.Random(0)
     rows = [(luck.choice(["bad", "good"]), " ".join(luck.choices(WORDS, k=luck.randint(1, 9)))) for _ in range(19)]
     (desk / "a.tsv").write_text("label\ttext\n" + "".join(f"{label}\t{words}\n" for label, words in rows))
@@ -156,7 +156,7 @@ def test_columns_can_be_named_and_a_file_with_an_equals_sign_is_a_file(say, judg
     lines = [json.dumps({"stars": label, "review": words}) + "\n" for label, words in judge]
     (desk / "c=1.jsonl").write_text("".join(lines))
     plain, named = (json.loads(say("evaluate", "judge", *words, "--json").out) for words in (
-        ["a.tsv"], ["c=1.jsonl", "task.label=stars", "task.text=review"]))  # fmt: skip
+        ["a.tsv"], ["c=1.jsonl", "task.label=stars", "task.input=review"]))  # fmt: skip
 
     assert plain | {"data": 0} == named | {"data": 0}
 
@@ -169,12 +169,13 @@ def test_standard_input_is_read_once_and_asked_in_part(say, judge, desk):
 
 
 def test_translations_come_with_bleu_chrf_and_their_signatures(say, translator, desk):
-    words = ["evaluate", "translator", "b.en + b.fr", "data.columns=['en', 'fr']", "--beams", 3, "--lower", "--group"]
+    words = ["evaluate", "translator", "b.en + b.fr", "data.column_names=['en', 'fr']", "--num-beams", 3,
+             "--lowercase", "--by-group"]  # fmt: skip
     told, shown = json.loads(say(*words, "--json", "--out", "said.jsonl").out), say(*words)
     model = load_model("translator")
     lines = [json.loads(line) for line in (desk / "said.jsonl").read_text().splitlines()]
 
-    assert [line["said"] for line in lines] == [model.translate(line["asked"]["en"], beams=3) for line in lines]
+    assert [line["said"] for line in lines] == [model.translate(line["asked"]["en"], num_beams=3) for line in lines]
     assert [line["expected"] for line in lines] == (desk / "b.fr").read_text().splitlines()
     assert told["rows"] == 4 and {"bleu", "chrf", "grouped_bleu", "grouped_chrf"} <= told.keys()
     assert "case:lc" in told["signatures"]["bleu"] and "nrefs:var" in told["signatures"]["grouped_chrf"]
@@ -186,7 +187,9 @@ def test_translations_come_with_bleu_chrf_and_their_signatures(say, translator, 
 def test_packaged_sets_and_toys_are_data_as_any_other(say, translator, desk):
     toy = json.loads(say("evaluate", "translator", "toy:copy(3, 5)", "task.source=source", "task.target=target",
                          "--json").out)  # fmt: skip
-    packaged = json.loads(say("evaluate", "translator", "tatoeba-en-fr:test", "--limit", 3, "--beams", 1, "--json").out)
+    packaged = json.loads(
+        say("evaluate", "translator", "tatoeba-en-fr:test", "--limit", 3, "--num-beams", 1, "--json").out
+    )
 
     assert toy["rows"] == 5 and packaged["rows"] == 3
 
@@ -194,7 +197,7 @@ def test_packaged_sets_and_toys_are_data_as_any_other(say, translator, desk):
 LEARNING = """
 [data]
 validation = 0.3
-[text]
+[tokenizer]
 kind = "word"
 vocab = 300
 [model]
@@ -202,15 +205,15 @@ dim = 12
 heads = 3
 [train]
 steps = 2
-batch = 5
+batch_size = 5
 context = 31
 compile = false
 device = "cpu"
 """
 KINDS = {
-    "classify": ["data.source=a.tsv", "model.head.kind=pooled", "model.head.place=mean"],
-    "next": ["data.source=a.tsv", "model.preset=gpt2", "model.depth=1", "model.dropout=0.0", "train.pack=true"],
-    "translate": ["data.source=b.tsv", "model.preset=transformer-base", "model.depth=1", "task.smoothing=0.0"],
+    "classification": ["data.source=a.tsv", "model.head.kind=pooling", "model.head.pooling=mean"],
+    "next_token": ["data.source=a.tsv", "model.preset=gpt2", "model.depth=1", "model.dropout=0.0", "train.pack=true"],
+    "translation": ["data.source=b.tsv", "model.preset=transformer-base", "model.depth=1", "task.label_smoothing=0.0"],
 }
 
 
@@ -225,7 +228,7 @@ def test_a_run_is_as_good_as_its_log_says(say, judge, desk, kind):
     told = json.loads(say("evaluate", "run", "--json").out)
 
     assert told["loss"] == pytest.approx(last["eval_loss"], rel=1e-5) and told["data"].startswith("0.3 of ")
-    assert kind != "classify" or told["accuracy"] == pytest.approx(last["accuracy"])
+    assert kind != "classification" or told["accuracy"] == pytest.approx(last["accuracy"])
 
 
 # ---------------------------------------------------------------- mistakes
@@ -233,10 +236,10 @@ def test_a_run_is_as_good_as_its_log_says(say, judge, desk, kind):
 
 def test_a_model_that_sees_the_answer_is_not_asked(say, desk):
     model = build_model(config.Transformer(embed=config.TextEmbedding(vocab=256), trunk=config.Trunk(
-        dim=12, depth=1, mask="everything", attention=config.Attention(heads=3))))  # fmt: skip
+        dim=12, depth=1, mask="full", attention=config.Attention(heads=3))))  # fmt: skip
     model.tokenizer, model.context = text.train_tokenizer(config.ByteTokenizer(), []), 7
     model.save(desk / "seer")
-    told = say("evaluate", "seer", "text.txt", "task.kind=next")
+    told = say("evaluate", "seer", "text.txt", "task.kind=next_token")
 
     assert (told.code, told.out, told.err.count("\n")) == (2, "", 1) and "left to right" in told.err
 
@@ -251,11 +254,15 @@ def test_a_run_that_kept_no_text_says_so(say, desk):
 
 MISTAKES = {
     "a label that training had not": (["judge", "odd.tsv"], 3, "odd.tsv:3: label 'so so' in column 'label' is none"),
-    "a column that is not there": (["judge", "a.tsv", "task.text=txt"], 3, "a.tsv:2: no column 'txt'; did you mean"),
-    "beams for a judge": (["judge", "a.tsv", "--beams", 3], 2, "beams: for translations alone"),
-    "no beams": (["translator", "b.en + b.fr", "--beams", 0], 2, "--beams: 0 is less than 1"),
-    "no such words": (["translator", "b.en + b.fr", "--tokenise", "14a"], 2, "--tokenise: no '14a'; did you mean"),
-    "settings without a file": (["judge", "task.text=a"], 2, "judge: not of a run"),
+    "a column that is not there": (["judge", "a.tsv", "task.input=txt"], 3, "a.tsv:2: no column 'txt'; did you mean"),
+    "beams for a judge": (["judge", "a.tsv", "--num-beams", 3], 2, "num-beams: for translations alone"),
+    "no beams": (["translator", "b.en + b.fr", "--num-beams", 0], 2, "--num-beams: 0 is less than 1"),
+    "no such words": (
+        ["translator", "b.en + b.fr", "--bleu-tokenize", "14a"],
+        2,
+        "--bleu-tokenize: no '14a'; did you mean",
+    ),
+    "settings without a file": (["judge", "task.input=a"], 2, "judge: not of a run"),
     "no such file": (["judge", "nowhere.tsv"], 3, "nowhere.tsv: no such file"),
     "rows of a text": (["model", "text.txt", "--out", "x.jsonl"], 2, "a text has no rows to tell of"),
     "an out that is a folder": (["judge", "a.tsv", "--out", "judge"], 3, "judge: this is a folder"),
@@ -275,6 +282,6 @@ def test_a_mistake_is_one_sentence_and_an_exit_code(say, desk, judge, translator
 
 def test_what_was_written_before_stays_where_an_exam_fails(say, desk, judge):
     (desk / "said.jsonl").write_text("kept\n")
-    say("evaluate", "judge", "a.tsv", "task.text=txt", "--out", "said.jsonl")
+    say("evaluate", "judge", "a.tsv", "task.input=txt", "--out", "said.jsonl")
 
     assert (desk / "said.jsonl").read_text() == "kept\n" and not list(desk.glob(".*part*"))

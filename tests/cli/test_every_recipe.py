@@ -42,8 +42,8 @@ def test_a_graph_is_one_step(say):
 
 
 def test_a_graph_whose_width_nobody_says_is_refused_by_name(say, desk):
-    (desk / "mine.toml").write_text('[task]\nkind = "classify"\n[model]\nembed = {kind = "graph"}\n'
-                                    'head = {kind = "pooled"}\nposition = {kind = "none"}\n')  # fmt: skip
+    (desk / "mine.toml").write_text('[task]\nkind = "classification"\n[model]\nembed = {kind = "graph"}\n'
+                                    'head = {kind = "pooling"}\nposition = {kind = "none"}\n')  # fmt: skip
     told = say("explain", "mine.toml")
 
     assert told.code == 2

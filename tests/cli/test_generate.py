@@ -12,22 +12,23 @@ from regard.inference.load import load_model
 
 
 def test_stdout_is_exactly_what_the_model_generates(say, checkpoint):
-    told = say("generate", checkpoint, "the cat", "--new", 9, "--seed", 3)
+    told = say("generate", checkpoint, "the cat", "--max-new-tokens", 9, "--seed", 3)
 
     assert (told.code, told.err) == (0, "")
-    assert told.out == load_model(checkpoint).generate("the cat", new=9, seed=3)
+    assert told.out == load_model(checkpoint).generate("the cat", max_new_tokens=9, seed=3)
 
 
 def test_every_setting_reaches_the_model(say, checkpoint):
-    settings = {"new": 9, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "repetition": 1.3, "seed": 4}
+    settings = {"max_new_tokens": 9, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.05,
+                "repetition_penalty": 1.3, "seed": 4}  # fmt: skip
     words = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
 
     assert say("generate", checkpoint, "the", *words).out == load_model(checkpoint).generate("the", **settings)
 
 
 def test_stop_may_be_given_several_times(say, checkpoint):
-    whole = load_model(checkpoint).generate("the", new=12, seed=3)
-    told = say("generate", checkpoint, "the", "--new", 12, "--seed", 3, "--stop", "zzzz", "--stop", whole[5])
+    whole = load_model(checkpoint).generate("the", max_new_tokens=12, seed=3)
+    told = say("generate", checkpoint, "the", "--max-new-tokens", 12, "--seed", 3, "--stop", "zzzz", "--stop", whole[5])
 
     assert told.out == whole[: whole.index(whole[5])]
 
@@ -35,13 +36,15 @@ def test_stop_may_be_given_several_times(say, checkpoint):
 @pytest.mark.parametrize("words", [["-"], ["--file", "-"], ["--file", "prompt.txt"]], ids=" ".join)
 def test_a_prompt_may_come_from_a_file_or_standard_input(say, checkpoint, desk, words):
     (desk / "prompt.txt").write_bytes(b"a dog\n")
-    told = say("generate", checkpoint, *words, "--new", 5, "--seed", 3, "--json", stdin=b"a dog\n")
+    told = say("generate", checkpoint, *words, "--max-new-tokens", 5, "--seed", 3, "--json", stdin=b"a dog\n")
 
     assert json.loads(told.out)["prompt"] == "a dog\n"
 
 
 def test_json_says_all_that_is_needed_to_make_the_text_again(say, checkpoint):
-    told = json.loads(say("generate", checkpoint, "the", "--new", 9, "--count", 3, "--top-k", 4, "--json").out)
+    told = json.loads(
+        say("generate", checkpoint, "the", "--max-new-tokens", 9, "--count", 3, "--top-k", 4, "--json").out
+    )
     first = told["texts"][0]
 
     assert len(told["texts"]) == 3 and first["reason"] == "length" and first["tokens"] == 9
@@ -49,8 +52,8 @@ def test_json_says_all_that_is_needed_to_make_the_text_again(say, checkpoint):
 
 
 def test_the_first_of_several_texts_is_the_one_text(say, checkpoint):
-    one = say("generate", checkpoint, "the", "--new", 9, "--seed", 3).out
-    told = say("generate", checkpoint, "the", "--new", 9, "--seed", 3, "--count", 2)
+    one = say("generate", checkpoint, "the", "--max-new-tokens", 9, "--seed", 3).out
+    told = say("generate", checkpoint, "the", "--max-new-tokens", 9, "--seed", 3, "--count", 2)
     first, second = told.out.split("\n---\n")
 
     assert first == one and second != one
@@ -66,21 +69,21 @@ def test_text_is_shown_while_it_is_made(checkpoint, monkeypatch):
             self.seen.append(self.getvalue())
 
     monkeypatch.setattr(sys, "stdout", Watched())
-    assert main(["generate", str(checkpoint), "the", "--new", "5", "--seed", "3"]) == 0
+    assert main(["generate", str(checkpoint), "the", "--max-new-tokens", "5", "--seed", "3"]) == 0
     assert [len(seen) for seen in dict.fromkeys(Watched.seen)] == [1, 2, 3, 4, 5]
 
 
 def test_a_terminal_shows_the_prompt_before_the_text(say, checkpoint, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
-    told = say("generate", checkpoint, "the cat", "--new", 5, "--seed", 3)
+    told = say("generate", checkpoint, "the cat", "--max-new-tokens", 5, "--seed", 3)
 
     assert told.err == "the cat"
-    assert told.out == load_model(checkpoint).generate("the cat", new=5, seed=3) + "\n"
+    assert told.out == load_model(checkpoint).generate("the cat", max_new_tokens=5, seed=3) + "\n"
 
 
 def test_a_text_longer_than_the_context_is_noted_in_one_line(say, checkpoint):
-    told = say("generate", checkpoint, "the cat", "--new", 19, "--seed", 3)
+    told = say("generate", checkpoint, "the cat", "--max-new-tokens", 19, "--seed", 3)
 
     assert told.code == 0 and len(told.out) == 19
     assert told.err.startswith("regard: note: ") and told.err.count("\n") == 1
@@ -89,7 +92,7 @@ def test_a_text_longer_than_the_context_is_noted_in_one_line(say, checkpoint):
 @pytest.mark.slow
 def test_a_note_waits_until_the_text_is_whole(checkpoint):
     """On a terminal, where both streams meet, it does not stand in the middle of a line."""
-    words = [sys.executable, "-m", "regard", "generate", checkpoint, "the cat", "--new", "19", "--seed", "3"]
+    words = [sys.executable, "-m", "regard", "generate", checkpoint, "the cat", "--max-new-tokens", "19", "--seed", "3"]
     both = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60).stdout
 
     assert both.index("regard: note: ") == 19

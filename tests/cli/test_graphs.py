@@ -12,10 +12,10 @@ NODES = """
 [data]
 source = "ring.jsonl"
 [task]
-kind = "nodes"
+kind = "node_classification"
 [model]
-embed = {kind = "graph", hops = 2, hide = 0.3, dropout = 0.1}
-head = {kind = "each"}
+embed = {kind = "graph", hops = 2, node_dropout = 0.3, dropout = 0.1}
+head = {kind = "token"}
 dim = 12
 depth = 1
 heads = 3
@@ -29,7 +29,7 @@ compile = false
 device = "cpu"
 eval_every = 6
 save_every = 6
-keep = 3
+keep_checkpoints = 3
 [train.optimizer]
 kind = "adamw"
 lr = 1e-2
@@ -37,8 +37,8 @@ decoupled = false
 [train.schedule]
 warmup = 2
 """
-GRAPHS = NODES.replace("ring.jsonl", "rings.jsonl").replace('"nodes"', '"classify"').replace(
-    '"each"', '"pooled", place = "mean"').replace("dropout = 0.1}", "tags = 2, nodes = 9}")  # fmt: skip
+GRAPHS = NODES.replace("ring.jsonl", "rings.jsonl").replace('"node_classification"', '"classification"').replace(
+    '"token"', '"pooling", pooling = "mean"').replace("dropout = 0.1}", "num_tags = 2, max_nodes = 9}")  # fmt: skip
 
 
 def ring(count=N, **changes):
@@ -77,10 +77,10 @@ def shelf(desk, monkeypatch):
 def test_nodes_are_trained_on_and_those_of_the_test_judged(shelf, say):
     assert say("train", "nodes.toml", "--out", "run", "train.steps=40").code == 0
 
-    said = say("evaluate", "run", "ring.jsonl", "task.part=test", "--json")
+    said = say("evaluate", "run", "ring.jsonl", "task.eval_split=test", "--json")
 
     found = json.loads(said.out)
-    assert said.code == 0 and found["task"] == "nodes" and found["accuracy"] > 0.7
+    assert said.code == 0 and found["task"] == "node_classification" and found["accuracy"] > 0.7
     assert "perplexity" not in found and "tokens" not in found
 
 
@@ -140,8 +140,8 @@ def test_a_graph_that_is_not_one_is_a_sentence_and_code_3(shelf, say, changes, m
 @pytest.mark.parametrize("record, message", [
     ({"tags": [], "edges": [], "label": "odd"}, "rings.jsonl:37: a graph of 0 nodes"),
     ({"tags": [0, 1], "edges": [[0, 2]], "label": "odd"}, "rings.jsonl:37: edge 0 joins 0 and 2"),
-    ({"tags": [0, 7], "edges": [[0, 1]], "label": "odd"}, "node 1 has tag 7, and model.embed.tags is 2"),
-    ({"tags": [0] * 10, "edges": [], "label": "odd"}, "10 nodes, and model.embed.nodes is 9"),
+    ({"tags": [0, 7], "edges": [[0, 1]], "label": "odd"}, "node 1 has tag 7, and model.embed.num_tags is 2"),
+    ({"tags": [0] * 10, "edges": [], "label": "odd"}, "10 nodes, and model.embed.max_nodes is 9"),
 ])  # fmt: skip
 def test_one_bad_graph_among_many_is_named_by_its_line(shelf, say, record, message):
     write("rings.jsonl", *(necklace(count) for count in range(36)), record)
@@ -155,6 +155,6 @@ def test_a_run_says_which_graph_it_cannot_be_asked_about(shelf, say):
     assert say("train", "nodes.toml", "--out", "run").code == 0
     write("ring.jsonl", ring(edges=[[0, 99]]))
 
-    said = say("evaluate", "run", "ring.jsonl", "task.part=test")
+    said = say("evaluate", "run", "ring.jsonl", "task.eval_split=test")
 
     assert said.code == 3 and "edge 0 joins 0 and 99" in said.err

@@ -120,7 +120,7 @@ def test_a_short_text_is_read_as_far_as_it_goes(say, checkpoint, desk):
 
 
 def test_a_block_that_layers_share_has_a_line_for_each_layer_and_one_loss(say, desk):
-    told = asked(say, kept(desk, "shared", depth=3, mask="causal", shared=True), "--text", "text.txt")
+    told = asked(say, kept(desk, "shared", depth=3, mask="causal", share_layers=True), "--text", "text.txt")
 
     assert [row["where"] for row in told["heads"]] == [f"trunk.{layer}.attn" for layer in range(3) for _ in range(3)]
     assert [(row["where"], row["head"]) for row in told["without"]] == [
@@ -161,7 +161,7 @@ def test_a_mistake_is_one_sentence(say, checkpoint, desk, words, code, why):
     (desk / "deaf" / "MANIFEST.json").unlink()
     build_model(
         config.Transformer(
-            embed=config.PatchEmbedding(size=2, image=4),
+            embed=config.PatchEmbedding(patch_size=2, image_size=4),
             head=config.PoolingHead(),
             trunk=config.Trunk(dim=12, depth=1, attention=(config.Attention(heads=3))),
         )
@@ -178,4 +178,4 @@ def test_a_kernel_without_a_table_is_told(say, desk, monkeypatch):
     told = say("explain", "vague", "--heads", "--text", "text.txt")
 
     assert told.code == 2 and told.err.count("\n") == 1
-    assert told.err.startswith("regard: vague: trunk.attention.kernel: 'fused' has no table of who looks at whom")
+    assert told.err.startswith("regard: vague: trunk.attention.kernel: 'fused' has no table of attention weights")

@@ -35,9 +35,11 @@ def test_the_command_line_chooses_labels_after_examples(folder, say, tmp_path):
     asked = "the cat = cat;a dog = dog;the mat = "
     wanted = load(folder, device="cpu").choose_label(asked, ["cat", "dog"])
 
-    told = json.loads(say("classify", folder, "the mat", "--examples", file, "--form", "{text} = {label}",
-                         "--between", ";", "--top", "2", "--json").out)  # fmt: skip
-    [line] = say("classify", folder, "the mat", "--labels", "cat,dog", "--form", "{text} = {label}").out.splitlines()
+    told = json.loads(say("classify", folder, "the mat", "--examples", file, "--template", "{text} = {label}",
+                         "--separator", ";", "--top-k", "2", "--json").out)  # fmt: skip
+    [line] = say(
+        "classify", folder, "the mat", "--labels", "cat,dog", "--template", "{text} = {label}"
+    ).out.splitlines()
 
     assert told == {"task": "labels", "answers": [{"of": "the mat", "classes": pytest.approx(wanted)}]}
     assert line.split()[0] in ("cat", "dog")
@@ -47,8 +49,8 @@ def test_the_command_line_chooses_labels_after_examples(folder, say, tmp_path):
     (["--shots", "2"], "--shots: it says how a language model is asked for labels"),
     (["--labels", "a"], "labels: ['a']; give a list of two or more"),
     (["--labels", "a,b", "--shots", "2"], "--shots: there are no examples"),
-    (["--labels", "a,b", "--form", "{text}"], "form: '{text}' has the fields text"),
-    (["--labels", "a,b", "--per", "word"], "--per: no 'word'"),
+    (["--labels", "a,b", "--template", "{text}"], "template: '{text}' has the fields text"),
+    (["--labels", "a,b", "--score-per", "word"], "--score-per: no 'word'"),
     (["--labels", "a,b", "--pair", "x"], "--pair: a language model reads one text"),
     (["--labels", "a,b", "--examples", "/nowhere.csv"], "/nowhere.csv: no such file"),
 ], ids=str)  # fmt: skip
@@ -62,27 +64,31 @@ def test_mistakes_on_the_command_line_are_one_sentence(folder, say, words, said)
 
 
 def test_guesses_on_the_command_line_change_no_text(folder, say):
-    asked = ("generate", folder, "the cat", "--temperature", "0", "--new", "20")
+    asked = ("generate", folder, "the cat", "--temperature", "0", "--max-new-tokens", "20")
     plain = say(*asked).out
 
-    assert say(*asked, "--lookup", "3").out == say(*asked, "--draft", folder, "--guess", "4").out == plain
-    told = json.loads(say(*asked, "--draft", folder, "--json").out)["texts"][0]
+    assert (
+        say(*asked, "--prompt-lookup", "3").out
+        == say(*asked, "--draft-model", folder, "--num-speculative-tokens", "4").out
+        == plain
+    )
+    told = json.loads(say(*asked, "--draft-model", folder, "--json").out)["texts"][0]
     assert told["text"] == plain and told["kept"] == told["guessed"] > 0
 
 
 def test_a_regex_is_a_text_whatever_it_looks_like(folder, say):
     assert say("generate", folder, "the", "--regex", "[7]").out == "7"
     assert say("generate", folder, "the", "--regex", "123").out == "123"
-    assert json.loads(say("generate", folder, "the", "--schema", '{"enum": [[4, "a"]]}').out) == [4, "a"]
+    assert json.loads(say("generate", folder, "the", "--json-schema", '{"enum": [[4, "a"]]}').out) == [4, "a"]
 
 
 @pytest.mark.parametrize("words, said", [
-    (["--guess", "3"], "guess: nobody is there to guess"),
-    (["--lookup", "2", "--beams", "2"], "--lookup: tokens are guessed ahead for a text that is drawn"),
-    (["--lookup", "0"], "lookup: 0 is not a whole number"),
+    (["--num-speculative-tokens", "3"], "num_speculative_tokens: nothing proposes them"),
+    (["--prompt-lookup", "2", "--num-beams", "2"], "--prompt-lookup: speculative decoding is for a text that is"),
+    (["--prompt-lookup", "0"], "prompt_lookup: 0 is not a whole number"),
     (["--regex", "["], "regex: '[' cannot be read"),
-    (["--schema", "{"], "schema: '{' is no JSON"),
-    (["--regex", "a", "--schema", "{}"], "schema: there is a regex as well"),
+    (["--json-schema", "{"], "json_schema: '{' is no JSON"),
+    (["--regex", "a", "--json-schema", "{}"], "json-schema: there is a regex as well"),
 ], ids=str)  # fmt: skip
 def test_mistakes_of_steering_are_one_sentence(folder, say, words, said):
     done = say("generate", folder, "the", *words)

@@ -29,10 +29,10 @@ def test_explaining_a_recipe_finds_its_vocabulary_in_the_text(say, desk):
     assert recipe.model.trunk.depth == 3 and (told["batch"], told["context"]) == (2, 7)
 
 
-@pytest.mark.parametrize("override, vocab", [("text.kind=byte", 256), ("text.kind=bpe", 8192)])
+@pytest.mark.parametrize("override, vocab", [("tokenizer.kind=byte", 256), ("tokenizer.kind=bpe", 8192)])
 def test_a_vocabulary_that_is_known_is_not_searched_for(say, desk, override, vocab):
     """A text that is not there is not missed."""
-    toml = (desk / "recipe.toml").read_text().replace("fallback = false", "").replace("text.txt", "nowhere.txt")
+    toml = (desk / "recipe.toml").read_text().replace("byte_fallback = false", "").replace("text.txt", "nowhere.txt")
     (desk / "other.toml").write_text(toml)
     told = json.loads(say("explain", "other.toml", override, "--json").out)
 
@@ -58,7 +58,7 @@ def test_a_model_without_a_family_is_told_why(say, desk):
 def test_a_text_in_records_is_looked_for_in_its_column(say, desk):
     """A vocabulary that is learnt from the text is the column's, and a record that is none is passed over."""
     (desk / "said.jsonl").write_text('{"line": "abab", "who": "xyz"}\n{"line": \n{"line": "abc", "who": "x"}\n')
-    changes = ["data.source=said.jsonl", "data.column=line", "data.bad=skip"]
+    changes = ["data.source=said.jsonl", "data.text_column=line", "data.on_bad_record=skip"]
 
     assert json.loads(say("explain", "recipe.toml", *changes, "--json").out)["config"]["model"]["embed"]["vocab"] == 3
     assert say("explain", "recipe.toml", *changes[:2]).code == 3

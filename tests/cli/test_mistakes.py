@@ -100,10 +100,10 @@ DAMAGES = {
 UNSEALED = ("garbled", "foreign", "unsealed")  # without a MANIFEST.json, as other people's folders are
 
 # What some rows begin with, up to the file.
-CLASSES = "train encoder.toml task.kind=classify model.head.place=mean data.source"
-NUMBERS = "train encoder.toml task.kind=regress model.head.place=mean data.source"
-TAGS = "train encoder.toml task.kind=tag model.head.kind=each data.source"
-ANSWERS = "train encoder.toml task.kind=answer model.head.kind=each train.context=32 data.source"
+CLASSES = "train encoder.toml task.kind=classification model.head.pooling=mean data.source"
+NUMBERS = "train encoder.toml task.kind=regression model.head.pooling=mean data.source"
+TAGS = "train encoder.toml task.kind=token_classification model.head.kind=token data.source"
+ANSWERS = "train encoder.toml task.kind=question_answering model.head.kind=token train.context=32 data.source"
 
 MISTAKES = {
     # -------- verbs, arguments, options
@@ -113,14 +113,14 @@ MISTAKES = {
     "no recipe": ("train", USAGE, "RECIPE train --help"),
     "an unknown option": ("generate model a --temprature 1", USAGE, "--temprature '--temperature'"),
     "a setting as an option": ("train recipe.toml --train.steps=5", USAGE, "--train.steps train.steps=value"),
-    "an option without its value": ("generate model a --new", USAGE, "--new --help"),
-    "a word for a number": ("generate model a --new many", USAGE, "--new whole number 'many'"),
+    "an option without its value": ("generate model a --max-new-tokens", USAGE, "--max-new-tokens --help"),
+    "a word for a number": ("generate model a --max-new-tokens many", USAGE, "--max-new-tokens whole number 'many'"),
     "a count of none": ("generate model a --count 0", USAGE, "--count 1"),
     "temperature below zero": ("generate model a --temperature -1", USAGE, "--temperature -1 less than 0"),
     "more than all probability": ("generate model a --top-p 2", USAGE, "--top-p 2 between 0 and 1"),
     "the best of none": ("generate model a --top-k 0", USAGE, "--top-k less than 1"),
     "an impossible seed": ("generate model a --seed -5", USAGE, "--seed less than 0"),
-    "repetition of zero": ("generate model a --repetition 0", USAGE, "--repetition more than zero"),
+    "repetition of zero": ("generate model a --repetition-penalty 0", USAGE, "--repetition-penalty more than zero"),
     "an empty stop": (["generate", "model", "a", "--stop", ""], USAGE, "--stop empty remove"),
     "two prompts": ("generate model a --file text.txt", USAGE, "--file text.txt PROMPT keep one"),
     # -------- recipes and settings
@@ -140,9 +140,9 @@ MISTAKES = {
     "an unknown preset": ("train recipe.toml model.preset=gpt3", USAGE, "model.preset 'gpt3' 'gpt2'"),
     "an unknown optimizer": ("train recipe.toml train.optimizer.kind=adam", USAGE, "train.optimizer.kind 'adamw'"),
     "an unknown schedule": ("train recipe.toml train.schedule.kind=cosin", USAGE, "train.schedule.kind 'cosine'"),
-    "an unknown tokenizer": ("train recipe.toml text.kind=bep", USAGE, "text.kind 'bep' 'bpe'"),
+    "an unknown tokenizer": ("train recipe.toml tokenizer.kind=bep", USAGE, "tokenizer.kind 'bep' 'bpe'"),
     "an unknown precision": ("train recipe.toml train.precision=fp16", USAGE, "precision 'fp16' fp32"),
-    "a setting of another kind": ("train recipe.toml text.vocab=99", USAGE, "text.vocab 'word' remove"),
+    "a setting of another kind": ("train recipe.toml tokenizer.vocab=99", USAGE, "tokenizer.vocab 'word' remove"),
     "heads that do not fit": ("train recipe.toml model.heads=5", USAGE, "heads 5 12"),
     "no end in sight": ("train recipe.toml train.steps=none", USAGE, "train.steps minutes"),
     "an override without a value": ("train recipe.toml train.steps", USAGE, "'train.steps' setting=value"),
@@ -178,28 +178,28 @@ MISTAKES = {
     "a quote that stays open": ("train recipe.toml data.source=quote.csv", DATA, "quote.csv:2 quotes closed"),
     "a list where an object belongs": ("train recipe.toml data.source=list.jsonl", DATA, "list.jsonl:1 object"),
     "a text in another column": (
-        "train recipe.toml data.source=labelled.jsonl data.column=body",
+        "train recipe.toml data.source=labelled.jsonl data.text_column=body",
         DATA,
-        "labelled.jsonl:1 'body' text, data.column",
+        "labelled.jsonl:1 'body' text, data.text_column",
     ),  # fmt: skip
-    "columns of a file that has names": ('train recipe.toml data.columns=["a"]', USAGE, "data.columns leave"),
+    "columns of a file that has names": ('train recipe.toml data.column_names=["a"]', USAGE, "data.column_names leave"),
     "files of two lengths": (
-        ["train", "pair.toml", "task.kind=translate", "data.source=a.en + a.fr"],
+        ["train", "pair.toml", "task.kind=translation", "data.source=a.en + a.fr"],
         DATA,
         "a.en + a.fr 2 1 same length",
     ),  # fmt: skip
     "two files in one word": (
-        ["train", "pair.toml", "task.kind=translate", "data.source=a.en+a.fr"],
+        ["train", "pair.toml", "task.kind=translation", "data.source=a.en+a.fr"],
         DATA,
         "a.en+a.fr space both sides",
     ),  # fmt: skip
     "half of two files": (
-        ["train", "pair.toml", "task.kind=translate", "data.source=a.en + b.fr"],
+        ["train", "pair.toml", "task.kind=translation", "data.source=a.en + b.fr"],
         DATA,
         "b.fr no such file name",
     ),  # fmt: skip
     "a translation of one column": (
-        "train pair.toml task.kind=translate data.source=text.txt",
+        "train pair.toml task.kind=translation data.source=text.txt",
         DATA,
         "text.txt:1 'source' text task",
     ),  # fmt: skip
@@ -211,7 +211,7 @@ MISTAKES = {
         "labelled.jsonl:1 'lable' 'label' task",
     ),  # fmt: skip
     "one class alone": (f"{CLASSES}=one.jsonl", DATA, "one.jsonl:9 'label' 1 class 'cat' two task"),
-    "a text that is none": (f"{CLASSES}=null.jsonl", DATA, "null.jsonl:1 'text' None data.bad=skip"),
+    "a text that is none": (f"{CLASSES}=null.jsonl", DATA, "null.jsonl:1 'text' None data.on_bad_record=skip"),
     "a label that is no number": (f"{NUMBERS}=nan.jsonl", DATA, "nan.jsonl:1 'label' nan finite number"),
     "a class where a number belongs": (f"{NUMBERS}=labelled.jsonl", DATA, "labelled.jsonl:1 'label' 'cat' number"),
     "more words than tags": (
@@ -220,43 +220,43 @@ MISTAKES = {
         "tags.jsonl:1 3 'words' 2 'labels' each word",
     ),  # fmt: skip
     "an answer that is not there": (
-        f"{ANSWERS}=asked.jsonl task.start=none",
+        f"{ANSWERS}=asked.jsonl task.answer_start=none",
         DATA,
         "asked.jsonl:1 'dog' 'context' mend",
     ),  # fmt: skip
-    "an answer without its place": (f"{ANSWERS}=asked.jsonl", DATA, "asked.jsonl:1 'start' task.start=none"),
+    "an answer without its place": (f"{ANSWERS}=asked.jsonl", DATA, "asked.jsonl:1 'start' task.answer_start=none"),
     "documents of one line each": (
-        "train encoder.toml task.kind=masked task.next_sentence=true model.head.kind=both data.validation=0",
+        "train encoder.toml task.kind=masked_lm task.next_sentence=true model.head.kind=pretraining data.validation=0",
         DATA,
-        "text.txt two sentences lines data.documents=true",
+        "text.txt two sentences lines data.blank_line_ends_document=true",
     ),  # fmt: skip
     # -------- what is asked, and of whom
     "words from a head of classes": (
-        "train encoder.toml task.kind=masked model.head.kind=pooled",
+        "train encoder.toml task.kind=masked_lm model.head.kind=pooling",
         USAGE,
-        "model.head.kind 'pooled' 'masked' model.head.kind=vocabulary",
+        "model.head.kind 'pooling' 'masked_lm' model.head.kind=lm",
     ),  # fmt: skip
     "a translator with one trunk": (
-        ["train", "recipe.toml", "task.kind=translate", "data.source=a.en + a.en"],
+        ["train", "recipe.toml", "task.kind=translation", "data.source=a.en + a.en"],
         USAGE,
         "model.encoder two trunks",
     ),  # fmt: skip
     "packing what is asked row by row": (
         f"{CLASSES}=labelled.jsonl train.pack=true",
         USAGE,
-        "train.pack 'classify' train.tokens",
+        "train.pack 'classification' train.batch_tokens",
     ),  # fmt: skip
     "a batch smaller than a row": (
-        f"{CLASSES}=labelled.jsonl train.tokens=3 data.validation=0",
+        f"{CLASSES}=labelled.jsonl train.batch_tokens=3 data.validation=0",
         DATA,
-        "labelled.jsonl 8 3 train.tokens=8 train.context",
+        "labelled.jsonl 8 3 train.batch_tokens=8 train.context",
     ),  # fmt: skip
     "a tokenizer larger than the model": (
-        'train recipe.toml text={kind="file",path="larger.json"} model.vocab=30',
+        'train recipe.toml tokenizer={kind="file",path="larger.json"} model.vocab=30',
         USAGE,
         "model.embed.vocab 30 32 larger",
     ),  # fmt: skip
-    "a tokenizer from nowhere": ('train recipe.toml text={kind="file",path="nowhere"}', DATA, "nowhere tokenizer.json"),
+    "no such tokenizer": ('train recipe.toml tokenizer={kind="file",path="nowhere"}', DATA, "nowhere tokenizer.json"),
     # -------- weights from elsewhere
     "beginning with nothing": ("train recipe.toml --init-from nowhere", DATA, "train.init_from nowhere no such folder"),
     "beginning with an empty folder": (
@@ -271,18 +271,26 @@ MISTAKES = {
         "model do not fit (12,) (24,) leave",
     ),  # fmt: skip
     "the words of another tokenizer": (
-        'train recipe.toml --init-from model text={kind="file",path="larger.json"}',
+        'train recipe.toml --init-from model tokenizer={kind="file",path="larger.json"}',
         USAGE,
-        "text 'file' model leave path",
+        "tokenizer 'file' model leave path",
     ),  # fmt: skip
-    "vectors of another width": ("train recipe.toml train.vectors=wide.vec", DATA, "wide.vec 3 12 model.trunk.width=3"),
-    "vectors of other words": ("train recipe.toml train.vectors=other.vec", DATA, "other.vec none of the name vectors"),
+    "vectors of another width": (
+        "train recipe.toml train.word_vectors=wide.vec",
+        DATA,
+        "wide.vec 3 12 model.trunk.embed_dim=3",
+    ),
+    "vectors of other words": (
+        "train recipe.toml train.word_vectors=other.vec",
+        DATA,
+        "other.vec none of the name vectors",
+    ),
     "vectors that are no numbers": (
-        "train recipe.toml train.vectors=nan.vec",
+        "train recipe.toml train.word_vectors=nan.vec",
         DATA,
         "nan.vec 't' not all numbers mend",
     ),  # fmt: skip
-    "vectors from nowhere": ("train recipe.toml train.vectors=nowhere.vec", DATA, "nowhere.vec no such file"),
+    "vectors from nowhere": ("train recipe.toml train.word_vectors=nowhere.vec", DATA, "nowhere.vec no such file"),
     "freezing what is not there": (
         'train recipe.toml train.freeze=["trunc"]',
         USAGE,
@@ -329,8 +337,12 @@ MISTAKES = {
     "an id below zero": ("tokenize decode model -- -1", USAGE, "'-1' whole number"),
     "an id beyond the vocabulary": ("tokenize decode model 99", DATA, "99 model 29"),
     "an unknown kind of tokenizer": ("tokenize train bep text.txt --out x", USAGE, "KIND 'bep' 'bpe'"),
-    "a vocabulary too small": ("tokenize train bpe text.txt --vocab 3 --out x", USAGE, "--vocab 3 300"),
-    "a vocabulary for letters": ("tokenize train char text.txt --vocab 9 --out x", USAGE, "--vocab 'char' remove"),
+    "a vocabulary too small": ("tokenize train bpe text.txt --vocab-size 3 --out x", USAGE, "--vocab-size 3 300"),
+    "a vocabulary for letters": (
+        "tokenize train char text.txt --vocab-size 9 --out x",
+        USAGE,
+        "--vocab-size 'char' remove",
+    ),
 }
 
 
@@ -351,7 +363,7 @@ def test_a_value_error_inside_the_core_is_a_bug_and_no_mistake_of_the_user(say, 
 
     monkeypatch.setattr("regard.core.layers.Norm.forward", broken)
     monkeypatch.setenv("TMPDIR", str(shop))
-    told = say("generate", "model", "the cat", "--new", "2")
+    told = say("generate", "model", "the cat", "--max-new-tokens", "2")
 
     assert told.code == FAILED and "this is a bug in regard (ValueError: broken)" in told.err, told.err
 

@@ -25,23 +25,25 @@ depth = 1
 heads = 3
 [train]
 steps = 2
-batch = 2
+batch_size = 2
 device = "cpu"
 compile = false
 eval_every = "none"
 save_every = "none"
 """
-POOLED = 'head = {kind = "pooled", place = "mean"}\n'
+POOLED = 'head = {kind = "pooling", pooling = "mean"}\n'
 RECIPES = {
-    "image": ("images", 'kind = "classify"', POOLED + 'embed = {kind = "patches", size = 4, image = 8}'),
-    "sound": ("sounds", 'kind = "classify"', POOLED + 'embed = {kind = "sound", rate = 8000, seconds = 0.2, '
-                                                     'way = {kind = "frames", size = 80}}'),
-    "graph": ("graphs.jsonl", 'kind = "classify"', POOLED + 'position = {kind = "none"}\n'
-                                                            'embed = {kind = "graph", tags = 3}'),
-    "series": ("series.csv", 'kind = "forecast"\ndate = "when"',
+    "image": ("images", 'kind = "classification"',
+              POOLED + 'embed = {kind = "patches", patch_size = 4, image_size = 8}'),
+    "sound": ("sounds", 'kind = "classification"',
+              POOLED + 'embed = {kind = "audio", sample_rate = 8000, max_seconds = 0.2, '
+                       'features = {kind = "raw", frame_size = 80}}'),
+    "graph": ("graphs.jsonl", 'kind = "classification"',
+              POOLED + 'position = {kind = "none"}\nembed = {kind = "graph", num_tags = 3}'),
+    "series": ("series.csv", 'kind = "forecasting"\ndate_column = "when"',
                'head = {kind = "forecast", horizon = 4}\n'
-               'embed = {kind = "series", length = 16, patch = 4, stride = 4}'),
-    "text": ("text.txt", 'kind = "next"', 'mask = "causal"'),
+               'embed = {kind = "series", length = 16, patch_length = 4, stride = 4}'),
+    "text": ("text.txt", 'kind = "next_token"', 'mask = "causal"'),
 }  # fmt: skip
 
 
@@ -133,42 +135,50 @@ MISTAKES = {
     "a picture that is none": ("image data.source=no-picture", DATA, "no-picture/a/z.png PNG JPEG"),
     "a picture of broken numbers": ("image data.source=broken-numbers", DATA, "broken-numbers/a/z.tif mode F 8 bits"),
     "a folder of no pictures": ("image data.source=no-samples", DATA, "no-samples"),
-    "pictures that patches do not fill": ("image model.embed.size=3", USAGE, "model.embed size 3 8"),
+    "pictures that patches do not fill": ("image model.embed.patch_size=3", USAGE, "model.embed patch_size 3 8"),
     # -------- sounds
-    "a sound without samples": ("sound data.source=no-samples", DATA, "no-samples/a/z.wav samples data.bad=skip"),
+    "a sound without samples": (
+        "sound data.source=no-samples",
+        DATA,
+        "no-samples/a/z.wav samples data.on_bad_record=skip",
+    ),
     "a sound cut short": ("sound data.source=torn", DATA, "torn/a/z.wav 1,600 1,299 again"),
     "a sound without a header": ("sound data.source=no-header", DATA, "no-header/a/z.wav header again"),
     "a sound at no rate": ("sound data.source=no-rate", DATA, "no-rate/a/z.wav 0 again"),
     "a sound of one sample a second": ("sound data.source=a-slow-rate", DATA, "a-slow-rate/a/z.wav seconds cut"),
     "a sound that is a greeting": ("sound data.source=no-sound", DATA, "no-sound/a/z.wav"),
     "bands that cannot be heard": (
-        'sound model.embed={kind="sound",rate=8000,way={kind="mel",high=9000.0}}',
+        'sound model.embed={kind="audio",sample_rate=8000,features={kind="mel",f_max=9000.0}}',
         USAGE,
-        "high 9000 8,000",
+        "f_max 9000 8,000",
     ),
     # -------- graphs
     "an edge to nowhere": ("graph data.source=dangling.jsonl", DATA, "dangling.jsonl:10 edge 7 mend"),
     "an edge to before the first": ("graph data.source=negative.jsonl", DATA, "negative.jsonl:10 edge -1 mend"),
     "a graph without nodes": ("graph data.source=empty.jsonl", DATA, "empty.jsonl:10 0 nodes"),
     "nodes without tags": ("graph data.source=untagged.jsonl", DATA, "untagged.jsonl:10"),
-    "a tag too many": ("graph data.source=strange.jsonl", DATA, "strange.jsonl:10 tag 9 model.embed.tags"),
-    "nodes in an order": ("graph model.position.kind=rotary", USAGE, "position.kind 'rotary' none spatial"),
+    "a tag too many": ("graph data.source=strange.jsonl", DATA, "strange.jsonl:10 tag 9 model.embed.num_tags"),
+    "nodes in an order": ("graph model.position.kind=rotary", USAGE, "position.kind 'rotary' none graph_distance"),
     # -------- series
-    "a gap": ("series data.source=gaps.csv", DATA, "gaps.csv:52 'a' task.gaps"),
+    "a gap": ("series data.source=gaps.csv", DATA, "gaps.csv:52 'a' task.fill_gaps"),
     "an hour that is not there": ("series data.source=skipped.csv", DATA, "skipped.csv"),
     "a word among numbers": ("series data.source=words.csv", DATA, "words.csv:52 'a' 'high' task.columns"),
     "a number without end": ("series data.source=endless.csv", DATA, "endless.csv:52 'a'"),
     "a table too short": ("series data.source=short.csv", DATA, "short.csv 19 16 4 model.embed.length"),
-    "dates in another column": ("series data.source=gaps.csv task.date=date", DATA, "'date' when, task.date"),
+    "dates in another column": (
+        "series data.source=gaps.csv task.date_column=date",
+        DATA,
+        "'date' when, task.date_column",
+    ),
     # -------- kernels
-    "linformer, causal": ("text model.kernel=linformer(4,512)", USAGE, "'linformer' everything, causal 'auto'"),
+    "linformer, causal": ("text model.kernel=linformer(4,512)", USAGE, "'linformer' full, causal 'auto'"),
     "linformer without a length": ("text model.kernel=linformer", USAGE, "'linformer' length linformer(256"),
     "linformer of another length": (
-        'text model.kernel=linformer(4,12) model.mask=everything task={kind="masked"} train.context=16',
+        'text model.kernel=linformer(4,12) model.mask=full task={kind="masked_lm"} train.context=16',
         USAGE,
         "'linformer' 12 16",
     ),  # fmt: skip
-    "lsh with q and k": ("text model.kernel=lsh", USAGE, "'lsh' attention.maps"),
+    "lsh with q and k": ("text model.kernel=lsh", USAGE, "'lsh' attention.projections"),
     "a sum through a window": (
         "text model.kernel=linear model.mask=causal&window(4)",
         USAGE,
@@ -176,7 +186,7 @@ MISTAKES = {
     ),
     "a sum with a bias": ("text model.kernel=performer model.position.kind=alibi", USAGE, "'performer' bias position"),
     "chunks without a window": ("text model.kernel=local", USAGE, "'local' causal 'auto'"),
-    "image windows in a text": ("text model.kernel=cells", USAGE, "'cells' cells(size, 'auto'"),
+    "image windows in a text": ("text model.kernel=window2d", USAGE, "'window2d' window2d(size, 'auto'"),
     "the best of none": ("text model.kernel=topk(0)", USAGE, "'topk' 0"),
     "half a feature": ("text model.kernel=performer(3)", USAGE, "'performer' even 3"),
     "numbers for a kernel without": ("text model.kernel=linear(4)", USAGE, "'linear' no numbers 4"),
@@ -199,14 +209,14 @@ def test_a_mistake_is_one_sentence_and_nothing_is_lost(say, shelf, name):
 
 
 def test_what_is_bad_may_be_passed_over(say, shelf):
-    told = say("train", "sound.toml", "data.source=torn", "data.bad=skip", "--out", "new")
+    told = say("train", "sound.toml", "data.source=torn", "data.on_bad_record=skip", "--out", "new")
 
     assert told.code == 0, told.err
     assert "1 " in told.err and "torn/a/z.wav" in told.err
 
 
 def test_what_only_a_batch_shows_is_said_at_the_first(say, shelf):
-    maps = 'model.trunk.attention.maps=["q","v","out"]'
+    maps = 'model.trunk.attention.projections=["q","v","out"]'
     told = say("train", "text.toml", "model.kernel=lsh", maps, "train.pack=true", "--out", "new")
 
     assert told.code == USAGE and "Traceback" not in told.err

@@ -10,7 +10,7 @@ import regard
 from regard import config as C
 from regard.report.image_rows import encode_png
 
-DRAW = C.TextToImage(pixels=C.PixelEmbedding(palette=3, grid=(2, 4), colours=("000000", "ffffff", "ff0000")))
+DRAW = C.TextToImage(pixels=C.PixelEmbedding(palette=3, grid=(2, 4), colors=("000000", "ffffff", "ff0000")))
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,8 @@ def place(tmp_path_factory):
 
 def test_a_caption_for_each_picture(say, place):
     pytest.importorskip("PIL")
-    one = say("caption", place / "caption", place / "0.png", "--new", 3)
-    both = say("caption", place / "caption", place / "0.png", place / "1.png", "--new", 3, "--json")
+    one = say("caption", place / "caption", place / "0.png", "--max-new-tokens", 3)
+    both = say("caption", place / "caption", place / "0.png", place / "1.png", "--max-new-tokens", 3, "--json")
 
     assert one.code == both.code == 0, (one, both)
     told = json.loads(both.out)["captions"]
@@ -43,13 +43,13 @@ def test_python_takes_paths_pictures_and_tensors_and_is_told_the_same(say, place
     image = pytest.importorskip("PIL.Image")
     paths = [str(place / "0.png"), str(place / "1.png")]
     captioner, compared = (regard.load(place / name, device="cpu") for name in ("caption", "towers"))
-    told = json.loads(say("caption", place / "caption", *paths, "--new", 3, "--json").out)["captions"]
+    told = json.loads(say("caption", place / "caption", *paths, "--max-new-tokens", 3, "--json").out)["captions"]
     embedded = [
         json.loads(line)["vector"] for line in say("embed", place / "towers", *paths, "--json").out.splitlines()
     ]
     for forms in (paths, [place / "0.png", place / "1.png"], [image.open(path) for path in paths], list(pictures()[:2]),
                   [each.numpy() for each in pictures()[:2]], [{"image": path} for path in paths]):  # fmt: skip
-        assert captioner.caption(forms, beams=4, new=3) == list(told.values())
+        assert captioner.caption(forms, num_beams=4, max_new_tokens=3) == list(told.values())
         vectors = compared.embeddings(forms)
         assert [[float(f"{number:.9g}") for number in row] for row in vectors.tolist()] == embedded
         assert torch.equal(compared.match(forms, ["a dog", "red"]), compared.match(paths, ["a dog", "red"]))
@@ -80,7 +80,7 @@ def test_pictures_of_texts_are_laid_on_one_sheet(say, place):
     (("caption", "caption", "none.png"), 3, "none.png: no such file; name a picture"),
     (("caption", "towers", "0.png"), 2, "write nothing; ask them match"),
     (("caption", "draw", "0.png"), 2, "this model sees nothing to write about"),
-    (("caption", "caption", "0.png", "--beams", "0"), 2, "--beams: 0 is less than 1"),
+    (("caption", "caption", "0.png", "--num-beams", "0"), 2, "--num-beams: 0 is less than 1"),
     (("match", "caption", "0.png", "--text", "a dog"), 2, "one model, and two towers compare pictures with texts"),
     (("match", "towers", "0.png", "--text", "a zebra crossing the road"), 3, "text"),
     (("draw", "towers", "--text", "a dog", "--out", "x.png"), 2, "write nothing; ask them match"),

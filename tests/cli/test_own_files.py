@@ -21,7 +21,7 @@ FRENCH = {"cat": "chat", "dog": "chien", "owl": "hibou", "fox": "renard", "hen":
 RECIPE = """
 [data]
 source = "a.jsonl"
-[text]
+[tokenizer]
 kind = "word"
 [model]
 preset = "{}"
@@ -30,14 +30,14 @@ depth = 1
 heads = 3
 [train]
 steps = 2
-batch = 3
+batch_size = 3
 context = 24
 compile = false
 device = "cpu"
 [train.schedule]
 warmup = 1
 [report]
-new = 3
+max_new_tokens = 3
 """
 
 
@@ -96,7 +96,7 @@ RECORDS = ("a.jsonl.gz", "a.jsonl.xz", "a.json", "a.csv", "a.tsv", "several", "s
 
 @pytest.mark.parametrize("source", RECORDS)
 def test_the_same_records_are_the_same_first_batch(say, mine, source):
-    asked = ("encoder.toml", "task.kind=classify")
+    asked = ("encoder.toml", "task.kind=classification")
     stdin = (mine / "a.jsonl").read_bytes() if source.startswith("-") else b""
 
     assert first_batch(say, *asked, f"data.source={source}", stdin=stdin) == first_batch(say, *asked)
@@ -105,21 +105,21 @@ def test_the_same_records_are_the_same_first_batch(say, mine, source):
 def test_a_table_of_columns_is_the_same_first_batch(say, mine):
     arrow = pytest.importorskip("pyarrow.parquet")
     arrow.write_table(pytest.importorskip("pyarrow").Table.from_pylist(list(records())), "a.parquet")
-    asked = ("encoder.toml", "task.kind=tag", "model.head.kind=each")
+    asked = ("encoder.toml", "task.kind=token_classification", "model.head.kind=token")
 
     assert first_batch(say, *asked, "data.source=a.parquet") == first_batch(say, *asked)
 
 
 @pytest.mark.parametrize("source", ["a.txt", "a.md", "a.txt.gz", "-"])
 def test_the_same_lines_are_the_same_first_batch(say, mine, source):
-    asked = ("encoder.toml", "task.kind=masked", "model.head.kind=vocabulary")
+    asked = ("encoder.toml", "task.kind=masked_lm", "model.head.kind=lm")
     stdin = (mine / "a.txt").read_bytes() if source == "-" else b""
 
     assert first_batch(say, *asked, f"data.source={source}", stdin=stdin) == first_batch(say, *asked)
 
 
 def test_two_files_are_two_columns(say, mine):
-    asked = ("both.toml", "task.kind=translate")
+    asked = ("both.toml", "task.kind=translation")
     beside = first_batch(say, *asked, "data.source=a.en + a.fr")
 
     assert beside == first_batch(say, *asked, "task.source=en", "task.target=fr")
@@ -129,22 +129,22 @@ def test_two_files_are_two_columns(say, mine):
 # ---------------------------------------------------------------- every objective
 
 OBJECTIVES = {
-    "next": "decoder.toml",
-    "next, packed": "decoder.toml train.pack=true",
-    "next, by tokens": "decoder.toml train.tokens=64 train.padding=left",
-    "masked": "encoder.toml task.kind=masked model.head.kind=vocabulary",
-    "masked and next sentence": (
-        "encoder.toml task.kind=masked task.next_sentence=true model.head.kind=both data.source=documents.txt "
-        "data.documents=true data.validation=0.3"
+    "next_token": "decoder.toml",
+    "next_token, packed": "decoder.toml train.pack=true",
+    "next_token, by tokens": "decoder.toml train.batch_tokens=64 train.padding_side=left",
+    "masked_lm": "encoder.toml task.kind=masked_lm model.head.kind=lm",
+    "masked_lm and next sentence": (
+        "encoder.toml task.kind=masked_lm task.next_sentence=true model.head.kind=pretraining "
+        "data.source=documents.txt data.blank_line_ends_document=true data.validation=0.3"
     ),
-    "translate": "both.toml task.kind=translate task.source=en task.target=fr train.tokens=96",
-    "spans": "both.toml task.kind=spans",
-    "infill": "both.toml task.kind=infill",
-    "prefix": "both.toml task.kind=prefix",
-    "classify": "encoder.toml task.kind=classify train.padding=left",
-    "regress": "encoder.toml task.kind=regress task.label=score",
-    "tag": "encoder.toml task.kind=tag model.head.kind=each",
-    "answer": "encoder.toml task.kind=answer task.start=none model.head.kind=each",
+    "translation": "both.toml task.kind=translation task.source=en task.target=fr train.batch_tokens=96",
+    "span_corruption": "both.toml task.kind=span_corruption",
+    "text_infilling": "both.toml task.kind=text_infilling",
+    "prefix_lm": "both.toml task.kind=prefix_lm",
+    "classification": "encoder.toml task.kind=classification train.padding_side=left",
+    "regression": "encoder.toml task.kind=regression task.label=score",
+    "token_classification": "encoder.toml task.kind=token_classification model.head.kind=token",
+    "question_answering": "encoder.toml task.kind=question_answering task.answer_start=none model.head.kind=token",
 }
 
 
@@ -161,17 +161,20 @@ def test_an_objective_is_trained_resumed_and_asked(say, mine, name):
 
 def test_batches_made_ahead_teach_the_same(say, mine):
     for workers in (0, 2):
-        told = say("train", *OBJECTIVES["translate"].split(), f"train.workers={workers}", "--out", f"new{workers}")
+        told = say("train", *OBJECTIVES["translation"].split(), f"train.workers={workers}", "--out", f"new{workers}")
         assert told.code == 0, told.err
 
     assert losses("new0") == losses("new2")
 
 
-@pytest.mark.parametrize("name", ["classify", "regress", "tag", "answer"])
-def test_weights_that_know_words_learn_another_question(say, mine, name):
-    assert say("train", *OBJECTIVES["masked"].split(), "--out", "words", "--quiet").code == 0
+@pytest.mark.parametrize("name, recipe", [
+    ("classification", "finetune-classify"), ("regression", "finetune-regress"),
+    ("token_classification", "finetune-tag"), ("question_answering", "finetune-answer"),
+])  # fmt: skip
+def test_weights_that_know_words_learn_another_question(say, mine, name, recipe):
+    assert say("train", *OBJECTIVES["masked_lm"].split(), "--out", "words", "--quiet").code == 0
     asked = [word for word in OBJECTIVES[name].split()[1:] if not word.startswith("model.")]
-    told = say("train", f"finetune-{name}", *asked, "data.source=a.jsonl", "data.validation=0.1", "train.context=24",
+    told = say("train", recipe, *asked, "data.source=a.jsonl", "data.validation=0.1", "train.context=24",
                "train.epochs=1", "--init-from", "words", "--out", "new", "--json")  # fmt: skip
 
     assert told.code == 0, told.err
@@ -185,7 +188,7 @@ def test_weights_that_know_words_learn_another_question(say, mine, name):
 def test_records_without_a_label_are_passed_over_and_told_of(say, mine):
     rows = [row | {"label": None} if place % 7 == 0 else row for place, row in enumerate(records())]
     (mine / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = ("encoder.toml", "task.kind=classify", "data.source=b.jsonl", "data.bad=skip")
+    asked = ("encoder.toml", "task.kind=classification", "data.source=b.jsonl", "data.on_bad_record=skip")
     told = say("train", *asked, "--dry-run", "--json")
 
     assert told.code == 0, told.err
@@ -194,10 +197,13 @@ def test_records_without_a_label_are_passed_over_and_told_of(say, mine):
 
 
 def test_a_class_that_training_never_saw_is_refused_by_its_line(say, mine):
-    assert say("train", *OBJECTIVES["classify"].split(), "--out", "new", "--quiet").code == 0
+    assert say("train", *OBJECTIVES["classification"].split(), "--out", "new", "--quiet").code == 0
     rows = [row | {"label": "ghost"} if place == 8 else row for place, row in enumerate(records())]
     (mine / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    told, rest = say("evaluate", "new", "b.jsonl"), say("evaluate", "new", "b.jsonl", "data.bad=skip", "--json")
+    told, rest = (
+        say("evaluate", "new", "b.jsonl"),
+        say("evaluate", "new", "b.jsonl", "data.on_bad_record=skip", "--json"),
+    )
 
     assert (told.code, told.out, told.err.count("\n")) == (3, "", 1)
     assert "b.jsonl:9: label 'ghost'" in told.err and "(pet, wild)" in told.err
@@ -211,7 +217,7 @@ def changed_text(run):
 
 def changed_settings(run):
     path = run / "config.toml"
-    path.write_text(path.read_text().replace("batch = 3", "batch = 5"))
+    path.write_text(path.read_text().replace("batch_size = 3", "batch_size = 5"))
 
 
 def other_version(run):
@@ -234,7 +240,7 @@ OTHERWISE = {
 def test_a_run_goes_on_as_it_began_or_not_at_all(say, mine, name):
     """And what was saved is still there."""
     change, code, parts = OTHERWISE[name]
-    assert say("train", *OBJECTIVES["classify"].split(), "--out", "new", "--quiet").code == 0
+    assert say("train", *OBJECTIVES["classification"].split(), "--out", "new", "--quiet").code == 0
     change(mine / "new")
     before = {path: path.read_bytes() for path in (mine / "new").rglob("*") if path.is_file()}
     told = say("resume", "new", "train.steps=4")
@@ -252,7 +258,7 @@ def test_a_killed_worker_is_told_and_the_run_goes_on_as_if_nothing_had_happened(
             os.kill(os.getpid(), signal.SIGKILL)
         return made(self, step)
 
-    asked = ("encoder.toml", "task.kind=classify", "train.steps=7", "train.save_every=2", "train.workers=1")
+    asked = ("encoder.toml", "task.kind=classification", "train.steps=7", "train.save_every=2", "train.workers=1")
     with monkeypatch.context() as patched:
         patched.setattr(data.FixedSizeBatches, "batch", batch)
         told = say("train", *asked, "--out", "new", "--quiet")

@@ -12,15 +12,15 @@ RECIPE = """
 source = "pets"
 validation = 0.2
 [task]
-kind = "classify"
+kind = "classification"
 [model]
 dim = 12
 depth = 1
 heads = 3
-embed = {kind = "patches", size = 4, image = 8, channels = 3}
+embed = {kind = "patches", patch_size = 4, image_size = 8, channels = 3}
 [train]
 steps = 2
-batch = 5
+batch_size = 5
 device = "cpu"
 compile = false
 [train.schedule]
@@ -116,7 +116,7 @@ def test_a_bad_picture_is_one_sentence_with_its_name_and_the_others_can_be_learn
     assert why in line, said
     assert {each: each.read_bytes() for each in place.glob("pets/**/*.png")} == before
 
-    code, said = regard("train", "pets.toml", "data.bad=skip", "--out", "again")
+    code, said = regard("train", "pets.toml", "data.on_bad_record=skip", "--out", "again")
     assert code == 0, said
     assert list((place / "again" / "checkpoints").iterdir())
 

@@ -17,20 +17,20 @@ from regard import text
 
 RATE = 800
 FRONTS = {
-    "images": C.PatchEmbedding(size=4, image=8, channels=1),
-    "colours": C.PatchEmbedding(size=4, image=8),
-    "sounds": C.AudioEmbedding(rate=RATE, seconds=1.0, way=C.RawFrames(size=20)),
-    "graphs": C.GraphEmbedding(tags=3, nodes=9),
-    "series": C.SeriesEmbedding(channels=2, length=16, patch=4, stride=4, mix="mixed"),
-    "films": C.VideoEmbedding(frames=4, image=8, channels=1, tube=2, size=4),
+    "images": C.PatchEmbedding(patch_size=4, image_size=8, channels=1),
+    "colours": C.PatchEmbedding(patch_size=4, image_size=8),
+    "sounds": C.AudioEmbedding(sample_rate=RATE, max_seconds=1.0, features=C.RawFrames(frame_size=20)),
+    "graphs": C.GraphEmbedding(num_tags=3, max_nodes=9),
+    "series": C.SeriesEmbedding(channels=2, length=16, patch_length=4, stride=4, channel_mixing="mixed"),
+    "films": C.VideoEmbedding(frames=4, image_size=8, channels=1, tubelet_size=2, patch_size=4),
 }
 CLASSES = ("no", "perhaps", "yes")
 
 
 def built(front, task=None, **more):
     torch.manual_seed(1)
-    trunk = C.Trunk(dim=12, depth=1, position=C.NoPosition(), attention=C.Attention(heads=3), mask="everything")
-    head = C.PoolingHead(place="mean", out=1 if isinstance(task, C.Regression) else len(CLASSES))
+    trunk = C.Trunk(dim=12, depth=1, position=C.NoPosition(), attention=C.Attention(heads=3), mask="full")
+    head = C.PoolingHead(pooling="mean", out=1 if isinstance(task, C.Regression) else len(CLASSES))
     model = regard.build(C.Transformer(embed=front, trunk=trunk, head=head)).eval()
     for part in model.parameters():
         torch.nn.init.normal_(part, std=0.3)
@@ -64,9 +64,9 @@ def shelf(tmp_path_factory):
     """A small random model of every modality, and files that they read."""
     place = tmp_path_factory.mktemp("shelf")
     for name, front in FRONTS.items():
-        built(front, text={"images": "pixels"}.get(name, "text")).save(place / name)
-    for name, task in {"texts": C.Classification(classes=CLASSES), "pairs": C.Classification(classes=CLASSES, pair="b"),
-                       "number": C.Regression()}.items():  # fmt: skip
+        built(front, input={"images": "pixels"}.get(name, "text")).save(place / name)
+    for name, task in {"texts": C.Classification(classes=CLASSES), "number": C.Regression(),
+                       "pairs": C.Classification(classes=CLASSES, input_pair="b")}.items():  # fmt: skip
         tokenizer = words(task)
         model = built(C.TextEmbedding(vocab=len(tokenizer), segments=2), task)
         model.tokenizer, model.context = tokenizer, 32
@@ -80,7 +80,7 @@ def printed(shelf, say, monkeypatch):
     monkeypatch.chdir(shelf)
 
     def printed(model, *given):
-        said = say("classify", model, *given, "--top", "9", "--json")
+        said = say("classify", model, *given, "--top-k", "9", "--json")
         assert said.code == 0, said.err
         return [each.get("classes", each.get("number")) for each in json.loads(said.out)["answers"]]
 

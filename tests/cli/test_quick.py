@@ -56,4 +56,4 @@ def test_torch_is_not_imported_for(desk, words, code):
 
 @pytest.mark.slow
 def test_the_watch_would_see_torch(checkpoint, desk):
-    assert "torch" in after("generate", "model", "the", "--new", "1", folder=desk)
+    assert "torch" in after("generate", "model", "the", "--max-new-tokens", "1", folder=desk)

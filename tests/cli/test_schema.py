@@ -67,11 +67,11 @@ def test_a_recipe_written_out_whole_is_allowed(name):
     '[model]\npreset = "gpt2"\ndim = 96\nheads = 3',
     '[model]\nposition = {kind = "learned"}',                       # its length is the context's
     '[model]\npreset = "gpt2"\nposition = {length = 99}',           # its kind is the preset's
-    '[model]\ngroups = 2\nheads = 4\ndropout = 0.1',
+    '[model]\nkv_heads = 2\nheads = 4\ndropout = 0.1',
     '[model.trunk]\nmask = ["causal", "causal & window(9)"]',
     '[train]\nminutes = 3\nsteps = "none"\n[train.optimizer]\nkind = "muon"',
     '[data]\nsource = ["a.txt", "b.txt"]\nvalidation = "c.txt"',
-    '[text]\nkind = "bpe"\nvocab = 999',
+    '[tokenizer]\nkind = "bpe"\nvocab = 999',
 ])  # fmt: skip
 def test_what_the_reader_reads_the_schema_allows(toml, tmp_path):
     assert reads(toml, tmp_path) and allows(toml)
@@ -84,11 +84,11 @@ def test_what_the_reader_reads_the_schema_allows(toml, tmp_path):
     '[model]\ndim = "wide"',
     "[model]\ndepth = 2.5",
     '[model]\nposition = {kind = "learnt"}',
-    '[text]\nkind = "bpe"\nfallback = true',
+    '[tokenizer]\nkind = "bpe"\nbyte_fallback = true',
     "[train.optimizer]\nmomentum = 0.9",
     '[train]\nprecision = "fp16"',
     "[train]\ncompile = 1",
-    '[text]\nkind = "file"',
+    '[tokenizer]\nkind = "file"',
 ])  # fmt: skip
 def test_what_the_reader_refuses_by_shape_the_schema_refuses(toml, tmp_path):
     assert not reads(toml, tmp_path) and not allows(toml)

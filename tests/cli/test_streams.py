@@ -185,9 +185,10 @@ class OutOfMemoryError(RuntimeError):
     (OSError(errno.ENOSPC, "No space left on device"), 1, ["no space left", "make room"]),
     (OSError(errno.EDQUOT, "Quota exceeded", b"a/b.txt"), 1, ["a/b.txt", "share", "make room"]),
     (OSError(errno.EIO, "Input/output error", "a/b.txt"), 1, ["a/b.txt: input/output error"]),
-    (MemoryError(), 1, ["out of memory", "train.batch"]),
-    (OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"), 1, ["out of memory", "train.batch"]),
-    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), 1, ["train.batch"]),
+    (MemoryError(), 1, ["out of memory", "train.batch_size"]),
+    (OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"), 1, ["out of memory", "train.batch_size"]),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), 1,
+     ["train.batch_size"]),
     (KeyboardInterrupt(), 130, ["interrupted"]),
 ], ids=lambda given: type(given).__name__ if isinstance(given, BaseException) else "")  # fmt: skip
 def test_a_problem_has_a_sentence_and_a_code(problem, code, parts):

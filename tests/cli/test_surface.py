@@ -19,42 +19,45 @@ SURFACE = {
     "": "--version --install-completion --show-completion",
     "train": "recipe overrides --out --init-from --dry-run --quiet --json",
     "resume": "run overrides --quiet --json",
-    "evaluate": "checkpoint files --limit --out --beams --length-penalty --tokenise --lower --group --json",
+    "evaluate": "checkpoint files --limit --out --num-beams --length-penalty --bleu-tokenize --lowercase --by-group "
+                "--json",
     "generate": "checkpoint prompt --file --count --interactive --explain --weights --dtype --specials --json "
-                "--new --shortest --temperature --top-k --top-p --min-p --typical --repetition --frequency --presence "
-                "--no-repeat --bias --regex --schema --stop --seed --beams --best --length-penalty "
-                "--draft --lookup --guess",
-    "translate": "words --model --beams --length-penalty --new --n-best --prefix --align --file --skip --cut --weights "
-                 "--dtype --specials --json",
-    "classify": "checkpoint things --file --pair --top --skip --weights --dtype --specials --json "
-                "--labels --form --between --examples --shots --seed --order --per --neutral",
+                "--max-new-tokens --min-new-tokens --temperature --top-k --top-p --min-p --typical-p "
+                "--repetition-penalty --frequency-penalty --presence-penalty --no-repeat-ngram-size --logit-bias "
+                "--regex --json-schema --stop --seed --num-beams --num-return-sequences --length-penalty "
+                "--draft-model --prompt-lookup --num-speculative-tokens",
+    "translate": "words --model --num-beams --length-penalty --max-new-tokens --num-return-sequences --source-prefix "
+                 "--align --file --skip --cut --weights --dtype --specials --json",
+    "classify": "checkpoint things --file --pair --top-k --skip --weights --dtype --specials --json --labels "
+                "--template --separator --examples --shots --seed --example-order --score-per --calibration-prompt",
     "likelihood": "model words --file --tokens --skip --cut --weights --dtype --specials --json",
-    "tag": "checkpoint words --words --file --skip --weights --dtype --specials --json",
-    "embed": "checkpoint things --file --raw --out --skip --weights --dtype --specials --json",
-    "fill": "checkpoint words --best --file --skip --weights --dtype --specials --json",
+    "tag": "checkpoint words --all-words --file --skip --weights --dtype --specials --json",
+    "embed": "checkpoint things --file --normalize --no-normalize --out --skip --weights --dtype --specials --json",
+    "fill": "checkpoint words --top-k --file --skip --weights --dtype --specials --json",
     "answer": "checkpoint question --context --file --skip --weights --dtype --specials --json",
-    "caption": "checkpoint pictures --beams --new --weights --dtype --json",
+    "caption": "checkpoint pictures --num-beams --max-new-tokens --weights --dtype --json",
     "match": "checkpoint pictures --text --weights --dtype --json",
     "explain": "thing overrides --heads --text --json",
     "doctor": "thing overrides --steps --quiet --json",
     "estimate": "thing overrides --calibrate --json --params --batch --context --dtype --ranks --tokens --device "
-                "--utilisation --price --ratio",
-    "draw": "checkpoint --out --text --count --temperature --top-k --top-p --seed --begin --rows --json",
+                "--utilization --price --tokens-per-parameter",
+    "draw": "checkpoint --out --text --count --temperature --top-k --top-p --seed --prefix-image --prefix-rows --json",
     "forecast": "checkpoint table overrides --out --json",
-    "serve": "checkpoints --host --port --key --key-file --slots --capacity --waiting --specials --body --weights "
-             "--dtype --device",
-    "chat": "checkpoint --system --template --weights --dtype --json --new --shortest --temperature --top-k --top-p "
-            "--min-p --typical --repetition --frequency --presence --no-repeat --bias --regex --schema --stop --seed",
+    "serve": "checkpoints --host --port --api-key --api-key-file --slots --max-context --max-queue --specials --body "
+             "--weights --dtype --device",
+    "chat": "checkpoint --system --template --weights --dtype --json --max-new-tokens --min-new-tokens --temperature "
+            "--top-k --top-p --min-p --typical-p --repetition-penalty --frequency-penalty --presence-penalty "
+            "--no-repeat-ngram-size --logit-bias --regex --json-schema --stop --seed",
     "compare": "thing keys --seeds --minutes --out --tune --quick --json",
     "scale": "recipe overrides --sizes --family --seeds --out --json",
-    "check": "thing --dtype --tokens --layers --device --quick --json",
+    "check": "thing --dtype --tokens --layer-diff --device --quick --json",
     "convert": "source target --dtype --as --json",
-    "check-kernel": "thing --longest --exponent --json",
+    "check-kernel": "thing --max-length --max-exponent --json",
     "report": "run",
     "models": "name --json",
     "schema": "",
     "tokenize": "",
-    "tokenize train": "kind files --out --vocab --lower --json",
+    "tokenize train": "kind files --out --vocab-size --lowercase --json",
     "tokenize encode": "tokenizer words --specials --json",
     "tokenize decode": "tokenizer ids --json",
 }  # fmt: skip
@@ -62,7 +65,8 @@ SURFACE = {
 
 def surface(command, name=""):
     """Each verb with its arguments and options, walked from the top."""
-    yield name, " ".join(word for known in command.params for word in known.opts if word != "--help")
+    words = (word for known in command.params for word in (*known.opts, *known.secondary_opts))
+    yield name, " ".join(word for word in words if word != "--help")
     for inner in getattr(command, "commands", {}).values():
         yield from surface(inner, f"{name} {inner.name}".strip())
 

@@ -128,7 +128,7 @@ def test_words_of_a_command(words, typed):
 def test_names_of_classes_on_stdout(json_too, typed, tmp_path):
     names = {"id2label": {0: EVIL, 1: "b"}, "label2id": {EVIL: 0, "b": 1}}
     _, _, place = bert("ForSequenceClassification", tmp_path / "m", **names)
-    code, out, _ = typed("classify", place, "a cat", "--top", "2", *json_too)
+    code, out, _ = typed("classify", place, "a cat", "--top-k", "2", *json_too)
 
     assert code == 0 and "owned" in out and not CONTROLS.search(out)
 

@@ -30,13 +30,13 @@ def test_text_through_a_pipe_of_encode_and_decode_is_the_same_text(say, desk, ki
 
 
 def test_the_size_of_the_vocabulary_is_the_one_asked_for(say, desk):
-    told = json.loads(say("tokenize", "train", "bpe", "text.txt", "--vocab", 300, "--out", "made", "--json").out)
+    told = json.loads(say("tokenize", "train", "bpe", "text.txt", "--vocab-size", 300, "--out", "made", "--json").out)
 
-    assert told["vocab"] <= 300 and told["roles"]["end"] == 0
+    assert told["vocab"] <= 300 and told["roles"]["eos"] == 0
 
 
 def test_lower_reads_capitals_as_small_letters(say, desk):
-    say("tokenize", "train", "word", "text.txt", "--lower", "--out", "made")
+    say("tokenize", "train", "word", "text.txt", "--lowercase", "--out", "made")
 
     assert say("tokenize", "encode", "made", "THE cat").out == say("tokenize", "encode", "made", "the cat").out
 
@@ -56,7 +56,7 @@ def test_ids_may_be_several_words_or_one(say, desk):
 
 
 def test_special_tokens_in_a_text_are_parsed_unless_it_is_plain(say, desk):
-    say("tokenize", "train", "bpe", "text.txt", "--vocab", 300, "--out", "made")
+    say("tokenize", "train", "bpe", "text.txt", "--vocab-size", 300, "--out", "made")
     text = "the<|endoftext|>cat"
     encode = ("tokenize", "encode", "made", text, "--specials")
     parsed, plain = (say(*encode, how).out.split() for how in ("parse", "plain"))

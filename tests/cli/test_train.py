@@ -178,8 +178,8 @@ def test_a_text_file_becomes_a_model_its_samples_and_its_report(say, desk):
     assert (first.code, again.code) == (0, 0), first.err + again.err
     assert told["steps"] == 3 and json.loads(again.out)["steps"] == 5
     assert json.loads(again.out)["eval_loss"] == pytest.approx(score["loss"], abs=1e-6)
-    assert tomllib.loads(Path("new/config.toml").read_text())["train"]["batch"] == 2
-    assert len(say("generate", "new", "the ", "--new", 7).out) == 7
+    assert tomllib.loads(Path("new/config.toml").read_text())["train"]["batch_size"] == 2
+    assert len(say("generate", "new", "the ", "--max-new-tokens", 7).out) == 7
     assert say("report", "new").out == "new/report.html\n" and "<html" in Path("new/report.html").read_text()
     assert say("explain", "new").code == 0
     assert say("train", "recipe.toml", "--out", "new").code == 2

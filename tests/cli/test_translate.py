@@ -20,7 +20,7 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", "le", "chat", "dort", "sur", "un
 def translator(desk):
     """An encoder-decoder that has learnt nothing, with one tokenizer for both sides, as a folder."""
     torch.manual_seed(1)
-    tokenizer = text.train_tokenizer(C.WordTokenizer(vocab=60, fallback=False), [" ".join(WORDS), *WORDS])
+    tokenizer = text.train_tokenizer(C.WordTokenizer(vocab=60, byte_fallback=False), [" ".join(WORDS), *WORDS])
     said = dict(
         dim=12, depth=2, attention=C.Attention(heads=3), dropout=C.NO_DROPOUT, position=C.LearnedPosition(length=17)
     )
@@ -45,14 +45,16 @@ def test_stdout_is_a_line_with_the_translation(say, translator):
 
 
 def test_every_setting_reaches_the_model(say, translator):
-    said = say("translate", "the cat sat", "--model", translator, "--beams", 7, "--length-penalty", 0.3)
+    said = say("translate", "the cat sat", "--model", translator, "--num-beams", 7, "--length-penalty", 0.3)
 
-    assert said.out == load_model(translator).translate("the cat sat", beams=7, length_penalty=0.3) + "\n"
+    assert said.out == load_model(translator).translate("the cat sat", num_beams=7, length_penalty=0.3) + "\n"
 
 
 def test_the_best_come_with_their_scores_the_best_first(say, translator):
-    told = say("translate", "the cat\na mat", "--model", translator, "--n-best", 3).out
-    first, second = (load_model(translator).translations([source], best=3)[0] for source in ("the cat", "a mat"))
+    told = say("translate", "the cat\na mat", "--model", translator, "--num-return-sequences", 3).out
+    first, second = (
+        load_model(translator).translations([source], num_return_sequences=3)[0] for source in ("the cat", "a mat")
+    )
     blocks = ["".join(f"{one.score:.4f}\t{one.text}\n" for one in (each, *each.others)) for each in (first, second)]
 
     assert told == "\n".join(blocks)
@@ -87,7 +89,9 @@ def test_each_line_of_standard_input_is_answered_before_the_next_is_read(transla
 
 def test_json_is_one_object_a_line(say, translator, desk):
     (desk / "lines.txt").write_text("the cat sat\n\na mat\n")
-    told = say("translate", "--file", "lines.txt", "--model", translator, "--n-best", 2, "--json").out.splitlines()
+    told = say(
+        "translate", "--file", "lines.txt", "--model", translator, "--num-return-sequences", 2, "--json"
+    ).out.splitlines()
     first, empty, last = map(json.loads, told)
 
     assert first["source"] == "the cat sat" and first["text"] == first["translations"][0]["text"]
@@ -130,8 +134,12 @@ MISTAKES = {
     "no text": (["--model", "translator"], 2, "TEXT: there is none; give a text or --file FILE"),
     "two texts": (["a", "--file", "f", "--model", "translator"], 2, "TEXT: there is --file f as well"),
     "an empty text": ([" ", "--model", "translator"], 3, "TEXT: ' ' is empty; give it some words"),
-    "no beams": (["a", "--beams", 0, "--model", "translator"], 2, "--beams: 0 is less than 1"),
-    "too many": (["a", "--n-best", 5, "--model", "translator"], 2, "--n-best: 5 texts are more than the 4"),
+    "no beams": (["a", "--num-beams", 0, "--model", "translator"], 2, "--num-beams: 0 is less than 1"),
+    "too many": (
+        ["a", "--num-return-sequences", 5, "--model", "translator"],
+        2,
+        "--num-return-sequences: 5 texts are more than the 4",
+    ),
     "no file": (["--file", "nowhere.txt", "--model", "translator"], 3, "nowhere.txt: there is no such file"),
     "no folder": (["a", "--model", "nowhere"], 3, "nowhere: no such folder"),
     "no encoder": (["a", "--model", "model"], 2, "model: this model has no encoder to read a text with"),

@@ -40,8 +40,8 @@ MISTAKES = {
     "no mask token": (["fill", "maskless", "a [MASK]"], DATA, "maskless: no mask token"),
     "a decoder asked to fill": (["fill", "gpt2", "a [MASK]"], USAGE, "gpt2: left to right generate"),
     "a pair asked to fill": (["fill", "t5", "a [MASK]"], USAGE, "t5: translate"),
-    "towers asked to fill": (["fill", "clip", "a [MASK]"], USAGE, "clip: head.kind 'pooled'"),
-    "the best of none": (["fill", "words", "a [MASK]", "--best", 0], USAGE, "--best: 0"),
+    "towers asked to fill": (["fill", "clip", "a [MASK]"], USAGE, "clip: head.kind 'pooling'"),
+    "the best of none": (["fill", "words", "a [MASK]", "--top-k", 0], USAGE, "--top-k: 0"),
     "no context": (["answer", "spans", "who?"], USAGE, "--context"),
     "a context that is missing": (["answer", "spans", "who?", "--context", "nothere.txt"], DATA, "nothere.txt no such"),
     "an empty context": (["answer", "spans", "who?", "--context", "empty.txt"], DATA, "--context empty.txt empty"),
@@ -62,7 +62,7 @@ MISTAKES = {
     "towers asked to write": (["generate", "clip", "a"], USAGE, "clip: regard embed clip"),
     "a pair asked to go on": (["generate", "t5", "a"], USAGE, "t5: regard translate"),
     "an encoder asked to translate": (["translate", "a", "--model", "words"], USAGE, "words: no encoder"),
-    "a new of none": (["translate", "a", "--model", "t5", "--new", 0], USAGE, "--new: 0 is less than 1"),
+    "no new token": (["translate", "a", "--model", "t5", "--max-new-tokens", 0], USAGE, "--max-new-tokens: 0 is less"),
 }  # fmt: skip
 
 

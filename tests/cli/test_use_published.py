@@ -42,7 +42,7 @@ def test_verbs_read_special_tokens_in_texts_as_they_are_told(say, there, how):
     asked = ("--specials", how, "--json")
     [line] = told(say("embed", "body", ODD, *asked))
     [filled] = told(say("fill", "words", ODD, *asked))
-    [judged] = told(say("classify", "classes", ODD, "--top", 3, *asked))
+    [judged] = told(say("classify", "classes", ODD, "--top-k", 3, *asked))
     [likely] = told(say("likelihood", "gpt2", "the cat</s> sat", *asked))
 
     assert_close(torch.tensor(line["vector"]), known["body"].embeddings([ODD])[0])
@@ -87,9 +87,9 @@ def test_texts_come_from_files_of_lines_and_of_records_and_from_a_pipe(say, ther
 
 
 def test_vectors_go_into_files_that_others_read(say, there, tmp_path):
-    want = regard.load("body", device="cpu").embeddings(TEXTS, raw=True)
+    want = regard.load("body", device="cpu").embeddings(TEXTS, normalize=False)
     for name in ("v.npy", "v.safetensors"):
-        said = say("embed", "body", "--file", "texts.txt", "--raw", "--out", tmp_path / name)
+        said = say("embed", "body", "--file", "texts.txt", "--no-normalize", "--out", tmp_path / name)
         assert said.code == 0 and said.out.split()[1::2] == [str(tmp_path / name), str(len(TEXTS)), "36"]
     found = numpy.load(tmp_path / "v.npy", allow_pickle=False)
 
@@ -135,17 +135,17 @@ def test_what_is_cut_is_counted_once(say, there):
 
 
 def test_fill_tells_words_with_their_probabilities(say, there):
-    [blank] = regard.load("words", device="cpu").fill_mask("Paris is the [MASK] of France.", best=3)
-    said = say("fill", "words", "Paris is the [MASK] of France.", "--best", 3)
+    [blank] = regard.load("words", device="cpu").fill_mask("Paris is the [MASK] of France.", top_k=3)
+    said = say("fill", "words", "Paris is the [MASK] of France.", "--top-k", 3)
 
     assert said.out.splitlines() == [f"{g.word:<{max(len(g.word) for g in blank)}}  {g.probability:.4f}" for g in blank]
-    [line] = told(say("fill", "words", "Paris is the [MASK] of France.", "--best", 3, "--json"))
+    [line] = told(say("fill", "words", "Paris is the [MASK] of France.", "--top-k", 3, "--json"))
     assert [g["word"] for g in line["blanks"][0]] == [g.word for g in blank]
     assert [g["probability"] for g in line["blanks"][0]] == pytest.approx([g.probability for g in blank], abs=1e-6)
 
 
 def test_fill_numbers_several_blanks_and_takes_files(say, there):
-    said = say("fill", "words", "the [MASK] sat on a [MASK]", "--best", 2).out
+    said = say("fill", "words", "the [MASK] sat on a [MASK]", "--top-k", 2).out
     lines = told(say("fill", "words", "--file", "blanks.txt", "--json"))
 
     assert [line for line in said.splitlines() if line.startswith("blank")] == ["blank 1", "blank 2"]
@@ -180,19 +180,19 @@ def test_tag_tells_entities_or_every_word(say, there):
 
     model = regard.load("tags", device="cpu")
     lines = told(say("tag", "tags", "--file", "texts.txt", "--json"))
-    every = told(say("tag", "tags", *TEXTS, "--words", "--json"))
+    every = told(say("tag", "tags", *TEXTS, "--all-words", "--json"))
 
     for line, full, said in zip(lines, every, TEXTS, strict=True):
         assert [(e["text"], e["label"]) for e in line["entities"]] == [
             (e.text, e.label) for e in merge_entities(said, model.tag(said))]  # fmt: skip
         assert [w["text"] for w in full["words"]] == [w.text for w in model.tag(said)]
-    out = say("tag", "tags", TEXTS[1], "--words").out.splitlines()
+    out = say("tag", "tags", TEXTS[1], "--all-words").out.splitlines()
     assert len(out) == len(model.tag(TEXTS[1])) and "Lovelace" in out[1]
 
 
 def test_classify_names_the_classes_of_the_folder(say, there):
     want = regard.load("classes", device="cpu").classify(TEXTS)
-    answers = json.loads(say("classify", "classes", "--file", "texts.txt", "--top", 3, "--json").out)["answers"]
+    answers = json.loads(say("classify", "classes", "--file", "texts.txt", "--top-k", 3, "--json").out)["answers"]
 
     assert [each["classes"] for each in answers] == [pytest.approx(each, abs=1e-6) for each in want]
     label, share = say("classify", "classes", TEXTS[0]).out.split()
@@ -202,7 +202,7 @@ def test_classify_names_the_classes_of_the_folder(say, there):
 def test_classify_takes_pairs_with_a_tab_or_an_option(say, there):
     [want] = regard.load("classes", device="cpu").classify(["a cat"], ["a dog"])
     for words in (["a cat\ta dog"], ["a cat", "--pair", "a dog"]):
-        [found] = json.loads(say("classify", "classes", *words, "--top", 3, "--json").out)["answers"]
+        [found] = json.loads(say("classify", "classes", *words, "--top-k", 3, "--json").out)["answers"]
         assert found["classes"] == pytest.approx(want, abs=1e-6)
 
 
@@ -218,7 +218,7 @@ def test_one_number_is_told_as_a_number(say, there):
     [want] = regard.load("number", device="cpu").classify([TEXTS[0]])
 
     assert float(say("classify", "number", TEXTS[0]).out) == pytest.approx(want, rel=1e-3)
-    assert json.loads(say("classify", "number", TEXTS[0], "--json").out)["task"] == "regress"
+    assert json.loads(say("classify", "number", TEXTS[0], "--json").out)["task"] == "regression"
 
 
 # ---------------------------------------------------------------- lists in Python
@@ -228,13 +228,13 @@ def test_python_answers_lists_as_the_command_line_does(say, there):
     """To the last bit: both run the same batches."""
     known = {name: regard.load(name, device="cpu") for name in ("words", "spans", "tags", "t5")}
     blanks = [f"{each[:-1]} [MASK]" for each in TEXTS]
-    filled = told(say("fill", "words", *blanks, "--best", 3, "--json"))
+    filled = told(say("fill", "words", *blanks, "--top-k", 3, "--json"))
     assert [line["blanks"] for line in filled] == [[[guess._asdict() for guess in blank] for blank in text]
-                                                   for text in known["words"].fill_mask(blanks, best=3)]  # fmt: skip
+                                                   for text in known["words"].fill_mask(blanks, top_k=3)]  # fmt: skip
     answered = told(say("answer", "spans", *TEXTS, "--context", "context.txt", "--json"))
     assert [(line["answer"] or "", line["start"], line["stop"], line["score"]) for line in answered] == known[
         "spans"].answer_question(TEXTS, (there / "context.txt").read_text())  # fmt: skip
-    for option, name, joined in ((), "entities", True), (("--words",), "words", False):
+    for option, name, joined in ((), "entities", True), (("--all-words",), "words", False):
         tagged = told(say("tag", "tags", *TEXTS, *option, "--json"))
         assert [line[name] for line in tagged] == [[each._asdict() for each in spans] for spans in
                                                    known["tags"].tag(TEXTS, entities=joined)]  # fmt: skip
@@ -284,19 +284,20 @@ def test_two_towers_say_what_they_are_for(there):
 
 def test_translate_follows_the_folder_and_puts_a_prefix_before_each_text(say, there):
     model = regard.load("t5", device="cpu")
-    said = say("translate", "a cat", "--model", "t5", "--prefix", "say it: ", "--json")
+    said = say("translate", "a cat", "--model", "t5", "--source-prefix", "say it: ", "--json")
     [line] = told(said)
 
     assert line["source"] == "a cat" and line["text"] == model.translate("say it: a cat")
-    [short] = told(say("translate", "a cat", "--model", "t5", "--new", 3, "--beams", 1, "--json"))
+    [short] = told(say("translate", "a cat", "--model", "t5", "--max-new-tokens", 3, "--num-beams", 1, "--json"))
     assert short["translations"][0]["tokens"] <= 3
-    assert short["text"] == model.translate("a cat", new=3, beams=1)
+    assert short["text"] == model.translate("a cat", max_new_tokens=3, num_beams=1)
 
 
 def test_generate_follows_the_folder_and_options_go_before_it(say, there):
     found = json.loads(say("generate", "gpt2", "a cat", "--seed", 3, "--json").out)
-    more = json.loads(say("generate", "gpt2", "a cat", "--seed", 3, "--new", 12, "--top-k", 5, "--json").out)
+    more = json.loads(say("generate", "gpt2", "a cat", "--seed", 3, "--max-new-tokens", 12, "--top-k", 5, "--json").out)
 
-    assert (found["sampling"]["new"], found["sampling"]["top_k"]) == (7, 3) and found["texts"][0]["tokens"] <= 7
-    assert (more["sampling"]["new"], more["sampling"]["top_k"]) == (12, 5)
+    assert (found["sampling"]["max_new_tokens"], found["sampling"]["top_k"]) == (7, 3)
+    assert found["texts"][0]["tokens"] <= 7
+    assert (more["sampling"]["max_new_tokens"], more["sampling"]["top_k"]) == (12, 5)
     assert say("generate", "gpt2", "a cat", "--seed", 3).out == found["text"]

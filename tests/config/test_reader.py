@@ -54,7 +54,7 @@ class Trunk:
     second: Rotary | Alibi | None = None
     mlp: Mlp = Mlp(hidden=256)
     dropout: float = 0.0
-    shared: bool = False
+    share_layers: bool = False
     steps: Literal["auto"] | int = "auto"
 
 
@@ -85,7 +85,7 @@ trunks = st.builds(
     second=st.none() | rotaries | alibis,
     mlp=mlps,
     dropout=numbers,
-    shared=st.booleans(),
+    share_layers=st.booleans(),
     steps=st.just("auto") | wholes,
 )
 models = st.builds(
@@ -208,7 +208,7 @@ def test_lists_of_tables_are_written_as_tables():
 # ---------------------------------------------------------------- what is refused
 
 ONE_OF_MODEL = "there are trunk, dim, note, towers, grid"
-ONE_OF_TRUNK = "there are depth, heads, mask, position, second, mlp, dropout, shared, steps"
+ONE_OF_TRUNK = "there are depth, heads, mask, position, second, mlp, dropout, share_layers, steps"
 ONE_OF_KINDS = "there are rotary, alibi"
 ANOTHER_KIND = "is a setting of kind 'alibi', but the kind here is 'rotary'; remove it or change the kind"
 
@@ -225,7 +225,7 @@ REFUSED = [
     ("trunk.depth", [], "trunk.depth: expected a whole number, got a list"),
     ("trunk.depth", {}, "trunk.depth: expected a whole number, got a table"),
     ("trunk.dropout", True, "trunk.dropout: expected a number, got True"),
-    ("trunk.shared", 1, "trunk.shared: expected true or false, got 1"),
+    ("trunk.share_layers", 1, "trunk.share_layers: expected true or false, got 1"),
     ("trunk.mask", 3, "trunk.mask: expected a string in quotes or a list of strings, got 3"),
     ("trunk.heads", "x", "trunk.heads: expected a whole number or a list of whole numbers, got 'x'"),
     ("trunk.heads", [4, "x"], "trunk.heads[1]: expected a whole number, got 'x'"),
@@ -341,7 +341,7 @@ OVERRIDES = [
     ("trunk.mask=3\nvalues = 4", Trunk(depth=2, mask="3\nvalues = 4")),
     ("trunk.mask=" + "[" * 100_000, Trunk(depth=2, mask="[" * 100_000)),
     ("trunk.heads=[4,4,2]", Trunk(depth=2, heads=(4, 4, 2))),
-    ("trunk.shared=true", Trunk(depth=2, shared=True)),
+    ("trunk.share_layers=true", Trunk(depth=2, share_layers=True)),
     ("trunk.dropout=1e-3", Trunk(depth=2, dropout=0.001)),
     ("trunk.position.axes=2", Trunk(depth=2, position=Rotary(base=500.0, axes=2))),
     ("trunk.position.kind=alibi", Trunk(depth=2, position=Alibi())),

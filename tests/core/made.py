@@ -22,24 +22,24 @@ GRID = (3, 5)
 
 # What each mask means, once more in plain Python. Here q and k are single tokens.
 MEANINGS: dict[str, Callable[[SimpleNamespace, SimpleNamespace], bool]] = {
-    "everything": lambda q, k: True,
+    "full": lambda q, k: True,
     "causal": lambda q, k: k.order <= q.order,
     "prefix(3)": lambda q, k: k.order < 3 or k.order <= q.order,
     "window(2)": lambda q, k: -2 <= k.order - q.order <= 2,
     "strided(3)": lambda q, k: (q.order - k.order) % 3 == 0,
     "dilated(2, 3)": lambda q, k: k.order - q.order in (-6, -3, 0, 3, 6),
     "blocks(3)": lambda q, k: q.order // 3 == k.order // 3,
-    "landmarks(2)": lambda q, k: q.order < 2 or k.order < 2,
+    "global_tokens(2)": lambda q, k: q.order < 2 or k.order < 2,
     "padding": lambda q, k: k.real,
     "documents": lambda q, k: q.document == k.document,
     "edges": lambda q, k: k.index in q.neighbours or k.index == q.index,
     "edges(0)": lambda q, k: k.index in q.neighbours and k.index != q.index,
-    "cells(2)": lambda q, k: [at // 2 for at in q.at] == [at // 2 for at in k.at],
-    "cells(3, 1)": lambda q, k: [(at - 1) // 3 for at in q.at] == [(at - 1) // 3 for at in k.at],
+    "window2d(2)": lambda q, k: [at // 2 for at in q.at] == [at // 2 for at in k.at],
+    "window2d(3, 1)": lambda q, k: [(at - 1) // 3 for at in q.at] == [(at - 1) // 3 for at in k.at],
     "~causal": lambda q, k: k.order > q.order,
     "causal & padding": lambda q, k: k.order <= q.order and k.real,
     "causal & documents & padding": lambda q, k: k.order <= q.order and q.document == k.document and k.real,
-    "causal & (window(1) | landmarks(1))": lambda q, k: (
+    "causal & (window(1) | global_tokens(1))": lambda q, k: (
         k.order <= q.order and (abs(k.order - q.order) <= 1 or k.order < 1 or q.order < 1)
     ),
     "~(causal & window(2)) | edges": lambda q, k: (
@@ -51,21 +51,21 @@ MEANINGS: dict[str, Callable[[SimpleNamespace, SimpleNamespace], bool]] = {
 POSITIONS: dict[str, C.Position] = {
     "none": C.NoPosition(),
     "sinusoidal": C.SinusoidalPosition(),
-    "sinusoidal beside": C.SinusoidalPosition(mode="concat", width=4),
+    "sinusoidal beside": C.SinusoidalPosition(mode="concat", dim=4),
     "sinusoidal lean": C.SinusoidalPosition(mode="qk"),
     "learned": C.LearnedPosition(length=31),
     "learned lean": C.LearnedPosition(length=31, mode="qk"),
     "onehot": C.OneHotPosition(length=31),
     "rotary": C.RotaryPosition(),
-    "rotary interleaved, in part": C.RotaryPosition(layout="interleaved", part=0.5),
+    "rotary interleaved, in part": C.RotaryPosition(layout="interleaved", fraction=0.5),
     "alibi": C.AlibiPosition(),
-    "buckets": C.T5Bias(buckets=8, distance=16, both=False),
-    "shaw": C.ShawPosition(radius=3),
-    "relative": C.RelativeBias(radius=3),
-    "relative outside": C.RelativeBias(radius=3, inside=False, tables="layer"),
+    "t5": C.T5Bias(num_buckets=8, max_distance=16, bidirectional=False),
+    "shaw": C.ShawPosition(max_distance=3),
+    "relative": C.RelativeBias(max_distance=3),
+    "relative outside": C.RelativeBias(max_distance=3, scaled=False, tables="layer"),
 }
-PLACED = {name: {"position": c} | ({"width": 7} if c.kind == "onehot" else {}) for name, c in POSITIONS.items()}
-BIASES = {name: POSITIONS[name] for name in ("alibi", "buckets", "shaw", "relative", "relative outside")}
+PLACED = {name: {"position": c} | ({"embed_dim": 7} if c.kind == "onehot" else {}) for name, c in POSITIONS.items()}
+BIASES = {name: POSITIONS[name] for name in ("alibi", "t5", "shaw", "relative", "relative outside")}
 
 
 # ---------------------------------------------------------------- places
@@ -119,9 +119,9 @@ def asking(
 # ---------------------------------------------------------------- kernels
 
 
-def heads_of(q: int, k: int, heads: int = H, groups: int | None = None, dtype: torch.dtype = torch.float32):
+def heads_of(q: int, k: int, heads: int = H, kv_heads: int | None = None, dtype: torch.dtype = torch.float32):
     """Random q (B, H, Q, D), k (B, G, K, D), v (B, G, K, E) that want gradients."""
-    shapes = (heads, q, D), (groups or heads, k, D), (groups or heads, k, E)
+    shapes = (heads, q, D), (kv_heads or heads, k, D), (kv_heads or heads, k, E)
     return [torch.randn(B, *shape, dtype=dtype, requires_grad=True) for shape in shapes]
 
 
@@ -141,9 +141,9 @@ def biased(c: C.Position, heads: int, width: int = D) -> Position:
     return made
 
 
-PARTIAL = ("flex", "varlen", "cells", "local", "steps")  # for some masks or devices alone: laws of their own
+PARTIAL = ("flex", "varlen", "window2d", "local", "native_decode")  # for some masks or devices alone: laws of their own
 CPU_KERNELS = [name for name, kernel in KERNELS.items() if kernel.exact and name not in PARTIAL]
-DROPPING = [name for name in CPU_KERNELS if name != "tiled"]  # who drops attention weights
+DROPPING = [name for name in CPU_KERNELS if name != "tiled_flash"]  # who drops attention weights
 
 
 # ---------------------------------------------------------------- models
@@ -202,7 +202,7 @@ def padded(ids: Tensor, left: int, right: int, fill: int | None = None) -> tuple
     return torch.cat([sides[0], ids, sides[1]], 1), real, slice(left, left + count)
 
 
-def scope(x: Tensor, m: str = "everything", kernel: str = "reference", place: PreparedPosition | None = None) -> Scope:
+def scope(x: Tensor, m: str = "full", kernel: str = "reference", place: PreparedPosition | None = None) -> Scope:
     """What a block must know to run alone on vectors in a row."""
     return Scope(plan=make_plan(kernel, asking(m, sequence_tokens(x))), position=place or PreparedPosition())
 

@@ -59,7 +59,7 @@ def test_an_embedding_scale_multiplies_the_vectors_and_not_the_positions():
 
 
 def test_an_embedding_of_another_width_is_mapped_to_the_width_of_the_trunk():
-    one = model(width=7, head=C.LMHead(tied=True, transform=True))
+    one = model(embed_dim=7, head=C.LMHead(tied=True, transform=True))
 
     assert one.embed.tokens.weight.shape == (VOCAB, 7) and one.trunk.project.weight.shape == (DIM, 7)
     assert one(ids_of(B, N)).shape == (B, N, VOCAB)
@@ -67,7 +67,7 @@ def test_an_embedding_of_another_width_is_mapped_to_the_width_of_the_trunk():
 
 def test_a_tied_head_over_another_width_is_refused():
     with pytest.raises(ValueError, match="head.tied: the embedding is 7 wide and the trunk 12; set head.transform"):
-        model(width=7, head=C.LMHead(tied=True))
+        model(embed_dim=7, head=C.LMHead(tied=True))
 
 
 def test_segments_are_added_to_the_tokens():
@@ -85,11 +85,11 @@ END = 2
 
 
 def pooled(place: str, **rest: object) -> Transformer:
-    embed = C.TextEmbedding(vocab=VOCAB, pad=0, end=END)
-    return model(head=C.PoolingHead(place=place, **rest), embed=embed, position=C.SinusoidalPosition())
+    embed = C.TextEmbedding(vocab=VOCAB, pad_id=0, eos_id=END)
+    return model(head=C.PoolingHead(pooling=place, **rest), embed=embed, position=C.SinusoidalPosition())
 
 
-@pytest.mark.parametrize("place", ["cls", "mean", "last", "end"])
+@pytest.mark.parametrize("place", ["cls", "mean", "last", "eos"])
 @given(left=amounts, right=amounts)
 @settings(max_examples=6)
 @torch.no_grad()
@@ -103,13 +103,13 @@ def test_a_pooled_vector_does_not_notice_padding(place, left, right):
 
 
 @pytest.mark.spec("S054")
-@pytest.mark.parametrize("place", ["cls", "mean", "last", "end"])
+@pytest.mark.parametrize("place", ["cls", "mean", "last", "eos"])
 @torch.no_grad()
 def test_a_pooled_vector_is_read_from_its_place(place):
     one, ids = pooled(place), ids_of(B, N, low=3)
     ids[0, 4], ids[1, 5], ids[1, 6] = END, END, END  # the first end counts
     vectors = one.trunk(one.embed(ids)).x
-    want = {"cls": vectors[:, 0], "mean": vectors.mean(1), "last": vectors[:, -1], "end": vectors[[0, 1], [4, 5]]}
+    want = {"cls": vectors[:, 0], "mean": vectors.mean(1), "last": vectors[:, -1], "eos": vectors[[0, 1], [4, 5]]}
 
     assert_near(one(ids), want[place])
 
@@ -124,16 +124,18 @@ def test_a_pooled_vector_may_pass_berts_dense_layer_and_a_last_map():
 
 
 def test_tokens_that_do_not_say_where_they_end_cannot_be_pooled_there():
-    with pytest.raises(ValueError, match="head.place 'end': these tokens do not say where the text ends"):
-        pooled("end")(sequence_tokens(torch.randn(B, N, DIM)))
+    with pytest.raises(ValueError, match="head.pooling 'eos': these tokens do not say where the text ends"):
+        pooled("eos")(sequence_tokens(torch.randn(B, N, DIM)))
 
 
 # ---------------------------------------------------------------- towers
 
 
 def towers(count: int = 2, out: int = 5) -> DualEncoder:
-    tower = C.Transformer(embed=C.TextEmbedding(vocab=VOCAB), trunk=trunk(), head=C.PoolingHead(place="mean", out=out))
-    made = DualEncoder(C.DualEncoder(towers=(tower,) * count, scale=7.0)).eval()
+    tower = C.Transformer(
+        embed=C.TextEmbedding(vocab=VOCAB), trunk=trunk(), head=C.PoolingHead(pooling="mean", out=out)
+    )
+    made = DualEncoder(C.DualEncoder(towers=(tower,) * count, initial_scale=7.0)).eval()
     randomise(made.towers)
     return made
 
@@ -175,8 +177,8 @@ def test_towers_want_as_many_inputs_as_they_are():
     [
         ((), "at least two"),
         ((C.PoolingHead(),), "at least two"),
-        ((C.NoHead(), C.NoHead()), "each with a head of kind 'pooled'"),
-        ((C.PoolingHead(), C.LMHead()), "each with a head of kind 'pooled'"),
+        ((C.NoHead(), C.NoHead()), "each with a head of kind 'pooling'"),
+        ((C.PoolingHead(), C.LMHead()), "each with a head of kind 'pooling'"),
         ((C.PoolingHead(out=3), C.PoolingHead(out=4)), r"\[3, 4\] wide; set head.out to one width for all"),
         ((C.PoolingHead(out=3), C.PoolingHead()), rf"\[3, {DIM}\] wide; set head.out to one width for all"),
     ],

@@ -25,7 +25,7 @@ PUBLISHED = {
         **dict.fromkeys(("k", "v", "out", "up", "place"), D**-0.5),
         "q": (D * WIDTH) ** -0.5, "down": HIDDEN**-0.5, "token": 1.0,
     },
-    "quiet": {**dict.fromkeys((*QKV, "up", "token", "place"), D**-0.5), "out": 0.0, "down": 0.0},
+    "zero_init": {**dict.fromkeys((*QKV, "up", "token", "place"), D**-0.5), "out": 0.0, "down": 0.0},
 }  # fmt: skip
 
 
@@ -51,7 +51,7 @@ def test_every_named_initialisation_is_tried_here():
 
 
 def test_t5_buckets_begin_with_the_spread_of_the_width():
-    made = fresh("t5", position=C.T5Bias(buckets=512, distance=1024))
+    made = fresh("t5", position=C.T5Bias(num_buckets=512, max_distance=1024))
 
     assert spread(made, "place") == pytest.approx(D**-0.5, rel=0.08)
 
@@ -109,9 +109,9 @@ def poisoned():
 def test_no_weight_is_left_as_the_memory_was(poisoned, rule, position):
     c = C.Transformer(
         embed=C.TextEmbedding(vocab=23, segments=3),
-        trunk=trunk(position=position, cross="last", embed_norm=True, width=6),
+        trunk=trunk(position=position, cross="last", embed_norm=True, embed_dim=6),
         head=C.LMHead(tied=False, transform=True, bias=True),
-        encoder=C.Encoder(trunk=trunk(width=6)),
+        encoder=C.Encoder(trunk=trunk(embed_dim=6)),
         init=rule,
     )
     left = [name for name, weight in Transformer(c).named_parameters() if not weight.isfinite().all()]

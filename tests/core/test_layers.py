@@ -74,7 +74,7 @@ def test_through_a_hundred_layers_without_residuals_gradients_vanish(init):
 @pytest.mark.spec("S044", "S042")
 @pytest.mark.parametrize("place", ["pre", "post"])
 def test_a_block_is_its_two_lines(place):
-    block, x = stack(place=place).blocks[0], torch.randn(B, N, DIM)
+    block, x = stack(norm_placement=place).blocks[0], torch.randn(B, N, DIM)
     s = scope(x)
     if place == "pre":
         h = x + block.attn(block.attn_norm(x), s)
@@ -90,7 +90,7 @@ def test_a_block_is_its_two_lines(place):
     ("pre", None, True), ("post", None, False), ("pre", False, False), ("post", True, True),
 ])  # fmt: skip
 def test_a_last_norm_belongs_to_pre_norm_unless_said(place, said, final):
-    assert (stack(place=place, final_norm=said).final_norm is not None) == final
+    assert (stack(norm_placement=place, final_norm=said).final_norm is not None) == final
 
 
 @pytest.mark.spec("S043")
@@ -145,7 +145,7 @@ def share_of_zeros(x: Tensor) -> float:
 
 
 def dropping(**rates: float) -> Trunk:
-    return stack(depth=1, final_norm=False, dropout=C.Dropout(**({"embed": 0.0, "sublayer": 0.0} | rates))).train()
+    return stack(depth=1, final_norm=False, dropout=C.Dropout(**({"embed": 0.0, "residual": 0.0} | rates))).train()
 
 
 @pytest.mark.spec("S048")
@@ -159,7 +159,7 @@ def test_embedded_tokens_are_dropped_at_their_rate():
 @pytest.mark.spec("S048")
 @torch.no_grad()
 def test_what_each_sublayer_adds_is_dropped_at_its_rate():
-    block, x = dropping(sublayer=RATE).blocks[0], torch.zeros(B, 3 * many, DIM)
+    block, x = dropping(residual=RATE).blocks[0], torch.zeros(B, 3 * many, DIM)
     for last, says in ((block.attn.out, 1.0), (block.mlp.down, 100.0)):
         nn.init.zeros_(last.weight)
         nn.init.constant_(last.bias, says * (1 - RATE))
@@ -181,13 +181,13 @@ def test_hidden_channels_are_dropped_at_their_rate():
 
 
 @pytest.mark.spec("S048")
-@pytest.mark.parametrize("kernel", [*DROPPING, "cells"])
+@pytest.mark.parametrize("kernel", [*DROPPING, "window2d"])
 @torch.no_grad()
 def test_attention_weights_are_dropped_at_their_rate(kernel):
     side = 15
-    said = dict(mask="cells(15)" if kernel == "cells" else "everything", dim=side**2, depth=1)
-    attention = C.Attention(heads=1, maps=(), kernel=kernel)
-    trunk_ = Trunk(trunk(**said, attention=attention, dropout=C.Dropout(embed=0.0, sublayer=0.0, attention=RATE)))
+    said = dict(mask="window2d(15)" if kernel == "window2d" else "full", dim=side**2, depth=1)
+    attention = C.Attention(heads=1, projections=(), kernel=kernel)
+    trunk_ = Trunk(trunk(**said, attention=attention, dropout=C.Dropout(embed=0.0, residual=0.0, attention=RATE)))
     x = torch.eye(side**2).expand(B, -1, -1)  # then what comes out is the weights themselves
     tokens = grid_tokens(x, (side, side))
     place = trunk_.position.prepare(tokens, tokens)
@@ -204,13 +204,13 @@ def test_attention_weights_are_dropped_at_their_rate(kernel):
 def test_the_original_rates_are_a_tenth():
     rates = C.Trunk().dropout
 
-    assert (rates.embed, rates.attention, rates.mlp, rates.sublayer) == (0.1, 0.0, 0.0, 0.1)
+    assert (rates.embed, rates.attention, rates.mlp, rates.residual) == (0.1, 0.0, 0.0, 0.1)
 
 
 @pytest.mark.spec("S048")
 @pytest.mark.parametrize("kernel", DROPPING)
 def test_dropout_sleeps_outside_training(kernel):
-    everywhere = C.Dropout(embed=RATE, attention=RATE, mlp=RATE, sublayer=RATE)
+    everywhere = C.Dropout(embed=RATE, attention=RATE, mlp=RATE, residual=RATE)
     one = model(dropout=everywhere, attention=C.Attention(heads=H, kernel=kernel))
     none = model(attention=C.Attention(heads=H, kernel=kernel))
     ids = ids_of(B, N)
@@ -224,18 +224,18 @@ def test_dropout_sleeps_outside_training(kernel):
 
 
 def test_heads_may_differ_from_layer_to_layer():
-    one = model(depth=3, attention=C.Attention(heads=(1, 5, 2), width=7))
+    one = model(depth=3, attention=C.Attention(heads=(1, 5, 2), head_dim=7))
 
     assert [block.attn.qkv.weight.shape[0] for block in one.trunk.blocks] == [21, 105, 42]
     assert one(ids_of(B, N)).shape == (B, N, VOCAB)
 
 
 def test_shared_layers_have_the_parameters_of_one():
-    assert parameters(stack(depth=5, shared=True)) == parameters(stack(depth=1))
+    assert parameters(stack(depth=5, share_layers=True)) == parameters(stack(depth=1))
 
 
 def test_shared_layers_are_the_same_block_again_and_again():
-    shared, apart, x = stack(depth=3, shared=True), stack(depth=3), torch.randn(B, N, DIM)
+    shared, apart, x = stack(depth=3, share_layers=True), stack(depth=3), torch.randn(B, N, DIM)
     for block in apart.blocks:
         block.load_state_dict(shared.blocks[0].state_dict())
     apart.final_norm.load_state_dict(shared.final_norm.state_dict())
@@ -276,9 +276,9 @@ def test_a_norm_may_follow_the_embeddings():
     assert_near(one.trunk.stem(tokens), one.trunk.embed_norm(one.trunk.position.embed(tokens.x, tokens)), 0)
 
 
-def test_windows_of_an_image_in_turn_run_as_cells_and_mean_their_masks():
-    said = dict(mask=("cells(2)", "cells(2, 1)"), position=C.RelativeBias(radius=2, axes=2, tables="layer"))
-    kernels = (C.Attention(heads=H, kernel=kernel) for kernel in ("cells", "reference"))
+def test_windows_of_an_image_in_turn_run_as_2d_windows_and_mean_their_masks():
+    said = dict(mask=("window2d(2)", "window2d(2, 1)"), position=C.RelativeBias(max_distance=2, axes=2, tables="layer"))
+    kernels = (C.Attention(heads=H, kernel=kernel) for kernel in ("window2d", "reference"))
     regrouped, dense = (stack(attention=attention, **said) for attention in kernels)
     x = torch.randn(B, GRID[0] * GRID[1], DIM)
 
@@ -322,17 +322,17 @@ def test_the_queries_and_keys_one_sees_are_those_that_make_the_pattern(side):
 # ---------------------------------------------------------------- layers that differ in their heads
 
 
-def test_every_layer_has_its_own_heads_and_groups():
-    c = trunk(depth=3, attention=C.Attention(heads=(2, 4, 6), groups=(2, 2, 3), width=5))
+def test_every_layer_has_its_own_heads_and_kv_heads():
+    c = trunk(depth=3, attention=C.Attention(heads=(2, 4, 6), kv_heads=(2, 2, 3), head_dim=5))
     made = model(depth=3, attention=c.attention)
 
-    assert [(block.attn.heads, block.attn.groups) for block in made.trunk.blocks] == [(2, 2), (4, 2), (6, 3)]
+    assert [(block.attn.heads, block.attn.kv_heads) for block in made.trunk.blocks] == [(2, 2), (4, 2), (6, 3)]
     assert [block.attn.qkv.weight.shape[0] for block in made.trunk.blocks] == [(2 + 4) * 5, (4 + 4) * 5, (6 + 6) * 5]
     assert made(ids_of(B, 7)).isfinite().all()
 
 
-def test_a_cache_has_room_for_the_groups_of_each_layer():
-    made = model(depth=2, mask="causal", attention=C.Attention(heads=(2, 4), groups=(1, 4), width=5)).eval()
+def test_a_cache_has_room_for_the_kv_heads_of_each_layer():
+    made = model(depth=2, mask="causal", attention=C.Attention(heads=(2, 4), kv_heads=(1, 4), head_dim=5)).eval()
     ids, cache = ids_of(B, 7), made.cache(B, 9)
     whole = made(ids)
 
@@ -341,7 +341,7 @@ def test_a_cache_has_room_for_the_groups_of_each_layer():
 
 
 def test_cross_attention_may_have_heads_of_its_own():
-    c = trunk(cross="last", across=C.Attention(heads=(1, 3), width=5), depth=2)
+    c = trunk(cross="last", cross_attention=C.Attention(heads=(1, 3), head_dim=5), depth=2)
     made = Transformer(C.Transformer(embed=C.TextEmbedding(vocab=23), trunk=c, encoder=C.Encoder(trunk=trunk(depth=1))))
 
     assert [block.cross.heads for block in made.trunk.blocks] == [1, 3]

@@ -28,7 +28,7 @@ def kinds(union: object) -> set[str]:
 
 
 def test_the_kernels_a_config_can_name_are_the_kernels_there_are():
-    assert set(C.KERNELS) == {"auto", *regard.KERNELS} - {"steps"}  # which auto alone takes
+    assert set(C.KERNELS) == {"auto", *regard.KERNELS} - {"native_decode"}  # which auto alone takes
 
 
 def test_the_masks_a_config_can_name_are_the_masks_there_are():
@@ -58,7 +58,7 @@ def test_every_head_a_config_can_name_is_built(kind):
 
     made = model(head=head)(ids_of(B, N))
 
-    assert all(each.isfinite().all() for each in (made if kind == "both" else [made]))
+    assert all(each.isfinite().all() for each in (made if kind == "pretraining" else [made]))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -77,31 +77,39 @@ def test_every_activation_runs_in_every_feed_forward_layer(activation, gated):
         ({"trunk": {"depth": 0}}, "trunk.depth", "0 is less than 1"),
         ({"trunk": {"dim": 10, "attention": {"heads": 4}}}, "trunk", "dim 10 is not divisible by attention.heads 4"),
         ({"trunk": {"attention": {"heads": 0}}}, "trunk.attention.heads", "0 is less than 1"),
-        ({"trunk": {"attention": {"groups": 3}}}, "trunk.attention", "heads 8 is not divisible by groups 3"),
+        ({"trunk": {"attention": {"kv_heads": 3}}}, "trunk.attention", "heads 8 is not divisible by kv_heads 3"),
         ({"trunk": {"attention": {"kernel": "fussed"}}}, "trunk.attention.kernel", "did you mean 'fused'?"),
-        ({"trunk": {"attention": {"maps": ["qq"]}}}, "trunk.attention", "no 'qq'"),
-        ({"trunk": {"attention": {"heads": [1, 2]}}}, "trunk.attention.width", "need the width of a head"),
-        ({"trunk": {"attention": {"heads": [1, 2], "width": 8}}}, "trunk.attention.heads", "depth is 6"),
-        ({"trunk": {"attention": {"groups": [2, 4]}}}, "trunk.attention.groups", "names 2 layers and depth is 6"),
+        ({"trunk": {"attention": {"projections": ["qq"]}}}, "trunk.attention", "no 'qq'"),
+        ({"trunk": {"attention": {"heads": [1, 2]}}}, "trunk.attention.head_dim", "need the width of a head"),
+        ({"trunk": {"attention": {"heads": [1, 2], "head_dim": 8}}}, "trunk.attention.heads", "depth is 6"),
+        ({"trunk": {"attention": {"kv_heads": [2, 4]}}}, "trunk.attention.kv_heads", "names 2 layers and depth is 6"),
         (
-            {"trunk": {"depth": 2, "shared": True, "attention": {"heads": [2, 4], "width": 8}}},
+            {"trunk": {"depth": 2, "share_layers": True, "attention": {"heads": [2, 4], "head_dim": 8}}},
             "trunk.attention.heads",
             "shared layers need one number",
         ),
         (
-            {"trunk": {"depth": 2, "position": {"kind": "buckets"}, "attention": {"heads": [2, 4], "width": 8}}},
+            {"trunk": {"depth": 2, "position": {"kind": "t5"}, "attention": {"heads": [2, 4], "head_dim": 8}}},
             "trunk",
             "set position.tables to layer",
         ),
-        ({"embed": {"kind": "patches", "size": 15}}, "embed.size", "patches of 15 pixels do not fill an image of 224"),
-        ({"embed": {"kind": "patches", "size": 0}}, "embed.size", "0 is less than 1"),
-        ({"embed": {"kind": "patches"}}, "head.kind", "'vocabulary' is for ids, and embed.kind is 'patches'"),
+        (
+            {"embed": {"kind": "patches", "patch_size": 15}},
+            "embed.patch_size",
+            "patches of 15 pixels do not fill an image of 224",
+        ),
+        ({"embed": {"kind": "patches", "patch_size": 0}}, "embed.patch_size", "0 is less than 1"),
+        ({"embed": {"kind": "patches"}}, "head.kind", "'lm' is for ids, and embed.kind is 'patches'"),
         ({"embed": {"kind": "pixels", "grid": [32]}}, "embed.grid", "[32] is not rows and columns"),
         ({"embed": {"kind": "stages"}}, "embed.trunks", "name at least one"),
         ({"embed": {"kind": "stages", "trunks": [{}] * 4}}, "embed.trunks", "56 x 56 patches, and 4 stages halve it"),
-        ({"embed": {"kind": "stages", "trunks": [{}], "patches": {"cls": True}}}, "embed.patches.cls", "does not"),
-        ({"head": {"kind": "vocabulary", "size": 7}}, "head.size", "a tied head has the embedding's"),
-        ({"head": {"kind": "both", "pooled": {"place": "end"}}}, "head.place", "'end' needs embed.end"),
+        (
+            {"embed": {"kind": "stages", "trunks": [{}], "patches": {"cls_tokens": True}}},
+            "embed.patches.cls_tokens",
+            "does not",
+        ),
+        ({"head": {"kind": "lm", "vocab": 7}}, "head.vocab", "a tied head has the embedding's"),
+        ({"head": {"kind": "pretraining", "pooling": {"pooling": "eos"}}}, "head.pooling", "'eos' needs embed.eos_id"),
         ({"trunk": {"mlp": {"activation": "gelo"}}}, "trunk.mlp.activation", "did you mean 'gelu'?"),
         ({"trunk": {"mlp": {"hidden": 0}}}, "trunk.mlp.hidden", "0 is less than 1"),
         ({"trunk": {"dropout": {"mlp": 1.0}}}, "trunk.dropout.mlp", "1.0 is not a rate"),
@@ -115,12 +123,12 @@ def test_every_activation_runs_in_every_feed_forward_layer(activation, gated):
         ({"encoder": {}}, "trunk.cross", "an encoder needs cross-attention"),
         ({"trunk": {"cross": "layerwise"}, "encoder": {"trunk": {"depth": 2}}}, "trunk.cross", "as many"),
         ({"trunk": {"cross": "last"}, "encoder": {"trunk": {"dim": 64}}}, "encoder.trunk.dim", "must be trunk.dim 512"),
-        ({"trunk": {"cross": "last"}, "encoder": {"trunk": {"cross": "last"}}}, "encoder.trunk.cross", "nobody"),
+        ({"trunk": {"cross": "last"}, "encoder": {"trunk": {"cross": "last"}}}, "encoder.trunk.cross", "memory"),
         ({"embed": {"vocab": 0}}, "embed.vocab", "0 is less than 1"),
-        ({"embed": {"vocab": 5, "pad": 5}}, "embed.pad", "5 is outside the vocabulary of 5"),
-        ({"embed": {"vocab": 5, "end": -1}}, "embed.end", "-1 is outside the vocabulary of 5"),
-        ({"embed": {"vocab": 5, "pad": 2, "end": 2}}, "embed.pad", "2 is also the end-of-text id"),
-        ({"head": {"kind": "pooled", "place": "end"}}, "head.place", "needs embed.end"),
+        ({"embed": {"vocab": 5, "pad_id": 5}}, "embed.pad_id", "5 is outside the vocabulary of 5"),
+        ({"embed": {"vocab": 5, "eos_id": -1}}, "embed.eos_id", "-1 is outside the vocabulary of 5"),
+        ({"embed": {"vocab": 5, "pad_id": 2, "eos_id": 2}}, "embed.pad_id", "2 is also the end-of-text id"),
+        ({"head": {"kind": "pooling", "pooling": "eos"}}, "head.pooling", "needs embed.eos_id"),
         ({"init": "xaviar"}, "init", "did you mean 'xavier'?"),
     ],
 )
@@ -134,21 +142,21 @@ def test_a_mistake_in_a_config_names_the_setting(tree, path, sentence):
 @pytest.mark.parametrize(
     "said, setting, sentence",
     [
-        ({"kind": "sinusoidal", "mode": "concat"}, "width", "mode 'concat' needs it"),
-        ({"kind": "sinusoidal", "width": 8}, "width", "it is for that mode alone"),
-        ({"kind": "learned", "mode": "qk", "width": 8}, "width", "it is for that mode alone"),
+        ({"kind": "sinusoidal", "mode": "concat"}, "dim", "mode 'concat' needs it"),
+        ({"kind": "sinusoidal", "dim": 8}, "dim", "it is for that mode alone"),
+        ({"kind": "learned", "mode": "qk", "dim": 8}, "dim", "it is for that mode alone"),
         ({"kind": "sinusoidal", "axes": 0}, "axes", "0 is less than 1"),
         ({"kind": "learned", "length": 0}, "length", "0 is less than 1"),
         ({"kind": "learned", "length": [3, 0]}, "length", "0 is less than 1"),
         ({"kind": "onehot", "length": 0}, "length", "0 is less than 1"),
-        ({"kind": "rotary", "part": 1.5}, "part", "not a fraction"),
-        ({"kind": "rotary", "part": 0.1}, "part", "leaves no pair of channels"),
+        ({"kind": "rotary", "fraction": 1.5}, "fraction", "not a fraction"),
+        ({"kind": "rotary", "fraction": 0.1}, "fraction", "leaves no pair of channels"),
         ({"kind": "rotary", "factor": 0.0}, "factor", "more than zero"),
-        ({"kind": "rotary", "scaling": "longrope"}, "factors", "one factor"),
-        ({"kind": "buckets", "buckets": 2}, "buckets", "4 are the least"),
-        ({"kind": "buckets", "distance": 8}, "distance", "not beyond the 8 near distances"),
-        ({"kind": "relative", "radius": -1}, "radius", "-1 is less than 0"),
-        ({"kind": "shaw", "radius": -1}, "radius", "-1 is less than 0"),
+        ({"kind": "rotary", "scaling": "longrope"}, "freq_factors", "one factor"),
+        ({"kind": "t5", "num_buckets": 2}, "num_buckets", "4 are the least"),
+        ({"kind": "t5", "max_distance": 8}, "max_distance", "not beyond the 8 near distances"),
+        ({"kind": "relative", "max_distance": -1}, "max_distance", "-1 is less than 0"),
+        ({"kind": "shaw", "max_distance": -1}, "max_distance", "-1 is less than 0"),
     ],
 )
 def test_a_mistake_in_a_position_names_the_setting(said, setting, sentence):
@@ -159,16 +167,16 @@ def test_a_mistake_in_a_position_names_the_setting(said, setting, sentence):
 
 
 @pytest.mark.parametrize(
-    "said", [C.OneHotPosition(length=DIM), C.SinusoidalPosition(mode="concat", width=DIM)], ids=lambda c: c.kind
+    "said", [C.OneHotPosition(length=DIM), C.SinusoidalPosition(mode="concat", dim=DIM)], ids=lambda c: c.kind
 )
 def test_positions_beside_the_tokens_must_leave_them_some_channels(said):
     with pytest.raises(ValueError, match=f"^position: {DIM} channels set beside the tokens leave none of dim {DIM}"):
         trunk(position=said)
-    assert trunk(position=said, width=1).width == 1  # then the tokens bring their own
+    assert trunk(position=said, embed_dim=1).embed_dim == 1  # then the tokens bring their own
 
 
 def test_buckets_for_both_sides_may_stand_in_a_trunk_that_never_looks_ahead():
-    assert model(position=C.T5Bias(both=True), mask="causal")(ids_of(B, N)).isfinite().all()
+    assert model(position=C.T5Bias(bidirectional=True), mask="causal")(ids_of(B, N)).isfinite().all()
 
 
 # ---------------------------------------------------------------- mistakes that only an input shows
@@ -189,7 +197,7 @@ def test_buckets_for_both_sides_may_stand_in_a_trunk_that_never_looks_ahead():
         ({"mask": "documents"}, ids_of(B, N), "reads 'document'"),
         ({"mask": "edges"}, ids_of(B, N), "reads 'edges'"),
         ({}, ids_of(N), "ids must be (batch, tokens)"),
-        ({"attention": C.Attention(heads=H, kernel="cells")}, ids_of(B, N), "attention.kernel 'cells'"),
+        ({"attention": C.Attention(heads=H, kernel="window2d")}, ids_of(B, N), "attention.kernel 'window2d'"),
         ({"attention": C.Attention(heads=H, kernel="flex")}, ids_of(B, N), "attention.kernel 'flex' has no gradient"),
         ({}, sequence_tokens(torch.randn(B, N, DIM + 1)), "takes vectors of width 12, got 13"),
     ],
@@ -222,7 +230,7 @@ def test_segments_are_refused_by_a_model_without_a_table_of_them():
 @pytest.mark.parametrize("axes", [1, 2])
 def test_offsets_on_other_axes_than_the_tokens_have_are_refused(axes):
     x = torch.randn(B, 15, DIM)
-    one = model(position=C.RelativeBias(axes=axes, radius=3), head=C.NoHead())
+    one = model(position=C.RelativeBias(axes=axes, max_distance=3), head=C.NoHead())
     with pytest.raises(ValueError, match=f"these positions have {axes} axes, and the tokens {3 - axes} coordinates"):
         one(sequence_tokens(x) if axes == 2 else grid_tokens(x, (3, 5)))
 
@@ -233,7 +241,7 @@ def test_turning_on_two_axes_is_refused():
 
 
 def test_positions_may_lean_where_the_embedding_has_another_width():
-    assert model(width=6, position=C.SinusoidalPosition(mode="qk"))(ids_of(B, N)).shape == (B, N, VOCAB)
+    assert model(embed_dim=6, position=C.SinusoidalPosition(mode="qk"))(ids_of(B, N)).shape == (B, N, VOCAB)
 
 
 def test_a_config_that_is_refused_is_refused_before_torch_allocates_anything():

@@ -157,7 +157,7 @@ def test_other_content_another_make_or_another_way_with_bad_records_is_another_e
     asked()
     assert keys() == 1
     asked("other")
-    asked(bad="skip")
+    asked(on_bad_record="skip")
     assert keys() == 3
     file.write_text(file.read_text().replace("line 7", "line x"))
     asked()
@@ -185,7 +185,11 @@ def test_a_record_that_cannot_be_used_stops_or_is_counted(file, tmp_path):
         prepare_examples(C.Data(source=str(file)), strict, "strict", tmp_path / "cache")
     said = []
     rows, _ = prepare_examples(
-        C.Data(source=str(file), validation=0.0, bad="skip"), strict, "strict", tmp_path / "cache", notice=said.append
+        C.Data(source=str(file), validation=0.0, on_bad_record="skip"),
+        strict,
+        "strict",
+        tmp_path / "cache",
+        notice=said.append,
     )
     assert len(rows) == 498 and "2 bad records were passed over" in said[-1] and "a.jsonl:10" in said[-1]
 
@@ -218,9 +222,9 @@ def test_too_few_rows_to_keep_some_back_name_the_setting(tmp_path):
 
 def test_a_tokenizer_learns_from_the_columns_it_is_told(tmp_path):
     (tmp_path / "a.tsv").write_text("Go.\tVa !\nRun!\tCours !\n")
-    data = C.Data(source=str(tmp_path / "a.tsv"), columns=("en", "fr"))
-    both = tokenizer_from_records(data, C.CharTokenizer(fallback=False), ("en", "fr"), tmp_path / "cache")
-    one = tokenizer_from_records(data, C.CharTokenizer(fallback=False), ("en",), tmp_path / "cache")
+    data = C.Data(source=str(tmp_path / "a.tsv"), column_names=("en", "fr"))
+    both = tokenizer_from_records(data, C.CharTokenizer(byte_fallback=False), ("en", "fr"), tmp_path / "cache")
+    one = tokenizer_from_records(data, C.CharTokenizer(byte_fallback=False), ("en",), tmp_path / "cache")
 
     assert one.encode("Go.") and both.encode("Cours !")
     with pytest.raises(DataError, match="'C'"):

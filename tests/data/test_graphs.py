@@ -21,10 +21,10 @@ SHARED = Path(__file__).resolve().parents[3] / "shared/data"
 LISTS = "2\n3 1\n6 1 1\n6 2 0 2\n8 1 1\n\n2 -1\n0 1 1 0.5\n1 1 0 2\n"
 
 
-def records(name, bad="stop"):
-    tally = BadRecordPolicy(bad)
+def records(name, on_bad_record="error"):
+    tally = BadRecordPolicy(on_bad_record)
     found = [record for table in find_records([name], Data()) for record in table.records(tally)]
-    return (found, tally.count) if bad == "skip" else found
+    return (found, tally.count) if on_bad_record == "skip" else found
 
 
 def problem(name):
@@ -136,7 +136,7 @@ def test_a_wrong_line_of_a_list_is_named(tmp_path, text, line, message):
 def test_a_bad_graph_among_lists_is_passed_over_if_asked(tmp_path):
     (tmp_path / "a.txt").write_text("2\n2 0\n0 1 7\n0 1 0\n1 5\n3 0\n")
 
-    found, count = records(f"graphs:{tmp_path / 'a.txt'}", bad="skip")
+    found, count = records(f"graphs:{tmp_path / 'a.txt'}", on_bad_record="skip")
 
     assert [record["label"] for record in found] == ["5"] and count == 1
 

@@ -197,7 +197,7 @@ def test_a_date_far_ahead_is_no_row_for_every_second_until_then(date, why, tmp_p
 
     path = write(tmp_path / "a.csv", f"date,x\n1,1\n2,2\n3,3\n{date},4\n".encode())
     with pytest.raises(DataError, match=why):
-        read_series(find_records([str(path)])[0], C.Forecasting(date="date", gaps="last"))
+        read_series(find_records([str(path)])[0], C.Forecasting(date_column="date", fill_gaps="last"))
 
 
 def test_numbers_of_a_toy_that_are_none_are_a_sentence():
@@ -208,5 +208,6 @@ def test_numbers_of_a_toy_that_are_none_are_a_sentence():
 
 
 def test_a_batch_of_a_thousand_million_rows_is_refused_before_it_is_made():
-    with pytest.raises(ConfigError, match="train.batch: 1,000,000,000 rows of 64 tokens .*accumulate higher"):
-        C.from_dict(C.Recipe, {"train": {"batch": 10**9, "context": 64, "steps": 1}})
+    says = "train.batch_size: 1,000,000,000 rows of 64 tokens .*gradient_accumulation higher"
+    with pytest.raises(ConfigError, match=says):
+        C.from_dict(C.Recipe, {"train": {"batch_size": 10**9, "context": 64, "steps": 1}})

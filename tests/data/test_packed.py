@@ -87,7 +87,7 @@ def model_of(mask):
     return regard.Model(C.Transformer(embed=C.TextEmbedding(vocab=97), trunk=trunk))
 
 
-@pytest.mark.parametrize("mask", ["causal", "everything", "causal & window(5)"])
+@pytest.mark.parametrize("mask", ["causal", "full", "causal & window(5)"])
 @pytest.mark.parametrize("pieces", [False, True], ids=["", "pieces"])
 def test_no_gradient_crosses_from_one_document_to_another(mask, pieces):
     """kernel = auto: the gradient of any logit with respect to the vectors of other documents is zero, exactly."""
@@ -104,7 +104,7 @@ def test_no_gradient_crosses_from_one_document_to_another(mask, pieces):
         assert slope[0, ~mine].abs().max() == 0 and slope[0, mine].abs().min(-1).values.max() > 0
 
 
-@pytest.mark.parametrize("mask", ["causal", "everything"])
+@pytest.mark.parametrize("mask", ["causal", "full"])
 def test_a_packed_document_means_what_it_means_alone(mask):
     documents = [torch.randint(97, (length,)).tolist() for length in (5, 3, 7, 2)]
     model, batch = model_of(mask), PackedBatches(rows_of(documents), 19, 1, 0).batch(0)

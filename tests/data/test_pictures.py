@@ -154,7 +154,7 @@ def test_numbers_are_read_in_either_order_and_by_their_white():
 
 @pytest.mark.parametrize(("found", "why"), [
     ([[1, 2], [3]], "is no image"), (None, "is no image"), (["a"], "is no image"), ([], "an array of \\(0,\\)"),
-    (3.5, "an array of \\(\\)"), ([[1, 300]], "numbers from 1 to 300, expected 0 to 255; set model.embed.white"),
+    (3.5, "an array of \\(\\)"), ([[1, 300]], "numbers from 1 to 300, expected 0 to 255; set model.embed.max_value"),
     ([[-1, 3]], "numbers from -1 to 3"), ([[float("nan"), 3.0]], "numbers from nan"),
     ([[[[1]]]], "an array of \\(1, 1, 1, 1\\)"),
     (torch.zeros(5, 6, 7), "an array of \\(5, 6, 7\\), and embed.channels is 3"),

@@ -23,9 +23,10 @@ from regard.data.sources import find_records, read_texts
 ROWS = [{"en": "Go.", "fr": "Va !"}, {"en": 'He said "no", twice', "fr": "«Non»\tdit-il"}, {"en": "日本 🙂", "fr": ""}]
 
 
-def read(*names, bad="stop", **how):
-    tally = BadRecordPolicy(bad)
-    found = [record for table in find_records([str(name) for name in names], C.Data(bad=bad, **how))
+def read(*names, on_bad_record="error", **how):
+    tally = BadRecordPolicy(on_bad_record)
+    data = C.Data(on_bad_record=on_bad_record, **how)
+    found = [record for table in find_records([str(name) for name in names], data)
              for record in table.records(tally)]  # fmt: skip
     return found, tally
 
@@ -104,16 +105,16 @@ def test_columns_are_named_where_the_file_does_not_and_a_header_of_these_names_i
     (tmp_path / "a.tsv").write_text("Go.\tVa !\nRun!\tCours !\n")
     (tmp_path / "b.tsv").write_text("en\tfr\nGo.\tVa !\n")
 
-    assert read(tmp_path / "a.tsv", tmp_path / "b.tsv", columns=("en", "fr"))[0] == [
+    assert read(tmp_path / "a.tsv", tmp_path / "b.tsv", column_names=("en", "fr"))[0] == [
         {"en": "Go.", "fr": "Va !"}, {"en": "Run!", "fr": "Cours !"}, {"en": "Go.", "fr": "Va !"}]  # fmt: skip
 
 
 def test_the_lines_of_a_text_are_records_or_its_documents_are(tmp_path):
     (tmp_path / "a.txt").write_text("=== One ===\nfirst\r\n\n\n \nsecond\nthird")
 
-    assert read(tmp_path / "a.txt", column="line")[0] == [
+    assert read(tmp_path / "a.txt", text_column="line")[0] == [
         {"line": "=== One ==="}, {"line": "first"}, {"line": "second"}, {"line": "third"}]  # fmt: skip
-    assert read(tmp_path / "a.txt", documents=True)[0] == [
+    assert read(tmp_path / "a.txt", blank_line_ends_document=True)[0] == [
         {"text": ["=== One ===", "first"]}, {"text": ["second", "third"]}]  # fmt: skip
 
 
@@ -124,16 +125,16 @@ def test_lines_of_two_files_belong_together(tmp_path):
 
     assert read(pair)[0] == [{"source": "Go.", "target": "Va !"}, {"source": "", "target": ""},
                              {"source": "Run!", "target": "Cours !"}]  # fmt: skip
-    assert read(pair, columns=("en", "fr"))[0][2] == {"en": "Run!", "fr": "Cours !"}
+    assert read(pair, column_names=("en", "fr"))[0][2] == {"en": "Run!", "fr": "Cours !"}
 
 
 def test_files_of_unequal_length_are_refused_with_both_counts(tmp_path):
     (tmp_path / "a.en").write_text("1\n2\n3\n")
     (tmp_path / "a.fr").write_text("un\n")
 
-    for bad in ("stop", "skip"):
+    for bad in ("error", "skip"):
         with pytest.raises(DataError, match=r"a\.en \+ .*a\.fr: 3 and 1 lines"):
-            read(f"{tmp_path / 'a.en'} + {tmp_path / 'a.fr'}", bad=bad)
+            read(f"{tmp_path / 'a.en'} + {tmp_path / 'a.fr'}", on_bad_record=bad)
 
 
 def test_a_folder_and_a_pattern_give_their_files_in_order(tmp_path):
@@ -188,7 +189,7 @@ def test_a_bad_line_stops_with_its_number_and_what_was_expected_or_is_passed_ove
 
     if name == "utf16.csv":
         return  # nothing in it is good
-    found, tally = read(path, bad="skip")
+    found, tally = read(path, on_bad_record="skip")
     assert tally.count == 1 and tally.first == str(caught.value) and str(caught.value) in tally.summary
     assert len(found) == {"list.jsonl": 1, "deep.jsonl": 1, "latin.jsonl": 1, "open.csv": 1}.get(name, 2)
 
@@ -196,7 +197,7 @@ def test_a_bad_line_stops_with_its_number_and_what_was_expected_or_is_passed_ove
 def test_a_bad_line_of_a_pair_takes_its_other_half_with_it(tmp_path):
     (tmp_path / "a.en").write_bytes(b"one\ntw\xff\nthree\n")
     (tmp_path / "a.fr").write_bytes(b"un\ndeux\ntrois\n")
-    found, tally = read(f"{tmp_path / 'a.en'} + {tmp_path / 'a.fr'}", bad="skip")
+    found, tally = read(f"{tmp_path / 'a.en'} + {tmp_path / 'a.fr'}", on_bad_record="skip")
 
     assert [record["target"] for record in found] == ["un", "trois"] and tally.count == 1
 
@@ -215,7 +216,7 @@ def test_what_leaves_nothing_certain_stops_in_any_case(name, tmp_path):
     (tmp_path / name).write_text(content)
 
     with pytest.raises(DataError, match=f"{tmp_path / name}{says}"):
-        read(tmp_path / name, bad="skip")
+        read(tmp_path / name, on_bad_record="skip")
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.xz"])
@@ -235,33 +236,35 @@ def test_a_missing_column_names_those_there_are(tmp_path):
         record["text"]
     with pytest.raises(DataError, match="no column 'text'"):
         list(read_texts([str(tmp_path / "a.jsonl")]))
-    with pytest.raises(DataError, match=r"'id' is 7 and no text; name one that is by data\.column"):
-        list(read_texts([str(tmp_path / "a.jsonl")], C.Data(column="id")))
+    with pytest.raises(DataError, match=r"'id' is 7 and no text; name one that is by data\.text_column"):
+        list(read_texts([str(tmp_path / "a.jsonl")], C.Data(text_column="id")))
 
 
 def test_a_setting_that_no_source_heeds_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' * 9)
 
-    with pytest.raises(ConfigError, match=r"data\.columns: .*leave it out"):
+    with pytest.raises(ConfigError, match=r"data\.column_names: .*leave it out"):
         prepare_examples(
-            C.Data(source=str(tmp_path / "a.jsonl"), columns=("a",)), lambda record: {"ids": [1]}, "x", tmp_path
+            C.Data(source=str(tmp_path / "a.jsonl"), column_names=("a",)), lambda record: {"ids": [1]}, "x", tmp_path
         )
-    with pytest.raises(ConfigError, match=r"data\.documents: .*leave it out"):
-        prepare_text(C.Data(source=str(tmp_path / "a.jsonl"), documents=True), C.ByteTokenizer(), tmp_path)
+    with pytest.raises(ConfigError, match=r"data\.blank_line_ends_document: .*leave it out"):
+        prepare_text(
+            C.Data(source=str(tmp_path / "a.jsonl"), blank_line_ends_document=True), C.ByteTokenizer(), tmp_path
+        )
 
 
 def test_each_record_of_a_text_to_learn_is_a_document(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": ""}\n{"text": "two two"}\n')
     data = C.Data(source=str(tmp_path / "a.jsonl"), validation=0.0)
     made = prepare_text(data, C.SubwordTokenizer(vocab=300), cache=tmp_path / "cache")
-    encode, end = made.tokenizer.encode, made.tokenizer.special_ids["end"]
+    encode, end = made.tokenizer.encode, made.tokenizer.special_ids["eos"]
 
     assert made.train.ids().tolist() == [*encode("one"), end, *encode("two two")]
 
 
 def test_bad_records_of_a_text_are_told_of_every_time(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\nno\n{"text": 3}\n')
-    data = C.Data(source=str(tmp_path / "a.jsonl"), validation=0.0, bad="skip")
+    data = C.Data(source=str(tmp_path / "a.jsonl"), validation=0.0, on_bad_record="skip")
     for _ in range(2):
         said = []
         made = prepare_text(data, C.ByteTokenizer(), cache=tmp_path / "cache", notice=said.append)

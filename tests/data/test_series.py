@@ -44,14 +44,16 @@ GAPS = "date,x,y\n2016-07-01,1,0\n2016-07-02,,0\n2016-07-03,3,0\n2016-07-06,9,3\
 
 
 def test_gaps_are_named_by_their_line(tmp_path):
-    with pytest.raises(C.DataError, match=r"a\.csv:5: 2 rows are missing before this one; .*task.gaps"):
+    with pytest.raises(C.DataError, match=r"a\.csv:5: 2 rows are missing before this one; .*task.fill_gaps"):
         series(tmp_path, GAPS)
-    with pytest.raises(C.DataError, match=r"a\.csv:3: no number in column 'x' \(1 in all are missing\); .*task.gaps"):
+    with pytest.raises(
+        C.DataError, match=r"a\.csv:3: no number in column 'x' \(1 in all are missing\); .*task.fill_gaps"
+    ):
         series(tmp_path, "".join(GAPS.splitlines(keepends=True)[:4]))
 
 
 def test_gaps_are_filled_with_the_last_value_or_along_a_line(tmp_path):
-    last, linear = (series(tmp_path, GAPS, gaps=way).values.mT.tolist() for way in ("last", "linear"))
+    last, linear = (series(tmp_path, GAPS, fill_gaps=way).values.mT.tolist() for way in ("last", "linear"))
 
     assert last == [[1, 1, 3, 3, 3, 9, 10, 11], [0, 0, 0, 0, 0, 3, 4, 5]]
     assert linear == [[1, 2, 3, 5, 7, 9, 10, 11], [0, 0, 0, 1, 2, 3, 4, 5]]
@@ -64,13 +66,16 @@ def test_a_gap_with_nothing_beyond_it_is_refused(way, row, tmp_path):
     text = "date,x\n" + "".join(f"2016-07-0{place},{value}\n" for place, value in enumerate(values, 1))
 
     with pytest.raises(C.DataError, match=rf"a\.csv:{row + 2}: a gap in column 'x' at an end of the table"):
-        series(tmp_path, text, gaps=way)
+        series(tmp_path, text, fill_gaps=way)
 
 
 BAD = {
     "no numbers": ("date,x\n2016-07-01,low\n2016-07-02,high\n", ":2: column 'x' holds 'low' and no number"),
     "infinite": ("date,x\n2016-07-01,1\n2016-07-02,inf\n", ":3: column 'x' holds 'inf'"),
-    "no date": ("when,x\n2016-07-01,1\n2016-07-02,2\n", ":2: no column 'date'; there are when, x; .*task.date=none"),
+    "no date": (
+        "when,x\n2016-07-01,1\n2016-07-02,2\n",
+        ":2: no column 'date'; there are when, x; .*task.date_column=none",
+    ),
     "odd dates": ("date,x\n1. July,1\n2. July,2\n", ":2: '1. July' is no date; write it as 2016-07-01"),
     "backwards": ("date,x\n2016-07-02,1\n2016-07-01,2\n", ":3: '2016-07-01' does not come after '2016-07-02'"),
     "twice": ("date,x\n2016-07-02,1\n2016-07-02,2\n", ":3: '2016-07-02' does not come after"),
@@ -91,7 +96,7 @@ def test_what_is_no_series_is_one_sentence_with_its_line(name, tmp_path):
 
 
 def test_without_dates_rows_are_evenly_apart(tmp_path):
-    read = series(tmp_path, "x,y\n1,2\n3,4\n5,6\n", date=None)
+    read = series(tmp_path, "x,y\n1,2\n3,4\n5,6\n", date_column=None)
 
     assert read.clock is None and read.values.tolist() == [[1, 2], [3, 4], [5, 6]]
 

@@ -38,7 +38,7 @@ def data(*paths, validation=0.0):
 
 def test_shakespeare_is_split_where_everybody_splits_it(tmp_path):
     """nanoGPT's prepare.py: the first int(0.9 n) characters to train on."""
-    made = prepare_text(C.Data(), C.CharTokenizer(fallback=False), cache=tmp_path)
+    made = prepare_text(C.Data(), C.CharTokenizer(byte_fallback=False), cache=tmp_path)
     [document] = read_texts(("shakespeare",))
 
     assert (len(made.train), len(made.validation)) == (1_003_854, 111_540)
@@ -54,7 +54,7 @@ def test_ids_are_those_of_the_tokenizer_and_come_back_from_the_file(setting, fil
     first = prepare_text(data(file), setting, cache=tmp_path / "cache", notice=quiet)
     again = prepare_text(data(file), setting, cache=tmp_path / "cache", notice=quiet)
 
-    start = [first.tokenizer.special_ids[role] for role in ("start",) if role in first.tokenizer.special_ids]
+    start = [first.tokenizer.special_ids[role] for role in ("bos",) if role in first.tokenizer.special_ids]
     assert first.train.ids().tolist() == start + first.tokenizer.encode(TEXT)
     assert torch.equal(again.train.ids(), first.train.ids()) and again.tokenizer.text() == first.tokenizer.text()
     assert first.train.ids(3, 7).dtype == torch.int64 and first.train.ids(3, 7).shape == (4,)
@@ -109,7 +109,7 @@ def test_wide_ids_come_back_whole(letters, tmp_path):
     text = "".join(chr(0x1F000 + number) for number in range(letters))
     (tmp_path / "a.txt").write_text(text)
     made = prepare_text(
-        data(tmp_path / "a.txt"), C.CharTokenizer(fallback=False), cache=tmp_path / "cache", notice=quiet
+        data(tmp_path / "a.txt"), C.CharTokenizer(byte_fallback=False), cache=tmp_path / "cache", notice=quiet
     )
 
     assert made.train.ids().tolist() == list(range(letters))
@@ -195,7 +195,7 @@ def test_documents_are_parted_by_the_end_token_where_there_is_one(file, tmp_path
     second.write_text("The end.")
     pieces = prepare_text(data(file.parent), C.SubwordTokenizer(vocab=311), cache=tmp_path / "cache")
     letters = prepare_text(data(file, second), C.CharTokenizer(), cache=tmp_path / "cache")
-    encode, end = pieces.tokenizer.encode, pieces.tokenizer.special_ids["end"]
+    encode, end = pieces.tokenizer.encode, pieces.tokenizer.special_ids["eos"]
 
     assert pieces.train.ids().tolist() == [*encode(TEXT), end, *encode("The end.")]
     assert letters.tokenizer.decode(letters.train.ids()) == TEXT + "The end."
@@ -216,8 +216,10 @@ def test_a_character_that_cannot_be_said_is_named_with_file_line_and_remedy(file
     other = tmp_path / "other.txt"
     other.write_text("Speak\nspeak\nspeak Zounds!")
 
-    with pytest.raises(DataError, match=rf"{other}: 'Z' \(character 18, line 3\) .*text.fallback=true"):
-        prepare_text(data(file, validation=(str(other),)), C.CharTokenizer(fallback=False), cache=tmp_path / "cache")
+    with pytest.raises(DataError, match=rf"{other}: 'Z' \(character 18, line 3\) .*tokenizer.byte_fallback=true"):
+        prepare_text(
+            data(file, validation=(str(other),)), C.CharTokenizer(byte_fallback=False), cache=tmp_path / "cache"
+        )
 
 
 def test_a_given_tokenizer_is_used(file, tmp_path):

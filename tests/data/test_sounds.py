@@ -150,7 +150,7 @@ BAD = {
     "zero.wav": (header(0, 0), "a sound without samples"),
     "silence.wav": (header(400, 0) + bytes(400), "silence from beginning to end"),
     "no-rate.wav": (header(40, 40, rate=0), "0 samples a second"),
-    "long.wav": (header(60_000, 60_000), "30.0 seconds of sound, more than 2; .*model.embed.long=cut"),
+    "long.wav": (header(60_000, 60_000), "30.0 seconds of sound, more than 2; .*model.embed.too_long=truncate"),
     "infinite.wav": (header(8, 0, code=3, bits=32) + struct.pack("<ff", 0.5, math.inf), "no samples"),
     "noise.flac": (bytes(range(256)) * 9, "not a whole sound file"),
     "text.ogg": (b"once upon a time", "not a whole sound file"),

@@ -1,4 +1,4 @@
-"""Special tokens in training data are text unless text.specials says that they are parsed; what is kept knows it."""
+"""Special tokens in training data are text unless tokenizer.specials says to parse them; what is kept knows it."""
 
 import json
 
@@ -65,9 +65,9 @@ def test_rows_of_a_recipe_are_parsed_or_plain_as_it_says_and_not_kept_for_each_o
     rows = {}
     for how in ("plain", "parse", "plain"):
         recipe = zoo.read_recipe("shakespeare-nano", [
-            f"data.source={file}", "data.validation=0", f'text={{kind="file", path="{folder}", specials="{how}"}}',
-            f"train.pack={pack}", *([] if pack == "true" else ["train.tokens=900"]), "train.context=300",
-            "train.batch=1", "train.eval_every=none", "train.epochs=none", "train.best=false"])  # fmt: skip
+            f"data.source={file}", "data.validation=0", f'tokenizer={{kind="file", path="{folder}", specials="{how}"}}',
+            f"train.pack={pack}", *([] if pack == "true" else ["train.batch_tokens=900"]), "train.context=300",
+            "train.batch_size=1", "train.eval_every=none", "train.epochs=none", "train.keep_best=false"])  # fmt: skip
         found = read_run_data(recipe, None, Reporter(heard))
         inner = found.train.rows if hasattr(found.train, "rows") else found.train.data.rows
         rows[how] = [inner[place]["ids"] for place in range(len(inner))]
@@ -84,6 +84,6 @@ def test_a_tokenizer_is_learnt_once_for_both(tmp_path):
     made = [prepare_text(data, C.SubwordTokenizer(vocab=301, specials=how), cache=cache) for how in ("plain", "parse")]
 
     assert len(list(cache.glob("*.tokenizer.json"))) == 1
-    assert [one.train.ids().eq(one.tokenizer.special_ids["end"]).sum().item() for one in made] == [0, 30]
+    assert [one.train.ids().eq(one.tokenizer.special_ids["eos"]).sum().item() for one in made] == [0, 30]
     again = prepare_text(data, C.SubwordTokenizer(vocab=301, specials="parse"), cache=cache)
     assert again.train.ids().equal(made[1].train.ids()) and again.tokenizer.parses_specials

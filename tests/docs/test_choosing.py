@@ -9,7 +9,7 @@ from regard.config.trunk import KERNELS
 
 PAGE = Path(__file__).parents[2] / "docs" / "choosing.md"
 # chosen by "auto" where they are the fastest, and no choice of meaning
-FASTEST = {"auto", "cells", "flex", "short", "sparse", "tiled", "varlen"}
+FASTEST = {"auto", "window2d", "flex", "short", "sparse", "tiled_flash", "varlen"}
 
 
 @pytest.mark.spec("S148")

@@ -143,45 +143,45 @@ def test_links_are_found_in_prose_and_not_in_code():
 
 # ---------------------------------------------------------------- the command line
 
-TINY = ("train.minutes=none train.steps=2 train.batch=2 train.context=16 train.compile=false train.eval_tokens=500 "
-        "report.new=5 model.dim=32 model.depth=2 model.heads=2")  # fmt: skip
+TINY = ("train.minutes=none train.steps=2 train.batch_size=2 train.context=16 train.compile=false "
+        "train.eval_tokens=500 report.max_new_tokens=5 model.dim=32 model.depth=2 model.heads=2")  # fmt: skip
 SHORTER = {  # what makes a run of minutes one of seconds; the rest of a command is run as it stands
     "regard train cora": "train.steps=2",
-    "regard train mutag": "train.steps=2 train.batch=2 model.dim=16 model.depth=2 model.heads=2",
-    "regard train digits": "train.steps=2 train.batch=2 model.dim=16 model.depth=1 model.heads=2",
+    "regard train mutag": "train.steps=2 train.batch_size=2 model.dim=16 model.depth=2 model.heads=2",
+    "regard train digits": "train.steps=2 train.batch_size=2 model.dim=16 model.depth=1 model.heads=2",
     **dict.fromkeys(
         ("regard train lstm", "regard train gru"),
-        "train.steps=2 train.batch=2 report.new=5 model.dim=16 data.validation=0.002",
+        "train.steps=2 train.batch_size=2 report.max_new_tokens=5 model.dim=16 data.validation=0.002",
     ),
     **dict.fromkeys(
         ("regard train bahdanau", "regard train fixed-vector"),
-        "train.steps=2 train.batch=2 report.new=5 model.dim=16 data.source=toy:copy(50,500)",
+        "train.steps=2 train.batch_size=2 report.max_new_tokens=5 model.dim=16 data.source=toy:copy(50,500)",
     ),
     "regard train bilstm": "train.epochs=none train.steps=2 train.context=16 model.dim=16 "
     "data.source=movie-reviews:validation",
-    "regard train pixels": "train.steps=2 train.batch=2 model.dim=16 model.depth=1 model.heads=2",
-    "regard train emoji-clip": "train.steps=2 train.batch=4 model.image.depth=1 model.text.depth=1 "
+    "regard train pixels": "train.steps=2 train.batch_size=2 model.dim=16 model.depth=1 model.heads=2",
+    "regard train emoji-clip": "train.steps=2 train.batch_size=4 model.image.depth=1 model.text.depth=1 "
     "model.image.embed.widths=[8,8,16]",
-    "regard train emoji-caption": "train.steps=2 train.batch=4 train.best=false model.dim=24 model.depth=1 "
+    "regard train emoji-caption": "train.steps=2 train.batch_size=4 train.keep_best=false model.dim=24 model.depth=1 "
     "model.encoder.trunk.depth=1 model.encoder.embed.widths=[8,8,16]",
-    "regard train emoji-draw": "train.steps=2 train.batch=4 train.best=false model.dim=24 model.depth=1 "
+    "regard train emoji-draw": "train.steps=2 train.batch_size=4 train.keep_best=false model.dim=24 model.depth=1 "
     "task.pixels.grid=[4,4] train.context=56",
     "regard draw runs/emoji-draw": "--count 2",
     "regard train translate": f"{TINY} data.source=tatoeba-en-fr:test",
     "regard train toy": f"{TINY} data.source=toy:reverse(10,500)",
     "regard train": TINY,
-    "regard generate": "--new 5",
+    "regard generate": "--max-new-tokens 5",
     "regard evaluate runs/translate": "--limit 9",
-    "regard doctor translate": "--steps 10 model.dim=32 model.depth=1 model.heads=2 train.batch=2 "
+    "regard doctor translate": "--steps 10 model.dim=32 model.depth=1 model.heads=2 train.batch_size=2 "
     "data.source=tatoeba-en-fr:test",
-    "regard doctor": "--steps 10 model.dim=32 model.depth=1 model.heads=2 train.batch=2",
-    "regard compare shakespeare": "train.steps=2 train.batch=2 train.context=16 data.validation=0.002 model.dim=32 "
-    "model.depth=2 model.heads=2 train.schedule.warmup=1 --seeds 1",
+    "regard doctor": "--steps 10 model.dim=32 model.depth=1 model.heads=2 train.batch_size=2",
+    "regard compare shakespeare": "train.steps=2 train.batch_size=2 train.context=16 data.validation=0.002 "
+    "model.dim=32 model.depth=2 model.heads=2 train.schedule.warmup=1 --seeds 1",
     "regard compare attention": "--quick train.steps=2",
     "regard compare in-context": "--quick train.steps=2",
     "regard compare": "--quick",
     "regard check ": "--quick",
-    "regard scale": "train.steps=2 train.batch=2 train.context=16 data.validation=0.002 model.depth=1 "
+    "regard scale": "train.steps=2 train.batch_size=2 train.context=16 data.validation=0.002 model.depth=1 "
     "--sizes 8,16,24,32",
 }
 

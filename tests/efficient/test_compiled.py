@@ -11,9 +11,10 @@ from regard.core.tokens import Tokens
 # torch makes an instance of autograd.Function when it traces one, and warns itself
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")]
 SAID = {
-    "linear": {}, "performer(10)": {}, "topk(3)": {}, "additive(5)": {}, "tiled(4)": {},
-    "local": {"mask": "causal & (window(2) | landmarks(1))"}, "lsh(4, 2)": {"attention": {"maps": ("q", "v", "out")}},
-    "linformer(3, 12)": {"mask": "everything"}, "fused": {"kind": "reversible"},
+    "linear": {}, "performer(10)": {}, "topk(3)": {}, "additive(5)": {}, "tiled_flash(4)": {},
+    "local": {"mask": "causal & (window(2) | global_tokens(1))"},
+    "lsh(4, 2)": {"attention": {"projections": ("q", "v", "out")}},
+    "linformer(3, 12)": {"mask": "full"}, "fused": {"kind": "reversible"},
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from regard.doctor.kernel_check import KERNEL_LAWS, check_kernel_laws, judge_res
 from regard.measure.peak_memory import TensorTracker
 
 OURS = [
-    "reference", "fused", "short", "tiled(5)", "local", "cells", "sparse", "topk(3)", "additive(5)", "linear",
+    "reference", "fused", "short", "tiled_flash(5)", "local", "window2d", "sparse", "topk(3)", "additive(5)", "linear",
     "performer(16)", "linformer(4)", "lsh(4, 2)", "varlen",
 ]  # fmt: skip
 
@@ -48,7 +48,7 @@ def test_our_kernels_keep_every_law_they_do_not_refuse(said):
 
 
 def simple(ask):
-    return "" if ask.mask in (FULL, CAUSAL, PADDING, CAUSAL & PADDING) else "takes everything and causal"
+    return "" if ask.mask in (FULL, CAUSAL, PADDING, CAUSAL & PADDING) else "takes full and causal"
 
 
 def broken(name, **facts):
@@ -75,7 +75,7 @@ def looks_ahead_without_a_gradient(q, k, v, plan, how):
     return reference(q / k.detach().abs().amax((2, 3), keepdim=True).amax(1, keepdim=True), k, v, plan, how)
 
 
-@broken("nobody", exact=False)
+@broken("empty", exact=False)
 def divides_by_nothing(q, k, v, plan, how):
     return attention_scores(q, k, how.scale, plan.table(q, None)).softmax(-1) @ repeat_kv(v, q)
 
@@ -106,7 +106,7 @@ config.KERNELS[:] = [name for name in config.KERNELS if name not in MINE]
     [
         ("broken_reference", "equals reference"), ("broken_future", "the future"), ("broken_future", "padding"),
         pytest.param("broken_gradients", "gradients", marks=pytest.mark.slow), ("broken_crowd", "the future"),
-        ("broken_nobody", "nobody"), ("broken_groups", "grouped heads"), ("broken_chance", "the same twice"),
+        ("broken_empty", "empty row"), ("broken_groups", "grouped heads"), ("broken_chance", "the same twice"),
         ("broken_future", "cache"),
     ],
 )  # fmt: skip
@@ -164,14 +164,14 @@ def mine(q, k, v, plan, how):
 def test_a_file_of_ones_own_is_held_to_the_laws(tmp_path, capsys, more, code):
     (tmp_path / "mine.py").write_text(FILE.format(more=more))
 
-    assert check_kernel(str(tmp_path / "mine.py"), longest=512) == code
+    assert check_kernel(str(tmp_path / "mine.py"), max_length=512) == code
     shown = capsys.readouterr().out
     assert "equals reference" in shown and ("fail" in shown) == bool(code)
     assert ("it keeps the laws" in shown) == (not code)
 
 
 def test_a_script_reads_json(capsys):
-    assert check_kernel("linear", longest=512, json=True) == 0
+    assert check_kernel("linear", max_length=512, json=True) == 0
     told = json.loads(capsys.readouterr().out)
 
     assert told["kept"] is True

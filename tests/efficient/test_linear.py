@@ -64,8 +64,8 @@ def test_its_own_gradient_is_that_of_small_steps():
 
 
 @pytest.mark.parametrize("kernel", ["linear", "performer"])
-@pytest.mark.parametrize("text", ["everything", "causal"])
-def test_padding_is_never_heard_and_who_hears_nobody_gets_zeros(kernel, text):
+@pytest.mark.parametrize("text", ["full", "causal"])
+def test_padding_is_never_heard_and_a_query_without_keys_gets_zeros(kernel, text):
     real = torch.arange(9) >= torch.tensor([[3], [9]])  # the second row is padding alone
     ask = asking(mask(text) & mask("padding"), padded_tokens(torch.empty(2, 9, 0), real))
     q, k, v = heads_of(9, 9)
@@ -75,15 +75,15 @@ def test_padding_is_never_heard_and_who_hears_nobody_gets_zeros(kernel, text):
 
     assert_near(through(kernel, q, *loud, ask, own), out, 0)
     assert not out[1].any() and out[0, :, 3:].all()
-    assert text == "everything" or not out[0, :, :3].any()
+    assert text == "full" or not out[0, :, :3].any()
     assert all(grad.isfinite().all() for grad in gradients(out, (q, k, v)))
 
 
 def test_heads_may_share_keys():
-    q, k, v = heads_of(N, N, heads=6, groups=2)
+    q, k, v = heads_of(N, N, heads=6, kv_heads=2)
     whole = [x.repeat_interleave(3, 1) for x in (k, v)]
 
-    for text in ("everything", "causal"):
+    for text in ("full", "causal"):
         ask = asking(text, row(N))
         assert_near(through("linear", q, k, v, ask), through("linear", q, *whole, ask), 1e-6)
 
@@ -94,10 +94,10 @@ def test_heads_may_share_keys():
 @pytest.mark.spec("S115")
 @pytest.mark.parametrize("kernel", ["linear", "performer(34)"])
 @pytest.mark.parametrize("pieces", [[11], [4, 1, 6], [1] * 11])
-@pytest.mark.parametrize("groups", [3, 1])
+@pytest.mark.parametrize("kv_heads", [3, 1])
 @torch.no_grad()
-def test_what_a_state_remembers_is_all_that_was_read(kernel, pieces, groups):
-    one = decoder(kernel, attention={"groups": groups}).double()
+def test_what_a_state_remembers_is_all_that_was_read(kernel, pieces, kv_heads):
+    one = decoder(kernel, attention={"kv_heads": kv_heads}).double()
     ids, real, kept = padded(ids_of(B, 8), 2, 1)
     whole, cache, parts = one(ids, real=real), one.cache(B, 11), []
     for part, there in zip(ids.split(pieces, 1), real.split(pieces, 1), strict=True):
@@ -144,10 +144,10 @@ def test_half_precision_sums_in_fp32():
 @pytest.mark.parametrize(
     "ask, why",
     [
-        (asking("window(2)"), "must be everything or causal"),
-        (asking("causal & documents"), "must be everything or causal"),
+        (asking("window(2)"), "must be full or causal"),
+        (asking("causal & documents"), "must be full or causal"),
         (asking("causal", bias=True), "no scores to add a bias to"),
-        (asking("everything", dropout=True), "no weights to drop"),
+        (asking("full", dropout=True), "no weights to drop"),
         (asking("causal", row(3), row(5)), "one line of tokens"),
         (asking("causal", TokenLayout(order=torch.tensor([[0, 2, 1]]))), "stand in another"),
     ],
@@ -161,14 +161,16 @@ def test_watching_weights_is_refused_and_the_rest_is_seen():
     import regard
 
     one = decoder("linear")
-    with pytest.raises(ValueError, match="no table of who looks at whom"), regard.looking(one, "trunk.0.attn.pattern"):
+    with pytest.raises(ValueError, match="no table of attention weights"), regard.looking(one, "trunk.0.attn.pattern"):
         one(ids_of(B, 5))
     with regard.looking(one, "trunk.0.attn.result") as seen:
         one(ids_of(B, 5))
     assert seen["trunk.0.attn.result"].shape == (B, 3, 5, 4)
 
 
-@pytest.mark.parametrize("said", ["linear(3)", "performer(3, 4)", "performer(0)", "topk(0)", "tiled(1, 2)", "local(2)"])
+@pytest.mark.parametrize(
+    "said", ["linear(3)", "performer(3, 4)", "performer(0)", "topk(0)", "tiled_flash(1, 2)", "local(2)"]
+)
 def test_numbers_that_a_kernel_does_not_take_are_refused(said):
     with pytest.raises(ValueError, match="numbers"):
         decoder(said, "causal & window(2)" if "local" in said else "causal")(ids_of(B, 5))
@@ -196,7 +198,7 @@ def test_random_features_are_an_unbiased_estimate_of_the_exponential():
 def relative_error(features, scale, seed=0, n=128, d=64):
     torch.manual_seed(seed)
     q, k, v = (torch.randn(1, 1, n, d) for _ in range(3))
-    q, k, ask, own = q * scale, k * scale, asking("everything", row(n, 1)), RandomFeatures(features, d)
+    q, k, ask, own = q * scale, k * scale, asking("full", row(n, 1)), RandomFeatures(features, d)
     exact, made = (through(name, q, k, v, ask, own, d**-0.5) for name in ("reference", "performer"))
     assert made.isfinite().all()
     return float((made - exact).norm() / exact.norm())

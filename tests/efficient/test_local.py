@@ -1,10 +1,11 @@
-"""Sparse masks in chunks mean what the mask means on the dense kernel: windows, dilations, blocks, landmarks."""
+"""Sparse masks in chunks mean what the mask means on the dense kernel: windows, dilations, blocks, global tokens."""
 
 import pytest
 import torch
 from core.made import BIASES, asking, attend, biased, gradients, heads_of, padded_tokens
 from parity.near import GRADIENT, assert_near
 
+from regard.attention.cost import AttentionField
 from regard.attention.local import BandPattern, band_of_mask, computed_pairs
 from regard.core.kernels import make_plan
 from regard.core.masks import mask
@@ -12,9 +13,10 @@ from regard.core.tokens import TokenLayout, sequence_tokens
 
 SPARSE = [
     "window(5)", "causal & window(19)", "dilated(2, 3)", "causal & dilated(3, 5)", "strided(7)", "causal & strided(4)",
-    "blocks(6)", "causal & blocks(20)", "window(3) | landmarks(2)", "causal & (window(3) | landmarks(2))",
-    "dilated(2, 4) | landmarks(3)", "causal & (dilated(2, 3) | landmarks(1))", "landmarks(2)", "causal & landmarks(3)",
-    "window(4) & landmarks(2)", "window(9) & ~window(2)", "(window(2) | blocks(5)) & causal", "window(3) & strided(2)",
+    "blocks(6)", "causal & blocks(20)", "window(3) | global_tokens(2)", "causal & (window(3) | global_tokens(2))",
+    "dilated(2, 4) | global_tokens(3)", "causal & (dilated(2, 3) | global_tokens(1))", "global_tokens(2)",
+    "causal & global_tokens(3)", "window(4) & global_tokens(2)", "window(9) & ~window(2)",
+    "(window(2) | blocks(5)) & causal", "window(3) & strided(2)",
 ]  # fmt: skip
 
 
@@ -44,13 +46,13 @@ def test_a_sparse_mask_in_chunks_equals_itself_on_the_dense_kernel(text, count):
     assert_same(asking(text, row(count)))
 
 
-@pytest.mark.parametrize("text", ["causal & (window(3) | landmarks(2))", "dilated(2, 3)"])
+@pytest.mark.parametrize("text", ["causal & (window(3) | global_tokens(2))", "dilated(2, 3)"])
 def test_heads_may_share_keys(text):
-    assert_same(asking(text, row(37)), heads=6, groups=2)
+    assert_same(asking(text, row(37)), heads=6, kv_heads=2)
 
 
 @pytest.mark.parametrize("bias", BIASES)
-@pytest.mark.parametrize("text", ["causal & (window(3) | landmarks(2))", "dilated(2, 3)"])
+@pytest.mark.parametrize("text", ["causal & (window(3) | global_tokens(2))", "dilated(2, 3)"])
 def test_a_bias_is_honoured(text, bias):
     assert_same(asking(text, row(37)), bias)
 
@@ -76,17 +78,17 @@ def test_packed_documents_stay_apart(text):
 
 
 @pytest.mark.spec("S067", "S114")
-@pytest.mark.parametrize("text", ["causal & window(29)", "window(29)", "window(40) | landmarks(1)"])
+@pytest.mark.parametrize("text", ["causal & window(29)", "window(29)", "window(40) | global_tokens(1)"])
 def test_a_window_as_wide_as_the_text_is_dense_attention(text):
     q, k, v = heads_of(29, 29)
-    dense = "causal" if "causal" in text else "everything"
+    dense = "causal" if "causal" in text else "full"
 
     assert_near(attend("local", q, k, v, asking(text, row(29))), attend("reference", q, k, v, asking(dense, row(29))))
 
 
 def test_gradients_are_those_of_small_steps():
-    ask = asking("causal & (dilated(1, 2) | landmarks(1))", row(19, 1))
-    q, k, v = heads_of(19, 19, heads=2, groups=1, dtype=torch.float64)
+    ask = asking("causal & (dilated(1, 2) | global_tokens(1))", row(19, 1))
+    q, k, v = heads_of(19, 19, heads=2, kv_heads=1, dtype=torch.float64)
     q, k, v = (x[:1, :, :, :3].detach().requires_grad_() for x in (q, k, v))
 
     assert torch.autograd.gradcheck(lambda q, k, v: attend("local", q, k, v, ask, 0.3), (q, k, v))
@@ -107,16 +109,16 @@ def test_a_band_holds_every_pair_that_its_mask_allows(text):
 
 
 def test_bands_join_as_their_masks_do():
-    assert band_of_mask(mask("causal & (dilated(4, 3) | landmarks(2))")) == BandPattern(12, 3, 2, behind=True)
+    assert band_of_mask(mask("causal & (dilated(4, 3) | global_tokens(2))")) == BandPattern(12, 3, 2, behind=True)
     assert band_of_mask(mask("window(4) | window(9)")) == BandPattern(9)
     assert band_of_mask(mask("strided(4) & strided(6)")).step == 12
     assert not band_of_mask(mask("causal | window(2)")).sparse
 
 
 @pytest.mark.spec("S114")
-@pytest.mark.parametrize("text", ["causal & window(16)", "dilated(16, 4)", "causal & (window(32) | landmarks(4))"])
+@pytest.mark.parametrize("text", ["causal & window(16)", "dilated(16, 4)", "causal & (window(32) | global_tokens(4))"])
 def test_twice_the_length_is_twice_the_work(text):
-    counts = [computed_pairs(mask(text), n) for n in (2048, 4096, 8192)]
+    counts = [computed_pairs(AttentionField(n, n, mask(text)), False) for n in (2048, 4096, 8192)]
 
     assert counts[1] / counts[0] == pytest.approx(2, rel=0.02)
     assert counts[2] < 8192**2 / 20
@@ -137,7 +139,7 @@ def test_no_table_of_n_by_n_is_made():
     count = 2048
     q = torch.randn(1, 1, count, 4)
     with Largest() as seen:
-        attend("local", q, q, q, asking("causal & (dilated(8, 3) | landmarks(2))", row(count, 1)), 0.3)
+        attend("local", q, q, q, asking("causal & (dilated(8, 3) | global_tokens(2))", row(count, 1)), 0.3)
 
     assert seen.most < count * count / 20
 
@@ -154,18 +156,18 @@ def test_tokens_out_of_order_or_with_holes_are_refused():
             make_plan("local", asking(text, places))
 
 
-def test_landmarks_of_packed_documents_are_refused():
+def test_global_tokens_of_packed_documents_are_refused():
     places = TokenLayout(order=torch.tensor([[0, 1, 0, 1]]), document=torch.tensor([[0, 0, 1, 1]]))
 
-    with pytest.raises(ValueError, match="landmarks at the head of a row"):
-        make_plan("local", asking("documents & (window(1) | landmarks(1))", places))
+    with pytest.raises(ValueError, match="global tokens at the head of a row"):
+        make_plan("local", asking("documents & (window(1) | global_tokens(1))", places))
 
 
 def test_auto_takes_it_for_long_sparse_lines_even_padded_and_never_where_it_would_refuse():
     real = torch.arange(200) < torch.tensor([[150], [200]])
     padded, holes = (padded_tokens(torch.empty(2, 200, 0), keep) for keep in (real, real & (torch.arange(200) != 70)))
 
-    assert make_plan("auto", asking("causal & (window(8) | landmarks(2))", row(200))).kernel.name == "local"
+    assert make_plan("auto", asking("causal & (window(8) | global_tokens(2))", row(200))).kernel.name == "local"
     assert make_plan("auto", asking("causal & window(8) & padding", padded)).kernel.name == "local"
     assert make_plan("auto", asking("causal & window(8) & padding", holes)).kernel.name == "fused"
     assert make_plan("auto", asking("strided(2)", row(200))).kernel.name == "fused"

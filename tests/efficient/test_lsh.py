@@ -15,7 +15,7 @@ from regard.core.masks import mask
 from regard.core.tokens import TokenLayout, sequence_tokens
 
 N, H, SCALE = 23, 3, 0.4
-SHARED = {"maps": ("q", "v", "out")}
+SHARED = {"projections": ("q", "v", "out")}
 
 
 def row(count, batch=B):
@@ -41,7 +41,7 @@ def hashed(q, v, ask, size, rounds=2):
 
 @pytest.mark.spec("S064", "S119")
 @pytest.mark.parametrize("rounds", [1, 4])
-@pytest.mark.parametrize("text", ["everything", "causal", "causal & window(3)", "padding"])
+@pytest.mark.parametrize("text", ["full", "causal", "causal & window(3)", "padding"])
 def test_one_bucket_is_dense_attention_with_one_vector_for_q_and_k(text, rounds):
     q, v = given()
     real = torch.arange(N) < torch.tensor([[N - 4], [N]])
@@ -72,7 +72,7 @@ def test_one_bucket_is_what_transformers_computes_for_a_short_text():
     assert_near(made, expected, 1e-4)
 
 
-@pytest.mark.parametrize("text", ["everything", "causal"])
+@pytest.mark.parametrize("text", ["full", "causal"])
 def test_several_buckets_are_attention_to_those_of_the_bucket_and_nobody_else(text):
     """Of one round it can be said by a mask: the same bucket, and the same chunk of it or the one before."""
     q, v = given()
@@ -112,7 +112,7 @@ def test_padding_is_never_heard():
 def test_more_rounds_come_nearer():
     torch.manual_seed(0)
     q, v = (torch.randn(1, 2, 256, 16) * scale for scale in (3, 1))
-    ask = asking("everything", row(256, 1))
+    ask = asking("full", row(256, 1))
     exact = through("lsh", q, q, v, ask, LSHRotations(256, 1, 16), 1.0)
     errors = []
     for rounds in (1, 4, 16):
@@ -155,7 +155,7 @@ def test_models_share_q_and_k_by_leaving_out_a_map():
 
     assert one(ids_of(B, 9)).isfinite().all()
     assert "k" not in one.trunk.blocks[0].attn.qkv.sizes
-    with pytest.raises(ValueError, match=r"set attention.maps = \['q', 'v', 'out'\]"):
+    with pytest.raises(ValueError, match=r"set attention.projections = \['q', 'v', 'out'\]"):
         decoder("lsh(4, 2)")
 
 
@@ -163,7 +163,7 @@ def test_caches_and_sources_are_refused():
     with pytest.raises(ValueError, match="keeps no cache"):
         decoder("lsh(4, 2)", attention=SHARED).cache(B, 9)
     with pytest.raises(ValueError, match="not across"):
-        make_plan("lsh", asking("everything", row(3), row(5)))
+        make_plan("lsh", asking("full", row(3), row(5)))
 
 
 def test_packed_documents_are_refused():

@@ -37,7 +37,7 @@ def test_a_memory_that_holds_everything_is_one_long_pass(name, pieces):
 
 
 @pytest.mark.spec("S199")
-@pytest.mark.parametrize("kernel", ["auto", "local", "tiled(4)", "topk(3)"])
+@pytest.mark.parametrize("kernel", ["auto", "local", "tiled_flash(4)", "topk(3)"])
 def test_a_memory_as_long_as_the_window_loses_nothing(kernel):
     one, ids = decoder(kernel, "causal & window(5)", position=C.RotaryPosition()).double(), ids_of(B, N)
 
@@ -89,7 +89,7 @@ def test_its_size_never_changes_and_it_can_be_forgotten():
 
 
 @pytest.mark.parametrize(
-    "said, why", [({"position": C.LearnedPosition(length=31)}, "ends"), ({"mask": "everything"}, "ahead")]
+    "said, why", [({"position": C.LearnedPosition(length=31)}, "ends"), ({"mask": "full"}, "ahead")]
 )
 def test_what_cannot_be_remembered_is_refused(said, why):
     with pytest.raises(ValueError, match=why):
@@ -116,8 +116,8 @@ def copied(length, episodes=50):
     """The loss on texts that repeat after four windows, when they repeat, read a window at a time."""
     torch.manual_seed(0)
     c = C.Trunk(
-        dim=32, depth=1, mask="causal", position=C.RelativeBias(radius=AGAIN, inside=False),
-        attention=C.Attention(heads=1, maps=("q", "k")), mlp=C.MLP(hidden=64), dropout=C.NO_DROPOUT,
+        dim=32, depth=1, mask="causal", position=C.RelativeBias(max_distance=AGAIN, scaled=False),
+        attention=C.Attention(heads=1, projections=("q", "k")), mlp=C.MLP(hidden=64), dropout=C.NO_DROPOUT,
     )  # fmt: skip
     one = Transformer(C.Transformer(embed=C.TextEmbedding(vocab=VOCAB), trunk=c, init="gpt2"))
     optimizer, seen = torch.optim.AdamW(one.parameters(), lr=0.02), build_segment_memory(one, ROWS, length)

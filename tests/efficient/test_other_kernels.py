@@ -57,18 +57,18 @@ def identity(count):
 @pytest.mark.spec("S065", "S117")
 def test_linformer_that_mixes_nothing_is_attention():
     q, k, v = heads_of(K, K)
-    ask = asking("everything", row(K))
+    ask = asking("full", row(K))
 
     assert_same(through("linformer", q, k, v, ask, identity(K)), through("reference", q, k, v, ask), (q, k, v))
 
 
 @pytest.mark.spec("S065", "S117")
 def test_linformer_is_attention_to_mixed_keys():
-    q, k, v = heads_of(K, K, heads=6, groups=2)
-    own, ask = LengthProjection(3, K), asking("everything", row(K))
+    q, k, v = heads_of(K, K, heads=6, kv_heads=2)
+    own, ask = LengthProjection(3, K), asking("full", row(K))
     mixed = own.k @ k, own.v @ v
 
-    expected = attend("reference", q, *mixed, asking("everything", row(K), row(3)))
+    expected = attend("reference", q, *mixed, asking("full", row(K), row(3)))
     assert_same(through("linformer", q, k, v, ask, own, D**-0.5), expected, (q, k, v, *own.parameters()))
 
 
@@ -94,10 +94,10 @@ def test_the_weights_of_linformer_grow_with_the_length_times_what_is_left():
 @pytest.mark.parametrize(
     "ask, why",
     [
-        (asking("causal"), "must be everything"),
-        (asking("window(2)"), "must be everything"),
-        (asking("everything", row(3), row(5)), "not across"),
-        (asking("everything", bias=True), "bias"),
+        (asking("causal"), "must be full"),
+        (asking("window(2)"), "must be full"),
+        (asking("full", row(3), row(5)), "not across"),
+        (asking("full", bias=True), "bias"),
     ],
 )
 def test_what_linformer_cannot_do_is_refused(ask, why):
@@ -108,7 +108,7 @@ def test_what_linformer_cannot_do_is_refused(ask, why):
 def test_linformer_needs_its_length_and_keeps_to_it():
     with pytest.raises(ValueError, match=r"linformer\(256, 1024\)"):
         layer("linformer")
-    encoder = decoder("linformer(3, 7)", mask="everything")
+    encoder = decoder("linformer(3, 7)", mask="full")
     encoder(ids_of(B, 7))
     with pytest.raises(ValueError, match="made for 7 tokens, got 6"):
         encoder(ids_of(B, 6))
@@ -122,7 +122,7 @@ def test_linformer_needs_its_length_and_keeps_to_it():
 
 
 @pytest.mark.spec("S014")
-@pytest.mark.parametrize("text", ["everything", "causal & padding", "causal & (window(1) | landmarks(1))"])
+@pytest.mark.parametrize("text", ["full", "causal & padding", "causal & (window(1) | global_tokens(1))"])
 def test_all_keys_kept_is_attention_to_the_bit(text):
     ask = asking(text, *scattered_pair())
     q, k, v = heads_of(Q, K)
@@ -133,7 +133,7 @@ def test_all_keys_kept_is_attention_to_the_bit(text):
 
 @pytest.mark.spec("S013", "S014")
 def test_one_key_kept_is_the_hard_lookup():
-    q, k, v = heads_of(Q, K, groups=1)
+    q, k, v = heads_of(Q, K, kv_heads=1)
     out = attend("topk(1)", q, k, v, asking(q=row(Q), k=row(K)))
 
     for b in range(B):
@@ -142,7 +142,7 @@ def test_one_key_kept_is_the_hard_lookup():
 
 @pytest.mark.spec("S014")
 @pytest.mark.parametrize("bias", [None, "alibi", "shaw"])
-@pytest.mark.parametrize("text", ["everything", "causal & padding"])
+@pytest.mark.parametrize("text", ["full", "causal & padding"])
 def test_the_best_keys_share_the_query_and_the_others_get_nothing(text, bias):
     places = scattered_pair()
     places = [type(each)(order=each.order, is_real=each.is_real) for each in places]
@@ -150,7 +150,7 @@ def test_the_best_keys_share_the_query_and_the_others_get_nothing(text, bias):
     made = None if bias is None else biased(BIASES[bias], H).prepare(*places).bias_for(q, 0.3)
     scores = 0.3 * q @ k.mT
     if made is not None:
-        scores = scores + make_plan("reference", replace(ask, bias=True, mask=mask("everything"))).table(q, made)
+        scores = scores + make_plan("reference", replace(ask, bias=True, mask=mask("full"))).table(q, made)
     scores = scores.masked_fill(~ask.mask.table(*places)[:, None], float("-inf"))
     best = scores.topk(3)
     weights = torch.zeros_like(scores).scatter(-1, best.indices, best.values.softmax(-1)).nan_to_num()
@@ -159,7 +159,7 @@ def test_the_best_keys_share_the_query_and_the_others_get_nothing(text, bias):
 
 
 @pytest.mark.spec("S014")
-def test_gradients_of_the_best_are_finite_even_for_who_sees_nobody():
+def test_gradients_of_the_best_are_finite_even_for_a_query_without_keys():
     q, k = scattered_pair()
     k.is_real[0] = False
     heads = heads_of(Q, K)
@@ -183,10 +183,10 @@ def test_a_few_queries_at_a_time_are_the_same_as_all_at_once(kernel, monkeypatch
     assert_same(through(kernel, q, k, v, ask, layered.own), whole, weights)
 
 
-@pytest.mark.parametrize("kernel", ["topk(3)", "additive(5)", "tiled(3)", "local"])
+@pytest.mark.parametrize("kernel", ["topk(3)", "additive(5)", "tiled_flash(3)", "local"])
 @torch.no_grad()
 def test_generation_from_a_cache_is_the_same(kernel):
-    one = decoder(kernel, mask="causal & (window(3) | landmarks(2))")
+    one = decoder(kernel, mask="causal & (window(3) | global_tokens(2))")
     ids = ids_of(B, 9)
     cache = one.cache(B, 9)
     parts = [one(part, cache=cache) for part in ids.split([4, 1, 1, 3], 1)]
@@ -198,10 +198,10 @@ def test_generation_from_a_cache_is_the_same(kernel):
 
 
 @pytest.mark.spec("S009")
-@pytest.mark.parametrize("text", ["everything", "causal", "padding"])
+@pytest.mark.parametrize("text", ["full", "causal", "padding"])
 def test_additive_attention_is_its_formula(text):
     own, places = layer("additive(5)").own, scattered_pair()
-    q, k, v = heads_of(Q, K, heads=6, groups=2)
+    q, k, v = heads_of(Q, K, heads=6, kv_heads=2)
     q, k = (x[..., :4].detach().requires_grad_() for x in (q, k))
     ask = asking(text, *places)
     rows = torch.zeros(B, 6, Q, E)
@@ -230,10 +230,10 @@ def test_additive_attention_learns_its_own_weights():
 
 @pytest.mark.spec("S116")
 @pytest.mark.parametrize("size", [1, 3, 7, 64])
-@pytest.mark.parametrize("text", ["everything", "causal"])
+@pytest.mark.parametrize("text", ["full", "causal"])
 def test_tiles_of_every_size_are_attention(text, size):
-    q, k, v = heads_of(19, 19, heads=6, groups=2)
-    results = [attend(name, q, k, v, asking(text, row(19))) for name in (f"tiled({size})", "reference")]
+    q, k, v = heads_of(19, 19, heads=6, kv_heads=2)
+    results = [attend(name, q, k, v, asking(text, row(19))) for name in (f"tiled_flash({size})", "reference")]
 
     assert_same(*results, (q, k, v))
 
@@ -243,7 +243,7 @@ def test_tiles_keep_what_grows_with_the_length_alone():
     def kept(count):
         sizes, heads = [], [torch.randn(1, 2, count, 8, requires_grad=True) for _ in range(3)]
         with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
-            make_plan("tiled(32)", asking("causal", row(count, 1))).run(*heads, AttentionArgs(0.3))
+            make_plan("tiled_flash(32)", asking("causal", row(count, 1))).run(*heads, AttentionArgs(0.3))
         return sum(sizes)
 
     assert kept(512) == 2 * kept(256)
@@ -252,4 +252,4 @@ def test_tiles_keep_what_grows_with_the_length_alone():
 
 def test_tiles_refuse_dropout():
     with pytest.raises(ValueError, match="dropout"):
-        make_plan("tiled", asking("causal", dropout=True))
+        make_plan("tiled_flash", asking("causal", dropout=True))

@@ -16,7 +16,7 @@ B, N, S, V, D = 3, 17, 11, 23, 24
 LONG = 97  # tokens: enough for activations to outweigh all else
 SHAPES = {
     "gpt2": dict(position={"length": 33}),
-    "llama-7b": dict(hidden=20, groups=1),
+    "llama-7b": dict(hidden=20, kv_heads=1),
     "bert-base": dict(position={"length": 33}),
     "albert-base": dict(position={"length": 33}),
     "t5-small": {},
@@ -38,7 +38,7 @@ def inputs(model, count=N):
 def loss_of(model, run=None, count=N):
     ids, more = inputs(model, count)
     out = (model if run is None else run)(ids, **more)
-    if model.c.head.kind != "vocabulary":
+    if model.c.head.kind != "lm":
         return out.square().sum()
     return F.cross_entropy(out.flatten(0, 1).float(), ids.flatten())
 

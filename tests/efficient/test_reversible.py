@@ -10,7 +10,7 @@ from regard import config as C
 from regard.models.reversible import ReversibleTrunk
 
 N = 9
-DROPS = C.Dropout(embed=0.1, attention=0.2, mlp=0.3, sublayer=0.2)
+DROPS = C.Dropout(embed=0.1, attention=0.2, mlp=0.3, residual=0.2)
 
 
 def gradients(one, *given, plain=False, monkeypatch=None, **more):
@@ -58,7 +58,7 @@ def test_every_kernel_gets_its_gradient(kernel, monkeypatch):
 
 
 def test_shared_layers_sum_their_gradients(monkeypatch):
-    assert_same(reversible(shared=True).double(), monkeypatch, 1e-10, ids_of(B, N))
+    assert_same(reversible(share_layers=True).double(), monkeypatch, 1e-10, ids_of(B, N))
 
 
 def test_padding_is_honoured(monkeypatch):
@@ -159,5 +159,5 @@ def scope_of(one, tokens):
 
 
 def test_post_norm_is_refused():
-    with pytest.raises(ValueError, match="trunk.place = 'pre'"):
-        reversible(place="post")
+    with pytest.raises(ValueError, match="trunk.norm_placement = 'pre'"):
+        reversible(norm_placement="post")

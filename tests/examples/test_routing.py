@@ -54,13 +54,13 @@ def test_the_gallery_shows_every_mask_there_is(example):
         ("strided(3)", lambda q, k: (q - k) % 3 == 0),
         ("dilated(2, 2)", lambda q, k: abs(q - k) in (0, 2, 4)),
         ("blocks(4)", lambda q, k: q // 4 == k // 4),
-        ("landmarks(2)", lambda q, k: q < 2 or k < 2),
+        ("global_tokens(2)", lambda q, k: q < 2 or k < 2),
         ("prefix(4)", lambda q, k: k < 4 or k <= q),
         ("padding", lambda q, k: k < 9),
         ("documents", lambda q, k: (q < 5) == (k < 5)),
         ("edges", lambda q, k: (q - k) % 12 in (0, 1, 11)),
-        ("cells(2)", lambda q, k: (q // 8, q % 4 // 2) == (k // 8, k % 4 // 2)),
-        ("causal & (landmarks(1) | window(2))", lambda q, k: k <= q and (k < 1 or q - k <= 2)),
+        ("window2d(2)", lambda q, k: (q // 8, q % 4 // 2) == (k // 8, k % 4 // 2)),
+        ("causal & (global_tokens(1) | window(2))", lambda q, k: k <= q and (k < 1 or q - k <= 2)),
         ("causal & (window(1) | strided(4))", lambda q, k: k <= q and (q - k <= 1 or (q - k) % 4 == 0)),
     ],
 )
@@ -80,7 +80,7 @@ def test_each_picture_is_what_its_name_says(example, text, law):
         ("causal & window(2)", 3, "causal & window(6)"),
         ("strided(3)", 4, "strided(3)"),
         ("blocks(4)", 4, "blocks(4)"),
-        ("landmarks(1)", 2, "everything"),
+        ("global_tokens(1)", 2, "full"),
         ("dilated(2, 2)", 2, "dilated(4, 2)"),
     ],
 )
@@ -90,7 +90,7 @@ def test_layers_reach_the_set_that_is_predicted(example, text, layers, same):
 
 @pytest.mark.spec("S027")
 @pytest.mark.parametrize("layers", [1, 2, 3])
-@pytest.mark.parametrize("text", ["window(2)", "landmarks(2)", "causal & (window(1) | strided(4))", "edges"])
+@pytest.mark.parametrize("text", ["window(2)", "global_tokens(2)", "causal & (window(1) | strided(4))", "edges"])
 def test_gradients_come_from_the_predicted_set_and_from_nowhere_else(example, text, layers):
     places = example.tokens(text)
     attend = make_plan("reference", AttentionSpec(mask=mask(text), q=places, k=places))

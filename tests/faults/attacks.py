@@ -176,9 +176,9 @@ def work(room: int) -> Iterator[Attack]:
     yield post("A3 vectors of the writer", "/v1/embeddings", {"model": WRITER, "input": [long] * 128})
     yield post("A3 vectors for nobody", "/v1/embeddings", {"model": WRITER, "input": [long] * 128}, leaves=0.1)
     yield post("A3 a long text for a vector", "/v1/embeddings", {"model": READER, "input": "the cat " * 32_000})
-    yield post("blanks", "/v1/fill", {"model": READER, "input": ["[MASK] " * 25] * 128, "best": 100})
+    yield post("blanks", "/v1/fill", {"model": READER, "input": ["[MASK] " * 25] * 128, "top_k": 100})
     yield post("A3 beams for nobody", "/v1/translate", {
-        "model": TRANSLATOR, "input": ["A dog runs on the beach with two men and a red ball."] * 128, "beams": 32},
+        "model": TRANSLATOR, "input": ["A dog runs on the beach with two men and a red ball."] * 128, "num_beams": 32},
         leaves=0.5)  # fmt: skip
     yield post("A15 too many texts", complete, {"model": WRITER, "prompt": "a", "max_tokens": 300, "n": 128})
     yield post("texts for nobody", complete, {"model": WRITER, "prompt": "a", "max_tokens": 300, "n": 4}, leaves=0.1)

@@ -16,7 +16,7 @@ from regard.hub import locate
 
 FULL = os.environ.get("REGARD_FAULTS") == "full"
 HERE = Path(__file__).parent
-CHANGES = ["train.steps=12", "train.save_every=3", "train.eval_every=2", "report.new=3"]
+CHANGES = ["train.steps=12", "train.save_every=3", "train.eval_every=2", "report.max_new_tokens=3"]
 TENSORS = ("model.safetensors", "train/optim.safetensors", "train/rng.safetensors")
 
 

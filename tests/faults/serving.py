@@ -32,11 +32,12 @@ OPENING = ("Once, when nobody was looking, a machine began to speak. " * 5)[:ROO
 # How tokens are chosen, by the names of a request.
 WAYS = (
     {"temperature": 0}, {"temperature": 0.8}, {"top_p": 0.9}, {"top_k": 7, "temperature": 1.5}, {"min_p": 0.05},
-    {"frequency_penalty": 1.5, "presence_penalty": 0.5}, {"no_repeat": 3, "temperature": 0}, {"typical": 0.7},
-    {"repetition": 1.3}, {"logit_bias": {"5": 4, "9": -100}}, {"stop": ["e", "oo"]}, {"logprobs": 3},
+    {"frequency_penalty": 1.5, "presence_penalty": 0.5}, {"no_repeat_ngram_size": 3, "temperature": 0},
+    {"typical_p": 0.7}, {"repetition_penalty": 1.3}, {"logit_bias": {"5": 4, "9": -100}}, {"stop": ["e", "oo"]},
+    {"logprobs": 3},
     {"regex": "[a-z]{3,9}( [a-z]{2,7}){4,9}[.]"},
 )  # fmt: skip
-NAMES = {"max_tokens": "new", "frequency_penalty": "frequency", "presence_penalty": "presence", "logit_bias": "bias"}
+NAMES = {"max_tokens": "max_new_tokens"}
 # Each way, after prompts of several lengths: some are read in one piece, some have their first piece in common.
 KINDS = tuple(
     {"model": "scribe", "prompt": OPENING[: (3, 41, 129, 7, 200)[place % 5]], "seed": place,
@@ -50,7 +51,7 @@ def scribe(place: Path) -> Path:
     torch.manual_seed(11)
     sizes = dict(dim=128, depth=5, heads=4, vocab=len(LETTERS), position={"length": ROOM})
     model = build_model(zoo.preset("gpt2", **sizes)).eval()
-    model.tokenizer, model.context = text.train_tokenizer(config.CharTokenizer(fallback=False), [LETTERS]), ROOM
+    model.tokenizer, model.context = text.train_tokenizer(config.CharTokenizer(byte_fallback=False), [LETTERS]), ROOM
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3)  # or else it says the same letter for ever
@@ -72,14 +73,14 @@ class Alone:
     def find(self, asked: str) -> str:
         pieces: list[CompletionChunk] = []
         self.answers.finish(self.ask(json.loads(asked), pieces.append))
-        assert pieces[-1].reason in ("length", "stop", "end"), pieces[-1]
+        assert pieces[-1].reason in ("length", "stop", "eos"), pieces[-1]
         return "".join(piece.text for piece in pieces)
 
     def ask(self, asked: dict, hear: Callable[[CompletionChunk], None]) -> RequestTicket:
         """A request, in the words of the library."""
         settings = {NAMES.get(name, name): value for name, value in asked.items() if name != "model"}
-        if "bias" in settings:
-            settings["bias"] = {int(id): number for id, number in settings["bias"].items()}
+        if "logit_bias" in settings:
+            settings["logit_bias"] = {int(id): number for id, number in settings["logit_bias"].items()}
         if "stop" in settings:
             settings["stop"] = tuple(settings["stop"])
         return self.answers.submit(settings.pop("prompt"), hear, **settings)

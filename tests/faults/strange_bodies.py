@@ -18,9 +18,9 @@ PLACES = (
     ("/v1/chat/completions", {"model": "talker", "max_tokens": 2, "messages": [{"role": "user", "content": "a"}]},
      ("messages", "metadata", "tools", "content", "role", "tool_choice", "top_logprobs", "schema")),
     ("/v1/embeddings", {"model": "masked", "input": "the cat"}, ("input", "dimensions", "encoding_format")),
-    ("/v1/classify", {"model": "judge", "input": "the cat"}, ("input", "pair", "top")),
-    ("/v1/fill", {"model": "masked", "input": "the [MASK]"}, ("input", "best")),
-    ("/v1/translate", {"model": "en-fr", "input": "A dog."}, ("input", "length_penalty", "beams", "max_tokens")),
+    ("/v1/classify", {"model": "judge", "input": "the cat"}, ("input", "pair", "top_k")),
+    ("/v1/fill", {"model": "masked", "input": "the [MASK]"}, ("input", "top_k")),
+    ("/v1/translate", {"model": "en-fr", "input": "A dog."}, ("input", "length_penalty", "num_beams", "max_tokens")),
     ("/tokenize", {"model": "talker", "text": "a"}, ("text", "model")),
     ("/detokenize", {"model": "talker", "ids": [5]}, ("ids", "user")),
 )  # fmt: skip

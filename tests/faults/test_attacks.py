@@ -89,7 +89,7 @@ def test_the_loop_is_at_hand_whatever_is_asked(served, figures):
 # ---------------------------------------------------------------- clients that leave, and servers that close
 
 BEAMS = ("/v1/translate", {"model": "en-fr", "input": ["A dog runs on the beach with two men and a red ball."] * 128,
-                           "beams": 32})  # fmt: skip
+                           "num_beams": 32})  # fmt: skip
 VECTORS = ("/v1/embeddings", {"model": "scribe", "input": ["once upon a time " * 18] * 128})
 ALOUD = ("/v1/completions", {"model": "scribe", "prompt": ["once upon a time " * 18] * 64, "max_tokens": 1,
                              "echo": True, "logprobs": 1})  # fmt: skip
@@ -98,7 +98,7 @@ LOADS = {"beams": BEAMS, "vectors": VECTORS, "aloud": ALOUD, "streams": STREAMS}
 
 
 def start(place):
-    return Served(place / "lines", scribe(place / "scribe"), "en-fr", "--slots", 4, "--waiting", 99).ready()
+    return Served(place / "lines", scribe(place / "scribe"), "en-fr", "--slots", 4, "--max-queue", 99).ready()
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from regard.generation.session import DecodeSession
 from regard.inference.model import Model
 
 LONG, FEW = 256, (9, 17, 26)
-MASKS = ("causal", "causal & window(3)", "causal & window(11)", "causal & (window(2) | landmarks(2))",
+MASKS = ("causal", "causal & window(3)", "causal & window(11)", "causal & (window(2) | global_tokens(2))",
          "causal & (window(2) | strided(4))", "prefix(3)", ("causal", "causal & window(4)"),
          ("causal & window(2)", "causal & window(6)"))  # fmt: skip
 UNBIASED = ("none", "sinusoidal", "learned", "onehot", "rotary")
@@ -79,21 +79,21 @@ class Trial:
 
     @property
     def beams(self) -> bool:
-        return "beams" in self.settings
+        return "num_beams" in self.settings
 
 
 def drawn(seed: int) -> Trial:
     dice = random.Random(seed)
     kind, mask = dice.choice(list(POSITIONS)), dice.choice(MASKS)
     kernels = ["auto", "reference", "fused", *(SUMS if mask == "causal" and kind in UNBIASED else ())]
-    heads = C.Attention(heads=3, width=4, groups=dice.choice([None, 3, 1]), kernel=dice.choice(kernels))
+    heads = C.Attention(heads=3, head_dim=4, kv_heads=dice.choice([None, 3, 1]), kernel=dice.choice(kernels))
     shape = dict(position=POSITIONS[kind], mask=mask, attention=heads, depth=dice.choice([1, 2, 3]),
-                 place=dice.choice(["pre", "post"]), shared=dice.random() < 0.2,
-                 width=12 if kind == "onehot" else None)  # fmt: skip
+                 norm_placement=dice.choice(["pre", "post"]), share_layers=dice.random() < 0.2,
+                 embed_dim=12 if kind == "onehot" else None)  # fmt: skip
     translates = mask != "prefix(3)" and heads.kernel not in SUMS and dice.random() < 0.2
     if translates:
         shape["cross"] = "last"
-    encoder = C.Encoder(trunk=trunk(mask="everything")) if translates and kind != "onehot" else None
+    encoder = C.Encoder(trunk=trunk(mask="full")) if translates and kind != "onehot" else None
     if encoder is None:
         shape.pop("cross", None)
     model = C.Transformer(
@@ -112,16 +112,17 @@ def drawn(seed: int) -> Trial:
 
 def searching(dice: random.Random, new: int) -> dict[str, Any]:
     beams = dice.choice([1, 2, 3, 5] if new < LONG else [2])
-    return dict(new=new, beams=beams, best=beams, length_penalty=dice.choice([0.0, 0.7, 1.0]),
-                early_stopping=dice.choice([True, False, "never"]), repetition=dice.choice([1.0, 1.0, 1.3]),
-                no_repeat=dice.choice([None, None, 2]), shortest=dice.choice([0, 4]))  # fmt: skip
+    return dict(max_new_tokens=new, num_beams=beams, num_return_sequences=beams,
+                length_penalty=dice.choice([0.0, 0.7, 1.0]),
+                early_stopping=dice.choice([True, False, "never"]), repetition_penalty=dice.choice([1.0, 1.0, 1.3]),
+                no_repeat_ngram_size=dice.choice([None, None, 2]), min_new_tokens=dice.choice([0, 4]))  # fmt: skip
 
 
 def choosing(dice: random.Random, new: int) -> dict[str, Any]:
-    return dict(new=new, temperature=dice.choice([0.0, 1.0, 1.6]), top_k=dice.choice([None, 7]),
-                top_p=dice.choice([None, 0.9]), typical=dice.choice([None, 0.8]),
-                repetition=dice.choice([1.0, 1.0, 1.3]), frequency=dice.choice([0.0, 0.5]),
-                no_repeat=dice.choice([None, None, 3]), shortest=dice.choice([0, 4]),
+    return dict(max_new_tokens=new, temperature=dice.choice([0.0, 1.0, 1.6]), top_k=dice.choice([None, 7]),
+                top_p=dice.choice([None, 0.9]), typical_p=dice.choice([None, 0.8]),
+                repetition_penalty=dice.choice([1.0, 1.0, 1.3]), frequency_penalty=dice.choice([0.0, 0.5]),
+                no_repeat_ngram_size=dice.choice([None, None, 3]), min_new_tokens=dice.choice([0, 4]),
                 seed=dice.randrange(99))  # fmt: skip
 
 
@@ -148,11 +149,11 @@ def said(model: Any, trial: Trial, row: int | None = None) -> list[Any]:
 def searched(model: Model, trial: Trial, text: list[int], given: dict[str, Tensor]) -> list[BeamHypothesis]:
     """A search whose beams are read again from their first token on, at every step."""
     c, prompt = C.BeamSearchParams(**trial.settings), torch.tensor([text])
-    beams = BeamSearch(c, torch.tensor([c.new]), barred_tokens(model, trial.limits), trial.limits, [text])
+    beams = BeamSearch(c, torch.tensor([c.max_new_tokens]), barred_tokens(model, trial.limits), trial.limits, [text])
     logits = model(prompt, **given)[:, -1]
     while beams.step(logits):
-        whole = torch.cat([prompt.expand(c.beams, -1), beams.said[0, :, : beams.made]], 1)
-        logits = model(whole, **{name: table.expand(c.beams, -1) for name, table in given.items()})[:, -1]
+        whole = torch.cat([prompt.expand(c.num_beams, -1), beams.said[0, :, : beams.made]], 1)
+        logits = model(whole, **{name: table.expand(c.num_beams, -1) for name, table in given.items()})[:, -1]
     return beams.found()[0]
 
 

@@ -30,7 +30,9 @@ def recipe(tmp_path, monkeypatch):
     )  # it asks for gradients too
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "recipe.toml").write_text(RECIPE)
-    return lambda *more: zoo.read_recipe("recipe.toml", [*CHANGES, "train.save_every=1", "train.keep=12", *more])
+    return lambda *more: zoo.read_recipe(
+        "recipe.toml", [*CHANGES, "train.save_every=1", "train.keep_checkpoints=12", *more]
+    )
 
 
 def counted(call, at, change):
@@ -93,7 +95,7 @@ def test_a_step_that_is_no_number_is_left_out_and_named(recipe, tmp_path, monkey
 @pytest.mark.parametrize("micro", [9, 10])
 def test_one_bad_part_of_an_accumulated_step_leaves_out_the_whole_step(recipe, tmp_path, monkeypatch, micro):
     poison_loss(monkeypatch, micro, math.nan)
-    fit(recipe("train.accumulate=2"), tmp_path / "run", quiet=True)
+    fit(recipe("train.gradient_accumulation=2"), tmp_path / "run", quiet=True)
 
     assert_left_out(tmp_path / "run", 5)
 

@@ -15,7 +15,7 @@ from train.made import RECIPE, TEXT, lines
 from regard.hub import locate
 
 SOON = 30.0  # seconds in which all are gone
-CHANGES = ["train.steps=60", "train.save_every=7", "train.eval_every=20", "report.new=3"]
+CHANGES = ["train.steps=60", "train.save_every=7", "train.eval_every=20", "report.max_new_tokens=3"]
 TENSORS = ("model.safetensors", "train/optim.safetensors", "train/guard.safetensors")
 
 

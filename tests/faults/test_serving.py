@@ -36,7 +36,7 @@ def alone(folder):
 
 @pytest.fixture(scope="module")
 def served(folder, request, tmp_path_factory):
-    server = Served(tmp_path_factory.mktemp("log") / "lines", folder, "--slots", SLOTS, "--waiting", WAITING)
+    server = Served(tmp_path_factory.mktemp("log") / "lines", folder, "--slots", SLOTS, "--max-queue", WAITING)
     try:
         request.getfixturevalue("alone")  # while it starts
         yield server.ready()
@@ -106,7 +106,7 @@ def test_many_streams_at_once_are_as_alone_and_nobody_waits(served, alone, figur
 @pytest.fixture
 def besieged(folder, tmp_path, request):
     """As many slots, and a queue that holds whatever an attacker asks for beside the others."""
-    server = Served(tmp_path / "lines", folder, "--slots", SLOTS, "--waiting", 4 * WAITING)
+    server = Served(tmp_path / "lines", folder, "--slots", SLOTS, "--max-queue", 4 * WAITING)
     try:
         request.getfixturevalue("alone")
         yield server.ready()
@@ -292,7 +292,7 @@ def test_whoever_is_too_many_is_told_to_come_again_and_all_others_are_answered(s
 @pytest.fixture
 def closing(folder, tmp_path):
     """A server with few slots, so that many wait."""
-    server = Served(tmp_path / "lines", folder, "--slots", 4, "--waiting", 99).ready()
+    server = Served(tmp_path / "lines", folder, "--slots", 4, "--max-queue", 99).ready()
     yield server
     server.process.kill()
     server.process.communicate()

@@ -43,7 +43,7 @@ def test_one_module_alone_renames_files():
 
 
 def saved_session(path: Path) -> None:
-    session(model(), prompts(5), new=3).save(path)
+    session(model(), prompts(5), max_new_tokens=3).save(path)
 
 
 WRITERS = {

@@ -12,7 +12,13 @@ from regard.generation.params import GenerationDefaults
 from regard.inference.model import Model
 
 HOT = dict(temperature=1.3)
-WAYS = [{}, HOT, HOT | {"top_p": 0.9, "repetition": 1.2}, {"frequency": 0.5}, HOT | {"no_repeat": 2}]
+WAYS = [
+    {},
+    HOT,
+    HOT | {"top_p": 0.9, "repetition_penalty": 1.2},
+    {"frequency_penalty": 0.5},
+    HOT | {"no_repeat_ngram_size": 2},
+]
 
 
 def mixed(mixer: C.Mixer) -> Model:
@@ -30,11 +36,11 @@ def stacked(cell: str) -> Model:
 
 MODELS = {
     "learned": lambda: model(POSITIONS["learned"]),
-    "grouped": lambda: model(attention=C.Attention(heads=4, groups=2, width=6)),
+    "grouped": lambda: model(attention=C.Attention(heads=4, kv_heads=2, head_dim=6)),
     "alibi": lambda: model(POSITIONS["alibi"]),
     "window": lambda: model(mask="causal & window(5)"),
     "prefix": lambda: model(mask="prefix(4)"),
-    "linear": lambda: model(POSITIONS["sinusoidal"], attention=C.Attention(heads=3, width=4, kernel="linear")),
+    "linear": lambda: model(POSITIONS["sinusoidal"], attention=C.Attention(heads=3, head_dim=4, kernel="linear")),
     "space": lambda: mixed(C.StateSpaceMixer()),
     "lstm": lambda: stacked("lstm"),
     "cnn": lambda: stacked("cnn"),
@@ -76,7 +82,10 @@ class Client:
 def client(ids, *, logprobs: int = 0, rule=None, **settings) -> Client:
     return Client(
         GenerationRequest(
-            ids=tuple(ids), c=C.SamplingParams(**dict(temperature=0.0, new=9) | settings), rule=rule, logprobs=logprobs
+            ids=tuple(ids),
+            c=C.SamplingParams(**dict(temperature=0.0, max_new_tokens=9) | settings),
+            rule=rule,
+            logprobs=logprobs,
         )
     )
 
@@ -107,7 +116,9 @@ def some(dice: random.Random, count: int, longest: int) -> list[Client]:
         ids = [dice.randrange(V) for _ in range(dice.randint(4, longest))]
         ids = shared[: dice.randint(0, longest - 1)] + ids[:4] if dice.random() < 0.5 else ids
         how = dice.choice(WAYS)
-        made.append(client(ids[:longest], new=dice.randint(1, 12), seed=seed, logprobs=dice.choice([0, 0, 3]), **how))
+        made.append(
+            client(ids[:longest], max_new_tokens=dice.randint(1, 12), seed=seed, logprobs=dice.choice([0, 0, 3]), **how)
+        )
     return made
 
 

@@ -23,14 +23,14 @@ POSITIONS = {
     "onehot": C.OneHotPosition(length=LONG),
     "rotary": C.RotaryPosition(),
     "alibi": C.AlibiPosition(),
-    "buckets": C.T5Bias(buckets=7, distance=9, both=False),
-    "shaw": C.ShawPosition(radius=3),
-    "relative": C.RelativeBias(radius=3),
+    "t5": C.T5Bias(num_buckets=7, max_distance=9, bidirectional=False),
+    "shaw": C.ShawPosition(max_distance=3),
+    "relative": C.RelativeBias(max_distance=3),
 }
 
 
 def trunk(**rest) -> C.Trunk:
-    said = dict(dim=D, depth=2, mask="causal", attention=C.Attention(heads=H, width=4), dropout=C.NO_DROPOUT)
+    said = dict(dim=D, depth=2, mask="causal", attention=C.Attention(heads=H, head_dim=4), dropout=C.NO_DROPOUT)
     return C.Trunk(**said | rest)
 
 
@@ -38,7 +38,7 @@ def model(position: C.Position = POSITIONS["rotary"], embed: C.TextEmbedding | N
     """A decoder that does not say one word for ever: its head is its own, and its weights are large."""
     width = D if position.kind == "onehot" else None
     c = C.Transformer(
-        embed=embed or C.TextEmbedding(vocab=V), trunk=trunk(position=position, width=width, **rest),
+        embed=embed or C.TextEmbedding(vocab=V), trunk=trunk(position=position, embed_dim=width, **rest),
         head=C.LMHead(tied=False),
     )  # fmt: skip
     return lively(c)
@@ -46,7 +46,7 @@ def model(position: C.Position = POSITIONS["rotary"], embed: C.TextEmbedding | N
 
 def translator(cross: str = "last") -> Model:
     c = C.Transformer(
-        embed=C.TextEmbedding(vocab=V), trunk=trunk(cross=cross), encoder=C.Encoder(trunk=trunk(mask="everything")),
+        embed=C.TextEmbedding(vocab=V), trunk=trunk(cross=cross), encoder=C.Encoder(trunk=trunk(mask="full")),
         head=C.LMHead(tied=False),
     )  # fmt: skip
     return lively(c)

@@ -23,10 +23,12 @@ NEW = 9
 FEW = 5  # words of a vocabulary small enough to say everything in it
 
 
-def found(one, texts, ends=(), context=None, known=None, new=None, source=None, source_real=None, **settings):
+def found(
+    one, texts, ends=(), context=None, known=None, max_new_tokens=None, source=None, source_real=None, **settings
+):
     limits = GenerationLimits(context=context, known=known, ends=frozenset(ends))
-    c = BeamSearchParams(**dict(new=NEW) | settings)
-    return beam_search(one, texts, c, limits, new=new, source=source, source_real=source_real)
+    c = BeamSearchParams(**dict(max_new_tokens=NEW) | settings)
+    return beam_search(one, texts, c, limits, max_new_tokens=max_new_tokens, source=source, source_real=source_real)
 
 
 def assert_same(ours: list[list[BeamHypothesis]], theirs: list[list[BeamHypothesis]], atol: float = 1e-10) -> None:
@@ -43,21 +45,21 @@ def logs(one, text: list[int], **source) -> torch.Tensor:  # (V,)
 
 def plain(one, text: list[int], c: BeamSearchParams, ends=(), new: int | None = None, **source) -> list[BeamHypothesis]:
     """Beam search as told aloud: no cache, no batch, no tensors but the model's."""
-    beams, done, new = [(0.0, [])], [], new or c.new
+    beams, done, new = [(0.0, [])], [], new or c.max_new_tokens
     for length in range(1, new + 1):
         grown = [(log + step, [*said, id]) for log, said in beams
                  for id, step in enumerate(logs(one, text + said, **source).tolist())]  # fmt: skip
-        grown = sorted(grown, key=lambda each: -each[0])[: max(2, 1 + len(ends)) * c.beams]
+        grown = sorted(grown, key=lambda each: -each[0])[: max(2, 1 + len(ends)) * c.num_beams]
         over = [each[1][-1] in ends or length == new for each in grown]
         done += [BeamHypothesis(tuple(said), log / length**c.length_penalty)
-                 for (log, said), ended in zip(grown[: c.beams], over, strict=False) if ended]  # fmt: skip
-        done = sorted(done, key=lambda each: -each.score)[: c.beams]
-        beams = [each for each, ended in zip(grown, over, strict=True) if not ended][: c.beams]
+                 for (log, said), ended in zip(grown[: c.num_beams], over, strict=False) if ended]  # fmt: skip
+        done = sorted(done, key=lambda each: -each.score)[: c.num_beams]
+        beams = [each for each, ended in zip(grown, over, strict=True) if not ended][: c.num_beams]
         at = new if c.early_stopping == "never" and c.length_penalty > 0 else length
         best = beams[0][0] / at**c.length_penalty if beams else -math.inf
-        if len(done) == c.beams and (c.early_stopping is True or best <= done[-1].score):
+        if len(done) == c.num_beams and (c.early_stopping is True or best <= done[-1].score):
             break
-    return done[: c.best]
+    return done[: c.num_return_sequences]
 
 
 # ---------------------------------------------------------------- the true optimum
@@ -81,7 +83,9 @@ def every(one, text: list[int], new: int, end: int, penalty: float, **source) ->
 def test_as_many_beams_as_texts_find_the_best_of_all_texts(penalty):
     one, text, new, end = model(embed=C.TextEmbedding(vocab=FEW)), [1, 3, 2], 3, 4
     best = every(one, text, new, end, penalty)
-    (said,) = found(one, [text], [end], new=[new], beams=FEW**new, best=7, length_penalty=penalty)
+    (said,) = found(
+        one, [text], [end], max_new_tokens=[new], num_beams=FEW**new, num_return_sequences=7, length_penalty=penalty
+    )
 
     assert len(best) == 1 + 4 + 16 + 64
     assert_same([said], [best[:7]])
@@ -92,7 +96,9 @@ def test_as_many_beams_as_texts_find_the_best_of_all_texts(penalty):
 def test_as_many_beams_as_texts_find_the_best_of_all_translations(cross):
     one, source, new, end = translator(cross), torch.randint(FEW, (1, S)), 3, 4
     best = every(one, [1], new, end, 1.0, source=source)
-    (said,) = found(one, [[1]], [end], known=FEW, new=[new], beams=FEW**new, best=7, source=source)
+    (said,) = found(
+        one, [[1]], [end], known=FEW, max_new_tokens=[new], num_beams=FEW**new, num_return_sequences=7, source=source
+    )
 
     assert_same([said], [best[:7]])
 
@@ -119,7 +125,7 @@ CROWD = [[0.02, 0.55, 0.41, 0.01, 0.01],         # the
 @pytest.mark.spec("S108")
 def test_two_beams_find_a_likelier_text_than_always_the_likeliest_word():
     one = Chain(CROWD)
-    greedy, (best,) = slide(one, [0], 2), found(one, [[0]], [4], new=[2], beams=2, length_penalty=0.0)
+    greedy, (best,) = slide(one, [0], 2), found(one, [[0]], [4], max_new_tokens=[2], num_beams=2, length_penalty=0.0)
 
     def chance(said):
         return math.prod(CROWD[a][b] for a, b in zip([0, *said], said, strict=False))
@@ -133,7 +139,9 @@ def test_two_beams_find_a_likelier_text_than_always_the_likeliest_word():
 @pytest.mark.spec("S108")
 def test_a_larger_penalty_on_length_never_gives_a_shorter_text():
     def length(penalty):
-        return len(found(Chain(CROWD), [[0]], [4], new=[4], beams=FEW**4, length_penalty=penalty)[0][0].ids)
+        return len(
+            found(Chain(CROWD), [[0]], [4], max_new_tokens=[4], num_beams=FEW**4, length_penalty=penalty)[0][0].ids
+        )
 
     assert [length(penalty) for penalty in (-3.0, 0.0, 3.0)] == [1, 2, 4]  # . – the dog. – the longest
 
@@ -144,10 +152,14 @@ def test_a_larger_penalty_on_length_never_gives_a_shorter_text():
 @pytest.mark.spec("S112")
 @pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
 def test_beams_of_a_padded_batch_find_what_each_text_finds_alone_without_a_cache(position):
-    one, texts, c = model(position), prompts(*LENGTHS), BeamSearchParams(new=NEW, beams=3, best=3)
+    one, texts, c = (
+        model(position),
+        prompts(*LENGTHS),
+        BeamSearchParams(max_new_tokens=NEW, num_beams=3, num_return_sequences=3),
+    )
     free = plain(one, texts[0], c)
     ends = {each.ids[4] for each in free}  # tokens that do come, though not at once
-    said = found(one, texts, ends, beams=3, best=3)
+    said = found(one, texts, ends, num_beams=3, num_return_sequences=3)
 
     assert_same(said, [plain(one, text, c, ends) for text in texts])
     assert min(len(each.ids) for row in said for each in row) < NEW
@@ -159,26 +171,34 @@ def test_beams_of_a_padded_batch_find_what_each_text_finds_alone_without_a_cache
 def test_beams_of_translations_find_what_each_finds_alone_without_a_cache(cross, early):
     one, texts, source, ends = translator(cross), prompts(3, 1), torch.randint(V, (2, S)), (2, 7, 11)
     real = torch.arange(S) < torch.tensor([[4], [S]])
-    c = BeamSearchParams(new=NEW, beams=3, best=2, early_stopping=early)
-    said = found(one, texts, ends, beams=3, best=2, early_stopping=early, source=source, source_real=real)
+    c = BeamSearchParams(max_new_tokens=NEW, num_beams=3, num_return_sequences=2, early_stopping=early)
+    said = found(
+        one, texts, ends, num_beams=3, num_return_sequences=2, early_stopping=early, source=source, source_real=real
+    )
 
     alone = [plain(one, texts[0], c, ends, source=source[:1, :4]), plain(one, texts[1], c, ends, source=source[1:])]
     assert_same(said, alone)
 
 
-@pytest.mark.parametrize("mask", ["causal & window(3)", "prefix(4)", "causal & (window(2) | landmarks(1))"])
+@pytest.mark.parametrize("mask", ["causal & window(3)", "prefix(4)", "causal & (window(2) | global_tokens(1))"])
 def test_beams_hold_to_the_mask(mask):
-    one, texts, c = model(mask=mask), prompts(5, 11), BeamSearchParams(new=NEW, beams=3, best=3)
+    one, texts, c = (
+        model(mask=mask),
+        prompts(5, 11),
+        BeamSearchParams(max_new_tokens=NEW, num_beams=3, num_return_sequences=3),
+    )
 
-    assert_same(found(one, texts, beams=3, best=3), [plain(one, text, c) for text in texts])
+    assert_same(found(one, texts, num_beams=3, num_return_sequences=3), [plain(one, text, c) for text in texts])
 
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 7), st.integers(1, 6)), min_size=2, max_size=3), st.integers(1, 4))
 def test_texts_of_any_lengths_and_rooms_find_what_each_finds_alone(sizes, beams):
     one, texts, new = model(), prompts(*(size for size, _ in sizes)), [room for _, room in sizes]
-    c = BeamSearchParams(new=NEW, beams=beams, best=beams, early_stopping="never")
-    said = found(one, texts, (2, 7), new=new, beams=beams, best=beams, early_stopping="never")
+    c = BeamSearchParams(max_new_tokens=NEW, num_beams=beams, num_return_sequences=beams, early_stopping="never")
+    said = found(
+        one, texts, (2, 7), max_new_tokens=new, num_beams=beams, num_return_sequences=beams, early_stopping="never"
+    )
 
     assert_same(said, [plain(one, text, c, (2, 7), most) for text, most in zip(texts, new, strict=True)])
 
@@ -186,7 +206,7 @@ def test_texts_of_any_lengths_and_rooms_find_what_each_finds_alone(sizes, beams)
 def test_one_beam_is_the_loop_of_the_slide():
     one, texts = model(), prompts(*LENGTHS)
 
-    assert [list(row[0].ids) for row in found(one, texts, beams=1)] == [slide(one, text, NEW) for text in texts]
+    assert [list(row[0].ids) for row in found(one, texts, num_beams=1)] == [slide(one, text, NEW) for text in texts]
 
 
 def test_a_prompt_and_its_source_are_read_once_for_all_beams():
@@ -194,7 +214,7 @@ def test_a_prompt_and_its_source_are_read_once_for_all_beams():
     one.encoder.blocks[0].register_forward_hook(lambda _, given, out: read.append(tuple(out.shape[:2])))
     one.trunk.blocks[0].cross.kv.register_forward_hook(lambda _, given, out: read.append(tuple(out.shape[:2])))
     one.trunk.blocks[0].register_forward_hook(lambda _, given, out: read.append(tuple(out.shape[:2])))
-    found(one, prompts(3, 5), beams=4, new=[3, 3], source=torch.randint(V, (2, S)))
+    found(one, prompts(3, 5), num_beams=4, max_new_tokens=[3, 3], source=torch.randint(V, (2, S)))
     keys = [shape for shape in read if shape == (2, S)]
 
     assert len(keys) == 2  # the encoder and the keys of the decoder: two rows and not eight, and only once
@@ -205,7 +225,13 @@ def test_a_prompt_and_its_source_are_read_once_for_all_beams():
 @pytest.mark.parametrize("watched", [False, True], ids=["alone", "watched"])
 def test_beams_that_share_a_source_find_what_those_apart_find(held, watched, monkeypatch):
     one, texts, source = translator().float(), prompts(3, 1), torch.randint(V, (2, S))
-    asked = dict(ends=(2, 7), beams=3, best=2, source=source, source_real=torch.arange(S) < torch.tensor([[4], [S]]))
+    asked = dict(
+        ends=(2, 7),
+        num_beams=3,
+        num_return_sequences=2,
+        source=source,
+        source_real=torch.arange(S) < torch.tensor([[4], [S]]),
+    )
     if held == "fp32":
         pack_model(one)
     with looking(one, "trunk.1.cross.k", "trunk.1.cross.pattern") if watched else nullcontext() as seen:
@@ -223,7 +249,9 @@ def test_beams_that_share_a_source_find_what_those_apart_find(held, watched, mon
 @pytest.mark.spec("S110")
 def test_a_text_is_as_long_as_asked_for_or_ends_with_an_end():
     one, texts = model(), prompts(*LENGTHS)
-    every = [each for row in found(one, texts, (2, 7), beams=4, best=4, shortest=2) for each in row]
+    every = [
+        each for row in found(one, texts, (2, 7), num_beams=4, num_return_sequences=4, min_new_tokens=2) for each in row
+    ]
 
     assert all(each.ids[-1] in (2, 7) or len(each.ids) == NEW for each in every)
     assert all(not {2, 7} & set(each.ids[:-1]) and len(each.ids) > 2 for each in every)
@@ -231,15 +259,15 @@ def test_a_text_is_as_long_as_asked_for_or_ends_with_an_end():
 
 def test_fewer_texts_are_found_where_fewer_can_be_said():
     one = model(embed=C.TextEmbedding(vocab=FEW))
-    (said,) = found(one, [[1]], new=[1], beams=9, best=9)
+    (said,) = found(one, [[1]], max_new_tokens=[1], num_beams=9, num_return_sequences=9)
 
     assert sorted(each.ids for each in said) == [(id,) for id in range(FEW)]
     assert sum(math.exp(each.score) for each in said) == pytest.approx(1)
 
 
 def test_words_without_a_piece_and_padding_are_never_said():
-    one = model(embed=C.TextEmbedding(vocab=V, pad=3))
-    every = [each for row in found(one, prompts(5, 2), known=11, beams=7, best=7) for each in row]
+    one = model(embed=C.TextEmbedding(vocab=V, pad_id=3))
+    every = [each for row in found(one, prompts(5, 2), known=11, num_beams=7, num_return_sequences=7) for each in row]
 
     assert {id for each in every for id in each.ids} <= set(range(11)) - {3}
 
@@ -252,11 +280,14 @@ def test_no_texts_find_nothing():
 def test_a_text_that_just_fits_its_window_is_searched_for(position):
     one, (text,) = model(position), prompts(5)
     context = 13 if position.kind == "rotary" else None
-    c = BeamSearchParams(new=NEW, beams=3, best=1)
+    c = BeamSearchParams(max_new_tokens=NEW, num_beams=3, num_return_sequences=1)
 
-    assert_same(found(one, [text], context=context, beams=3), [plain(one, text, c)])  # the last token is never read
-    with pytest.raises(C.ConfigError, match="^new: 10 tokens after a prompt of 5 are more than the 13 .* new to 9 or"):
-        found(one, [text], context=context, new=[NEW + 1])
+    assert_same(found(one, [text], context=context, num_beams=3), [plain(one, text, c)])  # the last token is never read
+    with pytest.raises(
+        C.ConfigError,
+        match="^max_new_tokens: 10 tokens after a prompt of 5 are more than the 13 .* max_new_tokens to 9 or",
+    ):
+        found(one, [text], context=context, max_new_tokens=[NEW + 1])
     with pytest.raises(C.ConfigError, match="shorten the prompt$"):
         found(one, prompts(14), context=context)
 
@@ -271,7 +302,7 @@ def test_a_cache_has_one_of_few_sizes_and_none_beyond_the_window(need, most, siz
 
 
 def test_a_model_in_training_searches_without_dropout_and_goes_on_training():
-    one, (text,) = model(dropout=C.Dropout(embed=0.5, sublayer=0.5)), prompts(5)
+    one, (text,) = model(dropout=C.Dropout(embed=0.5, residual=0.5)), prompts(5)
     calm = found(one, [text])
     one.train()
     one.trunk.blocks[1].eval()
@@ -294,7 +325,7 @@ READ = torch.ones(1, S, dtype=torch.long)
 WRONG = {
     "an empty text": (lambda: found(model(), [[1], []]), C.DataError, "^prompt: 0 tokens are too few"),
     "an id too large": (lambda: found(model(), [[1, V]]), C.DataError, f"^prompt: id {V} is outside"),
-    "an encoder": (lambda: found(model(mask="everything"), [[1]]), C.ConfigError, "left to right: trunk.mask"),
+    "an encoder": (lambda: found(model(mask="full"), [[1]]), C.ConfigError, "left to right: trunk.mask"),
     "no source": (lambda: found(translator(), [[1]]), C.ConfigError, "^source: none given for 1 rows"),
     "a needless source": (lambda: found(model(), [[1]], source=READ), C.ConfigError, "^source: .* no encoder"),
     "nothing to say": (lambda: found(model(), [[1]], known=0), C.ConfigError, "^no text can be said"),
@@ -308,12 +339,18 @@ def test_what_cannot_be_searched_for_is_refused(wrong, error, message):
 
 
 SETTINGS = {
-    "no beams": (dict(beams=0), "^beams: 0 is less than 1"),
-    "more than are kept": (dict(beams=3, best=4), "^best: 4 texts are more than the 3 .*; set beams to 4 or more$"),
+    "no beams": (dict(num_beams=0), "^num_beams: 0 is less than 1"),
+    "more than are kept": (
+        dict(num_beams=3, num_return_sequences=4),
+        "^num_return_sequences: 4 texts are more than the 3 .*; set num_beams to 4 or more$",
+    ),
     "too steep": (dict(length_penalty=11.0), "^length_penalty: 11.0 is not between"),
-    "no room for an end": (dict(new=4, shortest=4), "^shortest: 4 tokens and an end are more than new, 4;"),
+    "no room for an end": (
+        dict(max_new_tokens=4, min_new_tokens=4),
+        "^min_new_tokens: 4 tokens and an end are more than max_new_tokens, 4;",
+    ),
     "another way to stop": (dict(early_stopping="soon"), "^early_stopping: "),
-    "no tokens": (dict(new=0), "^new: 0 is less than 1"),
+    "no tokens": (dict(max_new_tokens=0), "^max_new_tokens: 0 is less than 1"),
 }
 
 

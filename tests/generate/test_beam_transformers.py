@@ -59,19 +59,20 @@ class Asked:
 
     def ends(self, place: int = 3) -> tuple[int, ...]:
         """Tokens that do come, and not at once: those at one place of the likeliest texts."""
-        free = self.found(BeamSearchParams(new=NEW, beams=4, best=4), (), None)
+        free = self.found(BeamSearchParams(max_new_tokens=NEW, num_beams=4, num_return_sequences=4), (), None)
         return tuple(sorted({one.ids[place] for row in free for one in row}))
 
     def compare(
         self, c: BeamSearchParams, ends: tuple[int, ...] = (), known: int | None = None
     ) -> list[list[BeamHypothesis]]:
         self.theirs.generation_config = GenerationConfig(
-            max_new_tokens=c.new, min_new_tokens=c.shortest or None, num_beams=c.beams, num_return_sequences=c.best,
-            length_penalty=c.length_penalty, early_stopping=c.early_stopping, eos_token_id=list(ends) or None,
+            max_new_tokens=c.max_new_tokens, min_new_tokens=c.min_new_tokens or None, num_beams=c.num_beams,
+            num_return_sequences=c.num_return_sequences, length_penalty=c.length_penalty,
+            early_stopping=c.early_stopping, eos_token_id=list(ends) or None,
             suppress_tokens=None if known is None else list(range(known, V)), pad_token_id=0,
             decoder_start_token_id=START, do_sample=False, return_dict_in_generate=True, output_scores=True,
-            repetition_penalty=c.repetition, no_repeat_ngram_size=c.no_repeat or 0,
-            sequence_bias=[[[each.id], each.add] for each in c.bias] or None,
+            repetition_penalty=c.repetition_penalty, no_repeat_ngram_size=c.no_repeat_ngram_size or 0,
+            sequence_bias=[[[each.token_id], each.bias] for each in c.logit_bias] or None,
         )  # fmt: skip
         said, found = self.theirs.generate(**self.asked), self.found(c, ends, known)
         lengths = (said.beam_indices >= 0).sum(1).tolist()
@@ -93,7 +94,7 @@ def lengths(found: list[list[BeamHypothesis]]) -> list[int]:
 @pytest.mark.parametrize("beams", [2, 3, 7])
 def test_the_best_text_is_theirs_whatever_the_number_of_beams(name, beams):
     one = Asked(name)
-    one.compare(BeamSearchParams(new=NEW, beams=beams), one.ends()[:1])
+    one.compare(BeamSearchParams(max_new_tokens=NEW, num_beams=beams), one.ends()[:1])
 
 
 @pytest.mark.spec("S108")
@@ -103,7 +104,10 @@ def test_the_best_text_is_theirs_whatever_the_number_of_beams(name, beams):
 def test_every_penalty_and_every_way_to_stop_gives_their_four_best(name, penalty, early):
     one = Asked(name)
     found = one.compare(
-        BeamSearchParams(new=NEW, beams=4, best=4, length_penalty=penalty, early_stopping=early), one.ends()
+        BeamSearchParams(
+            max_new_tokens=NEW, num_beams=4, num_return_sequences=4, length_penalty=penalty, early_stopping=early
+        ),
+        one.ends(),
     )
 
     assert (min(lengths(found)) < NEW) == (penalty < 2 or early != "never")  # who never stops finds the longest
@@ -111,7 +115,7 @@ def test_every_penalty_and_every_way_to_stop_gives_their_four_best(name, penalty
 
 @EVERY
 def test_texts_without_an_end_are_theirs(name):
-    found = Asked(name).compare(BeamSearchParams(new=NEW, beams=3, best=3))
+    found = Asked(name).compare(BeamSearchParams(max_new_tokens=NEW, num_beams=3, num_return_sequences=3))
 
     assert set(lengths(found)) == {NEW}
 
@@ -119,10 +123,10 @@ def test_texts_without_an_end_are_theirs(name):
 @pytest.mark.spec("S110")
 @EVERY
 def test_an_end_that_must_wait_comes_as_late_as_theirs(name):
-    one, c = Asked(name), dict(new=NEW, beams=3, best=3, length_penalty=0.0)
+    one, c = Asked(name), dict(max_new_tokens=NEW, num_beams=3, num_return_sequences=3, length_penalty=0.0)
     soon, late = (
         one.compare(BeamSearchParams(**c), one.ends()),
-        one.compare(BeamSearchParams(**c, shortest=7), one.ends()),
+        one.compare(BeamSearchParams(**c, min_new_tokens=7), one.ends()),
     )
 
     assert min(lengths(soon)) <= 7 < min(lengths(late))
@@ -131,18 +135,18 @@ def test_an_end_that_must_wait_comes_as_late_as_theirs(name):
 @EVERY
 def test_tokens_that_are_never_said_leave_the_scores_of_the_others_as_they_are(name):
     one = Asked(name)
-    found = one.compare(BeamSearchParams(new=NEW, beams=3, best=3), one.ends(), known=29)
+    found = one.compare(BeamSearchParams(max_new_tokens=NEW, num_beams=3, num_return_sequences=3), one.ends(), known=29)
 
     assert max(max(each.ids) for row in found for each in row) < 29
 
 
 PRICES = {  # and what is the same without
-    "no run of two twice": (dict(no_repeat=2, repetition=0.5), dict(repetition=0.5)),
-    "no token twice": (dict(no_repeat=1), {}),
-    "repetition": (dict(repetition=1.6), {}),
-    "encouraged": (dict(repetition=0.7), {}),
-    "bias": (dict(bias={3: 3.0, 11: -4.0, 20: 1.5}), {}),
-    "all of them": (dict(no_repeat=3, repetition=1.2, bias={3: 3.0, 11: -4.0}), {}),
+    "no run of two twice": (dict(no_repeat_ngram_size=2, repetition_penalty=0.5), dict(repetition_penalty=0.5)),
+    "no token twice": (dict(no_repeat_ngram_size=1), {}),
+    "repetition": (dict(repetition_penalty=1.6), {}),
+    "encouraged": (dict(repetition_penalty=0.7), {}),
+    "bias": (dict(logit_bias={3: 3.0, 11: -4.0, 20: 1.5}), {}),
+    "all of them": (dict(no_repeat_ngram_size=3, repetition_penalty=1.2, logit_bias={3: 3.0, 11: -4.0}), {}),
 }
 
 
@@ -150,7 +154,7 @@ PRICES = {  # and what is the same without
 @EVERY
 @pytest.mark.parametrize("price, free", PRICES.values(), ids=PRICES)
 def test_prices_and_bans_within_the_search_are_theirs(name, price, free):
-    one, c = Asked(name, padded=False), dict(new=NEW, beams=4, best=4, shortest=8)
+    one, c = Asked(name, padded=False), dict(max_new_tokens=NEW, num_beams=4, num_return_sequences=4, min_new_tokens=8)
     found = one.compare(BeamSearchParams(**c, **price), one.ends()[:1])
 
     assert found != one.found(BeamSearchParams(**c, **free), one.ends()[:1], None)  # it makes a difference

@@ -22,10 +22,10 @@ V = 50
 GATED = C.MLP(gated=True, activation="silu", bias=False)
 MODELS = {
     "gpt2": dict(position=C.LearnedPosition(length=99)),
-    "llama": dict(position=C.RotaryPosition(), attention=C.Attention(heads=4, groups=2, bias=()), mlp=GATED,
+    "llama": dict(position=C.RotaryPosition(), attention=C.Attention(heads=4, kv_heads=2, bias=()), mlp=GATED,
                   norm=C.Norm(kind="rms", bias=False)),
     "window": dict(position=C.RotaryPosition(), mask=("causal & window(4)", "causal")),
-    "post": dict(position=C.SinusoidalPosition(), place="post", mlp=C.MLP(activation="relu")),
+    "post": dict(position=C.SinusoidalPosition(), norm_placement="post", mlp=C.MLP(activation="relu")),
     "bias": dict(position=C.AlibiPosition()),
     "normed": dict(position=C.RotaryPosition(), attention=C.Attention(heads=4, qk_norm=C.Norm(kind="rms", bias=False))),
     "reversible": dict(kind="reversible"),
@@ -128,7 +128,7 @@ def linear_residual(x, part, add, then):
 
 def attend_cache(attn, qkv, scope, past):
     assert scope.plan.reason == "the loops of a step"
-    sizes, counts = list(attn.qkv.sizes.values()), (attn.heads, attn.groups, attn.groups)
+    sizes, counts = list(attn.qkv.sizes.values()), (attn.heads, attn.kv_heads, attn.kv_heads)
     q, k, v = (attn.split(x, count) for x, count in zip(qkv.split(sizes, -1), counts, strict=True))
     k, v = past.append(scope.position.rotate(k), v, scope.cache_slots, False)
     table = scope.plan.spec.mask.table(scope.plan.spec.q, scope.plan.spec.k)[:, None]

@@ -16,8 +16,9 @@ NEW, CUT = 23, 9
 HOW = {
     "greedy": dict(),
     "drawn": dict(temperature=1.4, top_p=0.95, seed=3),
-    "all filters": dict(temperature=1.2, typical=0.9, repetition=1.3, frequency=0.4, presence=0.2, no_repeat=3,
-                        bias={4: 1.5}, shortest=7, seed=5, ends=frozenset({3, 8})),
+    "all filters": dict(temperature=1.2, typical_p=0.9, repetition_penalty=1.3, frequency_penalty=0.4,
+                        presence_penalty=0.2, no_repeat_ngram_size=3, logit_bias={4: 1.5}, min_new_tokens=7, seed=5,
+                        ends=frozenset({3, 8})),
 }  # fmt: skip
 EVERY = pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 
@@ -35,7 +36,7 @@ def steps(one, count: int) -> list[list[int | None]]:
 @pytest.mark.parametrize("cut", [0, 1, CUT])
 @EVERY
 def test_a_copy_says_what_the_original_says_and_neither_hears_the_other(how, cut):
-    one = session(model(), prompts(5, 11, 2), new=NEW, **how)
+    one = session(model(), prompts(5, 11, 2), max_new_tokens=NEW, **how)
     begun = steps(one, cut)
     other, third = one.copy(), one.copy()
     said = list(one)
@@ -46,7 +47,7 @@ def test_a_copy_says_what_the_original_says_and_neither_hears_the_other(how, cut
 
 @EVERY
 def test_a_row_may_branch_many_times_and_rows_may_be_left_out(how):
-    one = session(model(), prompts(5, 11, 2), new=NEW, **how)
+    one = session(model(), prompts(5, 11, 2), max_new_tokens=NEW, **how)
     steps(one, CUT)
     rows = [2, 0, 2, 2]
     other = one.branch(rows)
@@ -58,7 +59,7 @@ def test_a_row_may_branch_many_times_and_rows_may_be_left_out(how):
 
 
 def test_branches_with_seeds_of_their_own_differ():
-    one = session(model(), prompts(5), new=NEW, temperature=1.5, seed=1)
+    one = session(model(), prompts(5), max_new_tokens=NEW, temperature=1.5, seed=1)
     steps(one, CUT)
     other = one.branch([0, 0])
     other.sampler.reseed(7)
@@ -71,7 +72,7 @@ def test_branches_with_seeds_of_their_own_differ():
 def test_a_translation_branches_with_its_source(cross):
     source = torch.randint(V, (2, S))
     real = torch.arange(S) < torch.tensor([[4], [S]])
-    one = session(translator(cross), [[1], [2]], new=NEW, source=source, source_real=real)
+    one = session(translator(cross), [[1], [2]], max_new_tokens=NEW, source=source, source_real=real)
     steps(one, CUT)
     other, want = one.branch([1, 0]), list(zip(*one, strict=True))
 
@@ -83,7 +84,7 @@ def test_a_translation_branches_with_its_source(cross):
 @EVERY
 def test_a_saved_session_goes_on_with_the_same_ids(how, cut, mask, tmp_path):
     made = model(mask=mask)
-    one = session(made, prompts(5, 11, 2), new=NEW, **how)
+    one = session(made, prompts(5, 11, 2), max_new_tokens=NEW, **how)
     steps(one, cut)
     one.save(tmp_path / "session")
     found = limits.GenerationLimits(ends=how.get("ends", frozenset()))
@@ -96,7 +97,7 @@ def test_a_saved_session_goes_on_with_the_same_ids(how, cut, mask, tmp_path):
 
 def test_what_was_computed_is_kept_to_the_last_bit(tmp_path):
     made = model().float()
-    one = session(made, prompts(5, 11), new=NEW)
+    one = session(made, prompts(5, 11), max_new_tokens=NEW)
     steps(one, CUT)
     one.save(tmp_path / "session")
     other = load_session(made, tmp_path / "session", made.generation_limits)
@@ -108,7 +109,7 @@ def test_what_was_computed_is_kept_to_the_last_bit(tmp_path):
 @pytest.mark.parametrize("cross", ["last", "layerwise"])
 def test_a_saved_translation_goes_on(cross, tmp_path):
     made, source = translator(cross), torch.randint(V, (2, S))
-    one = session(made, [[1], [2]], new=NEW, source=source)
+    one = session(made, [[1], [2]], max_new_tokens=NEW, source=source)
     steps(one, CUT)
     one.save(tmp_path / "session")
 
@@ -118,14 +119,14 @@ def test_a_saved_translation_goes_on(cross, tmp_path):
 def test_a_saved_session_slides_as_it_would_have(tmp_path):
     made = model()
     with warnings.catch_warnings(action="ignore"):
-        one = session(made, prompts(5, 7), new=40, context=9)
+        one = session(made, prompts(5, 7), max_new_tokens=40, context=9)
         steps(one, 15)
         one.save(tmp_path / "session")
         assert list(load_session(made, tmp_path / "session", limits.GenerationLimits(context=9))) == list(one)
 
 
 def test_a_session_of_another_model_is_refused(tmp_path):
-    one = session(model(), prompts(5), new=NEW)
+    one = session(model(), prompts(5), max_new_tokens=NEW)
     steps(one, CUT)
     one.save(tmp_path / "session")
 
@@ -137,7 +138,7 @@ def test_a_damaged_file_is_told_in_a_sentence(tmp_path):
     from regard.hub.weights import load_tensors_lazy, save_tensors
 
     made, path = model(), tmp_path / "session"
-    one = session(made, prompts(5), new=NEW)
+    one = session(made, prompts(5), max_new_tokens=NEW)
     steps(one, CUT)
     one.save(path)
     tensors = {name: table.clone() for name, table in load_tensors_lazy(path).items()}
@@ -157,7 +158,7 @@ def test_a_damaged_file_is_told_in_a_sentence(tmp_path):
 
 
 def test_nothing_is_left_behind_where_a_session_cannot_be_written(tmp_path):
-    one = session(model(), prompts(5), new=NEW)
+    one = session(model(), prompts(5), max_new_tokens=NEW)
     steps(one, CUT)
     (tmp_path / "session").mkdir()
 
@@ -167,6 +168,6 @@ def test_nothing_is_left_behind_where_a_session_cannot_be_written(tmp_path):
 
 
 def test_a_session_that_is_iterated_in_two_goes_makes_no_more_than_asked():
-    one = session(model(), prompts(5), new=7)
+    one = session(model(), prompts(5), max_new_tokens=7)
 
     assert len(steps(one, 3)) + len(list(one)) == 7

@@ -111,9 +111,9 @@ def test_what_is_too_long_is_cut_as_the_pipeline_cuts_it_and_told_once(tmp_path)
 @pytest.fixture
 def own():
     """A model of pairs as training makes it, and its objective; 15 tokens at once."""
-    c = config.Classification(pair="other", classes=("no", "yes"))
+    c = config.Classification(input_pair="other", classes=("no", "yes"))
     tokenizer = add_task_tokens(
-        c, text.train_tokenizer(config.CharTokenizer(fallback=False), ["abcdefghijklmnopqrstuvwxyz ?"])
+        c, text.train_tokenizer(config.CharTokenizer(byte_fallback=False), ["abcdefghijklmnopqrstuvwxyz ?"])
     )
     model = regard.build(regard.preset("bert-base", dim=12, depth=1, heads=3, vocab=len(tokenizer),
                                        head=config.PoolingHead(dense=True, out=2))).eval()  # fmt: skip

@@ -35,7 +35,7 @@ def talk(model):
 
     def talk(system=None, **settings):
         form = TemplateFormat(model, find_chat_template(model))
-        return Conversation(model, form, system=system, **{"new": 9, "temperature": 0.0} | settings)
+        return Conversation(model, form, system=system, **{"max_new_tokens": 9, "temperature": 0.0} | settings)
 
     return talk
 
@@ -79,7 +79,9 @@ def test_a_turn_reads_what_was_not_read_or_said_before(talk):
         known += answer.read + answer.tokens - 1  # the last token was said, and nobody has read it
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 1.0, "seed": 5}, {"repetition": 1.4}, {"presence": 3.0}])
+@pytest.mark.parametrize(
+    "settings", [{"temperature": 1.0, "seed": 5}, {"repetition_penalty": 1.4}, {"presence_penalty": 3.0}]
+)
 def test_drawn_turns_are_those_of_one_that_reads_all_again(talk, settings):
     conversation = talk(**settings)
     for turn in TURNS:
@@ -97,10 +99,10 @@ def test_with_a_seed_a_conversation_comes_again_and_its_turns_differ(talk):
 
 
 def test_an_answer_ends_where_the_template_ends_it(model, talk):
-    conversation = talk(bias={4: 1e6})
+    conversation = talk(logit_bias={4: 1e6})
 
     assert 4 not in model.generation_limits.ends
-    assert said(conversation, "Hello") == "" and conversation.answer.reason == "end"
+    assert said(conversation, "Hello") == "" and conversation.answer.reason == "eos"
     assert 4 not in model.generation_limits.ends
 
 
@@ -135,7 +137,7 @@ def test_a_space_that_the_template_writes_is_not_said_twice(model):
 
 
 def growing(one, context=None):
-    one.tokenizer = text.train_tokenizer(C.CharTokenizer(fallback=False), [ALPHABET])
+    one.tokenizer = text.train_tokenizer(C.CharTokenizer(byte_fallback=False), [ALPHABET])
     one.context = context
     return one
 
@@ -147,10 +149,10 @@ def recurrent():
 MODELS = {
     "rotary": lambda: made.model(),
     "learned": lambda: made.model(made.POSITIONS["learned"]),
-    "buckets": lambda: made.model(made.POSITIONS["buckets"]),
+    "t5": lambda: made.model(made.POSITIONS["t5"]),
     "window": lambda: made.model(mask="causal & window(5)"),
     "prefix": lambda: made.model(mask="prefix(3)"),
-    "linear": lambda: made.model(attention=C.Attention(heads=3, width=4, kernel="linear")),
+    "linear": lambda: made.model(attention=C.Attention(heads=3, head_dim=4, kernel="linear")),
     "recurrent": recurrent,
 }
 
@@ -159,10 +161,10 @@ MODELS = {
 def test_a_growing_text_goes_on_as_generate_does(name):
     torch.manual_seed(3)
     one = growing(MODELS[name]())
-    conversation, whole = Conversation(one, ContinuationFormat(one), new=7, seed=5), ""
+    conversation, whole = Conversation(one, ContinuationFormat(one), max_new_tokens=7, seed=5), ""
     for turn, typed in enumerate(["abcd", "e f", "", "g"]):
         whole += typed
-        want = one.generate(whole, new=7, seed=5 + turn)
+        want = one.generate(whole, max_new_tokens=7, seed=5 + turn)
 
         assert said(conversation, typed) == want
         whole += want
@@ -171,21 +173,21 @@ def test_a_growing_text_goes_on_as_generate_does(name):
 def test_a_ring_goes_on_and_what_it_has_written_over_is_read_again():
     torch.manual_seed(3)
     one = growing(made.model(mask="causal & window(5)"))
-    conversation = Conversation(one, ContinuationFormat(one), new=7, seed=5)
+    conversation = Conversation(one, ContinuationFormat(one), max_new_tokens=7, seed=5)
     first = said(conversation, "abcdefg" * 71)
     ring, second = conversation.memory.cache, said(conversation, "hij" * 99)
 
     assert ring.reach and conversation.answer.kept == 71 * 7 + 6
-    assert second == one.generate("abcdefg" * 71 + first + "hij" * 99, new=7, seed=6)
+    assert second == one.generate("abcdefg" * 71 + first + "hij" * 99, max_new_tokens=7, seed=6)
     conversation.undo()
-    assert said(conversation, "k") == one.generate("abcdefg" * 71 + first + "k", new=7, seed=6)
+    assert said(conversation, "k") == one.generate("abcdefg" * 71 + first + "k", max_new_tokens=7, seed=6)
     assert conversation.answer.kept == 0
 
 
 def test_a_growing_text_that_slides_reads_its_newest_part():
     torch.manual_seed(3)
     one = growing(made.model(), context=23)
-    conversation = Conversation(one, ContinuationFormat(one), new=40, seed=5)
+    conversation = Conversation(one, ContinuationFormat(one), max_new_tokens=40, seed=5)
     with pytest.warns(UserWarning, match="newest"):
         assert len(said(conversation, "abcd")) == 40
     with warnings.catch_warnings():
@@ -213,7 +215,7 @@ def test_without_a_tokenizer_there_is_no_conversation():
 
 
 def test_an_answer_that_is_stopped_stays_as_far_as_it_came(talk):
-    conversation = talk(new=50, shortest=50)
+    conversation = talk(max_new_tokens=50, min_new_tokens=50)
     pieces = conversation.send("Hello")
     heard = next(pieces) + next(pieces)
 
@@ -226,7 +228,7 @@ def test_an_answer_that_is_stopped_stays_as_far_as_it_came(talk):
 
 
 def test_an_answer_that_is_broken_off_stays_and_is_read_again(talk):
-    conversation = talk(new=50, shortest=50)
+    conversation = talk(max_new_tokens=50, min_new_tokens=50)
     pieces = conversation.send("Hello")
     heard = next(pieces) + next(pieces)
     with pytest.raises(KeyboardInterrupt):
@@ -276,7 +278,7 @@ def test_what_damaged_weights_say_is_no_answer(place):
 
 
 def test_when_the_window_is_full_the_oldest_exchanges_go_and_the_system_stays(model, talk):
-    conversation, began = talk(system="SYS", new=11), []
+    conversation, began = talk(system="SYS", max_new_tokens=11), []
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
         for turn in range(13):
@@ -291,7 +293,7 @@ def test_when_the_window_is_full_the_oldest_exchanges_go_and_the_system_stays(mo
 
 
 def test_after_a_cut_the_next_turns_read_only_what_is_new_again(talk):
-    conversation, read = talk(new=11), []
+    conversation, read = talk(max_new_tokens=11), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for turn in range(13):
@@ -303,7 +305,7 @@ def test_after_a_cut_the_next_turns_read_only_what_is_new_again(talk):
 
 
 def test_an_answer_never_outgrows_the_window(talk):
-    conversation = talk(new=10_000, shortest=10_000)
+    conversation = talk(max_new_tokens=10_000, min_new_tokens=10_000)
     said(conversation, "Hello")
 
     assert conversation.answer.tokens == chatty.LENGTH - conversation.answer.read + 1
@@ -354,22 +356,22 @@ def test_nothing_can_be_taken_back_before_something_was_said(talk, what):
 
 def test_settings_count_from_the_next_answer_on_and_none_is_as_usual(talk):
     conversation = talk()
-    conversation.set({"new": 3, "shortest": 3})
+    conversation.set({"max_new_tokens": 3, "min_new_tokens": 3})
     said(conversation, "Hello")
     assert conversation.answer.tokens == 3
 
-    conversation.set({"new": None})
-    assert conversation.sampling([]).new == C.SamplingParams.new
+    conversation.set({"max_new_tokens": None})
+    assert conversation.sampling([]).max_new_tokens == C.SamplingParams.max_new_tokens
 
 
 @pytest.mark.parametrize("wrong", [{"temperature": float("nan")}, {"temperture": 1.0}, {"temperture": None},
-                                   {"new": -1}, {"top_p": 3.0}, {"stop": [""]}], ids=str)  # fmt: skip
+                                   {"max_new_tokens": -1}, {"top_p": 3.0}, {"stop": [""]}], ids=str)  # fmt: skip
 def test_a_setting_that_cannot_be_is_refused_and_changes_nothing(talk, wrong):
     conversation = talk()
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         conversation.set(wrong)
 
-    assert conversation.settings == {"new": 9, "temperature": 0.0}
+    assert conversation.settings == {"max_new_tokens": 9, "temperature": 0.0}
 
 
 def test_a_template_that_knows_no_system_refuses_it_at_once(model):

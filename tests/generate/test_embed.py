@@ -37,7 +37,7 @@ def test_a_folder_that_says_nothing_has_means_over_real_tokens_in_length_one(tmp
     ours = regard.load(folder, device="cpu")
 
     assert_close(ours.embeddings(TEXTS), F.normalize(want, dim=-1), **NEAR)
-    assert_close(ours.embeddings(TEXTS, raw=True), want, **NEAR)
+    assert_close(ours.embeddings(TEXTS, normalize=False), want, **NEAR)
 
 
 @pytest.mark.parametrize("normal", [True, False])
@@ -61,7 +61,7 @@ def test_what_head_a_model_has_does_not_matter(kind, tmp_path):
     model, tokenizer, folder = bert(kind, tmp_path / "m")
     want = by_hand(*hidden(model.bert, tokenizer, TEXTS))
 
-    assert_close(regard.load(folder, device="cpu").embeddings(TEXTS, raw=True), want, **NEAR)
+    assert_close(regard.load(folder, device="cpu").embeddings(TEXTS, normalize=False), want, **NEAR)
 
 
 def test_an_encoder_decoder_gives_what_its_encoder_made(tmp_path):
@@ -72,7 +72,7 @@ def test_an_encoder_decoder_gives_what_its_encoder_made(tmp_path):
         pad_token_id=1, eos_token_id=2))  # fmt: skip
     folder = saved(model, tokenizer, tmp_path / "t5")
     want = by_hand(*hidden(model.encoder, tokenizer, [text.lower() for text in TEXTS]))
-    got = regard.load(folder, device="cpu").embeddings([text.lower() for text in TEXTS], raw=True)
+    got = regard.load(folder, device="cpu").embeddings([text.lower() for text in TEXTS], normalize=False)
 
     assert_close(got, want, **NEAR)
 
@@ -88,7 +88,7 @@ def test_a_decoder_gives_the_mean_of_what_it_read(tmp_path):
         x, real = hidden(model.transformer, tokenizer, [each], 80)
         rows.append(by_hand(x, real)[0])
 
-    assert_close(regard.load(folder, device="cpu").embeddings(TEXTS, raw=True), torch.stack(rows), **NEAR)
+    assert_close(regard.load(folder, device="cpu").embeddings(TEXTS, normalize=False), torch.stack(rows), **NEAR)
 
 
 def test_a_vector_does_not_depend_on_the_texts_beside_it(tmp_path):
@@ -121,7 +121,7 @@ def test_clip_gives_the_vectors_that_it_compares_of_texts_and_of_pictures(tmp_pa
 
 def test_a_run_of_our_own_is_read_as_its_training_laid_out_its_texts():
     words = add_task_tokens(
-        config.MaskedLM(), text.train_tokenizer(config.CharTokenizer(fallback=False), ["the cat sat on the mat."])
+        config.MaskedLM(), text.train_tokenizer(config.CharTokenizer(byte_fallback=False), ["the cat sat on the mat."])
     )
     model = regard.build(regard.preset("bert-base", dim=12, depth=1, heads=3, vocab=len(words))).eval()
     model.tokenizer, model.task = words, config.MaskedLM()
@@ -129,7 +129,7 @@ def test_a_run_of_our_own_is_read_as_its_training_laid_out_its_texts():
     with torch.no_grad():
         want = model.trunk(model.embed(torch.tensor([ids]))).x.mean(1)
 
-    assert_close(model.embeddings(["the cat"], raw=True), want, **NEAR)
+    assert_close(model.embeddings(["the cat"], normalize=False), want, **NEAR)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from regard.engine.engine import Engine
 from regard.generation.params import GenerationDefaults
 from regard.native.library import load_library
 
-SIZES = dict(slots=5, capacity=41, chunk=4, waiting=6, prefixes=3)
+SIZES = dict(slots=5, max_context=41, chunk=4, max_queue=6, prefixes=3)
 NATIVE = pytest.mark.skipif(load_library() is None, reason="there is no compiler here")
 EVERY = pytest.mark.parametrize("name", MODELS)
 
@@ -59,7 +59,7 @@ def test_every_slot_gives_the_same_bits(dtype, count, threads):
     """Of five rows in double precision the fifth is computed another way, so there are eight."""
     threads(count)
     one, text = small("grouped", double=True).to(dtype), prompts(30)[0]
-    engine, clients = Engine(one, **SIZES), [client(text, new=9, logprobs=2) for _ in range(5)]
+    engine, clients = Engine(one, **SIZES), [client(text, max_new_tokens=9, logprobs=2) for _ in range(5)]
     ask(engine, *clients)
     while len(engine.steps.rows) < 5:
         engine.step()
@@ -98,15 +98,15 @@ def test_the_thread_gives_the_bits_of_the_steps_by_hand():
 @pytest.mark.parametrize("chunk", [4, 7, 64])
 def test_greedy_ids_are_those_of_a_session_however_prompts_are_cut(name, chunk):
     one, texts = small(name, double=True), prompts(5, 11, 4, 23)
-    clients = [client(text, new=17) for text in texts]
-    run(Engine(one, slots=3, capacity=41, chunk=min(chunk, 41)), *clients)
+    clients = [client(text, max_new_tokens=17) for text in texts]
+    run(Engine(one, slots=3, max_context=41, chunk=min(chunk, 41)), *clients)
 
-    assert [each.ids for each in clients] == written(one, texts, new=17, ends=frozenset({3}))
+    assert [each.ids for each in clients] == written(one, texts, max_new_tokens=17, ends=frozenset({3}))
 
 
 def test_drawn_ids_are_those_of_a_session_with_the_same_seed():
     one, texts = small("alibi", double=True), prompts(5, 11, 4)
-    how = HOT | dict(top_p=0.9, repetition=1.2, presence=0.3, new=15)
+    how = HOT | dict(top_p=0.9, repetition_penalty=1.2, presence_penalty=0.3, max_new_tokens=15)
     clients = [client(text, seed=seed, **how) for seed, text in enumerate(texts)]
     run(Engine(one, **SIZES), *clients)
 
@@ -118,8 +118,8 @@ def test_drawn_ids_are_those_of_a_session_with_the_same_seed():
 def test_greedy_ids_and_their_chances_are_those_of_transformers():
     theirs, ours = both("gpt2", ("transformer.ln_f.weight", "trunk.final_norm.weight"), -3.0)
     texts = [torch.randint(3, 40, (length,)) for length in (5, 9, 2)]
-    clients = [client(text.tolist(), new=11, logprobs=2) for text in texts]
-    run(Engine(ours, slots=2, capacity=24, chunk=4), *clients)
+    clients = [client(text.tolist(), max_new_tokens=11, logprobs=2) for text in texts]
+    run(Engine(ours, slots=2, max_context=24, chunk=4), *clients)
 
     for each, text in zip(clients, texts, strict=True):
         out = theirs.generate(text[None], max_new_tokens=11, do_sample=False, pad_token_id=0, eos_token_id=None,
@@ -133,7 +133,7 @@ def test_greedy_ids_and_their_chances_are_those_of_transformers():
 
 def test_chances_are_told_as_the_model_has_them_before_anything_is_filtered():
     one, (text,) = small("grouped", double=True), prompts(6)
-    asked = client(text, new=5, seed=2, logprobs=3, temperature=2.5, top_k=4, bias={5: 9.0, 3: -99.0})
+    asked = client(text, max_new_tokens=5, seed=2, logprobs=3, temperature=2.5, top_k=4, logit_bias={5: 9.0, 3: -99.0})
     run(Engine(one, **SIZES), asked)
     with torch.no_grad():
         logs = one(torch.tensor([text + asked.ids]))[0, len(text) - 1 : -1].log_softmax(-1)
@@ -172,9 +172,9 @@ def test_kept_beginnings_never_fill_more_than_their_room_and_the_oldest_make_roo
     engine = Engine(small("alibi"), **SIZES | {"prefixes": 1})
     texts = prompts(17, 17, 17)
     for text in texts:
-        run(engine, client(text, new=1))
+        run(engine, client(text, max_new_tokens=1))
         assert 0 < engine.kept.bytes <= engine.kept.room
-    last, first = client(texts[2], new=1), client(texts[0], new=1)
+    last, first = client(texts[2], max_new_tokens=1), client(texts[0], max_new_tokens=1)
     run(engine, last)
     run(engine, first)
 
@@ -186,11 +186,11 @@ def test_padding_in_a_prompt_is_not_read():
 
     from regard import config as C
 
-    one = model(embed=C.TextEmbedding(vocab=V, pad=0))
-    plain, padded = client([4, 5, 6, 7, 8], new=7), client([0, 0, 4, 5, 0, 6, 7, 8], new=7)
+    one = model(embed=C.TextEmbedding(vocab=V, pad_id=0))
+    plain, padded = client([4, 5, 6, 7, 8], max_new_tokens=7), client([0, 0, 4, 5, 0, 6, 7, 8], max_new_tokens=7)
     run(Engine(one, **SIZES), plain, padded)
 
-    assert plain.bits == padded.bits and [plain.ids] == written(one, [[4, 5, 6, 7, 8]], new=7)
+    assert plain.bits == padded.bits and [plain.ids] == written(one, [[4, 5, 6, 7, 8]], max_new_tokens=7)
 
 
 # ---------------------------------------------------------------- ends
@@ -199,24 +199,24 @@ def test_padding_in_a_prompt_is_not_read():
 def test_a_text_ends_at_its_length_at_the_capacity_or_by_an_end_token():
     one, (text,) = small("alibi", double=True), prompts(9)
     one.generation_defaults = GenerationDefaults()
-    short, full, none = client(text, new=6), client(text, new=99), client(text, new=0)
-    engine = Engine(one, slots=2, capacity=20, chunk=4)
+    short, full, none = client(text, max_new_tokens=6), client(text, max_new_tokens=99), client(text, max_new_tokens=0)
+    engine = Engine(one, slots=2, max_context=20, chunk=4)
     run(engine, short, full, none)
     one.generation_defaults = GenerationDefaults(ends=frozenset({short.ids[2]}))
-    ended = client(text, new=6)
-    run(Engine(one, slots=2, capacity=20, chunk=4), ended)
+    ended = client(text, max_new_tokens=6)
+    run(Engine(one, slots=2, max_context=20, chunk=4), ended)
 
     assert (len(short.ids), short.reason) == (6, "length") and (len(full.ids), full.reason) == (20 - 9 + 1, "length")
-    assert full.ids == written(one, [text], new=12)[0] and (none.ids, none.reason) == ([], "length")
-    assert ended.ids == short.ids[: short.ids.index(short.ids[2]) + 1] and ended.reason == "end"
+    assert full.ids == written(one, [text], max_new_tokens=12)[0] and (none.ids, none.reason) == ([], "length")
+    assert ended.ids == short.ids[: short.ids.index(short.ids[2]) + 1] and ended.reason == "eos"
     assert engine.stats.made == 6 + 12
 
 
 def test_a_request_that_has_its_last_token_is_no_longer_counted_as_running():
     """A client may ask for the figures as soon as it has its answer."""
-    engine = Engine(small("alibi"), slots=2, capacity=20, chunk=4)
+    engine = Engine(small("alibi"), slots=2, max_context=20, chunk=4)
     running = []
-    request = client(prompts(5)[0], new=3)
+    request = client(prompts(5)[0], max_new_tokens=3)
     engine.submit(request.asked, lambda event: running.append(engine.stats.running))
     while engine.step():
         pass

@@ -12,7 +12,7 @@ from regard import config as C
 from regard.engine.engine import Engine
 from regard.engine.request_queue import GenerationRequest, QueueFull
 
-SIZES = dict(slots=3, capacity=41, chunk=4, waiting=5, prefixes=2)
+SIZES = dict(slots=3, max_context=41, chunk=4, max_queue=5, prefixes=2)
 BAD = 7  # the token whose vector is damaged
 
 
@@ -65,7 +65,10 @@ class Broken:
 @pytest.mark.parametrize("where", ["allowed", "tell"])
 def test_a_rule_that_breaks_ends_its_own_text(one, where):
     engine, (text,) = Engine(one, **SIZES), prompts(6)
-    bad, good = client(text, rule=Broken(2, where), new=9), client(text, new=9, seed=1, temperature=1.0)
+    bad, good = (
+        client(text, rule=Broken(2, where), max_new_tokens=9),
+        client(text, max_new_tokens=9, seed=1, temperature=1.0),
+    )
     run(engine, bad, good)
 
     assert bad.reason == "error" and bad.told[-1].problem == "ZeroDivisionError: a rule broke"
@@ -78,10 +81,10 @@ def test_a_text_of_which_nothing_more_may_be_said_has_ended(one):
         def allowed_tokens(self):
             return torch.full((19,), self.patience > 0)
 
-    asked = client(prompts(6)[0], rule=Over(2, ""), bias={3: -99.0})
+    asked = client(prompts(6)[0], rule=Over(2, ""), logit_bias={3: -99.0})
     run(Engine(one, **SIZES), asked)
 
-    assert len(asked.ids) == 2 and asked.bits[-1] == (None, 0.0, (), "end")
+    assert len(asked.ids) == 2 and asked.bits[-1] == (None, 0.0, (), "eos")
 
 
 def test_who_cannot_hear_is_let_go_and_not_told_again(one):
@@ -96,7 +99,7 @@ def test_who_cannot_hear_is_let_go_and_not_told_again(one):
     run(engine, other)
 
     assert len(calls) == 1 and ticket.reason == "error" and isinstance(ticket.problem, OSError)
-    assert other.reason in ("length", "end") and engine.stats.running == 0
+    assert other.reason in ("length", "eos") and engine.stats.running == 0
 
 
 def test_who_has_heard_enough_leaves_at_once(one):
@@ -106,7 +109,7 @@ def test_who_has_heard_enough_leaves_at_once(one):
         heard.append(told)
         return len(heard) == 2
 
-    ticket = engine.submit(client([1, 2, 4, 5, 6], new=30).asked, hear)
+    ticket = engine.submit(client([1, 2, 4, 5, 6], max_new_tokens=30).asked, hear)
     engine.step(), engine.step(), engine.step()
 
     assert len(heard) == 2 and ticket.reason == "stop" and engine.stats.running == 0 and not engine.busy
@@ -137,7 +140,7 @@ def test_a_model_that_fails_is_said_to_all_and_to_whoever_comes(one):
             return super().forward(ids, cache)
 
     engine = Failing(one, **SIZES)
-    clients = [client(text, new=20) for text in prompts(5, 5, 5, 5)]
+    clients = [client(text, max_new_tokens=20) for text in prompts(5, 5, 5, 5)]
     ask(engine, *clients)
     work = engine.run_in_thread(lambda: 1)
     engine.failing = True
@@ -163,7 +166,10 @@ def test_a_thousand_requests_leave_nothing_behind(one):
     engine, dice = Engine(one, **SIZES), random.Random(2)
     run(engine, client(prompts(9)[0]))
     before, room = tables(engine), engine.stats.bytes - engine.kept.bytes
-    clients = [*some(dice, 50, 9), *(client(text, new=dice.choice([1, 1, 2])) for text in prompts(*[4] * 950))]
+    clients = [
+        *some(dice, 50, 9),
+        *(client(text, max_new_tokens=dice.choice([1, 1, 2])) for text in prompts(*[4] * 950)),
+    ]
     dice.shuffle(clients)
     play(engine, clients, dice)
     figures = engine.stats
@@ -176,7 +182,7 @@ def test_a_thousand_requests_leave_nothing_behind(one):
 
 def test_a_slot_is_free_one_step_after_its_text_was_cancelled_and_the_next_one_has_it(one):
     engine = Engine(one, **SIZES)
-    clients = [client(text, new=30) for text in prompts(5, 5, 17, 5, 5)]
+    clients = [client(text, max_new_tokens=30) for text in prompts(5, 5, 17, 5, 5)]
     ask(engine, *clients)
     for _ in range(4):
         engine.step()
@@ -196,10 +202,10 @@ def test_a_slot_is_free_one_step_after_its_text_was_cancelled_and_the_next_one_h
 
 
 def test_slots_are_given_in_the_order_of_coming_and_nobody_waits_for_ever(one):
-    engine, first = Engine(one, **SIZES | {"slots": 2, "waiting": 20}), []
+    engine, first = Engine(one, **SIZES | {"slots": 2, "max_queue": 20}), []
     for place in range(17):
         said = first.append
-        engine.submit(client([1, 2, 4, 5], new=1 + place % 3, temperature=1.0).asked,
+        engine.submit(client([1, 2, 4, 5], max_new_tokens=1 + place % 3, temperature=1.0).asked,
                       lambda told, place=place, said=said: said(place))  # fmt: skip
     while engine.step():
         pass
@@ -210,8 +216,14 @@ def test_slots_are_given_in_the_order_of_coming_and_nobody_waits_for_ever(one):
 
 def test_a_long_prompt_makes_neither_a_short_one_nor_a_speaking_one_wait(one):
     engine = Engine(one, **SIZES)
-    speaking, long, short = client([1, 2, 4, 5], new=38), client(prompts(40)[0], new=2), client(prompts(5)[0], new=2)
-    one_more = Client(GenerationRequest(ids=speaking.asked.ids, c=C.SamplingParams(new=38, temperature=1.0, seed=4)))
+    speaking, long, short = (
+        client([1, 2, 4, 5], max_new_tokens=38),
+        client(prompts(40)[0], max_new_tokens=2),
+        client(prompts(5)[0], max_new_tokens=2),
+    )
+    one_more = Client(
+        GenerationRequest(ids=speaking.asked.ids, c=C.SamplingParams(max_new_tokens=38, temperature=1.0, seed=4))
+    )
     ask(engine, one_more)
     engine.step()
     ask(engine, long, short)
@@ -226,7 +238,7 @@ def test_a_long_prompt_makes_neither_a_short_one_nor_a_speaking_one_wait(one):
 
 def test_who_is_too_many_is_told_when_to_come_again(one):
     engine = Engine(one, **SIZES)
-    clients = [client(text, new=2) for text in prompts(*[5] * 8)]
+    clients = [client(text, max_new_tokens=2) for text in prompts(*[5] * 8)]
     ask(engine, *clients)
     with pytest.raises(
         QueueFull, match=r"8 requests are here, and no more may be; come again in about \d+ seconds"
@@ -236,7 +248,7 @@ def test_who_is_too_many_is_told_when_to_come_again(one):
         pass
 
     assert 0.5 <= busy.value.seconds <= 60 and isinstance(busy.value, C.RunError)
-    assert all(each.reason in ("length", "end") for each in clients)
+    assert all(each.reason in ("length", "eos") for each in clients)
     run(engine, late := client([1, 2, 4, 5]))
     assert late.reason is not None
 
@@ -256,7 +268,7 @@ def test_many_threads_may_ask_and_cancel_at_once(one):
             if place % 3 == 2:
                 each.ticket.cancel()
 
-    with Engine(one, **SIZES | {"waiting": 40}) as engine:
+    with Engine(one, **SIZES | {"max_queue": 40}) as engine:
         threads = [threading.Thread(target=come, args=(clients[start::6],)) for start in range(6)]
         for thread in threads:
             thread.start()
@@ -272,19 +284,19 @@ def test_many_threads_may_ask_and_cancel_at_once(one):
 def test_it_sleeps_while_there_is_nothing_to_do(one):
     with Engine(one, **SIZES) as engine:
         for _ in range(3):
-            ask(engine, each := client([1, 2, 4, 5], new=5, bias={3: -99.0}))
+            ask(engine, each := client([1, 2, 4, 5], max_new_tokens=5, logit_bias={3: -99.0}))
             each.ticket.wait(20)
 
     assert engine.stats.steps == 3 * 5
 
 
 def test_stopping_lets_texts_end_or_ends_them(one):
-    drained, cut = (Engine(one, **SIZES | {"capacity": 300}) for _ in range(2))
-    short = [client(text, new=6) for text in prompts(5, 5, 5, 5, 5)]
+    drained, cut = (Engine(one, **SIZES | {"max_context": 300}) for _ in range(2))
+    short = [client(text, max_new_tokens=6) for text in prompts(5, 5, 5, 5, 5)]
     ask(drained.start(), *short)
     drained.stop()
     heard = threading.Event()
-    long = [client(text, new=290, bias={3: -99.0}) for text in prompts(5, 5, 5, 5, 5)]
+    long = [client(text, max_new_tokens=290, logit_bias={3: -99.0}) for text in prompts(5, 5, 5, 5, 5)]
     ask(cut, *long)
     cut.submit(client([1, 2, 4, 5]).asked, lambda told: heard.set())
     late = cut.run_in_thread(lambda: heard.wait(0))
@@ -292,7 +304,7 @@ def test_stopping_lets_texts_end_or_ends_them(one):
     late.result(20)
     cut.stop(drain=0)
 
-    assert {each.reason for each in short} <= {"length", "end"}
+    assert {each.reason for each in short} <= {"length", "eos"}
     assert "cancelled" in {each.reason for each in long} <= {"cancelled", "length"}
     assert cut.stats.running == cut.stats.waiting == 0 and cut.thread is None
     with pytest.raises(C.RunError, match="the engine has stopped and takes no more requests"):
@@ -303,7 +315,7 @@ def test_stopping_lets_texts_end_or_ends_them(one):
 
 
 def test_other_work_is_done_between_steps_in_the_thread_of_the_engine(one):
-    engine, text = Engine(one, **SIZES), client([1, 2, 4, 5], new=30)
+    engine, text = Engine(one, **SIZES), client([1, 2, 4, 5], max_new_tokens=30)
     by_hand = engine.run_in_thread(threading.get_ident)
     engine.step()
     with engine:
@@ -332,8 +344,8 @@ def test_other_work_is_done_between_steps_in_the_thread_of_the_engine(one):
     (client([1], logprobs=20), C.ConfigError, "logprobs: 20 others"),
     (client([1], stop=("a",)), C.ConfigError, "stop: strings stop texts, and an engine speaks in ids"),
     (client([1], regex="a"), C.ConfigError, "regex: an engine in ids needs its rule"),
-    (client([1], schema="{}"), C.ConfigError, "schema: an engine in ids needs its rule"),
-    (client([1], bias={19: 1.0}), C.ConfigError, "bias: token 19 is outside"),
+    (client([1], json_schema="{}"), C.ConfigError, "json_schema: an engine in ids needs its rule"),
+    (client([1], logit_bias={19: 1.0}), C.ConfigError, "logit_bias: token 19 is outside"),
 ], ids=lambda each: None)  # fmt: skip
 def test_a_request_that_cannot_be_done_is_refused_in_a_sentence(one, asked, error, why):
     engine = Engine(one, **SIZES)
@@ -346,18 +358,18 @@ def test_a_request_that_cannot_be_done_is_refused_in_a_sentence(one, asked, erro
 @pytest.mark.parametrize(("make", "sizes", "why"), [
     (model, {"slots": 0}, "slots: 0 is too few; this model takes 1 or more"),
     (model, {"chunk": 0}, "chunk: 0 is too few"),
-    (model, {"waiting": -1}, "waiting: -1 is too few"),
+    (model, {"max_queue": -1}, "max_queue: -1 is too few"),
     (model, {"prefixes": -1}, "prefixes: -1 is too few"),
     (lambda: model(mask="prefix(5)"), {}, "chunk: 4 is too few; this model takes 5 or more"),
-    (lambda: model(C.LearnedPosition(length=40)), {}, "capacity: 41 is more than the 40 tokens"),
+    (lambda: model(C.LearnedPosition(length=40)), {}, "max_context: 41 is more than the 40 tokens"),
     (translator, {}, "encoder: an engine goes on from texts, and this model translates them"),
-    (lambda: model(mask="everything"), {}, "does not write from left to right"),
-], ids=["slots", "chunk", "waiting", "prefixes", "prefix", "learned", "encoder", "both ways"])  # fmt: skip
+    (lambda: model(mask="full"), {}, "does not write from left to right"),
+], ids=["slots", "chunk", "max_queue", "prefixes", "prefix", "learned", "encoder", "both ways"])  # fmt: skip
 def test_an_engine_that_cannot_run_is_refused_in_a_sentence(make, sizes, why):
     with pytest.raises(C.ConfigError, match=why):
         Engine(make(), **SIZES | sizes)
 
 
-def test_the_capacity_is_by_itself_what_the_model_reads_at_once():
-    assert Engine(model(C.LearnedPosition(length=40)), slots=1).capacity == 40
-    assert Engine(model(), slots=1).capacity == 1024
+def test_max_context_is_by_itself_what_the_model_reads_at_once():
+    assert Engine(model(C.LearnedPosition(length=40)), slots=1).max_context == 40
+    assert Engine(model(), slots=1).max_context == 1024

@@ -35,7 +35,7 @@ def test_the_words_of_bert_and_their_probabilities_are_those_of_the_pipeline(sai
         alone = hf.BertForMaskedLM(model.config).eval()
         alone.load_state_dict({name: x for name, x in model.state_dict().items() if name in alone.state_dict()})
 
-    same(regard.load(folder, device="cpu").fill_mask(said, best=7), theirs(alone, tokenizer, said, 7))
+    same(regard.load(folder, device="cpu").fill_mask(said, top_k=7), theirs(alone, tokenizer, said, 7))
 
 
 OTHERS = {
@@ -84,12 +84,12 @@ def test_many_texts_are_told_in_their_order_each_as_if_alone(tmp_path):
 
 def test_a_masked_run_of_our_own_fills_blanks_too():
     tokenizer = add_task_tokens(
-        config.MaskedLM(), text.train_tokenizer(config.CharTokenizer(fallback=False), ["the cat sat on the mat."])
+        config.MaskedLM(), text.train_tokenizer(config.CharTokenizer(byte_fallback=False), ["the cat sat on the mat."])
     )
     model = regard.build(regard.preset("bert-base", dim=12, depth=1, heads=3, vocab=len(tokenizer),
                                        head=config.LMHead(transform=True, bias=True))).eval()  # fmt: skip
     model.tokenizer, model.task = tokenizer, config.MaskedLM()
-    [blank] = model.fill_mask("the c[MASK]t", best=99)
+    [blank] = model.fill_mask("the c[MASK]t", top_k=99)
 
     assert sum(guess.probability for guess in blank) == pytest.approx(1, abs=1e-5)
     assert {"a", "c", "h"} <= {guess.word for guess in blank}
@@ -108,7 +108,8 @@ def test_a_text_that_cannot_be_filled_is_one_sentence(said, sentence, tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "sentence"), [
-    ("ForSequenceClassification", "head.kind: 'pooled' says no words"), ("Model", "head.kind: 'both' says no words"),
+    ("ForSequenceClassification", "head.kind: 'pooling' says no words"),
+    ("Model", "head.kind: 'pretraining' says no words"),
 ])  # fmt: skip
 def test_who_says_no_words_fills_no_blanks(kind, sentence, tmp_path):
     _, _, folder = bert(kind, tmp_path / "m")

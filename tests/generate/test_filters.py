@@ -209,26 +209,28 @@ def test_typical_may_leave_out_the_likeliest_token_and_greedy_choosing_does_not_
     logits = torch.tensor([[0.4, *[0.6 / 16] * 16]], dtype=torch.float64).log()
 
     assert filter_typical(logits, 0.3)[0, 0] == -torch.inf
-    assert sample_tokens(logits, C.SamplingParams(temperature=0.0, typical=0.3), row_generators(0, 1)).tolist() == [0]
+    assert sample_tokens(logits, C.SamplingParams(temperature=0.0, typical_p=0.3), row_generators(0, 1)).tolist() == [0]
 
 
 def test_where_all_tokens_are_forbidden_nothing_is_chosen():
     logits, none = torch.randn(B, V), torch.tensor([[False], [True], [False]]).expand(B, V)
 
-    for c in (greedy(), C.SamplingParams(), C.SamplingParams(top_k=3, top_p=0.9, typical=0.5, temperature=0.7)):
-        ids = sample_tokens(logits, c, row_generators(0, B), TokenHistory(forbidden={"no_repeat": none})).tolist()
+    for c in (greedy(), C.SamplingParams(), C.SamplingParams(top_k=3, top_p=0.9, typical_p=0.5, temperature=0.7)):
+        ids = sample_tokens(
+            logits, c, row_generators(0, B), TokenHistory(forbidden={"no_repeat_ngram_size": none})
+        ).tolist()
         assert [id == NO_TOKEN for id in ids] == [False, True, False]
 
 
 def test_filters_stand_in_the_order_of_the_page():
-    every = C.SamplingParams(temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, typical=0.9, repetition=1.3, frequency=0.2,
-                       presence=0.1)  # fmt: skip
+    every = C.SamplingParams(temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, typical_p=0.9, repetition_penalty=1.3,
+                             frequency_penalty=0.2, presence_penalty=0.1)  # fmt: skip
     there = TokenHistory(seen=torch.ones(B, V).bool(), counts=torch.ones(B, V), added=torch.zeros(V),
-                   forbidden={"no_repeat": torch.zeros(B, V).bool()})  # fmt: skip
+                         forbidden={"no_repeat_ngram_size": torch.zeros(B, V).bool()})  # fmt: skip
     names = [name for name, _ in process_logits_steps(torch.randn(B, V), every, there)]
 
-    assert names == ["bias", "repetition", "frequency", "presence", "no_repeat", "temperature", "top_k", "top_p",
-                     "min_p", "typical"]  # fmt: skip
+    assert names == ["logit_bias", "repetition_penalty", "frequency_penalty", "presence_penalty",
+                     "no_repeat_ngram_size", "temperature", "top_k", "top_p", "min_p", "typical_p"]  # fmt: skip
 
 
 def test_a_row_without_finite_logits_is_told_apart():
@@ -251,13 +253,13 @@ THEIRS = {
     "top-p": (TopPLogitsWarper(0.8), C.SamplingParams(top_p=0.8)),
     "top-p tiny": (TopPLogitsWarper(1e-4), C.SamplingParams(top_p=1e-4)),
     "min-p": (MinPLogitsWarper(0.1), C.SamplingParams(min_p=0.1)),
-    "repetition": (RepetitionPenaltyLogitsProcessor(1.7), C.SamplingParams(repetition=1.7)),
-    "encouraged": (RepetitionPenaltyLogitsProcessor(0.6), C.SamplingParams(repetition=0.6)),
-    "typical": (TypicalLogitsWarper(0.7), C.SamplingParams(typical=0.7)),
-    "typical tiny": (TypicalLogitsWarper(1e-4), C.SamplingParams(typical=1e-4)),
-    "no run of two": (NoRepeatNGramLogitsProcessor(2), C.SamplingParams(no_repeat=2)),
-    "no run of one": (NoRepeatNGramLogitsProcessor(1), C.SamplingParams(no_repeat=1)),
-    "bias": (SequenceBiasLogitsProcessor([[[3], 2.5], [[0], -7.0]]), C.SamplingParams(bias={3: 2.5, 0: -7.0})),
+    "repetition": (RepetitionPenaltyLogitsProcessor(1.7), C.SamplingParams(repetition_penalty=1.7)),
+    "encouraged": (RepetitionPenaltyLogitsProcessor(0.6), C.SamplingParams(repetition_penalty=0.6)),
+    "typical": (TypicalLogitsWarper(0.7), C.SamplingParams(typical_p=0.7)),
+    "typical tiny": (TypicalLogitsWarper(1e-4), C.SamplingParams(typical_p=1e-4)),
+    "no run of two": (NoRepeatNGramLogitsProcessor(2), C.SamplingParams(no_repeat_ngram_size=2)),
+    "no run of one": (NoRepeatNGramLogitsProcessor(1), C.SamplingParams(no_repeat_ngram_size=1)),
+    "bias": (SequenceBiasLogitsProcessor([[[3], 2.5], [[0], -7.0]]), C.SamplingParams(logit_bias={3: 2.5, 0: -7.0})),
 }
 
 
@@ -278,8 +280,8 @@ def test_all_filters_in_a_row_leave_the_chances_that_transformers_leaves():
     want = logits
     for one in ("bias", "repetition", "no run of two", "temperature", "top-k", "top-p", "min-p", "typical"):
         want = THEIRS[one][0](ids, want)
-    ours = C.SamplingParams(repetition=1.7, temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, typical=0.7, no_repeat=2,
-                      bias={3: 2.5, 0: -7.0})  # fmt: skip
+    ours = C.SamplingParams(repetition_penalty=1.7, temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, typical_p=0.7,
+                            no_repeat_ngram_size=2, logit_bias={3: 2.5, 0: -7.0})  # fmt: skip
 
     assert_close(process_logits(logits, ours, remembered(ours, ids)).softmax(-1), want.softmax(-1))
 

@@ -164,7 +164,7 @@ def test_a_tokenizer_of_transformers_becomes_one_of_ours(words, tmp_path):
 
     assert isinstance(ours.tokenizer, Tokenizer)
     assert [ours.tokenizer.encode(text) for text in TEXTS] == [words(text)["input_ids"] for text in TEXTS]
-    assert isinstance(ours.generate("the cat", new=3, seed=0), str)
+    assert isinstance(ours.generate("the cat", max_new_tokens=3, seed=0), str)
     ours.tokenizer = words.backend_tokenizer
     assert isinstance(ours.tokenizer, Tokenizer)
     with pytest.raises(TypeError, match="tokenizer: 'gpt2' is none; give a regard.text.Tokenizer"):

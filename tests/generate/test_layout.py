@@ -43,7 +43,7 @@ def products(monkeypatch):
 
 
 def write(model):
-    return model.generate(PROMPT, new=12, temperature=0).tolist()
+    return model.generate(PROMPT, max_new_tokens=12, temperature=0).tolist()
 
 
 def test_verbs_of_a_loaded_model_use_panels_and_say_the_same(saved, products):
@@ -125,7 +125,7 @@ def test_a_model_in_training_is_asked_with_its_plain_weights_and_keeps_no_copy(s
 
 def test_verbs_inside_verbs_and_a_step_that_fails_leave_the_weights_plain(saved):
     model = regard.load(saved, device="cpu")
-    session = model.session([[3, 5]], new=3)
+    session = model.session([[3, 5]], max_new_tokens=3)
     with model.layout.used(list(model.modules())):
         session.step()
         assert packed_format(model) == "fp32"

@@ -144,7 +144,7 @@ def test_labels_are_chosen_as_a_plain_loop_with_transformers_chooses_them(publis
             scores.append(sum(logs) / {"label": 1, "token": len(logs), "character": len(label) + 1}[per])
         shares = torch.tensor(scores).softmax(-1).tolist()
 
-        found = ours.choose_label(prompt, [f" {label}" for label in LABELS], per=per)
+        found = ours.choose_label(prompt, [f" {label}" for label in LABELS], score_per=per)
 
         assert list(found.values()) == sorted(found.values(), reverse=True)
         assert [found[f" {label}"] for label in LABELS] == pytest.approx(shares, abs=1e-4)
@@ -164,11 +164,11 @@ def test_a_space_before_the_label_may_belong_to_either_side(published):
 def test_a_neutral_prompt_takes_out_what_is_likely_anyway(speaker):
     plain, neutral = (speaker.choose_label(prompt, LABELS) for prompt in ("the ", "a "))
 
-    weighed = speaker.choose_label("the ", LABELS, neutral="a ")
+    weighed = speaker.choose_label("the ", LABELS, calibration_prompt="a ")
 
     odds = {label: plain[label] / neutral[label] for label in LABELS}
     assert weighed == pytest.approx({label: odds[label] / sum(odds.values()) for label in LABELS})
-    assert speaker.choose_label("a ", LABELS, neutral="a ") == pytest.approx(dict.fromkeys(LABELS, 1 / 3))
+    assert speaker.choose_label("a ", LABELS, calibration_prompt="a ") == pytest.approx(dict.fromkeys(LABELS, 1 / 3))
 
 
 def test_labels_of_one_token_cost_one_look(speaker, monkeypatch):
@@ -206,15 +206,15 @@ def test_what_cannot_be_scored_is_one_sentence(speaker):
         speaker.likelihoods(["t"])
     with pytest.raises(C.DataError, match="prompt: it is empty"):
         speaker.choose_label("", LABELS)
-    with pytest.raises(C.ConfigError, match="per: no 'word'"):
-        speaker.choose_label("the", LABELS, per="word")
+    with pytest.raises(C.ConfigError, match="score_per: no 'word'"):
+        speaker.choose_label("the", LABELS, score_per="word")
     speaker.context = 5
     with pytest.raises(C.DataError, match="text: 10 tokens are more than the 5"):
         speaker.likelihoods(["the cat sat"])
 
 
 def test_who_does_not_write_from_left_to_right_is_refused():
-    reader = Model(C.Transformer(embed=C.TextEmbedding(vocab=9), trunk=trunk(mask="everything")))
+    reader = Model(C.Transformer(embed=C.TextEmbedding(vocab=9), trunk=trunk(mask="full")))
 
     with pytest.raises(C.ConfigError, match="does not write from left to right"):
         reader.likelihoods(["a"])

@@ -75,7 +75,11 @@ def test_a_translation_is_what_generate_writes_by_the_folder_s_own_settings(name
 def test_these_settings_change_what_is_said(name, way, tmp_path):
     """Else the tests above would prove nothing."""
     _, _, ours = pair(name, tmp_path / name, **MANNERS[way])
-    plain = {"no run twice": dict(no_repeat=None), "dear": dict(repetition=1.0), "nudged": dict(bias=())}[way]
+    plain = {
+        "no run twice": dict(no_repeat_ngram_size=None),
+        "dear": dict(repetition_penalty=1.0),
+        "nudged": dict(logit_bias=()),
+    }[way]
 
     assert ours.translate(WORDS) != ours.translate(WORDS, **plain)
 
@@ -98,7 +102,7 @@ def test_stop_strings_of_a_folder_stop_its_texts_and_not_its_ids(tmp_path):
 
 def test_options_go_before_what_the_folder_says(tmp_path):
     model, tokenizer, ours = pair("t5", tmp_path / "t5", max_new_tokens=11, num_beams=4, length_penalty=2.0)
-    [made] = ours.translations(WORDS[:1], new=5, beams=1)
+    [made] = ours.translations(WORDS[:1], max_new_tokens=5, num_beams=1)
     model.generation_config.update(max_new_tokens=5, num_beams=1)
 
     assert len(made.ids) <= 5 and made.text == theirs(model, tokenizer, WORDS[0])
@@ -111,7 +115,7 @@ def test_older_folders_say_it_in_config_json(tmp_path):
     (tmp_path / "bart" / "config.json").write_text(json.dumps(said | {"max_length": 15, "num_beams": 3}))
     again = regard.load(tmp_path / "bart", device="cpu").double()
 
-    assert (again.generation_defaults.beam_search, again.generation_defaults.most_whole) == ({"beams": 3}, 15)
+    assert (again.generation_defaults.beam_search, again.generation_defaults.most_whole) == ({"num_beams": 3}, 15)
     assert again.translate(WORDS) == ours.translate(WORDS)
 
 
@@ -162,8 +166,10 @@ def test_a_decoder_goes_on_from_what_its_tokenizer_makes_of_a_prompt(name, how, 
 def test_chance_is_as_the_folder_says_where_it_is_asked_for(tmp_path):
     _, _, ours = speaker("llama", tmp_path / "m", do_sample=True, temperature=0.6, top_p=0.9, top_k=7, max_new_tokens=9)
 
-    assert ours.default_settings([[1, 2]]) == {"temperature": 0.6, "top_p": 0.9, "top_k": 7, "new": 9}
-    assert ours.generate("a", seed=3) == ours.generate("a", seed=3, temperature=0.6, top_p=0.9, top_k=7, new=9)
+    assert ours.default_settings([[1, 2]]) == {"temperature": 0.6, "top_p": 0.9, "top_k": 7, "max_new_tokens": 9}
+    assert ours.generate("a", seed=3) == ours.generate(
+        "a", seed=3, temperature=0.6, top_p=0.9, top_k=7, max_new_tokens=9
+    )
     assert ours.generation_limits.ends == {2, 77}
 
 

@@ -26,7 +26,7 @@ KINDS = {
 EVERY = pytest.mark.parametrize("kind", KINDS)
 PROMPTS = ["the cat", "Der Jubel hallt", "on", "ahoi! the mat", "naïve café, the", "mat", "the the the cat sat"]
 NEW = 23
-SIZES = dict(slots=3, capacity=97, chunk=4, waiting=2)
+SIZES = dict(slots=3, max_context=97, chunk=4, max_queue=2)
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def facts(completion) -> tuple:
 @EVERY
 def test_texts_are_those_of_complete(kind, tokenizers):
     one = speaker(tokenizers[kind])
-    alone = [one.complete(prompt, new=NEW, temperature=0.0) for prompt in PROMPTS]
-    many = TextEngine(Engine(one, **SIZES), one).complete(PROMPTS, new=NEW, temperature=0.0)
+    alone = [one.complete(prompt, max_new_tokens=NEW, temperature=0.0) for prompt in PROMPTS]
+    many = TextEngine(Engine(one, **SIZES), one).complete(PROMPTS, max_new_tokens=NEW, temperature=0.0)
 
     assert list(map(facts, many)) == list(map(facts, alone))
 
@@ -74,7 +74,7 @@ def test_texts_are_those_of_complete(kind, tokenizers):
 @EVERY
 def test_drawn_and_stopped_texts_are_those_of_complete(kind, tokenizers):
     """A stop string that does come, cut out of the middle of the text that comes without it."""
-    one, how = speaker(tokenizers[kind]), dict(new=NEW, temperature=1.2, top_k=9, seed=5)
+    one, how = speaker(tokenizers[kind]), dict(max_new_tokens=NEW, temperature=1.2, top_k=9, seed=5)
     free = one.complete(PROMPTS[0], **how).text
     how["stop"] = (free[len(free) // 2 :][:2], "never said")
     alone = one.complete(PROMPTS[0], **how)
@@ -89,7 +89,7 @@ def test_drawn_and_stopped_texts_are_those_of_complete(kind, tokenizers):
 @EVERY
 def test_pieces_are_those_of_a_stream(kind, tokenizers):
     one = speaker(tokenizers[kind])
-    how = dict(new=NEW, temperature=1.3, seed=3)
+    how = dict(max_new_tokens=NEW, temperature=1.3, seed=3)
     pieces = heard(one, PROMPTS[0], **how)
 
     assert [piece.text for piece in pieces if piece.text] == list(one.stream(PROMPTS[0], **how))
@@ -98,9 +98,9 @@ def test_pieces_are_those_of_a_stream(kind, tokenizers):
 
 def test_a_stop_string_frees_the_slot_at_once(tokenizers):
     one = speaker(tokenizers["char"])
-    free = one.complete("the", new=9, temperature=0.0).text
+    free = one.complete("the", max_new_tokens=9, temperature=0.0).text
     engine, pieces = Engine(one, **SIZES), []
-    ticket = TextEngine(engine, one).submit("the", pieces.append, new=9, temperature=0.0, stop=free[2])
+    ticket = TextEngine(engine, one).submit("the", pieces.append, max_new_tokens=9, temperature=0.0, stop=free[2])
     while not pieces or pieces[-1].reason is None:
         engine.step()
 
@@ -111,15 +111,21 @@ def test_ids_may_be_asked_as_well(tokenizers):
     one = speaker(tokenizers["bpe"])
     ids = tokenizers["bpe"].encode(PROMPTS[1])
 
-    assert heard(one, ids, new=9, seed=1) == heard(one, PROMPTS[1], new=9, seed=1)
+    assert heard(one, ids, max_new_tokens=9, seed=1) == heard(one, PROMPTS[1], max_new_tokens=9, seed=1)
 
 
 def test_a_form_is_kept(tokenizers):
     one = speaker(tokenizers["char"])
-    digits = heard(one, "the", new=20, seed=2, regex=r"[0-9]{4}")
-    number = heard(one, "the", new=30, seed=2, schema=json.dumps({"type": "integer", "minimum": 100, "maximum": 999}))
+    digits = heard(one, "the", max_new_tokens=20, seed=2, regex=r"[0-9]{4}")
+    number = heard(
+        one,
+        "the",
+        max_new_tokens=30,
+        seed=2,
+        json_schema=json.dumps({"type": "integer", "minimum": 100, "maximum": 999}),
+    )
 
-    assert re.fullmatch(r"[0-9]{4}", whole(digits)) and digits[-1].reason == "end"
+    assert re.fullmatch(r"[0-9]{4}", whole(digits)) and digits[-1].reason == "eos"
     assert 100 <= json.loads(whole(number)) <= 999
 
 
@@ -129,7 +135,7 @@ def test_a_form_is_kept(tokenizers):
 @EVERY
 def test_tokens_carry_their_chances_and_what_they_spell(kind, tokenizers):
     one = speaker(tokenizers[kind])
-    pieces = heard(one, PROMPTS[0], new=11, temperature=1.5, seed=4, logprobs=3)
+    pieces = heard(one, PROMPTS[0], max_new_tokens=11, temperature=1.5, seed=4, logprobs=3)
     tokens = [token for piece in pieces for token in piece.tokens]
     ids = one.encode_prompts(PROMPTS[:1])[1][0] + [token.id for token in tokens]
     with torch.no_grad():
@@ -147,7 +153,7 @@ def test_what_it_cost_is_told_with_the_last_piece(tokenizers):
     one = speaker(tokenizers["char"])
     engine, first, again = Engine(one, **SIZES), [], []
     for pieces in (first, again):
-        TextEngine(engine, one).submit("the the cat", pieces.append, new=5, temperature=0.0)
+        TextEngine(engine, one).submit("the the cat", pieces.append, max_new_tokens=5, temperature=0.0)
         while engine.step():
             pass
 
@@ -162,9 +168,9 @@ def test_what_it_cost_is_told_with_the_last_piece(tokenizers):
 
 def test_more_prompts_than_fit_are_all_answered_by_the_thread_too(tokenizers):
     one, prompts = speaker(tokenizers["char"]), PROMPTS * 3
-    alone = TextEngine(Engine(one, **SIZES), one).complete(prompts, new=9, temperature=0.0)
+    alone = TextEngine(Engine(one, **SIZES), one).complete(prompts, max_new_tokens=9, temperature=0.0)
     with Engine(one, **SIZES) as engine:
-        many = TextEngine(engine, one).complete(prompts, new=9, temperature=0.0)
+        many = TextEngine(engine, one).complete(prompts, max_new_tokens=9, temperature=0.0)
 
     assert list(map(facts, many)) == list(map(facts, alone)) and len(many) == 21
 
@@ -173,7 +179,7 @@ def test_where_others_fill_the_engine_it_says_so(tokenizers):
     one = speaker(tokenizers["char"])
     engine = Engine(one, **SIZES)
     for _ in range(5):
-        TextEngine(engine, one).submit("the", lambda piece: None, new=5)
+        TextEngine(engine, one).submit("the", lambda piece: None, max_new_tokens=5)
 
     with pytest.raises(QueueFull, match="5 requests are here"):
         TextEngine(engine, one).complete(["the"])
@@ -182,22 +188,24 @@ def test_where_others_fill_the_engine_it_says_so(tokenizers):
 def test_a_text_that_is_broken_off_says_why(tokenizers):
     one, pieces, seen = speaker(tokenizers["char"]), [], threading.Event()
     with Engine(one, **SIZES) as engine:
-        ticket = TextEngine(engine, one).submit("the", lambda piece: (pieces.append(piece), seen.set()), new=80, seed=1)
+        ticket = TextEngine(engine, one).submit(
+            "the", lambda piece: (pieces.append(piece), seen.set()), max_new_tokens=80, seed=1
+        )
         seen.wait(20)
         ticket.cancel()
         ticket.wait(20)
     with torch.no_grad():
         one.head.weight.fill_(torch.nan)
-    broken = heard(one, "the", new=5)
+    broken = heard(one, "the", max_new_tokens=5)
 
     assert pieces[-1].reason == "cancelled" and broken[-1].reason == "error"
     assert broken[-1].problem.startswith("the model's logits are not finite") and whole(broken) == ""
     with pytest.raises(C.RunError, match="a text was broken off: the model's logits are not finite"):
-        TextEngine(Engine(one, **SIZES), one).complete(["the"], new=5)
+        TextEngine(Engine(one, **SIZES), one).complete(["the"], max_new_tokens=5)
 
 
 @pytest.mark.parametrize(("prompt", "settings", "error", "why"), [
-    ("the", {"beams": 4}, C.ConfigError, "beams: the texts of an engine are made token by token"),
+    ("the", {"num_beams": 4}, C.ConfigError, "num_beams: the texts of an engine are made token by token"),
     ("the", {"tempreture": 1.0}, C.ConfigError, "did you mean 'temperature'"),
     ("the", {"temperature": -1.0}, C.ConfigError, "temperature"),
     ("the", {"regex": "("}, C.ConfigError, "regex"),

@@ -47,7 +47,7 @@ def speaker(tokenizer: Tokenizer, room: int = 3) -> Model:
 
 
 def parrot(tokenizer: Tokenizer, *texts: str, ends: bool = False) -> Model:
-    end = [tokenizer.special_ids["end"]] if ends else tokenizer.encode(".")
+    end = [tokenizer.special_ids["eos"]] if ends else tokenizer.encode(".")
     one = Parrot([tokenizer.encode(text) + end for text in texts], len(tokenizer))
     one.tokenizer = tokenizer
     return one
@@ -61,41 +61,41 @@ def test_a_string_gives_the_text_of_the_ids_that_the_loop_of_the_slide_gives(tok
     tokenizer = tokenizers[kind]
     one = speaker(tokenizer, room=0)
     ids = tokenizer.encode(PROMPT)
-    said = slide(one, ids, NEW, end=tokenizer.special_ids.get("end"))
+    said = slide(one, ids, NEW, end=tokenizer.special_ids.get("eos"))
 
     whole = tokenizer.decode(ids + said)
-    assert tokenizer.decode(ids) + one.generate(PROMPT, new=NEW, temperature=0) == whole
+    assert tokenizer.decode(ids) + one.generate(PROMPT, max_new_tokens=NEW, temperature=0) == whole
 
 
 def test_several_strings_give_several_texts_each_as_if_alone(tokenizers):
     one, prompts = speaker(tokenizers["char"]), ["the cat", "a", "über die Äcker"]
-    together = one.generate(prompts, new=NEW, temperature=0)
+    together = one.generate(prompts, max_new_tokens=NEW, temperature=0)
 
-    assert together == [one.generate(prompt, new=NEW, temperature=0) for prompt in prompts]
-    assert one.generate([], new=NEW) == []
+    assert together == [one.generate(prompt, max_new_tokens=NEW, temperature=0) for prompt in prompts]
+    assert one.generate([], max_new_tokens=NEW) == []
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 5)])
 def test_ids_give_as_many_new_ids_in_the_same_shape(tokenizers, shape):
     one = speaker(tokenizers["byte"])
-    said = one.generate(torch.randint(len(tokenizers["byte"]), shape), new=7)
+    said = one.generate(torch.randint(len(tokenizers["byte"]), shape), max_new_tokens=7)
 
     assert said.shape == (*shape[:-1], 7) and said.dtype == torch.long
-    assert one.generate(torch.ones(shape, dtype=torch.int32), new=0).shape == (*shape[:-1], 0)
+    assert one.generate(torch.ones(shape, dtype=torch.int32), max_new_tokens=0).shape == (*shape[:-1], 0)
 
 
 @pytest.mark.spec("S110")
 def test_rows_of_ids_that_end_early_are_filled_with_the_token_that_ended_them():
-    one = Parrot([[5, 2, 7], [5, 6, 7, 8]], vocab=11, end=2)
+    one = Parrot([[5, 2, 7], [5, 6, 7, 8]], vocab=11, eos_id=2)
 
-    assert one.generate(torch.ones(2, 3, dtype=torch.long), new=4).tolist() == [[5, 2, 2, 2], [5, 6, 7, 8]]
+    assert one.generate(torch.ones(2, 3, dtype=torch.long), max_new_tokens=4).tolist() == [[5, 2, 2, 2], [5, 6, 7, 8]]
 
 
 @pytest.mark.spec("S110")
 def test_ids_are_over_when_all_rows_have_ended():
-    one = Parrot([[5, 2], [2, 7]], vocab=11, end=2)
+    one = Parrot([[5, 2], [2, 7]], vocab=11, eos_id=2)
 
-    assert one.generate(torch.ones(2, 3, dtype=torch.long), new=9).tolist() == [[5, 2], [2, 2]]
+    assert one.generate(torch.ones(2, 3, dtype=torch.long), max_new_tokens=9).tolist() == [[5, 2], [2, 2]]
 
 
 # ---------------------------------------------------------------- streams
@@ -105,7 +105,7 @@ def test_ids_are_over_when_all_rows_have_ended():
 @pytest.mark.parametrize("seed", [0, 3])
 def test_the_pieces_of_a_stream_join_to_the_text(tokenizers, kind, seed):
     """Random ids: half characters, bytes that are no text, special tokens in the middle."""
-    one, how = speaker(tokenizers[kind]), dict(new=150, temperature=1.5, seed=seed, stop=["zz", "the"])
+    one, how = speaker(tokenizers[kind]), dict(max_new_tokens=150, temperature=1.5, seed=seed, stop=["zz", "the"])
 
     assert "".join(one.stream(PROMPT, **how)) == one.generate(PROMPT, **how)
 
@@ -114,7 +114,7 @@ def test_the_pieces_of_a_stream_join_to_the_text(tokenizers, kind, seed):
 def test_a_stream_never_shows_half_a_character_and_loses_no_space(tokenizers, kind):
     text = " über  die 日本 ☂ Äcker —  naïve 😀 the end"
     one = parrot(tokenizers[kind], text)
-    pieces = list(one.stream("the", new=len(tokenizers[kind].encode(text)), temperature=0))
+    pieces = list(one.stream("the", max_new_tokens=len(tokenizers[kind].encode(text)), temperature=0))
 
     assert "".join(pieces) == text
     assert not any("\ufffd" in piece for piece in pieces)
@@ -124,12 +124,12 @@ def test_a_stream_never_shows_half_a_character_and_loses_no_space(tokenizers, ki
 def test_text_is_shown_as_soon_as_it_is_certain(tokenizers):
     one = parrot(tokenizers["char"], "cat sat")
 
-    assert list(one.stream("the ", new=7, temperature=0)) == list("cat sat")
+    assert list(one.stream("the ", max_new_tokens=7, temperature=0)) == list("cat sat")
 
 
 def test_a_stream_asks_the_model_only_as_it_is_read(tokenizers):
     one = parrot(tokenizers["char"], "cat sat")
-    stream = one.stream("the ", new=7, temperature=0)
+    stream = one.stream("the ", max_new_tokens=7, temperature=0)
     next(stream)
 
     assert one.place == 1
@@ -140,7 +140,7 @@ def test_a_stream_asks_the_model_only_as_it_is_read(tokenizers):
 def test_a_text_goes_on_where_its_prompt_ended(tokenizers, kind, prompt):
     one = parrot(tokenizers[kind], " cat")
 
-    assert one.generate(prompt, new=len(tokenizers[kind].encode(" cat")), temperature=0) == " cat"
+    assert one.generate(prompt, max_new_tokens=len(tokenizers[kind].encode(" cat")), temperature=0) == " cat"
 
 
 def llama_like() -> Tokenizer:
@@ -162,9 +162,9 @@ def test_a_decoder_that_takes_the_first_space_away_takes_none_between_prompt_and
     one.tokenizer = tokenizer
 
     assert tokenizer.decode(ids[:1]) == "the"
-    assert one.generate("the", new=len(ids) - 1, temperature=0) == " cat sat on"
+    assert one.generate("the", max_new_tokens=len(ids) - 1, temperature=0) == " cat sat on"
     one.place = 0
-    assert "".join(one.stream("the", new=len(ids) - 1, temperature=0)) == " cat sat on"
+    assert "".join(one.stream("the", max_new_tokens=len(ids) - 1, temperature=0)) == " cat sat on"
 
 
 # ---------------------------------------------------------------- stopping
@@ -174,15 +174,15 @@ def test_a_decoder_that_takes_the_first_space_away_takes_none_between_prompt_and
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_text_ends_at_the_end_token_and_does_not_show_it(tokenizers, kind):
     one = parrot(tokenizers[kind], " sat on the mat", ends=True)
-    told = one.complete(PROMPT, new=NEW, temperature=0)
+    told = one.complete(PROMPT, max_new_tokens=NEW, temperature=0)
 
-    assert (told.text, told.reason) == (" sat on the mat", "end")
-    assert told.ids[-1] == tokenizers[kind].special_ids["end"]
+    assert (told.text, told.reason) == (" sat on the mat", "eos")
+    assert told.ids[-1] == tokenizers[kind].special_ids["eos"]
 
 
 @pytest.mark.spec("S110")
 def test_a_text_that_never_ends_is_as_long_as_asked_for(tokenizers):
-    told = parrot(tokenizers["char"], "the the the").complete(PROMPT, new=5, temperature=0)
+    told = parrot(tokenizers["char"], "the the the").complete(PROMPT, max_new_tokens=5, temperature=0)
 
     assert (told.text, told.reason, len(told.ids)) == ("the t", "length", 5)
 
@@ -204,8 +204,8 @@ STOPS = {
 @pytest.mark.parametrize("text, stops, shown, reason", STOPS.values(), ids=STOPS)
 def test_a_stop_string_ends_the_text_and_is_never_shown(tokenizers, kind, text, stops, shown, reason):
     new = len(tokenizers[kind].encode(text))
-    told = parrot(tokenizers[kind], text).complete("a", new=new, temperature=0, stop=stops)
-    pieces = list(parrot(tokenizers[kind], text).stream("a", new=new, temperature=0, stop=stops))
+    told = parrot(tokenizers[kind], text).complete("a", max_new_tokens=new, temperature=0, stop=stops)
+    pieces = list(parrot(tokenizers[kind], text).stream("a", max_new_tokens=new, temperature=0, stop=stops))
 
     assert (told.text, told.reason) == (shown, reason)
     assert "".join(pieces) == shown
@@ -222,15 +222,15 @@ def cut_at(text: str, stops: list[str]) -> str:
 
 @given(st.text("ab", min_size=1, max_size=30), st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3))
 def test_where_a_text_stops_does_not_depend_on_its_tokens(text, stops):
-    tokenizer = train_tokenizer(C.CharTokenizer(fallback=False), ["ab."])
+    tokenizer = train_tokenizer(C.CharTokenizer(byte_fallback=False), ["ab."])
     one = parrot(tokenizer, text)
 
-    assert one.generate("a", new=len(text), temperature=0, stop=stops) == cut_at(text, stops)
+    assert one.generate("a", max_new_tokens=len(text), temperature=0, stop=stops) == cut_at(text, stops)
 
 
 def test_one_row_stops_and_the_others_go_on(tokenizers):
     one = parrot(tokenizers["char"], "cat. sat", "the mat, the")
-    told = one.complete(["a", "the"], new=8, temperature=0, stop=".")
+    told = one.complete(["a", "the"], max_new_tokens=8, temperature=0, stop=".")
 
     assert [(each.text, each.reason) for each in told] == [("cat", "stop"), ("the mat,", "length")]
 
@@ -240,8 +240,8 @@ def test_one_row_stops_and_the_others_go_on(tokenizers):
 
 def test_a_completion_says_what_a_script_wants_to_know(tokenizers):
     one = speaker(tokenizers["bpe"])
-    told = one.complete(PROMPT, new=NEW)
-    again = one.complete(PROMPT, new=NEW, seed=told.seed)
+    told = one.complete(PROMPT, max_new_tokens=NEW)
+    again = one.complete(PROMPT, max_new_tokens=NEW, seed=told.seed)
 
     assert dataclasses.replace(again, seconds=told.seconds) == told
     assert told.prompt == PROMPT and 0 < len(told.ids) <= NEW
@@ -249,7 +249,7 @@ def test_a_completion_says_what_a_script_wants_to_know(tokenizers):
 
 
 def test_a_prompt_is_not_part_of_what_is_searched_for_stop_strings(tokenizers):
-    told = parrot(tokenizers["char"], "cat").complete("the ", new=3, temperature=0, stop=["the", "e c"])
+    told = parrot(tokenizers["char"], "cat").complete("the ", max_new_tokens=3, temperature=0, stop=["the", "e c"])
 
     assert told.text == "cat"
 
@@ -261,35 +261,39 @@ def test_a_prompt_is_not_part_of_what_is_searched_for_stop_strings(tokenizers):
 def test_the_best_text_in_strings_is_the_best_in_ids(tokenizers, kind):
     tokenizer = tokenizers[kind]
     one, ids = speaker(tokenizer), tokenizer.encode(PROMPT)
-    ([found],) = one.beam_search([ids], new=NEW, beams=3)
+    ([found],) = one.beam_search([ids], max_new_tokens=NEW, num_beams=3)
     end = found.ids[-1] in one.generation_limits.ends
-    whole = tokenizer.decode(ids) + one.generate(PROMPT, new=NEW, beams=3)
+    whole = tokenizer.decode(ids) + one.generate(PROMPT, max_new_tokens=NEW, num_beams=3)
 
     assert whole == tokenizer.decode([*ids, *found.ids[: len(found.ids) - end]])
-    assert one.generate(torch.tensor(ids), new=NEW, beams=3).tolist() == list(found.ids)
+    assert one.generate(torch.tensor(ids), max_new_tokens=NEW, num_beams=3).tolist() == list(found.ids)
 
 
 def test_a_completion_by_beams_has_a_score_and_the_others(tokenizers):
     one = speaker(tokenizers["bpe"])
-    told = one.complete(PROMPT, new=7, beams=5, best=3)
-    (found,) = one.beam_search([one.tokenizer.encode(PROMPT)], new=7, beams=5, best=3)
+    told = one.complete(PROMPT, max_new_tokens=7, num_beams=5, num_return_sequences=3)
+    (found,) = one.beam_search([one.tokenizer.encode(PROMPT)], max_new_tokens=7, num_beams=5, num_return_sequences=3)
     every = [told, *told.others]
 
     assert [(each.ids, each.score) for each in every] == [(each.ids, each.score) for each in found]
     assert [each.score for each in every] == sorted((each.score for each in every), reverse=True)
     assert all((each.seed, each.prompt, each.others) == (None, PROMPT, ()) for each in every[1:])
-    assert one.complete([PROMPT, "a"], new=7, beams=5)[0].text == told.text == one.generate(PROMPT, new=7, beams=5)
+    assert (
+        one.complete([PROMPT, "a"], max_new_tokens=7, num_beams=5)[0].text
+        == told.text
+        == one.generate(PROMPT, max_new_tokens=7, num_beams=5)
+    )
 
 
 @pytest.mark.spec("S110")
 def test_a_text_found_by_beams_does_not_show_its_end_token(tokenizers):
     one = speaker(tokenizers["bpe"])
-    end, ids = one.tokenizer.special_ids["end"], one.tokenizer.encode(PROMPT)
-    ([free],) = one.beam_search([ids], new=NEW, beams=9)
+    end, ids = one.tokenizer.special_ids["eos"], one.tokenizer.encode(PROMPT)
+    ([free],) = one.beam_search([ids], max_new_tokens=NEW, num_beams=9)
     with torch.no_grad():
         one.head.weight[end] = 1.1 * one.head.weight[free.ids[3]]  # an end that comes
-    every = one.complete(PROMPT, new=NEW, beams=9, best=9, length_penalty=0.0)
-    ended = [each for each in (every, *every.others) if each.reason == "end"]
+    every = one.complete(PROMPT, max_new_tokens=NEW, num_beams=9, num_return_sequences=9, length_penalty=0.0)
+    ended = [each for each in (every, *every.others) if each.reason == "eos"]
 
     assert ended and all(each.ids[-1] == end for each in ended)
     for each in ended:
@@ -297,10 +301,10 @@ def test_a_text_found_by_beams_does_not_show_its_end_token(tokenizers):
 
 
 def test_rows_of_ids_that_beams_end_early_are_filled_with_the_token_that_ended_them():
-    one = lively(C.Transformer(embed=C.TextEmbedding(vocab=11, end=2), trunk=trunk(), head=C.LMHead(tied=False)))
+    one = lively(C.Transformer(embed=C.TextEmbedding(vocab=11, eos_id=2), trunk=trunk(), head=C.LMHead(tied=False)))
     prompt = torch.randint(11, (7, 3))
-    found = one.beam_search(prompt.tolist(), new=NEW, beams=3, length_penalty=0.0)
-    said = one.generate(prompt, new=NEW, beams=3, length_penalty=0.0)
+    found = one.beam_search(prompt.tolist(), max_new_tokens=NEW, num_beams=3, length_penalty=0.0)
+    said = one.generate(prompt, max_new_tokens=NEW, num_beams=3, length_penalty=0.0)
 
     assert [tuple(row[: len(each.ids)].tolist()) for row, (each,) in zip(said, found, strict=True)] == [
         each.ids for (each,) in found
@@ -310,21 +314,27 @@ def test_rows_of_ids_that_beams_end_early_are_filled_with_the_token_that_ended_t
 
 
 def test_padding_in_a_tensor_of_prompts_is_not_read():
-    c = C.Transformer(embed=C.TextEmbedding(vocab=11, pad=3), trunk=trunk(), head=C.LMHead(tied=False))
+    c = C.Transformer(embed=C.TextEmbedding(vocab=11, pad_id=3), trunk=trunk(), head=C.LMHead(tied=False))
     one = lively(c)
 
-    assert one.generate(torch.tensor([[3, 3, 5, 7]]), new=5, beams=2).tolist() == [
-        one.generate(torch.tensor([5, 7]), new=5, beams=2).tolist()
+    assert one.generate(torch.tensor([[3, 3, 5, 7]]), max_new_tokens=5, num_beams=2).tolist() == [
+        one.generate(torch.tensor([5, 7]), max_new_tokens=5, num_beams=2).tolist()
     ]
 
 
 NO_BEAMS = {
-    "temperature": (dict(beams=4, temperature=0.7), "^temperature: beams find the likeliest text and draw none; leave"),
-    "top_k": (dict(beams=4, top_k=5), "^top_k: beams find"),
-    "seed": (dict(beams=4, seed=5), "^seed: beams find"),
-    "stop": (dict(beams=4, stop="x"), "^stop: a text is searched for as a whole; leave out stop, or beams$"),
-    "misspelt": (dict(beams=4, lenght_penalty=1.0), r"^lenght_penalty: no such setting; did you mean 'length_penalty'"),
-    "without beams": (dict(length_penalty=2.0), "^length_penalty: a setting of beam search; set beams as well"),
+    "temperature": (
+        dict(num_beams=4, temperature=0.7),
+        "^temperature: beams find the likeliest text and draw none; leave",
+    ),
+    "top_k": (dict(num_beams=4, top_k=5), "^top_k: beams find"),
+    "seed": (dict(num_beams=4, seed=5), "^seed: beams find"),
+    "stop": (dict(num_beams=4, stop="x"), "^stop: a text is searched for as a whole; leave out stop, or num_beams$"),
+    "misspelt": (
+        dict(num_beams=4, lenght_penalty=1.0),
+        r"^lenght_penalty: no such setting; did you mean 'length_penalty'",
+    ),
+    "without beams": (dict(length_penalty=2.0), "^length_penalty: a setting of beam search; set num_beams as well"),
 }
 
 
@@ -338,18 +348,25 @@ def test_drawing_and_searching_are_not_mixed(tokenizers, settings, message):
 
 
 def test_settings_of_drawing_that_change_nothing_are_no_mistake(tokenizers):
-    one, plain = speaker(tokenizers["char"]), dict(temperature=1.0, top_k=None, repetition=1.0, stop=(), seed=None)
+    one, plain = (
+        speaker(tokenizers["char"]),
+        dict(temperature=1.0, top_k=None, repetition_penalty=1.0, stop=(), seed=None),
+    )
 
-    assert one.generate(PROMPT, new=5, beams=2, **plain) == one.generate(PROMPT, new=5, beams=2)
+    assert one.generate(PROMPT, max_new_tokens=5, num_beams=2, **plain) == one.generate(
+        PROMPT, max_new_tokens=5, num_beams=2
+    )
 
 
 def test_beams_cannot_be_streamed_and_generate_gives_one_text(tokenizers):
     one = speaker(tokenizers["char"])
 
-    with pytest.raises(C.ConfigError, match="^beams: which text is the best is known only at its end"):
-        one.stream(PROMPT, beams=2)
-    with pytest.raises(C.ConfigError, match="^best: generate gives the best text alone; model.complete gives"):
-        one.generate(PROMPT, beams=2, best=2)
+    with pytest.raises(C.ConfigError, match="^num_beams: which text is the best is known only at its end"):
+        one.stream(PROMPT, num_beams=2)
+    with pytest.raises(
+        C.ConfigError, match="^num_return_sequences: generate gives the best text alone; model.complete gives"
+    ):
+        one.generate(PROMPT, num_beams=2, num_return_sequences=2)
 
 
 # ---------------------------------------------------------------- how a text begins
@@ -358,16 +375,16 @@ def test_beams_cannot_be_streamed_and_generate_gives_one_text(tokenizers):
 @pytest.mark.spec("S110")
 def test_an_empty_prompt_begins_where_texts_begin(tokenizers):
     one = speaker(tokenizers["bpe"])
-    start = one.tokenizer.special_ids.get("start", one.tokenizer.special_ids["end"])
-    ids = one.generate(torch.tensor([start]), new=NEW, temperature=0).tolist()
+    start = one.tokenizer.special_ids.get("bos", one.tokenizer.special_ids["eos"])
+    ids = one.generate(torch.tensor([start]), max_new_tokens=NEW, temperature=0).tolist()
 
-    assert one.generate("", new=NEW, temperature=0) == one.tokenizer.decode(ids)
+    assert one.generate("", max_new_tokens=NEW, temperature=0) == one.tokenizer.decode(ids)
 
 
 def test_a_start_token_goes_before_an_end_token_when_there_are_both(tokenizers):
     one = speaker(tokenizers["bpe"])
     one.tokenizer = Tokenizer(tokenizers["bpe"].inner)
-    one.tokenizer.special_ids = {"start": 5, "end": 7}
+    one.tokenizer.special_ids = {"bos": 5, "eos": 7}
 
     assert one.with_start_token([]) == [5] and one.with_start_token([3]) == [3]
 
@@ -394,14 +411,14 @@ def test_a_mistaken_setting_is_told_before_anything_is_read(tokenizers, settings
 
 
 def test_an_empty_prompt_without_a_start_token_says_that_one_is_needed():
-    one = speaker(train_tokenizer(C.CharTokenizer(fallback=False), ["the cat"]))
+    one = speaker(train_tokenizer(C.CharTokenizer(byte_fallback=False), ["the cat"]))
 
     with pytest.raises(C.DataError, match="^prompt: it is empty, .* give it something to continue"):
         one.generate("")
 
 
 def test_a_prompt_that_cannot_be_said_is_refused():
-    one = speaker(train_tokenizer(C.CharTokenizer(fallback=False), ["the cat"]))
+    one = speaker(train_tokenizer(C.CharTokenizer(byte_fallback=False), ["the cat"]))
 
     with pytest.raises(C.DataError, match="'z'"):
         one.generate("a zebra")
@@ -430,7 +447,7 @@ def test_stop_strings_do_not_stop_ids():
 
 
 def test_a_saved_model_says_the_same_after_loading(tokenizers, tmp_path):
-    one, how = speaker(tokenizers["bpe"]).float(), dict(new=NEW, seed=6, temperature=0.9, top_p=0.95)
+    one, how = speaker(tokenizers["bpe"]).float(), dict(max_new_tokens=NEW, seed=6, temperature=0.9, top_p=0.95)
     one.context = 64
     one.save(tmp_path / "saved")
     again = load_model(tmp_path / "saved", device="cpu")

@@ -14,7 +14,7 @@ TRUNK = C.Trunk(dim=12, depth=2, mask="causal", position=C.LearnedPosition(lengt
 FRONTS = {
     "grey": C.PixelEmbedding(palette=7, grid=(5, 9), channels=1, values="levels"),
     "every number": C.PixelEmbedding(palette=7, grid=(3, 5), values="levels"),
-    "colours": C.PixelEmbedding(palette=4, grid=(5, 9), colours=("000000", "ff0000", "00ff00", "0000ff")),
+    "colors": C.PixelEmbedding(palette=4, grid=(5, 9), colors=("000000", "ff0000", "00ff00", "0000ff")),
 }
 
 
@@ -33,23 +33,23 @@ def test_pictures_are_of_the_palette_and_of_the_right_size(kind):
 
 
 def test_the_same_seed_draws_the_same_pictures_and_others_differ():
-    writer = model(FRONTS["grey"], tied=False, size=7)
+    writer = model(FRONTS["grey"], tied=False, vocab=7)
 
     assert torch.equal(sample_images(writer, 2, seed=5), sample_images(writer, 2, seed=5))
     assert not torch.equal(sample_images(writer, 2, seed=5), sample_images(writer, 2, seed=6))
 
 
 def test_the_likeliest_picture_is_what_the_model_says_when_it_reads_it():
-    writer, front = model(FRONTS["grey"], tied=False, size=7), FRONTS["grey"]
+    writer, front = model(FRONTS["grey"], tied=False, vocab=7), FRONTS["grey"]
     ids = palette.quantize_colors(sample_images(writer, 1, temperature=0.0), front)
 
     assert torch.equal(writer(ids).argmax(-1), ids.flatten(1))
 
 
 def test_rows_that_are_given_stay():
-    writer, front = model(FRONTS["colours"], tied=False, size=4), FRONTS["colours"]
+    writer, front = model(FRONTS["colors"], tied=False, vocab=4), FRONTS["colors"]
     begin = palette.colors_of_ids(torch.randint(4, (1, 5, 9)), front)[0]
-    images = sample_images(writer, 3, begin=begin, rows=2, seed=0)
+    images = sample_images(writer, 3, prefix_image=begin, prefix_rows=2, seed=0)
 
     assert torch.equal(images[:, :, :2], begin[None, :, :2].expand(3, -1, -1, -1))
     assert not torch.equal(images[0, :, 2:], images[1, :, 2:])
@@ -65,9 +65,10 @@ def test_a_sheet_shows_every_picture_once():
 
 
 @pytest.mark.parametrize(("settings", "why"), [
-    (dict(new=4), "new: a picture ends with its last pixel"),
-    (dict(begin=torch.zeros(1, 4, 4, dtype=torch.uint8), rows=1), r"begin: an image of \(1, 4, 4\), expected \(1, 5"),
-    (dict(begin=torch.zeros(1, 5, 9, dtype=torch.uint8), rows=5), "rows: 5 rows of 5 are given"),
+    (dict(max_new_tokens=4), "max_new_tokens: a picture ends with its last pixel"),
+    (dict(prefix_image=torch.zeros(1, 4, 4, dtype=torch.uint8), prefix_rows=1),
+     r"prefix_image: an image of \(1, 4, 4\), expected \(1, 5"),
+    (dict(prefix_image=torch.zeros(1, 5, 9, dtype=torch.uint8), prefix_rows=5), "prefix_rows: 5 rows of 5 are given"),
 ])  # fmt: skip
 def test_what_cannot_be_drawn_is_one_sentence(settings, why):
     with pytest.raises(ConfigError, match=why):

@@ -16,7 +16,7 @@ IDS = torch.tensor([[3, 5, 7, 11, 2]])
 def saved(request, tmp_path):
     """A model as a run of this precision stores it."""
     torch.manual_seed(0)
-    c = regard.preset("smollm2-135m", dim=32, depth=2, heads=4, groups=2, hidden=48, vocab=61)
+    c = regard.preset("smollm2-135m", dim=32, depth=2, heads=4, kv_heads=2, hidden=48, vocab=61)
     regard.build(replace(c, precision=request.param)).save(tmp_path / "run")
     return tmp_path / "run"
 
@@ -49,8 +49,11 @@ def test_types_mean_what_they_mean_in_torch(saved):
         with regard.looking(model, "trunk.0.attn.pattern") as seen:
             model(IDS)
         assert seen["trunk.0.attn.pattern"].dtype == kind
-        said = model.generate(IDS, new=4, temperature=0)
-        assert kind == torch.bfloat16 or said.tolist() == plain(saved).generate(IDS, new=4, temperature=0).tolist()
+        said = model.generate(IDS, max_new_tokens=4, temperature=0)
+        assert (
+            kind == torch.bfloat16
+            or said.tolist() == plain(saved).generate(IDS, max_new_tokens=4, temperature=0).tolist()
+        )
         assert model.cache(1, 8).entries[0].k.dtype == kind
 
 
@@ -83,7 +86,7 @@ def test_what_is_loaded_in_fp32_is_saved_in_fp32(saved, tmp_path):
 def test_towers_compute_in_fp32_too(tmp_path):
     trunk = C.Trunk(dim=16, depth=1, attention=C.Attention(heads=2))
     tower = C.Transformer(
-        embed=C.TextEmbedding(vocab=31), trunk=trunk, head=C.PoolingHead(place="mean"), precision="mixed"
+        embed=C.TextEmbedding(vocab=31), trunk=trunk, head=C.PoolingHead(pooling="mean"), precision="mixed"
     )
     regard.build(C.DualEncoder(towers=(tower, tower))).save(tmp_path / "two")
     model = regard.load(tmp_path / "two", device="cpu")

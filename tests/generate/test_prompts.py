@@ -33,16 +33,18 @@ words = some.text(some.characters(blacklist_categories=["Cs"]), max_size=9)
 
 
 @settings(deadline=None, max_examples=300)
-@example([{"text": "-", "label": ""}, {"text": "", "label": ""}], ("{label}|{text}", "---"))  # between begins in a text
+@example(
+    [{"text": "-", "label": ""}, {"text": "", "label": ""}], ("{label}|{text}", "---")
+)  # the separator begins in a text
 @given(some.lists(some.fixed_dictionaries({"text": words, "label": words}), min_size=1, max_size=3),
        some.sampled_from([("{text}={label}", ";"), ("Q: {text}\nA: {label}.", "\n\n"), ("{{{text}}} -> {label}", "\n"),
                           ("{label}|{text}", "---")]))  # fmt: skip
 def test_what_is_rendered_is_parsed_back_or_refused(examples, form):
     template = PromptTemplate(*form)
     try:
-        text_ = template.between.join(template.render(each) for each in examples)
+        text_ = template.separator.join(template.render(each) for each in examples)
     except C.DataError:
-        marks = {template.between[0], *"".join(literal for literal, _ in template.parts)}
+        marks = {template.separator[0], *"".join(literal for literal, _ in template.parts)}
         assert any(marks & set(value) for each in examples for value in each.values()), "nothing could be mistaken"
     else:
         assert template.parse(text_) == examples
@@ -105,9 +107,9 @@ def test_a_form_that_means_nothing_is_refused(form, said):
 
 
 def test_marks_that_do_not_part_examples_are_refused():
-    with pytest.raises(C.ConfigError, match="between: nothing parts"):
+    with pytest.raises(C.ConfigError, match="separator: nothing parts"):
         PromptTemplate("{text} {label}", "")
-    with pytest.raises(C.ConfigError, match=r"between: '\\n' stands in the form"):
+    with pytest.raises(C.ConfigError, match=r"separator: '\\n' stands in the form"):
         PromptTemplate("{text}\n{label}", "\n")
     with pytest.raises(C.DataError, match="cannot be told apart"):
         MOODS.render({"text": "one\n\ntwo", "label": "good"})
@@ -154,14 +156,14 @@ def shown(dice: random.Random) -> list[dict[str, str]]:
 def test_a_small_model_answers_by_the_examples_in_its_prompt():
     """Nobody told it the value of a text: it reads it in the prompt. Without examples it can only guess."""
     torch.manual_seed(0)
-    words_, dice = text.train_tokenizer(C.CharTokenizer(fallback=False), [KEYS + VALUES + "=;"]), random.Random(0)
+    words_, dice = text.train_tokenizer(C.CharTokenizer(byte_fallback=False), [KEYS + VALUES + "=;"]), random.Random(0)
     trunk = C.Trunk(dim=32, depth=1, mask="causal", attention=C.Attention(heads=2), position=C.RotaryPosition(),
                     dropout=C.NO_DROPOUT)  # fmt: skip
     one = Model(C.Transformer(embed=C.TextEmbedding(vocab=len(words_)), trunk=trunk))
     one.tokenizer = words_
     optimizer = torch.optim.AdamW(one.parameters(), lr=1e-2)
     for _ in range(40):
-        texts = [POINT.between.join(map(POINT.render, shown(dice))) for _ in range(32)]
+        texts = [POINT.separator.join(map(POINT.render, shown(dice))) for _ in range(32)]
         ids = torch.tensor([words_.encode(each) for each in texts])
         after = one(ids[:, :-1])[:, 1::4]  # behind every =
         loss = torch.nn.functional.cross_entropy(after.flatten(0, 1), ids[:, 2::4].flatten())

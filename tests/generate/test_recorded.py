@@ -37,7 +37,7 @@ def model():
 
 
 def session(model, **settings):
-    return model.session([[1, 2, 3], [4, 5, 6, 7, 8]], **({"temperature": 0, "new": NEW} | settings))
+    return model.session([[1, 2, 3], [4, 5, 6, 7, 8]], **({"temperature": 0, "max_new_tokens": NEW} | settings))
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def pairs():
 def test_prompts_of_a_shape_that_came_before_are_played(model, ahead):
     told, seen = [], []
     for texts in pairs():
-        one = model.session(texts, temperature=0, new=NEW)
+        one = model.session(texts, temperature=0, max_new_tokens=NEW)
         told.append(list(one))
         seen.append(one.decode_graph)
         del one
@@ -132,13 +132,13 @@ def test_prompts_of_a_shape_that_came_before_are_played(model, ahead):
     }  # fmt: skip
     cuda_graphs.GRAPH_DEVICES.clear()
 
-    assert told == [list(model.session(texts, temperature=0, new=NEW)) for texts in pairs()]
+    assert told == [list(model.session(texts, temperature=0, max_new_tokens=NEW)) for texts in pairs()]
 
 
 def test_the_shapes_that_are_kept_are_the_newest(model, ahead, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "MAX_PREFILL_SHAPES", 2)
     for length in (3, 4, 3, 5, 3):
-        one = model.session([list(range(length))], temperature=0, new=NEW)
+        one = model.session([list(range(length))], temperature=0, max_new_tokens=NEW)
         list(one)
         known = one.decode_graph.readings.known
         del one
@@ -149,7 +149,7 @@ def test_the_shapes_that_are_kept_are_the_newest(model, ahead, monkeypatch):
 def test_a_long_prompt_is_read_as_written(model, ahead, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "MOST", 3)
     for _ in range(3):
-        one = model.session([[1, 2, 3, 4]], temperature=0, new=NEW)
+        one = model.session([[1, 2, 3, 4]], temperature=0, max_new_tokens=NEW)
         list(one)
 
     assert not one.decode_graph.readings.known
@@ -195,7 +195,7 @@ def test_weights_that_lie_flipped_are_laid_out(model, plain, ahead):
 
 
 def test_a_short_text_is_not_recorded(model, ahead):
-    one = session(model, new=cuda_graphs.MIN_STEPS - 1)
+    one = session(model, max_new_tokens=cuda_graphs.MIN_STEPS - 1)
     list(one)
 
     assert one.decode_graph is None
@@ -215,9 +215,9 @@ def test_an_engine_says_the_same_with_a_recorded_step(model, plain, ahead):
     from regard.engine.engine import Engine
     from regard.engine.request_queue import GenerationRequest
 
-    engine, told = Engine(model, slots=2, capacity=100), [[], []]
+    engine, told = Engine(model, slots=2, max_context=100), [[], []]
     for row, ids in enumerate(([1, 2, 3], [4, 5, 6, 7, 8])):
-        asked = GenerationRequest(ids=tuple(ids), c=C.SamplingParams(temperature=0, new=NEW))
+        asked = GenerationRequest(ids=tuple(ids), c=C.SamplingParams(temperature=0, max_new_tokens=NEW))
         engine.submit(asked, lambda one, row=row: told[row].append(one.id) if one.id is not None else None)
     while engine.step():
         pass

@@ -37,14 +37,14 @@ def windowed(kind: str = "rotary", **rest) -> Model:
 def test_a_ring_says_what_the_loop_without_a_cache_says(kind):
     one, texts = windowed(kind), prompts(*LENGTHS)
 
-    assert written(one, texts, new=NEW) == [slide(one, text, NEW) for text in texts]
+    assert written(one, texts, max_new_tokens=NEW) == [slide(one, text, NEW) for text in texts]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ENDLESS if kind != "sinusoidal"])
 def test_where_distances_count_what_was_said_long_ago_makes_no_difference(kind):
     """Each of two layers sees four tokens back: eight back and itself are all that a token can know of."""
     one, (text,) = windowed(kind), prompts(5)
-    said = [*text, *written(one, [text], new=NEW)[0]]
+    said = [*text, *written(one, [text], max_new_tokens=NEW)[0]]
 
     for place in range(20, len(said)):
         assert slide(one, said[place - 2 * RADIUS - 1 : place], 1) == [said[place]]
@@ -52,7 +52,7 @@ def test_where_distances_count_what_was_said_long_ago_makes_no_difference(kind):
 
 @pytest.mark.parametrize("length", [3, 70])
 def test_it_takes_the_same_room_for_ever_and_reads_nothing_twice(length):
-    one = session(windowed(), prompts(length), new=200)
+    one = session(windowed(), prompts(length), max_new_tokens=200)
     reads, inner = [], one.prefill
     one.prefill = lambda: reads.append(1) or inner()
     sizes = [one.cache.capacity for _ in one]
@@ -64,7 +64,7 @@ def test_it_takes_the_same_room_for_ever_and_reads_nothing_twice(length):
 def test_beyond_its_context_a_window_goes_on_and_nothing_is_said_of_sliding():
     one, (text,) = windowed(), prompts(5)
 
-    assert written(one, [text], new=NEW, context=9) == [slide(one, text, NEW)]  # a warning would be an error
+    assert written(one, [text], max_new_tokens=NEW, context=9) == [slide(one, text, NEW)]  # a warning would be an error
 
 
 def test_a_translation_has_a_ring_too():
@@ -73,13 +73,13 @@ def test_a_translation_has_a_ring_too():
     ringed = Model(C.Transformer(embed=one.c.embed, trunk=c, encoder=one.c.encoder, head=one.c.head)).double()
     ringed.load_state_dict(one.state_dict())
 
-    assert written(ringed, [[1]], new=NEW, source=source) == [slide(ringed, [1], NEW, source=source)]
+    assert written(ringed, [[1]], max_new_tokens=NEW, source=source) == [slide(ringed, [1], NEW, source=source)]
 
 
 NOT = {
     "no window": dict(mask="causal"),
     "a layer without": dict(mask=("causal", "causal & window(3)")),
-    "a way around": dict(mask="causal & (window(3) | landmarks(2))"),
+    "a way around": dict(mask="causal & (window(3) | global_tokens(2))"),
     "places that end": dict(mask="causal & window(3)", position=POSITIONS["learned"]),
 }
 
@@ -89,7 +89,7 @@ def test_there_is_no_ring_where_something_old_is_still_seen(rest):
     one, texts = model(**rest), prompts(*LENGTHS)
 
     assert ring_length(one, GenerationLimits()) == 0
-    assert written(one, texts, new=40) == [slide(one, text, 40) for text in texts]
+    assert written(one, texts, max_new_tokens=40) == [slide(one, text, 40) for text in texts]
 
 
 def test_sines_go_on_in_a_ring_unless_they_were_trained_on_so_many_places():
@@ -105,9 +105,9 @@ def test_the_narrowest_window_counts_and_the_widest_layer():
 
 @pytest.mark.parametrize("kernel", ["linear", "performer"])
 def test_a_state_needs_no_larger_cache_however_long_the_text(kernel):
-    one = model(attention=C.Attention(heads=3, width=4, kernel=kernel))
+    one = model(attention=C.Attention(heads=3, head_dim=4, kernel=kernel))
     texts, reads = prompts(*LENGTHS), []
-    spoken = session(one, texts, new=NEW)
+    spoken = session(one, texts, max_new_tokens=NEW)
     inner = spoken.prefill
     spoken.prefill = lambda: reads.append(1) or inner()
     said = [list(row) for row in zip(*spoken, strict=True)]
@@ -130,7 +130,7 @@ def fed(one, given: Tensor, pieces: list[int], capacity: int, real: Tensor | Non
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(0, 3), st.lists(st.integers(0, 6), min_size=3,
        max_size=3), st.sampled_from(["reference", "fused"]))  # fmt: skip
 def test_a_ring_is_the_whole_text_however_it_is_cut_and_padded(pieces, spare, left, kernel):
-    one = windowed("alibi", attention=C.Attention(heads=3, width=4, kernel=kernel))
+    one = windowed("alibi", attention=C.Attention(heads=3, head_dim=4, kernel=kernel))
     texts = torch.randint(V, (3, sum(pieces)))
     real = torch.arange(sum(pieces)) >= torch.tensor(left)[:, None]
     whole = one(texts, real=real)
@@ -172,6 +172,6 @@ def test_steps_all_around_a_ring_are_one_graph(graphs):  # noqa: F811
 def test_guesses_ahead_do_without_a_ring():
     one, (text,) = windowed(), prompts(5)
     with warnings.catch_warnings(action="ignore"):
-        said = one.generate(torch.tensor(text), new=40, temperature=0, lookup=2)
+        said = one.generate(torch.tensor(text), max_new_tokens=40, temperature=0, prompt_lookup=2)
 
     assert said.tolist() == slide(one, text, 40)

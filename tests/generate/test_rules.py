@@ -34,7 +34,9 @@ def speaker(kind: str, seed: int = 0, end: bool = True) -> Model:
     inner = tokenizers.Tokenizer.from_str(text.train_tokenizer(TOKENIZERS[kind], WORDS).text())
     inner.add_special_tokens(["<end>"] if end else [])
     words = text.Tokenizer(inner, {"eos_token": "<end>"} if end else {})
-    trunk = C.Trunk(dim=D, depth=1, mask="causal", attention=C.Attention(heads=H, width=4), position=C.RotaryPosition())
+    trunk = C.Trunk(
+        dim=D, depth=1, mask="causal", attention=C.Attention(heads=H, head_dim=4), position=C.RotaryPosition()
+    )
     made = Model(C.Transformer(embed=C.TextEmbedding(vocab=len(words) + 3), trunk=trunk)).eval()
     made.tokenizer = words
     return made
@@ -56,17 +58,17 @@ EXPRESSIONS = [
 def test_every_text_that_ends_matches_the_expression(kind, regex):
     made = speaker(kind)
     for temperature in (0, 1.0):
-        told = made.complete(["the cat", "a"], regex=regex, new=60, temperature=temperature, seed=3)
+        told = made.complete(["the cat", "a"], regex=regex, max_new_tokens=60, temperature=temperature, seed=3)
         for one in told:
             assert one.reason == "length" or re.fullmatch(regex, one.text, 0 if "(?i)" in regex else re.ASCII), one
-    assert any(one.reason == "end" for one in told) or "*" in regex
+    assert any(one.reason == "eos" for one in told) or "*" in regex
 
 
 def test_greedy_says_the_likeliest_token_that_is_allowed(kind):
-    made, c = speaker(kind), C.SamplingParams(regex=r"[a-z ]{9,12}", temperature=0.0, new=15)
+    made, c = speaker(kind), C.SamplingParams(regex=r"[a-z ]{9,12}", temperature=0.0, max_new_tokens=15)
     prompt = made.encode_prompts(["the cat"])[1][0]
     rule, plain = made.constraints(c, 1)[0], list(prompt)
-    for _ in range(c.new):
+    for _ in range(c.max_new_tokens):
         with torch.inference_mode():
             logits = made(torch.tensor([plain]))[0, -1]
         plain.append(int(logits.masked_fill(~rule.allowed_tokens(), -torch.inf).argmax()))
@@ -74,7 +76,7 @@ def test_greedy_says_the_likeliest_token_that_is_allowed(kind):
         if plain[-1] in made.generation_limits.ends:
             break
 
-    assert made.complete("the cat", regex=c.regex, temperature=0, new=15).ids == tuple(plain[len(prompt) :])
+    assert made.complete("the cat", regex=c.regex, temperature=0, max_new_tokens=15).ids == tuple(plain[len(prompt) :])
 
 
 def walked(rule, ends, dice, most=80):
@@ -125,7 +127,7 @@ def schema_of(dice: random.Random, deep: int = 2) -> dict:
 def test_every_text_that_ends_is_json_of_the_schema(seed):
     dice = random.Random(seed)
     schema, made = schema_of(dice), speaker([*TOKENIZERS][seed % len(TOKENIZERS)], seed)
-    c, ends = C.SamplingParams(schema=json.dumps(schema)), made.generation_limits.ends
+    c, ends = C.SamplingParams(json_schema=json.dumps(schema)), made.generation_limits.ends
     first = made.constraints(c, 1)[0]
 
     done = 0
@@ -141,10 +143,10 @@ def test_a_model_writes_json_that_can_be_read():
     schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 5}, "old": {"type": "boolean"}},
               "required": ["name", "old"], "additionalProperties": False}  # fmt: skip
 
-    told = speaker("bpe").complete(["a", "b"], schema=json.dumps(schema), new=90, seed=1)
+    told = speaker("bpe").complete(["a", "b"], json_schema=json.dumps(schema), max_new_tokens=90, seed=1)
 
     for one in told:
-        assert one.reason == "end"
+        assert one.reason == "eos"
         jsonschema.validate(json.loads(one.text), schema)
 
 
@@ -152,7 +154,7 @@ def test_a_model_writes_json_that_can_be_read():
 
 
 def test_a_length_that_ends_a_text_sooner_is_told():
-    told = speaker("bpe").complete("the", regex="[a-z]{50}[0-9]", new=9)
+    told = speaker("bpe").complete("the", regex="[a-z]{50}[0-9]", max_new_tokens=9)
 
     assert told.reason == "length" and not re.fullmatch("[a-z]{50}[0-9]", told.text)
 
@@ -161,15 +163,15 @@ def test_without_an_end_token_a_text_is_over_when_nothing_more_fits():
     made = speaker("byte", end=False)
     assert not made.generation_limits.ends
 
-    told = made.complete("a", regex="(cat|dog)s?!", new=40, seed=2)
+    told = made.complete("a", regex="(cat|dog)s?!", max_new_tokens=40, seed=2)
 
-    assert told.reason == "end" and re.fullmatch("(cat|dog)s?!", told.text)
+    assert told.reason == "eos" and re.fullmatch("(cat|dog)s?!", told.text)
 
 
 def test_a_stop_string_ends_a_text_before_the_rule_does():
     made = speaker("char")
-    whole = made.complete("the", regex="[a-z]{9}-[a-z]{9}", new=40, seed=4)
-    cut = made.complete("the", regex="[a-z]{9}-[a-z]{9}", new=40, seed=4, stop="-")
+    whole = made.complete("the", regex="[a-z]{9}-[a-z]{9}", max_new_tokens=40, seed=4)
+    cut = made.complete("the", regex="[a-z]{9}-[a-z]{9}", max_new_tokens=40, seed=4, stop="-")
 
     assert (cut.reason, cut.text) == ("stop", whole.text.partition("-")[0])
 
@@ -187,11 +189,11 @@ def test_an_end_may_not_come_before_the_text_may_end():
 # ---------------------------------------------------------------- with guesses, and in copies
 
 
-@pytest.mark.parametrize("given", ["draft", "lookup"])
+@pytest.mark.parametrize("given", ["draft_model", "prompt_lookup"])
 def test_guesses_keep_to_the_rule_and_change_nothing(given):
     made = speaker("bpe").double()
-    ahead = {"draft": {"draft": speaker("bpe", 5).double()}, "lookup": {"lookup": 2}}[given]
-    settings = dict(regex=r"(the|cat|[a-z]{2}| ){12,30}\.", new=70)
+    ahead = {"draft_model": speaker("bpe", 5).double()} if given == "draft_model" else {"prompt_lookup": 2}
+    settings = dict(regex=r"(the|cat|[a-z]{2}| ){12,30}\.", max_new_tokens=70)
 
     plain, quick = (made.complete("the cat", temperature=0, **settings, **more) for more in ({}, ahead))
     drawn = made.complete("the cat", seed=1, **settings, **ahead)
@@ -224,7 +226,9 @@ def test_every_token_that_fits_may_be_said_however_texts_are_usually_cut():
     assert allowed == {piece for piece in spelt if piece and whole.startswith(piece)} and len(allowed) > 1
 
 
-@pytest.mark.parametrize("words", [C.CharTokenizer(fallback=False), C.WordTokenizer(vocab=200, fallback=False)])
+@pytest.mark.parametrize(
+    "words", [C.CharTokenizer(byte_fallback=False), C.WordTokenizer(vocab=200, byte_fallback=False)]
+)
 def test_no_rule_leads_where_a_small_vocabulary_cannot_go_on(words):
     """Python's `re` over all that can be said is the oracle: an x cannot be, so ax and bx are no way to go."""
     tokenizer = text.train_tokenizer(words, ["ab ba / b a . ab"])
@@ -284,7 +288,7 @@ BOMBS = [r"(a?){5000}a{5000}", "(" * 2000 + ")" * 2000, "a" * 20_000, r"((a{1,99
 @pytest.mark.parametrize("regex", BOMBS, ids=lambda regex: regex[:20])
 def test_a_bomb_goes_off_in_one_sentence_or_not_at_all(regex):
     try:
-        told = speaker("byte").complete("a", regex=regex, new=12)
+        told = speaker("byte").complete("a", regex=regex, max_new_tokens=12)
     except C.ConfigError as problem:
         assert "\n" not in str(problem) and str(problem).startswith("regex: ")
     else:
@@ -297,34 +301,35 @@ def test_a_bomb_goes_off_in_one_sentence_or_not_at_all(regex):
     ({"regex": r"(a)\1"}, "regex: backreferences are not supported"),
     ({"regex": "[[a]b]"}, "regex: .* cannot be read: Possible nested set"),
     ({"regex": r"[^\s\S]"}, "regex: nothing that this model can say fits it"),
-    ({"schema": "{"}, "schema: '{' is no JSON"),
-    ({"schema": "[1]"}, "schema: expected an object"),
-    ({"schema": '{"type": "strin"}'}, "schema: Invalid type: strin"),
-    ({"schema": '{"type": "array", "uniqueItems": true}'}, "schema: Unimplemented keys: .*uniqueItems"),
-    ({"schema": '{"type": "integer", "minimum": 3, "maximum": 2}'}, "schema: Unsatisfiable schema"),
-    ({"schema": '{"$ref": "#"}'}, "schema: nothing that this model can say fits it"),
-    ({"schema": '{"$ref": "https://example.org/x"}'}, "schema: Resource 'https://example.org/x' is not present"),
-    ({"schema": '{"a":' * 5000}, "schema: .* is no JSON"),
-    ({"schema": '{"type": "string", "pattern": "["}'}, "schema: "),
-    ({"schema": " " * 300_000}, "schema: 300,000 characters are more"),
-    ({"schema": json.dumps({"allOf": [{"anyOf": [{"required": [f"{side}{i}"]} for side in "ab"]} for i in range(24)]})},
-     "schema: schema too large"),
-    ({"regex": "a", "schema": "{}"}, "there is a regex as well"),
+    ({"json_schema": "{"}, "json_schema: '{' is no JSON"),
+    ({"json_schema": "[1]"}, "json_schema: expected an object"),
+    ({"json_schema": '{"type": "strin"}'}, "json_schema: Invalid type: strin"),
+    ({"json_schema": '{"type": "array", "uniqueItems": true}'}, "json_schema: Unimplemented keys: .*uniqueItems"),
+    ({"json_schema": '{"type": "integer", "minimum": 3, "maximum": 2}'}, "json_schema: Unsatisfiable schema"),
+    ({"json_schema": '{"$ref": "#"}'}, "json_schema: nothing that this model can say fits it"),
+    ({"json_schema": '{"$ref": "https://example.org/x"}'},
+     "json_schema: Resource 'https://example.org/x' is not present"),
+    ({"json_schema": '{"a":' * 5000}, "json_schema: .* is no JSON"),
+    ({"json_schema": '{"type": "string", "pattern": "["}'}, "json_schema: "),
+    ({"json_schema": " " * 300_000}, "json_schema: 300,000 characters are more"),
+    ({"json_schema": json.dumps({"allOf": [{"anyOf": [{"required": [f"{side}{i}"]} for side in "ab"]}
+                                           for i in range(24)]})}, "json_schema: schema too large"),
+    ({"regex": "a", "json_schema": "{}"}, "there is a regex as well"),
 ], ids=lambda given: str(given)[:40])  # fmt: skip
 def test_what_cannot_be_kept_to_is_one_sentence(given, said):
     with pytest.raises(C.ConfigError, match=said) as problem:
-        speaker("byte").generate("a", new=5, **given)
+        speaker("byte").generate("a", max_new_tokens=5, **given)
 
     assert "\n" not in str(problem.value)
 
 
 def test_what_the_vocabulary_cannot_say_is_one_sentence():
-    tokenizer = text.train_tokenizer(C.CharTokenizer(fallback=False), ["abc"])
+    tokenizer = text.train_tokenizer(C.CharTokenizer(byte_fallback=False), ["abc"])
 
     with pytest.raises(C.ConfigError, match="nothing that this model can say fits it"):
         build_constraint(C.SamplingParams(regex="[x-z]+"), tokenizer, 3, frozenset())
     with pytest.raises(C.ConfigError, match="nothing that this model can say fits it"):
-        build_constraint(C.SamplingParams(schema="{}"), tokenizer, 3, frozenset())
+        build_constraint(C.SamplingParams(json_schema="{}"), tokenizer, 3, frozenset())
 
 
 def test_a_model_without_a_tokenizer_is_told_so():

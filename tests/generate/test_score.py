@@ -13,17 +13,19 @@ SAID = ["Le chat s'est assis .", "Un chien dort ici.", "Le chat s'est assis .", 
 MEANT = ["Le chat s'est assis.", "un Chien dort là.", "Le chat est assis là.", "Une chouette vola."]
 
 
-@pytest.mark.parametrize("lower", [False, True])
-@pytest.mark.parametrize("tokenise", ["13a", "intl", "zh", "char", "none"])
-def test_the_figures_are_sacrebleu_s(lower, tokenise):
-    found = score_translations(SOURCES, SAID, MEANT, TranslationScoring(lower=lower, tokenise=tokenise))
-    bleu = sacrebleu.corpus_bleu(SAID, [MEANT], lowercase=lower, tokenize=tokenise, force=True)
-    cased = (lambda texts: [text.lower() for text in texts]) if lower else list
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("bleu_tokenize", ["13a", "intl", "zh", "char", "none"])
+def test_the_figures_are_sacrebleu_s(lowercase, bleu_tokenize):
+    found = score_translations(
+        SOURCES, SAID, MEANT, TranslationScoring(lowercase=lowercase, bleu_tokenize=bleu_tokenize)
+    )
+    bleu = sacrebleu.corpus_bleu(SAID, [MEANT], lowercase=lowercase, tokenize=bleu_tokenize, force=True)
+    cased = (lambda texts: [text.lower() for text in texts]) if lowercase else list
 
     assert found.scores["bleu"] == pytest.approx(bleu.score)
     assert found.scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(cased(SAID), [cased(MEANT)]).score)
-    assert f"tok:{tokenise}" in found.signatures["bleu"]
-    assert all(f"case:{'lc' if lower else 'mixed'}" in signature for signature in found.signatures.values())
+    assert f"tok:{bleu_tokenize}" in found.signatures["bleu"]
+    assert all(f"case:{'lc' if lowercase else 'mixed'}" in signature for signature in found.signatures.values())
 
 
 def test_bleu_worked_by_hand():
@@ -37,7 +39,7 @@ def test_bleu_worked_by_hand():
 
 
 def test_a_group_is_translated_once_and_all_its_targets_are_right():
-    found = score_translations(SOURCES, SAID, MEANT, TranslationScoring(group=True))
+    found = score_translations(SOURCES, SAID, MEANT, TranslationScoring(by_group=True))
     said, first = [SAID[0], SAID[1], SAID[3]], [MEANT[0], MEANT[1], MEANT[3]]
     theirs = sacrebleu.BLEU(force=True).corpus_score(said, [first, [MEANT[2], None, None]])
 
@@ -48,7 +50,7 @@ def test_a_group_is_translated_once_and_all_its_targets_are_right():
 
 
 def test_sources_that_differ_are_groups_of_one():
-    found = score_translations(["1", "2", "3", "4"], SAID, MEANT, TranslationScoring(group=True)).scores
+    found = score_translations(["1", "2", "3", "4"], SAID, MEANT, TranslationScoring(by_group=True)).scores
 
     assert (found["bleu"], found["chrf"]) == (found["grouped bleu"], found["grouped chrf"])
 

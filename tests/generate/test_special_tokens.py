@@ -71,14 +71,14 @@ def test_going_on_from_a_rendered_template_is_what_a_chat_answers(name, tmp_path
     rendered = known.apply_chat_template(TALK, tokenize=False, add_generation_prompt=True)
     want = known.apply_chat_template(TALK, add_generation_prompt=True)["input_ids"]
     [[*ids]] = model.encode_prompts([rendered])[1]
-    talk = Conversation(model, TemplateFormat(model, chat), new=7, temperature=0.0)
+    talk = Conversation(model, TemplateFormat(model, chat), max_new_tokens=7, temperature=0.0)
     said = "".join(talk.send(TALK[0]["content"]))
 
     assert chat.encode(model.tokenizer, TALK) == want
     if name == "zephyr":  # its tokenizer begins texts with <s>, and its template does not
         assert ids == known(rendered).input_ids == [known.bos_token_id, *want]
     else:
-        assert ids == want and said and model.generate(rendered, new=7, temperature=0.0).startswith(said)
+        assert ids == want and said and model.generate(rendered, max_new_tokens=7, temperature=0.0).startswith(said)
 
 
 def test_a_start_token_that_a_prompt_has_is_not_put_before_it_again(tmp_path):
@@ -106,7 +106,7 @@ def test_the_likelihood_of_a_text_counts_its_special_tokens_as_tokens(tmp_path):
 def test_a_bias_may_name_a_special_token(tmp_path):
     known, model = llama("chatml", tmp_path)
     end = known.convert_tokens_to_ids("<|im_end|>")
-    [ids] = [list(model.session([[1, 2]], new=1, bias={"<|im_end|>": 100.0}, temperature=0.0))]
+    [ids] = [list(model.session([[1, 2]], max_new_tokens=1, logit_bias={"<|im_end|>": 100.0}, temperature=0.0))]
 
     assert ids == [[end]]
 

@@ -46,22 +46,24 @@ def said(session) -> list[list[int]]:
 @pytest.mark.parametrize("ahead", ["draft", "stranger", "lookup"])
 def test_greedy_texts_are_those_of_the_model_alone(name, ahead):
     one = model(POSITIONS[name])
-    given = {"draft": {"draft": near(one)}, "stranger": {"draft": model()}, "lookup": {"lookup": 3}}[ahead]
+    given = {"draft": {"draft_model": near(one)}, "stranger": {"draft_model": model()}, "lookup": {"prompt_lookup": 3}}
     for text_ in prompts(1, 7):
-        alone = said(one.session([text_], new=LONG, temperature=0))
+        alone = said(one.session([text_], max_new_tokens=LONG, temperature=0))
         for guess in (1, 5):
-            assert said(one.session([text_], new=LONG, temperature=0, guess=guess, **given)) == alone
+            how = dict(max_new_tokens=LONG, temperature=0, num_speculative_tokens=guess) | given[ahead]
+            assert said(one.session([text_], **how)) == alone
 
 
 @pytest.mark.parametrize("settings", [
-    {"repetition": 1.3}, {"frequency": 0.7, "presence": 0.3}, {"no_repeat": 3}, {"bias": {5: 9.0}}, {"shortest": 9},
+    {"repetition_penalty": 1.3}, {"frequency_penalty": 0.7, "presence_penalty": 0.3}, {"no_repeat_ngram_size": 3},
+    {"logit_bias": {5: 9.0}}, {"min_new_tokens": 9},
 ], ids=str)  # fmt: skip
 def test_what_is_remembered_of_the_text_counts_for_guesses_as_well(settings):
     one, text_ = model(), prompts(5)
-    alone = said(one.session(text_, new=LONG, temperature=0, **settings))
+    alone = said(one.session(text_, max_new_tokens=LONG, temperature=0, **settings))
 
-    for given in ({"draft": near(one)}, {"lookup": 2}):
-        assert said(one.session(text_, new=LONG, temperature=0, **settings, **given)) == alone
+    for given in ({"draft_model": near(one)}, {"prompt_lookup": 2}):
+        assert said(one.session(text_, max_new_tokens=LONG, temperature=0, **settings, **given)) == alone
 
 
 @pytest.mark.parametrize("window", [7, 12, 13])
@@ -74,27 +76,27 @@ def test_a_text_slides_where_it_slides_without_guesses(window, length):
     small.context = 5  # the draft slides sooner
 
     with pytest.warns(UserWarning):
-        alone = said(one.session([text_], new=LONG, temperature=0))
-    for given in ({"draft": small}, {"lookup": 3}):
+        alone = said(one.session([text_], max_new_tokens=LONG, temperature=0))
+    for given in ({"draft_model": small}, {"prompt_lookup": 3}):
         with pytest.warns(UserWarning):
-            assert said(one.session([text_], new=LONG, temperature=0, **given)) == alone
+            assert said(one.session([text_], max_new_tokens=LONG, temperature=0, **given)) == alone
 
 
 def test_rows_say_what_each_says_alone_and_end_where_they_end():
     one = model()
     one.generation_defaults = type(one.generation_defaults)(ends=frozenset({3, 11}))
     texts = prompts(2, 5, 9)
-    alone = [said(one.session([text_], new=LONG, temperature=0))[0] for text_ in texts]
+    alone = [said(one.session([text_], max_new_tokens=LONG, temperature=0))[0] for text_ in texts]
     assert {len(row) for row in alone} != {LONG}, "some row should end"
 
-    for given in ({"draft": near(one)}, {"lookup": 2}):
-        assert said(one.session(texts, new=LONG, temperature=0, **given)) == alone
+    for given in ({"draft_model": near(one)}, {"prompt_lookup": 2}):
+        assert said(one.session(texts, max_new_tokens=LONG, temperature=0, **given)) == alone
 
 
 def test_a_draft_that_is_the_model_is_always_right():
     one = model()
 
-    session = one.session(prompts(5), new=31, temperature=0, draft=one, guess=4)
+    session = one.session(prompts(5), max_new_tokens=31, temperature=0, draft_model=one, num_speculative_tokens=4)
 
     [row] = said(session)
     assert session.kept == session.guessed == [24]  # one by itself, then rounds of four and one
@@ -105,7 +107,7 @@ def test_a_text_that_repeats_is_looked_up():
     one = model()
     one.forward = cycle  # says 0 1 2 3 4 0 1 2 ...
 
-    session = one.session([[0, 1, 2, 3, 4, 0]], new=20, temperature=0, lookup=3)
+    session = one.session([[0, 1, 2, 3, 4, 0]], max_new_tokens=20, temperature=0, prompt_lookup=3)
 
     assert said(session) == [[1, 2, 3, 4, 0] * 4]
     assert session.kept == session.guessed != [0]
@@ -143,9 +145,9 @@ def test_what_is_drawn_has_the_chances_of_the_model(settings, ahead):
     """Chi-square of what comes after each word in a long text (Leviathan et al. 2023, appendix A.1)."""
     target, other = (torch.rand(5, 5).double().square() + 0.02 for _ in range(2))
     one, small = (table_model(table / table.sum(-1, keepdim=True)) for table in (target, other))
-    given = {"draft": small, "guess": 3} if ahead == "draft" else {"lookup": 2, "guess": 3}
+    given = {"num_speculative_tokens": 3} | ({"draft_model": small} if ahead == "draft" else {"prompt_lookup": 2})
 
-    session = one.session([[0]], new=1500, seed=5, **settings, **given)
+    session = one.session([[0]], max_new_tokens=1500, seed=5, **settings, **given)
     [row] = said(session)
 
     assert 0 < session.kept[0] < session.guessed[0]
@@ -162,7 +164,7 @@ def test_what_is_drawn_has_the_chances_of_the_model(settings, ahead):
 def test_a_guess_that_is_judged_is_a_draw_from_the_model(sure):
     """Chi-square of single draws, with guesses that were drawn and with guesses that were not."""
     one, draws = model(), 4000
-    chooser = one.session([[1]], new=3, seed=2, top_k=7).sampler
+    chooser = one.session([[1]], max_new_tokens=3, seed=2, top_k=7).sampler
     logits, other = torch.randn(2, 1, V).double() * 2
     p, q = (chooser.filtered_logits(each).softmax(-1) for each in (logits, other))
     dice = [torch.Generator().manual_seed(seed) for seed in range(draws)]
@@ -179,7 +181,9 @@ def test_the_same_seed_draws_the_same_text_and_another_seed_another():
     one = model()
     text_, small = prompts(5), near(one)
 
-    first, again, other = (said(one.session(text_, new=LONG, seed=seed, draft=small)) for seed in (3, 3, 4))
+    first, again, other = (
+        said(one.session(text_, max_new_tokens=LONG, seed=seed, draft_model=small)) for seed in (3, 3, 4)
+    )
 
     assert first == again != other
 
@@ -196,25 +200,25 @@ def speaker():
 
 
 def test_a_text_streams_as_it_does_without_guesses(speaker):
-    plain = "".join(speaker.stream("the cat", new=LONG, temperature=0))
+    plain = "".join(speaker.stream("the cat", max_new_tokens=LONG, temperature=0))
 
-    assert "".join(speaker.stream("the cat", new=LONG, temperature=0, lookup=3)) == plain
-    assert speaker.generate("the cat", new=LONG, temperature=0, draft=near(speaker)) == plain
+    assert "".join(speaker.stream("the cat", max_new_tokens=LONG, temperature=0, prompt_lookup=3)) == plain
+    assert speaker.generate("the cat", max_new_tokens=LONG, temperature=0, draft_model=near(speaker)) == plain
 
 
 def test_a_stop_string_ends_a_text_in_the_middle_of_its_guesses(speaker):
-    plain = speaker.complete("the cat", new=LONG, temperature=0)
+    plain = speaker.complete("the cat", max_new_tokens=LONG, temperature=0)
     stop = plain.text[11:14]
 
-    ended = speaker.complete("the cat", new=LONG, temperature=0, stop=stop)
-    ahead = speaker.complete("the cat", new=LONG, temperature=0, stop=stop, draft=speaker)
+    ended = speaker.complete("the cat", max_new_tokens=LONG, temperature=0, stop=stop)
+    ahead = speaker.complete("the cat", max_new_tokens=LONG, temperature=0, stop=stop, draft_model=speaker)
 
     assert (ahead.text, ahead.ids, ahead.reason) == (ended.text, ended.ids, "stop")
 
 
 def test_a_completion_tells_how_many_guesses_stayed(speaker):
-    sure = speaker.complete("the cat", new=LONG, temperature=0, draft=speaker)
-    plain = speaker.complete("the cat", new=LONG, temperature=0)
+    sure = speaker.complete("the cat", max_new_tokens=LONG, temperature=0, draft_model=speaker)
+    plain = speaker.complete("the cat", max_new_tokens=LONG, temperature=0)
 
     assert sure.guessed == sure.kept > 0 and sure.acceptance == 1
     assert plain.guessed == 0 and plain.acceptance is None
@@ -223,7 +227,9 @@ def test_a_completion_tells_how_many_guesses_stayed(speaker):
 def test_ids_go_in_and_out(speaker):
     ids = torch.tensor(speaker.tokenizer.encode("the cat"))
 
-    plain, ahead = (speaker.generate(ids, new=9, temperature=0, **given) for given in ({}, {"lookup": 2}))
+    plain, ahead = (
+        speaker.generate(ids, max_new_tokens=9, temperature=0, **given) for given in ({}, {"prompt_lookup": 2})
+    )
 
     assert torch.equal(plain, ahead)
 
@@ -232,50 +238,52 @@ def test_ids_go_in_and_out(speaker):
 
 
 @pytest.mark.parametrize("given, told", [
-    ({"guess": 3}, "guess: nobody is there to guess"),
-    ({"lookup": 0}, "lookup: 0 is not a whole number"),
-    ({"lookup": 2, "guess": 0}, "guess: 0 is not a whole number"),
-    ({"lookup": 2, "guess": 1.5}, "guess: 1.5 is not a whole number"),
-    ({"lookup": 2, "draft": "gpt2"}, "both are given"),
-    ({"draft": "gpt2"}, "draft: expected a model"),
+    ({"num_speculative_tokens": 3}, "num_speculative_tokens: nothing proposes them; set draft_model, or prompt_lookup"),
+    ({"prompt_lookup": 0}, "prompt_lookup: 0 is not a whole number"),
+    ({"prompt_lookup": 2, "num_speculative_tokens": 0}, "num_speculative_tokens: 0 is not a whole number"),
+    ({"prompt_lookup": 2, "num_speculative_tokens": 1.5}, "num_speculative_tokens: 1.5 is not a whole number"),
+    ({"prompt_lookup": 2, "draft_model": "gpt2"}, "both are given"),
+    ({"draft_model": "gpt2"}, "draft_model: expected a model"),
 ], ids=str)  # fmt: skip
 def test_settings_that_mean_nothing_are_refused(given, told):
     with pytest.raises(C.ConfigError, match=told):
-        model().session([[1]], new=3, **given)
+        model().session([[1]], max_new_tokens=3, **given)
 
 
 def test_a_draft_of_another_vocabulary_is_refused(speaker):
     other = Model(speaker.c)
     other.tokenizer = text.train_tokenizer(C.CharTokenizer(), ["xyz"])
-    with pytest.raises(C.ConfigError, match="draft: its tokens are not those of the model"):
-        speaker.generate("the", draft=other)
-    with pytest.raises(C.ConfigError, match="draft: it has 7 tokens, and the model 19"):
-        model().session([[1]], draft=model(embed=C.TextEmbedding(vocab=7)))
+    with pytest.raises(C.ConfigError, match="draft_model: its tokens are not those of the model"):
+        speaker.generate("the", draft_model=other)
+    with pytest.raises(C.ConfigError, match="draft_model: it has 7 tokens, and the model 19"):
+        model().session([[1]], draft_model=model(embed=C.TextEmbedding(vocab=7)))
 
 
-@pytest.mark.parametrize("given", [{"lookup": 2}, {"draft": model()}], ids=["lookup", "draft"])
+@pytest.mark.parametrize(
+    "given", [{"prompt_lookup": 2}, {"draft_model": model()}], ids=["prompt_lookup", "draft_model"]
+)
 def test_a_state_that_cannot_forget_is_refused(given):
-    sums = model(C.NoPosition(), attention=C.Attention(heads=3, width=4, kernel="linear"))
+    sums = model(C.NoPosition(), attention=C.Attention(heads=3, head_dim=4, kernel="linear"))
 
     with pytest.raises(C.ConfigError, match="this model sums up all tokens before"):
         sums.session([[1]], **given)
     with pytest.raises(C.ConfigError, match="the draft sums up all tokens before"):
-        model().session([[1]], draft=sums)
+        model().session([[1]], draft_model=sums)
 
 
 def test_an_encoder_decoder_is_refused():
-    with pytest.raises(C.ConfigError, match="lookup: this model reads one text and writes another"):
-        translator().session([[1]], lookup=2)
-    with pytest.raises(C.ConfigError, match="draft: it reads one text and writes another"):
-        model().session([[1]], draft=translator())
+    with pytest.raises(C.ConfigError, match="prompt_lookup: this model reads one text and writes another"):
+        translator().session([[1]], prompt_lookup=2)
+    with pytest.raises(C.ConfigError, match="draft_model: it reads one text and writes another"):
+        model().session([[1]], draft_model=translator())
     with pytest.raises(C.ConfigError, match="no tokens are guessed for a model that reads a source"):
-        translator().session([[1]], lookup=2, source=torch.tensor([[1]]))
+        translator().session([[1]], prompt_lookup=2, source=torch.tensor([[1]]))
 
 
 def test_beams_have_no_guesses():
-    with pytest.raises(C.ConfigError, match="lookup"):
-        model().generate(torch.tensor([1]), beams=2, lookup=2)
+    with pytest.raises(C.ConfigError, match="prompt_lookup"):
+        model().generate(torch.tensor([1]), num_beams=2, prompt_lookup=2)
 
 
 def test_a_session_that_guesses_is_a_session():
-    assert isinstance(model().session([[1]], new=3, lookup=2), SpeculativeSession)
+    assert isinstance(model().session([[1]], max_new_tokens=3, prompt_lookup=2), SpeculativeSession)

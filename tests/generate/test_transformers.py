@@ -37,7 +37,7 @@ def test_sixty_four_greedy_ids_are_equal_with_padding_on_the_left(name):
     theirs, ours = turned(name)
     prompt, real = ids(N), keep(N, "left")
     texts = [row[there].tolist() for row, there in zip(prompt, real, strict=True)]
-    said = written(ours, texts, new=NEW)
+    said = written(ours, texts, max_new_tokens=NEW)
 
     assert said == generated(theirs, prompt, attention_mask=real.long())
     assert all(len(set(row)) > 5 for row in said)
@@ -47,15 +47,15 @@ def test_sixty_four_greedy_ids_are_equal_with_padding_on_the_left(name):
 def test_sixty_four_ids_with_a_price_on_repetition_are_equal(name):
     theirs, ours = turned(name)
     prompt = ids(N)
-    said = ours.generate(prompt, new=NEW, temperature=0, repetition=1.3)
+    said = ours.generate(prompt, max_new_tokens=NEW, temperature=0, repetition_penalty=1.3)
 
     assert said.tolist() == generated(theirs, prompt, repetition_penalty=1.3)
 
 
 CHANGED = {
-    "no run twice": (dict(no_repeat=3), dict(no_repeat_ngram_size=3)),
-    "bias": (dict(bias={3: 2.0, 7: -3.0}), dict(sequence_bias=[[[3], 2.0], [[7], -3.0]])),
-    "together": (dict(no_repeat=2, repetition=1.2, bias={3: 2.0}),
+    "no run twice": (dict(no_repeat_ngram_size=3), dict(no_repeat_ngram_size=3)),
+    "bias": (dict(logit_bias={3: 2.0, 7: -3.0}), dict(sequence_bias=[[[3], 2.0], [[7], -3.0]])),
+    "together": (dict(no_repeat_ngram_size=2, repetition_penalty=1.2, logit_bias={3: 2.0}),
                  dict(no_repeat_ngram_size=2, repetition_penalty=1.2, sequence_bias=[[[3], 2.0]])),
 }  # fmt: skip
 
@@ -66,10 +66,10 @@ CHANGED = {
 def test_sixty_four_greedy_ids_are_equal_whatever_is_forbidden_or_nudged(name, ours_, theirs_):
     theirs, ours = turned(name)
     prompt = ids(N)
-    said = ours.generate(prompt, new=NEW, temperature=0, **ours_)
+    said = ours.generate(prompt, max_new_tokens=NEW, temperature=0, **ours_)
 
     assert said.tolist() == generated(theirs, prompt, **theirs_)
-    assert said.tolist() != ours.generate(prompt, new=NEW, temperature=0).tolist()
+    assert said.tolist() != ours.generate(prompt, max_new_tokens=NEW, temperature=0).tolist()
 
 
 @pytest.mark.spec("S110")
@@ -77,9 +77,9 @@ def test_sixty_four_greedy_ids_are_equal_whatever_is_forbidden_or_nudged(name, o
 def test_the_same_token_ends_the_text(name):
     theirs, ours = turned(name)
     prompt = ids(N)[:1]
-    free = ours.generate(prompt, new=NEW, temperature=0)[0].tolist()
+    free = ours.generate(prompt, max_new_tokens=NEW, temperature=0)[0].tolist()
     end = next(id for id in free[3:] if id not in free[:3])
-    (said,) = written(ours, prompt.tolist(), new=NEW, ends=frozenset({end}))
+    (said,) = written(ours, prompt.tolist(), max_new_tokens=NEW, ends=frozenset({end}))
     theirs.generation_config = GenerationConfig(max_new_tokens=NEW, do_sample=False, pad_token_id=0, eos_token_id=end)
 
     assert said == theirs.generate(prompt)[0, N:].tolist()
@@ -89,6 +89,6 @@ def test_the_same_token_ends_the_text(name):
 def test_a_translation_of_sixty_four_ids_is_equal():
     theirs, ours = turned("t5")
     source, real, prompt = ids(S), keep(S, "right"), torch.full((2, 1), 5)
-    said = ours.generate(prompt, new=NEW, temperature=0, source=source, source_real=real)
+    said = ours.generate(prompt, max_new_tokens=NEW, temperature=0, source=source, source_real=real)
 
     assert said.tolist() == generated(theirs, source, attention_mask=real.long(), decoder_input_ids=prompt)

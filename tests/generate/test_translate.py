@@ -42,21 +42,21 @@ def test_a_source_and_the_beginning_of_its_target_stand_as_in_training():
     read = torch.tensor([Translator(one).source(SENTENCE)])
 
     assert torch.equal(read, batch["source"])
-    assert Translator(one).begin == batch["ids"][0, 0] == one.target_tokenizer.special_ids["start"]
+    assert Translator(one).begin == batch["ids"][0, 0] == one.target_tokenizer.special_ids["bos"]
 
 
 def test_a_translation_is_the_best_that_beams_find_after_the_beginning():
     one = odd()
     read = torch.tensor([Translator(one).source(SENTENCE)])
-    ([found],) = one.beam_search([[Translator(one).begin]], source=read, new=LONGEST, beams=4)
+    ([found],) = one.beam_search([[Translator(one).begin]], source=read, max_new_tokens=LONGEST, num_beams=4)
     said = [id for id in found.ids if id not in one.generation_limits.ends]
 
-    assert one.translate(SENTENCE, new=LONGEST) == one.target_tokenizer.decode(said)
+    assert one.translate(SENTENCE, max_new_tokens=LONGEST) == one.target_tokenizer.decode(said)
 
 
 def test_a_target_may_begin_with_another_token():
     one = odd()
-    plain, one.decoder_start_id = one.translate(SENTENCE), one.target_tokenizer.special_ids["end"]
+    plain, one.decoder_start_id = one.translate(SENTENCE), one.target_tokenizer.special_ids["eos"]
 
     assert Translator(one).begin == one.decoder_start_id
     assert one.translate(SENTENCE) != plain
@@ -69,7 +69,7 @@ def test_a_target_that_begins_with_the_pad_token_is_read_from_it():
     torch.manual_seed(3)
     plain = lively(c)
     padded = (
-        Model(C.from_dict(C.Transformer, C.to_dict(c) | {"embed": C.to_dict(c.embed) | {"pad": 0}})).double().eval()
+        Model(C.from_dict(C.Transformer, C.to_dict(c) | {"embed": C.to_dict(c.embed) | {"pad_id": 0}})).double().eval()
     )
     padded.load_state_dict(plain.state_dict())
     for one in (plain, padded):
@@ -82,7 +82,7 @@ def test_a_target_that_begins_with_the_pad_token_is_read_from_it():
 
 def test_one_tokenizer_may_serve_both_sides():
     tokenizer = train_tokenizer(
-        C.WordTokenizer(vocab=200, fallback=False), [side for pair in pairs(500, Random(1)) for side in pair]
+        C.WordTokenizer(vocab=200, byte_fallback=False), [side for pair in pairs(500, Random(1)) for side in pair]
     )
     one = lively(fresh(tokenizer, tokenizer).c)
     one.tokenizer = tokenizer
@@ -96,9 +96,9 @@ def test_one_tokenizer_may_serve_both_sides():
 @pytest.mark.slow
 def test_texts_in_a_batch_are_translated_as_each_alone(monkeypatch):
     one = odd()
-    alone = [one.translations([source], best=2)[0] for source in SOURCES]
+    alone = [one.translations([source], num_return_sequences=2)[0] for source in SOURCES]
     monkeypatch.setattr(room, "BATCH_TOKENS", 150)  # several batches
-    together = one.translations(SOURCES, best=2)
+    together = one.translations(SOURCES, num_return_sequences=2)
 
     assert [each.prompt for each in together] == SOURCES
     assert [each.text for each in together] == [each.text for each in alone]
@@ -119,12 +119,12 @@ def test_a_translation_has_at_most_twice_its_source_and_a_few_tokens_unless_said
     monkeypatch.setattr(room, "MORE", 3)
     one = odd()
     with torch.no_grad():
-        one.head.weight[one.target_tokenizer.special_ids["end"]] = -100 * one.head.weight.mean(0)
+        one.head.weight[one.target_tokenizer.special_ids["eos"]] = -100 * one.head.weight.mean(0)
     source, most = "The cat sat.", 2 * 5 + 3
     free = one.translations([source], length_penalty=9.0)[0]
 
     assert len(free.ids) <= most and Translator(one).most(5, C.from_dict(generation.BeamSearchParams, {})) == most
-    assert len(one.translations([source], new=4, length_penalty=9.0)[0].ids) <= 4
+    assert len(one.translations([source], max_new_tokens=4, length_penalty=9.0)[0].ids) <= 4
     assert (
         Translator(one).most(15, C.from_dict(generation.BeamSearchParams, {})) == LONGEST
     )  # no more than the decoder has places for
@@ -175,7 +175,7 @@ def test_most_words_are_told_while_looking_at_the_word_that_they_translate():
 @pytest.mark.spec("S108")
 def test_beams_find_a_likelier_translation_than_one_beam_or_the_same():
     sources = [source for source, _ in pairs(20, Random(5))]
-    one, many = (learnt().translations(sources, beams=beams, length_penalty=0.0) for beams in (1, 6))
+    one, many = (learnt().translations(sources, num_beams=beams, length_penalty=0.0) for beams in (1, 6))
 
     assert all(b.score >= a.score - 1e-6 for a, b in zip(one, many, strict=True))
 
@@ -197,7 +197,7 @@ def test_rows_of_an_alignment_sum_to_one_and_have_the_names_of_their_tokens():
 def test_an_alignment_is_the_pattern_of_cross_attention_averaged_over_heads(layer):
     one = odd(depth=3, attention=C.Attention(heads=3))
     read, told = Translator(one).source(SENTENCE), one.target_tokenizer.encode(TOLD)
-    heard = [one.target_tokenizer.special_ids["start"], *told]
+    heard = [one.target_tokenizer.special_ids["bos"], *told]
     with regard.looking(one, f"trunk.{layer % 3}.cross.pattern") as seen, torch.no_grad():
         one(torch.tensor([heard]), source=torch.tensor([read]))
     pattern = seen[f"trunk.{layer % 3}.cross.pattern"][0]
@@ -253,10 +253,22 @@ MISTAKES = {
     "one of several": (odd, ["The cat.", ""], {}, C.DataError, "^text 2: '' is empty"),
     "too long": (odd, LONG_TEXT, {}, C.DataError, "^text: 80 tokens are more than the 30 .* in shorter pieces"),
     "other words": (other_words, "a zebra", {}, C.DataError, "^text: id .* is outside .*; use the tokenizer"),
-    "too many": (odd, "The cat.", dict(new=32), C.ConfigError, "^new: 32 tokens .* set new to 31 or less$"),
+    "too many": (
+        odd,
+        "The cat.",
+        dict(max_new_tokens=32),
+        C.ConfigError,
+        "^max_new_tokens: 32 tokens .* set max_new_tokens to 31 or less$",
+    ),
     "drawn": (odd, "The cat.", dict(temperature=0.5), C.ConfigError, "^temperature: beams find the likeliest text"),
-    "several": (odd, "The cat.", dict(best=2), C.ConfigError, "^best: translate gives the best .* model.translations"),
-    "misspelt": (odd, "The cat.", dict(beam=5), C.ConfigError, "^beam: no such setting; did you mean 'beams'"),
+    "several": (
+        odd,
+        "The cat.",
+        dict(num_return_sequences=2),
+        C.ConfigError,
+        "^num_return_sequences: translate gives the best .* model.translations",
+    ),
+    "misspelt": (odd, "The cat.", dict(beam=5), C.ConfigError, "^beam: no such setting; did you mean 'num_beams'"),
 }
 
 

@@ -82,7 +82,7 @@ def pairs(count: int, dice: Random) -> list[tuple[str, str]]:
 def speakers() -> tuple[text.Tokenizer, text.Tokenizer]:
     every = pairs(3000, Random(1))
     sides = [[side for side, _ in every], [side for _, side in every]]
-    return tuple(text.train_tokenizer(C.WordTokenizer(vocab=150, fallback=False), side) for side in sides)
+    return tuple(text.train_tokenizer(C.WordTokenizer(vocab=150, byte_fallback=False), side) for side in sides)
 
 
 def fresh(reads: text.Tokenizer, speaks: text.Tokenizer, **trunk) -> Model:
@@ -103,7 +103,7 @@ def learnt() -> Model:
     torch.manual_seed(0)
     model, dice = fresh(*speakers()), Random(0)
     task = build_task(
-        C.Translation(smoothing=0.0), model.tokenizer, rows=RowPadding(LONGEST), target=model.target_tokenizer
+        C.Translation(label_smoothing=0.0), model.tokenizer, rows=RowPadding(LONGEST), target=model.target_tokenizer
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     pace = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, STEPS)

@@ -23,14 +23,14 @@ class Counting:
         return compile_fx(graph, inputs)
 
 
-def trunk(mask="everything", **more):
-    small = dict(dim=128, depth=3, attention=C.Attention(heads=4, groups=2), dropout=C.NO_DROPOUT)
+def trunk(mask="full", **more):
+    small = dict(dim=128, depth=3, attention=C.Attention(heads=4, kv_heads=2), dropout=C.NO_DROPOUT)
     return C.Trunk(**{**small, "mask": mask, **more})
 
 
 SHAPES = {
     "encoder": lambda: C.Transformer(
-        embed=C.TextEmbedding(vocab=97), trunk=trunk(place="post", position=C.LearnedPosition(length=2048))
+        embed=C.TextEmbedding(vocab=97), trunk=trunk(norm_placement="post", position=C.LearnedPosition(length=2048))
     ),
     "decoder": lambda: C.Transformer(
         embed=C.TextEmbedding(vocab=97), trunk=trunk("causal", position=C.RotaryPosition())
@@ -40,7 +40,7 @@ SHAPES = {
     ),
     "encoder-decoder": lambda: C.Transformer(
         embed=C.TextEmbedding(vocab=97),
-        trunk=trunk("causal", cross="last", position=C.T5Bias(both=False)),
+        trunk=trunk("causal", cross="last", position=C.T5Bias(bidirectional=False)),
         encoder=C.Encoder(trunk=trunk(position=C.T5Bias())),
     ),
 }

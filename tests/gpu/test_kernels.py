@@ -16,12 +16,12 @@ from regard.inputs.text import token_order
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
-MASKS = ["everything", "causal", "window(40)", "causal & (window(64) | landmarks(2))", "prefix(33)", "blocks(70)",
+MASKS = ["full", "causal", "window(40)", "causal & (window(64) | global_tokens(2))", "prefix(33)", "blocks(70)",
          "causal & dilated(5, 7)", "padding", "causal & documents", "documents & padding", "edges"]  # fmt: skip
 BIASES = {
     "none": C.NoPosition(),
     "alibi": C.AlibiPosition(),
-    "buckets": C.T5Bias(),
+    "t5": C.T5Bias(),
     "relative": C.RelativeBias(),
     "shaw": C.ShawPosition(),
 }
@@ -74,7 +74,7 @@ def test_exact_kernels_equal_the_reference_over_every_mask(text, how):
 
 
 @spec("S035")
-@cases(name=["fused", "flex"], kind=list(BIASES), text=["causal & padding", "everything"])
+@cases(name=["fused", "flex"], kind=list(BIASES), text=["causal & padding", "full"])
 def test_exact_kernels_equal_the_reference_with_every_bias_and_train_its_table(name, kind, text):
     where, mask, qkv = tokens(), regard.mask(text), heads(3, 200)
     module = build_position(BIASES[kind], 8, 4, 64).to(DEVICE)
@@ -133,16 +133,16 @@ def test_documents_run_as_sequences_of_their_own_length(mask, pieces):
     assert choose_kernel(ask)[0] == "varlen"
 
 
-@cases(text=["cells(7)", "cells(7, 3)", "cells(5, 2)"], kind=["none", "relative"])
+@cases(text=["window2d(7)", "window2d(7, 3)", "window2d(5, 2)"], kind=["none", "relative"])
 def test_image_windows_equal_the_dense_mask(text, kind):
     where = grid_tokens(torch.zeros(2, 14 * 21, 1, device=DEVICE), (14, 21))
-    module = build_position(C.RelativeBias(axes=2, radius=6) if kind == "relative" else C.NoPosition(), 8, 4, 64).to(
-        DEVICE
-    )
+    module = build_position(
+        C.RelativeBias(axes=2, max_distance=6) if kind == "relative" else C.NoPosition(), 8, 4, 64
+    ).to(DEVICE)
     for table in module.parameters():
         torch.nn.init.normal_(table)
     qkv, bias = heads(2, 14 * 21), module.prepare(where, where)
-    mine, meant = (run(name, regard.mask(text), where, qkv, bias) for name in ("cells", "reference"))
+    mine, meant = (run(name, regard.mask(text), where, qkv, bias) for name in ("window2d", "reference"))
     assert worst([mine[0], *mine[1]], [meant[0], *meant[1]]) <= 2e-5
 
 

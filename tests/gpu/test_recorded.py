@@ -14,11 +14,11 @@ from regard.gpu import decode_step
 GATED = C.MLP(gated=True, activation="silu", bias=False, hidden=192)
 MODELS = {
     "gpt2": dict(position=C.LearnedPosition(length=2000), mlp=C.MLP(activation="gelu_tanh")),
-    "llama": dict(position=C.RotaryPosition(), attention=C.Attention(heads=8, groups=2, bias=()), mlp=GATED,
+    "llama": dict(position=C.RotaryPosition(), attention=C.Attention(heads=8, kv_heads=2, bias=()), mlp=GATED,
                   norm=C.Norm(kind="rms", bias=False)),
-    "neighbours": dict(position=C.RotaryPosition(layout="interleaved", part=0.5), attention=C.Attention(heads=2)),
+    "neighbours": dict(position=C.RotaryPosition(layout="interleaved", fraction=0.5), attention=C.Attention(heads=2)),
     "window": dict(position=C.RotaryPosition(), mask="causal & window(40)"),
-    "post": dict(position=C.SinusoidalPosition(), place="post", mlp=C.MLP(activation="relu")),
+    "post": dict(position=C.SinusoidalPosition(), norm_placement="post", mlp=C.MLP(activation="relu")),
     "slopes": dict(position=C.AlibiPosition()),
     "turns": dict(position=C.RotaryPosition(), mask=("causal & window(9)", "causal")),
     "narrow": dict(position=C.RotaryPosition(), dim=120, attention=C.Attention(heads=3), mlp=C.MLP(activation="relu2")),
@@ -72,13 +72,13 @@ def test_texts_grow_the_same_through_a_recorded_step(name, rows):
     model = made(name, torch.float64)
     texts = [ids.tolist() for ids in torch.randint(211, (rows, 30))]
     assert can_capture(model)
-    told = list(model.session(texts, temperature=0, new=300))
-    kept = model.session(texts, temperature=0, new=300)
+    told = list(model.session(texts, temperature=0, max_new_tokens=300))
+    kept = model.session(texts, temperature=0, max_new_tokens=300)
     first = [one for _, one in zip(range(40), kept, strict=False)]
     rest = list(kept.copy())
     cuda_graphs.GRAPH_DEVICES.clear()
     try:
-        plain = list(model.session(texts, temperature=0, new=300))
+        plain = list(model.session(texts, temperature=0, max_new_tokens=300))
     finally:
         cuda_graphs.GRAPH_DEVICES.append("cuda")
     assert told == plain
@@ -92,14 +92,14 @@ def test_texts_grow_the_same_after_a_recorded_prompt(name, lengths):
     asked = [[torch.randint(211, (length,)).tolist() for length in lengths] for _ in range(4)]
     told, last = [], None
     for texts in asked:
-        one = model.session(texts, temperature=0, new=40)
+        one = model.session(texts, temperature=0, max_new_tokens=40)
         told.append(list(one))
         last = one.decode_graph
         del one
     assert all(last.readings.known.values()) and last.readings.able
     cuda_graphs.GRAPH_DEVICES.clear()
     try:
-        assert told == [list(model.session(texts, temperature=0, new=40)) for texts in asked]
+        assert told == [list(model.session(texts, temperature=0, max_new_tokens=40)) for texts in asked]
     finally:
         cuda_graphs.GRAPH_DEVICES.append("cuda")
 
@@ -124,13 +124,13 @@ def test_a_row_says_the_same_bits_beside_any_others():
 
 def test_weights_that_move_are_recorded_anew():
     model = made("gpt2", torch.float64)
-    list(model.session([[1, 2, 3]], temperature=0, new=40))
+    list(model.session([[1, 2, 3]], temperature=0, max_new_tokens=40))
     for each in model.parameters():
         each.data = each.data * 1.5
-    told = list(model.session([[1, 2, 3]], temperature=0, new=40))
+    told = list(model.session([[1, 2, 3]], temperature=0, max_new_tokens=40))
     cuda_graphs.GRAPH_DEVICES.clear()
     try:
-        assert told == list(model.session([[1, 2, 3]], temperature=0, new=40))
+        assert told == list(model.session([[1, 2, 3]], temperature=0, max_new_tokens=40))
     finally:
         cuda_graphs.GRAPH_DEVICES.append("cuda")
 
@@ -143,15 +143,18 @@ def test_an_engine_says_the_same_alone_and_in_a_crowd():
     model, told = made("llama"), []
     for others in (0, 3):
         heard = []
-        with Engine(model, slots=4, capacity=256) as engine:
+        with Engine(model, slots=4, max_context=256) as engine:
             assert engine.slots.recorded is not None
             tickets = [
                 engine.submit(
-                    GenerationRequest(ids=(1, 2, 3, 4), c=C.SamplingParams(temperature=0, new=60)), heard.append
+                    GenerationRequest(ids=(1, 2, 3, 4), c=C.SamplingParams(temperature=0, max_new_tokens=60)),
+                    heard.append,
                 )
             ]
             for seed in range(others):
-                asked = GenerationRequest(ids=(5, 6, 7 + seed), c=C.SamplingParams(temperature=1.0, new=50, seed=seed))
+                asked = GenerationRequest(
+                    ids=(5, 6, 7 + seed), c=C.SamplingParams(temperature=1.0, max_new_tokens=50, seed=seed)
+                )
                 tickets.append(engine.submit(asked, lambda one: None))
             for ticket in tickets:
                 ticket.wait()

@@ -21,8 +21,8 @@ CHANGES = [
     "model.depth=2",
     "train.schedule.warmup=2",
 ]
-ADAFACTOR = ["train.optimizer.kind=adafactor", "train.optimizer.lr=0.05", "train.precision=fp32", "train.average=0.9"]
-DEEP = ["model.dropout=0.2", "train.recompute=true", "train.precision=mixed"]
+ADAFACTOR = ["train.optimizer.kind=adafactor", "train.optimizer.lr=0.05", "train.precision=fp32", "train.ema_decay=0.9"]
+DEEP = ["model.dropout=0.2", "train.activation_checkpointing=true", "train.precision=mixed"]
 MUON = ["model.preset=lab", "train.optimizer.kind=muon", "train.precision=mixed"]
 
 
@@ -59,7 +59,9 @@ def test_a_run_that_recomputes_learns_with_or_without_a_graph():
     assert found[-1] < found[0] - 0.5, said
 
 
-@pytest.mark.parametrize("more", [[], ["train.pack=true"], ["train.tokens=2048"]], ids=["windows", "packed", "rows"])
+@pytest.mark.parametrize(
+    "more", [[], ["train.pack=true"], ["train.batch_tokens=2048"]], ids=["windows", "packed", "rows"]
+)
 def test_every_way_of_reading_learns(more):
     found = losses(run_of("train.compile=auto", "train.context=64", *more))
 
@@ -68,7 +70,7 @@ def test_every_way_of_reading_learns(more):
 
 def test_a_batch_that_leaps_is_not_learned_from(monkeypatch):
     """On the device, without a look from the host: the same weights before and after."""
-    run = run_of("train.compile=false", "train.steps=60", "train.guard.spike=4")
+    run = run_of("train.compile=false", "train.steps=60", "train.guard.spike_sigmas=4")
     steps = train_steps(run)
     list(islice(steps, 55))
     before = {name: weight.detach().clone() for name, weight in run.model.named_parameters()}
@@ -110,9 +112,9 @@ def test_a_run_goes_on_where_it_was_saved(tmp_path):
 
 EXACT = ["train.compile=auto", "train.deterministic=true", "model.dropout=0.2"]
 KINDS = {"windows": [], "packed": ["train.pack=true", "train.context=64"],
-         "muon mixed, averaged": [*MUON, "train.average=0.9"],
-         "adafactor, recomputed": ["train.optimizer.kind=adafactor", "train.recompute=true"],
-         "rows": ["train.tokens=2048", "train.context=64", "train.precision=bf16"]}  # fmt: skip
+         "muon mixed, averaged": [*MUON, "train.ema_decay=0.9"],
+         "adafactor, recomputed": ["train.optimizer.kind=adafactor", "train.activation_checkpointing=true"],
+         "rows": ["train.batch_tokens=2048", "train.context=64", "train.precision=bf16"]}  # fmt: skip
 
 
 @pytest.mark.parametrize("more", KINDS.values(), ids=KINDS)

@@ -23,7 +23,7 @@ def gpt2(head=None, mlp=None, **trunk):
 
 
 def llama(head=None, rotary=None, **trunk):
-    trunk = LLAMA | dict(attention=C.Attention(heads=H, groups=3, width=14, bias=())) | trunk
+    trunk = LLAMA | dict(attention=C.Attention(heads=H, kv_heads=3, head_dim=14, bias=())) | trunk
     position = C.RotaryPosition(**(rotary or ROTARY))
     return C.Transformer(
         embed=C.TextEmbedding(vocab=V), trunk=C.Trunk(dim=D, depth=3, mask="causal", position=position, **trunk),
@@ -33,8 +33,8 @@ def llama(head=None, rotary=None, **trunk):
 
 def nobodys(**trunk):
     """ALiBi, normed q and k, a window, a shared layer: no family has words for it."""
-    trunk = dict(position=C.AlibiPosition(), mask="causal & window(7)", shared=True) | trunk
-    attention = C.Attention(heads=H, groups=2, qk_norm=C.Norm(kind="rms"), bias=("q", "v"))
+    trunk = dict(position=C.AlibiPosition(), mask="causal & window(7)", share_layers=True) | trunk
+    attention = C.Attention(heads=H, kv_heads=2, qk_norm=C.Norm(kind="rms"), bias=("q", "v"))
     return C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=C.Trunk(dim=D, depth=3, attention=attention, **trunk))
 
 

@@ -89,8 +89,8 @@ def reading(of: Pair, padding: str) -> Question:
     c, real = of.ours.c, keep(N, padding)
     pad = getattr(of.theirs.config, "text_config", of.theirs.config).pad_token_id
     ids = words(c.embed.vocab, N, pad).masked_fill(~real, 0 if pad is None else pad)
-    if c.embed.end is not None:  # the last real token
-        ids.scatter_(1, (real * torch.arange(N)).argmax(-1, keepdim=True), c.embed.end)
+    if c.embed.eos_id is not None:  # the last real token
+        ids.scatter_(1, (real * torch.arange(N)).argmax(-1, keepdim=True), c.embed.eos_id)
     asked, named = dict(input_ids=ids), {}
     masks, ours = dict(attention_mask=real.long()), dict(real=real)
     takes = inspect.signature(of.theirs.forward).parameters
@@ -111,7 +111,7 @@ def telling(of: Pair, padding: str, dtype: torch.dtype) -> Question:
     pad, own = of.theirs.config.pad_token_id, c.encoder.embed
     ids = words(c.embed.vocab, N, pad).masked_fill(~real, pad)
     if isinstance(own, C.AudioEmbedding):
-        source = torch.randn(B, own.way.mels, own.way.windows(own.limit)).to(dtype)
+        source = torch.randn(B, own.features.n_mels, own.features.windows(own.limit)).to(dtype)
         asked, masks, ours = dict(input_features=source), {}, {}
     else:
         source = words((own or c.embed).vocab, S, pad).masked_fill(~kept, pad)
@@ -160,9 +160,9 @@ def sides(of: Pair) -> tuple[str, ...]:
         return ()
     takes = inspect.signature(of.theirs.forward).parameters
     own = getattr(c.trunk.position, "offset", 0) and c.encoder is None  # counted from the ids that are not padding
-    free = c.trunk.position.kind in ("buckets", "none")
-    first = c.head.pooled if isinstance(c.head, C.PretrainingHead) else c.head
-    if isinstance(first, C.PoolingHead) and first.place == "cls":
+    free = c.trunk.position.kind in ("t5", "none")
+    first = c.head.pooling if isinstance(c.head, C.PretrainingHead) else c.head
+    if isinstance(first, C.PoolingHead) and first.pooling == "cls":
         return ("right",)  # theirs takes the first token, real or not
     return ("right", "left") if "position_ids" in takes or own or free else ("right",)
 
@@ -181,7 +181,7 @@ def keep(count: int, padding: str) -> Tensor:  # (B, count): rows lack 0, 3 and 
 
 def picture(c: Any, dtype: torch.dtype) -> Tensor:
     c = c.patches if isinstance(c, C.StageEmbedding) else c
-    return torch.randn(B, c.channels, c.image, c.image).to(dtype)
+    return torch.randn(B, c.channels, c.image_size, c.image_size).to(dtype)
 
 
 # ---------------------------------------------------------------- both answers

@@ -52,9 +52,14 @@ def maps(model):
             and sum(weight is part.weight for weight in weights) == 1]  # fmt: skip
 
 
-def adapted(theirs, folder, targets=None, whole=None, **changes):
+def adapted(theirs, folder, targets=None, modules_to_save=None, **changes):
     """Theirs with random adapters, saved by peft."""
-    settings = {"r": 3, "lora_alpha": 4, "target_modules": targets or maps(theirs), "modules_to_save": whole or None}
+    settings = {
+        "r": 3,
+        "lora_alpha": 4,
+        "target_modules": targets or maps(theirs),
+        "modules_to_save": modules_to_save or None,
+    }
     with quiet():
         model = peft.get_peft_model(theirs, peft.LoraConfig(**settings | changes)).eval()
         with torch.no_grad():
@@ -182,7 +187,9 @@ def test_one_adapter_for_three_maps_of_theirs_is_three_that_read_alike(of, tmp_p
 
 def test_a_part_that_learned_whole_takes_the_place_of_the_bases(of, tmp_path):
     both, asked = of("bert classes, gelu_new")
-    both.theirs = adapted(both.theirs, tmp_path / "theirs", ["query", "value"], whole=["classifier", "pooler"])
+    both.theirs = adapted(
+        both.theirs, tmp_path / "theirs", ["query", "value"], modules_to_save=["classifier", "pooler"]
+    )
     both.ours.adapt(tmp_path / "theirs")
     learn = {name for name, weight in both.ours.named_parameters() if weight.requires_grad}
 
@@ -208,9 +215,9 @@ def test_an_adapter_for_another_task_brings_its_head(base, other, of, tmp_path):
     task = next(task for word, task in kind.items() if f"For{word}" in other.__name__)
     named = {"SEQ_CLS": "score" if "Llama" in other.__name__ else "classifier", "TOKEN_CLS": "classifier",
              "QUESTION_ANS": "qa_outputs"}  # fmt: skip
-    whole = [named[task]] + ["pooler"] * (base == "bert" and task == "SEQ_CLS")
+    modules_to_save = [named[task]] + ["pooler"] * (base == "bert" and task == "SEQ_CLS")
     targets = ["q_proj", "v_proj"] if base == "llama" else ["query", "value"]
-    worn = adapted(theirs, tmp_path / "theirs", targets, whole, task_type=task)
+    worn = adapted(theirs, tmp_path / "theirs", targets, modules_to_save, task_type=task)
     both.theirs = worn.get_base_model()  # peft's class for answers asks without segments
     both.ours = regard.load(tmp_path / "base", device="cpu", adapter=tmp_path / "theirs")
 
@@ -235,7 +242,7 @@ def test_a_model_of_no_family_has_adapters_with_its_own_names(tmp_path):
         dim=12, depth=2, attention=config.Attention(heads=3, kernel="linear"), mask="causal"))  # fmt: skip
     model, ids = regard.build(c).eval(), torch.arange(7)[None]
     model.save(tmp_path / "base")
-    model.adapt(config.LoRA(rank=2, targets=("q", "out"), whole=("trunk.final_norm",)))
+    model.adapt(config.LoRA(rank=2, targets=("q", "out"), modules_to_save=("trunk.final_norm",)))
     with torch.no_grad():
         for weight in (weight for weight in model.parameters() if weight.requires_grad):
             weight.normal_()
@@ -399,7 +406,7 @@ def test_an_adapter_of_another_model_is_refused(of, theirs, tmp_path):
 
 def test_a_head_of_any_size_costs_no_memory_before_it_is_refused(theirs):
     model, folder = theirs
-    head = {"kind": "pooled", "out": 1 << 40}
+    head = {"kind": "pooling", "out": 1 << 40}
     (folder / "regard.json").write_text(json.dumps({"format": 1, "head": head, "architecture": None, "task": None}))
 
     assert "has not as many" in refused(model, folder)
@@ -415,7 +422,7 @@ def test_an_adapter_on_a_table_that_two_share_is_refused(of, tmp_path):
 
 def test_one_of_two_names_of_a_shared_table_is_refused(of, tmp_path):
     both, _ = of("gpt2")
-    adapted(both.theirs, tmp_path / "theirs", ["c_attn"], whole=["wte"])
+    adapted(both.theirs, tmp_path / "theirs", ["c_attn"], modules_to_save=["wte"])
 
     assert "are one weight in this model, and two in the adapter" in refused(both.ours, tmp_path / "theirs")
 

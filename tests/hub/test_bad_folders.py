@@ -102,8 +102,8 @@ MISTAKES = {
         ["model_type", "missing", "gpt2", "llama", "and regard"],
     ),
     "a newer format": (
-        lambda at: edit(at / "own/config.json", lambda c: c["regard"].update(format=2)) or at / "own",
-        ["config.json", "format 2", "up to 1", "newer"],
+        lambda at: edit(at / "own/config.json", lambda c: c["regard"].update(format=3)) or at / "own",
+        ["config.json", "format 3", "up to 2", "newer"],
     ),
     "no settings of ours": (
         lambda at: edit(at / "own/config.json", lambda c: c.pop("regard")) or at / "own",

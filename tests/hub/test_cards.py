@@ -129,7 +129,7 @@ def test_a_fine_tuned_model_says_what_it_began_with(published, tmp_path, capsys)
                 f"data.source={tmp_path / 'a.jsonl'}",
                 "train.steps=1",
                 "train.minutes=none",
-                "train.batch=2",
+                "train.batch_size=2",
                 "train.context=16",
                 "train.device=cpu",
                 "--quiet",

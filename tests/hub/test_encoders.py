@@ -20,7 +20,7 @@ WORDS = C.LMHead(transform=True, bias=True)
 PRESETS = [
     ("bert-base", BOTH, "BertForPreTraining"),
     ("bert-base", WORDS, "BertForMaskedLM"),
-    ("bert-base", C.PretrainingHead(vocabulary=C.NoHead(), pooled=C.PoolingHead(dense=True)), "BertModel"),
+    ("bert-base", C.PretrainingHead(lm=C.NoHead(), pooling=C.PoolingHead(dense=True)), "BertModel"),
     ("bert-large", C.PoolingHead(dense=True, out=3), "BertForSequenceClassification"),
     ("roberta-base", WORDS, "RobertaForMaskedLM"),
     ("roberta-base", C.TokenHead(out=9), "RobertaForTokenClassification"),
@@ -54,8 +54,8 @@ NOT = [
     ("roberta-base", "bert", "trunk.position.length is 512, where BERT has 514"),
     ("distilbert", "bert", "type_vocab_size"),
     ("bert-base", "albert", "embedding_size"),
-    ("electra-small", "albert", "trunk.shared"),
-    ("electra-small", "bert", "trunk.width"),
+    ("electra-small", "albert", "trunk.share_layers"),
+    ("electra-small", "bert", "trunk.embed_dim"),
 ]
 
 
@@ -67,8 +67,8 @@ def test_a_relative_is_told_apart_by_what_differs(preset, family, why):
 def test_padding_elsewhere_than_before_the_first_place_is_a_reason_against_roberta():
     c = replace(regard.preset("roberta-base"), head=WORDS)
 
-    assert "embed.pad is 0" in explain_all(replace(c, embed=replace(c.embed, pad=0)))["roberta"]
-    assert explain_all(replace(c, embed=replace(c.embed, pad=1)))["roberta"] == ""
+    assert "embed.pad_id is 0" in explain_all(replace(c, embed=replace(c.embed, pad_id=0)))["roberta"]
+    assert explain_all(replace(c, embed=replace(c.embed, pad_id=1)))["roberta"] == ""
 
 
 # ---------------------------------------------------------------- what is heard
@@ -125,7 +125,7 @@ def test_what_we_cannot_say_is_refused_by_the_name_of_its_key(case, said, words)
 def test_a_body_does_not_ask_whether_words_are_tied():
     said = bert().config.to_dict() | {"architectures": ["BertModel"], "tie_word_embeddings": False}
 
-    assert parse_hf_config(said, "config.json").config.head.kind == "both"
+    assert parse_hf_config(said, "config.json").config.head.kind == "pretraining"
 
 
 # ---------------------------------------------------------------- files

@@ -91,7 +91,7 @@ def test_what_transformers_takes_for_granted_is_heard_and_said_again(name):
 
 
 def test_dropout_is_carried_over_where_the_family_has_a_word():
-    rates = C.Dropout(embed=0.11, attention=0.12, sublayer=0.13)
+    rates = C.Dropout(embed=0.11, attention=0.12, residual=0.13)
 
     said = FAMILIES["gpt2"].to_hf(gpt2(dropout=rates), None)
     assert (said["embd_pdrop"], said["attn_pdrop"], said["resid_pdrop"]) == (0.11, 0.12, 0.13)
@@ -102,20 +102,20 @@ def test_dropout_is_carried_over_where_the_family_has_a_word():
 # ---------------------------------------------------------------- what makes a model not of a family
 
 COMMON = {
-    "trunk.mask": "everything",
+    "trunk.mask": "full",
     "trunk.attention.qk_norm": C.Norm(),
     "trunk.attention.scale": 1.0,
     "trunk.attention.score": "cosine",
-    "trunk.attention.value_width": 8,
+    "trunk.attention.value_head_dim": 8,
     "trunk.attention.bias": ("q", "v"),
-    "trunk.attention.maps": ("q", "v", "out"),
+    "trunk.attention.projections": ("q", "v", "out"),
     "trunk.norm.gain": False,
     "trunk.norm.offset": 1.0,
-    "trunk.place": "post",
+    "trunk.norm_placement": "post",
     "trunk.embed_norm": True,
     "trunk.final_norm": False,
-    "trunk.shared": True,
-    "trunk.width": 20,
+    "trunk.share_layers": True,
+    "trunk.embed_dim": 20,
     "trunk.position": C.AlibiPosition(),
     "embed.scale": 6.0,
     "embed.segments": 2,
@@ -124,8 +124,8 @@ COMMON = {
     "head.transform": True,
 }
 GPT2 = COMMON | {
-    "trunk.attention.groups": 3,
-    "trunk.attention.width": 8,
+    "trunk.attention.kv_heads": 3,
+    "trunk.attention.head_dim": 8,
     "trunk.attention.bias": (),
     "trunk.mlp.gated": True,
     "trunk.mlp.bias": False,
@@ -138,8 +138,8 @@ LLAMA = COMMON | {
     "trunk.mlp.gated": False,
     "trunk.norm.kind": "layer",
     "trunk.position.layout": "interleaved",
-    "trunk.position.part": 0.5,
-    "trunk.position.stretch": 1.5,
+    "trunk.position.fraction": 0.5,
+    "trunk.position.attention_factor": 1.5,
 }
 CHANGES = [(gpt2, *change) for change in GPT2.items()] + [(llama, *change) for change in LLAMA.items()]
 
@@ -161,11 +161,14 @@ def test_an_encoder_beside_it_or_another_head_is_a_reason(c):
 
 
 def test_a_head_of_odd_width_is_a_reason_against_llama():
-    assert "head_dim is 15" in explain_all(llama(attention=C.Attention(heads=H, groups=3, width=15, bias=())))["llama"]
+    assert (
+        "head_dim is 15"
+        in explain_all(llama(attention=C.Attention(heads=H, kv_heads=3, head_dim=15, bias=())))["llama"]
+    )
 
 
 def test_heads_that_differ_from_layer_to_layer_are_a_reason():
-    attention = C.Attention(heads=(6, 3, 6), width=6)
+    attention = C.Attention(heads=(6, 3, 6), head_dim=6)
 
     assert "heads" in explain_all(gpt2(attention=attention))["gpt2"]
 
@@ -175,18 +178,18 @@ def test_nobodys_model_has_a_reason_against_every_family():
 
 
 SAME = {
-    "trunk.attention.groups": H,
-    "trunk.attention.width": D // H,
-    "trunk.attention.value_width": D // H,
+    "trunk.attention.kv_heads": H,
+    "trunk.attention.head_dim": D // H,
+    "trunk.attention.value_head_dim": D // H,
     "trunk.attention.scale": 6**-0.5,
     "trunk.attention.heads": (H, H, H),
     "trunk.attention.bias": ("out", "v", "k", "q"),
     "trunk.attention.kernel": "reference",
-    "trunk.mask": ("causal & everything", "causal"),
+    "trunk.mask": ("causal & full", "causal"),
     "trunk.final_norm": True,
-    "trunk.width": D,
+    "trunk.embed_dim": D,
     "trunk.dropout": C.NO_DROPOUT,
-    "embed.pad": 3,
+    "embed.pad_id": 3,
     "init": "vit",
     "precision": "bf16",
 }
@@ -194,7 +197,7 @@ SAME = {
 
 @pytest.mark.parametrize("path", SAME)
 def test_the_same_model_said_in_another_way_is_still_of_the_family(path):
-    c = gpt2(attention=C.Attention(heads=H, width=D // H))
+    c = gpt2(attention=C.Attention(heads=H, head_dim=D // H))
 
     assert explain_all(changed(c, path, SAME[path]))["gpt2"] == ""
 
@@ -238,11 +241,12 @@ def test_rotary_positions_are_heard_in_every_spelling(said):
     position = parse_hf_config(SAID["llama"] | said, "config.json")[0].trunk.position
 
     assert (
-        canonicalize(llama(rotary=dict(base=50.0, scaling="llama3", factor=8.0, length=17))).trunk.position == position
+        canonicalize(llama(rotary=dict(base=50.0, scaling="llama3", factor=8.0, original_length=17))).trunk.position
+        == position
     )
 
 
-def test_a_config_from_before_groups_and_biases_is_heard():
+def test_a_config_from_before_kv_heads_and_biases_is_heard():
     new = ("num_key_value_heads", "head_dim", "attention_bias", "mlp_bias", "attention_dropout", "rope_parameters")
     said = {key: value for key, value in SAID["llama"].items() if key not in new}
     old = llama(attention=C.Attention(heads=H, bias=()))
@@ -273,7 +277,7 @@ REFUSED = [
     ("gpt2", {"dtype": "float8"}, ("dtype", "float8", "bfloat16")),
     ("llama", {"quantization_config": {"bits": 4}}, ("quantization_config", "bits")),
     ("llama", {"head_dim": 15}, ("head_dim", "15", "even")),
-    ("llama", {"num_key_value_heads": 4}, ("heads 6", "groups 4")),
+    ("llama", {"num_key_value_heads": 4}, ("heads 6", "kv_heads 4")),
     ("llama", {"rms_norm_eps": float("inf")}, ("rms_norm_eps", "number")),
     ("llama", {"partial_rotary_factor": 0.5}, ("partial_rotary_factor", "0.5")),
     ("llama", {"rope_parameters": [1]}, ("rope_parameters", "table")),
@@ -353,7 +357,7 @@ def test_a_window_that_is_not_said_is_the_usual_one():
 
 
 @pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3", "gpt_neo"])
-@pytest.mark.parametrize("mask", ["everything", "causal & strided(3)", ("causal & window(3)", "causal & window(5)")])
+@pytest.mark.parametrize("mask", ["full", "causal & strided(3)", ("causal & window(3)", "causal & window(5)")])
 def test_a_mask_that_is_no_window_is_a_reason_against_it(name, mask):
     c = parse_hf_config(SAID[name], "config.json").config
 
@@ -383,5 +387,5 @@ def test_a_head_for_the_last_token_knows_padding_where_there_is_such_a_word(pad,
         label = next(each for each in FAMILIES[name].heads if each.endswith("ForSequenceClassification"))
         said = SAID[name] | {"pad_token_id": pad}
 
-        assert parse_hf_config(said | {"architectures": [label]}, "config.json").config.embed.pad == known
-        assert parse_hf_config(said, "config.json").config.embed.pad is None
+        assert parse_hf_config(said | {"architectures": [label]}, "config.json").config.embed.pad_id == known
+        assert parse_hf_config(said, "config.json").config.embed.pad_id is None

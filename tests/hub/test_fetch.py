@@ -130,8 +130,12 @@ def test_the_usual_variables_are_heeded(saved, tmp_path):
            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}  # fmt: skip
     env.pop("HF_HUB_CACHE", None)
     words = [sys.executable, "-m", "regard", "generate"]
-    told = [subprocess.run([*words, name, "w4 w5", "--new", "3"], env=env, cwd=tmp_path, capture_output=True, text=True)
-            for name in ("org/name", "org/other")]  # fmt: skip
+    told = [
+        subprocess.run(
+            [*words, name, "w4 w5", "--max-new-tokens", "3"], env=env, cwd=tmp_path, capture_output=True, text=True
+        )
+        for name in ("org/name", "org/other")
+    ]
 
     assert [each.returncode for each in told] == [0, 3]
     assert told[1].stderr.startswith("regard: org/other: not in the cache") and "HF_HUB_OFFLINE" in told[1].stderr

@@ -18,7 +18,7 @@ from regard.hub import locate, read_folder, weights, write_folder
 from regard.hub.families.canonical import canonicalize
 
 IDS = torch.arange(3, V - 1, dtype=torch.long)[:33].view(3, 11)
-YARN = dict(scaling="yarn", factor=4.0, length=16, fast=2.0, slow=0.1, stretch=1.25)
+YARN = dict(scaling="yarn", factor=4.0, original_length=16, beta_fast=2.0, beta_slow=0.1, attention_factor=1.25)
 FACTORS = (1.0, 1.1, 1.3, 1.7, 2.0, 2.5, 3.0)
 
 MODELS_OF_A_FAMILY = {
@@ -28,15 +28,17 @@ MODELS_OF_A_FAMILY = {
     "llama": llama(),
     "llama tied": llama(head=C.LMHead(tied=True)),
     "llama with biases": llama(
-        attention=C.Attention(heads=H, groups=2), mlp=C.MLP(hidden=F, activation="gelu_tanh", gated=True)
+        attention=C.Attention(heads=H, kv_heads=2), mlp=C.MLP(hidden=F, activation="gelu_tanh", gated=True)
     ),
     "llama without groups": llama(attention=C.Attention(heads=H, bias=()), norm=C.Norm(kind="rms", eps=1e-3)),
     "llama of another base": llama(rotary=dict(base=50.0)),
     "llama linear": llama(rotary=dict(scaling="linear", factor=3.0)),
-    "llama dynamic": llama(rotary=dict(scaling="dynamic", factor=3.0, length=8)),
+    "llama dynamic": llama(rotary=dict(scaling="dynamic", factor=3.0, original_length=8)),
     "llama yarn": llama(rotary=YARN),
-    "llama 3": llama(rotary=dict(scaling="llama3", factor=8.0, length=16, low=1.0, high=3.0)),
-    "llama longrope": llama(rotary=dict(scaling="longrope", factor=4.0, length=16, factors=FACTORS)),
+    "llama 3": llama(
+        rotary=dict(scaling="llama3", factor=8.0, original_length=16, low_freq_factor=1.0, high_freq_factor=3.0)
+    ),
+    "llama longrope": llama(rotary=dict(scaling="longrope", factor=4.0, original_length=16, freq_factors=FACTORS)),
 }
 EVERY = pytest.mark.parametrize("name", MODELS_OF_A_FAMILY)
 
@@ -171,7 +173,8 @@ def test_a_folder_changed_by_others_is_read_in_their_words(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "c", [nobodys(), nobodys(position=C.ShawPosition(radius=5)), nobodys(place="post", shared=False)]
+    "c",
+    [nobodys(), nobodys(position=C.ShawPosition(max_distance=5)), nobodys(norm_placement="post", share_layers=False)],
 )
 def test_a_model_of_no_family_comes_back_bit_for_bit(c, tmp_path):
     ours = model(c)

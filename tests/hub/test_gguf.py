@@ -173,7 +173,7 @@ def test_merges_are_made_as_transformers_makes_them(split, tmp_path):
     for text in TEXTS:
         assert ours.tokenizer.encode(text) == theirs.encode(text, add_special_tokens=False), text
         assert ours.tokenizer.decode(ours.tokenizer.encode(text)) == text
-    assert ours.tokenizer.special_ids == {"pad": 0, "start": 1, "end": 2}
+    assert ours.tokenizer.special_ids == {"pad": 0, "bos": 1, "eos": 2}
     assert ours.tokenizer.leading_ids == ([1] if split == "llama-bpe" else [])
 
 
@@ -212,7 +212,9 @@ def test_a_file_with_words_and_a_chat_template_speaks_and_keeps_both(tmp_path):
     ours.save(tmp_path / "out")
     again = regard.load(tmp_path / "out", device="cpu")
 
-    assert ours.generate("Hello", new=5, seed=1, temperature=0) == again.generate("Hello", new=5, seed=1, temperature=0)
+    assert ours.generate("Hello", max_new_tokens=5, seed=1, temperature=0) == again.generate(
+        "Hello", max_new_tokens=5, seed=1, temperature=0
+    )
     assert hf.AutoTokenizer.from_pretrained(tmp_path / "out").chat_template == template
     assert ours.tokenizer.text() == again.tokenizer.text()
 
@@ -234,7 +236,7 @@ def test_without_a_tokenizer_that_is_known_it_says_so_and_takes_ids(lists, told,
         ours, path = spoken(usual | lists, tmp_path)
 
     assert str(path) in str(warned[0].message) and "takes ids" in str(warned[0].message)
-    assert ours.tokenizer is None and ours.generate(ids()[0], new=1).shape == (1,)
+    assert ours.tokenizer is None and ours.generate(ids()[0], max_new_tokens=1).shape == (1,)
     with pytest.raises(DataError, match="no tokenizer"):
         ours.generate("Hello")
 

@@ -142,7 +142,7 @@ def test_a_folder_made_to_harm_is_refused_in_one_sentence(name, saved, tmp_path,
     HARM[name][1](at)
     before, memory = seen(at.parent), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.process_time()  # other processes may be busy
-    code = main(["generate", str(at), "w4 w5", "--new", "2"])
+    code = main(["generate", str(at), "w4 w5", "--max-new-tokens", "2"])
     seconds, said = time.process_time() - start, capsys.readouterr()
 
     assert code == 3 and not said.out
@@ -160,7 +160,7 @@ def seen(place):
 
 def test_none_of_them_is_refused_before_it_is_harmed(saved):
     for name in ("gpt2", "llama", "own", "shards"):
-        assert main(["generate", str(saved / name), "w4 w5", "--new", "2"]) == 0
+        assert main(["generate", str(saved / name), "w4 w5", "--max-new-tokens", "2"]) == 0
 
 
 def test_links_inside_a_folder_are_followed(saved, tmp_path):
@@ -169,7 +169,7 @@ def test_links_inside_a_folder_are_followed(saved, tmp_path):
     (at / FILE).symlink_to("weights")
     (tmp_path / "link").symlink_to(at)
 
-    assert main(["generate", str(tmp_path / "link"), "w4 w5", "--new", "2"]) == 0
+    assert main(["generate", str(tmp_path / "link"), "w4 w5", "--max-new-tokens", "2"]) == 0
 
 
 def test_a_model_that_is_saved_again_takes_no_secret_along(saved, tmp_path):

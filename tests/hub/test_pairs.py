@@ -90,14 +90,14 @@ def generated(path, texts, **how):
 
 
 @pytest.mark.spec("S057")
-@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("name", MADE)
-def test_texts_are_translated_as_generate_does(name, beams, tmp_path):
+def test_texts_are_translated_as_generate_does(name, num_beams, tmp_path):
     """In fp64 on both sides: they begin with the same token, end with the same, and differ in none."""
     torch.manual_seed(5)
     path = folder(tmp_path / "theirs", MADE[name](), "<s>" if name.startswith("bart") else "")
-    ids, texts = generated(path, TEXTS, num_beams=beams)
-    told = regard.load(path, device="cpu").double().translations(TEXTS, beams=beams, new=NEW)
+    ids, texts = generated(path, TEXTS, num_beams=num_beams)
+    told = regard.load(path, device="cpu").double().translations(TEXTS, num_beams=num_beams, max_new_tokens=NEW)
 
     assert [list(one.ids) for one in told] == ids
     assert [one.text for one in told] == texts
@@ -136,7 +136,7 @@ def test_a_raw_sound_is_told_as_generate_tells_its_features(tmp_path):
         want = hf.GenerationMixin.generate(of.theirs, features, decoder_input_ids=begin)[:, 2:]
     of.ours.generation_defaults = NO_DEFAULTS  # no end, as there
 
-    assert of.ours.generate(begin, source=sound, new=30, temperature=0).tolist() == want.tolist()
+    assert of.ours.generate(begin, source=sound, max_new_tokens=30, temperature=0).tolist() == want.tolist()
     assert want[0].tolist() != want[1].tolist()
 
 
@@ -178,10 +178,10 @@ REFUSED = [
     (marian, {"decoder_vocab_size": V + 8}, ("decoder_vocab_size", str(V))),
     (t5, {"feed_forward_proj": "gated-mish", "dense_act_fn": None}, ("feed_forward_proj", "gated-mish", "relu")),
     (t5, {"dense_act_fn": "mish"}, ("dense_act_fn", "mish")),
-    (t5, {"relative_attention_num_buckets": 2}, ("buckets", "2")),
+    (t5, {"relative_attention_num_buckets": 2}, ("num_buckets", "2")),
     (t5, {"architectures": ["T5ForTokenClassification"]}, ("architectures", "T5EncoderModel")),
     (whisper, {"num_mel_bins": "many"}, ("num_mel_bins", "many")),
-    (whisper, {"max_source_positions": 2**30}, ("seconds",)),
+    (whisper, {"max_source_positions": 2**30}, ("max_seconds",)),
 ]  # fmt: skip
 
 

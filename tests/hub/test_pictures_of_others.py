@@ -118,7 +118,7 @@ def test_saved_from_our_own_words_transformers_sees_the_same(name, published, tm
 def test_our_own_way_to_cut_comes_back_though_theirs_have_no_word_for_it(tmp_path):
     c = regard.preset("vit-b16", trunk=dict(depth=1, dim=24, attention=dict(heads=3)))
     c = replace(
-        c, embed=replace(c.embed, frame=C.ImageResize()), trunk=replace(c.trunk, mlp=replace(c.trunk.mlp, hidden=9))
+        c, embed=replace(c.embed, resize=C.ImageResize()), trunk=replace(c.trunk, mlp=replace(c.trunk.mlp, hidden=9))
     )
     regard.build(c).save(tmp_path / "ours")
     said = json.loads((tmp_path / "ours" / PREPROCESSOR_FILE).read_text())
@@ -129,24 +129,24 @@ def test_our_own_way_to_cut_comes_back_though_theirs_have_no_word_for_it(tmp_pat
 
 OLD = {
     "vit": (odd_images.vit, {"feature_extractor_type": "ViTFeatureExtractor", "size": 24, "resample": 2,
-                             "image_mean": [0.5, 0.5, 0.5], "image_std": 0.25}, C.ImageResize(fit="squeeze")),
+                             "image_mean": [0.5, 0.5, 0.5], "image_std": 0.25}, C.ImageResize(mode="stretch")),
     "deit": (odd_images.deit, {"feature_extractor_type": "DeiTFeatureExtractor", "size": 27, "crop_size": 24,
                                "do_center_crop": True, "resample": 3, "image_std": [0.25]},
-             C.ImageResize(fit="squeeze", whole=27, resample="bicubic")),
+             C.ImageResize(mode="stretch", size_before_crop=27, resample="bicubic")),
     "clip": (odd_images.seer, {"feature_extractor_type": "CLIPFeatureExtractor", "size": 24, "crop_size": 24,
                                "do_center_crop": True, "resample": 3, "image_std": [0.25] * 3},
-             C.ImageResize(fit="shorter", resample="bicubic")),
+             C.ImageResize(mode="shortest_edge", resample="bicubic")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OLD)
 def test_files_of_early_versions_are_understood(name, tmp_path):
-    make, said, frame = OLD[name]
+    make, said, resize = OLD[name]
     make().save_pretrained(tmp_path)
     (tmp_path / PREPROCESSOR_FILE).write_text(json.dumps(said))
     front = regard.load(tmp_path, device="cpu").c.embed
 
-    assert front.frame == frame and set(front.std) == {0.25}
+    assert front.resize == resize and set(front.std) == {0.25}
 
 
 WRONG = [
@@ -192,7 +192,7 @@ def test_classify_tells_the_names_of_a_published_folder(case, tmp_path, capsys):
     image.save(tmp_path / "a.png")
     capsys.readouterr()
 
-    assert run_command(["classify", str(tmp_path / "theirs"), str(tmp_path / "a.png"), "--top", "7", "--json"]) == 0
+    assert run_command(["classify", str(tmp_path / "theirs"), str(tmp_path / "a.png"), "--top-k", "7", "--json"]) == 0
     [told] = json.loads(capsys.readouterr().out)["answers"]
     want = theirs(**processor(image, return_tensors="pt")).logits.softmax(-1)[0].tolist()
     assert told["classes"].keys() == {"crane (0)", "dog", "crane (2)", "cat", "bus", "owl", "a, b"}
@@ -300,7 +300,7 @@ def test_two_towers_that_are_no_clip_are_nobodys():
     sees, reads = c.towers
     backwards = replace(c, towers=(reads, sees))
     three = replace(c, towers=(sees, reads, reads))
-    ends = replace(c, towers=(sees, replace(reads, embed=replace(reads.embed, end=2))))  # which means something else
+    ends = replace(c, towers=(sees, replace(reads, embed=replace(reads.embed, eos_id=2))))  # which means something else
 
     assert match_family(c) and not any(map(match_family, (backwards, three, ends)))
 
@@ -358,7 +358,7 @@ REFUSED = [
     ("imagegpt", {"vocab_size": 1}, ("vocab_size", "1", "start token")),
     ("imagegpt", {"tie_word_embeddings": True}, ("tie_word_embeddings", "true")),
     ("clip", {"text_config": 3}, ("text_config", "3", "table")),
-    ("clip_text_model", {"eos_token_id": 99}, ("end", "99", "53")),
+    ("clip_text_model", {"eos_token_id": 99}, ("eos_id", "99", "53")),
     ("clip_text_model", {"hidden_act": "mish"}, ("hidden_act", "mish", "quick_gelu")),
 ]
 SAID = {
@@ -437,7 +437,7 @@ def test_a_model_with_two_learned_tokens_sees_larger_images(tmp_path):
     of.ours.extend(6 * 6 + 2)
     after = of.ours.trunk.position.tables[0]
 
-    assert of.ours.c.embed.image == 36 and of.ours(torch.randn(2, 3, 36, 36)).shape == (2, odd_images.LABELS)
+    assert of.ours.c.embed.image_size == 36 and of.ours(torch.randn(2, 3, 36, 36)).shape == (2, odd_images.LABELS)
     assert torch.equal(after[:2], before[:2]) and after.shape == (38, odd_images.D)
     with pytest.raises(ValueError, match="2 tokens before them, such as 38 or 51"):
         of.ours.extend(40)

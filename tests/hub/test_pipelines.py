@@ -100,14 +100,14 @@ def test_a_number_is_told_as_it_is_and_not_squeezed_into_a_share(task, ours, tmp
     "task", [config.Regression(), config.Classification(classes=("no", "yes"))], ids=lambda c: c.kind
 )
 @pytest.mark.parametrize(
-    "words", [config.SubwordTokenizer(vocab=300), config.CharTokenizer(fallback=False)], ids=lambda c: c.kind
+    "words", [config.SubwordTokenizer(vocab=300), config.CharTokenizer(byte_fallback=False)], ids=lambda c: c.kind
 )
 @pytest.mark.parametrize("base", ["bert-base", "gpt2"])
 def test_what_training_puts_around_a_text_the_pipeline_puts_there_too(base, words, task, tmp_path):
     plain = text.train_tokenizer(words, TEXTS * 9)
     tokenizer = add_task_tokens(task, plain)
-    head = config.PoolingHead(dense=base != "gpt2", place="cls" if base != "gpt2" else "last",
-                         out=1 if task.kind == "regress" else 2, bias=base != "gpt2")  # fmt: skip
+    head = config.PoolingHead(dense=base != "gpt2", pooling="cls" if base != "gpt2" else "last",
+                         out=1 if task.kind == "regression" else 2, bias=base != "gpt2")  # fmt: skip
     model = regard.build(regard.preset(base, dim=12, depth=1, heads=3, vocab=len(tokenizer), head=head)).eval()
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.5)
@@ -118,7 +118,7 @@ def test_what_training_puts_around_a_text_the_pipeline_puts_there_too(base, word
     for asked, said in ((TEXTS, model.classify(TEXTS)), (pairs, model.classify(TEXTS, ["a cat"] * len(TEXTS)))):
         for one, ours in zip(asked, said, strict=True):
             theirs = {each["label"]: each["score"] for each in found(one, top_k=None)}
-            assert theirs == pytest.approx(ours if task.kind == "classify" else {"LABEL_0": ours}, **NEAR)
+            assert theirs == pytest.approx(ours if task.kind == "classification" else {"LABEL_0": ours}, **NEAR)
     assert (
         without_post_processor(tokenizer) == add_task_tokens(config.NextToken(), plain).text()
     )  # and data is kept by that name
@@ -127,7 +127,7 @@ def test_what_training_puts_around_a_text_the_pipeline_puts_there_too(base, word
 @BOTH
 def test_classes_that_are_only_named_when_asked(ours, tmp_path):
     bert("ForSequenceClassification", tmp_path / "m", **NLI)
-    model, place = again(tmp_path / "m", ours, config.Classification(pair="pair", classes=tuple(NLI["label2id"])))
+    model, place = again(tmp_path / "m", ours, config.Classification(input_pair="pair", classes=tuple(NLI["label2id"])))
     said = pipeline("zero-shot-classification", place)(TEXTS[0], ["big", "old"], multi_label=True)
     found = model.classify([TEXTS[0]] * 2, [f"This example is {name}." for name in said["labels"]])
 
@@ -155,7 +155,7 @@ def test_missing_words(ours, tmp_path):
     bert("ForMaskedLM", tmp_path / "m")
     model, place = again(tmp_path / "m", ours, config.MaskedLM())
     said = pipeline("fill-mask", place)("The [MASK] sat.", top_k=5)
-    [found] = model.fill_mask("The [MASK] sat.", best=5)
+    [found] = model.fill_mask("The [MASK] sat.", top_k=5)
 
     assert [guess.id for guess in found] == [each["token"] for each in said]
     assert [guess.probability for guess in found] == pytest.approx([each["score"] for each in said], **NEAR)
@@ -198,7 +198,7 @@ def test_a_text_goes_on(ours, tmp_path):
     found = pipeline("text-generation", place)
     for one in TEXTS[:3]:
         [said] = found(one, max_new_tokens=9, do_sample=False, return_full_text=False)
-        assert model.generate(one, new=9, temperature=0) == said["generated_text"]
+        assert model.generate(one, max_new_tokens=9, temperature=0) == said["generated_text"]
 
 
 @BOTH
@@ -217,7 +217,7 @@ def test_one_text_becomes_another(kind, ours, tmp_path):
     words, theirs = hf.AutoTokenizer.from_pretrained(place), hf.AutoModelForSeq2SeqLM.from_pretrained(place)
     for one in TEXTS[:3]:
         said = theirs.generate(**words(one, return_tensors="pt"), max_new_tokens=9, do_sample=False, num_beams=1)
-        assert model.translate(one, new=9, beams=1) == words.decode(said[0], skip_special_tokens=True)
+        assert model.translate(one, max_new_tokens=9, num_beams=1) == words.decode(said[0], skip_special_tokens=True)
 
 
 # ---------------------------------------------------------------- images
@@ -231,7 +231,7 @@ def test_which_class_an_image_is(case, ours, tmp_path):
     theirs = make(id2label=dict(enumerate(names)), label2id={name: place for place, name in enumerate(names)})
     saved(theirs, None, tmp_path / "m")
     processor.save_pretrained(tmp_path / "m")
-    model, place = again(tmp_path / "m", ours, config.Classification(text="image", classes=tuple(names)))
+    model, place = again(tmp_path / "m", ours, config.Classification(input="image", classes=tuple(names)))
     size = json.loads((tmp_path / "again/preprocessor_config.json").read_text())["size"]
     edge = size.get("height") or size["shortest_edge"]
     photo(edge, edge).save(tmp_path / "a.png")  # of the right size: theirs and ours round otherwise when they resize
@@ -247,7 +247,7 @@ def test_vectors_of_images(ours, tmp_path):
     PROCESSORS["vit"][1].save_pretrained(tmp_path / "m")
     model, place = again(tmp_path / "m", ours)
     found = pipeline("image-feature-extraction", place)
-    image = photo(model.c.embed.image, model.c.embed.image)
+    image = photo(model.c.embed.image_size, model.c.embed.image_size)
     with torch.no_grad():
         mine = model(found.image_processor(image, return_tensors="pt")["pixel_values"])
 
@@ -262,7 +262,7 @@ def test_which_text_an_image_is(ours, tmp_path):
     saved(theirs, words, tmp_path / "m")
     PROCESSORS["clip"][1].save_pretrained(tmp_path / "m")
     model, place = again(tmp_path / "m", ours)
-    edge = model.c.towers[0].embed.image
+    edge = model.c.towers[0].embed.image_size
     photo(edge, edge).save(tmp_path / "a.png")
     said = pipeline("zero-shot-image-classification", place)(
         str(tmp_path / "a.png"), candidate_labels=["a cat", "the old man", "who"], hypothesis_template="{}"

@@ -137,7 +137,7 @@ def test_two_hundred_thousand_labels_take_a_moment():
     many = 200_000
     said = {"id2label": {str(n): f"class {n // 2}" for n in range(many)}}
     c = config.Transformer(
-        embed=config.PatchEmbedding(image=8, size=4),
+        embed=config.PatchEmbedding(image_size=8, patch_size=4),
         trunk=config.Trunk(dim=8, depth=1),
         head=config.PoolingHead(out=many),
     )

@@ -41,7 +41,7 @@ def published(folder: Path) -> Path:
     folder.mkdir()
     c = hf.LlamaConfig(
         vocab_size=size["vocab"], hidden_size=size["dim"], intermediate_size=size["hidden"],
-        num_hidden_layers=size["depth"], num_attention_heads=size["heads"], num_key_value_heads=size["groups"],
+        num_hidden_layers=size["depth"], num_attention_heads=size["heads"], num_key_value_heads=size["kv_heads"],
         max_position_embeddings=size["length"], rms_norm_eps=1e-5, tie_word_embeddings=True,
         architectures=["LlamaForCausalLM"],
     )  # fmt: skip
@@ -57,7 +57,7 @@ def test_a_folder_with_real_weights_tells_the_story_word_for_word(tmp_path):
     model = regard.load(published(tmp_path / "stories"), device="cpu")
 
     assert model.tokenizer.leading_ids + model.tokenizer.encode("Once upon a time") == stories.PROMPT
-    told = "Once upon a time" + model.generate("Once upon a time", new=80, temperature=0)
+    told = "Once upon a time" + model.generate("Once upon a time", max_new_tokens=80, temperature=0)
     assert told.startswith(stories.STORY)
 
 
@@ -97,7 +97,7 @@ def test_four_bits_of_smollm2_say_what_transformers_makes_of_them(smol):
         assert (ours(ids) - theirs(ids).logits).abs().max() <= 1e-4
         want = theirs.generate(ids, max_new_tokens=12, do_sample=False)[:, ids.shape[1] :]
 
-    assert ours.generate(ids, new=12, temperature=0).tolist() == want.tolist()
+    assert ours.generate(ids, max_new_tokens=12, temperature=0).tolist() == want.tolist()
     assert ours.tokenizer.decode(want[0].tolist()).startswith(" Paris")
 
 
@@ -106,7 +106,7 @@ def test_smollm2_answers_in_a_chat(smol):
     ours = regard.load(smol, device="cpu")
     chat = ChatTemplate.of(ours.tokenizer.card)
     ids = chat.encode(ours.tokenizer, [{"role": "user", "content": "What is the capital of France?"}])
-    told = ours.tokenizer.decode(ours.generate(torch.tensor(ids), new=16, temperature=0).tolist())
+    told = ours.tokenizer.decode(ours.generate(torch.tensor(ids), max_new_tokens=16, temperature=0).tolist())
 
     assert ours.tokenizer.token(ids[0]) == "<|im_start|>"
     assert "Paris" in told

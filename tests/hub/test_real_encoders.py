@@ -77,7 +77,7 @@ def sentences(minilm, texts):
     asked = tokenizer(texts, padding=True, return_tensors="pt")
     keep = asked["attention_mask"][..., None].float()
     mean = (theirs(**asked).last_hidden_state * keep).sum(1) / keep.sum(1)
-    pooled = regard.build(replace(ours.c, head=C.PoolingHead(place="mean"))).eval()
+    pooled = regard.build(replace(ours.c, head=C.PoolingHead(pooling="mean"))).eval()
     pooled.load_state_dict({name: x for name, x in ours.state_dict().items() if not name.startswith("head.")})
     return F.normalize(mean, dim=-1), F.normalize(pooled(asked["input_ids"], real=keep[..., 0].bool()), dim=-1)
 
@@ -211,7 +211,7 @@ def antibodies(args, words):
     return C.Transformer(
         embed=C.TextEmbedding(vocab=len(words)),
         trunk=C.Trunk(
-            dim=args.encoder_embed_dim, depth=args.encoder_layers, place="post", embed_norm=True,
+            dim=args.encoder_embed_dim, depth=args.encoder_layers, norm_placement="post", embed_norm=True,
             position=C.LearnedPosition(length=args.max_positions, offset=words.index("<pad>") + 1),
             attention=C.Attention(heads=args.encoder_attention_heads),
             mlp=C.MLP(hidden=args.encoder_ffn_embed_dim, activation=args.activation_fn),

@@ -65,13 +65,14 @@ def stored():
 
 def sentence() -> C.Transformer:
     def trunk(**more):
-        return C.Trunk(dim=D, depth=1, place="post", position=C.LearnedPosition(length=LENGTH), dropout=C.NO_DROPOUT,
-                       attention=C.Attention(heads=HEADS), mlp=C.MLP(hidden=HIDDEN), **more)  # fmt: skip
+        return C.Trunk(dim=D, depth=1, norm_placement="post", position=C.LearnedPosition(length=LENGTH),
+                       dropout=C.NO_DROPOUT, attention=C.Attention(heads=HEADS), mlp=C.MLP(hidden=HIDDEN),
+                       **more)  # fmt: skip
 
     return C.Transformer(
-        embed=C.TextEmbedding(vocab=136, scale=math.sqrt(D), end=END),
+        embed=C.TextEmbedding(vocab=136, scale=math.sqrt(D), eos_id=END),
         trunk=trunk(mask="causal", cross="last"),
-        encoder=C.Encoder(trunk=trunk(), embed=C.TextEmbedding(vocab=25, scale=math.sqrt(D), pad=PAD)),
+        encoder=C.Encoder(trunk=trunk(), embed=C.TextEmbedding(vocab=25, scale=math.sqrt(D), pad_id=PAD)),
         head=C.LMHead(tied=False, bias=True),
     )
 
@@ -161,7 +162,9 @@ def test_logits_are_those_of_torchs_own_layers_with_the_same_weights(stored, our
 def numbered(model, text):
     """The kind of chain, and (residue, number) for each residue that has one."""
     source = torch.tensor([residues(text)])
-    chain, *numbers = model.generate(torch.tensor([START]), source=source, new=len(text) + 2, temperature=0).tolist()
+    chain, *numbers = model.generate(
+        torch.tensor([START]), source=source, max_new_tokens=len(text) + 2, temperature=0
+    ).tolist()
     return CHAINS.get(chain), [(letter, id - 3) for letter, id in zip(text, numbers, strict=False) if 4 <= id < 132]
 
 

@@ -22,7 +22,7 @@ from regard.inputs.image_augment import (
 )
 from regard.inputs.processors import build_processor
 
-FRONT = C.PatchEmbedding(size=3, image=9)
+FRONT = C.PatchEmbedding(patch_size=3, image_size=9)
 
 
 def chance(seed=0):
@@ -131,14 +131,14 @@ def test_an_image_of_one_grey_is_left_level():
 
 def test_every_change_is_drawn_and_bytes_stay_bytes():
     images = pictures(200, 3, 16, 16)
-    out = augment_images(images, C.ImageAugment(changes=2, strength=1.0, turn=10, zoom=0.2), chance())
+    out = augment_images(images, C.ImageAugment(rand_augment=2, magnitude=1.0, rotate=10, zoom=0.2), chance())
 
     assert out.dtype == torch.uint8 and out.shape == images.shape
     assert not torch.equal(out, images)
 
 
 def test_the_same_chance_makes_the_same_images_and_no_other_chance_is_used():
-    c, images = C.ImageAugment(flip=True, crop=2, turn=9, changes=2, mixup=0.3, cutmix=1.0), pictures()
+    c, images = C.ImageAugment(flip=True, crop=2, rotate=9, rand_augment=2, mixup=0.3, cutmix=1.0), pictures()
     torch.manual_seed(1)
     one = mixup_or_cutmix(augment_images(images, c, chance(3)), c, chance(4))
     torch.manual_seed(2)
@@ -182,7 +182,7 @@ def test_shares_come_from_a_beta_distribution(alpha):
 
 
 def test_without_chance_nothing_is_changed():
-    c = C.ImageAugment(flip=True, crop=2, turn=20, zoom=0.1, changes=3, mixup=1.0, cutmix=1.0)
+    c = C.ImageAugment(flip=True, crop=2, rotate=20, zoom=0.1, rand_augment=3, mixup=1.0, cutmix=1.0)
     images = build_processor(FRONT, c)
     records = [Record({"image": picture}, "here:1") for picture in pictures(4, 3, 9, 9)]
     examples = [images.example(record, "image") for record in records]

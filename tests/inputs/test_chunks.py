@@ -13,20 +13,20 @@ from regard.core.tokens import sequence_tokens
 SIZE, WIDE = 4, 9
 
 
-def encoder(pool="mean", out=3, **said):
-    inner = small(dim=WIDE, attention=C.Attention(heads=3), position=C.RotaryPosition(part=0.9))
-    front = C.ChunkEmbedding(vocab=VOCAB, size=SIZE, pool=pool, trunk=inner, **said)
-    return model(embed=front, head=C.PoolingHead(place="mean", out=out), position=C.SinusoidalPosition()).double()
+def encoder(pooling="mean", out=3, **said):
+    inner = small(dim=WIDE, attention=C.Attention(heads=3), position=C.RotaryPosition(fraction=0.9))
+    front = C.ChunkEmbedding(vocab=VOCAB, chunk_size=SIZE, pooling=pooling, trunk=inner, **said)
+    return model(embed=front, head=C.PoolingHead(pooling="mean", out=out), position=C.SinusoidalPosition()).double()
 
 
 @pytest.mark.spec("S120")
-@pytest.mark.parametrize("pool", ["mean", "first"])
-def test_chunks_are_read_alone_and_pooled(pool):
-    one, ids = encoder(pool), ids_of(B, 3 * SIZE)
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_chunks_are_read_alone_and_pooled(pooling):
+    one, ids = encoder(pooling), ids_of(B, 3 * SIZE)
     front, rows = one.embed, []
     for piece in ids.split(SIZE, 1):
         made = front.trunk(front.text(piece)).x
-        rows.append(front.map(made.mean(1) if pool == "mean" else made[:, 0]))
+        rows.append(front.map(made.mean(1) if pooling == "mean" else made[:, 0]))
 
     tokens = front(ids)
     assert tokens.is_plain
@@ -56,7 +56,7 @@ def test_a_vector_knows_its_own_chunk_alone():
 
 
 def test_the_pad_id_is_not_read():
-    one = encoder(pad=0)
+    one = encoder(pad_id=0)
     ids = ids_of(B, 2 * SIZE)
 
     assert_near(one(torch.cat([ids, torch.zeros(B, 6).long()], 1)), one(ids), 1e-10)
@@ -75,19 +75,20 @@ def test_what_it_makes_can_be_looked_into_and_is_trained():
 def test_packing_and_what_cannot_be_built_are_refused():
     with pytest.raises(ValueError, match="document: a text in chunks"):
         encoder()(ids_of(B, 8), document=torch.zeros(B, 8).long())
-    with pytest.raises(ValueError, match="nobody to look across to"):
+    with pytest.raises(ValueError, match="a chunk has no memory for cross-attention"):
         C.ChunkEmbedding(trunk=small(cross="last"))
-    with pytest.raises(ValueError, match="size"):
-        C.ChunkEmbedding(size=0)
+    with pytest.raises(ValueError, match="chunk_size"):
+        C.ChunkEmbedding(chunk_size=0)
 
 
 def test_a_config_says_it():
     c = C.from_dict(
         C.Transformer,
         {
-            "embed": {"kind": "chunks", "size": 7, "vocab": 23, "trunk": {"dim": 16, "depth": 1}},
-            "head": {"kind": "pooled"},
+            "embed": {"kind": "chunks", "chunk_size": 7, "vocab": 23, "trunk": {"dim": 16, "depth": 1}},
+            "head": {"kind": "pooling"},
         },
     )
 
-    assert isinstance(c.embed, C.ChunkEmbedding) and c.embed.size == 7 and C.from_dict(C.Transformer, C.to_dict(c)) == c
+    assert isinstance(c.embed, C.ChunkEmbedding) and c.embed.chunk_size == 7
+    assert C.from_dict(C.Transformer, C.to_dict(c)) == c

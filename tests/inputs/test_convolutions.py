@@ -34,7 +34,7 @@ def test_two_plain_convolutions_are_a_masked_one(reach, own):
 def test_no_pixel_is_said_with_knowledge_of_itself_or_of_later_ones(place):
     embed = C.MaskedConvEmbedding(palette=11, grid=(5, 7), channels=1, values="levels", width=8, blocks=2)
     trunk = C.Trunk(dim=12, depth=1, mask="causal", **ALONE)
-    c = C.Transformer(embed=embed, trunk=trunk, head=C.LMHead(tied=False, size=11))
+    c = C.Transformer(embed=embed, trunk=trunk, head=C.LMHead(tied=False, vocab=11))
     model, ids = Transformer(c).eval(), torch.randint(11, (1, 5, 7))
     before = model(ids)
     ids.view(-1)[place] = (ids.view(-1)[place] + 1) % 11
@@ -45,7 +45,8 @@ def test_no_pixel_is_said_with_knowledge_of_itself_or_of_later_ones(place):
 
 
 def test_a_residual_network_is_a_front_end_with_nothing_to_mix_behind_it():
-    c = C.Transformer(embed=C.ConvEmbedding(image=12, widths=(4, 8), blocks=2), head=C.PoolingHead(place="mean", out=5),
+    c = C.Transformer(embed=C.ConvEmbedding(image_size=12, widths=(4, 8), blocks_per_stage=2),
+                      head=C.PoolingHead(pooling="mean", out=5),
                       trunk=C.Trunk(dim=10, depth=1, **ALONE))  # fmt: skip
     model, images = Transformer(c).eval(), torch.randint(256, (3, 3, 12, 12), dtype=torch.uint8)
 
@@ -56,7 +57,7 @@ def test_a_residual_network_is_a_front_end_with_nothing_to_mix_behind_it():
 
 
 def test_convolutions_move_with_the_image():
-    c = C.ConvEmbedding(image=16, channels=1, widths=(4,), blocks=1)
+    c = C.ConvEmbedding(image_size=16, channels=1, widths=(4,), blocks_per_stage=1)
     front = Transformer(C.Transformer(embed=c, trunk=C.Trunk(dim=8, depth=1, **ALONE), head=C.NoHead())).embed
     image = torch.zeros(1, 1, 16, 16)
     image[..., 5:7, 6:8] = 3.0
@@ -67,7 +68,7 @@ def test_convolutions_move_with_the_image():
 
 def test_what_convolutions_cannot_do_is_one_sentence():
     with pytest.raises(ValueError, match="widths: 4 stages halve an image of 12 pixels 3 times"):
-        C.ConvEmbedding(image=12, widths=(4, 8, 16, 32))
+        C.ConvEmbedding(image_size=12, widths=(4, 8, 16, 32))
     with pytest.raises(ValueError, match="values: a masked convolution has one token a pixel"):
         C.MaskedConvEmbedding(palette=8, values="levels", channels=3)
     c = C.Transformer(embed=C.MaskedConvEmbedding(palette=4, grid=(2, 3), channels=1, values="levels"), head=C.NoHead(),
@@ -79,7 +80,7 @@ def test_what_convolutions_cannot_do_is_one_sentence():
 def test_masked_convolutions_drop_in_training_alone():
     embed = C.MaskedConvEmbedding(palette=11, grid=(5, 7), channels=1, values="levels", width=8, blocks=2, dropout=0.5)
     trunk = C.Trunk(dim=12, depth=1, mask="causal", **ALONE)
-    model = Transformer(C.Transformer(embed=embed, trunk=trunk, head=C.LMHead(tied=False, size=11)))
+    model = Transformer(C.Transformer(embed=embed, trunk=trunk, head=C.LMHead(tied=False, vocab=11)))
     ids = torch.randint(11, (3, 5, 7))
 
     assert not torch.equal(model(ids), model(ids))

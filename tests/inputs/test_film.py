@@ -11,14 +11,14 @@ from regard import config as C
 from regard.data.records import Record
 from regard.inputs.video import VideoProcessor, tubelets
 
-FILM = C.VideoEmbedding(frames=6, image=12, channels=3, tube=2, size=4)
+FILM = C.VideoEmbedding(frames=6, image_size=12, channels=3, tubelet_size=2, patch_size=4)
 
 
 def model(c=FILM, position=None, out=4):
     trunk = C.Trunk(dim=24, depth=2, attention=C.Attention(heads=3), dropout=C.NO_DROPOUT,
                     position=position or C.SinusoidalPosition(axes=3))  # fmt: skip
     torch.manual_seed(0)
-    return regard.build(C.Transformer(embed=c, trunk=trunk, head=C.PoolingHead(place="mean", out=out))).eval()
+    return regard.build(C.Transformer(embed=c, trunk=trunk, head=C.PoolingHead(pooling="mean", out=out))).eval()
 
 
 @pytest.mark.spec("S082")
@@ -40,7 +40,8 @@ def test_no_pixel_is_lost_or_counted_twice():
 
 
 @pytest.mark.parametrize(
-    "position", [C.SinusoidalPosition(axes=3), C.LearnedPosition(length=(3, 3, 3)), C.RelativeBias(radius=2, axes=3)]
+    "position",
+    [C.SinusoidalPosition(axes=3), C.LearnedPosition(length=(3, 3, 3)), C.RelativeBias(max_distance=2, axes=3)],
 )
 def test_positions_on_three_axes_tell_time_from_space(position):
     told, films = model(position=position), torch.randn(1, 6, 3, 12, 12)
@@ -54,7 +55,8 @@ def test_positions_on_three_axes_tell_time_from_space(position):
 
 
 @pytest.mark.parametrize("make, name", [
-    (lambda: C.VideoEmbedding(frames=5, tube=2), "tube"), (lambda: C.VideoEmbedding(image=65, size=16), "size"),
+    (lambda: C.VideoEmbedding(frames=5, tubelet_size=2), "tubelet_size"),
+    (lambda: C.VideoEmbedding(image_size=65, patch_size=16), "patch_size"),
     (lambda: C.VideoEmbedding(channels=2), "channels"),
 ])  # fmt: skip
 def test_blocks_that_do_not_fill_a_film_are_refused(make, name):
@@ -127,7 +129,7 @@ def moving(count, seed):
 @pytest.mark.slow
 @pytest.mark.spec("S082")
 def test_a_small_model_learns_which_way_a_dot_moves():
-    learner = model(C.VideoEmbedding(frames=6, image=8, channels=1, tube=2, size=4)).train()
+    learner = model(C.VideoEmbedding(frames=6, image_size=8, channels=1, tubelet_size=2, patch_size=4)).train()
     optimizer = torch.optim.AdamW(learner.parameters(), lr=5e-3)
     for step in range(200):
         films, which = moving(64, step)

@@ -16,7 +16,7 @@ from regard.inputs import graph_encodings
 from regard.inputs.graph import GraphProcessor, compute_graph_encodings
 
 B, N, F, H, D = 2, 11, 5, 3, 12
-HEAD = C.PoolingHead(place="mean", out=4)
+HEAD = C.PoolingHead(pooling="mean", out=4)
 
 
 def graphs(*shape, rate=0.25):
@@ -164,22 +164,26 @@ def test_a_weight_is_zero_exactly_where_there_is_no_edge(mask, loops):
 
 
 STRUCTURES = {
-    "edges as mask": (C.GraphEmbedding(tags=7), {}),
-    "walks and degrees": (C.GraphEmbedding(tags=7, walks=4, degrees=3), {"mask": "everything"}),
-    "distances": (C.GraphEmbedding(features=F), {"mask": "everything", "position": C.GraphDistanceBias(radius=3)}),
+    "edges as mask": (C.GraphEmbedding(num_tags=7), {}),
+    "walks and degrees": (C.GraphEmbedding(num_tags=7, random_walk_pe=4, max_degree=3), {"mask": "full"}),
+    "distances": (C.GraphEmbedding(features=F), {"mask": "full", "position": C.GraphDistanceBias(max_distance=3)}),
     "all of it": (
-        C.GraphEmbedding(features=F, waves=3, walks=4, degrees=3),
-        {"position": C.GraphDistanceBias(radius=3, tables="layer")},
+        C.GraphEmbedding(features=F, laplacian_pe=3, random_walk_pe=4, max_degree=3),
+        {"position": C.GraphDistanceBias(max_distance=3, tables="layer")},
     ),
-    "a graph convolution": (C.GraphEmbedding(features=F, walks=2), {"mixer": C.GraphConv()}),
-    "sums": (C.GraphEmbedding(tags=7), {"mixer": C.GraphConv(sums=True)}),
-    "hops": (C.GraphEmbedding(features=F, hops=3), {"mask": "everything"}),
-    "no structure": (C.GraphEmbedding(tags=7), {"mask": "everything"}),
+    "a graph convolution": (C.GraphEmbedding(features=F, random_walk_pe=2), {"mixer": C.GraphConv()}),
+    "sums": (C.GraphEmbedding(num_tags=7), {"mixer": C.GraphConv(sums=True)}),
+    "hops": (C.GraphEmbedding(features=F, hops=3), {"mask": "full"}),
+    "no structure": (C.GraphEmbedding(num_tags=7), {"mask": "full"}),
 }
 
 
 def given(front, edges):
-    nodes = torch.randint(front.tags, edges.shape[:2]) if front.tags else torch.randn(*edges.shape[:2], front.features)
+    nodes = (
+        torch.randint(front.num_tags, edges.shape[:2])
+        if front.num_tags
+        else torch.randn(*edges.shape[:2], front.features)
+    )
     return nodes, {"edges": edges, **compute_graph_encodings(front, edges)}
 
 
@@ -241,7 +245,7 @@ def test_padding_beside_a_graph_changes_nothing(name):
 
 def example(sense, count):
     front = sense.front
-    nodes = {"tags": torch.randint(front.tags, (count,)).tolist()} if front.tags else {
+    nodes = {"tags": torch.randint(front.num_tags, (count,)).tolist()} if front.num_tags else {
         "nodes": torch.randn(count, front.features).tolist()}  # fmt: skip
     edges = graphs(count).triu().nonzero().tolist()
     return sense.example(Record({"edges": edges, **nodes}, "here:1"), "graph")
@@ -252,7 +256,7 @@ def said(made, batch):
 
 
 def test_graphs_that_differ_in_edges_or_in_nodes_have_marks_of_their_own():
-    sense = GraphProcessor(C.GraphEmbedding(tags=7))
+    sense = GraphProcessor(C.GraphEmbedding(num_tags=7))
     said = [([0, 1, 2], [[0, 1]]), ([0, 1, 2], [[0, 2]]), ([0, 1, 3], [[0, 1]]), ([0, 1, 2], [[1, 0]])]
 
     marks = [hash_row(sense.example(Record({"tags": tags, "edges": edges}, "here:1"), "graph")) for tags, edges in said]
@@ -281,7 +285,10 @@ def test_the_mixer_is_the_formula_of_kipf_and_welling(mask, loops):
 
 def test_a_mean_over_neighbours_has_a_quarter_of_attentions_weights():
     sizes = [
-        sum(weight.numel() for weight in model(C.GraphEmbedding(tags=7), mixer=mixer).trunk.blocks[0].attn.parameters())
+        sum(
+            weight.numel()
+            for weight in model(C.GraphEmbedding(num_tags=7), mixer=mixer).trunk.blocks[0].attn.parameters()
+        )
         for mixer in (C.GraphConv(), C.AttentionMixer())
     ]
 
@@ -292,7 +299,7 @@ def test_with_sums_a_node_can_count_its_neighbours():
     star = torch.zeros(2, 7, 7, dtype=torch.bool)
     star[0, 0, 1:4] = star[0, 1:4, 0] = True  # three around the first
     star[1, 0, 1:7] = star[1, 1:7, 0] = True  # six
-    mean, sums = (model(C.GraphEmbedding(tags=1), head=C.TokenHead(out=3), depth=1, mixer=mixer, mask="edges(0)")
+    mean, sums = (model(C.GraphEmbedding(num_tags=1), head=C.TokenHead(out=3), depth=1, mixer=mixer, mask="edges(0)")
                   for mixer in (C.AttentionMixer(), C.GraphConv(sums=True)))  # fmt: skip
     nodes = torch.zeros(2, 7, dtype=torch.long)
 
@@ -316,7 +323,7 @@ def test_sums_are_the_adjacency_times_what_each_gives():
 
 
 def test_hidden_nodes_carry_nothing_and_the_others_as_much_more():
-    front = FRONT_ENDS["graph"](C.GraphEmbedding(features=F, hide=0.4), D)
+    front = FRONT_ENDS["graph"](C.GraphEmbedding(features=F, node_dropout=0.4), D)
     nodes = torch.randn(B, 400, F)
     plain = front.eval()(nodes).x
 
@@ -328,7 +335,7 @@ def test_hidden_nodes_carry_nothing_and_the_others_as_much_more():
 
 
 def test_a_hidden_node_is_told_of_by_its_neighbours():
-    front = FRONT_ENDS["graph"](C.GraphEmbedding(features=F, hops=1, hide=0.5), D)
+    front = FRONT_ENDS["graph"](C.GraphEmbedding(features=F, hops=1, node_dropout=0.5), D)
     pair = torch.tensor([[[False, True], [True, False]]])  # each is half of what both get
 
     drawn = [front.train()(torch.ones(1, 2, F), edges=pair).x[0] for _ in range(40)]
@@ -339,7 +346,7 @@ def test_a_hidden_node_is_told_of_by_its_neighbours():
 
 
 def test_hops_in_training_draw_by_torchs_seed():
-    made = model(C.GraphEmbedding(features=F, hops=2, hide=0.5)).train()
+    made = model(C.GraphEmbedding(features=F, hops=2, node_dropout=0.5)).train()
     nodes, edges = torch.randn(B, N, F), graphs(B, N)
     answers = []
     for seed in (3, 3, 4):
@@ -350,13 +357,13 @@ def test_hops_in_training_draw_by_torchs_seed():
 
 
 def test_signs_of_waves_are_drawn_in_training_alone_and_by_the_given_chance():
-    sense = GraphProcessor(C.GraphEmbedding(tags=7, waves=3))
+    sense = GraphProcessor(C.GraphEmbedding(num_tags=7, laplacian_pe=3))
     rows = [example(sense, 5), example(sense, N)]
 
-    plain = sense.collate(rows, None)["waves"]
-    drawn = [sense.collate(rows, torch.Generator().manual_seed(seed))["waves"] for seed in (0, 0, 1, 2, 3)]
+    plain = sense.collate(rows, None)["laplacian_pe"]
+    drawn = [sense.collate(rows, torch.Generator().manual_seed(seed))["laplacian_pe"] for seed in (0, 0, 1, 2, 3)]
 
-    assert torch.equal(plain, sense.collate(rows, None)["waves"])
+    assert torch.equal(plain, sense.collate(rows, None)["laplacian_pe"])
     assert torch.equal(drawn[0], drawn[1]) and not all(torch.equal(drawn[0], other) for other in drawn[2:])
     for each in drawn:
         signs = (each * plain).sum(1)  # of unit vectors
@@ -375,7 +382,7 @@ def test_a_compiled_graph_transformer_says_the_same(name):
 
 @pytest.mark.parametrize("mixer", [C.GraphConv(), C.GraphConv(sums=True), C.AttentionMixer()])
 def test_an_estimate_of_a_large_graph_needs_shapes_alone(mixer):
-    made = model(C.GraphEmbedding(features=F, hops=2, nodes=graph_encodings.SPARSE_NODES + 1), mixer=mixer)
+    made = model(C.GraphEmbedding(features=F, hops=2, max_nodes=graph_encodings.SPARSE_NODES + 1), mixer=mixer)
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         said = made(torch.randn(1, graph_encodings.SPARSE_NODES + 1, F), edges=few(graph_encodings.SPARSE_NODES + 1))
@@ -398,13 +405,14 @@ def pair(tags, front):
 @pytest.mark.slow
 @pytest.mark.spec("S068", "S134")
 @pytest.mark.parametrize("tags, front, trunk", [
-    (ALIKE, C.GraphEmbedding(tags=1, walks=4), {"mask": "everything"}),  # a walk is back after three steps, or is not
-    (OTHERS, C.GraphEmbedding(tags=2), {"mask": "edges"}),
-    (OTHERS, C.GraphEmbedding(tags=2), {"mask": "edges", "mixer": C.GraphConv()}),
-    (OTHERS, C.GraphEmbedding(tags=2), {"mask": "everything", "position": C.GraphDistanceBias(radius=3)}),
+    # a walk is back after three steps, or is not
+    (ALIKE, C.GraphEmbedding(num_tags=1, random_walk_pe=4), {"mask": "full"}),
+    (OTHERS, C.GraphEmbedding(num_tags=2), {"mask": "edges"}),
+    (OTHERS, C.GraphEmbedding(num_tags=2), {"mask": "edges", "mixer": C.GraphConv()}),
+    (OTHERS, C.GraphEmbedding(num_tags=2), {"mask": "full", "position": C.GraphDistanceBias(max_distance=3)}),
 ])  # fmt: skip
 def test_structure_teaches_to_tell_two_triangles_from_a_ring(tags, front, trunk):
-    made, batch = model(front, head=C.PoolingHead(place="mean", out=2), **trunk), pair(tags, front)
+    made, batch = model(front, head=C.PoolingHead(pooling="mean", out=2), **trunk), pair(tags, front)
     optimizer = torch.optim.AdamW(made.parameters(), lr=0.02)
 
     for _ in range(60):
@@ -417,8 +425,9 @@ def test_structure_teaches_to_tell_two_triangles_from_a_ring(tags, front, trunk)
 
 
 @pytest.mark.parametrize("tags, front, trunk", [
-    (OTHERS, C.GraphEmbedding(tags=2), {"mask": "everything"}),  # a bag of nodes
-    (ALIKE, C.GraphEmbedding(tags=1, degrees=4), {"mask": "edges"}),  # to every node two neighbours, all of them alike
+    (OTHERS, C.GraphEmbedding(num_tags=2), {"mask": "full"}),  # a bag of nodes
+    # to every node two neighbours, all of them alike
+    (ALIKE, C.GraphEmbedding(num_tags=1, max_degree=4), {"mask": "edges"}),
 ])  # fmt: skip
 def test_without_structure_two_triangles_and_a_ring_are_the_same(tags, front, trunk):
     two, ring = said(model(front, **trunk), pair(tags, front))
@@ -432,12 +441,14 @@ def test_without_structure_two_triangles_and_a_ring_are_the_same(tags, front, tr
 @pytest.mark.parametrize("front, nodes, rest, message", [
     (C.GraphEmbedding(features=F), (B, N), {}, "nodes must be .batch, nodes, 5. by embed.features"),
     (C.GraphEmbedding(features=F), (B, N, F), {}, "the mask reads 'edges'"),
-    (C.GraphEmbedding(features=F, walks=3), (B, N, F), {"edges": (B, N, N)}, "embed.walks is 3, and 0 were given"),
-    (C.GraphEmbedding(features=F), (B, N, F), {"edges": (B, N, N), "waves": (B, N, 2)}, "embed.waves is 0, and 2 were "
-                                                                                        "given"),
-    (C.GraphEmbedding(features=F, hops=2), (B, N, F), {}, "embed.hops goes along edges, and none were given; give "
-                                                          "edges="),
-    (C.GraphEmbedding(features=F, degrees=2), (B, N, F), {}, "embed.degrees goes along edges, and none were given"),
+    (C.GraphEmbedding(features=F, random_walk_pe=3), (B, N, F), {"edges": (B, N, N)},
+     "embed.random_walk_pe is 3, and 0 were given"),
+    (C.GraphEmbedding(features=F), (B, N, F), {"edges": (B, N, N), "laplacian_pe": (B, N, 2)},
+     "embed.laplacian_pe is 0, and 2 were given"),
+    (C.GraphEmbedding(features=F, hops=2), (B, N, F), {},
+     "embed.hops goes along edges, and none were given; give edges="),
+    (C.GraphEmbedding(features=F, max_degree=2), (B, N, F), {},
+     "embed.max_degree goes along edges, and none were given"),
 ])  # fmt: skip
 def test_a_front_end_that_is_given_the_wrong_thing_says_what_it_takes(front, nodes, rest, message):
     tables = {name: torch.zeros(shape, dtype=torch.bool) for name, shape in rest.items()}
@@ -451,19 +462,19 @@ def test_a_front_end_that_is_given_the_wrong_thing_says_what_it_takes(front, nod
 )
 def test_positions_that_count_places_are_refused(position):
     with pytest.raises(ValueError, match="trunk.position.kind: .* the nodes of a graph stand in no order"):
-        model(C.GraphEmbedding(tags=7), position=position)
+        model(C.GraphEmbedding(num_tags=7), position=position)
 
 
 def test_the_mixer_refuses_positions_on_scores_that_it_does_not_have():
-    with pytest.raises(ValueError, match="trunk.position: 'spatial' is added to scores"):
-        model(C.GraphEmbedding(tags=7), position=C.GraphDistanceBias(), mixer=C.GraphConv())
+    with pytest.raises(ValueError, match="trunk.position: 'graph_distance' is added to scores"):
+        model(C.GraphEmbedding(num_tags=7), position=C.GraphDistanceBias(), mixer=C.GraphConv())
 
 
 @pytest.mark.parametrize("settings, message", [
     ({"hops": -1}, "hops"),
-    ({"hide": 1.0}, "hide: 1.0 is not a rate between 0 and 1"),
-    ({"hide": -0.1}, "hide: -0.1 is not a rate"),
-    ({"tags": 3, "dropout": 0.1}, "dropout: it is for features, and nodes carry tags"),
+    ({"node_dropout": 1.0}, "node_dropout: 1.0 is not a rate between 0 and 1"),
+    ({"node_dropout": -0.1}, "node_dropout: -0.1 is not a rate"),
+    ({"num_tags": 3, "dropout": 0.1}, "dropout: it is for features, and nodes carry tags"),
 ])  # fmt: skip
 def test_a_setting_that_means_nothing_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):

@@ -48,7 +48,7 @@ def test_a_folder_of_pictures_is_classes_by_their_folders(tmp_path):
         (tmp_path / kind).mkdir()
         for number in range(2):
             Image.new("RGB", (9, 7), (shade, shade, shade)).save(tmp_path / kind / f"{number}.png")
-    images = build_processor(C.PatchEmbedding(size=2, image=6))
+    images = build_processor(C.PatchEmbedding(patch_size=2, image_size=6))
     records = [record for table in find_records((str(tmp_path),)) for record in table.records(BadRecordPolicy())]
 
     assert [record["label"] for record in records] == ["cat", "cat", "dog", "dog"]
@@ -61,7 +61,7 @@ def test_a_path_in_a_file_is_found_from_the_file(tmp_path):
     first, second = (
         record for table in find_records((str(tmp_path / "all.jsonl"),)) for record in table.records(BadRecordPolicy())
     )
-    images = build_processor(C.PatchEmbedding(size=2, image=6, channels=1))
+    images = build_processor(C.PatchEmbedding(patch_size=2, image_size=6, channels=1))
 
     assert images.example(first, "image")["image"].unique().tolist() == [77]
     with pytest.raises(DataError, match="all.jsonl:2: .*two.png"):
@@ -69,12 +69,13 @@ def test_a_path_in_a_file_is_found_from_the_file(tmp_path):
 
 
 FRONTS = {
-    "patches": C.PatchEmbedding(size=2, image=8, channels=1),
-    "stages": C.StageEmbedding(patches=C.PatchEmbedding(size=2, image=8, channels=1, cls=False), trunks=(
-        C.Trunk(dim=8, depth=1, position=C.SinusoidalPosition(axes=2), attention=C.Attention(heads=2)),)),
-    "convolutions": C.ConvEmbedding(image=8, channels=1, widths=(4, 6), blocks=1),
+    "patches": C.PatchEmbedding(patch_size=2, image_size=8, channels=1),
+    "stages": C.StageEmbedding(
+        patches=C.PatchEmbedding(patch_size=2, image_size=8, channels=1, cls_tokens=False),
+        trunks=(C.Trunk(dim=8, depth=1, position=C.SinusoidalPosition(axes=2), attention=C.Attention(heads=2)),)),
+    "conv": C.ConvEmbedding(image_size=8, channels=1, widths=(4, 6), blocks_per_stage=1),
     "pixels": C.PixelEmbedding(palette=16, grid=(8, 8), channels=1, values="levels"),
-    "masked_pixels": C.MaskedConvEmbedding(palette=16, grid=(8, 8), channels=1, values="levels", width=8, blocks=1),
+    "masked_conv": C.MaskedConvEmbedding(palette=16, grid=(8, 8), channels=1, values="levels", width=8, blocks=1),
 }  # fmt: skip
 
 
@@ -91,20 +92,23 @@ def test_every_front_end_takes_the_batch_of_its_sense(kind):
 
 
 def test_how_images_are_seen_does_not_change_what_is_kept():
-    one, two = C.PatchEmbedding(size=4, image=8), C.PatchEmbedding(size=2, image=8, mean=(0.1,), cls=False)
+    one, two = (
+        C.PatchEmbedding(patch_size=4, image_size=8),
+        C.PatchEmbedding(patch_size=2, image_size=8, mean=(0.1,), cls_tokens=False),
+    )
 
     assert (
         build_processor(one).about
         == build_processor(two).about
-        != build_processor(C.PatchEmbedding(size=4, image=8, channels=1)).about
+        != build_processor(C.PatchEmbedding(patch_size=4, image_size=8, channels=1)).about
     )
 
 
 def test_a_palette_that_is_not_known_yet_is_asked_for():
     images = build_processor(C.PixelEmbedding(palette=4, grid=(2, 2)))
-    with pytest.raises(ConfigError, match="model.embed.colours: which 4 colours there are is not known"):
+    with pytest.raises(ConfigError, match="model.embed.colors: which 4 colours there are is not known"):
         images.collate([{"image": torch.zeros(3, 2, 2, dtype=torch.uint8)}], None)
-    known = build_processor(C.PixelEmbedding(palette=2, grid=(2, 2), colours=("000000", "ffffff")))
+    known = build_processor(C.PixelEmbedding(palette=2, grid=(2, 2), colors=("000000", "ffffff")))
     assert known.collate([{"image": torch.full((3, 2, 2), 200, dtype=torch.uint8)}], None)["ids"].unique().tolist() == [
         1
     ]

@@ -46,7 +46,7 @@ def test_patches_put_together_are_the_image():
 
 
 def test_bytes_are_normed_by_the_config_and_other_numbers_are_not():
-    c = C.PatchEmbedding(size=3, image=6, channels=3, mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))
+    c = C.PatchEmbedding(patch_size=3, image_size=6, channels=3, mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))
     images = torch.randint(256, (2, 3, 6, 6), dtype=torch.uint8)
     mean, std = (torch.tensor(each)[:, None, None] for each in (c.mean, c.std))
 
@@ -78,7 +78,7 @@ def test_a_larger_image_stretches_the_places_as_transformers_does():
     resize_model(ours, 42)
 
     assert_close(ours(images), want, atol=1e-5, rtol=0)
-    assert ours.c.embed.image == 42 and ours.c.trunk.position.length == 50
+    assert ours.c.embed.image_size == 42 and ours.c.trunk.position.length == 50
     assert Transformer(ours.c)(images).shape == want.shape  # the config says the same
 
 
@@ -93,7 +93,7 @@ def test_extending_a_vit_stretches_its_places_as_transformers_does():
 
     assert_close(model(images), want, atol=1e-5, rtol=0)
     assert torch.equal(model.trunk.position.tables[0][0], first)
-    assert model.c.embed.image == 42
+    assert model.c.embed.image_size == 42
 
 
 @pytest.mark.parametrize(("length", "near"), [(40, "37 or 50"), (1, "2 or 5"), (49, "37 or 50")])
@@ -104,10 +104,10 @@ def test_a_vit_is_extended_to_a_square_of_patches(length, near):
 
 
 @pytest.mark.parametrize(("front", "length"), [
-    ('{kind="patches", size=2, image=8, channels=1, cls=false}', (4, 4)),
-    ('{kind="patches", size=2, image=8, channels=1}', 17),
-    ('{kind="convolutions", image=8, channels=1, widths=[8, 12]}', (4, 4)),
-    ('{kind="film", frames=6, image=8, channels=1, tube=2, size=4}', (3, 2, 2)),
+    ('{kind="patches", patch_size=2, image_size=8, channels=1, cls_tokens=false}', (4, 4)),
+    ('{kind="patches", patch_size=2, image_size=8, channels=1}', 17),
+    ('{kind="conv", image_size=8, channels=1, widths=[8, 12]}', (4, 4)),
+    ('{kind="video", frames=6, image_size=8, channels=1, tubelet_size=2, patch_size=4}', (3, 2, 2)),
 ])  # fmt: skip
 def test_learned_places_have_an_axis_for_each_of_the_grid(front, length):
     recipe = read_recipe("digits", [f"model.embed={front}"])
@@ -116,8 +116,8 @@ def test_learned_places_have_an_axis_for_each_of_the_grid(front, length):
 
 
 def test_patches_on_a_grid_learn_with_the_places_that_they_are_given():
-    head = 'model.head={kind="pooled", place="mean", out=10}'
-    model = Transformer(read_recipe("digits", ["model.embed.cls=false", head]).model)
+    head = 'model.head={kind="pooling", pooling="mean", out=10}'
+    model = Transformer(read_recipe("digits", ["model.embed.cls_tokens=false", head]).model)
 
     assert model(torch.randint(256, (3, 1, 8, 8), dtype=torch.uint8)).shape == (3, 10)
 
@@ -125,7 +125,7 @@ def test_patches_on_a_grid_learn_with_the_places_that_they_are_given():
 def test_places_in_a_line_are_refused_for_patches_on_a_grid():
     line = 'model.trunk.position={kind="learned", length=16}'
     with pytest.raises(ConfigError, match=r"model.trunk.position.length: 16, and .* on a grid; set it to \[4, 4\]"):
-        Run.from_recipe(read_recipe("digits", ["model.embed.cls=false", line]))
+        Run.from_recipe(read_recipe("digits", ["model.embed.cls_tokens=false", line]))
 
 
 def test_presets_see_images_as_they_were_published():
@@ -166,7 +166,9 @@ def test_windows_and_tables_for_each_axis_are_resized_too():
 
     trunk = C.Trunk(dim=12, depth=1, position=C.LearnedPosition(length=(4, 4)), attention=C.Attention(heads=3))
     model = Transformer(
-        C.Transformer(embed=C.PatchEmbedding(size=3, image=12, cls=False), trunk=trunk, head=C.NoHead())
+        C.Transformer(
+            embed=C.PatchEmbedding(patch_size=3, image_size=12, cls_tokens=False), trunk=trunk, head=C.NoHead()
+        )
     ).eval()
     resize_model(model, 21)
     assert model(torch.randn(1, 3, 21, 21)).shape == (1, 49, 12)
@@ -184,7 +186,7 @@ def test_what_cannot_be_resized_says_why():
 def test_sinusoids_on_two_axes_are_rows_beside_columns():
     grid, dim = (3, 5), 24
     position = Transformer(C.Transformer(
-        embed=C.PatchEmbedding(size=2, image=6, cls=False), head=C.NoHead(),
+        embed=C.PatchEmbedding(patch_size=2, image_size=6, cls_tokens=False), head=C.NoHead(),
         trunk=C.Trunk(dim=dim, depth=1, position=C.SinusoidalPosition(axes=2), attention=C.Attention(heads=3)),
     )).trunk.position  # fmt: skip
     table = position.table(grid_tokens(torch.zeros(1, 15, dim), grid))[0].unflatten(0, grid)
@@ -209,9 +211,10 @@ def test_four_stages_see_3136_784_196_and_49_tokens():
 def test_a_shifted_window_joins_what_windows_part():
     def trunk(*masks):
         return C.Transformer(
-            embed=C.PatchEmbedding(size=2, image=16, channels=1, cls=False), head=C.NoHead(), init="vit",
+            embed=C.PatchEmbedding(patch_size=2, image_size=16, channels=1, cls_tokens=False), head=C.NoHead(),
+            init="vit",
             trunk=C.Trunk(dim=12, depth=len(masks), mask=masks, attention=C.Attention(heads=3), dropout=C.NO_DROPOUT,
-                          position=C.RelativeBias(radius=3, axes=2, inside=False)),
+                          position=C.RelativeBias(max_distance=3, axes=2, scaled=False)),
         )  # fmt: skip
 
     def moved(c):
@@ -221,6 +224,6 @@ def test_a_shifted_window_joins_what_windows_part():
         images[..., :2, :2] = 50
         return (model(images) - before).abs().amax(-1).view(8, 8) > 1e-7
 
-    alone, joined = moved(trunk("cells(4)")), moved(trunk("cells(4)", "cells(4, 2)"))
+    alone, joined = moved(trunk("window2d(4)")), moved(trunk("window2d(4)", "window2d(4, 2)"))
     assert alone[:4, :4].all() and not alone[4:].any() and not alone[:, 4:].any()
     assert joined[:6, :6].all() and not joined[6:].any() and not joined[:, 6:].any()

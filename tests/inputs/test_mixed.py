@@ -10,10 +10,11 @@ from regard import config as C
 V, D, SEEN, N = 23, 12, 9, 5
 
 
-def mixed(mask="everything", seen=None, **text):
+def mixed(mask="full", prefix=None, **text):
     made = C.Transformer(
         embed=C.MultimodalEmbedding(
-            seen=seen or C.PatchEmbedding(size=4, image=12, cls=False), text=C.TextEmbedding(vocab=V, **text)
+            prefix=prefix or C.PatchEmbedding(patch_size=4, image_size=12, cls_tokens=False),
+            text=C.TextEmbedding(vocab=V, **text),
         ),
         trunk=C.Trunk(
             dim=D,
@@ -38,7 +39,7 @@ def test_196_tokens_of_a_picture_and_20_of_a_text_are_216_that_look_at_each_othe
     model = regard.build(
         C.Transformer(
             embed=C.MultimodalEmbedding(
-                seen=C.PatchEmbedding(size=16, image=224, cls=False), text=C.TextEmbedding(vocab=V)
+                prefix=C.PatchEmbedding(patch_size=16, image_size=224, cls_tokens=False), text=C.TextEmbedding(vocab=V)
             ),
             trunk=C.Trunk(dim=512, depth=1, attention=C.Attention(heads=8), position=C.LearnedPosition(length=216)),
         )
@@ -57,7 +58,11 @@ def test_tokens_are_those_of_the_two_front_ends_side_by_side():
     front = mixed(segments=2).embed
     images, ids = pair()
     segment = torch.tensor([[0, 0, 1, 1, 1]]).expand(2, N)
-    made, first, second = front(ids, seen=images, segment=segment), front.seen(images), front.text(ids, segment=segment)
+    made, first, second = (
+        front(ids, seen=images, segment=segment),
+        front.prefix(images),
+        front.text(ids, segment=segment),
+    )
 
     kinds = front.kinds.weight
     assert_close(made.x, torch.cat([first.x + kinds[0], second.x + kinds[1]], 1))
@@ -111,8 +116,8 @@ def test_a_text_goes_on_from_a_cache_that_has_seen_the_picture(rows):
 
 
 def test_a_sound_before_a_text_may_be_padded_too():
-    front = C.AudioEmbedding(rate=100, seconds=2.0, way=C.RawFrames(size=20))
-    model = mixed(seen=front)
+    front = C.AudioEmbedding(sample_rate=100, max_seconds=2.0, features=C.RawFrames(frame_size=20))
+    model = mixed(prefix=front)
     samples, real = torch.randn(2, 160), torch.arange(8) < torch.tensor([[8], [3]])
     tokens = model.embed(pair()[1], seen=samples, seen_real=real)
 
@@ -131,5 +136,5 @@ def test_what_cannot_be_joined_is_one_sentence(given, sentence):
 
 
 def test_a_text_is_not_seen_before_itself():
-    with pytest.raises(ValueError, match="seen.kind: 'text' is what comes after it"):
-        C.MultimodalEmbedding(seen=C.TextEmbedding(vocab=V))
+    with pytest.raises(ValueError, match="prefix.kind: 'text' is what comes after it"):
+        C.MultimodalEmbedding(prefix=C.TextEmbedding(vocab=V))

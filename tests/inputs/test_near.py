@@ -28,7 +28,7 @@ def config(mask="causal", heads=4, **trunk):
     near = C.ConvLikePosition(grid=(ROWS, COLUMNS))
     trunk = C.Trunk(dim=8 * heads, depth=2, mask=mask, position=near, attention=C.Attention(heads=heads),
                     dropout=C.NO_DROPOUT, **trunk)  # fmt: skip
-    return C.Transformer(embed=PIXELS, trunk=trunk, head=C.LMHead(tied=False, size=LEVELS), init="gpt2")
+    return C.Transformer(embed=PIXELS, trunk=trunk, head=C.LMHead(tied=False, vocab=LEVELS), init="gpt2")
 
 
 def pattern(model, layer=0, seed=0):
@@ -131,8 +131,8 @@ def test_it_compiles_whole():
 
 def test_a_saved_model_looks_at_the_same_places(tmp_path):
     model = regard.build(config()).eval()
-    model.save(tmp_path / "near")
-    again, ids = regard.load(tmp_path / "near").eval(), torch.randint(LEVELS, (1, ROWS, COLUMNS))
+    model.save(tmp_path / "conv-like")
+    again, ids = regard.load(tmp_path / "conv-like").eval(), torch.randint(LEVELS, (1, ROWS, COLUMNS))
 
     assert torch.equal(again(ids), model(ids))
 
@@ -146,7 +146,7 @@ def test_more_tokens_than_the_grid_has_are_refused():
 
 @pytest.mark.parametrize(("grid", "channels", "wanted"), [([9, 8], 1, "[8, 8]"), ([8, 8], 3, "[8, 24]")])
 def test_a_grid_that_is_not_the_images_is_refused(grid, channels, wanted):
-    recipe = read_recipe("pixels", [f'model.trunk.position={{kind="near", grid={grid}}}',
+    recipe = read_recipe("pixels", [f'model.trunk.position={{kind="conv_like", grid={grid}}}',
                                     f"model.embed.channels={channels}"])  # fmt: skip
     with pytest.raises(ConfigError, match=r"model.trunk.position.grid: .* set it to") as problem:
         Run.from_recipe(recipe)

@@ -42,7 +42,7 @@ def test_levels_of_three_channels_are_three_tokens_a_pixel():
 
 
 def test_images_in_the_colours_of_a_palette_come_back_as_they_were():
-    c = C.PixelEmbedding(palette=4, grid=(3, 5), colours=("000000", "ff0000", "00ff80", "FFFFFF"))
+    c = C.PixelEmbedding(palette=4, grid=(3, 5), colors=("000000", "ff0000", "00ff80", "FFFFFF"))
     ids = torch.randint(4, (2, 3, 5))
 
     assert torch.equal(palette.quantize_colors(palette.colors_of_ids(ids, c), c), ids)
@@ -75,7 +75,7 @@ def test_colours_are_learned_alike_from_the_same_seed_and_sorted_from_dark_to_br
     assert one == learn_palette(images, 16, chance(1)) != learn_palette(images, 16, chance(2))
     assert len(set(one)) == 16 and [sum(bytes.fromhex(each)) for each in one] == sorted(
         sum(bytes.fromhex(each)) for each in one)  # fmt: skip
-    C.PixelEmbedding(palette=16, colours=one)
+    C.PixelEmbedding(palette=16, colors=one)
 
 
 def test_as_many_colours_as_there_are_are_those_themselves():
@@ -89,10 +89,10 @@ def test_as_many_colours_as_there_are_are_those_themselves():
 
 
 def test_colours_that_are_none_are_refused_by_their_setting():
-    with pytest.raises(ValueError, match="colours: 'ff00' is not 3 bytes in hexadecimal, such as 'ff8000'"):
-        C.PixelEmbedding(palette=1, colours=("ff00",))
-    with pytest.raises(ValueError, match="colours: 1 are said, and the palette has 512"):
-        C.PixelEmbedding(colours=("000000",))
+    with pytest.raises(ValueError, match="colors: 'ff00' is not 3 bytes in hexadecimal, such as 'ff8000'"):
+        C.PixelEmbedding(palette=1, colors=("ff00",))
+    with pytest.raises(ValueError, match="colors: 1 are said, and the palette has 512"):
+        C.PixelEmbedding(colors=("000000",))
     with pytest.raises(ValueError, match="palette: 300 levels; there are 2 to 256"):
         C.PixelEmbedding(palette=300, values="levels")
     with pytest.raises(ConfigError, match="which 512 colours there are is not known"):

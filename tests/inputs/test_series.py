@@ -13,7 +13,7 @@ CHANNELS, LENGTH, HORIZON = 3, 41, 5
 
 
 def series(**more):
-    return C.SeriesEmbedding(**({"channels": CHANNELS, "length": LENGTH, "patch": 8, "stride": 5} | more))
+    return C.SeriesEmbedding(**({"channels": CHANNELS, "length": LENGTH, "patch_length": 8, "stride": 5} | more))
 
 
 def model(c, head=None):
@@ -22,9 +22,9 @@ def model(c, head=None):
     return regard.build(C.Transformer(embed=c, trunk=trunk, head=head or C.ForecastHead(horizon=HORIZON))).eval()
 
 
-@pytest.mark.parametrize("mix, rows, width", [("independent", 2 * CHANNELS, 8), ("mixed", 2, 8 * CHANNELS)])
-def test_patches_are_stretches_of_rows_with_the_last_row_repeated(mix, rows, width):
-    c = series(mix=mix, normal=False)
+@pytest.mark.parametrize("channel_mixing, rows, width", [("independent", 2 * CHANNELS, 8), ("mixed", 2, 8 * CHANNELS)])
+def test_patches_are_stretches_of_rows_with_the_last_row_repeated(channel_mixing, rows, width):
+    c = series(channel_mixing=channel_mixing, normalize=False)
     x = torch.randn(2, LENGTH, CHANNELS)
     made = model(c).embed.patches(x)
     longer = torch.cat([x, x[:, -1:].expand(-1, c.padding, -1)], 1)
@@ -32,28 +32,28 @@ def test_patches_are_stretches_of_rows_with_the_last_row_repeated(mix, rows, wid
     assert made.shape == (rows, c.count, width)
     for place in range(c.count):
         meant = longer[:, 5 * place : 5 * place + 8].mT  # (B, C, patch)
-        assert_close(made[:, place], meant.flatten(0, 1) if mix == "independent" else meant.flatten(1))
+        assert_close(made[:, place], meant.flatten(0, 1) if channel_mixing == "independent" else meant.flatten(1))
 
 
 COUNTS = [(336, 16, 8, 42), (512, 16, 8, 64), (41, 8, 5, 9), (8, 8, 8, 2)]  # the first two are PatchTST/42 and /64
 
 
-@pytest.mark.parametrize("length, patch, stride, count", COUNTS)
-def test_there_are_as_many_patches_as_published(length, patch, stride, count):
-    c = C.SeriesEmbedding(channels=1, length=length, patch=patch, stride=stride)
+@pytest.mark.parametrize("length, patch_length, stride, count", COUNTS)
+def test_there_are_as_many_patches_as_published(length, patch_length, stride, count):
+    c = C.SeriesEmbedding(channels=1, length=length, patch_length=patch_length, stride=stride)
 
-    assert c.count == count and c.length + c.padding == c.patch + (count - 1) * stride
+    assert c.count == count and c.length + c.padding == c.patch_length + (count - 1) * stride
     assert model(c).embed(torch.randn(1, length, 1)).count == count
 
 
-@pytest.mark.parametrize("mix", ["independent", "mixed"])
-def test_normal_gives_back_the_level_and_the_spread_that_it_took(mix):
+@pytest.mark.parametrize("channel_mixing", ["independent", "mixed"])
+def test_normalize_gives_back_the_level_and_the_spread_that_it_took(channel_mixing):
     """x -> a·x + b on every window moves the forecast in the same way, whatever a and b are."""
-    forecaster, x = model(series(mix=mix)), torch.randn(2, LENGTH, CHANNELS)
+    forecaster, x = model(series(channel_mixing=channel_mixing)), torch.randn(2, LENGTH, CHANNELS)
     a, b = torch.tensor([2.0, 0.5, 7.0]), torch.tensor([3.0, -100.0, 40.0])
 
     assert_close(forecaster(a * x + b), a * forecaster(x) + b, atol=1e-2, rtol=1e-3)
-    plain = model(series(mix=mix, normal=False))
+    plain = model(series(channel_mixing=channel_mixing, normalize=False))
     assert not torch.allclose(plain(a * x + b), a * plain(x) + b, atol=1.0)
 
 
@@ -68,14 +68,14 @@ def test_the_trained_gain_and_shift_are_undone_too():
     assert_close(forecaster.embed.restored(inside[:, :HORIZON], tokens), x[:, :HORIZON])
 
 
-@pytest.mark.parametrize("normal", [True, False])
-def test_numbers_go_in_and_come_out_in_their_own_units(normal):
-    center, scale = (5.0, -3.0, 100.0), (2.0, 0.1, 30.0)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_numbers_go_in_and_come_out_in_their_own_units(normalize):
+    mean, std = (5.0, -3.0, 100.0), (2.0, 0.1, 30.0)
     x = torch.randn(2, LENGTH, CHANNELS)
-    bare, dressed = (model(series(normal=normal, **units)) for units in ({}, {"center": center, "scale": scale}))
-    there = x * torch.tensor(scale) + torch.tensor(center)
+    bare, dressed = (model(series(normalize=normalize, **units)) for units in ({}, {"mean": mean, "std": std}))
+    there = x * torch.tensor(std) + torch.tensor(mean)
 
-    assert_close((dressed(there) - torch.tensor(center)) / torch.tensor(scale), bare(x), atol=1e-3, rtol=1e-3)
+    assert_close((dressed(there) - torch.tensor(mean)) / torch.tensor(std), bare(x), atol=1e-3, rtol=1e-3)
 
 
 def test_independent_channels_do_not_see_each_other_and_share_their_weights():
@@ -85,14 +85,16 @@ def test_independent_channels_do_not_see_each_other_and_share_their_weights():
 
     assert_close(forecaster(x)[..., [0, 2]], forecaster(other)[..., [0, 2]])
     assert_close(forecaster(x[..., [2, 0, 1]]), forecaster(x)[..., [2, 0, 1]])
-    mixed = model(series(mix="mixed"))
+    mixed = model(series(channel_mixing="mixed"))
     assert not torch.allclose(mixed(x)[..., 0], mixed(other)[..., 0])
 
 
-@pytest.mark.parametrize("mix", ["independent", "mixed"])
-def test_with_a_line_the_tokens_tell_the_rest(mix):
+@pytest.mark.parametrize("channel_mixing", ["independent", "mixed"])
+def test_with_a_line_the_tokens_tell_the_rest(channel_mixing):
     """A head whose tokens say nothing is the straight map of the window, level and spread given back."""
-    forecaster = model(series(mix=mix, affine=False), C.ForecastHead(horizon=HORIZON, line=True))
+    forecaster = model(
+        series(channel_mixing=channel_mixing, affine=False), C.ForecastHead(horizon=HORIZON, linear_skip=True)
+    )
     x = torch.randn(2, LENGTH, CHANNELS)
     torch.nn.init.zeros_(forecaster.head.out.weight)
     level, spread = x.mean(1, keepdim=True), (x.var(1, keepdim=True, correction=0) + 1e-5).sqrt()
@@ -110,7 +112,7 @@ def test_what_was_taken_travels_with_the_tokens_through_the_trunk():
 
 
 def test_a_saved_forecaster_says_the_same(tmp_path):
-    forecaster = model(series(center=(5.0, -3.0, 100.0), scale=(2.0, 0.1, 30.0), names=("a", "b", "c")))
+    forecaster = model(series(mean=(5.0, -3.0, 100.0), std=(2.0, 0.1, 30.0), channel_names=("a", "b", "c")))
     forecaster.save(tmp_path / "kept")
     back, x = regard.load(tmp_path / "kept", device="cpu"), torch.randn(2, LENGTH, CHANNELS)
 
@@ -132,14 +134,14 @@ def test_a_window_of_another_size_is_refused_by_its_setting():
 
 def test_a_forecast_is_of_series_alone():
     with pytest.raises(ValueError, match="head.kind: 'forecast' says how a series goes on"):
-        model(C.PatchEmbedding(image=8, size=4))
+        model(C.PatchEmbedding(image_size=8, patch_size=4))
 
 
 SETTINGS = {
-    "patch": lambda: C.SeriesEmbedding(length=9, patch=10),
-    "stride": lambda: C.SeriesEmbedding(patch=4, stride=5),
-    "names": lambda: C.SeriesEmbedding(channels=2, names=("a",)),
-    "scale": lambda: C.SeriesEmbedding(channels=1, scale=(0.0,)),
+    "patch_length": lambda: C.SeriesEmbedding(length=9, patch_length=10),
+    "stride": lambda: C.SeriesEmbedding(patch_length=4, stride=5),
+    "channel_names": lambda: C.SeriesEmbedding(channels=2, channel_names=("a",)),
+    "std": lambda: C.SeriesEmbedding(channels=1, std=(0.0,)),
     "horizon": lambda: C.ForecastHead(horizon=0),
     "dropout": lambda: C.ForecastHead(dropout=1.0),
 }
@@ -155,10 +157,10 @@ def test_settings_that_cannot_be_are_refused(name):
 
 
 def test_lists_and_tables_of_numbers_are_series():
-    sense, rows = SeriesProcessor(series(mix="mixed")), torch.randn(LENGTH, CHANNELS)
+    sense, rows = SeriesProcessor(series(channel_mixing="mixed")), torch.randn(LENGTH, CHANNELS)
 
     assert_close(sense.example(Record({"series": rows.tolist()}, "a:1"), "series")["series"], rows)
-    one = SeriesProcessor(C.SeriesEmbedding(channels=1, length=LENGTH, patch=8, stride=5))
+    one = SeriesProcessor(C.SeriesEmbedding(channels=1, length=LENGTH, patch_length=8, stride=5))
     assert one.example(Record({"series": rows[:, 0].tolist()}, "a:1"), "series")["series"].shape == (LENGTH, 1)
     assert sense.collate([sense.blank(0)] * 2, None)["ids"].shape == (2, LENGTH, CHANNELS)
 
@@ -176,11 +178,11 @@ def test_what_is_no_series_is_one_sentence_with_its_place(name):
     given, says = BAD[name]
 
     with pytest.raises(C.DataError, match=f"^list.jsonl:7: column 'series' .*{says}"):
-        SeriesProcessor(series(mix="mixed")).example(Record({"series": given}, "list.jsonl:7"), "series")
+        SeriesProcessor(series(channel_mixing="mixed")).example(Record({"series": given}, "list.jsonl:7"), "series")
 
 
 def test_one_answer_for_all_channels_is_asked_of_mixed_ones():
-    with pytest.raises(C.ConfigError, match="model.embed.mix: .*set it to mixed"):
+    with pytest.raises(C.ConfigError, match="model.embed.channel_mixing: .*set it to mixed"):
         SeriesProcessor(series()).example(Record({"series": []}, "a:1"), "series")
 
 
@@ -194,8 +196,8 @@ def waves(count, seed):
 
 @pytest.mark.slow
 def test_a_small_model_learns_which_series_follow_each_other():
-    c = C.SeriesEmbedding(channels=3, length=32, patch=8, stride=4, mix="mixed")
-    learner = model(c, C.PoolingHead(place="mean", out=2)).train()
+    c = C.SeriesEmbedding(channels=3, length=32, patch_length=8, stride=4, channel_mixing="mixed")
+    learner = model(c, C.PoolingHead(pooling="mean", out=2)).train()
     optimizer = torch.optim.AdamW(learner.parameters(), lr=3e-3)
     for step in range(250):
         x, which = waves(64, step)

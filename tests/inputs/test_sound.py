@@ -15,32 +15,34 @@ from regard.inputs.audio import log_mel_spectrogram, mel_filterbank
 from regard.inputs.audio_processor import AudioProcessor
 
 RATE = 2000
-WAYS = {
-    "mel": C.MelSpectrogram(window=64, hop=24, mels=15, frames=3),
-    "grid": C.MelSpectrogram(window=64, hop=24, mels=15, frames=3, bands=5),
-    "frames": C.RawFrames(size=35),
-    "rates": C.MultiRateFrames(size=7),
+FEATURES = {
+    "mel": C.MelSpectrogram(win_length=64, hop_length=24, n_mels=15, frames_per_token=3),
+    "grid": C.MelSpectrogram(win_length=64, hop_length=24, n_mels=15, frames_per_token=3, bands_per_token=5),
+    "raw": C.RawFrames(frame_size=35),
+    "multi_rate": C.MultiRateFrames(frame_size=7),
 }
 
 
-def sound(way, **more):
-    return C.AudioEmbedding(rate=RATE, seconds=1.5, way=WAYS[way], **more)
+def sound(features, **more):
+    return C.AudioEmbedding(sample_rate=RATE, max_seconds=1.5, features=FEATURES[features], **more)
 
 
 def model(c, axes=1, out=5):
     trunk = C.Trunk(dim=24, depth=2, attention=C.Attention(heads=3), position=C.SinusoidalPosition(axes=axes))
     torch.manual_seed(0)
-    return regard.build(C.Transformer(embed=c, trunk=trunk, head=C.PoolingHead(place="mean", out=out))).eval()
+    return regard.build(C.Transformer(embed=c, trunk=trunk, head=C.PoolingHead(pooling="mean", out=out))).eval()
 
 
-@pytest.mark.parametrize("scale", ["slaney", "htk"])
-@pytest.mark.parametrize("window", [200, 333])
-def test_the_mel_bands_are_those_of_transformers(scale, window):
-    c = C.MelSpectrogram(window=window, hop=80, mels=23, scale=scale, low=20.0, high=700.0)
-    theirs = mel_filter_bank(window // 2 + 1, 23, 20.0, 700.0, RATE, "slaney" if scale == "slaney" else None, scale)
-    if window % 2 == 0:  # theirs has the last bin of an odd window at half the rate, where it is not
+@pytest.mark.parametrize("mel_scale", ["slaney", "htk"])
+@pytest.mark.parametrize("win_length", [200, 333])
+def test_the_mel_bands_are_those_of_transformers(mel_scale, win_length):
+    c = C.MelSpectrogram(win_length=win_length, hop_length=80, n_mels=23, mel_scale=mel_scale, f_min=20.0, f_max=700.0)
+    theirs = mel_filter_bank(
+        win_length // 2 + 1, 23, 20.0, 700.0, RATE, "slaney" if mel_scale == "slaney" else None, mel_scale
+    )
+    if win_length % 2 == 0:  # theirs has the last bin of an odd window at half the rate, where it is not
         assert_close(mel_filterbank(c, RATE), torch.from_numpy(theirs).float())
-    frequencies = np.fft.rfftfreq(window, 1 / RATE)
+    frequencies = np.fft.rfftfreq(win_length, 1 / RATE)
     peaks = frequencies[mel_filterbank(c, RATE).numpy().argmax(0)]
 
     assert (np.diff(peaks) >= 0).all() and peaks[0] >= 20 and peaks[-1] <= 700
@@ -48,7 +50,7 @@ def test_the_mel_bands_are_those_of_transformers(scale, window):
 
 @pytest.mark.spec("S080")
 def test_the_spectrogram_is_that_of_transformers_and_of_scipy():
-    c, x = C.MelSpectrogram(window=200, hop=80, mels=23), torch.randn(2, 1111)
+    c, x = C.MelSpectrogram(win_length=200, hop_length=80, n_mels=23), torch.randn(2, 1111)
     count = c.windows(1111)
     padded = np.pad(x[0].numpy(), (0, (count - 1) * 80 + 200 - 1111))
     filters = mel_filter_bank(101, 23, 0.0, RATE / 2, RATE, "slaney", "slaney")
@@ -63,11 +65,11 @@ def test_the_spectrogram_is_that_of_transformers_and_of_scipy():
     assert_close(ours[0].mT, logs, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("normal", [True, False])
-def test_a_sound_means_the_same_alone_and_beside_longer_ones(way, normal):
-    c = sound(way, normal=normal)
-    front, sense = model(c, 2 if way == "grid" else 1), AudioProcessor(c)
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_sound_means_the_same_alone_and_beside_longer_ones(features, normalize):
+    c = sound(features, normalize=normalize)
+    front, sense = model(c, 2 if features == "grid" else 1), AudioProcessor(c)
     sounds = [{"sound": torch.randn(size) / 9} for size in (501, 1333, 77)]
     batch = sense.collate(sounds, None)
     together = front(batch["ids"], real=batch["real"])
@@ -77,17 +79,17 @@ def test_a_sound_means_the_same_alone_and_beside_longer_ones(way, normal):
         assert int(batch["real"][row].sum()) == sense.length(each)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_with_normal_it_does_not_matter_how_loud_a_sound_is(way):
-    front, x = model(sound(way), 2 if way == "grid" else 1), torch.randn(2, 1501) / 5
+@pytest.mark.parametrize("features", FEATURES)
+def test_with_normalize_it_does_not_matter_how_loud_a_sound_is(features):
+    front, x = model(sound(features), 2 if features == "grid" else 1), torch.randn(2, 1501) / 5
 
     assert_close(front(x), front(x / 7), atol=1e-3, rtol=1e-2)
 
 
 def test_tokens_of_a_spectrogram_stand_in_time_and_in_time_and_frequency():
     x = torch.randn(2, 1400)
-    flat, grid = (model(sound(way), axes).embed(x) for way, axes in (("mel", 1), ("grid", 2)))
-    steps = WAYS["mel"].steps(1400)
+    flat, grid = (model(sound(features), axes).embed(x) for features, axes in (("mel", 1), ("grid", 2)))
+    steps = FEATURES["mel"].steps(1400)
 
     assert flat.coords is None and flat.count == steps
     assert grid.grid == (steps, 3) and grid.count == 3 * steps
@@ -95,11 +97,11 @@ def test_tokens_of_a_spectrogram_stand_in_time_and_in_time_and_frequency():
 
 @pytest.mark.spec("S081")
 def test_three_rates_read_every_hundredth_tenth_and_single_sample():
-    c = sound("rates", normal=False)
+    c = sound("multi_rate", normalize=False)
     front, x = model(c).embed, torch.randn(1, 1400)
     tokens, counts = front(x), (2, 20, 200)  # 1,400 samples in stretches of 7
 
-    assert WAYS["rates"].each(1400) == counts and tokens.count == sum(counts) == WAYS["rates"].tokens(1400)
+    assert c.features.each(1400) == counts and tokens.count == sum(counts) == c.features.tokens(1400)
     parts = tokens.x.split(counts, 1)
     for part, step, map, rate in zip(parts, (100, 10, 1), front.way.maps, front.way.rates.weight, strict=True):
         assert_close(part[0], map(x[0, ::step].view(-1, 7)) + rate)
@@ -108,7 +110,7 @@ def test_three_rates_read_every_hundredth_tenth_and_single_sample():
 
 
 def test_a_later_sample_moves_no_earlier_frame():
-    front, x = model(sound("frames", normal=False)).embed, torch.randn(1, 700)
+    front, x = model(sound("raw", normalize=False)).embed, torch.randn(1, 700)
     other = x.clone()
     other[0, 350:] = 0
 
@@ -120,8 +122,8 @@ def test_a_later_sample_moves_no_earlier_frame():
 
 
 def test_training_varies_sounds_and_validation_never_does():
-    vary = C.AudioAugment(speed=0.2, shift=0.3, noise=0.5, times=2, bands=1)
-    sense = AudioProcessor(sound("mel", vary=vary))
+    vary = C.AudioAugment(speed=0.2, shift=0.3, noise=0.5, time_masks=2, freq_masks=1)
+    sense = AudioProcessor(sound("mel", augment=vary))
     sounds = [{"sound": torch.randn(size)} for size in (901, 1333)]
     one, same, other = (sense.collate(sounds, seeded_generator(0, word)) for word in ("a", "a", "b"))
     plain = sense.collate(sounds, None)
@@ -135,7 +137,7 @@ def test_training_varies_sounds_and_validation_never_does():
 def test_what_is_hidden_is_not_heard():
     c = sound("mel")
     front, x = model(c), torch.randn(1, 1400)
-    hide = torch.tensor([[[0, WAYS["mel"].windows(1400) + 9, 0, 15]]])
+    hide = torch.tensor([[[0, FEATURES["mel"].windows(1400) + 9, 0, 15]]])
 
     assert_close(front.embed(x, hide=hide).x, front.embed.way.map.bias.expand_as(front.embed(x).x))
     part = torch.tensor([[[0, 6, 0, 15]]])  # the windows of the first two tokens
@@ -144,7 +146,7 @@ def test_what_is_hidden_is_not_heard():
 
 
 def test_samples_in_a_record_are_a_sound_too():
-    sense, samples = AudioProcessor(sound("frames")), [0.5, -0.25, 0.125] * 99
+    sense, samples = AudioProcessor(sound("raw")), [0.5, -0.25, 0.125] * 99
 
     for given in (samples, torch.tensor(samples), torch.tensor(samples).numpy()):
         assert_close(sense.example(Record({"sound": given}, "a:1"), "sound")["sound"], torch.tensor(samples))
@@ -171,14 +173,17 @@ def test_what_is_no_sound_is_one_sentence_with_its_place(name):
 
 
 SETTINGS = {
-    "a hop beyond the window": (lambda: C.MelSpectrogram(window=100, hop=101), "hop"),
-    "bands that do not fill": (lambda: C.MelSpectrogram(mels=80, bands=3), "bands"),
-    "a pitch that is not there": (lambda: C.AudioEmbedding(rate=8000, way=C.MelSpectrogram(high=4001.0)), "way.high"),
-    "a day": (lambda: C.AudioEmbedding(seconds=86_400.0), "seconds"),
-    "fine before coarse": (lambda: C.MultiRateFrames(steps=(1, 10)), "steps"),
+    "a hop beyond the window": (lambda: C.MelSpectrogram(win_length=100, hop_length=101), "hop_length"),
+    "bands that do not fill": (lambda: C.MelSpectrogram(n_mels=80, bands_per_token=3), "bands_per_token"),
+    "a pitch that is not there": (
+        lambda: C.AudioEmbedding(sample_rate=8000, features=C.MelSpectrogram(f_max=4001.0)),
+        "features.f_max",
+    ),
+    "a day": (lambda: C.AudioEmbedding(max_seconds=86_400.0), "max_seconds"),
+    "fine before coarse": (lambda: C.MultiRateFrames(strides=(1, 10)), "strides"),
     "hidden bands of samples": (
-        lambda: C.AudioEmbedding(way=C.RawFrames(), vary=C.AudioAugment(bands=1)),
-        "vary.times",
+        lambda: C.AudioEmbedding(features=C.RawFrames(), augment=C.AudioAugment(freq_masks=1)),
+        "augment.time_masks",
     ),
 }
 
@@ -206,7 +211,11 @@ def tones(count, seed):
 @pytest.mark.slow
 @pytest.mark.spec("S136")
 def test_a_small_model_learns_whether_a_tone_rises_or_falls():
-    c = C.AudioEmbedding(rate=RATE, seconds=1.0, way=C.MelSpectrogram(window=64, hop=32, mels=20, frames=2))
+    c = C.AudioEmbedding(
+        sample_rate=RATE,
+        max_seconds=1.0,
+        features=C.MelSpectrogram(win_length=64, hop_length=32, n_mels=20, frames_per_token=2),
+    )
     torch.manual_seed(0)
     learner, sense = model(c, out=2).train(), AudioProcessor(c)
     optimizer = torch.optim.AdamW(learner.parameters(), lr=3e-3)

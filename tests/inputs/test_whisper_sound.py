@@ -20,9 +20,11 @@ RATE = 16_000
 
 def front(seconds=0.5, mels=80, **more):
     torch.manual_seed(0)
-    c = C.AudioEmbedding(rate=RATE, seconds=seconds, way=C.ConvSpectrogram(mels=mels), **{"normal": "peak", **more})
+    c = C.AudioEmbedding(
+        sample_rate=RATE, max_seconds=seconds, features=C.ConvSpectrogram(n_mels=mels), **{"normalize": "peak", **more}
+    )
     trunk = C.Trunk(dim=24, depth=1, attention=C.Attention(heads=3), position=C.LearnedPosition(length=c.count))
-    return regard.build(C.Transformer(embed=c, trunk=trunk, head=C.PoolingHead(place="mean", out=5))).eval()
+    return regard.build(C.Transformer(embed=c, trunk=trunk, head=C.PoolingHead(pooling="mean", out=5))).eval()
 
 
 def wave(seconds, loud=0.3):
@@ -99,7 +101,7 @@ def test_a_batch_of_records_is_what_the_front_end_takes():
 
 @torch.no_grad()
 def test_parts_of_the_spectrogram_can_be_hidden():
-    model = front(vary=C.AudioAugment(times=2, bands=3))
+    model = front(augment=C.AudioAugment(time_masks=2, freq_masks=3))
     x, made = torch.from_numpy(wave(0.45))[None], AudioProcessor(model.c.embed)
     example = made.example(Record({"sound": x[0].numpy()}, where="row"), "sound")
     hide = made.collate([example], seeded_generator(5, "test"))["hide"]
@@ -122,9 +124,9 @@ def test_what_is_no_sound_is_refused_with_what_would_be(shape):
 @pytest.mark.parametrize(
     "said, words",
     [
-        (dict(way=C.RawFrames(), normal="peak"), ("normal", "peak", "mel")),
-        (dict(way=C.ConvSpectrogram(), seconds=0.0125), ("seconds", "200", "400", "201")),
-        (dict(way=C.RawFrames(), vary=C.AudioAugment(times=1)), ("vary.times",)),
+        (dict(features=C.RawFrames(), normalize="peak"), ("normalize", "peak", "mel")),
+        (dict(features=C.ConvSpectrogram(), max_seconds=0.0125), ("max_seconds", "200", "400", "201")),
+        (dict(features=C.RawFrames(), augment=C.AudioAugment(time_masks=1)), ("augment.time_masks",)),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(said, words):
@@ -137,7 +139,7 @@ def test_settings_that_make_no_sense_are_refused(said, words):
 @pytest.mark.parametrize("tokens", range(200, 420, 3))
 def test_as_many_tokens_are_heard_as_there_are_places(tokens):
     """Seconds are a quotient, and no sample is lost by it."""
-    assert C.AudioEmbedding(seconds=tokens * 320 / RATE, way=C.ConvSpectrogram()).count == tokens
+    assert C.AudioEmbedding(max_seconds=tokens * 320 / RATE, features=C.ConvSpectrogram()).count == tokens
 
 
 def test_twenty_decibels_are_half_a_unit_and_eighty_below_the_loudest_is_the_floor():

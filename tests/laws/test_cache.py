@@ -23,21 +23,21 @@ LONG = 300
 POSITIONS = {
     "none": C.NoPosition(),
     "sinusoidal": C.SinusoidalPosition(),
-    "sinusoidal-concat": C.SinusoidalPosition(mode="concat", width=4),
+    "sinusoidal-concat": C.SinusoidalPosition(mode="concat", dim=4),
     "sinusoidal-qk": C.SinusoidalPosition(mode="qk"),
     "learned": C.LearnedPosition(length=LONG, offset=2),
     "learned-qk": C.LearnedPosition(length=LONG, mode="qk"),
     "onehot": C.OneHotPosition(length=LONG),
     "rotary": C.RotaryPosition(),
-    "rotary-part": C.RotaryPosition(part=0.5, layout="interleaved"),
-    "rotary-yarn": C.RotaryPosition(scaling="yarn", length=5, factor=3.0),
+    "rotary-fraction": C.RotaryPosition(fraction=0.5, layout="interleaved"),
+    "rotary-yarn": C.RotaryPosition(scaling="yarn", original_length=5, factor=3.0),
     "alibi": C.AlibiPosition(),
-    "buckets": C.T5Bias(buckets=7, distance=9, both=False, tables="layer"),
-    "shaw": C.ShawPosition(radius=3),
-    "relative": C.RelativeBias(radius=3),
-    "relative-outside": C.RelativeBias(radius=3, inside=False),
+    "t5": C.T5Bias(num_buckets=7, max_distance=9, bidirectional=False, tables="layer"),
+    "shaw": C.ShawPosition(max_distance=3),
+    "relative": C.RelativeBias(max_distance=3),
+    "relative-outside": C.RelativeBias(max_distance=3, scaled=False),
 }
-MASKS = ["causal", "causal & window(3)", "causal & landmarks(2)", "prefix(2)"]
+MASKS = ["causal", "causal & window(3)", "causal & global_tokens(2)", "prefix(2)"]
 
 positions = pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
 masks = pytest.mark.parametrize("mask", MASKS)
@@ -51,7 +51,11 @@ def forward_only() -> Iterator[None]:
 
 def trunk(**rest) -> C.Trunk:
     said = dict(
-        dim=D, depth=2, mask="causal", attention=C.Attention(heads=H, width=4, value_width=5), dropout=C.NO_DROPOUT
+        dim=D,
+        depth=2,
+        mask="causal",
+        attention=C.Attention(heads=H, head_dim=4, value_head_dim=5),
+        dropout=C.NO_DROPOUT,
     )
     return C.Trunk(**said | rest)
 
@@ -61,7 +65,7 @@ def model(position: C.Position = POSITIONS["sinusoidal"], **rest) -> Transformer
     width = 8 if getattr(position, "mode", "") == "concat" else None
     c = C.Transformer(
         embed=C.TextEmbedding(vocab=V),
-        trunk=trunk(position=position, width=width, **rest),
+        trunk=trunk(position=position, embed_dim=width, **rest),
         head=C.LMHead(transform=True),
     )
     return ready(c)
@@ -70,8 +74,8 @@ def model(position: C.Position = POSITIONS["sinusoidal"], **rest) -> Transformer
 def translator(cross: str = "last", place: str = "pre", **rest) -> Transformer:
     c = C.Transformer(
         embed=C.TextEmbedding(vocab=V),
-        trunk=trunk(cross=cross, place=place, **rest),
-        encoder=C.Encoder(trunk=trunk(mask="everything", place=place)),
+        trunk=trunk(cross=cross, norm_placement=place, **rest),
+        encoder=C.Encoder(trunk=trunk(mask="full", norm_placement=place)),
     )
     return ready(c)
 
@@ -107,12 +111,12 @@ LEFT = torch.arange(N) >= torch.tensor([[2], [0]])  # two tokens of padding befo
 PIECES = {"whole": [N], "chunks": [4, 1, 6], "token by token": [1] * N}
 
 
-@pytest.mark.parametrize("groups", [None, 3, 1], ids=["heads", "grouped", "multi-query"])
+@pytest.mark.parametrize("kv_heads", [None, 3, 1], ids=["heads", "grouped", "multi-query"])
 @pytest.mark.parametrize("real", [None, LEFT], ids=["plain", "padded"])
 @masks
 @positions
-def test_cached_is_uncached(position, mask, real, groups):
-    one = model(position, mask=mask, attention=C.Attention(heads=H, width=4, value_width=5, groups=groups))
+def test_cached_is_uncached(position, mask, real, kv_heads):
+    one = model(position, mask=mask, attention=C.Attention(heads=H, head_dim=4, value_head_dim=5, kv_heads=kv_heads))
     given, keep = ids(B, N), torch.ones_like(LEFT) if real is None else real
     uncached = one(given, real=real)
 
@@ -134,16 +138,19 @@ def test_cached_is_uncached_however_the_text_is_cut(data, left):
 
 @pytest.mark.parametrize("kernel", ["reference", "fused"])
 def test_cached_is_uncached_in_every_kernel_that_takes_a_cache(kernel):
-    one, given = model(C.AlibiPosition(), attention=C.Attention(heads=H, width=4, groups=3, kernel=kernel)), ids(B, N)
+    one, given = (
+        model(C.AlibiPosition(), attention=C.Attention(heads=H, head_dim=4, kv_heads=3, kernel=kernel)),
+        ids(B, N),
+    )
 
     assert_same(fed(one, given, [4, 1, 6]), one(given))
 
 
 UNLIKE = {
-    "shared layers": dict(shared=True),
+    "shared layers": dict(share_layers=True),
     "masks in turn": dict(mask=("causal", "causal & window(2)"), depth=3),
-    "pruned heads": dict(attention=C.Attention(heads=(3, 2), width=4)),
-    "post-norm": dict(place="post"),
+    "pruned heads": dict(attention=C.Attention(heads=(3, 2), head_dim=4)),
+    "post-norm": dict(norm_placement="post"),
 }
 
 
@@ -285,7 +292,7 @@ def test_reordering_leaves_the_caller_s_tensors_alone():
 
 
 def test_a_translation_without_maps_for_keys_and_values_follows_its_beams():
-    bare = C.Attention(heads=3, maps=("q", "out"))
+    bare = C.Attention(heads=3, projections=("q", "out"))
     one, given, source, rows = translator(attention=bare), ids(3, N), ids(3, S), torch.tensor([2, 0, 0])
     cache = one.cache(3, ROOM)
     fed(one, given[:, :4], [4], cache, source=source)
@@ -431,8 +438,8 @@ def test_edges_do_not_go_into_a_cache():
 
 
 UNCACHED = {
-    "turns old keys anew": C.RotaryPosition(scaling="dynamic", length=5, factor=2.0),
-    "reads several axes": C.RelativeBias(radius=2, axes=2),
+    "turns old keys anew": C.RotaryPosition(scaling="dynamic", original_length=5, factor=2.0),
+    "reads several axes": C.RelativeBias(max_distance=2, axes=2),
 }
 
 
@@ -442,7 +449,7 @@ def test_a_position_that_a_cache_could_not_continue_refuses_one(position):
         model(position).cache(B, ROOM)
 
 
-@pytest.mark.parametrize("mask", ["everything", "window(3)", "causal | landmarks(1)", ("causal", "~causal")])
+@pytest.mark.parametrize("mask", ["full", "window(3)", "causal | global_tokens(1)", ("causal", "~causal")])
 def test_a_mask_that_looks_ahead_refuses_a_cache(mask):
     with pytest.raises(ValueError, match="^trunk.mask .* never look ahead"):
         model(mask=mask).cache(B, ROOM)

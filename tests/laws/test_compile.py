@@ -33,10 +33,10 @@ POSITIONS = {
     "learned": C.LearnedPosition(length=99),
     "rotary": C.RotaryPosition(),
     "alibi": C.AlibiPosition(),
-    "buckets": C.T5Bias(both=False),
-    "buckets-layer": C.T5Bias(both=False, tables="layer"),
-    "shaw": C.ShawPosition(radius=3),
-    "relative": C.RelativeBias(radius=3),
+    "t5": C.T5Bias(bidirectional=False),
+    "t5-layer": C.T5Bias(bidirectional=False, tables="layer"),
+    "shaw": C.ShawPosition(max_distance=3),
+    "relative": C.RelativeBias(max_distance=3),
 }
 positions = pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
 
@@ -90,7 +90,7 @@ def model(**rest) -> Transformer:
 
 
 def translator(cross: str = "last") -> Transformer:
-    encoder = C.Encoder(trunk=trunk(mask="everything"))
+    encoder = C.Encoder(trunk=trunk(mask="full"))
     return ready(C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk(cross=cross), encoder=encoder))
 
 
@@ -110,7 +110,7 @@ def documents(count: int = N) -> Tensor:
 # ---------------------------------------------------------------- whole models
 
 
-@pytest.mark.parametrize("mask", ["everything", "causal", "causal & window(3)"])
+@pytest.mark.parametrize("mask", ["full", "causal", "causal & window(3)"])
 def test_one_graph_serves_ten_batches_of_different_padding_and_documents(graphs, mask):
     one = model(mask=mask)
     batches = [(ids(B, N), padding(), documents()) for _ in range(10)]
@@ -147,7 +147,7 @@ def test_every_position_compiles_whole(graphs, position):
 
 @pytest.mark.parametrize("kernel", ["reference", "fused"])
 def test_a_compiled_training_step_has_the_gradients_of_an_eager_one(kernel):
-    one, given, real = model(attention=C.Attention(heads=H, groups=1, kernel=kernel)).double(), ids(B, N), padding()
+    one, given, real = model(attention=C.Attention(heads=H, kv_heads=1, kernel=kernel)).double(), ids(B, N), padding()
     one.train()
     one(given, real=real).square().mean().backward()
     eager = gradients(one)
@@ -196,7 +196,10 @@ def test_one_graph_serves_the_blocks_of_a_decoder_that_looks_across(graphs):
 
 
 def test_one_graph_serves_twelve_blocks_with_masks_in_turn(graphs):
-    one, given = model(depth=12, mask=("causal & window(2)", "causal & window(4)", "causal & landmarks(1)")), ids(B, N)
+    one, given = (
+        model(depth=12, mask=("causal & window(2)", "causal & window(4)", "causal & global_tokens(1)")),
+        ids(B, N),
+    )
     expected = one(given)
     graphs.compile(*one.trunk.blocks)
 
@@ -205,7 +208,7 @@ def test_one_graph_serves_twelve_blocks_with_masks_in_turn(graphs):
 
 
 def test_windows_of_an_image_compile_whole(graphs):
-    one = model(mask=("cells(3)", "cells(3, 1)"), position=C.RelativeBias(radius=2, axes=2, inside=False))
+    one = model(mask=("window2d(3)", "window2d(3, 1)"), position=C.RelativeBias(max_distance=2, axes=2, scaled=False))
     image = grid_tokens(torch.randn(B, 35, D), (5, 7))
     expected = one(image)
     graphs.compile(one)
@@ -391,25 +394,27 @@ def test_twelve_compiled_blocks_can_all_be_watched_at_once(graphs):
 
 def scales() -> C.Transformer:
     """Windows on a grid of 6 x 6, merged to 3 x 3."""
-    place = C.RelativeBias(radius=2, axes=2, inside=False, tables="layer")
-    first = trunk(mask=("cells(3)", "cells(3, 1)"), position=place, final_norm=False)
+    place = C.RelativeBias(max_distance=2, axes=2, scaled=False, tables="layer")
+    first = trunk(mask=("window2d(3)", "window2d(3, 1)"), position=place, final_norm=False)
     return C.Transformer(
-        embed=C.StageEmbedding(patches=C.PatchEmbedding(size=2, image=12, cls=False, norm=True), trunks=(first,)),
-        trunk=trunk(dim=2 * D, mask="cells(3)", position=place),
-        head=C.PoolingHead(place="mean", out=5),
+        embed=C.StageEmbedding(
+            patches=C.PatchEmbedding(patch_size=2, image_size=12, cls_tokens=False, norm=True), trunks=(first,)
+        ),
+        trunk=trunk(dim=2 * D, mask="window2d(3)", position=place),
+        head=C.PoolingHead(pooling="mean", out=5),
     )
 
 
 IMAGES = {
     "patches": C.Transformer(
-        embed=C.PatchEmbedding(size=3, image=12),
+        embed=C.PatchEmbedding(patch_size=3, image_size=12),
         trunk=trunk(position=C.LearnedPosition(length=17)),
         head=C.PoolingHead(out=5),
     ),
     "pixels": C.Transformer(
         embed=C.PixelEmbedding(palette=V, grid=(3, 4)),
         trunk=trunk(mask="causal", position=C.LearnedPosition(length=12)),
-        head=C.LMHead(tied=False, size=V),
+        head=C.LMHead(tied=False, vocab=V),
     ),
     "stages": scales(),
 }

@@ -67,11 +67,11 @@ def spelled_out(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarray
 
 
 @pytest.mark.spec("S002")
-@pytest.mark.parametrize("groups", [6, 3, 1])
-@pytest.mark.parametrize("text", ["everything", "causal", "padding", "causal & (window(1) | landmarks(1))"])
-def test_the_reference_is_the_formula_to_ten_digits(text, groups):
+@pytest.mark.parametrize("kv_heads", [6, 3, 1])
+@pytest.mark.parametrize("text", ["full", "causal", "padding", "causal & (window(1) | global_tokens(1))"])
+def test_the_reference_is_the_formula_to_ten_digits(text, kv_heads):
     places = scattered_pair()
-    q, k, v = heads_of(Q, K, heads=6, groups=groups, dtype=torch.float64)
+    q, k, v = heads_of(Q, K, heads=6, kv_heads=kv_heads, dtype=torch.float64)
     out = attend("reference", q, k, v, asking(text, *places))
     plain = [x.detach().numpy() for x in (q, k, v)]
 
@@ -108,7 +108,7 @@ def test_an_exact_kernel_means_the_same_under_every_mask(name, text):
 
 
 @pytest.mark.parametrize("bias", BIASES)
-@pytest.mark.parametrize("text", ["everything", "causal & padding"])
+@pytest.mark.parametrize("text", ["full", "causal & padding"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_an_exact_kernel_means_the_same_under_every_bias(name, text, bias):
     q, k = (replace(places, coords=None) for places in scattered_pair())
@@ -116,13 +116,13 @@ def test_an_exact_kernel_means_the_same_under_every_bias(name, text, bias):
     assert_same(name, asking(text, q, k), bias)
 
 
-@pytest.mark.parametrize("groups", [3, 2, 1])
+@pytest.mark.parametrize("kv_heads", [3, 2, 1])
 @pytest.mark.parametrize("bias", [None, "alibi", "shaw"])
 @pytest.mark.parametrize("name", OTHERS)
-def test_an_exact_kernel_means_the_same_when_heads_share_keys(name, bias, groups):
+def test_an_exact_kernel_means_the_same_when_heads_share_keys(name, bias, kv_heads):
     q, k = (replace(places, coords=None) for places in scattered_pair())
 
-    assert_same(name, asking("window(2)", q, k), bias, heads=6, groups=groups)
+    assert_same(name, asking("window(2)", q, k), bias, heads=6, kv_heads=kv_heads)
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, -0.7])
@@ -131,7 +131,7 @@ def test_an_exact_kernel_means_the_same_at_every_scale(name, scale):
     assert_same(name, asking("causal", *scattered_pair()), scale=scale)
 
 
-@pytest.mark.parametrize("text", ["everything", "causal"])
+@pytest.mark.parametrize("text", ["full", "causal"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_fast_path_of_plain_tokens_means_the_same(name, text):
     ask = asking(text)
@@ -153,7 +153,15 @@ def test_a_table_made_ahead_for_all_layers_is_the_table_a_layer_would_make():
 
 # ---------------------------------------------------------------- image windows by regrouping
 
-WINDOWS = ["cells(2)", "cells(2, 1)", "cells(3, 1)", "cells(4, 3)", "cells(7)", "cells(1)", "cells(2, 5)"]
+WINDOWS = [
+    "window2d(2)",
+    "window2d(2, 1)",
+    "window2d(3, 1)",
+    "window2d(4, 3)",
+    "window2d(7)",
+    "window2d(1)",
+    "window2d(2, 5)",
+]
 
 
 def image(grid: tuple[int, ...] = GRID) -> TokenLayout:
@@ -163,37 +171,37 @@ def image(grid: tuple[int, ...] = GRID) -> TokenLayout:
 @pytest.mark.parametrize("grid", [(3, 5), (5, 1), (7,), (2, 3, 3)])
 @pytest.mark.parametrize("text", WINDOWS)
 def test_regrouped_windows_mean_the_same_as_their_mask(text, grid):
-    assert_same("cells", asking(text, image(grid)))
+    assert_same("window2d", asking(text, image(grid)))
 
 
-@pytest.mark.parametrize("bias", ["alibi", "buckets", "shaw"])
-@pytest.mark.parametrize("text", ["cells(2, 1)", "cells(3)"])
+@pytest.mark.parametrize("bias", ["alibi", "t5", "shaw"])
+@pytest.mark.parametrize("text", ["window2d(2, 1)", "window2d(3)"])
 def test_regrouped_windows_mean_the_same_under_a_bias(text, bias):
-    assert_same("cells", asking(text, image()), bias)
+    assert_same("window2d", asking(text, image()), bias)
 
 
-@pytest.mark.parametrize("inside", [True, False])
-def test_regrouped_windows_mean_the_same_under_offsets_on_two_axes(inside, monkeypatch):
-    monkeypatch.setitem(BIASES, "plane", replace(BIASES["relative"], axes=2, inside=inside))
+@pytest.mark.parametrize("scaled", [True, False])
+def test_regrouped_windows_mean_the_same_under_offsets_on_two_axes(scaled, monkeypatch):
+    monkeypatch.setitem(BIASES, "plane", replace(BIASES["relative"], axes=2, scaled=scaled))
 
-    assert_same("cells", asking("cells(3, 1)", image()), "plane")
+    assert_same("window2d", asking("window2d(3, 1)", image()), "plane")
 
 
-@pytest.mark.parametrize("groups", [3, 1])
-def test_regrouped_windows_mean_the_same_when_heads_share_keys(groups):
-    assert_same("cells", asking("cells(2, 1)", image()), "alibi", heads=6, groups=groups)
+@pytest.mark.parametrize("kv_heads", [3, 1])
+def test_regrouped_windows_mean_the_same_when_heads_share_keys(kv_heads):
+    assert_same("window2d", asking("window2d(2, 1)", image()), "alibi", heads=6, kv_heads=kv_heads)
 
 
 # ---------------------------------------------------------------- gradients
 
 
 @pytest.mark.parametrize("bias", [None, "shaw", "relative"])
-@pytest.mark.parametrize("name", [*CPU_KERNELS, "cells"])
+@pytest.mark.parametrize("name", [*CPU_KERNELS, "window2d"])
 def test_gradients_are_those_of_small_steps(name, bias):
     q, k = (replace(places, coords=None) for places in scattered_pair(queries=3, keys=5))
-    ask = asking("cells(2, 1)", image((5,))) if name == "cells" else asking("causal & padding", q, k)
+    ask = asking("window2d(2, 1)", image((5,))) if name == "window2d" else asking("causal & padding", q, k)
     place = None if bias is None else biased(BIASES[bias], 2).double()
-    q, k, v = heads_of(ask.q.count, ask.k.count, heads=2, groups=1, dtype=torch.float64)
+    q, k, v = heads_of(ask.q.count, ask.k.count, heads=2, kv_heads=1, dtype=torch.float64)
 
     def run(q: Tensor, k: Tensor, v: Tensor, *tables: Tensor) -> Tensor:
         made = None if place is None else place.prepare(ask.q, ask.k).bias_for(q, 0.3)
@@ -202,7 +210,7 @@ def test_gradients_are_those_of_small_steps(name, bias):
     assert torch.autograd.gradcheck(run, (q, k, v, *([] if place is None else place.parameters())))
 
 
-# ---------------------------------------------------------------- who may see nobody
+# ---------------------------------------------------------------- queries without keys
 
 
 class Silent(Bias):
@@ -221,7 +229,7 @@ def assert_silent(out: Tensor, silent: Tensor, inputs: list[Tensor]) -> None:
 
 
 def lonely() -> tuple[TokenLayout, TokenLayout]:
-    """Queries and keys of which the second query of the first row sees nobody, under each of the masks below."""
+    """Queries and keys of which the second query of the first row sees no key, under each of the masks below."""
     q, k = (replace(places, coords=None) for places in scattered_pair())
     q.order[0, 1], q.document[0, 1], q.edges[0, 1] = 99, 99, False
     return q, k
@@ -258,9 +266,9 @@ def test_a_row_of_nothing_but_padding_gets_zeros_and_finite_gradients(name):
 
 
 @pytest.mark.spec("S024")
-@pytest.mark.parametrize("name", [*CPU_KERNELS, "cells"])
+@pytest.mark.parametrize("name", [*CPU_KERNELS, "window2d"])
 def test_a_query_that_a_bias_forbids_everything_gets_zeros_and_finite_gradients(name):
-    ask = asking("cells(2)", image()) if name == "cells" else asking("everything")
+    ask = asking("window2d(2)", image()) if name == "window2d" else asking("full")
     heads = heads_of(ask.q.count, ask.q.count)
     silent = torch.arange(ask.q.count).expand(B, -1) == 1
 
@@ -286,21 +294,21 @@ def at_rest(*counts: int, **heads: int) -> list[Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "text, bias, groups",
+    "text, bias, kv_heads",
     [
-        ("causal & (window(1) | landmarks(1))", None, 3),
+        ("causal & (window(1) | global_tokens(1))", None, 3),
         ("causal & documents & padding", None, 1),
         ("~(causal & window(2)) | edges", None, 3),
-        ("everything", "alibi", 3),
+        ("full", "alibi", 3),
         ("causal & padding", "shaw", 1),
         ("causal", "relative", 3),
-        ("window(2)", "buckets", 3),
+        ("window(2)", "t5", 3),
     ],
 )
 @torch.no_grad()
-def test_flex_means_the_same(text, bias, groups):
+def test_flex_means_the_same(text, bias, kv_heads):
     q, k = (replace(places, coords=None) for places in scattered_pair(queries=9))
-    heads = at_rest(9, K, groups=groups)
+    heads = at_rest(9, K, kv_heads=kv_heads)
     made = None if bias is None else biased(BIASES[bias], H).prepare(q, k).bias_for(heads[0], 0.3)
     ask = asking(text, q, k)
 
@@ -308,7 +316,7 @@ def test_flex_means_the_same(text, bias, groups):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["cells(3, 1)", "causal"])
+@pytest.mark.parametrize("text", ["window2d(3, 1)", "causal"])
 @torch.no_grad()
 def test_flex_means_the_same_on_masks_that_need_no_data(text):
     ask = asking(text, image())
@@ -321,7 +329,7 @@ def test_flex_means_the_same_on_masks_that_need_no_data(text):
 @pytest.mark.spec("S024")
 @pytest.mark.parametrize("bias", [None, "alibi"])
 @torch.no_grad()
-def test_flex_gives_zeros_to_a_query_that_sees_nobody(bias):
+def test_flex_gives_zeros_to_a_query_without_keys(bias):
     q, k = lonely()
     heads = at_rest(Q, K)
     ask = asking("~causal", q, k)
@@ -343,10 +351,10 @@ counted = replace(packed, num_documents=9)
     [
         ("flex", asking(CAUSAL, dropout=True), "dropout"),
         ("flex", asking(CAUSAL, grad=True), "gradient on CPU"),
-        ("cells", asking(CAUSAL, image()), "mask"),
-        ("cells", asking("cells(2) & padding", image()), "mask"),
-        ("cells", asking("cells(2)", packed), "grid"),
-        ("cells", asking("cells(2)", image(), image()), "grid"),
+        ("window2d", asking(CAUSAL, image()), "mask"),
+        ("window2d", asking("window2d(2) & padding", image()), "mask"),
+        ("window2d", asking("window2d(2)", packed), "grid"),
+        ("window2d", asking("window2d(2)", image(), image()), "grid"),
         ("varlen", asking("causal & documents", packed), "how many documents"),
         ("varlen", asking("causal & documents", counted), "CUDA"),
         ("varlen", asking("causal", counted), "masks"),
@@ -386,7 +394,7 @@ def long(m: str, **rest: object) -> AttentionSpec:
         (asking("window(2)"), "fused", "over a table"),
         (long("causal", bias=True), "fused", "over a table"),
         (asking(CAUSAL, grad=True), "fused", "one fused pass"),
-        (asking("cells(2)", image()), "cells", "sequences of their own"),
+        (asking("window2d(2)", image()), "window2d", "sequences of their own"),
         (long("causal", device="cuda"), "fused", "one fused pass"),
         (long("window(9)", device="cuda"), "flex", "blocks"),
         (asking("causal & documents", counted, device="cuda", dtype=torch.bfloat16), "varlen", "documents"),
@@ -412,10 +420,10 @@ def test_auto_never_chooses_a_kernel_that_refuses(text):
 
 
 def test_a_mask_that_only_contains_windows_is_not_run_as_windows():
-    windows, more = asking("cells(2)", image()), asking("cells(2) & causal", image())
+    windows, more = asking("window2d(2)", image()), asking("window2d(2) & causal", image())
 
-    assert make_plan("auto", windows).kernel.name == "cells"
-    assert make_plan("auto", more).kernel.name != "cells"
+    assert make_plan("auto", windows).kernel.name == "window2d"
+    assert make_plan("auto", more).kernel.name != "window2d"
 
 
 def test_values_may_be_wider_than_keys():

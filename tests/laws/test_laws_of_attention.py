@@ -21,7 +21,7 @@ from regard.core.model import Transformer, Trunk
 from regard.core.tokens import sequence_tokens
 
 N = 5
-BARE = dict(maps=(), scale=1.0)
+BARE = dict(projections=(), scale=1.0)
 
 
 def layer(heads: int = H, dim: int = DIM, **said: object) -> Attention:
@@ -48,8 +48,8 @@ def in_numpy(attention: Attention, x: Tensor) -> np.ndarray:
     maps = {n: x.numpy() @ weight.T + (0 if bias is None else bias) for n, (weight, bias) in parts.items()}
     heads = []
     for h in range(attention.heads):
-        q, k, v = (maps[name][..., h * attention.width : (h + 1) * attention.width] for name in "qkv")
-        e = np.exp(np.einsum("bqd,bkd->bqk", q, k) / np.sqrt(attention.width))
+        q, k, v = (maps[name][..., h * attention.head_dim : (h + 1) * attention.head_dim] for name in "qkv")
+        e = np.exp(np.einsum("bqd,bkd->bqk", q, k) / np.sqrt(attention.head_dim))
         heads.append(np.einsum("bqk,bke->bqe", e / e.sum(-1, keepdims=True), v))
     weight, bias = (None if t is None else t.detach().numpy() for t in attention.out.named_parts()["out"])
     return np.concatenate(heads, -1) @ weight.T + (0 if bias is None else bias)
@@ -140,7 +140,7 @@ def test_any_number_of_queries_and_keys_of_any_width(sizes):
 
 @pytest.mark.spec("S008")
 def test_a_layer_may_give_wider_values_than_its_keys():
-    attention = layer(value_width=7)
+    attention = layer(value_head_dim=7)
 
     assert run(attention, torch.randn(B, N, DIM)).shape == (B, N, DIM)
     assert parameters(attention) == 2 * (DIM**2 + DIM) + (DIM * 21 + 21) + (21 * DIM + DIM)
@@ -158,26 +158,26 @@ def test_heads_that_split_the_width_cost_the_same_however_many(heads):
 @pytest.mark.spec("S006")
 @pytest.mark.parametrize("heads", [1, 3, 5])
 def test_heads_of_full_width_cost_so_many_times_as_much(heads):
-    assert parameters(layer(heads, width=DIM, bias=())) == 4 * heads * DIM**2
+    assert parameters(layer(heads, head_dim=DIM, bias=())) == 4 * heads * DIM**2
 
 
 @pytest.mark.spec("S006")
-@pytest.mark.parametrize("dim, heads, width", [(1024, 4, 256), (1024, 16, 64), (512, 8, 64)])
-def test_a_head_is_the_width_over_the_heads(dim, heads, width):
+@pytest.mark.parametrize("dim, heads, head_dim", [(1024, 4, 256), (1024, 16, 64), (512, 8, 64)])
+def test_a_head_is_the_width_over_the_heads(dim, heads, head_dim):
     with torch.device("meta"):
         attention = Attention(C.Attention(heads=heads), C.Trunk(dim=dim), 0)
 
-    assert attention.width == width and heads * width == dim
+    assert attention.head_dim == head_dim and heads * head_dim == dim
 
 
 @pytest.mark.spec("S004")
-@pytest.mark.parametrize("maps, count", [((), 0), (("v",), DIM**2)])
-def test_attention_without_maps_has_no_parameters_and_with_values_alone_a_square(maps, count):
-    assert parameters(layer(1, **BARE | {"maps": maps, "bias": ()})) == count
+@pytest.mark.parametrize("projections, count", [((), 0), (("v",), DIM**2)])
+def test_attention_without_projections_has_no_parameters_and_with_values_alone_a_square(projections, count):
+    assert parameters(layer(1, **BARE | {"projections": projections, "bias": ()})) == count
 
 
 @pytest.mark.spec("S004")
-def test_attention_without_maps_compares_the_tokens_themselves():
+def test_attention_without_projections_compares_the_tokens_themselves():
     x = torch.randn(B, N, DIM)
 
     assert_near(run(layer(1, **BARE), x), (x @ x.mT).softmax(-1) @ x, 1e-6)
@@ -185,14 +185,14 @@ def test_attention_without_maps_compares_the_tokens_themselves():
 
 @pytest.mark.spec("S004")
 def test_attention_with_values_alone_maps_what_is_given_and_not_how_it_is_found():
-    attention, x = layer(1, **BARE | {"maps": ("v",), "bias": ()}), torch.randn(B, N, DIM)
+    attention, x = layer(1, **BARE | {"projections": ("v",), "bias": ()}), torch.randn(B, N, DIM)
 
     assert_near(run(attention, x), (x @ x.mT).softmax(-1) @ (x @ attention.qkv.weight.mT), NORM)
 
 
 def test_a_map_left_out_where_the_widths_differ_is_refused():
-    with pytest.raises(ValueError, match="attention.maps: without a map for 'q' its width 15 must be dim 12"):
-        layer(3, maps=("k", "v", "out"), width=5)
+    with pytest.raises(ValueError, match="attention.projections: without 'q' its width 15 must be dim 12"):
+        layer(3, projections=("k", "v", "out"), head_dim=5)
 
 
 # ---------------------------------------------------------------- why the scale
@@ -225,7 +225,7 @@ def test_without_the_scale_a_wide_head_looks_at_one_key_alone(width, unscaled):
 @pytest.mark.parametrize("heads", [1, 3, 4])
 def test_a_layer_divides_by_the_root_of_its_head_width_unless_told(heads):
     assert layer(heads).scale == pytest.approx((DIM / heads) ** -0.5)
-    assert layer(heads, width=25, value_width=7).scale == pytest.approx(1 / 5)
+    assert layer(heads, head_dim=25, value_head_dim=7).scale == pytest.approx(1 / 5)
     assert layer(heads, scale=1.0).scale == 1.0
 
 
@@ -431,19 +431,21 @@ def test_norms_on_queries_and_keys_give_them_unit_mean_square_before_gain():
     assert v.square().mean() > 10
 
 
-@pytest.mark.parametrize("groups", [1, 2, 3, 6])
-def test_grouped_heads_equal_full_heads_whose_keys_and_values_repeat(groups):
-    few, all_ = layer(6, groups=groups), layer(6)
+@pytest.mark.parametrize("kv_heads", [1, 2, 3, 6])
+def test_grouped_heads_equal_full_heads_whose_keys_and_values_repeat(kv_heads):
+    few, all_ = layer(6, kv_heads=kv_heads), layer(6)
     with torch.no_grad():
         for name in ("weight", "bias"):
             parts = {n: wb[name == "bias"] for n, wb in few.qkv.named_parts().items()}
-            again = [parts[n].unflatten(0, (groups, 2)).repeat_interleave(6 // groups, 0).flatten(0, 1) for n in "kv"]
+            again = [
+                parts[n].unflatten(0, (kv_heads, 2)).repeat_interleave(6 // kv_heads, 0).flatten(0, 1) for n in "kv"
+            ]
             getattr(all_.qkv, name).copy_(torch.cat([parts["q"], *again]))
     all_.out.load_state_dict(few.out.state_dict())
     x = torch.randn(B, N, DIM)
 
     assert_near(run(few, x), run(all_, x), NORM)
-    assert parameters(few) == 2 * (DIM**2 + DIM) + 2 * (DIM + 1) * 2 * groups
+    assert parameters(few) == 2 * (DIM**2 + DIM) + 2 * (DIM + 1) * 2 * kv_heads
 
 
 @pytest.mark.spec("S008")

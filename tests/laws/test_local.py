@@ -18,10 +18,10 @@ def row(count):
 @pytest.mark.spec("S027")
 @pytest.mark.parametrize("text", MASKS)
 @pytest.mark.parametrize("count", [1, 3, 16, 17, 40, 101])
-@pytest.mark.parametrize("heads, groups", [(3, 3), (4, 2)])
-def test_chunks_of_a_window_equal_the_dense_mask(text, count, heads, groups):
+@pytest.mark.parametrize("heads, kv_heads", [(3, 3), (4, 2)])
+def test_chunks_of_a_window_equal_the_dense_mask(text, count, heads, kv_heads):
     ask = asking(text, row(count))
-    q, k, v = heads_of(count, count, heads=heads, groups=groups)
+    q, k, v = heads_of(count, count, heads=heads, kv_heads=kv_heads)
 
     results = [attend(name, q, k, v, ask, 0.4) for name in ("local", "reference")]
 
@@ -39,7 +39,7 @@ def test_a_long_line_is_claimed_and_a_short_or_padded_one_is_not():
     assert make_plan("auto", asking("causal", row(64))).kernel.name == "fused"
 
 
-@pytest.mark.parametrize("text", ["everything", "causal", "edges", "strided(3) | window(2)", "~window(3)"])
+@pytest.mark.parametrize("text", ["full", "causal", "edges", "strided(3) | window(2)", "~window(3)"])
 def test_masks_that_leave_most_keys_are_refused(text):
-    with pytest.raises(ValueError, match="computes windows, blocks, dilations and landmarks"):
+    with pytest.raises(ValueError, match="computes windows, blocks, dilations and global tokens"):
         make_plan("local", asking(text, row(64)))

@@ -47,12 +47,12 @@ def test_joining_a_mask_with_itself_changes_nothing(a):
 
 
 @given(masks)
-def test_everything_leaves_an_and_alone_and_swallows_an_or(a):
+def test_full_leaves_an_and_alone_and_swallows_an_or(a):
     assert a & FULL == a and FULL & a == a
     assert a | FULL == FULL and FULL | a == FULL
 
 
-def test_a_mask_joined_with_everything_is_the_very_same_object():
+def test_a_mask_joined_with_full_is_the_very_same_object():
     assert (CAUSAL & FULL) is CAUSAL and (FULL & CAUSAL) is CAUSAL
 
 
@@ -89,7 +89,9 @@ def test_joining_and_turning_mean_what_they_say(a, b, seed):
 
 
 def test_masks_of_different_kinds_with_the_same_numbers_differ():
-    same = [mask(text) for text in ("window(3)", "strided(3)", "blocks(3)", "landmarks(3)", "prefix(3)", "cells(3)")]
+    same = [
+        mask(text) for text in ("window(3)", "strided(3)", "blocks(3)", "global_tokens(3)", "prefix(3)", "window2d(3)")
+    ]
 
     assert len(set(same)) == len(same)
 
@@ -119,7 +121,7 @@ def test_the_predicate_of_flex_is_the_dense_table(text):
     assert torch.equal(create_mask(allows, B, 1, Q, K, device="cpu")[:, 0], mask(text).table(q, k).expand(B, Q, K))
 
 
-@pytest.mark.parametrize("text", ["causal & window(2)", "cells(2, 1)", "~strided(3) | landmarks(2)"])
+@pytest.mark.parametrize("text", ["causal & window(2)", "window2d(2, 1)", "~strided(3) | global_tokens(2)"])
 def test_the_predicate_of_flex_is_the_dense_table_where_no_data_is_needed(text):
     places, count = grid_tokens(torch.empty(B, 15, 0), (3, 5)), 15
     allows = block_mask(asking(text, places), None).mask_mod
@@ -134,7 +136,7 @@ def test_a_mask_without_data_has_one_table_for_all_rows(text):
     assert mask(text).table(places, places).shape == (1, 15, 15)
 
 
-@pytest.mark.parametrize("text", ["causal", "cells(2, 1)", "causal & padding"])
+@pytest.mark.parametrize("text", ["causal", "window2d(2, 1)", "causal & padding"])
 def test_flex_makes_the_blocks_of_a_mask_once_unless_it_reads_data(text):
     places = grid_tokens(torch.empty(B, 15, 0), (3, 5))
     places.is_real = torch.ones(B, 15, dtype=torch.bool)
@@ -189,7 +191,7 @@ def test_a_mask_with_data_is_drawn_for_its_first_row():
     "text",
     [
         "window(1)", "causal & window(2)", "strided(3)", "causal & strided(4)", "dilated(1, 2)", "blocks(3)",
-        "landmarks(1) | window(0)", "causal & (landmarks(1) | window(1))", "everything", "causal",
+        "global_tokens(1) | window(0)", "causal & (global_tokens(1) | window(1))", "full", "causal",
     ],
 )  # fmt: skip
 def test_after_some_layers_a_token_has_heard_of_exactly_those_in_its_reach(text, depth, kernel):
@@ -224,7 +226,7 @@ def test_masks_tiled_over_layers_reach_as_far_as_one_after_the_other():
     [
         ("casual", "mask: no 'casual'; did you mean 'causal'?"),
         ("windows(3)", "mask: no 'windows'; did you mean 'window'?"),
-        ("causal & landmark(2)", "mask: no 'landmark'; did you mean 'landmarks'?"),
+        ("causal & global_token(2)", "mask: no 'global_token'; did you mean 'global_tokens'?"),
         ("window", "window takes window(radius), got 0 numbers"),
         ("window()", "window takes window(radius), got 0 numbers"),
         ("window(1, 2)", "window takes window(radius), got 2 numbers"),
@@ -253,12 +255,12 @@ def test_masks_tiled_over_layers_reach_as_far_as_one_after_the_other():
         ("import os", "cannot read"),
         ("causal \x00", "cannot read"),
         ("__import__('os').system('true')", "is not a mask such as window(64)"),
-        ("__import__('os')", "mask: no '__import__'; there are everything"),
+        ("__import__('os')", "mask: no '__import__'; there are full"),
         ("causal.__class__", "masks join with &, | and ~"),
         ("[].append(1)", "is not a mask such as window(64)"),
         ("strided(0)", "mask: strided takes a step of 1 or more, and less than 2^31, got 0"),
         ("blocks(0)", "mask: blocks takes a size of 1 or more, and less than 2^31, got 0"),
-        ("cells(0)", "mask: cells takes a size of 1 or more, and less than 2^31, got 0"),
+        ("window2d(0)", "mask: window2d takes a size of 1 or more, and less than 2^31, got 0"),
         ("dilated(1, 0)", "mask: dilated takes a step of 1 or more, and less than 2^31, got 0"),
         (f"window({2**31})", f"mask: window takes a radius of 0 or more, and less than 2^31, got {2**31}"),
         (f"dilated({2**30}, 2)", f"mask: window takes a radius of 0 or more, and less than 2^31, got {2**31}"),
@@ -289,8 +291,8 @@ def test_fifty_turns_or_brackets_are_not_too_many(text):
 
 
 def test_the_largest_number_that_is_read_is_one_that_torch_can_hold():
-    assert mask(f"window({2**31 - 1})").picture(3) == mask("everything").picture(3)
-    assert mask(f"blocks({2**31 - 1})").picture(3) == mask("everything").picture(3)
+    assert mask(f"window({2**31 - 1})").picture(3) == mask("full").picture(3)
+    assert mask(f"blocks({2**31 - 1})").picture(3) == mask("full").picture(3)
     assert mask(f"strided({2**31 - 1})").picture(3) == mask("window(0)").picture(3)
 
 
@@ -319,7 +321,7 @@ def test_dilated_is_a_window_of_strides():
 
 
 def test_optional_numbers_may_be_left_out():
-    assert mask("cells(3)") == mask("cells(3, 0)") and mask("edges") == mask("edges(1)")
+    assert mask("window2d(3)") == mask("window2d(3, 0)") and mask("edges") == mask("edges(1)")
 
 
 def test_the_closed_table_of_masks_is_the_rooms_table():

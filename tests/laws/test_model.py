@@ -35,7 +35,7 @@ from regard.core.tokens import sequence_tokens
 
 N, M = 7, 5
 amounts = st.integers(0, 4)
-BOTH = {"both": True}  # buckets that look both ways, for masks that do
+BOTH = {"bidirectional": True}  # buckets that look both ways, for masks that do
 
 
 # ---------------------------------------------------------------- time
@@ -96,7 +96,7 @@ def test_one_causal_pass_is_all_fifteen_prefixes_at_once(name):
 
 @pytest.mark.spec("S023")
 def test_an_encoder_is_a_decoder_without_the_mask():
-    encoder, decoder = model(mask="everything"), model(mask="causal", seed=1)
+    encoder, decoder = model(mask="full"), model(mask="causal", seed=1)
     decoder.load_state_dict(encoder.state_dict())
     ids = ids_of(B, N)
 
@@ -108,7 +108,7 @@ def test_an_encoder_is_a_decoder_without_the_mask():
 
 @pytest.mark.spec("S023")
 def test_in_one_layer_the_last_token_cannot_tell_an_encoder_from_a_decoder():
-    encoder, decoder = model(mask="everything", depth=1), model(mask="causal", depth=1)
+    encoder, decoder = model(mask="full", depth=1), model(mask="causal", depth=1)
     ids = ids_of(B, N)
 
     assert_near(encoder(ids)[:, -1], decoder(ids)[:, -1])
@@ -119,12 +119,12 @@ def test_in_one_layer_the_last_token_cannot_tell_an_encoder_from_a_decoder():
 
 def looks_both_ways(name: str) -> dict:
     said = PLACED[name]
-    return said | {"position": replace(said["position"], **BOTH)} if name == "buckets" else said
+    return said | {"position": replace(said["position"], **BOTH)} if name == "t5" else said
 
 
 @pytest.mark.spec("S021")
 @pytest.mark.parametrize("name", PLACED)
-@pytest.mark.parametrize("text", ["everything", "causal", "causal & (window(2) | landmarks(1))", "blocks(3)"])
+@pytest.mark.parametrize("text", ["full", "causal", "causal & (window(2) | global_tokens(1))", "blocks(3)"])
 @given(left=amounts, right=amounts)
 @settings(max_examples=4)
 @torch.no_grad()
@@ -138,14 +138,14 @@ def test_padding_on_either_side_changes_nothing(text, name, left, right):
 
 @pytest.mark.spec("S021")
 @pytest.mark.parametrize("kernel", CPU_KERNELS)
-@pytest.mark.parametrize("text", ["everything", "causal"])
+@pytest.mark.parametrize("text", ["full", "causal"])
 @given(left=amounts, right=amounts)
 @settings(max_examples=4)
 @torch.no_grad()
 def test_a_padding_id_in_the_config_is_as_good_as_saying_what_is_real(text, kernel, left, right):
     torch.manual_seed(0)
     said = dict(mask=text, position=C.LearnedPosition(length=31), attention=C.Attention(heads=H, kernel=kernel))
-    one, ids = model(embed=C.TextEmbedding(vocab=VOCAB, pad=0), **said), ids_of(B, N)
+    one, ids = model(embed=C.TextEmbedding(vocab=VOCAB, pad_id=0), **said), ids_of(B, N)
     wide, _, inside = padded(ids, left, right, fill=0)
 
     assert_near(one(wide)[:, inside], one(ids))
@@ -171,7 +171,7 @@ def test_padding_on_either_side_of_source_and_target_changes_no_translation(name
 @pytest.mark.spec("S021")
 @torch.no_grad()
 def test_rows_of_different_length_in_one_batch_are_the_rows_alone():
-    one = model(mask="causal", position=C.LearnedPosition(length=31), embed=C.TextEmbedding(vocab=VOCAB, pad=0))
+    one = model(mask="causal", position=C.LearnedPosition(length=31), embed=C.TextEmbedding(vocab=VOCAB, pad_id=0))
     rows = [ids_of(1, n) for n in (3, 7, 1, 5)]
     batch = torch.cat([F.pad(row, (0, 7 - row.shape[1])) for row in rows])
 
@@ -180,7 +180,7 @@ def test_rows_of_different_length_in_one_batch_are_the_rows_alone():
 
 
 @pytest.mark.spec("S021")
-@pytest.mark.parametrize("text", ["everything", "causal", "causal & window(2)"])
+@pytest.mark.parametrize("text", ["full", "causal", "causal & window(2)"])
 @given(seed=st.integers(0, 2**20))
 @settings(max_examples=4)
 @torch.no_grad()
@@ -201,7 +201,7 @@ def test_padding_may_even_stand_between_the_tokens(text, seed):
 @pytest.mark.spec("S021")
 @torch.no_grad()
 def test_padding_gets_a_weight_of_exactly_zero():
-    one = model(mask="everything")
+    one = model(mask="full")
     wide, real, _ = padded(ids_of(B, N), 2, 3)
     with looking(one, "trunk.*.attn.pattern") as seen:
         one(wide, real=real)
@@ -228,7 +228,7 @@ def test_zeros_are_not_ignored_by_themselves():
 @pytest.mark.parametrize("kernel", CPU_KERNELS)
 def test_a_row_that_is_all_padding_harms_no_gradient(kernel):
     one = model(
-        mask="causal", attention=C.Attention(heads=H, kernel=kernel), embed=C.TextEmbedding(vocab=VOCAB, pad=0)
+        mask="causal", attention=C.Attention(heads=H, kernel=kernel), embed=C.TextEmbedding(vocab=VOCAB, pad_id=0)
     ).train()
     ids = ids_of(B, N)
     ids[0] = 0
@@ -272,7 +272,7 @@ def test_packed_documents_are_the_documents_apart(kernel, name):
 
 
 @pytest.mark.parametrize(
-    "text", ["everything", "causal & window(1)", "strided(2)", "landmarks(1) | window(0)", "prefix(2)", "blocks(2)"]
+    "text", ["full", "causal & window(1)", "strided(2)", "global_tokens(1) | window(0)", "prefix(2)", "blocks(2)"]
 )
 @torch.no_grad()
 def test_packed_documents_are_the_documents_apart_under_every_mask(text):
@@ -283,7 +283,7 @@ def test_packed_documents_are_the_documents_apart_under_every_mask(text):
 @pytest.mark.parametrize("second_sides", [(0, 0), (2, 0), (0, 2), (1, 3)])
 @torch.no_grad()
 def test_packed_documents_may_be_padded_on_either_side(first_sides, second_sides):
-    one = model(mask="causal", position=C.LearnedPosition(length=5), embed=C.TextEmbedding(vocab=VOCAB, pad=0))
+    one = model(mask="causal", position=C.LearnedPosition(length=5), embed=C.TextEmbedding(vocab=VOCAB, pad_id=0))
     apart = [ids_of(B, 3), ids_of(B, 5)]
     sides = (first_sides, second_sides)
     together, document = packed([F.pad(ids, side) for ids, side in zip(apart, sides, strict=True)])

@@ -32,18 +32,18 @@ WIDE = 512  # the width of the original Transformer
 POSITIONS = {
     "none": C.NoPosition(),
     "sinusoidal": C.SinusoidalPosition(),
-    "sinusoidal-concat": C.SinusoidalPosition(mode="concat", width=4),
+    "sinusoidal-concat": C.SinusoidalPosition(mode="concat", dim=4),
     "sinusoidal-qk": C.SinusoidalPosition(mode="qk", layout="halves"),
     "learned": C.LearnedPosition(length=N, offset=2),
     "learned-qk": C.LearnedPosition(length=N, mode="qk"),
     "onehot": C.OneHotPosition(length=N),
     "rotary": C.RotaryPosition(),
-    "rotary-part": C.RotaryPosition(part=0.5, layout="interleaved"),
+    "rotary-fraction": C.RotaryPosition(fraction=0.5, layout="interleaved"),
     "alibi": C.AlibiPosition(),
-    "buckets": C.T5Bias(buckets=6, distance=9),
-    "shaw": C.ShawPosition(radius=3),
-    "relative": C.RelativeBias(radius=3),
-    "relative-outside": C.RelativeBias(radius=3, inside=False, tables="layer"),
+    "t5": C.T5Bias(num_buckets=6, max_distance=9),
+    "shaw": C.ShawPosition(max_distance=3),
+    "relative": C.RelativeBias(max_distance=3),
+    "relative-outside": C.RelativeBias(max_distance=3, scaled=False, tables="layer"),
 }
 positions = pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS)
 
@@ -51,7 +51,7 @@ positions = pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITION
 def trunk(position: C.Position, **rest) -> C.Trunk:
     """A small trunk; what is set beside the vectors makes them wider, and a map brings them back to dim."""
     width = D - 2 if getattr(position, "mode", "") == "concat" else None
-    said = dict(dim=D, depth=2, width=width, attention=C.Attention(heads=H), dropout=C.NO_DROPOUT) | rest
+    said = dict(dim=D, depth=2, embed_dim=width, attention=C.Attention(heads=H), dropout=C.NO_DROPOUT) | rest
     return C.Trunk(position=position, **said)
 
 
@@ -293,7 +293,7 @@ def test_rotary_refuses_coordinates_it_would_not_read():
 
 @pytest.mark.spec("S035")
 def test_the_lecture_s_r_stands_inside_the_division():
-    one = model(C.RelativeBias(radius=3), depth=1)
+    one = model(C.RelativeBias(max_distance=3), depth=1)
     q, k, scores = seen_in(one, ids(B, N), "q", "k", "scores")
     r = one.trunk.position.bias
 
@@ -305,7 +305,7 @@ def test_the_lecture_s_r_stands_inside_the_division():
 
 
 def test_outside_the_division_r_is_added_as_it_is():
-    one = model(C.RelativeBias(radius=3, inside=False), depth=1)
+    one = model(C.RelativeBias(max_distance=3, scaled=False), depth=1)
     q, k, scores = seen_in(one, ids(B, N), "q", "k", "scores")
     distance = (torch.arange(N)[None] - torch.arange(N)[:, None]).clamp(-3, 3) + 3
     r = one.trunk.position.bias[distance].permute(2, 0, 1)
@@ -315,7 +315,7 @@ def test_outside_the_division_r_is_added_as_it_is():
 
 @pytest.mark.spec("S035")
 def test_shaw_s_vectors_are_added_to_the_keys():
-    one = model(C.ShawPosition(radius=3), depth=1)
+    one = model(C.ShawPosition(max_distance=3), depth=1)
     q, k, scores = seen_in(one, ids(B, N), "q", "k", "scores")
     distance = (torch.arange(N)[None] - torch.arange(N)[:, None]).clamp(-3, 3) + 3
     moved = k[:, :, None] + one.trunk.position.keys[distance]  # (B, H, Q, K, d)
@@ -379,7 +379,7 @@ def buckets_of(c: C.T5Bias, distances: Tensor) -> Tensor:
 @pytest.mark.parametrize("buckets, farthest", [(32, 128), (12, 50)])
 def test_buckets_are_t5_s_for_every_distance(both, buckets, farthest):
     distances = torch.arange(-200, 201)
-    ours = buckets_of(C.T5Bias(buckets=buckets, distance=farthest, both=both), distances)
+    ours = buckets_of(C.T5Bias(num_buckets=buckets, max_distance=farthest, bidirectional=both), distances)
 
     assert ours.tolist() == [bucket(d, both, buckets, farthest) for d in distances.tolist()]
 
@@ -392,11 +392,13 @@ def test_buckets_are_those_of_the_transformers_library(both, buckets, farthest):
     distances = torch.arange(-200, 201)
     theirs = attention._relative_position_bucket(distances, both, buckets, farthest)
 
-    assert torch.equal(buckets_of(C.T5Bias(buckets=buckets, distance=farthest, both=both), distances), theirs)
+    assert torch.equal(
+        buckets_of(C.T5Bias(num_buckets=buckets, max_distance=farthest, bidirectional=both), distances), theirs
+    )
 
 
 @pytest.mark.spec("S035")
-@pytest.mark.parametrize("kind", ["relative", "relative-outside", "buckets", "shaw"])
+@pytest.mark.parametrize("kind", ["relative", "relative-outside", "t5", "shaw"])
 def test_a_table_of_zeros_is_no_position_at_all(kind):
     one, none = model(POSITIONS[kind]), model(C.NoPosition())
     for weight in one.trunk.positions.parameters():
@@ -425,10 +427,10 @@ def test_added_positions_are_added():
 
 @pytest.mark.spec("S036")
 @pytest.mark.parametrize(
-    "position", [C.SinusoidalPosition(mode="concat", width=4), C.LearnedPosition(mode="concat", width=4)]
+    "position", [C.SinusoidalPosition(mode="concat", dim=4), C.LearnedPosition(mode="concat", dim=4)]
 )
 def test_concatenated_positions_stand_beside_the_vectors_and_the_width_grows(position):
-    one, given = model(position, dim=D + 4, width=None, attention=C.Attention(heads=2)), ids(B, N)
+    one, given = model(position, dim=D + 4, embed_dim=None, attention=C.Attention(heads=2)), ids(B, N)
     beside = one.trunk.position.table(one.embed(given)).expand(B, N, 4).double()
 
     assert one.embed.tokens.weight.shape == (V, D)
@@ -464,7 +466,7 @@ def test_a_score_with_positions_is_the_sum_of_four_terms():
 
 @pytest.mark.spec("S198")
 def test_one_hot_positions_widen_the_vectors_by_the_length():
-    one = model(C.OneHotPosition(length=N), dim=D + N, width=None, attention=C.Attention(heads=1))
+    one = model(C.OneHotPosition(length=N), dim=D + N, embed_dim=None, attention=C.Attention(heads=1))
 
     assert one.embed.tokens.weight.shape == (V, D)
     assert embedded(one, ids(B, N)).shape == (B, N, D + N)
@@ -485,7 +487,7 @@ FOUR = {  # absolute?, learned?
     "learned": (True, True),
     "alibi": (False, False),
     "rotary": (False, False),
-    "buckets": (False, True),
+    "t5": (False, True),
     "shaw": (False, True),
     "relative": (False, True),
 }
@@ -545,17 +547,17 @@ def test_rotary_scores_depend_on_the_distance_alone(layout):
     assert (score(5, 2) - score(5, 3)).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("part", [1.0, 0.5])
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
 @given(at=st.integers(0, 10_000))
-def test_turning_keeps_the_length_of_a_vector(part, at):
+def test_turning_keeps_the_length_of_a_vector(fraction, at):
     x = torch.randn(B, H, 1, 8, dtype=torch.float64)
 
-    assert_close(turned(x, at, part=part).norm(dim=-1), x.norm(dim=-1), atol=1e-6, rtol=0)
+    assert_close(turned(x, at, fraction=fraction).norm(dim=-1), x.norm(dim=-1), atol=1e-6, rtol=0)
 
 
 def test_a_partial_rotation_leaves_the_rest_alone():
     x = torch.randn(B, H, 1, 12)
-    out = turned(x, 5, part=0.5)
+    out = turned(x, 5, fraction=0.5)
 
     assert torch.equal(out[..., 6:], x[..., 6:])
     assert torch.equal(out[..., :6], turned(x[..., :6], 5))
@@ -572,7 +574,7 @@ def test_neighbouring_pairs_are_half_and_half_after_permuting_channels():
 
 
 @positions
-def test_padding_on_the_left_moves_nobody(position):
+def test_padding_on_the_left_moves_no_token(position):
     one, given = model(position), ids(B, N)
     padded = one(given, real=torch.arange(N) >= torch.tensor([[2], [0]]))
 
@@ -591,7 +593,7 @@ def test_a_packed_document_stands_where_it_would_stand_alone(position):
 
 
 @positions
-def test_padding_on_the_left_of_documents_moves_nobody(position):
+def test_padding_on_the_left_of_documents_moves_no_token(position):
     one, given = model(position), ids(B, N)
     real = torch.arange(N).expand(B, N) >= 2
 
@@ -607,7 +609,7 @@ PARTED = {
 @pytest.mark.parametrize("rest", PARTED.values(), ids=PARTED)
 def test_a_scaling_that_goes_by_the_length_of_the_row_refuses_rows_of_several_lengths(rest):
     with pytest.raises(ValueError, match="^position.scaling 'dynamic' goes by the input's length"):
-        model(C.RotaryPosition(scaling="dynamic", length=5, factor=2.0))(ids(B, N), **rest)
+        model(C.RotaryPosition(scaling="dynamic", original_length=5, factor=2.0))(ids(B, N), **rest)
 
 
 @positions
@@ -633,19 +635,19 @@ def test_every_position_works_in_sixteen_bits(position):
     "position", [C.SinusoidalPosition(mode="qk"), C.LearnedPosition(length=N, mode="qk")], ids=lambda c: c.kind
 )
 def test_positions_for_queries_and_keys_fit_an_embedding_of_another_width(position):
-    assert model(position, width=8)(ids(B, N)).shape == (B, N, D)
+    assert model(position, embed_dim=8)(ids(B, N)).shape == (B, N, D)
 
 
 @pytest.mark.parametrize("kind", [C.SinusoidalPosition, C.LearnedPosition])
-@pytest.mark.parametrize("mode, width", [("add", 6), ("qk", 6), ("concat", None)])
-def test_a_width_is_for_positions_beside_the_vectors_and_they_need_one(kind, mode, width):
-    with pytest.raises(ValueError, match="^width: mode 'concat' needs it, and it is for that mode alone$"):
-        kind(mode=mode, width=width)
+@pytest.mark.parametrize("mode, dim", [("add", 6), ("qk", 6), ("concat", None)])
+def test_a_dim_is_for_positions_beside_the_vectors_and_they_need_one(kind, mode, dim):
+    with pytest.raises(ValueError, match="^dim: mode 'concat' needs it, and it is for that mode alone$"):
+        kind(mode=mode, dim=dim)
 
 
 FULL = [
-    C.SinusoidalPosition(mode="concat", width=D),
-    C.LearnedPosition(mode="concat", width=D),
+    C.SinusoidalPosition(mode="concat", dim=D),
+    C.LearnedPosition(mode="concat", dim=D),
     C.OneHotPosition(length=D + 1),
 ]
 
@@ -653,4 +655,4 @@ FULL = [
 @pytest.mark.parametrize("position", FULL, ids=lambda c: c.kind)
 def test_concatenation_that_leaves_no_room_for_the_tokens_is_refused(position):
     with pytest.raises(ValueError, match=rf"^position: \d+ channels set beside the tokens leave none of dim {D}$"):
-        trunk(position, width=None)
+        trunk(position, embed_dim=None)

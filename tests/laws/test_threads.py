@@ -21,12 +21,12 @@ TRUNKS = {
     "recurrent": C.RecurrentStack(dim=12, depth=2),
 }
 HEADS = {
-    "vocabulary": C.LMHead(bias=True),
-    "both": C.PretrainingHead(pooled=C.PoolingHead(out=2)),
+    "lm": C.LMHead(bias=True),
+    "pretraining": C.PretrainingHead(pooling=C.PoolingHead(out=2)),
 }
 
 
-def model(head: C.Head = HEADS["vocabulary"], trunk: str = "blocks") -> regard.Model:
+def model(head: C.Head = HEADS["lm"], trunk: str = "blocks") -> regard.Model:
     torch.manual_seed(0)
     return regard.Model(C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=TRUNKS[trunk], head=head)).eval()
 
@@ -43,7 +43,7 @@ def test_two_threads_generate_what_each_generates_alone(trunk, settings):
     def generated(lengths: tuple[int, ...]) -> tuple[list[list[int]], list[Tensor]]:
         ids, logits = [], []
         for length in lengths:
-            session = asked.session(texts(length), new=length, **settings)
+            session = asked.session(texts(length), max_new_tokens=length, **settings)
             session.logits_hook = lambda seen: logits.append(seen.clone())
             ids += session
         return ids, logits
@@ -69,7 +69,7 @@ def test_a_plain_call_beside_a_deferred_one_has_its_logits_and_each_its_own_answ
     labels = torch.tensor(texts(2))
 
     def words(said):
-        return said[0] if head == "both" else said
+        return said[0] if head == "pretraining" else said
 
     def loss():
         return cross_entropy_sum(words(model_outputs(asked, {"ids": ids}, deferred=True)), labels, rows=3)

@@ -20,7 +20,7 @@ from regard.models.dual_encoder import DualEncoder
 
 B, N, S, D, H, V = 2, 7, 5, 12, 3, 19  # S: tokens of a source
 GRID = (5, 7)
-KERNELS = ["reference", "fused", "cells", pytest.param("flex", marks=pytest.mark.slow)]
+KERNELS = ["reference", "fused", "window2d", pytest.param("flex", marks=pytest.mark.slow)]
 EXACT = ["reference", "fused"]
 
 kernels = pytest.mark.parametrize("kernel", KERNELS)
@@ -45,7 +45,7 @@ def translator(**rest) -> Transformer:
     c = C.Transformer(
         embed=C.TextEmbedding(vocab=V),
         trunk=trunk(cross="last", **rest),
-        encoder=C.Encoder(trunk=trunk(mask="everything")),
+        encoder=C.Encoder(trunk=trunk(mask="full")),
     )
     return ready(c)
 
@@ -57,8 +57,8 @@ def ids(*shape: int) -> Tensor:
 def case(kernel: str) -> tuple[Transformer, Tensor | Tokens]:
     """A model that runs on this kernel, and something to give it: an image where the kernel wants one."""
     attention = C.Attention(heads=H, kernel=kernel)
-    if kernel == "cells":
-        return model(attention=attention, position=C.AlibiPosition(), mask="cells(3, 1)"), grid_tokens(
+    if kernel == "window2d":
+        return model(attention=attention, position=C.AlibiPosition(), mask="window2d(3, 1)"), grid_tokens(
             torch.randn(B, 35, D), GRID
         )
     return model(attention=attention, position=C.AlibiPosition()), ids(B, N)
@@ -143,7 +143,7 @@ def test_every_row_of_a_pattern_sums_to_one(kernel):
 
 @torch.no_grad()
 def test_the_scores_are_what_the_pattern_is_the_softmax_of():
-    made = watched(model(position=C.ShawPosition(radius=2)), "trunk.1.attn.*", given=ids(B, N))
+    made = watched(model(position=C.ShawPosition(max_distance=2)), "trunk.1.attn.*", given=ids(B, N))
 
     assert_close(made["attn.scores"].softmax(-1), made["attn.pattern"])
 
@@ -162,12 +162,12 @@ def test_padding_is_never_looked_at_and_who_sees_nobody_looks_nowhere(kernel):
     assert not rows[1].any()
 
 
-@pytest.mark.parametrize("groups", [3, 1])
+@pytest.mark.parametrize("kv_heads", [3, 1])
 @torch.no_grad()
-def test_grouped_heads_show_a_pattern_each_from_the_keys_they_share(groups):
-    one = model(attention=C.Attention(heads=6, width=4, groups=groups), mask="everything")
+def test_grouped_heads_show_a_pattern_each_from_the_keys_they_share(kv_heads):
+    one = model(attention=C.Attention(heads=6, head_dim=4, kv_heads=kv_heads), mask="full")
     made = watched(one, "trunk.1.attn.*", given=ids(B, N))
-    keys = made["attn.k"].repeat_interleave(6 // groups, 1)
+    keys = made["attn.k"].repeat_interleave(6 // kv_heads, 1)
 
     assert made["attn.pattern"].shape == (B, 6, N, N)
     assert_close(made["attn.pattern"], (made["attn.q"] @ keys.mT / 2).softmax(-1), atol=1e-6, rtol=0)
@@ -218,7 +218,7 @@ def test_a_pattern_recorded_in_training_carries_a_gradient():
 
 
 def test_the_pattern_is_the_one_before_dropout():
-    one, given = model(dropout=C.Dropout(embed=0.0, sublayer=0.0, attention=0.5)), ids(B, N)
+    one, given = model(dropout=C.Dropout(embed=0.0, residual=0.0, attention=0.5)), ids(B, N)
     quiet = watched(one, "trunk.0.attn.pattern", given=given)
     trained = watched(one.train(), "trunk.0.attn.pattern", given=given)
 
@@ -227,7 +227,7 @@ def test_the_pattern_is_the_one_before_dropout():
 
 @torch.no_grad()
 def test_towers_are_watched_each_under_its_own_number():
-    tower = C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk(), head=C.PoolingHead(place="mean"))
+    tower = C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk(), head=C.PoolingHead(pooling="mean"))
     both = DualEncoder(C.DualEncoder(towers=(tower, tower))).eval()
     with looking(both, "towers.*.trunk.1.residual") as seen:
         both(ids(B, N), ids(B, S))
@@ -268,7 +268,7 @@ def test_keys_and_values_are_shown_for_all_tokens_whatever_rows_are_asked_for():
 
 @torch.no_grad()
 def test_a_chosen_head_of_a_group_shows_and_reads_its_own_group_s_keys_and_values():
-    one, given = model(attention=C.Attention(heads=6, width=4, groups=3)), ids(B, N)
+    one, given = model(attention=C.Attention(heads=6, head_dim=4, kv_heads=3)), ids(B, N)
     whole, some = (watched(one, "trunk.1.attn.*", given=given, heads=heads) for heads in (None, [4, 1]))
 
     assert_close(some["attn.pattern"], whole["attn.pattern"][:, [4, 1]])
@@ -367,7 +367,7 @@ def test_an_edit_that_changes_nothing_changes_no_bit(name):
         assert torch.equal(one(given), before)
 
 
-@pytest.mark.parametrize("kernel", [*EXACT, "cells"])
+@pytest.mark.parametrize("kernel", [*EXACT, "window2d"])
 @pytest.mark.parametrize("name", ["scores", "pattern"])
 @torch.no_grad()
 def test_an_edit_of_the_table_that_changes_nothing_is_the_kernel_s_own_result(name, kernel):
@@ -531,7 +531,7 @@ def test_who_looks_inside_an_edit_sees_what_was_made_of_it():
 
 @torch.no_grad()
 def test_a_shared_block_has_an_address_for_each_pass():
-    one, given = model(shared=True), ids(B, N)
+    one, given = model(share_layers=True), ids(B, N)
     with looking(one, "trunk.*.residual") as seen:
         one(given)
 
@@ -542,7 +542,7 @@ def test_a_shared_block_has_an_address_for_each_pass():
 
 @torch.no_grad()
 def test_one_pass_of_a_shared_block_is_edited_without_the_others():
-    one, given = model(shared=True), ids(B, N)
+    one, given = model(share_layers=True), ids(B, N)
     with looking(one, "trunk.0.mlp.out") as before:
         plain = one(given)
     with (

@@ -52,27 +52,28 @@ def text(head: C.Head | None = None, embed: C.TextEmbedding | None = None, **sai
 
 
 def translator(source: dict[str, Any], **said: Any) -> Callable[[], Model]:
-    whole = C.Transformer(embed=C.TextEmbedding(vocab=VOCAB, pad=0), encoder=C.Encoder(trunk=trunk(**source)),
+    whole = C.Transformer(embed=C.TextEmbedding(vocab=VOCAB, pad_id=0), encoder=C.Encoder(trunk=trunk(**source)),
                           trunk=trunk(**({"mask": "causal", "cross": "last"} | said)))  # fmt: skip
     return lambda: Model(whole)
 
 
-PATCHES = C.PatchEmbedding(size=2, image=6, channels=3)  # nine of them and a learned token
+PATCHES = C.PatchEmbedding(patch_size=2, image_size=6, channels=3)  # nine of them and a learned token
 VIT = C.Transformer(
-    embed=PATCHES, trunk=trunk(position=C.LearnedPosition(length=10)), head=C.PoolingHead(place="cls", out=5)
+    embed=PATCHES, trunk=trunk(position=C.LearnedPosition(length=10)), head=C.PoolingHead(pooling="cls", out=5)
 )
 STAGES = C.Transformer(
     embed=C.StageEmbedding(
-        patches=C.PatchEmbedding(size=2, image=12, channels=3, cls=False, norm=True),  # 6 x 6
-        trunks=(trunk(dim=6, depth=2, attention=C.Attention(heads=2), mask=("cells(3)", "cells(3, 1)"),
-                      position=C.RelativeBias(radius=2, axes=2, inside=False, tables="layer")),),
+        patches=C.PatchEmbedding(patch_size=2, image_size=12, channels=3, cls_tokens=False, norm=True),  # 6 x 6
+        trunks=(trunk(dim=6, depth=2, attention=C.Attention(heads=2), mask=("window2d(3)", "window2d(3, 1)"),
+                      position=C.RelativeBias(max_distance=2, axes=2, scaled=False, tables="layer")),),
     ),
-    trunk=trunk(mask="cells(3)", position=C.RelativeBias(radius=2, axes=2, inside=False, tables="layer")),
-    head=C.PoolingHead(place="mean", out=5),
+    trunk=trunk(mask="window2d(3)", position=C.RelativeBias(max_distance=2, axes=2, scaled=False, tables="layer")),
+    head=C.PoolingHead(pooling="mean", out=5),
 )  # fmt: skip
 WORDS = C.Transformer(
-    embed=C.TextEmbedding(vocab=VOCAB, end=VOCAB - 1), trunk=trunk(mask="causal", position=C.LearnedPosition(length=N)),
-    head=C.PoolingHead(place="end", out=5, bias=False),
+    embed=C.TextEmbedding(vocab=VOCAB, eos_id=VOCAB - 1),
+    trunk=trunk(mask="causal", position=C.LearnedPosition(length=N)),
+    head=C.PoolingHead(pooling="eos", out=5, bias=False),
 )  # fmt: skip
 
 
@@ -106,10 +107,10 @@ SHAPES: dict[str, Shape] = {
     "encoder": Shape(
         text(
             position=C.LearnedPosition(length=31),
-            place="post",
+            norm_placement="post",
             embed_norm=True,
-            embed=C.TextEmbedding(vocab=VOCAB, pad=0),
-            head=C.PretrainingHead(vocabulary=C.LMHead(transform=True), pooled=C.PoolingHead(dense=True, out=2)),
+            embed=C.TextEmbedding(vocab=VOCAB, pad_id=0),
+            head=C.PretrainingHead(lm=C.LMHead(transform=True), pooling=C.PoolingHead(dense=True, out=2)),
         ),
         ragged,
         {"trunk.1.attn": [0, 1]},
@@ -120,14 +121,14 @@ SHAPES: dict[str, Shape] = {
             position=C.RotaryPosition(),
             norm=C.Norm(kind="rms"),
             attention=C.Attention(
-                heads=6, groups=3, width=4, value_width=5, bias=("q", "v"), qk_norm=C.Norm(kind="rms")
+                heads=6, kv_heads=3, head_dim=4, value_head_dim=5, bias=("q", "v"), qk_norm=C.Norm(kind="rms")
             ),
         ),
         ids,
         {"trunk.0.attn": [2, 3], "trunk.1.attn": [0, 1, 4, 5]},
     ),
     "shared": Shape(
-        text(shared=True, width=7, depth=3, head=C.LMHead(transform=True)),
+        text(share_layers=True, embed_dim=7, depth=3, head=C.LMHead(transform=True)),
         ids,
         {"trunk.*.attn": [1]},
         places=tuple(f"trunk.{i}.attn" for i in range(3)),
@@ -139,10 +140,10 @@ SHAPES: dict[str, Shape] = {
         SOURCE,
         CROSSED,
     ),
-    "buckets": Shape(
+    "t5": Shape(
         translator(
-            {"position": C.T5Bias(buckets=8, distance=16)},
-            position=C.T5Bias(buckets=8, distance=16, both=False),
+            {"position": C.T5Bias(num_buckets=8, max_distance=16)},
+            position=C.T5Bias(num_buckets=8, max_distance=16, bidirectional=False),
             attention=C.Attention(heads=HEADS, scale=1.0, bias=()),
         ),
         ragged,
@@ -166,9 +167,9 @@ SHAPES: dict[str, Shape] = {
         {"source": SEEN},
         ("encoder_embed.0.0.attn", "encoder_embed.0.1.attn", *CROSSED),
     ),
-    "relative": Shape(text(mask="causal", position=C.RelativeBias(radius=3)), ids, {"trunk.0.attn": [2]}),
+    "relative": Shape(text(mask="causal", position=C.RelativeBias(max_distance=3)), ids, {"trunk.0.attn": [2]}),
     "shaw": Shape(
-        text(mask="causal", position=C.ShawPosition(radius=3, tables="shared")), ids, {"trunk.1.attn": [0, 2]}
+        text(mask="causal", position=C.ShawPosition(max_distance=3, tables="shared")), ids, {"trunk.1.attn": [0, 2]}
     ),
     "vit": Shape(lambda: Model(VIT), images, {"trunk.0.attn": [0], "trunk.1.attn": [1, 2]}),
     "stages": Shape(
@@ -181,7 +182,7 @@ SHAPES: dict[str, Shape] = {
         lambda: Model(
             C.Transformer(
                 embed=C.PixelEmbedding(palette=VOCAB - 1, grid=(3, 5)),
-                head=C.LMHead(tied=False, size=VOCAB - 1),
+                head=C.LMHead(tied=False, vocab=VOCAB - 1),
                 trunk=trunk(mask="causal", position=C.LearnedPosition(length=15)),
             )
         ),

@@ -33,7 +33,7 @@ def loss_of(shape: Shape):
 def silenced(model: nn.Module, where: str, head: int) -> nn.Module:
     """The same model with a head's columns of the last map at zero: what taking it away must mean, by other means."""
     attention = find_attentions(model)[where]
-    columns = slice(head * attention.value_width, (head + 1) * attention.value_width)
+    columns = slice(head * attention.value_head_dim, (head + 1) * attention.value_head_dim)
     attention.out.weight.data[:, columns] = 0
     return model
 

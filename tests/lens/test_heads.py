@@ -138,7 +138,7 @@ def test_the_second_half_of_a_repeated_sequence_says_the_first_again():
 
 def test_delimiters_are_marks_spaces_and_what_parts_texts():
     class Tokenizer:
-        special_ids = {"start": 0, "end": 1, "sep": 2, "pad": 3}
+        special_ids = {"bos": 0, "eos": 1, "sep": 2, "pad": 3}
         pieces = ["", "", "", "", "a", " ", ",\n", " b", "…", "c.", "«"]
 
         def __len__(self) -> int:
@@ -304,7 +304,7 @@ def test_what_is_visible_is_where_the_scores_are_not_forbidden(shape: Shape):
 
 
 def test_what_is_visible_follows_the_mask_of_each_layer():
-    made = model(mask=("causal & window(2)", "everything"), depth=3)
+    made = model(mask=("causal & window(2)", "full"), depth=3)
     near, all_of_it, again = (view.visible for view in lens.attention_views(made, torch.randint(23, (2, 7))))
 
     assert torch.equal(near[0], torch.ones(7, 7).tril().triu(-2).bool()) and torch.equal(near, again)
@@ -315,7 +315,7 @@ def test_a_kernel_without_a_table_is_refused_in_a_sentence(monkeypatch):
     monkeypatch.setitem(KERNELS, "fused", replace(KERNELS["fused"], exact=False))
     made = model(mask="causal", attention=C.Attention(heads=3, kernel="fused"))
 
-    with pytest.raises(C.ConfigError, match="^trunk.attention.kernel: 'fused' has no table of who looks at whom"):
+    with pytest.raises(C.ConfigError, match="^trunk.attention.kernel: 'fused' has no table of attention weights"):
         lens.summarize_heads(made, torch.randint(23, (2, 7)))
 
 

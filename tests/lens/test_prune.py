@@ -55,13 +55,13 @@ def test_the_rows_are_really_gone(shape: Shape):
     assert counted(small) < counted(model) and arithmetic(shape, small) < arithmetic(shape, model)
     for where, attention in find_attentions(small).items():
         lost = sum(len(some) for name, some in shape.gone.items() if fnmatch(where, name))
-        heads, groups = before[where].heads - lost, attention.groups
-        assert attention.heads == heads and heads * before[where].groups == groups * before[where].heads
-        assert attention.out.weight.shape[1] == heads * attention.value_width
+        heads, groups = before[where].heads - lost, attention.kv_heads
+        assert attention.heads == heads and heads * before[where].kv_heads == groups * before[where].heads
+        assert attention.out.weight.shape[1] == heads * attention.value_head_dim
         parts = {name: weight for part in attention.children() if hasattr(part, "named_parts")
                  for name, (weight, _) in part.named_parts().items()}  # fmt: skip
-        assert len(parts["q"]) == heads * attention.width
-        assert (len(parts["k"]), len(parts["v"])) == (groups * attention.width, groups * attention.value_width)
+        assert len(parts["q"]) == heads * attention.head_dim
+        assert (len(parts["k"]), len(parts["v"])) == (groups * attention.head_dim, groups * attention.value_head_dim)
 
 
 @every
@@ -101,7 +101,7 @@ def test_the_model_that_is_pruned_stays_as_it_was(shape: Shape):
     assert not {weight.data_ptr() for weight in small.parameters()} & {w.data_ptr() for w in model.parameters()}
 
 
-@pytest.mark.parametrize("name", ["decoder", "windowed decoder", "grouped", "relative", "shaw", "buckets", "layerwise"])
+@pytest.mark.parametrize("name", ["decoder", "windowed decoder", "grouped", "relative", "shaw", "t5", "layerwise"])
 def test_a_pruned_model_generates_with_its_cache_what_it_says_without(name: str):
     shape = SHAPES[name]
     small = lens.prune_heads(shape.model(), shape.gone)
@@ -122,7 +122,7 @@ def test_a_pruned_model_can_be_trained_and_pruned_again():
     smaller = lens.prune_heads(small, {"trunk.0.attn": [2, 3], "trunk.1.attn": [4, 5]}).eval()
 
     assert all(weight.grad is not None for weight in small.parameters())
-    assert smaller.c.trunk.attention.heads == (2, 4) and smaller.c.trunk.attention.groups == (1, 2)
+    assert smaller.c.trunk.attention.heads == (2, 4) and smaller.c.trunk.attention.kv_heads == (1, 2)
     with lens.ablate(small.eval(), {"trunk.0.attn": [2, 3], "trunk.1.attn": [4, 5]}):
         expected = shape.ask(small)
     assert_near(shape.ask(smaller), expected)
@@ -130,7 +130,7 @@ def test_a_pruned_model_can_be_trained_and_pruned_again():
 
 @pytest.mark.spec("S103")
 def test_a_llama_that_lost_the_same_heads_in_every_layer_is_one_that_transformers_opens(tmp_path):
-    llama = regard.build(regard.preset("llama-7b", dim=48, depth=2, heads=6, groups=3, vocab=VOCAB)).eval()
+    llama = regard.build(regard.preset("llama-7b", dim=48, depth=2, heads=6, kv_heads=3, vocab=VOCAB)).eval()
     lens.prune_heads(llama, {"trunk.*.attn": [2, 3]}).save(tmp_path / "small")
     theirs = hf.LlamaForCausalLM.from_pretrained(tmp_path / "small").eval()
 
@@ -166,7 +166,7 @@ def test_the_same_heads_gone_everywhere_leave_one_number_and_one_table():
 
 
 def test_taking_nothing_changes_nothing():
-    shape = SHAPES["buckets"]
+    shape = SHAPES["t5"]
     model = shape.model()
 
     assert lens.prune_heads(model, {}).c == model.c
@@ -217,8 +217,8 @@ def test_slopes_that_go_by_the_number_of_heads_are_refused():
 
 
 def test_maps_that_are_not_there_are_refused():
-    attention = C.Attention(heads=3, maps=("q", "k", "out"))
-    with pytest.raises(C.ConfigError, match="trunk.0.attn: a map that attention.maps leaves out"):
+    attention = C.Attention(heads=3, projections=("q", "k", "out"))
+    with pytest.raises(C.ConfigError, match="trunk.0.attn: a map that attention.projections leaves out"):
         lens.prune_heads(text(attention=attention)(), {"trunk.0.attn": [0]})
 
 

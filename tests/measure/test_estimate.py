@@ -45,7 +45,7 @@ def test_the_length_that_a_model_knows_is_the_context_unless_said():
     lengths = {
         C.LearnedPosition(length=31): 31,
         C.OneHotPosition(length=7): 7,
-        C.RotaryPosition(length=77): 77,
+        C.RotaryPosition(original_length=77): 77,
         C.SinusoidalPosition(): 512,
     }
 
@@ -56,7 +56,7 @@ def test_the_length_that_a_model_knows_is_the_context_unless_said():
 
 
 def test_who_is_told_a_length_it_has_no_places_for_refuses():
-    assert position_limit(config(position=C.RotaryPosition(length=77))) is None
+    assert position_limit(config(position=C.RotaryPosition(original_length=77))) is None
     with pytest.raises(C.ConfigError, match=r"context: 32 is more than the 31 places"):
         measure.estimate_model(config(position=C.LearnedPosition(length=31)), context=32)
     with pytest.raises(C.ConfigError, match=r"context: 32, but an image is always 50 tokens"):

@@ -12,10 +12,11 @@ from torch.utils.flop_counter import FlopCounterMode
 import regard
 from regard import config as C
 from regard import measure
+from regard.attention.cost import charged_pairs
 from regard.core.positions import POSITIONS
 from regard.measure.activations import map_trunks
-from regard.measure.attention_flops import BIASED_POSITIONS, attention_field, charged_pairs
 from regard.measure.fake_model import max_tokens
+from regard.measure.flops import BIASED_POSITIONS, attention_field
 from regard.models.checkpointing import set_checkpointing
 
 LARGE = ("gpt3-175b", "swin-tiny", "clip-vit-b32", "t5-v1.1-base", "vit-h14", "imagegpt-large", "qwen3-0.6b")
@@ -51,10 +52,10 @@ def test_arithmetic_is_what_torch_counts(shape):
 
 
 KERNELS = {
-    "linear": "causal", "linear, both ways": "everything", "performer(26)": "causal",
-    "performer(26), both ways": "everything", "linformer(7, 131)": "everything", "lsh(16, 3)": "causal",
+    "linear": "causal", "linear, both ways": "full", "performer(26)": "causal",
+    "performer(26), both ways": "full", "linformer(7, 131)": "full", "lsh(16, 3)": "causal",
     "additive(5)": "causal", "topk(9)": "causal", "local": "causal & window(17)", "local, two ways": "window(17)",
-    "local, dilated": "window(34) & strided(2)", "local, landmarks": "causal & (window(17) | landmarks(3))",
+    "local, dilated": "window(34) & strided(2)", "local, global tokens": "causal & (window(17) | global_tokens(3))",
 }  # fmt: skip
 MV = {torch.ops.aten.mv: lambda table, vector, *_, **__: 2 * table[0] * table[1]}  # which torch leaves out
 
@@ -63,7 +64,7 @@ MV = {torch.ops.aten.mv: lambda table, vector, *_, **__: 2 * table[0] * table[1]
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_costs_what_torch_counts_of_it(name):
     """Forward alone: some make their scores again in backward."""
-    own = {"maps": ("q", "v", "out")} if name.startswith("lsh") else {"groups": 1}
+    own = {"projections": ("q", "v", "out")} if name.startswith("lsh") else {"kv_heads": 1}
     said = C.Attention(heads=3, kernel=name.partition(", ")[0] if "(" not in name else name.rpartition(")")[0] + ")",
                        **own)  # fmt: skip
     made = build(config(mask=KERNELS[name], attention=said, depth=3))
@@ -76,7 +77,7 @@ def test_a_kernel_costs_what_torch_counts_of_it(name):
 @pytest.mark.parametrize("last", [True, False], ids=["to the end", "but for the last product"])
 def test_recomputed_blocks_multiply_once_more(last):
     """To the end where something after a block's last product is asked for again, such as who was dropped."""
-    made = build(config(depth=5, dropout=C.Dropout(sublayer=0.1) if last else C.NO_DROPOUT)).train()
+    made = build(config(depth=5, dropout=C.Dropout(residual=0.1) if last else C.NO_DROPOUT)).train()
     set_checkpointing(made)
     _, both = counted(lambda: run(made))
     found = measure.count_flops(made.c, N, recompute=True).training_sequence
@@ -130,7 +131,7 @@ def test_windows_of_an_image_cost_their_cells():
     """Swin's first stage has 56 x 56 tokens: without windows each would look at 64 times as many."""
     first = regard.preset("swin-tiny").embed.trunks[0]
 
-    grid, dense = (56, 56), replace(first, mask="everything")
+    grid, dense = (56, 56), replace(first, mask="full")
 
     assert charged_pairs(attention_field(first, 0, 56 * 56, grid), "auto") == 56 * 56 * 49
     assert 64 * charged_pairs(attention_field(first, 0, 56 * 56, grid), "auto") == charged_pairs(

@@ -52,7 +52,7 @@ def test_the_formula_is_right_wherever_it_applies(name):
 
 @pytest.mark.parametrize(
     "change",
-    [{"hidden": 512}, {"groups": 3}, {"mask": "causal & window(9)"}, {"position": {"kind": "shaw"}},
+    [{"hidden": 512}, {"kv_heads": 3}, {"mask": "causal & window(9)"}, {"position": {"kind": "shaw"}},
      {"trunk": {"mlp": {"gated": True}}}],
     ids=str,
 )  # fmt: skip

@@ -58,7 +58,9 @@ def test_activations_are_what_autograd_keeps(shape):
 @pytest.mark.parametrize("precision", ["mixed", "bf16"])
 @pytest.mark.parametrize("place", ["pre", "post"])
 def test_activations_are_what_autograd_keeps_in_sixteen_bits(precision, place):
-    c = config(position=C.RotaryPosition(), dim=24, mlp=C.MLP(gated=True), precision=precision, place=place, depth=3)
+    c = config(
+        position=C.RotaryPosition(), dim=24, mlp=C.MLP(gated=True), precision=precision, norm_placement=place, depth=3
+    )
 
     assert measure.activation_bytes(c, B, N) == kept(c)
 
@@ -68,8 +70,9 @@ def test_activations_are_what_autograd_keeps_in_sixteen_bits(precision, place):
 def test_short_models_say_what_all_layers_keep(shape, kernel):
     """Layers repeat, so counting two of a kind is counting all: equal to the last byte."""
     c = SHAPES[shape]
-    whole = map_trunks(c, lambda t: replace(t, attention=replace(t.attention, kernel=kernel),
-                                            across=t.across and replace(t.across, kernel=kernel)))  # fmt: skip
+    whole = map_trunks(c, lambda t: replace(
+        t, attention=replace(t.attention, kernel=kernel),
+        cross_attention=t.cross_attention and replace(t.cross_attention, kernel=kernel)))  # fmt: skip
 
     assert measure.activation_memory(c, B, length(c), kernel).kept == saved_tensors(whole, B, length(c)).kept
 
@@ -163,7 +166,7 @@ def test_checkpointed_activations_are_what_a_real_step_holds_at_its_peak(depth, 
 
 @pytest.mark.spec("S100")
 def test_checkpointing_gives_the_same_gradients_with_much_less_memory():
-    c = config(dim=48, mlp=C.MLP(hidden=192), depth=12, dropout=C.Dropout(embed=0.1, sublayer=0.1))
+    c = config(dim=48, mlp=C.MLP(hidden=192), depth=12, dropout=C.Dropout(embed=0.1, residual=0.1))
     plain = build(c)
     lean = build(c)
     lean.load_state_dict(plain.state_dict())
@@ -235,8 +238,8 @@ def test_ranks_share_what_can_be_shared_and_hold_one_block_whole():
 
 WRITERS = {
     "plain": config(),
-    "grouped": config(attention=C.Attention(heads=6, groups=2, width=4)),
-    "wide values": config(attention=C.Attention(heads=3, width=5, value_width=9)),
+    "grouped": config(attention=C.Attention(heads=6, kv_heads=2, head_dim=4)),
+    "wide values": config(attention=C.Attention(heads=3, head_dim=5, value_head_dim=9)),
     "other heads in every layer": SHAPES["other heads in every layer"],
     "a window": config(mask="causal & window(3)"),  # remembers all the same: the cache does not forget
     "translator": SHAPES["translator"],
@@ -269,7 +272,7 @@ def test_who_does_not_write_has_no_cache(name):
 
 
 def test_grouped_heads_remember_less():
-    one, other = (regard.preset("llama3-8b", groups=groups) for groups in (32, 8))
+    one, other = (regard.preset("llama3-8b", kv_heads=groups) for groups in (32, 8))
     first, second = (measure.cache_memory(measure.build_fake_model(c).model, 1, 100).own for c in (one, other))
 
     assert first == pytest.approx(4 * second, rel=0.001)

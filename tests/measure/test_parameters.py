@@ -25,16 +25,16 @@ def trunks(c: C.Transformer | C.DualEncoder) -> Iterator[C.Trunk]:
 
 
 def layers(trunk: C.Trunk) -> range:
-    return range(1 if trunk.shared else trunk.depth)
+    return range(1 if trunk.share_layers else trunk.depth)
 
 
 def attention(c: C.Attention, layer: int, dim: int) -> int:
     """q, k and v from the width, out back to it: with as many heads as the width has room for, four squares."""
     heads, groups, width = c.counts(layer, dim)
-    value = c.value_width or width
+    value = c.value_head_dim or width
     outs = {"q": heads * width, "k": groups * width, "v": groups * value, "out": dim}
     into = {"q": dim, "k": dim, "v": dim, "out": heads * value}
-    return sum(outs[name] * into[name] + (name in c.bias) * outs[name] for name in c.maps)
+    return sum(outs[name] * into[name] + (name in c.bias) * outs[name] for name in c.projections)
 
 
 def feed_forward(trunk: C.Trunk) -> int:
@@ -51,7 +51,7 @@ def test_the_parts_of_every_model_are_those_of_the_formulas(name):
     assert found["attention"] == sum(attention(t.attention, i, t.dim) for t in all for i in layers(t))
     assert found["feed-forward"] == sum(feed_forward(t) for t in all for _ in layers(t))
     assert found["cross-attention"] == sum(
-        attention(t.across or t.attention, i, t.dim) for t in all if t.cross != "none" for i in layers(t)
+        attention(t.cross_attention or t.attention, i, t.dim) for t in all if t.cross != "none" for i in layers(t)
     )
 
 

@@ -47,8 +47,8 @@ SHAPES = {
     "rotary, gated": ROTARY,
     "several masks": {"mask": ("causal", "causal & window(3)"), "depth": 6},
     "windows in chunks": {"mask": "causal & window(4)", "precision": "mixed", **ROTARY},
-    "other heads in each layer": {"attention": C.Attention(heads=(3, 2, 1, 2, 3), width=4)},
-    "dropout": {"dropout": C.Dropout(embed=0.1, sublayer=0.2)},
+    "other heads in each layer": {"attention": C.Attention(heads=(3, 2, 1, 2, 3), head_dim=4)},
+    "dropout": {"dropout": C.Dropout(embed=0.1, residual=0.2)},
 }
 
 
@@ -238,7 +238,7 @@ def test_large_blocks_of_memory_are_charged_for_as_new():
 
 
 def test_models_that_read_images_or_translate_have_their_work_too():
-    image = C.PatchEmbedding(size=4, image=12, channels=3)
+    image = C.PatchEmbedding(patch_size=4, image_size=12, channels=3)
     looks = C.Transformer(embed=image, trunk=trunk(depth=3), head=C.PoolingHead(out=5))
     reads = C.Transformer(embed=C.TextEmbedding(vocab=23), trunk=trunk(mask="causal", cross="last", depth=4),
                           encoder=C.Encoder(trunk=trunk(depth=3)))  # fmt: skip

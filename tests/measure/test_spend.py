@@ -79,7 +79,7 @@ def test_here_must_have_been_measured(monkeypatch):
 @pytest.mark.spec("S145")
 def test_gpt3_on_v100s_costs_what_was_published():
     """Li (2020): 355 years of one V100 at 28 TFLOP/s, 4.6 million at 1.50 an hour; by the rule of thumb."""
-    terms = measure.CostTerms(tokens=300e9, device="v100", utilisation=28 / 125, price=1.5)
+    terms = measure.CostTerms(tokens=300e9, device="v100", utilization=28 / 125, price=1.5)
     ruled = measure.estimate_parameters(175 * 10**9, precision="mixed", terms=terms).training
     counted = measure.estimate_model(replace(regard.preset("gpt3-175b"), precision="mixed"), terms=terms).training
 
@@ -92,7 +92,7 @@ def test_gpt3_on_v100s_costs_what_was_published():
 def test_bert_large_on_64_tpu_chips_for_four_days_reaches_a_believable_share_of_their_peak():
     """Devlin et al. (2019): a million steps of 256 sequences, nine tenths of them 128 tokens long."""
     tokens = 256 * (0.9e6 * 128 + 0.1e6 * 512)
-    full = measure.CostTerms(tokens=tokens, device="tpu-v2", utilisation=1.0)
+    full = measure.CostTerms(tokens=tokens, device="tpu-v2", utilization=1.0)
     bill = measure.estimate_model(
         replace(regard.preset("bert-large"), precision="mixed"), context=128, ranks=64, terms=full
     )
@@ -175,7 +175,9 @@ def test_too_few_tokens_are_warned_of(parameters, tokens, enough):
 
 @pytest.mark.spec("S147")
 def test_the_ratio_wanted_is_a_matter_of_choice():
-    assert measure.estimate_parameters(175 * 10**9, terms=measure.CostTerms(tokens=300e9, ratio=1.5)).training.enough
+    assert measure.estimate_parameters(
+        175 * 10**9, terms=measure.CostTerms(tokens=300e9, tokens_per_parameter=1.5)
+    ).training.enough
 
 
 # ---------------------------------------------------------------- does it fit?
@@ -225,8 +227,8 @@ def test_a_bill_says_whether_it_fits_and_what_would_help():
 
 @pytest.mark.parametrize(
     "said",
-    [{"tokens": 0.0}, {"tokens": float("nan")}, {"tokens": float("inf")}, {"utilisation": 1.1}, {"utilisation": 0.0},
-     {"price": -1.0, "device": "t4"}, {"price": 1.0}, {"ratio": -2.0}],
+    [{"tokens": 0.0}, {"tokens": float("nan")}, {"tokens": float("inf")}, {"utilization": 1.1}, {"utilization": 0.0},
+     {"price": -1.0, "device": "t4"}, {"price": 1.0}, {"tokens_per_parameter": -2.0}],
     ids=str,
 )  # fmt: skip
 def test_terms_that_cannot_be_are_refused_by_their_name(said):

@@ -57,8 +57,8 @@ def test_whoever_writes_never_needs_the_plain_numbers(kind, monkeypatch):
         raise AssertionError("a whole table was made")
 
     monkeypatch.setattr(PackedWeight, "plain", plain)
-    model.generate(torch.randint(0, 203, (2, 30)), new=3)
-    model.beam_search(torch.randint(0, 203, (2, 30)).tolist(), beams=2, new=3)
+    model.generate(torch.randint(0, 203, (2, 30)), max_new_tokens=3)
+    model.beam_search(torch.randint(0, 203, (2, 30)).tolist(), num_beams=2, max_new_tokens=3)
 
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
@@ -74,7 +74,7 @@ def test_a_model_that_writes_says_the_same(kind):
     if kind == "fp32":
         for rows in (1, 3):
             prompt = torch.randint(0, 203, (rows, 9))
-            said = [model.generate(prompt, new=40, temperature=0) for model in (quick, plain)]
+            said = [model.generate(prompt, max_new_tokens=40, temperature=0) for model in (quick, plain)]
             assert torch.equal(*said)
 
 
@@ -131,4 +131,4 @@ def test_without_a_compiler_torch_does_the_work(monkeypatch):
         far = (plain(ids) - quick(ids)).std() / plain(ids).std()
 
     assert library.load_library() is None and far < NEAR["int8"]
-    assert KERNELS["steps"].unsupported_reason is not None
+    assert KERNELS["native_decode"].unsupported_reason is not None

@@ -172,14 +172,15 @@ def asked(mask, B=3, Q=2, K=37, bias=False, **rest):
     )
 
 
-@pytest.mark.parametrize("heads, groups, width, value", [(4, 4, 64, 64), (6, 2, 20, 12), (5, 1, 7, 33)])
+@pytest.mark.parametrize("heads, kv_heads, head_dim, value_head_dim", [(4, 4, 64, 64), (6, 2, 20, 12), (5, 1, 7, 33)])
 @pytest.mark.parametrize("mask", [CAUSAL, FULL])
-def test_attention_over_what_is_filled_is_the_reference(mask, heads, groups, width, value):
+def test_attention_over_what_is_filled_is_the_reference(mask, heads, kv_heads, head_dim, value_head_dim):
     torch.manual_seed(heads)
     ask = asked(mask)
-    q, k, v = (torch.randn(3, *shape) for shape in ((heads, 2, width), (groups, 37, width), (groups, 37, value)))
-    made, right = (make_plan(name, ask) for name in ("steps", "reference"))
-    how = AttentionArgs(scale=width**-0.5)
+    shapes = ((heads, 2, head_dim), (kv_heads, 37, head_dim), (kv_heads, 37, value_head_dim))
+    q, k, v = (torch.randn(3, *shape) for shape in shapes)
+    made, right = (make_plan(name, ask) for name in ("native_decode", "reference"))
+    how = AttentionArgs(scale=head_dim**-0.5)
 
     assert torch.allclose(made.run(q, k, v, how), right.run(q, k, v, how), atol=2e-6)
 
@@ -213,14 +214,14 @@ def test_slots_that_nobody_may_see_are_not_read():
 ])  # fmt: skip
 def test_what_it_cannot_do_it_refuses(change, why):
     with pytest.raises(ValueError, match=why):
-        make_plan("steps", asked(CAUSAL, **change))
+        make_plan("native_decode", asked(CAUSAL, **change))
 
 
 def test_it_claims_a_step_and_not_a_prompt():
-    assert make_plan("auto", asked(CAUSAL)).kernel is KERNELS["steps"]
-    assert make_plan("auto", asked(CAUSAL, Q=30)).kernel is not KERNELS["steps"]
+    assert make_plan("auto", asked(CAUSAL)).kernel is KERNELS["native_decode"]
+    assert make_plan("auto", asked(CAUSAL, Q=30)).kernel is not KERNELS["native_decode"]
     with pytest.raises(ValueError, match="kernel"):
-        config.Attention(heads=2, kernel="steps")
+        config.Attention(heads=2, kernel="native_decode")
 
 
 @pytest.mark.parametrize("R, V", [(1, 1), (3, 15), (4, 16), (2, 1003)])

@@ -44,7 +44,8 @@ def bert():
     ours = C.Transformer(
         embed=C.TextEmbedding(vocab=V, segments=2),
         trunk=C.Trunk(
-            dim=D, depth=3, position=C.LearnedPosition(length=LENGTH), attention=C.Attention(heads=H), place="post",
+            dim=D, depth=3, position=C.LearnedPosition(length=LENGTH), attention=C.Attention(heads=H),
+            norm_placement="post",
             embed_norm=True, norm=C.Norm(eps=1e-12), mlp=C.MLP(hidden=F, activation="gelu"), **SMALL,
         ),
         head=C.LMHead(bias=True, transform=True),
@@ -66,7 +67,7 @@ def llama(tied=False, said=None, **rotary):
         embed=C.TextEmbedding(vocab=V),
         trunk=C.Trunk(
             dim=D, depth=3, mask="causal", position=C.RotaryPosition(**rotary), norm=C.Norm(kind="rms", eps=1e-6),
-            attention=C.Attention(heads=6, groups=3, width=14, bias=()),
+            attention=C.Attention(heads=6, kv_heads=3, head_dim=14, bias=()),
             mlp=C.MLP(hidden=F, activation="silu", gated=True, bias=False), **SMALL,
         ),
         head=C.LMHead(tied=tied),
@@ -90,14 +91,16 @@ def t5(gated=False):
     def trunk(depth, **more):
         return C.Trunk(
             dim=D, depth=depth, norm=C.Norm(kind="rms", eps=1e-6),
-            attention=C.Attention(heads=H, width=10, scale=1.0, bias=()),
+            attention=C.Attention(heads=H, head_dim=10, scale=1.0, bias=()),
             mlp=C.MLP(hidden=F, activation="gelu_tanh" if gated else "relu", gated=gated, bias=False), **SMALL, **more,
         )  # fmt: skip
 
     ours = C.Transformer(
         embed=C.TextEmbedding(vocab=V),
-        trunk=trunk(2, mask="causal", cross="last", position=C.T5Bias(buckets=12, distance=20, both=False)),
-        encoder=C.Encoder(trunk=trunk(3, position=C.T5Bias(buckets=12, distance=20))),
+        trunk=trunk(
+            2, mask="causal", cross="last", position=C.T5Bias(num_buckets=12, max_distance=20, bidirectional=False)
+        ),
+        encoder=C.Encoder(trunk=trunk(3, position=C.T5Bias(num_buckets=12, max_distance=20))),
         head=C.LMHead(tied=False) if gated else C.LMHead(scale=D**-0.5),
         init="t5",
     )
@@ -118,7 +121,7 @@ def marian():
         return C.Trunk(
             dim=D,
             depth=depth,
-            place="post",
+            norm_placement="post",
             position=C.SinusoidalPosition(layout="halves"),
             attention=C.Attention(heads=H),
             mlp=C.MLP(hidden=F, activation="silu"),

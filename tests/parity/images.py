@@ -41,7 +41,7 @@ def vit(size: int = 6, **said):
     )  # fmt: skip
     count = (24 // size) ** 2 + 1
     ours = C.Transformer(
-        embed=C.PatchEmbedding(size=size, image=24),
+        embed=C.PatchEmbedding(patch_size=size, image_size=24),
         trunk=C.Trunk(dim=D, depth=3, position=C.LearnedPosition(length=count), attention=C.Attention(heads=H),
                       norm=C.Norm(eps=1e-6), mlp=C.MLP(hidden=F, activation="gelu"), **SMALL),
         head=C.PoolingHead(out=7), init="vit",
@@ -74,7 +74,7 @@ def imagegpt():
             mlp=C.MLP(hidden=F, activation="quick_gelu"),
             **SMALL,
         ),
-        head=C.LMHead(tied=False, size=V),
+        head=C.LMHead(tied=False, vocab=V),
         init="gpt2",
     )
     rows = """
@@ -109,14 +109,14 @@ def clip():
     )  # fmt: skip
     act = dict(mlp=C.MLP(hidden=F, activation="quick_gelu"), attention=C.Attention(heads=H), **SMALL)
     image = C.Transformer(
-        embed=C.PatchEmbedding(size=8, image=24, bias=False),
+        embed=C.PatchEmbedding(patch_size=8, image_size=24, bias=False),
         trunk=C.Trunk(dim=D, depth=3, position=C.LearnedPosition(length=10), embed_norm=True, **act),
         head=C.PoolingHead(out=19, bias=False),
     )
     text = C.Transformer(
-        embed=C.TextEmbedding(vocab=V, end=V - 1),
+        embed=C.TextEmbedding(vocab=V, eos_id=V - 1),
         trunk=C.Trunk(dim=28, depth=2, mask="causal", position=C.LearnedPosition(length=11), **act),
-        head=C.PoolingHead(place="end", out=19, bias=False),
+        head=C.PoolingHead(pooling="eos", out=19, bias=False),
     )
     rows = """
     logit_scale                                        scale
@@ -146,15 +146,16 @@ def swin():
 
     def stage(dim, depth, heads, last=False):
         return C.Trunk(
-            dim=dim, depth=depth, mask="cells(3)" if last else ("cells(3)", "cells(3, 1)"), final_norm=last,
-            position=C.RelativeBias(radius=2, axes=2, inside=False, tables="layer"), attention=C.Attention(heads=heads),
+            dim=dim, depth=depth, mask="window2d(3)" if last else ("window2d(3)", "window2d(3, 1)"), final_norm=last,
+            position=C.RelativeBias(max_distance=2, axes=2, scaled=False, tables="layer"),
+            attention=C.Attention(heads=heads),
             mlp=C.MLP(hidden=2 * dim, activation="gelu"), **SMALL,
         )  # fmt: skip
 
     ours = C.Transformer(
-        embed=C.StageEmbedding(patches=C.PatchEmbedding(size=4, image=48, cls=False, norm=True),
+        embed=C.StageEmbedding(patches=C.PatchEmbedding(patch_size=4, image_size=48, cls_tokens=False, norm=True),
                        trunks=(stage(12, 2, 2), stage(24, 4, 3))),
-        trunk=stage(48, 2, 4, last=True), head=C.PoolingHead(place="mean", out=7), init="vit",
+        trunk=stage(48, 2, 4, last=True), head=C.PoolingHead(pooling="mean", out=7), init="vit",
     )  # fmt: skip
     rows = """
     swin.embeddings.patch_embeddings.projection.{w}    embed.patches.map.{w}

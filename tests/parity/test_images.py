@@ -56,7 +56,7 @@ def test_a_pixel_model_writes_images_as_transformers_does():
     start = torch.full((1, 1), V)
     want = theirs.generate(start, max_new_tokens=29, do_sample=False, pad_token_id=0)
 
-    assert torch.equal(ours.generate(start, new=29, temperature=0.0), want[:, 1:])
+    assert torch.equal(ours.generate(start, max_new_tokens=29, temperature=0.0), want[:, 1:])
 
 
 def test_the_heads_of_every_stage_can_be_watched():

@@ -10,8 +10,8 @@ from regard.core.model import Transformer
 from regard.hub import name_table
 
 MORE = """
-bert.pooler.dense.{w}        head.pooled.dense.{w}
-cls.seq_relationship.{w}     head.pooled.out.{w}
+bert.pooler.dense.{w}        head.pooling.dense.{w}
+cls.seq_relationship.{w}     head.pooling.out.{w}
 """
 
 
@@ -25,7 +25,7 @@ def test_both_heads_of_pre_training_are_equal():
     randomise(theirs)
     _, c = bert()
     ours = Transformer(C.Transformer(embed=c.embed, trunk=c.trunk, head=C.PretrainingHead())).eval()
-    known = [name_table.NameRow(row.theirs, row.ours.replace("head.", "head.vocabulary."), row.transform)
+    known = [name_table.NameRow(row.theirs, row.ours.replace("head.", "head.lm."), row.transform)
              for row in name_table.load_name_table("bert")]  # fmt: skip
     name_table.load_tensors(ours, theirs.state_dict(), [*known, *name_table.parse_rows(MORE)])
     words, segment = ids(N), torch.randint(2, (B, N))

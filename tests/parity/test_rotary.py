@@ -17,41 +17,41 @@ SHORT, LONG = (1.0, 1.1, 1.3, 1.7, 2.0, 2.5, 3.0), (1.0, 1.5, 2.5, 4.0, 6.0, 8.0
 # Each scaling: what transformers calls it, what we call it, and with how many tokens it is asked.
 SCALINGS = {
     "linear": (dict(factor=3.0), dict(factor=3.0), 21),
-    "dynamic within the length": (dict(factor=3.0), dict(factor=3.0, length=LENGTH), 9),
-    "dynamic beyond the length": (dict(factor=3.0), dict(factor=3.0, length=LENGTH), 21),
+    "dynamic within the length": (dict(factor=3.0), dict(factor=3.0, original_length=LENGTH), 9),
+    "dynamic beyond the length": (dict(factor=3.0), dict(factor=3.0, original_length=LENGTH), 21),
     "yarn": (
         dict(factor=5.0, original_max_position_embeddings=4096),
-        dict(factor=5.0, length=4096),
+        dict(factor=5.0, original_length=4096),
         21,
     ),
     "yarn with its own ramp": (
         dict(factor=5.0, original_max_position_embeddings=LENGTH, beta_fast=2.0, beta_slow=0.1),
-        dict(factor=5.0, length=LENGTH, fast=2.0, slow=0.1),
+        dict(factor=5.0, original_length=LENGTH, beta_fast=2.0, beta_slow=0.1),
         21,
     ),
     "yarn beyond the last channel": (
         dict(factor=5.0, original_max_position_embeddings=2**20, beta_fast=4096.0, beta_slow=0.001),
-        dict(factor=5.0, length=2**20, fast=4096.0, slow=0.001),
+        dict(factor=5.0, original_length=2**20, beta_fast=4096.0, beta_slow=0.001),
         21,
     ),
     "yarn with its own loudness": (
         dict(factor=5.0, original_max_position_embeddings=4096, attention_factor=1.25),
-        dict(factor=5.0, length=4096, stretch=1.25),
+        dict(factor=5.0, original_length=4096, attention_factor=1.25),
         21,
     ),
     "llama3": (
         dict(factor=8.0, original_max_position_embeddings=1024, low_freq_factor=1.0, high_freq_factor=4.0),
-        dict(factor=8.0, length=1024, low=1.0, high=4.0),
+        dict(factor=8.0, original_length=1024, low_freq_factor=1.0, high_freq_factor=4.0),
         21,
     ),
     "longrope within the length": (
         dict(factor=4.0, original_max_position_embeddings=LENGTH, short_factor=list(SHORT), long_factor=list(LONG)),
-        dict(factor=4.0, length=LENGTH, factors=SHORT),
+        dict(factor=4.0, original_length=LENGTH, freq_factors=SHORT),
         9,
     ),
     "longrope beyond the length": (
         dict(factor=4.0, original_max_position_embeddings=LENGTH, short_factor=list(SHORT), long_factor=list(LONG)),
-        dict(factor=4.0, length=LENGTH, factors=LONG),
+        dict(factor=4.0, original_length=LENGTH, freq_factors=LONG),
         21,
     ),
 }
@@ -95,7 +95,7 @@ def test_loudness_is_equal(name):
 def test_a_partly_turned_head_turns_the_same_channels_at_the_same_pace():
     part = init("linear", dict(factor=3.0, partial_rotary_factor=0.6), 5)[0]
 
-    assert_near(turned("linear", dict(factor=3.0, part=0.6), 5)[0], part, NORM)
+    assert_near(turned("linear", dict(factor=3.0, fraction=0.6), 5)[0], part, NORM)
 
 
 @pytest.mark.parametrize("base", [10_000.0, 500_000.0])

@@ -21,7 +21,7 @@ STORY = (
     "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. "
     "One day, she saw a big, red ball. She wanted to play with it, but it was too high."
 )
-HEADER = ("dim", "hidden", "depth", "heads", "groups", "vocab", "length")
+HEADER = ("dim", "hidden", "depth", "heads", "kv_heads", "vocab", "length")
 
 
 def weights() -> tuple[dict[str, int], dict[str, Tensor]]:
@@ -30,7 +30,7 @@ def weights() -> tuple[dict[str, int], dict[str, Tensor]]:
     size = dict(zip(HEADER, np.frombuffer(raw, "<i4", len(HEADER)).tolist(), strict=True))
     floats, at = np.frombuffer(raw, "<f4", offset=4 * len(HEADER)), 0
     D, F, L = size["dim"], size["hidden"], size["depth"]
-    G = D * size["groups"] // size["heads"]
+    G = D * size["kv_heads"] // size["heads"]
     layout = {
         "model.embed_tokens.weight": (size["vocab"], D),
         "model.layers.{}.input_layernorm.weight": (L, D),
@@ -61,7 +61,7 @@ def told(size: dict[str, int], state: dict[str, Tensor], layout: str) -> Transfo
             trunk=C.Trunk(
                 dim=size["dim"], depth=size["depth"], mask="causal", position=C.RotaryPosition(layout=layout),
                 norm=C.Norm(kind="rms", eps=1e-5), dropout=C.NO_DROPOUT,
-                attention=C.Attention(heads=size["heads"], groups=size["groups"], bias=()),
+                attention=C.Attention(heads=size["heads"], kv_heads=size["kv_heads"], bias=()),
                 mlp=C.MLP(hidden=size["hidden"], activation="silu", gated=True, bias=False),
             ),
         )
@@ -137,7 +137,7 @@ def test_the_logits_of_the_story_are_those_of_transformers():
     theirs = hf.LlamaForCausalLM(
         hf.LlamaConfig(
             vocab_size=size["vocab"], hidden_size=size["dim"], intermediate_size=size["hidden"],
-            num_hidden_layers=size["depth"], num_attention_heads=size["heads"], num_key_value_heads=size["groups"],
+            num_hidden_layers=size["depth"], num_attention_heads=size["heads"], num_key_value_heads=size["kv_heads"],
             max_position_embeddings=size["length"], rms_norm_eps=1e-5, tie_word_embeddings=True,
         )
     )  # fmt: skip

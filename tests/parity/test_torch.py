@@ -93,9 +93,9 @@ def triangle(count: int) -> Tensor:
 class Attended:
     """One of the two attentions of a decoder as it happens, and torch.nn.MultiheadAttention in its place."""
 
-    def __init__(self, side: str, mask: str = "everything", padded: bool = False) -> None:
-        trunk = C.Trunk(depth=1, place="post", **BASE)
-        decoder = C.Trunk(depth=1, place="post", mask=mask, cross="last", **BASE)
+    def __init__(self, side: str, mask: str = "full", padded: bool = False) -> None:
+        trunk = C.Trunk(depth=1, norm_placement="post", **BASE)
+        decoder = C.Trunk(depth=1, norm_placement="post", mask=mask, cross="last", **BASE)
         model = Transformer(C.Transformer(trunk=decoder, encoder=C.Encoder(trunk=trunk), head=C.NoHead()))
         randomise(model)
         x = torch.randn(B, N, D)
@@ -210,7 +210,9 @@ PLACES = pytest.mark.parametrize("place", ["pre", "post"])
 
 
 def layer(place: str, activation: str, **more: object) -> C.Trunk:
-    return C.Trunk(depth=1, place=place, final_norm=False, mlp=C.MLP(hidden=F, activation=activation), **BASE, **more)
+    return C.Trunk(
+        depth=1, norm_placement=place, final_norm=False, mlp=C.MLP(hidden=F, activation=activation), **BASE, **more
+    )
 
 
 def torch_layer(kind: type[nn.Module], place: str, activation: str) -> nn.Module:
@@ -247,7 +249,7 @@ def test_the_block_with_two_masks_equals_torchs_decoder_layer(place, activation,
 
 def test_two_trunks_equal_torchs_transformer():
     theirs = nn.Transformer(D, H, 3, 2, F, dropout=0.0, batch_first=True)
-    how = dict(place="post", final_norm=True, mlp=C.MLP(hidden=F), **BASE)
+    how = dict(norm_placement="post", final_norm=True, mlp=C.MLP(hidden=F), **BASE)
     ours = ours_like(
         theirs, encoder=C.Trunk(depth=3, **how), trunk=C.Trunk(depth=2, mask="causal", cross="last", **how)
     )

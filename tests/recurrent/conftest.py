@@ -8,14 +8,14 @@ from regard import zoo
 RECIPE = """
 [data]
 source = "text.txt"
-[text]
-fallback = false
+[tokenizer]
+byte_fallback = false
 [model]
 embed = {scale = 4.0}
 trunk = {kind = "recurrent", cell = "lstm", dim = 12, depth = 2, dropout = 0.1}
 [train]
 steps = 9
-batch = 5
+batch_size = 5
 context = 7
 compile = false
 device = "cpu"
@@ -29,7 +29,7 @@ warmup = 2
 [report]
 prompt = "a "
 temperatures = [0.8]
-new = 5
+max_new_tokens = 5
 """
 
 
@@ -40,5 +40,5 @@ def desk(tmp_path, monkeypatch):
 
 @pytest.fixture
 def recipe(desk):
-    """The recipe on the desk, with changes such as "train.carry=true"."""
+    """The recipe on the desk, with changes such as "train.carry_state=true"."""
     return lambda *changes: zoo.read_recipe("recipe.toml", changes)

@@ -9,17 +9,17 @@ B, N, S, D, V = 3, 11, 7, 12, 19  # S: tokens of a source
 ROOM = 16  # slots of a cache
 STACKS = {
     "rnn": {"cell": "rnn"}, "gru": {"cell": "gru"}, "lstm": {"cell": "lstm"}, "cnn": {"cell": "cnn"},
-    "cnn dilated": {"cell": "cnn", "size": 2, "dilation": 3}, "narrow lstm": {"cell": "lstm", "width": 5},
+    "cnn dilated": {"cell": "cnn", "kernel_size": 2, "dilation": 3}, "narrow lstm": {"cell": "lstm", "embed_dim": 5},
 }  # fmt: skip
 MIXERS = {
-    "fc": C.DenseMixer(length=ROOM),
-    "conv": C.ConvMixer(size=3),
-    "dilated": C.ConvMixer(size=2, dilation=3),
-    "1x1": C.ConvMixer(size=1),
+    "dense": C.DenseMixer(max_length=ROOM),
+    "conv": C.ConvMixer(kernel_size=3),
+    "dilated": C.ConvMixer(kernel_size=2, dilation=3),
+    "1x1": C.ConvMixer(kernel_size=1),
     "rnn": C.RecurrentMixer(cell="rnn"),
     "gru": C.RecurrentMixer(cell="gru"),
     "lstm": C.RecurrentMixer(cell="lstm"),
-    "ssm": C.StateSpaceMixer(states=6),
+    "ssm": C.StateSpaceMixer(state_dim=6),
     "none": C.NoMixer(),
 }
 
@@ -55,7 +55,7 @@ def model(name, mask="causal", **changes):
 
 def pair(cell="gru", cross="additive", depth=2, **changes):
     """An encoder-decoder; one that is told a fixed vector reads its source from left to right."""
-    reads = "causal" if cross == "fixed" else "everything"
+    reads = "causal" if cross == "fixed" else "full"
     encoder = C.Encoder(trunk=C.RecurrentStack(cell=cell, dim=D, depth=1, mask=reads, dropout=0.0))
     trunk = C.RecurrentStack(cell=cell, dim=D, depth=depth, cross=cross, dropout=0.0)
     return whole(trunk, encoder=encoder, **changes)

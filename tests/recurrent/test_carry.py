@@ -16,11 +16,13 @@ from regard.training.carry_state import with_carried_state
 from regard.training.run import Run
 from regard.training.validation import validate
 
-CARRY = "train.carry=true"
+CARRY = "train.carry_state=true"
 KINDS = {
-    "lstm": [], "gru": ["model.trunk.cell=gru"], "cnn": ["model.trunk.cell=cnn"], "accumulated": ["train.accumulate=2"],
-    "mixed": ["train.precision=mixed"], "bf16": ["train.precision=bf16"], "averaged": ["train.average=0.9"],
-    "mixer": ["model.trunk={kind='blocks', dim=12, depth=2, attention={heads=3}, mixer={kind='rnn'}, mask='causal'}"],
+    "lstm": [], "gru": ["model.trunk.cell=gru"], "cnn": ["model.trunk.cell=cnn"],
+    "accumulated": ["train.gradient_accumulation=2"],
+    "mixed": ["train.precision=mixed"], "bf16": ["train.precision=bf16"], "averaged": ["train.ema_decay=0.9"],
+    "mixer": ["model.trunk={kind='blocks', dim=12, depth=2, attention={heads=3}, mixer={kind='recurrent'}, "
+              "mask='causal'}"],
     "state space": ["model.trunk={kind='blocks', dim=12, depth=1, attention={heads=3}, mixer={kind='ssm'}, "
                     "mask='causal', position={kind='none'}}"],
     "attention": ["model.trunk={kind='blocks', dim=12, depth=2, attention={heads=3}, mask='causal', "
@@ -137,7 +139,7 @@ def test_a_detached_state_is_where_the_gradient_ends():
 
 
 def test_what_is_remembered_goes_on_and_is_forgotten_at_an_epoch_s_end(recipe):
-    still = ["train.optimizer.lr=0.0", "model.trunk.dropout=0.0", "train.batch=25", "train.steps=99"]
+    still = ["train.optimizer.lr=0.0", "model.trunk.dropout=0.0", "train.batch_size=25", "train.steps=99"]
     run = Run.from_recipe(recipe(CARRY, *still))
     advanced(run, run.data.count + 1)
     ours, fresh = run.carried_state.copied(), Run.from_recipe(recipe(CARRY, *still))
@@ -167,7 +169,7 @@ def test_a_run_that_carries_goes_on_bit_for_bit(recipe, tmp_path, kind):
 
 @pytest.mark.slow
 def test_an_interrupted_run_ends_with_the_same_bits_as_one_that_was_not(desk, recipe):
-    changes = [CARRY, "train.eval_every=3", "report.new=3"]
+    changes = [CARRY, "train.eval_every=3", "report.max_new_tokens=3"]
     with signals(4, kind=signal.SIGINT):
         fit(recipe(*changes), desk / "run", quiet=True)
     resume_fit(desk / "run", quiet=True)
@@ -214,13 +216,13 @@ def test_a_state_that_is_no_number_begins_anew(recipe):
 
 @pytest.mark.parametrize("changes, says", [
     (["model.trunk={kind='blocks', dim=12, depth=1, attention={heads=3}, mask='causal', position={kind='learned'}}"],
-     "train.carry: trunk.position 'learned' ends"),
+     "train.carry_state: trunk.position 'learned' ends"),
     (["model.trunk={kind='blocks', dim=12, depth=1, attention={heads=3}, mask='causal', mixer={kind='none'}}"],
-     "train.carry: this model remembers nothing"),
-    (["model.trunk.mask=everything"], "causal"),
-    (["train.pack=true"], r"train\.carry: rows of documents"),
-    (["train.tokens=99"], r"train\.carry: rows of documents"),
-    (["task.kind=masked", "model.trunk.mask=everything"], "train.carry: task 'masked' asks of each row"),
+     "train.carry_state: this model remembers nothing"),
+    (["model.trunk.mask=full"], "causal"),
+    (["train.pack=true"], r"train\.carry_state: rows of documents"),
+    (["train.batch_tokens=99"], r"train\.carry_state: rows of documents"),
+    (["task.kind=masked_lm", "model.trunk.mask=full"], "train.carry_state: task 'masked_lm' asks of each row"),
 ])  # fmt: skip
 def test_what_cannot_be_carried_is_refused(recipe, changes, says):
     with pytest.raises(config.ConfigError, match=says):

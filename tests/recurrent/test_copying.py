@@ -10,7 +10,8 @@ from regard.training.run import Run
 from regard.zoo.recipe import read_recipe
 
 LONGEST = 9
-SMALL = [f"data.source=toy:copy({LONGEST})", "train.context=11", "model.dim=32", "train.batch=32", "train.device=cpu",
+SMALL = [f"data.source=toy:copy({LONGEST})", "train.context=11", "model.dim=32", "train.batch_size=32",
+         "train.device=cpu",
          "train.eval_every=none", "model.embed.scale=6.0"]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import regard
 
 CAUSAL = list(every())
-BOTH = list(every("everything"))
+BOTH = list(every("full"))
 # Fourier's convolution rounds: what comes later changes the last bits of what came before.
 ROUNDS = ("mixer ssm",)
 
@@ -43,7 +43,7 @@ def test_what_was_read_before_matters_but_where_tokens_never_meet(name):
 
 @pytest.mark.parametrize("name", [name for name in BOTH if name not in ("mixer none", "mixer 1x1")])
 def test_both_ways_means_that_the_next_token_is_seen(name):
-    made, first = model(name, "everything"), ids()
+    made, first = model(name, "full"), ids()
     other = first.clone()
     other[:, 6] = (first[:, 6] + 1) % V
 
@@ -76,7 +76,7 @@ def test_padding_is_not_read(name, side):
 
 @pytest.mark.parametrize("name", BOTH)
 def test_padding_is_not_read_from_behind_either(name):
-    made, given = model(name, "everything"), ids()
+    made, given = model(name, "full"), ids()
     real = torch.arange(N) < torch.tensor([4, N, 1])[:, None]
 
     out = made(given, real=real)
@@ -100,26 +100,28 @@ def test_padding_changes_no_state(name):
 @pytest.mark.parametrize("name", CAUSAL)
 def test_a_text_goes_on_alone_as_it_does_beside_others(name):
     made, texts = model(name), [[1, 2, 3, 4, 5], [6]]
-    session = made.session(texts, new=7, temperature=0.0)
+    session = made.session(texts, max_new_tokens=7, temperature=0.0)
 
     together = made.collect_ids(session)
 
     for text, said in zip(texts, together, strict=True):
-        assert made.generate(torch.tensor(text), new=7, temperature=0.0).tolist() == said
+        assert made.generate(torch.tensor(text), max_new_tokens=7, temperature=0.0).tolist() == said
 
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_one_beam_is_the_greedy_text(name):
     made, prompt = model(name), torch.tensor([1, 2, 3])
 
-    assert_close(made.generate(prompt, new=6, beams=1), made.generate(prompt, new=6, temperature=0.0))
+    assert_close(
+        made.generate(prompt, max_new_tokens=6, num_beams=1), made.generate(prompt, max_new_tokens=6, temperature=0.0)
+    )
 
 
 @pytest.mark.parametrize("name", ["stack lstm", "stack cnn", "mixer ssm", "mixer gru"])
 def test_beams_score_what_the_model_says(name):
     made = model(name)
 
-    [found] = made.beam_search([[1, 2, 3]], new=5, beams=3, length_penalty=0.0)
+    [found] = made.beam_search([[1, 2, 3]], max_new_tokens=5, num_beams=3, length_penalty=0.0)
 
     whole = torch.tensor([[1, 2, 3, *found[0].ids]])
     logs = made(whole[:, :-1]).log_softmax(-1)[0, 2:].gather(-1, whole[0, 3:, None])
@@ -175,4 +177,4 @@ def test_packed_documents_are_refused(name):
 
 def test_who_looks_both_ways_has_no_cache():
     with pytest.raises(ValueError, match="causal"):
-        model("stack lstm", "everything").cache(B, ROOM)
+        model("stack lstm", "full").cache(B, ROOM)

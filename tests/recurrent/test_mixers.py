@@ -21,7 +21,7 @@ def slot(mixer, dim=D, mask="causal"):
 
 @pytest.mark.spec("S049")
 def test_fully_connecting_a_thousand_tokens_takes_a_trillion_weights():
-    count = slot(config.DenseMixer(length=1000), dim=1024)
+    count = slot(config.DenseMixer(max_length=1000), dim=1024)
 
     assert count == 1024**2 * 1000**2
     assert f"{count:.3g}" == "1.05e+12"
@@ -32,8 +32,8 @@ def test_fully_connecting_a_thousand_tokens_takes_a_trillion_weights():
     "mixer, weights, biases",
     [
         (config.AttentionMixer(), 4, 4),
-        (config.ConvMixer(size=3), 3, 1),
-        (config.ConvMixer(size=1), 1, 1),
+        (config.ConvMixer(kernel_size=3), 3, 1),
+        (config.ConvMixer(kernel_size=1), 1, 1),
         (config.RecurrentMixer(cell="rnn"), 2, 2),
         (config.RecurrentMixer(cell="gru"), 6, 6),
         (config.RecurrentMixer(cell="lstm"), 8, 8),
@@ -46,9 +46,9 @@ def test_other_mixers_have_as_many_weights_whatever_the_length(mixer, weights, b
 
 
 @pytest.mark.parametrize("name", MIXERS)
-@pytest.mark.parametrize("mask", ["causal", "everything"])
+@pytest.mark.parametrize("mask", ["causal", "full"])
 def test_a_mixer_is_the_block_s_first_slot(name, mask):
-    if name == "dilated" and mask == "everything":
+    if name == "dilated" and mask == "full":
         return  # its windows have no middle, which is refused below
     block = regard.build(model(f"mixer {name}", mask).c).trunk.blocks[0]
 
@@ -86,9 +86,9 @@ def test_a_recipe_chooses_a_mixer_by_one_key(tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text('[model]\npreset = "gpt2"\ndim = 24\nheads = 2\ndepth = 1\n')
 
-    made = regard.zoo.read_recipe(path, ["model.trunk.mixer.kind=conv", "model.trunk.mixer.size=5"])
+    made = regard.zoo.read_recipe(path, ["model.trunk.mixer.kind=conv", "model.trunk.mixer.kernel_size=5"])
 
-    assert made.model.trunk.mixer == config.ConvMixer(size=5)
+    assert made.model.trunk.mixer == config.ConvMixer(kernel_size=5)
 
 
 @pytest.mark.parametrize("changes, says", [
@@ -102,28 +102,28 @@ def test_what_only_attention_honours_is_refused(changes, says):
 
 
 def test_windows_without_a_middle_and_halves_of_odd_widths_are_refused():
-    with pytest.raises(ValueError, match=r"mixer\.size: 2 has no middle"):
-        blocks("dilated", "everything")
+    with pytest.raises(ValueError, match=r"mixer\.kernel_size: 2 has no middle"):
+        blocks("dilated", "full")
     with pytest.raises(ValueError, match="dim: 15 cannot be halved"):
-        blocks("gru", "everything", dim=15)
+        blocks("gru", "full", dim=15)
     with pytest.raises(ValueError, match="residual: with mixer 'none'"):
         blocks("none", residual=False)
-    with pytest.raises(ValueError, match="states: 5 is odd"):
-        config.StateSpaceMixer(states=5)
+    with pytest.raises(ValueError, match="state_dim: 5 is odd"):
+        config.StateSpaceMixer(state_dim=5)
 
 
 def test_the_length_of_a_fully_connected_mixer_must_be_said():
-    with pytest.raises(ConfigError, match=r"trunk\.mixer\.length: missing"):
-        config.from_dict(config.Transformer, {"trunk": {"mixer": {"kind": "fc"}}})
+    with pytest.raises(ConfigError, match=r"trunk\.mixer\.max_length: missing"):
+        config.from_dict(config.Transformer, {"trunk": {"mixer": {"kind": "dense"}}})
 
 
 def test_a_text_beyond_the_places_of_a_fully_connected_mixer_is_refused():
-    with pytest.raises(ValueError, match=r"trunk\.mixer\.length: 17 tokens, and there are maps for 16 places"):
-        model("mixer fc")(torch.zeros(1, 17, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"trunk\.mixer\.max_length: 17 tokens, and there are maps for 16 places"):
+        model("mixer dense")(torch.zeros(1, 17, dtype=torch.long))
 
 
 @pytest.mark.parametrize("name, each", [
-    ("fc", 2 * D * D * N), ("conv", 2 * 3 * D * D), ("lstm", 2 * 8 * D * D), ("none", 0),
+    ("dense", 2 * D * D * N), ("conv", 2 * 3 * D * D), ("lstm", 2 * 8 * D * D), ("none", 0),
     ("ssm", 8 * D * 3 + 2 * D * D),
 ])  # fmt: skip
 def test_arithmetic_of_a_mixer_is_counted(name, each):
@@ -139,6 +139,6 @@ def test_what_a_mixer_costs_is_told(name):
     c = model(f"mixer {name}").c
 
     assert_close(measure.estimate_model(c, context=N).parameters, sum(w.numel() for w in regard.build(c).parameters()))
-    assert "nobody attends" in measure.explain_model(c, context=N) or "there is no attention" in measure.explain_model(
+    assert "no attention" in measure.explain_model(c, context=N) or "there is no attention" in measure.explain_model(
         c, context=N
     )

@@ -86,19 +86,19 @@ def learned(tmp_path, trunk, distance, steps):
         [data]
         source = "toy:first({distance}, 9000)"
         validation = 0.03
-        [text]
-        fallback = false
+        [tokenizer]
+        byte_fallback = false
         [task]
-        kind = "classify"
-        text = "source"
+        kind = "classification"
+        input = "source"
         label = "target"
         [model]
         embed = {{scale = 5.7}}
-        head = {{kind = "pooled", place = "last"}}
+        head = {{kind = "pooling", pooling = "last"}}
         trunk = {trunk}
         [train]
         steps = {steps}
-        batch = 32
+        batch_size = 32
         context = {distance + 4}
         device = "cpu"
         compile = false
@@ -122,7 +122,7 @@ def learned(tmp_path, trunk, distance, steps):
 def test_a_far_letter_is_kept_by_attention_when_a_state_still_keeps_only_a_near_one(tmp_path):
     state = '{kind = "recurrent", cell = "lstm", dim = 32, depth = 1, mask = "causal", dropout = 0.0}'
     looks = ('{dim = 32, depth = 1, mask = "causal", attention = {heads = 2}, position = {kind = "learned"}, '
-             "dropout = {embed = 0.0, sublayer = 0.0}}")  # fmt: skip
+             "dropout = {embed = 0.0, residual = 0.0}}")  # fmt: skip
 
     assert learned(tmp_path, state, 7, 300) > 0.95
     assert learned(tmp_path, state, 61, 300) < 0.25

@@ -86,7 +86,7 @@ def test_telling_word_by_word_is_telling_at_once(cross, cell, depth):
 def test_beams_score_what_the_model_says(cross):
     made, (_, source) = pair("gru", cross), given()
 
-    found = made.beam_search([[1], [1], [1]], new=4, beams=3, length_penalty=0.0, **source)
+    found = made.beam_search([[1], [1], [1]], max_new_tokens=4, num_beams=3, length_penalty=0.0, **source)
 
     for row, best in enumerate(found):
         whole, one = torch.tensor([[1, *best[0].ids]]), {name: table[row : row + 1] for name, table in source.items()}
@@ -139,7 +139,7 @@ def test_a_saved_pair_says_the_same(cross, tmp_path):
 
 
 def test_a_transformer_may_read_what_an_lstm_wrote():
-    encoder = C.Encoder(trunk=C.RecurrentStack(cell="lstm", dim=D, depth=1, mask="everything", dropout=0.0))
+    encoder = C.Encoder(trunk=C.RecurrentStack(cell="lstm", dim=D, depth=1, mask="full", dropout=0.0))
     trunk = C.Trunk(dim=D, depth=1, mask="causal", cross="last", attention=C.Attention(heads=3))
     made = regard.build(C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=trunk, encoder=encoder)).eval()
     ids, source = given()
@@ -148,11 +148,11 @@ def test_a_transformer_may_read_what_an_lstm_wrote():
 
 
 @pytest.mark.parametrize("changes, says", [
-    ({"cross": "additive", "cell": "cnn"}, "cross: who tells a target"),
-    ({"cross": "fixed", "mask": "everything"}, "cross: who tells a target"),
-    ({"cell": "gru", "dilation": 2}, "size, dilation: they are for cell 'cnn'"),
-    ({"mask": "everything", "dim": 15}, "dim: 15 cannot be halved"),
-    ({"mask": "everything", "cell": "cnn", "size": 4}, "size: 4 has no middle"),
+    ({"cross": "additive", "cell": "cnn"}, "cross: a decoder with a state reads its target"),
+    ({"cross": "fixed", "mask": "full"}, "cross: a decoder with a state reads its target"),
+    ({"cell": "gru", "dilation": 2}, "kernel_size, dilation: they are for cell 'cnn'"),
+    ({"mask": "full", "dim": 15}, "dim: 15 cannot be halved"),
+    ({"mask": "full", "cell": "cnn", "kernel_size": 4}, "kernel_size: 4 has no middle"),
     ({"dropout": 1.0}, "dropout: 1.0 is not a rate"),
     ({"depth": 0}, "depth: 0 is less than 1"),
 ])  # fmt: skip
@@ -162,7 +162,7 @@ def test_settings_that_cannot_be_are_refused(changes, says):
 
 
 def test_a_fixed_vector_needs_an_encoder_that_reads_to_the_end():
-    both = C.Encoder(trunk=C.RecurrentStack(dim=D, mask="everything"))
+    both = C.Encoder(trunk=C.RecurrentStack(dim=D, mask="full"))
 
     with pytest.raises(ValueError, match=r"encoder\.trunk\.mask: a fixed vector"):
         C.Transformer(trunk=C.RecurrentStack(dim=D, cross="fixed"), encoder=both)

@@ -25,9 +25,9 @@ def recipe(
     tokenizer: text.Tokenizer, said: C.Tokenizer | None = None, sentence: str | None = None, **trunk: object
 ) -> C.Recipe:
     return C.Recipe(
-        text=said or C.CharTokenizer(),
+        tokenizer=said or C.CharTokenizer(),
         model=C.Transformer(embed=C.TextEmbedding(vocab=len(tokenizer)), trunk=C.Trunk(**(SHAPE | trunk))),
-        train=C.Train(context=48, batch=5),
+        train=C.Train(context=48, batch_size=5),
         report=C.Report(sentence=sentence),
     )
 
@@ -102,13 +102,13 @@ def asked_run(
     """A run that asked something of records: the model fresh, the log made up, the data there to be read again."""
     folder.mkdir(parents=True, exist_ok=True)
     put(folder / "rows.jsonl", records)
-    both = task.kind in ("translate", "spans", "infill", "prefix")
-    trunk = C.Trunk(**SHAPE | {"mask": "causal" if both else "everything", "cross": "last" if both else "none"})
-    encoder = C.Encoder(trunk=C.Trunk(**SHAPE | {"mask": "everything"})) if both else None
+    both = task.kind in ("translation", "span_corruption", "text_infilling", "prefix_lm")
+    trunk = C.Trunk(**SHAPE | {"mask": "causal" if both else "full", "cross": "last" if both else "none"})
+    encoder = C.Encoder(trunk=C.Trunk(**SHAPE | {"mask": "full"})) if both else None
     made = C.Recipe(
-        data=C.Data(source=str(folder / "rows.jsonl"), validation=0.5), text=said or C.CharTokenizer(), task=task,
+        data=C.Data(source=str(folder / "rows.jsonl"), validation=0.5), tokenizer=said or C.CharTokenizer(), task=task,
         model=C.Transformer(embed=C.TextEmbedding(vocab=1), trunk=trunk, encoder=encoder, head=head or C.LMHead()),
-        train=C.Train(**{"context": 48, "batch": 5} | train),
+        train=C.Train(**{"context": 48, "batch_size": 5} | train),
     )  # fmt: skip
     run = Run.from_recipe(made, notice=lambda line: None)
     write_run(folder / "lab", run.recipe, samples=None)

@@ -41,7 +41,7 @@ def among(text, texts=TEXTS):
 
 def test_a_confusion_table_is_that_of_scikit_learn(tmp_path):
     run, model, tokenizer = asked_run(
-        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(place="mean"), context=99
+        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(pooling="mean"), context=99
     )
     table = shown((run, model, tokenizer))["confusion"]
     validation = validation_examples(read_logged_run(run), tokenizer)
@@ -58,7 +58,7 @@ def test_a_confusion_table_is_that_of_scikit_learn(tmp_path):
 
 def test_the_rows_shown_are_among_those_kept_back_and_told_as_they_are(tmp_path):
     run, model, tokenizer = asked_run(
-        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(place="mean"), context=99
+        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(pooling="mean"), context=99
     )
     found = shown((run, model, tokenizer))
     right = {row["text"]: row["label"] for row in CLASSED}
@@ -73,14 +73,16 @@ def test_the_rows_shown_are_among_those_kept_back_and_told_as_they_are(tmp_path)
 
 def test_both_texts_of_a_pair_are_shown(tmp_path):
     pairs = [row | {"pair": row["text"][::-1]} for row in CLASSED]
-    made = asked_run(tmp_path, C.Classification(pair="pair"), pairs, head=C.PoolingHead(place="cls"), context=199)
+    made = asked_run(
+        tmp_path, C.Classification(input_pair="pair"), pairs, head=C.PoolingHead(pooling="cls"), context=199
+    )
 
     assert all(first == [second[0][::-1]] for row in shown(made)["rows"] for first, second in [row["asked"]])
 
 
 def test_many_classes_are_shown_in_part(tmp_path):
     many = [{"text": said, "label": f"k{place % 19:02}"} for place, said in enumerate(TEXTS)]
-    table = shown(asked_run(tmp_path, C.Classification(), many, head=C.PoolingHead(place="mean")))["confusion"]
+    table = shown(asked_run(tmp_path, C.Classification(), many, head=C.PoolingHead(pooling="mean")))["confusion"]
 
     assert table["of"] == 19 and len(table["classes"]) == 12 == len(table["counts"])
     assert table["classes"] == sorted(table["classes"])
@@ -88,7 +90,7 @@ def test_many_classes_are_shown_in_part(tmp_path):
 
 def test_numbers_stand_beside_those_that_are_right(tmp_path):
     numbers = [{"text": said, "label": place / 4} for place, said in enumerate(TEXTS)]
-    found = shown(asked_run(tmp_path, C.Regression(), numbers, head=C.PoolingHead(place="mean")))
+    found = shown(asked_run(tmp_path, C.Regression(), numbers, head=C.PoolingHead(pooling="mean")))
 
     assert found["asked"] == found["count"] == len(found["points"])
     assert {meant for _, meant in found["points"]} <= {row["label"] for row in numbers}
@@ -133,7 +135,7 @@ def test_every_word_keeps_its_name_and_its_place(tmp_path):
 def test_an_answer_is_shown_where_it_stands(tmp_path):
     records = [{"question": f"who sat {place}?", "context": said, "answer": said.split()[1], "start": None}
                for place, said in enumerate(TEXTS)]  # fmt: skip
-    task = C.QuestionAnswering(start=None)
+    task = C.QuestionAnswering(answer_start=None)
     rows = shown(asked_run(tmp_path, task, records, head=C.TokenHead(out=2), context=160))["rows"]
 
     for row in rows:
@@ -156,7 +158,7 @@ def test_how_a_text_goes_on_continues_how_it_begins(tmp_path):
 MARKED = [(C.SpanCorruption(rate=0.4), "<extra_id_0>"), (C.TextInfilling(), "mask")]
 
 
-@pytest.mark.parametrize(("task", "mark"), MARKED, ids=["spans", "infill"])
+@pytest.mark.parametrize(("task", "mark"), MARKED, ids=["span_corruption", "text_infilling"])
 def test_marks_are_seen_where_words_were_cut_out(tmp_path, task, mark):
     rows = shown(asked_run(tmp_path, task, [{"text": said} for said in TEXTS]))["rows"]
 
@@ -191,7 +193,7 @@ MISSED = [(gone, "no such file"), (on_standard_input, "is not read again"), (non
 @pytest.mark.parametrize(("what", "why"), MISSED, ids=[what.__name__ for what, _ in MISSED])
 def test_rows_that_cannot_be_read_again_are_missed_in_a_sentence(tmp_path, monkeypatch, what, why):
     run, model, tokenizer = asked_run(
-        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(place="mean"), context=99
+        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(pooling="mean"), context=99
     )
     monkeypatch.setattr("sys.stdin", None)  # who reads it fails otherwise
     what(run)
@@ -203,7 +205,7 @@ def test_rows_that_cannot_be_read_again_are_missed_in_a_sentence(tmp_path, monke
 
 def test_a_row_padded_on_the_left_is_shown_like_any_other(tmp_path):
     plain, left = (
-        asked_run(tmp_path / side, C.Classification(), CLASSED, head=C.PoolingHead(place="mean"), padding=side)
+        asked_run(tmp_path / side, C.Classification(), CLASSED, head=C.PoolingHead(pooling="mean"), padding_side=side)
         for side in ("right", "left")
     )
     rows = [[row["asked"] for row in shown(made)["rows"]] for made in (plain, left)]
@@ -219,7 +221,7 @@ def test_rows_are_taken_from_everywhere():
 
 def test_what_is_read_again_is_what_training_kept(tmp_path, monkeypatch):
     run, model, tokenizer = asked_run(
-        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(place="mean"), context=99
+        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(pooling="mean"), context=99
     )
     before = set(content_cache.cache_dir(None).iterdir())
     answer_section(read_logged_run(run), model, tokenizer, model.task)
@@ -230,7 +232,7 @@ def test_what_is_read_again_is_what_training_kept(tmp_path, monkeypatch):
 def test_a_hostile_row_stays_text(tmp_path):
     hostile = [{"text": f"</script><script>alert({place})</script>", "label": "<b>a" if place % 2 else "<b>b"}
                for place in range(61)]  # fmt: skip
-    run, model, tokenizer = asked_run(tmp_path, C.Classification(), hostile, head=C.PoolingHead(place="mean"))
+    run, model, tokenizer = asked_run(tmp_path, C.Classification(), hostile, head=C.PoolingHead(pooling="mean"))
     page = report.write_report(run, model, tokenizer).read_text(encoding="utf8")
 
     assert "<script>alert" not in page and "<b>a" not in page
@@ -239,7 +241,7 @@ def test_a_hostile_row_stays_text(tmp_path):
 
 def test_records_that_grew_still_make_a_page(tmp_path):
     run, model, tokenizer = asked_run(
-        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(place="mean"), context=99
+        tmp_path, C.Classification(), CLASSED, head=C.PoolingHead(pooling="mean"), context=99
     )
     put(tmp_path / "rows.jsonl", [*CLASSED, {"text": "what is this", "label": "unheard of"}])
 

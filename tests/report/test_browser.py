@@ -52,11 +52,11 @@ TRUNK = {"dim": 24, "depth": 2, "attention": C.Attention(heads=3), "position": C
 BOTH = C.Transformer(embed=C.TextEmbedding(vocab=1), trunk=C.Trunk(**TRUNK, mask="causal", cross="last"),
                      encoder=C.Encoder(trunk=C.Trunk(**TRUNK)))  # fmt: skip
 ONE = C.Transformer(embed=C.TextEmbedding(vocab=1), trunk=C.Trunk(**TRUNK))
-POOLED = C.Transformer(embed=C.TextEmbedding(vocab=1), trunk=C.Trunk(**TRUNK), head=C.PoolingHead(place="mean"))
+POOLED = C.Transformer(embed=C.TextEmbedding(vocab=1), trunk=C.Trunk(**TRUNK), head=C.PoolingHead(pooling="mean"))
 LIVES = {  # what is asked, of what, and of whom
-    "translate": (C.Translation(source="en", target="fr"), "tatoeba-en-fr:test", BOTH),
-    "classify": (C.Classification(), "movie-reviews:validation", POOLED),
-    "masked": (C.MaskedLM(), "shakespeare", ONE),
+    "translation": (C.Translation(source="en", target="fr"), "tatoeba-en-fr:test", BOTH),
+    "classification": (C.Classification(), "movie-reviews:validation", POOLED),
+    "masked_lm": (C.MaskedLM(), "shakespeare", ONE),
 }
 
 
@@ -69,8 +69,8 @@ def lived(tmp_path_factory):
         if kind not in pages:
             task, source, model = LIVES[kind]
             said = C.Recipe(data=C.Data(source=source, validation=0.3), task=task, model=model,
-                            train=C.Train(steps=7, batch=5, context=64, eval_every=2, eval_tokens=2000, save_every=None,
-                                          compile=False))  # fmt: skip
+                            train=C.Train(steps=7, batch_size=5, context=64, eval_every=2, eval_tokens=2000,
+                                          save_every=None, compile=False))  # fmt: skip
             out = tmp_path_factory.mktemp("lived") / kind
             out.mkdir()
             fit(said, out, quiet=True)
@@ -207,13 +207,13 @@ def test_a_run_of_any_task_shows_all_that_it_has(opened, lived, kind, width, sch
     assert page.locator("#health canvas:not([aria-hidden])").count() == 2
     for canvas in page.locator("canvas:visible").all():
         assert canvas.evaluate(COLOURS) > 2, canvas.get_attribute("aria-label")
-    assert page.locator("#scores tr").count() == {"translate": 1, "classify": 3, "masked": 1}[kind]
-    assert page.locator("#scores path.even").count() == {"translate": 0, "classify": 3, "masked": 0}[kind]
+    assert page.locator("#scores tr").count() == {"translation": 1, "classification": 3, "masked_lm": 1}[kind]
+    assert page.locator("#scores path.even").count() == {"translation": 0, "classification": 3, "masked_lm": 0}[kind]
     assert page.locator("#quote").inner_text().strip() and page.locator("#loss path.even").count() == 2
 
 
 def test_translations_go_along_the_training_and_an_alignment_is_a_table(opened, lived):
-    page = opened(lived("translate"))
+    page = opened(lived("translation"))
     page.locator("#samples input").fill("0")
 
     assert "step 2, validation loss" in page.inner_text("#samples .controls")
@@ -223,7 +223,7 @@ def test_translations_go_along_the_training_and_an_alignment_is_a_table(opened, 
 
 
 def test_heads_of_a_translator_are_looked_at_group_by_group(opened, lived):
-    page = opened(lived("translate"))
+    page = opened(lived("translation"))
     across, counts = page.locator(".big canvas"), []
     for name in ("encoder", "decoder", "across"):
         page.get_by_role("button", name=name, exact=True).click()
@@ -236,7 +236,7 @@ def test_heads_of_a_translator_are_looked_at_group_by_group(opened, lived):
 
 
 def test_every_class_is_told_apart_in_the_table(opened, lived):
-    page = opened(lived("classify"))
+    page = opened(lived("classification"))
     cells = [int(cell) for cell in page.locator(".confusion td").all_inner_texts()]
 
     assert len(cells) == 4 and sum(cells) > 20 and f"{sum(cells)} rows" in page.inner_text(".whole figcaption")
@@ -245,7 +245,7 @@ def test_every_class_is_told_apart_in_the_table(opened, lived):
 
 
 def test_gaps_show_what_is_said_and_what_stood_there(opened, lived):
-    page = opened(lived("masked"))
+    page = opened(lived("masked_lm"))
     wrong = page.locator(".answer .spot.wrong").first
 
     assert page.locator(".answer").count() == 6

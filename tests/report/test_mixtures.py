@@ -7,12 +7,12 @@ from regard import config as C
 from regard.report.image_rows import image_text_rows
 from regard.training.data.read import ValidationExamples
 
-PIXELS = C.PixelEmbedding(palette=3, grid=(2, 4), colours=("000000", "ffffff", "ff0000"))
+PIXELS = C.PixelEmbedding(palette=3, grid=(2, 4), colors=("000000", "ffffff", "ff0000"))
 DRAW = C.TextToImage(pixels=PIXELS)
 SHAPES = {
-    "contrast": (C.Contrastive(), towers(), FRONT, N, {}),
-    "caption": (C.Captioning(), crossing(len(words(C.Captioning()))), FRONT, N, {"cross": True}),
-    "draw": (DRAW, drawing(len(words(DRAW)) + 3, 24), PIXELS, 24, {}),
+    "contrastive": (C.Contrastive(), towers(), FRONT, N, {}),
+    "captioning": (C.Captioning(), crossing(len(words(C.Captioning()))), FRONT, N, {"cross": True}),
+    "text_to_image": (DRAW, drawing(len(words(DRAW)) + 3, 24), PIXELS, 24, {}),
 }
 
 
@@ -31,10 +31,10 @@ def test_every_row_has_a_picture_and_what_was_said(kind):
 
     assert (page["name"], page["count"], len(page["rows"])) == ("pairs", 5, 5)
     assert all(row["picture"].startswith("data:image/png;base64,") for row in page["rows"])
-    if kind == "draw":
+    if kind == "text_to_image":
         assert [row["asked"] for row in page["rows"]] == [[[text]] for text in TEXTS]
     else:
         assert [row["meant"] for row in page["rows"]] == TEXTS
         assert all(row["right"] == (row["said"] == row["meant"]) for row in page["rows"])
-    if kind == "contrast":
+    if kind == "contrastive":
         assert {row["said"] for row in page["rows"]} <= set(TEXTS)

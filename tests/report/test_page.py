@@ -191,7 +191,7 @@ def test_a_run_without_samples_or_sentence_says_so(tmp_path):
 
 
 def test_a_sentence_that_cannot_be_said_gives_way_to_the_models_own_words(tmp_path):
-    tokenizer = text.train_tokenizer(C.CharTokenizer(fallback=False), [SAID])
+    tokenizer = text.train_tokenizer(C.CharTokenizer(byte_fallback=False), [SAID])
     said = recipe(tokenizer, sentence="Ω")
     run = write_run(tmp_path, said)
     data = data_in(report.write_report(run, regard.Model(said.model), tokenizer).read_text(encoding="utf8"))
@@ -243,7 +243,7 @@ def test_another_models_tokenizer_is_refused_in_a_sentence(tmp_path):
 
 
 def test_a_run_stopped_at_once_makes_a_page(tmp_path):
-    run, model, tokenizer = asked_run(tmp_path, C.Classification(), REVIEWS, head=C.PoolingHead(place="mean"))
+    run, model, tokenizer = asked_run(tmp_path, C.Classification(), REVIEWS, head=C.PoolingHead(pooling="mean"))
     for name in ("log.jsonl", "samples.jsonl"):
         (run / name).write_text("")
     data = data_in(report.write_report(run, model, tokenizer).read_text(encoding="utf8"))
@@ -256,12 +256,12 @@ def test_a_run_of_before_there_were_tasks_is_one_of_the_next_token(tmp_path):
     run, model, tokenizer = whole_run(tmp_path)
     settings = (run / "config.toml").read_text()
     old = re.sub(r"\[(task|train\.guard)\]\n(.+\n)*", "", settings)
-    new = "epochs|tokens|pack|workers|chunk|average|init_from|best|patience|board"
+    new = "epochs|batch_tokens|pack|workers|loss_chunk|ema_decay|init_from|keep_best|patience|tensorboard"
     old = re.sub(rf"^({new}) = .*\n", "", old, flags=re.M)
     (run / "config.toml").write_text(old)
     page = report.write_report(run, model, tokenizer).read_text(encoding="utf8")
 
-    assert old != settings and "could not be read" not in page and data_in(page)["task"] == "next"
+    assert old != settings and "could not be read" not in page and data_in(page)["task"] == "next_token"
     assert "Trained on shakespeare, character by character, 48 tokens at a time." in page
 
 
@@ -273,10 +273,14 @@ REVIEWS = [{"text": f"a film of {place} minutes", "label": "dull" if place % 2 e
 ASKED = [
     (
         C.Classification(),
-        C.PoolingHead(place="mean"),
+        C.PoolingHead(pooling="mean"),
         "Tells what the texts of rows.jsonl are, dull or fine, character by",
     ),
-    (C.Regression(label="score"), C.PoolingHead(place="mean"), "Gives each text of rows.jsonl a number, character by"),
+    (
+        C.Regression(label="score"),
+        C.PoolingHead(pooling="mean"),
+        "Gives each text of rows.jsonl a number, character by",
+    ),
     (C.MaskedLM(), C.LMHead(), "Guesses hidden words of rows.jsonl, character by character, rows of at most 48"),
     (C.PrefixLM(), C.LMHead(), "Goes on from how rows.jsonl begins, character by character"),
 ]
@@ -293,12 +297,12 @@ def test_the_first_sentence_says_what_was_asked(tmp_path, monkeypatch, task, hea
 
 def test_every_task_has_its_words():
     assert set(TASK_WORDINGS) == set(tasks.TASKS) and {asks.question[-1] for asks in TASK_WORDINGS.values()} == {"?"}
-    textual = {*TEXT_COLUMNS, "masked", "spans", "infill", "prefix", "next"}
-    assert set(ROW_BUILDERS) == textual - {"next", "translate"}  # whose samples say it
+    textual = {*TEXT_COLUMNS, "masked_lm", "span_corruption", "text_infilling", "prefix_lm", "next_token"}
+    assert set(ROW_BUILDERS) == textual - {"next_token", "translation"}  # whose samples say it
 
 
 def test_scores_and_steps_that_were_not_taken_are_on_the_page(tmp_path):
-    run, model, tokenizer = asked_run(tmp_path, C.Classification(), REVIEWS, head=C.PoolingHead(place="mean"))
+    run, model, tokenizer = asked_run(tmp_path, C.Classification(), REVIEWS, head=C.PoolingHead(pooling="mean"))
     eventful(run, {"trunk": 3})
     page = report.write_report(run, model, tokenizer).read_text(encoding="utf8")
     data = data_in(page)
@@ -352,7 +356,7 @@ def test_a_strange_look_does_no_harm(tmp_path, told):
 
 
 def test_an_encoder_has_heads_to_show(tmp_path):
-    data = data_in(made(tmp_path, mask="everything"))
+    data = data_in(made(tmp_path, mask="full"))
 
     assert len(data["heads"]) == 9 and data["attention"]["groups"][0]["keys"]
 

@@ -51,11 +51,11 @@ kind = "{task}"
 dim = 12
 depth = 2
 heads = 3
-embed = {{kind = "patches", size = 2, image = 6, channels = 1, cls = {cls}}}
+embed = {{kind = "patches", patch_size = 2, image_size = 6, channels = 1, cls_tokens = {cls}}}
 position = {{kind = "sinusoidal", axes = {axes}}}
 [train]
 steps = 2
-batch = 5
+batch_size = 5
 device = "cpu"
 compile = false
 [train.schedule]
@@ -72,7 +72,7 @@ def page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     axes = {"true": 1, "false": 2}  # a learned token first, or a grid
 
-    def made(task="classify", cls="true"):
+    def made(task="classification", cls="true"):
         (tmp_path / "shapes.toml").write_text(RECIPE.format(task=task, cls=cls, axes=axes[cls]))
         fit(zoo.read_recipe("shapes.toml"), tmp_path / "run", quiet=True)
         model = load_model(tmp_path / "run")
@@ -112,7 +112,7 @@ def test_the_maps_are_those_of_the_first_picture_that_is_shown(page):
 
 @pytest.mark.slow
 def test_a_report_of_numbers_for_images_has_a_plane_of_points(page):
-    text, data, _ = page(task="regress")
+    text, data, _ = page(task="regression")
 
     assert len(data["answers"]["points"]) == data["answers"]["count"]
     assert "Gives each image of shapes.jsonl a number" in text

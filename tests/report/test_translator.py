@@ -50,7 +50,7 @@ def test_the_alignment_is_of_the_translation_that_is_shown(made, data):
 def heard(made):
     """Where the heads look when a plain call gives them the last translation."""
     _, model, tokenizer = made
-    begin, end = tokenizer.special_ids["start"], tokenizer.special_ids["end"]
+    begin, end = tokenizer.special_ids["bos"], tokenizer.special_ids["eos"]
     source, target = (tokenizer.encode(SAMPLES[3][name]) for name in ("source", "text"))
     ids, read = torch.tensor([[begin, *target]]), torch.tensor([[*source, end]])
     return lens.attention_views(model, ids, source=read, real=torch.ones_like(ids, dtype=torch.bool))

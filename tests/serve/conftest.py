@@ -16,7 +16,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def server(models):
-    with served(models, slots=3, waiting=40) as server:
+    with served(models, slots=3, max_queue=40) as server:
         yield server
 
 
@@ -37,7 +37,7 @@ def small():
     opened = []
 
     def small(**settings):
-        server = served({"writer": writer()}, **{"slots": 2, "waiting": 1} | settings)
+        server = served({"writer": writer()}, **{"slots": 2, "max_queue": 1} | settings)
         opened.append(server.__enter__())
         return server
 

@@ -35,7 +35,7 @@ def writer():
     model = build_model(
         zoo.preset("gpt2", dim=12, depth=2, heads=3, vocab=len(LETTERS), position={"length": ROOM})
     ).eval()
-    model.tokenizer, model.context = text.train_tokenizer(config.CharTokenizer(fallback=False), [LETTERS]), ROOM
+    model.tokenizer, model.context = text.train_tokenizer(config.CharTokenizer(byte_fallback=False), [LETTERS]), ROOM
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3)

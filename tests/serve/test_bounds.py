@@ -214,7 +214,7 @@ def test_a_schema_of_many_optional_properties_is_refused_in_a_sentence(plain):
 
 def test_a_regex_that_takes_too_long_to_compile_is_refused(models):
     with pytest.raises(ConfigError, match="it is too much to compile; make it simpler"):
-        models["talker"].generate("a", new=2, regex=".?" * 900)
+        models["talker"].generate("a", max_new_tokens=2, regex=".?" * 900)
 
 
 # ---------------------------------------------------------------- turns
@@ -222,7 +222,7 @@ def test_a_regex_that_takes_too_long_to_compile_is_refused(models):
 
 def test_others_have_their_turn_between_two_prompts_that_are_read_aloud(small):
     """One request for many prompts kept all streams waiting until the last was read."""
-    server = small(slots=2, waiting=40)
+    server = small(slots=2, max_queue=40)
     engine, plain = server.house.residents["writer"].engine, Plain(server.url)
     gate, answers = Gate(engine), {}
     gate.open.clear()
@@ -270,13 +270,13 @@ def test_a_search_ends_when_it_is_cancelled(models):
         token.check()
 
     with pytest.raises(Cancelled):
-        Translator(models["en-fr"])(["A dog runs on the beach."], {"beams": 2}, check=check)
+        Translator(models["en-fr"])(["A dog runs on the beach."], {"num_beams": 2}, check=check)
     assert len(steps) == 3
 
 
 def test_work_of_a_client_that_left_is_cancelled_between_batches(small):
     """Each batch is a piece of work of its own, and those that wait are dropped."""
-    server = small(slots=2, waiting=9)
+    server = small(slots=2, max_queue=9)
     engine = server.house.residents["writer"].engine
     done, do, gate = [], engine.run_in_thread, threading.Event()
     engine.run_in_thread = lambda work: do(lambda: done.append(1) or gate.wait(9) and work())

@@ -37,7 +37,7 @@ def alone(models):
 
 def test_an_answer_is_what_the_engine_says_after_the_template(client, alone):
     told = client.chat.completions.create(model="talker", messages=TALK, max_completion_tokens=15, seed=3)
-    text, _, read = alone(TALK, new=15, seed=3)
+    text, _, read = alone(TALK, max_new_tokens=15, seed=3)
     choice = told.choices[0]
 
     assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", text, "length")

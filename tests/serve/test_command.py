@@ -90,12 +90,12 @@ def refused(capsys, *words):
         (["--host", "::"], "can be reached from other machines"),
         (["--port", "70000"], "--port: 70000 is not between 0 and 65535"),
         (["--slots", "0"], "--slots"),
-        (["--key", ""], "--key: it is empty"),
-        (["--key", "two words"], "--key: one of them cannot stand in a header"),
-        (["--key", "a", "--key-file", "b"], "keep one of the two"),
-        (["--capacity", "900"], "capacity: 900 is more than the 300 tokens"),
+        (["--api-key", ""], "--api-key: it is empty"),
+        (["--api-key", "two words"], "--api-key: one of them cannot stand in a header"),
+        (["--api-key", "a", "--api-key-file", "b"], "keep one of the two"),
+        (["--max-context", "900"], "max_context: 900 is more than the 300 tokens"),
         (["--dtype", "fp7"], "dtype: no 'fp7'"),
-        (["--host", "203.0.113.9", "--key", "k"], "choose an address of this machine"),
+        (["--host", "203.0.113.9", "--api-key", "k"], "choose an address of this machine"),
     ],
 )
 def test_mistakes_are_one_sentence(capsys, monkeypatch, folder, words, word):
@@ -108,7 +108,7 @@ def test_mistakes_are_one_sentence(capsys, monkeypatch, folder, words, word):
 def test_a_port_that_is_taken_is_told_before_models_are_read(capsys, server, folder):
     code, told = refused(capsys, folder.parent / "nothing", "--port", Plain(server.url).place.port)
 
-    assert code == 2 and "somebody listens there already" in told
+    assert code == 2 and "another process listens there already" in told
 
 
 def test_a_model_that_is_not_there_is_bad_data(capsys, folder):

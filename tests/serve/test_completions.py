@@ -23,7 +23,7 @@ def alone(models):
 
 def test_a_text_is_the_one_that_is_made_offline(client, alone):
     told = client.completions.create(model="writer", prompt="the cat", max_tokens=21, temperature=0.8, seed=5)
-    want = alone("the cat", new=21, temperature=0.8, seed=5)
+    want = alone("the cat", max_new_tokens=21, temperature=0.8, seed=5)
 
     assert (told.choices[0].text, told.choices[0].finish_reason) == (want.text, "length")
     assert (told.object, told.model, told.id[:5]) == ("text_completion", "writer", "cmpl-")
@@ -55,7 +55,7 @@ def test_many_at_once_are_what_each_is_alone(server, client, alone):
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="unused", timeout=30) as other:
             return await asyncio.gather(*(one(other, place % 5, place >= 5) for place in range(10)))
 
-    want = [alone(prompt, new=9 + place, seed=place).text for place, prompt in enumerate(prompts)]
+    want = [alone(prompt, max_new_tokens=9 + place, seed=place).text for place, prompt in enumerate(prompts)]
     assert asyncio.run(all_of_them()) == want * 2
 
 
@@ -69,7 +69,9 @@ def test_a_prompt_is_a_text_or_ids_or_several_of_them(client, models, alone, pro
     rows = [row if isinstance(row, str) else known.decode(row) for row in rows]
 
     assert [choice.index for choice in told.choices] == list(range(texts))
-    assert [choice.text for choice in told.choices] == [alone(row, new=5, temperature=0.0).text for row in rows]
+    assert [choice.text for choice in told.choices] == [
+        alone(row, max_new_tokens=5, temperature=0.0).text for row in rows
+    ]
 
 
 def test_each_of_n_texts_has_a_seed_of_its_own_and_the_first_is_that_of_one(client, alone):
@@ -77,13 +79,13 @@ def test_each_of_n_texts_has_a_seed_of_its_own_and_the_first_is_that_of_one(clie
 
     assert [choice.index for choice in told.choices] == list(range(6))
     assert [choice.text for choice in told.choices] == [
-        alone(prompt, new=7, seed=11 + place).text for prompt in ("the", "a dog") for place in range(3)
+        alone(prompt, max_new_tokens=7, seed=11 + place).text for prompt in ("the", "a dog") for place in range(3)
     ]
     assert told.usage.prompt_tokens == 3 + 5 and told.usage.completion_tokens == 6 * 7
 
 
 def test_stop_strings_end_a_text_before_them(client, alone):
-    whole = alone("the", new=30, seed=3).text
+    whole = alone("the", max_new_tokens=30, seed=3).text
     stop = whole[9:11]
     told = client.completions.create(model="writer", prompt="the", max_tokens=30, seed=3, stop=[stop, "zzzz"])
 
@@ -91,19 +93,23 @@ def test_stop_strings_end_a_text_before_them(client, alone):
 
 
 @pytest.mark.parametrize("given, ours", [
-    ({"top_p": 0.4}, {"top_p": 0.4}), ({"presence_penalty": 1.5}, {"presence": 1.5}),
-    ({"frequency_penalty": -1.5}, {"frequency": -1.5}),
-    ({"logit_bias": {"3": 9, "5": -100}}, {"bias": {3: 9, 5: -100}}),
-    ({"extra_body": {"top_k": 2, "repetition": 1.7}}, {"top_k": 2, "repetition": 1.7}),
-    ({"extra_body": {"min_p": 0.5, "typical": 0.9}}, {"min_p": 0.5, "typical": 0.9}),
-    ({"extra_body": {"no_repeat": 2, "shortest": 4}}, {"no_repeat": 2, "shortest": 4}),
+    ({"top_p": 0.4}, {"top_p": 0.4}), ({"presence_penalty": 1.5}, {"presence_penalty": 1.5}),
+    ({"frequency_penalty": -1.5}, {"frequency_penalty": -1.5}),
+    ({"logit_bias": {"3": 9, "5": -100}}, {"logit_bias": {3: 9, 5: -100}}),
+    ({"extra_body": {"top_k": 2, "repetition_penalty": 1.7}}, {"top_k": 2, "repetition_penalty": 1.7}),
+    ({"extra_body": {"min_p": 0.5, "typical_p": 0.9}}, {"min_p": 0.5, "typical_p": 0.9}),
+    ({"extra_body": {"no_repeat_ngram_size": 2, "min_new_tokens": 4}},
+     {"no_repeat_ngram_size": 2, "min_new_tokens": 4}),
     ({"extra_body": {"regex": "(ab|c)+"}}, {"regex": "(ab|c)+"}),
 ], ids=str)  # fmt: skip
 def test_every_setting_reaches_the_model(client, alone, given, ours):
     asked = dict(model="writer", prompt="the", max_tokens=17, seed=2)
 
-    assert client.completions.create(**asked, **given).choices[0].text == alone("the", new=17, seed=2, **ours).text
-    assert alone("the", new=17, seed=2, **ours).text != alone("the", new=17, seed=2).text
+    assert (
+        client.completions.create(**asked, **given).choices[0].text
+        == alone("the", max_new_tokens=17, seed=2, **ours).text
+    )
+    assert alone("the", max_new_tokens=17, seed=2, **ours).text != alone("the", max_new_tokens=17, seed=2).text
 
 
 def test_logprobs_are_those_of_the_model(client, models):

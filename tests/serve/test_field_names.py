@@ -25,7 +25,7 @@ def test_a_plain_field_becomes_its_setting_as_it_stands(field):
     value = "[a-z]" if field == "regex" else 1
     asked = GenerationFields.model_construct(**{field: value})
 
-    assert sampling_settings(asked, 7) == {SETTING_OF_FIELD[field]: value, "new": 7}
+    assert sampling_settings(asked, 7) == {SETTING_OF_FIELD[field]: value, "max_new_tokens": 7}
 
 
 @pytest.mark.parametrize("field, setting", SETTING_OF_FIELD.items())

@@ -33,7 +33,7 @@ def typed(model):
 
 def read(model):
     """Every list of ids that the model's engine is asked to go on from."""
-    house = create_app({"m": model}, ServerSettings(capacity=300))
+    house = create_app({"m": model}, ServerSettings(max_context=300))
     engine, asked = house.state.house.residents["m"].engine, []
     submit = engine.submit
     engine.submit = lambda one, hear: asked.append(list(one.ids)) or submit(one, hear)

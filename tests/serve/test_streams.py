@@ -43,7 +43,7 @@ def test_the_slot_of_a_client_that_leaves_is_free_at_once(small, stream):
 
 
 def test_a_client_that_leaves_while_it_waits_is_forgotten(small):
-    server = small(slots=1, waiting=5)
+    server = small(slots=1, max_queue=5)
     gate = Gate(engine_of(server))
     gate.open.clear()
     first = Plain(server.url).connect()
@@ -62,7 +62,7 @@ def test_a_client_that_leaves_while_it_waits_is_forgotten(small):
 
 
 def test_who_is_too_much_is_told_when_to_come_again(small):
-    server = small(slots=1, waiting=1)
+    server = small(slots=1, max_queue=1)
     gate = Gate(engine_of(server))
     gate.open.clear()
     told = []
@@ -90,7 +90,7 @@ def test_who_is_too_much_is_told_when_to_come_again(small):
 
 
 def test_a_request_of_which_a_part_is_refused_leaves_nothing_behind(small):
-    server = small(slots=1, waiting=2)
+    server = small(slots=1, max_queue=2)
     gate, plain = Gate(engine_of(server)), Plain(server.url)
     gate.open.clear()
     thread = threading.Thread(target=plain.post, args=("/v1/completions", {"prompt": "a", "max_tokens": 3}))
@@ -108,14 +108,14 @@ def test_a_request_of_which_a_part_is_refused_leaves_nothing_behind(small):
 
 @pytest.mark.parametrize("many", [{"prompt": "a", "n": 4}, {"prompt": ["a", "b"], "n": 2}, {"prompt": list("abcd")}])
 def test_more_texts_than_an_empty_server_has_room_for_are_refused_and_not_told_to_come_again(small, many):
-    told = Plain(small(slots=1, waiting=2).url).post("/v1/completions", many | {"max_tokens": 3})
+    told = Plain(small(slots=1, max_queue=2).url).post("/v1/completions", many | {"max_tokens": 3})
 
     assert told.status == 400 and "retry-after" not in told.headers
     assert "4 texts are more than the 3 that this server has room for" in told.error["message"]
 
 
 def test_a_reader_that_does_not_read_stalls_nobody_and_is_left(small):
-    server = small(slots=2, waiting=9, patience=0.3)
+    server = small(slots=2, max_queue=9, patience=0.3)
     server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # what it accepts from now on has this as well
     place = Plain(server.url).place
     body = json.dumps(LONG | {"stream": True, "n": 2, "logprobs": 20}).encode()

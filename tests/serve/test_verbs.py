@@ -65,7 +65,7 @@ def test_classes_are_those_of_the_library(plain, models):
 
 
 def test_classes_of_pairs(plain, models):
-    told = plain.post("/v1/classify", {"model": "judge", "input": TEXTS[:2], "pair": "it was good", "top": 1}).json
+    told = plain.post("/v1/classify", {"model": "judge", "input": TEXTS[:2], "pair": "it was good", "top_k": 1}).json
     want = models["judge"].classify(TEXTS[:2], ["it was good"] * 2)
 
     assert [row["classes"][0]["label"] for row in told["data"]] == [next(iter(row)) for row in want]
@@ -74,7 +74,7 @@ def test_classes_of_pairs(plain, models):
 
 def test_blanks_are_filled_as_the_library_fills_them(plain, models):
     text = "The [MASK] sat on a [MASK]."
-    told = plain.post("/v1/fill", {"model": "masked", "input": text, "best": 3}).json["data"][0]["blanks"]
+    told = plain.post("/v1/fill", {"model": "masked", "input": text, "top_k": 3}).json["data"][0]["blanks"]
 
     for blank, want in zip(told, models["masked"].fill_mask(text, 3), strict=True):
         assert [guess["word"] for guess in blank] == [guess.word for guess in want]
@@ -83,8 +83,8 @@ def test_blanks_are_filled_as_the_library_fills_them(plain, models):
 
 def test_translations_are_those_of_the_library(client, models):
     texts = ["A dog sleeps.", "Two men talk."]
-    told = client.post("/translate", body={"model": "en-fr", "input": texts, "best": 2}, cast_to=object)
-    want = models["en-fr"].translations(texts, best=2)
+    told = client.post("/translate", body={"model": "en-fr", "input": texts, "num_return_sequences": 2}, cast_to=object)
+    want = models["en-fr"].translations(texts, num_return_sequences=2)
 
     assert [row["text"] for row in told["data"]] == [one.text for one in want]
     assert [row["score"] for row in told["data"]] == pytest.approx([one.score for one in want], abs=1e-5)

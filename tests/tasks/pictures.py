@@ -13,7 +13,7 @@ from regard.text.trainers import train_tokenizer
 TEXTS = ["red heart", "blue car", "a dog", "two dogs", "a green apple"]
 LABELS = ["sign", "thing", "animal", "animal", "food"]
 SIDE, D, N = 8, 12, 15
-FRONT = C.PatchEmbedding(size=4, image=SIDE, cls=False)
+FRONT = C.PatchEmbedding(patch_size=4, image_size=SIDE, cls_tokens=False)
 SMALL = dict(dim=D, depth=1, attention=C.Attention(heads=3), mlp=C.MLP(hidden=20), dropout=C.NO_DROPOUT)
 
 
@@ -29,14 +29,16 @@ def records():
 
 
 def words(c=None):
-    tokenizer = train_tokenizer(C.CharTokenizer(fallback=False), ["".join(sorted(set("".join([*TEXTS, *LABELS]))))])
+    tokenizer = train_tokenizer(
+        C.CharTokenizer(byte_fallback=False), ["".join(sorted(set("".join([*TEXTS, *LABELS]))))]
+    )
     return tokenizer if c is None else tasks.add_task_tokens(c, tokenizer)
 
 
-def tower(embed, mask="everything", **head):
+def tower(embed, mask="full", **head):
     position = C.LearnedPosition(length=N if isinstance(embed, C.TextEmbedding) else (2, 2))
     return C.Transformer(embed=embed, trunk=C.Trunk(mask=mask, position=position, **SMALL),
-                         head=C.PoolingHead(**{"place": "mean", "out": 7, "bias": False, **head}))  # fmt: skip
+                         head=C.PoolingHead(**{"pooling": "mean", "out": 7, "bias": False, **head}))  # fmt: skip
 
 
 def towers(vocab=None, **said):
@@ -54,7 +56,7 @@ def crossing(vocab):
 
 def prefixed(vocab, mask="prefix(4)"):
     """Both in one sequence."""
-    return C.Transformer(embed=C.MultimodalEmbedding(seen=FRONT, text=C.TextEmbedding(vocab=vocab)),
+    return C.Transformer(embed=C.MultimodalEmbedding(prefix=FRONT, text=C.TextEmbedding(vocab=vocab)),
                          trunk=C.Trunk(mask=mask, position=C.LearnedPosition(length=4 + N), **SMALL))  # fmt: skip
 
 

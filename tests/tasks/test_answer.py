@@ -58,7 +58,7 @@ def test_the_loss_is_over_the_context_and_no_answer(side):
 @pytest.mark.spec("S164")
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_padding_and_question_are_never_chosen(side):
-    objective, known = task(C.QuestionAnswering(longest=5), length=90, side=side)
+    objective, known = task(C.QuestionAnswering(max_answer_tokens=5), length=90, side=side)
     short = RECORD | {"context": "The cat sat.", "answer": "cat", "start": 4}
     batch = objective.collate([objective.example(record, known) for record in (RECORD, short)], chance())
     for seed in range(30):
@@ -73,7 +73,7 @@ def test_padding_and_question_are_never_chosen(side):
 
 
 def test_the_best_span_is_that_of_trying_all():
-    objective, known = task(C.QuestionAnswering(longest=4), length=90)
+    objective, known = task(C.QuestionAnswering(max_answer_tokens=4), length=90)
     example = objective.example(RECORD, known)
     batch = objective.collate([example], chance())
     logits = torch.randn(1, len(example["ids"]), 2, generator=chance(1))
@@ -100,7 +100,7 @@ def test_no_answer_is_an_answer():
 
 
 def test_a_long_context_is_read_in_windows_that_miss_nothing():
-    objective, known = task(C.QuestionAnswering(stride=5), length=24)
+    objective, known = task(C.QuestionAnswering(doc_stride=5), length=24)
     windows = objective.windows(RECORD | {"answer": "Lovelace", "start": TEXT.index("Lovelace")}, known)
     read = {place for window in windows for place in window["from"] if place >= 0}
     holding = [window for window in windows if window["stop"]]
@@ -114,7 +114,7 @@ def test_a_long_context_is_read_in_windows_that_miss_nothing():
 
 
 def test_the_surest_window_answers():
-    objective, known = task(C.QuestionAnswering(stride=5), length=24)
+    objective, known = task(C.QuestionAnswering(doc_stride=5), length=24)
     records = [RECORD | {"answer": ["cat", "the cat"], "start": [11, 7]}]
     windows = objective.windows(records[0], known)
     batch = objective.collate(windows, chance())
@@ -141,7 +141,7 @@ def test_an_answer_that_is_not_there_is_one_sentence(change, words):
 
 
 def test_an_answer_may_be_looked_for():
-    objective, known = task(C.QuestionAnswering(start=None), length=90)
+    objective, known = task(C.QuestionAnswering(answer_start=None), length=90)
 
     assert objective.example(RECORD, known) == task(C.QuestionAnswering(), length=90)[0].example(RECORD, known)
     with pytest.raises(DataError, match="'a bird' does not stand in column 'context'"):
@@ -149,7 +149,7 @@ def test_an_answer_may_be_looked_for():
 
 
 def test_an_answer_too_long_for_any_window_is_refused():
-    objective, known = task(C.QuestionAnswering(stride=5), length=24)
+    objective, known = task(C.QuestionAnswering(doc_stride=5), length=24)
 
     with pytest.raises(DataError, match="does not fit in a row of 24 tokens"):
         objective.example(RECORD | {"answer": TEXT, "start": 0}, known)

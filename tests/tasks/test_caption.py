@@ -24,10 +24,10 @@ def built(shape, **how):
 def test_words_are_read_behind_a_start_and_told_up_to_the_end(shape):
     (task, tokenizer), _ = built(shape)
     given = batch(task, tokenizer)
-    end = tokenizer.special_ids["end"]
+    end = tokenizer.special_ids["eos"]
     for row, text in enumerate(TEXTS):
         ids = tokenizer.encode(text)
-        assert given["ids"][row, : len(ids) + 1].tolist() == [tokenizer.special_ids["start"], *ids]
+        assert given["ids"][row, : len(ids) + 1].tolist() == [tokenizer.special_ids["bos"], *ids]
         assert given["labels"][row][given["labels"][row] != IGNORE_INDEX].tolist() == [*ids, end]
 
     assert torch.equal(given["source" if shape == "an encoder" else "seen"], pictures())
@@ -82,28 +82,28 @@ def test_a_few_pictures_are_learned_by_heart_and_told_again(shape):
 
     assert float(loss.detach()) < 0.05
     assert model.caption(list(pictures())) == TEXTS
-    assert model.caption(list(pictures().flip(0)), beams=1) == TEXTS[::-1]
+    assert model.caption(list(pictures().flip(0)), num_beams=1) == TEXTS[::-1]
     assert model.caption(list(pictures()), temperature=0.0) == TEXTS
 
 
 @pytest.mark.parametrize(
     "model, sentence",
     [
-        (towers(), "model: task 'caption' is asked of one that sees and writes"),
+        (towers(), "model: task 'captioning' is asked of one that sees and writes"),
         (C.Transformer(embed=C.TextEmbedding(vocab=V), trunk=C.Trunk(mask="causal")), "give it model.encoder.embed"),
         (
-            prefixed(V, "everything"),
-            r"model.trunk.mask: 'everything' sees the word it should tell; write 'prefix\(4\)'",
+            prefixed(V, "full"),
+            r"model.trunk.mask: 'full' sees the word it should tell; write 'prefix\(4\)'",
         ),
         (prefixed(V, "prefix(5)"), r"model.trunk.mask: 'prefix\(5\)' shows words before they are told"),
         (prefixed(3), "model.embed.vocab: 3, and the tokenizer has"),
         (
             C.Transformer(embed=prefixed(V).embed, trunk=prefixed(V).trunk, head=C.PoolingHead()),
-            "model.head.kind: 'pooled'",
+            "model.head.kind: 'pooling'",
         ),
         (
             C.Transformer(
-                embed=C.MultimodalEmbedding(seen=C.AudioEmbedding(), text=C.TextEmbedding(vocab=V)),
+                embed=C.MultimodalEmbedding(prefix=C.AudioEmbedding(), text=C.TextEmbedding(vocab=V)),
                 trunk=C.Trunk(mask="prefix(2)"),
             ),
             "has 0 tokens for sure; write 'causal'",
@@ -127,8 +127,8 @@ def test_captions_in_batches_are_those_of_one_batch_and_in_order(shape, monkeypa
     (_, tokenizer), model = built(shape)
     model.tokenizer, model.context = tokenizer, N
     seen = [*pictures(), *pictures().flip(0)]
-    found, drawn = model.caption(seen, beams=2), model.caption(seen, temperature=1.0, seed=3)
+    found, drawn = model.caption(seen, num_beams=2), model.caption(seen, temperature=1.0, seed=3)
     monkeypatch.setattr("regard.inference.images.IMAGES_AT_ONCE", 2)
 
-    assert model.caption(seen, beams=2) == found and len(set(found)) > 1
+    assert model.caption(seen, num_beams=2) == found and len(set(found)) > 1
     assert model.caption(seen, temperature=1.0, seed=3) == drawn and model.caption([]) == []

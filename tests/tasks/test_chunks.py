@@ -105,9 +105,9 @@ def asked(c, head, chunk, precision="fp32", **said):
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-@pytest.mark.parametrize("c", [C.NextToken(), C.MaskedLM(rate=0.5)], ids=["next", "masked"])
+@pytest.mark.parametrize("c", [C.NextToken(), C.MaskedLM(rate=0.5)], ids=["next_token", "masked_lm"])
 def test_an_objective_learns_the_same_in_chunks(c, head):
-    said = dict(mask="causal") if c.kind == "next" else {}
+    said = dict(mask="causal") if c.kind == "next_token" else {}
     whole, expected = asked(c, head, None, **said)
     parts, found = asked(c, head, 7, **said)
 

@@ -16,7 +16,7 @@ from regard.tasks.task import build_task, score_outputs
 from regard.text.tokenizer import Tokenizer
 
 ONE = C.Classification(classes=("bad", "good", "so so"))
-TWO = C.Classification(text="first", pair="second", classes=("0", "1"))
+TWO = C.Classification(input="first", input_pair="second", classes=("0", "1"))
 RECORDS = [{"text": "The cat sat on the mat.", "label": "good"}, {"text": "Why?", "label": "so so"}]
 PAIRS = [
     {"first": "The cat sat.", "second": "A dog met an owl!", "label": 1},
@@ -28,7 +28,7 @@ def published(before, between, after):
     """A tokenizer.json that says itself what stands around its texts."""
     known = tokenizer("word")
     inner = type(known.inner).from_str(known.inner.to_str())
-    specials = [(token, known.special_ids[role]) for role, token in (("start", "<start>"), ("end", "<end>"))]
+    specials = [(token, known.special_ids[role]) for role, token in (("bos", "<start>"), ("eos", "<end>"))]
     inner.post_processor = processors.TemplateProcessing(
         single=f"{before}$A{after}", pair=f"{before}$A{between}$B:1{after}", special_tokens=specials
     )
@@ -91,7 +91,7 @@ def test_what_is_cut_is_counted():
 @pytest.mark.spec("S164")
 @pytest.mark.parametrize("place", ["cls", "mean", "last"])
 def test_a_model_is_asked_once_a_text(place):
-    asked = model(C.PoolingHead(place=place, out=3))
+    asked = model(C.PoolingHead(pooling=place, out=3))
     objective, known = task(ONE, model=asked.c)
     batch = objective.collate([objective.example(record, known) for record in RECORDS], chance())
     logits = torch.cat([asked(torch.tensor([objective.example(record, known)["ids"]])) for record in RECORDS])
@@ -127,7 +127,7 @@ def test_a_model_without_segments_is_not_told_them(segments):
 
 
 def test_regression_is_the_squared_error_of_one_number():
-    c = C.Regression(text="first", pair="second")
+    c = C.Regression(input="first", input_pair="second")
     asked = model(C.PoolingHead(out=1))
     objective, known = task(c, model=asked.c)
     records = [{**PAIRS[0], "label": "3.5"}, {**PAIRS[1], "label": 2}]
@@ -187,12 +187,12 @@ def test_classes_that_were_named_stay_and_one_is_not_enough():
 
 @pytest.mark.parametrize("c, head, words", [
     (ONE, C.PoolingHead(out=2), "model.head.out: 2, and there are 3"),
-    (ONE, C.LMHead(), "model.head.kind: 'vocabulary', and task 'classify' needs pooled"),
+    (ONE, C.LMHead(), "model.head.kind: 'lm', and task 'classification' needs pooling"),
     (C.Regression(), C.PoolingHead(), "model.head.out: None, and there is 1"),
-    (C.MaskedLM(next_sentence=True), C.LMHead(), "needs both"),
-    (C.MaskedLM(), C.PretrainingHead(), "'both' is for task.next_sentence"),
-    (C.Translation(), C.LMHead(), "model.encoder: task 'translate' is asked of two trunks"),
-    (C.NextToken(), C.LMHead(), "model.trunk.mask: 'everything' sees the token"),
+    (C.MaskedLM(next_sentence=True), C.LMHead(), "needs pretraining"),
+    (C.MaskedLM(), C.PretrainingHead(), "'pretraining' is for task.next_sentence"),
+    (C.Translation(), C.LMHead(), "model.encoder: task 'translation' is asked of two trunks"),
+    (C.NextToken(), C.LMHead(), "model.trunk.mask: 'full' sees the token"),
     (C.TokenClassification(classes=("O", "B-X")), C.TokenHead(out=3), "model.head.out: 3, and there are 2"),
     (C.QuestionAnswering(), C.TokenHead(out=3), "an answer begins and ends"),
 ], ids=str)  # fmt: skip
@@ -210,7 +210,7 @@ def test_a_model_of_fewer_words_is_refused():
 def test_a_first_token_that_stands_for_nothing_is_refused():
     c = C.Transformer(embed=C.TextEmbedding(vocab=700), head=C.PoolingHead(out=3))
 
-    with pytest.raises(ConfigError, match="model.head.place: 'cls' .* set it to mean or last"):
+    with pytest.raises(ConfigError, match="model.head.pooling: 'cls' .* set it to mean or last"):
         task(ONE, "char", model=c)
     blind = C.Transformer(embed=C.TextEmbedding(vocab=700), head=C.PoolingHead(out=3), trunk=C.Trunk(mask="causal"))
     with pytest.raises(ConfigError, match="'causal' it sees itself alone; set it to last"):

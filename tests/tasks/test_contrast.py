@@ -59,7 +59,7 @@ def test_pairs_of_words_that_were_never_together_are_told_apart():
     """Zero-shot: red crosses and blue bars are known, green crosses and red bars are not, but by their words."""
     held = list(zip(COLOURS, SHAPES, strict=True))
     known = [(colour, shape) for colour in COLOURS for shape in SHAPES if (colour, shape) not in held]
-    tokenizer = train_tokenizer(C.WordTokenizer(fallback=False), [" ".join([*COLOURS, *SHAPES])] * 3)
+    tokenizer = train_tokenizer(C.WordTokenizer(byte_fallback=False), [" ".join([*COLOURS, *SHAPES])] * 3)
     c = towers(len(tokenizer))
     task = tasks.build_task(C.Contrastive(), tokenizer, c, rows=tasks.RowPadding(4), sense=build_processor(FRONT))
     model, chance = regard.build(c), torch.Generator().manual_seed(0)
@@ -181,7 +181,9 @@ def test_a_match_is_a_share_for_each_text():
 
 def test_micro_batches_are_refused_in_a_sentence():
     refuse_accumulation(1)
-    with pytest.raises(ConfigError, match="train.accumulate: 2, and task 'contrast' tells each pair from all others"):
+    with pytest.raises(
+        ConfigError, match="train.gradient_accumulation: 2, and task 'contrastive' tells each pair from all others"
+    ):
         refuse_accumulation(2)
 
 
@@ -191,7 +193,7 @@ ONE = towers().towers[0]
 @pytest.mark.parametrize(
     "model, sentence",
     [
-        (ONE, "model.kind: task 'contrast' is asked of two towers"),
+        (ONE, "model.kind: task 'contrastive' is asked of two towers"),
         (C.DualEncoder(towers=towers().towers[::-1]), "model.towers: the first reads what is seen and the second text"),
         (towers(3), r"model.towers\[1\].embed.vocab: 3, and the tokenizer has"),
         (
@@ -212,8 +214,8 @@ def test_models_that_cannot_be_asked_are_refused(model, sentence):
 
 
 def test_towers_are_asked_nothing_else():
-    with pytest.raises(ConfigError, match="model.kind: towers are asked which of their inputs belong together"):
-        C.from_dict(C.Recipe, {"model": {"kind": "towers", "towers": [{}, {}]}})
+    with pytest.raises(ConfigError, match="model.kind: a dual_encoder is trained by task.kind contrastive"):
+        C.from_dict(C.Recipe, {"model": {"kind": "dual_encoder", "towers": [{}, {}]}})
 
 
 def test_classes_are_found_in_the_training_data():

@@ -11,7 +11,7 @@ from regard.config.errors import ConfigError, DataError
 from regard.inputs import palette
 
 COLOURS = ("000000", "ffffff", "ff0000", "00ff00", "0000ff")
-PIXELS = C.PixelEmbedding(palette=5, grid=(3, 4), colours=COLOURS)
+PIXELS = C.PixelEmbedding(palette=5, grid=(3, 4), colors=COLOURS)
 TASK = C.TextToImage(pixels=PIXELS)
 ROOM, COUNT = 16, 12
 V = len(words(TASK))
@@ -25,7 +25,7 @@ def built(c=TASK, **how):
 def test_every_pixel_has_a_place_of_its_own_whatever_the_text():
     task, tokenizer, _ = built()
     given = batch(task, tokenizer)
-    start, end, pad = (tokenizer.special_ids[role] for role in ("start", "end", "pad"))
+    start, end, pad = (tokenizer.special_ids[role] for role in ("bos", "eos", "pad"))
 
     assert given["ids"].shape == given["labels"].shape == (len(TEXTS), ROOM + COUNT - 1)
     assert "real" not in given, "what fills a text up is read"
@@ -47,7 +47,7 @@ def test_pixels_are_the_nearest_colours_of_the_picture():
 
 @pytest.mark.parametrize("weight", [0.0, 0.25])
 def test_colours_and_words_are_counted_apart_and_weighed(weight):
-    task, tokenizer, model = built(C.TextToImage(pixels=PIXELS, words=weight))
+    task, tokenizer, model = built(C.TextToImage(pixels=PIXELS, text_loss_weight=weight))
     given = batch(task, tokenizer)
     logits, labels = model(given["ids"]).flatten(0, 1), given["labels"].flatten()
     parts, sums = task.count_parts(given), task.loss_sums(model, given)
@@ -91,7 +91,7 @@ def test_a_picture_is_made_of_colours_alone_and_the_same_seed_draws_it_again():
 @pytest.mark.parametrize("asks, kind, sentence", [
     (dict(texts=["a green apple a dog"]), DataError, "has 19 tokens; expected 1 to 14"),
     (dict(texts=[" "]), DataError, "expected 1 to 14"),
-    (dict(texts=["a dog"], new=3), ConfigError, "new: a picture ends with its last pixel"),
+    (dict(texts=["a dog"], max_new_tokens=3), ConfigError, "max_new_tokens: a picture ends with its last pixel"),
 ])  # fmt: skip
 def test_what_cannot_be_drawn_is_one_sentence(asks, kind, sentence):
     task, tokenizer, model = built()
@@ -111,7 +111,7 @@ def test_a_model_of_another_task_draws_nothing():
 @pytest.mark.parametrize("model, length, sentence", [
     (drawing(V, 99), 28, "model.embed.vocab"),
     (drawing(V + 5, 99), COUNT + 2, "train.context: 14 tokens, and a picture has 12"),
-    (prefixed(V + 5), 28, "model.embed.kind: task 'draw' reads words and colours as ids of one vocabulary"),
+    (prefixed(V + 5), 28, "model.embed.kind: task 'text_to_image' reads words and colours as ids of one vocabulary"),
 ])  # fmt: skip
 def test_models_that_cannot_be_asked_are_refused(model, length, sentence):
     with pytest.raises(ConfigError, match=sentence):

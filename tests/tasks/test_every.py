@@ -17,22 +17,24 @@ WORDS = [line.split() for line in LINES]
 
 # Every kind with its setting, the head of a model that can be asked, and five records.
 CASES = {
-    "next": (C.NextToken(), C.LMHead(), [{"text": line} for line in LINES]),
-    "masked": (C.MaskedLM(rate=0.4, whole_words=True), C.LMHead(), [{"text": line} for line in LINES]),
+    "next_token": (C.NextToken(), C.LMHead(), [{"text": line} for line in LINES]),
+    "masked_lm": (C.MaskedLM(rate=0.4, whole_words=True), C.LMHead(), [{"text": line} for line in LINES]),
     "next sentence": (
         C.MaskedLM(rate=0.4, next_sentence=True), C.PretrainingHead(), [{"text": WORDS[i]} for i in (0, 1, 4, 2, 3)]
     ),
-    "translate": (C.Translation(), C.LMHead(), [{"source": line, "target": line[::-1]} for line in LINES]),
-    "spans": (C.SpanCorruption(), C.LMHead(), [{"text": line} for line in LINES]),
-    "infill": (C.TextInfilling(), C.LMHead(), [{"text": line} for line in LINES]),
-    "prefix": (C.PrefixLM(), C.LMHead(), [{"text": line} for line in LINES]),
-    "classify": (C.Classification(pair="b", classes=("x", "y", "z")), C.PoolingHead(out=3),
-                 [{"text": line, "b": line[3:], "label": "xyzxy"[i]} for i, line in enumerate(LINES)]),
-    "regress": (C.Regression(), C.PoolingHead(out=1), [{"text": line, "label": i / 3} for i, line in enumerate(LINES)]),
-    "tag": (C.TokenClassification(classes=("O", "B-X")), C.TokenHead(out=2),
-            [{"words": words, "labels": [("O", "B-X")[len(word) % 2] for word in words]} for words in WORDS]),
-    "answer": (C.QuestionAnswering(start=None), C.TokenHead(),
-               [{"question": "Who?", "context": line, "answer": line.split()[1]} for line in LINES]),
+    "translation": (C.Translation(), C.LMHead(), [{"source": line, "target": line[::-1]} for line in LINES]),
+    "span_corruption": (C.SpanCorruption(), C.LMHead(), [{"text": line} for line in LINES]),
+    "text_infilling": (C.TextInfilling(), C.LMHead(), [{"text": line} for line in LINES]),
+    "prefix_lm": (C.PrefixLM(), C.LMHead(), [{"text": line} for line in LINES]),
+    "classification": (C.Classification(input_pair="b", classes=("x", "y", "z")), C.PoolingHead(out=3),
+                       [{"text": line, "b": line[3:], "label": "xyzxy"[i]} for i, line in enumerate(LINES)]),
+    "regression": (C.Regression(), C.PoolingHead(out=1),
+                   [{"text": line, "label": i / 3} for i, line in enumerate(LINES)]),
+    "token_classification": (C.TokenClassification(classes=("O", "B-X")), C.TokenHead(out=2),
+                             [{"words": words, "labels": [("O", "B-X")[len(word) % 2] for word in words]}
+                              for words in WORDS]),
+    "question_answering": (C.QuestionAnswering(answer_start=None), C.TokenHead(),
+                           [{"question": "Who?", "context": line, "answer": line.split()[1]} for line in LINES]),
 }  # fmt: skip
 every = pytest.mark.parametrize("name", CASES)
 
@@ -40,9 +42,9 @@ every = pytest.mark.parametrize("name", CASES)
 def asked(name, chunk=None, kind="wordpiece", **how):
     """An objective, its examples, and a model that was checked against it."""
     c, head, records = CASES[name]
-    paired = c.kind in ("translate", "spans", "infill", "prefix")
+    paired = c.kind in ("translation", "span_corruption", "text_infilling", "prefix_lm")
     objective, known = task(c, kind, length=200, chunk=chunk, **how)
-    made = model(head, vocab=len(known), encoder=paired, **({"mask": "causal"} if c.kind == "next" else {}))
+    made = model(head, vocab=len(known), encoder=paired, **({"mask": "causal"} if c.kind == "next_token" else {}))
     objective.check(made.c)
     examples = [objective.example(record, known) for record in records]
     if name == "next sentence":
@@ -82,7 +84,7 @@ def test_micro_batches_have_the_gradients_of_one_batch(name, chunk):
 
 
 # what is masked is drawn for each place of a batch, padding included
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][0].kind != "masked"])
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][0].kind != "masked_lm"])
 def test_a_wider_batch_asks_and_answers_the_same(name):
     objective, made, examples = asked(name)
     wide, _, _ = asked(name, multiple=64)
@@ -166,15 +168,16 @@ def test_a_text_of_any_tokenizer_is_predicted_from_its_first_token_to_its_last(k
 
 
 @pytest.mark.parametrize("c, words", [
-    (dict(kind="masked", rate=1.5), "rate: 1.5 is not a part between 0 and 1"),
-    (dict(kind="masked", mask=0.95), "random: 0.1 and mask 0.95 are together more than 1"),
-    (dict(kind="translate", smoothing=1.0), "smoothing: 1.0 is not from 0 up to 1"),
-    (dict(kind="translate", source="a", target="a"), "column 'a' is also"),
-    (dict(kind="spans", mean=0.5), "mean: 0.5 is less than 1"),
-    (dict(kind="classify", classes=["a", "a"]), "'a' stands there twice"),
-    (dict(kind="classify", classes=["a"]), "leaves nothing to tell apart"),
-    (dict(kind="tag", words=""), "words: empty; name a column"),
-    (dict(kind="answer", stride=0), "stride: 0 is less than 1"),
+    (dict(kind="masked_lm", rate=1.5), "rate: 1.5 is not a part between 0 and 1"),
+    (dict(kind="masked_lm", mask_replace_prob=0.95),
+     "random_replace_prob: 0.1 and mask_replace_prob 0.95 are together more than 1"),
+    (dict(kind="translation", label_smoothing=1.0), "label_smoothing: 1.0 is not from 0 up to 1"),
+    (dict(kind="translation", source="a", target="a"), "column 'a' is also"),
+    (dict(kind="span_corruption", mean_span_length=0.5), "mean_span_length: 0.5 is less than 1"),
+    (dict(kind="classification", classes=["a", "a"]), "'a' stands there twice"),
+    (dict(kind="classification", classes=["a"]), "leaves nothing to tell apart"),
+    (dict(kind="token_classification", words=""), "words: empty; name a column"),
+    (dict(kind="question_answering", doc_stride=0), "doc_stride: 0 is less than 1"),
     (dict(kind="mask"), "kind: "),
 ])  # fmt: skip
 def test_a_setting_that_cannot_be_is_one_sentence(c, words):

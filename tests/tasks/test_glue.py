@@ -63,12 +63,15 @@ def write(path, header, rows):
 def read(files, how, task):
     """(texts, label by its name) of each record, as the objective reads them; and the tally of bad lines."""
     asked = tasks.TASKS[task.kind](task)
-    tally, texts = BadRecordPolicy(how.bad), (task.text,) if task.pair is None else (task.text, task.pair)
+    tally = BadRecordPolicy(how.on_bad_record)
+    texts = (task.input,) if task.input_pair is None else (task.input, task.input_pair)
     found = []
     for table in data.find_records(files, how):
         for record in table.records(tally):
             label = asked.label(record)
-            found.append(([record[name] for name in texts], task.classes[label] if task.kind == "classify" else label))
+            found.append(
+                ([record[name] for name in texts], task.classes[label] if task.kind == "classification" else label)
+            )
     return found, tally
 
 
@@ -106,7 +109,9 @@ def test_the_broken_lines_that_qqp_was_published_with_are_passed_over_and_counte
 @pytest.mark.parametrize("name", GLUE_TASKS)
 def test_overrides_say_the_task_to_any_recipe(name, tmp_path):
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text('[data]\nbad = "skip"\ncolumns = ["a", "b"]\n[task]\nkind = "classify"\npair = "b"\n')
+    recipe.write_text(
+        '[data]\non_bad_record = "skip"\ncolumn_names = ["a", "b"]\n[task]\nkind = "classification"\ninput_pair = "b"\n'
+    )
     made = zoo.read_recipe(recipe, glue.glue_overrides(name, "glue_data"))
 
     assert (made.data, made.task) == (glue.glue_data(name, "glue_data"), GLUE_TASKS[name].task)
@@ -115,7 +120,7 @@ def test_overrides_say_the_task_to_any_recipe(name, tmp_path):
 @pytest.mark.parametrize("name", GLUE_TASKS)
 def test_the_metrics_that_count_are_among_those_that_the_objective_gives(name):
     task = GLUE_TASKS[name].task
-    answers = {"loss": [0, 1, 1, 0] if task.kind == "classify" else [0.5, 1.0, 2.0, 0.1]}
+    answers = {"loss": [0, 1, 1, 0] if task.kind == "classification" else [0.5, 1.0, 2.0, 0.1]}
     scores = tasks.TASKS[task.kind](task).score(answers, answers)
 
     assert [scores[metric] for metric in GLUE_TASKS[name].metrics] == pytest.approx(
@@ -143,9 +148,9 @@ def test_real_files_give_the_published_number_of_rows_and_their_very_texts(name,
     task, path = GLUE_TASKS[name.split(".")[0]].task, REAL / f"{name}.tsv.xz"
     with lzma.open(path, "rt", encoding="utf8", newline="\n") as file:
         names, *rows = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-    pair = {} if task.pair is None else {"pair": names[2]}
+    pair = {} if task.input_pair is None else {"input_pair": names[2]}
     found, _ = read([str(path)], config.Data(), config.from_dict(type(task), config.to_dict(task) | pair | {
-        "label": names[0], "text": names[1]}))  # fmt: skip
+        "label": names[0], "input": names[1]}))  # fmt: skip
 
     assert len(found) == count and [texts for texts, _ in found] == [row[1:] for row in rows]
 

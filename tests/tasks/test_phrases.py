@@ -18,7 +18,7 @@ from regard.text.trainers import train_tokenizer
 TEXTS = ["grinning face, happy, smile", "red heart, love", "happy, red"]
 LISTED = [normalize_phrases(text) for text in TEXTS] * 3
 KINDS = [
-    C.WordTokenizer(lower=True, fallback=False),
+    C.WordTokenizer(lowercase=True, byte_fallback=False),
     C.WordTokenizer(),
     C.ByteTokenizer(),
     C.CharTokenizer(),
@@ -27,7 +27,7 @@ KINDS = [
     C.SubwordTokenizer(kind="unigram", vocab=300),
 ]
 every = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
-LISTS = C.Contrastive(phrases=True, label="label", classes=("happy", "red"))
+LISTS = C.Contrastive(phrase_list=True, label="label", classes=("happy", "red"))
 
 
 def phrases(tokenizer, ids):
@@ -107,7 +107,7 @@ def test_towers_that_learned_from_lists_read_texts_and_classes_as_they_did():
 
 def test_a_picture_is_drawn_after_some_phrases_and_asked_for_with_its_list():
     c = C.TextToImage(
-        phrases=True, pixels=C.PixelEmbedding(palette=3, grid=(2, 4), colours=("000000", "ffffff", "ff0000"))
+        phrase_list=True, pixels=C.PixelEmbedding(palette=3, grid=(2, 4), colors=("000000", "ffffff", "ff0000"))
     )
     tokenizer = tasks.add_task_tokens(c, train_tokenizer(KINDS[0], LISTED))
     model = lively(drawing(len(tokenizer) + 3, 20))
@@ -125,9 +125,9 @@ def test_a_picture_is_drawn_after_some_phrases_and_asked_for_with_its_list():
 
 
 def test_a_tokenizer_without_a_comma_is_refused_in_a_sentence():
-    tokenizer = train_tokenizer(C.CharTokenizer(fallback=False), ["red heart"])
+    tokenizer = train_tokenizer(C.CharTokenizer(byte_fallback=False), ["red heart"])
 
-    with pytest.raises(ConfigError, match="task.phrases: this tokenizer has no token that is a comma"):
+    with pytest.raises(ConfigError, match="task.phrase_list: this tokenizer has no token that is a comma"):
         task_of(tokenizer)
 
 

@@ -18,14 +18,14 @@ from regard.tasks.task import LossPart
 
 FRONT = C.PixelEmbedding(palette=13, grid=(3, 5), channels=1, values="levels")
 MODEL = C.Transformer(
-    embed=FRONT, head=C.LMHead(tied=False, size=13),
+    embed=FRONT, head=C.LMHead(tied=False, vocab=13),
     trunk=C.Trunk(dim=12, depth=2, mask="causal", position=C.LearnedPosition(length=15), attention=C.Attention(heads=3),
                   dropout=C.NO_DROPOUT),
 )  # fmt: skip
 
 
 def task(front=FRONT, model=MODEL):
-    return tasks.build_input_task(C.NextPixel(text="image"), build_processor(front), replace(model, embed=front))
+    return tasks.build_input_task(C.NextPixel(input="image"), build_processor(front), replace(model, embed=front))
 
 
 def examples(asked, count=4):
@@ -85,7 +85,7 @@ def test_the_loss_is_that_of_the_values_in_raster_order():
 
 
 def test_batches_to_learn_from_may_be_flipped_and_others_are_not():
-    asked = tasks.build_input_task(C.NextPixel(text="image"), build_processor(FRONT, C.ImageAugment(flip=True)), MODEL)
+    asked = tasks.build_input_task(C.NextPixel(input="image"), build_processor(FRONT, C.ImageAugment(flip=True)), MODEL)
     some = examples(asked, 16)
     plain = asked.collate_eval(some, torch.Generator())["ids"]
     flipped = asked.collate(some, torch.Generator().manual_seed(0))["ids"]
@@ -95,9 +95,10 @@ def test_batches_to_learn_from_may_be_flipped_and_others_are_not():
 
 
 @pytest.mark.parametrize(("model", "why"), [
-    (replace(MODEL, trunk=replace(MODEL.trunk, mask="everything")), "model.trunk.mask: 'everything' sees the token"),
-    (replace(MODEL, head=C.LMHead(tied=False, size=9)), "model.head.size: 9, and the palette has 13; set it to 13"),
-    (replace(MODEL, head=C.PoolingHead(out=3, place="mean")), "model.head.kind: 'pooled', and task 'pixels' needs"),
+    (replace(MODEL, trunk=replace(MODEL.trunk, mask="full")), "model.trunk.mask: 'full' sees the token"),
+    (replace(MODEL, head=C.LMHead(tied=False, vocab=9)), "model.head.vocab: 9, and the palette has 13; set it to 13"),
+    (replace(MODEL, head=C.PoolingHead(out=3, pooling="mean")),
+     "model.head.kind: 'pooling', and task 'next_pixel' needs"),
     (replace(MODEL, embed=C.TextEmbedding(vocab=14)), "model.embed.kind: 'text' has no values"),
 ])  # fmt: skip
 def test_a_model_that_cannot_be_asked_is_refused_by_the_setting(model, why):

@@ -54,7 +54,7 @@ def rows(count=7):
 
 
 def classify(mixes=False):
-    return tasks.build_input_task(C.Classification(text="dots", classes=CLASSES), Dots(mixes))
+    return tasks.build_input_task(C.Classification(input="dots", classes=CLASSES), Dots(mixes))
 
 
 def test_the_loss_is_that_of_torch_and_all_that_a_sense_makes_is_given_to_the_model():
@@ -95,7 +95,7 @@ def test_ranks_that_share_mixed_rows_have_the_loss_of_one(size):
 
 
 def test_numbers_are_regressed():
-    task, model = tasks.build_input_task(C.Regression(text="dots", label="size"), Dots()), Linear(5, 1)
+    task, model = tasks.build_input_task(C.Regression(input="dots", label="size"), Dots()), Linear(5, 1)
     batch = task.collate_eval([task.example(record) for record in rows()], seeded_generator(0))
 
     said = model(batch["ids"])[:, 0]
@@ -114,7 +114,7 @@ def test_a_bad_record_is_one_sentence_that_says_where(record, message):
         classify().example(Record(record, "rows:9"))
 
 
-IMAGE = C.PatchEmbedding(size=2, image=4, channels=1)
+IMAGE = C.PatchEmbedding(patch_size=2, image_size=4, channels=1)
 
 
 @pytest.mark.parametrize(
@@ -128,18 +128,18 @@ IMAGE = C.PatchEmbedding(size=2, image=4, channels=1)
         (
             C.Classification(classes=CLASSES),
             {"head": C.NoHead()},
-            "model.head.kind: 'none', and task 'classify' needs pooled",
+            "model.head.kind: 'none', and task 'classification' needs pooling",
         ),
         (
             C.Classification(classes=CLASSES),
-            {"embed": C.PatchEmbedding(size=2, image=4, channels=1, cls=False)},
-            "set model.embed.cls",
+            {"embed": C.PatchEmbedding(patch_size=2, image_size=4, channels=1, cls_tokens=False)},
+            "set model.embed.cls_tokens",
         ),
         (C.Classification(classes=CLASSES), {"trunk": C.Trunk(mask="causal")}, "it sees itself alone"),
         (
             C.MaskedLM(),
             {},
-            r"task.kind: 'masked' is asked of texts, and this front end reads none; set it to classify or",
+            r"task.kind: 'masked_lm' is asked of texts, and this front end reads none; set it to classification or",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from regard.tasks.denoising import cut_spans, place_spans, random_composition
 from regard.tasks.task import build_task
 
 ROWS, LENGTH = 2003, 501
-KIND = {"spans": C.SpanCorruption(), "infill": C.TextInfilling(), "prefix": C.PrefixLM()}
+KIND = {"span_corruption": C.SpanCorruption(), "text_infilling": C.TextInfilling(), "prefix_lm": C.PrefixLM()}
 
 
 def restored(source, target, marks):

@@ -18,7 +18,7 @@ RECORDS = [
     {"source": "The cat sat on the mat.", "target": "A dog met an owl."},
     {"source": "Thank you.", "target": "It was the cat that sat there."},
 ]
-PLAIN = C.Translation(smoothing=0.0)
+PLAIN = C.Translation(label_smoothing=0.0)
 
 
 def batch_of(c=PLAIN, kind="word", **how):
@@ -30,7 +30,7 @@ def batch_of(c=PLAIN, kind="word", **how):
 def test_the_target_is_read_behind_a_start_and_told_with_its_end():
     objective, known, batch = batch_of()
     target = known.encode(RECORDS[0]["target"])
-    start, end, count = known.special_ids["start"], known.special_ids["end"], len(target) + 1
+    start, end, count = known.special_ids["bos"], known.special_ids["eos"], len(target) + 1
 
     assert batch["ids"][0, :count].tolist() == [start, *target]
     assert batch["labels"][0, :count].tolist() == [*target, end]  # as many as are read
@@ -63,7 +63,7 @@ def test_what_is_told_later_changes_nothing_that_is_told_before():
     _, known, batch = batch_of()
     asked = model(vocab=len(known), encoder=True)
     other = batch["ids"].clone()
-    other[:, 4:] = known.special_ids["end"]
+    other[:, 4:] = known.special_ids["eos"]
     source = {name: batch[name] for name in ("source", "source_real")}
     first, second = (asked(ids, **source) for ids in (batch["ids"], other))
 
@@ -74,7 +74,7 @@ def test_what_is_told_later_changes_nothing_that_is_told_before():
 @pytest.mark.parametrize("chunk", [None, 5])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
 def test_smoothing_is_pytorch_s(smoothing, chunk):
-    objective, known, batch = batch_of(C.Translation(smoothing=smoothing), chunk=chunk)
+    objective, known, batch = batch_of(C.Translation(label_smoothing=smoothing), chunk=chunk)
     asked = model(vocab=len(known), encoder=True)
     logits = asked(batch["ids"], **{name: batch[name] for name in ("source", "real", "source_real")}).flatten(0, 1)
     theirs = F.cross_entropy(logits, batch["labels"].flatten(), label_smoothing=smoothing, reduction="sum")
@@ -100,7 +100,7 @@ def test_every_kind_of_tokenizer_can_translate(kind):
     target = known.encode(RECORDS[0]["target"])
 
     assert known.decode(batch["labels"][0][batch["labels"][0] >= 0].tolist()) == known.decode(target)
-    assert batch["labels"][0][len(target)] == known.special_ids["end"] == objective.specials["end"]
+    assert batch["labels"][0][len(target)] == known.special_ids["eos"] == objective.specials["eos"]
 
 
 @pytest.mark.parametrize("kind, begins", [("word", "<start>"), ("unigram", "<pad>"), ("bpe", "<|endoftext|>")])
@@ -111,9 +111,11 @@ def test_a_target_begins_as_its_family_has_it(kind, begins):  # ours, T5's, GPT-
 
 
 def test_a_setting_says_how_a_target_begins():
-    assert batch_of(C.Translation(begin="end"))[2]["ids"][0, 0] == tokenizer("word").special_ids["end"]  # BART's
-    with pytest.raises(ConfigError, match="no start token"):
-        batch_of(C.Translation(begin="start"), "unigram")
+    assert (
+        batch_of(C.Translation(decoder_start="eos"))[2]["ids"][0, 0] == tokenizer("word").special_ids["eos"]
+    )  # BART's
+    with pytest.raises(ConfigError, match="no bos token"):
+        batch_of(C.Translation(decoder_start="bos"), "unigram")
 
 
 def test_two_languages_may_have_two_tokenizers():
@@ -123,8 +125,8 @@ def test_two_languages_may_have_two_tokenizers():
     batch = objective.collate([example], chance())
 
     assert example["source"] == source.encode(RECORDS[0]["source"])
-    assert batch["source"][0, -1] == source.special_ids["end"]
-    assert batch["ids"][0, 0] == target.special_ids["start"] and batch["labels"][0, -1] == target.special_ids["end"]
+    assert batch["source"][0, -1] == source.special_ids["eos"]
+    assert batch["ids"][0, 0] == target.special_ids["bos"] and batch["labels"][0, -1] == target.special_ids["eos"]
 
 
 def test_what_does_not_fit_is_counted_on_both_sides():
@@ -164,7 +166,7 @@ def test_a_bad_record_is_named_by_its_place():
 
 def test_two_vocabularies_are_each_held_to_their_own_tokenizer():
     texts = ((9, "a b c d"), (300, "q r s t u v w x y"))
-    words, more = (train_tokenizer(C.WordTokenizer(vocab=many, fallback=False), [said]) for many, said in texts)
+    words, more = (train_tokenizer(C.WordTokenizer(vocab=many, byte_fallback=False), [said]) for many, said in texts)
     task = C.Translation()
     source, target = add_task_tokens(task, words), add_task_tokens(task, more)
     trunk = C.Trunk(dim=8, depth=1, attention=C.Attention(heads=2))

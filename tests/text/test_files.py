@@ -18,15 +18,15 @@ from regard.text.trainers import train_tokenizer
 
 TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak; it's late.\n" * 7
 KINDS = {
-    "char": C.CharTokenizer(fallback=False),
+    "char": C.CharTokenizer(byte_fallback=False),
     "char and bytes": C.CharTokenizer(),
     "byte": C.ByteTokenizer(),
     "word": C.WordTokenizer(vocab=300),
-    "word or unknown": C.WordTokenizer(vocab=99, fallback=False),
+    "word or unknown": C.WordTokenizer(vocab=99, byte_fallback=False),
     "bpe": C.SubwordTokenizer(kind="bpe", vocab=301),
     "wordpiece": C.SubwordTokenizer(kind="wordpiece", vocab=560),
     "unigram": C.SubwordTokenizer(kind="unigram", vocab=333),
-    "lower": C.SubwordTokenizer(kind="bpe", vocab=301, lower=True),
+    "lower": C.SubwordTokenizer(kind="bpe", vocab=301, lowercase=True),
 }
 
 
@@ -74,8 +74,8 @@ def test_transformers_opens_every_kind_and_agrees(name, folders):
 
     agree()
     assert len(by_folder) == len(ours)
-    for role, key in {"pad": "pad", "start": "bos", "end": "eos", "mask": "mask", "cls": "cls", "sep": "sep"}.items():
-        assert getattr(by_folder, f"{key}_token_id") == ours.special_ids.get(role)
+    for role in ("pad", "bos", "eos", "mask", "cls", "sep"):
+        assert getattr(by_folder, f"{role}_token_id") == ours.special_ids.get(role)
 
 
 # ---------------------------------------------------------------- others', read by us
@@ -147,7 +147,7 @@ def test_a_card_says_the_roles_and_is_kept_but_for_code(tmp_path):
     tokenizer.save(tmp_path / "again")
     again = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
 
-    assert tokenizer.special_ids == {"start": 1, "end": 2, "unk": 0}
+    assert tokenizer.special_ids == {"bos": 1, "eos": 2, "unk": 0}
     assert again.items() >= card.items() and "auto_map" not in again
 
 

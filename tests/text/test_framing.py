@@ -97,7 +97,7 @@ def test_a_mask_is_seen_in_a_text_only_when_it_is_asked_for():
 
 
 def test_a_text_without_the_role_asked_for_is_refused():
-    with pytest.raises(DataError, match="no mask token; it has start, unk"):
+    with pytest.raises(DataError, match="no mask token; it has bos, unk"):
         Tokenizer(llama(), {"bos_token": "<s>"}).without_special("mask")
 
 

@@ -23,7 +23,7 @@ def shakespeare():
 
 @pytest.mark.spec("S072")
 def test_the_characters_of_shakespeare_are_65_in_their_order_and_nothing_else(shakespeare):
-    tokenizer = train_tokenizer(C.CharTokenizer(fallback=False), [shakespeare])
+    tokenizer = train_tokenizer(C.CharTokenizer(byte_fallback=False), [shakespeare])
 
     assert len(tokenizer) == 65 and tokenizer.special_ids == {} and not tokenizer.specials
     assert [tokenizer.decode([id]) for id in range(65)] == sorted(set(shakespeare))
@@ -31,9 +31,9 @@ def test_the_characters_of_shakespeare_are_65_in_their_order_and_nothing_else(sh
 
 
 def test_a_character_outside_is_refused_by_name_place_and_remedy():
-    tokenizer = train_tokenizer(C.CharTokenizer(fallback=False), ["abc\n"])
+    tokenizer = train_tokenizer(C.CharTokenizer(byte_fallback=False), ["abc\n"])
 
-    with pytest.raises(DataError, match=r"character 2 of the text, 'é' \(U\+00E9\).*text.fallback=true"):
+    with pytest.raises(DataError, match=r"character 2 of the text, 'é' \(U\+00E9\).*tokenizer.byte_fallback=true"):
         tokenizer.encode("abé")
 
 
@@ -54,7 +54,7 @@ def test_the_id_of_a_byte_is_the_byte():
 @pytest.mark.spec("S074")
 def test_the_lectures_sentence_is_fifteen_words_and_both_a_are_one(shakespeare):
     """The slide has an id for each word and none for the comma; here a mark is a token of its own."""
-    tokenizer = train_tokenizer(C.WordTokenizer(fallback=False), [LECTURE, shakespeare])
+    tokenizer = train_tokenizer(C.WordTokenizer(byte_fallback=False), [LECTURE, shakespeare])
     ids = tokenizer.encode(LECTURE)
     words = [id for id in ids if tokenizer.token_text(id) != ","]
 
@@ -65,9 +65,9 @@ def test_the_lectures_sentence_is_fifteen_words_and_both_a_are_one(shakespeare):
 
 
 def test_the_most_frequent_words_are_kept_and_others_are_unknown():
-    tokenizer = train_tokenizer(C.WordTokenizer(vocab=6, fallback=False), [" to be or not to be to"])
+    tokenizer = train_tokenizer(C.WordTokenizer(vocab=6, byte_fallback=False), [" to be or not to be to"])
 
-    assert len(tokenizer) == 6 and set(tokenizer.special_ids) == {"pad", "start", "end", "unk"}
+    assert len(tokenizer) == 6 and set(tokenizer.special_ids) == {"pad", "bos", "eos", "unk"}
     assert tokenizer.decode(tokenizer.encode(" to be or not")) == " to be<unk><unk>"
 
 
@@ -84,14 +84,14 @@ def test_unknown_words_are_spelt_in_bytes_with_the_fallback():
     [
         (C.CharTokenizer(), {}),
         (C.ByteTokenizer(), {}),
-        (C.WordTokenizer(), {"pad": "<pad>", "start": "<start>", "end": "<end>"}),
-        (C.WordTokenizer(fallback=False), {"pad": "<pad>", "start": "<start>", "end": "<end>", "unk": "<unk>"}),
-        (C.SubwordTokenizer(kind="bpe"), {"end": "<|endoftext|>"}),
+        (C.WordTokenizer(), {"pad": "<pad>", "bos": "<start>", "eos": "<end>"}),
+        (C.WordTokenizer(byte_fallback=False), {"pad": "<pad>", "bos": "<start>", "eos": "<end>", "unk": "<unk>"}),
+        (C.SubwordTokenizer(kind="bpe"), {"eos": "<|endoftext|>"}),
         (
             C.SubwordTokenizer(kind="wordpiece"),
             {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
         ),
-        (C.SubwordTokenizer(kind="unigram"), {"pad": "<pad>", "end": "</s>", "unk": "<unk>"}),
+        (C.SubwordTokenizer(kind="unigram"), {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}),
     ],
     ids=lambda value: getattr(value, "kind", ""),
 )
@@ -115,9 +115,9 @@ def test_pieces_shorten_text_and_stay_within_the_vocabulary(kind, shakespeare):
 
 def test_a_vocabulary_without_room_names_the_setting():
     for setting in (C.WordTokenizer(vocab=200), C.SubwordTokenizer(kind="wordpiece", vocab=400)):
-        with pytest.raises(ConfigError, match=r"text.vocab: \d+ is too few"):
+        with pytest.raises(ConfigError, match=r"tokenizer.vocab: \d+ is too few"):
             train_tokenizer(setting, ["a b c"])
-    with pytest.raises(ConfigError, match=r"text.vocab: 300 is too few for all characters"):
+    with pytest.raises(ConfigError, match=r"tokenizer.vocab: 300 is too few for all characters"):
         train_tokenizer(C.SubwordTokenizer(kind="unigram", vocab=300), ["".join(map(chr, range(0x4E00, 0x4F00)))])
 
 

@@ -103,7 +103,7 @@ def merged(suffix="", special=(), lower=False):
 
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 PAIRS = {
-    "GPT2Tokenizer": (hf.GPT2Tokenizer, "", ["<|endoftext|>"], False, {"unk": 0, "start": 0, "end": 0}),
+    "GPT2Tokenizer": (hf.GPT2Tokenizer, "", ["<|endoftext|>"], False, {"unk": 0, "bos": 0, "eos": 0}),
     "RobertaTokenizer": (hf.RobertaTokenizer, "", ROBERTA, False, None),
     "BartTokenizer": (hf.RobertaTokenizer, "", ROBERTA, False, None),
     "CLIPTokenizer": (hf.CLIPTokenizer, "</w>", ["<|endoftext|>", "<|startoftext|>"], False, None),
@@ -186,7 +186,7 @@ def test_t5s_pieces(tmp_path):
     ours, theirs = Tokenizer.load(tmp_path), hf.T5Tokenizer(vocab=[*plain(pieces), *extra])
 
     both(ours, theirs)
-    assert len(ours) == len(pieces) + 100 and ours.special_ids == {"pad": 0, "end": 1, "unk": 2}
+    assert len(ours) == len(pieces) + 100 and ours.special_ids == {"pad": 0, "eos": 1, "unk": 2}
     assert ours.decode(ours.encode("The quick brown fox")) == "The quick brown fox"
 
 
@@ -291,7 +291,7 @@ def test_marians_pieces_have_the_ids_of_the_vocabulary_that_both_languages_share
         assert ours.encode_with_specials(text).ids == [*want, names.index("</s>")]
 
     agree()
-    assert len(ours) == len(names) and ours.special_ids == {"end": 1, "unk": 2, "pad": len(names) - 1}
+    assert len(ours) == len(names) and ours.special_ids == {"eos": 1, "unk": 2, "pad": len(names) - 1}
     assert ours.encode(">>fra<< The fox")[0] == 0
     assert ours.decode(range(3, len(names) - 1)) == "".join(names[3:-1]).replace("▁", " ")
 
@@ -337,7 +337,7 @@ def test_the_published_vocabulary_of_gpt2(tmp_path):
     ours = Tokenizer.load(tmp_path)
 
     assert ours.encode("Hello world, transformers!") == [15496, 995, 11, 6121, 364, 0]
-    assert ours.special_ids["end"] == 50256 and len(ours) == 50257 and ours.borders == "between words"
+    assert ours.special_ids["eos"] == 50256 and len(ours) == 50257 and ours.borders == "between words"
     pairs = [tuple(line.split()) for line in merges.decode().split("\n")[1:] if line]
     both(ours, hf.GPT2Tokenizer(vocab=json.loads(vocabulary), merges=pairs), framed=False)
 

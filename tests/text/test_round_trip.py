@@ -26,7 +26,7 @@ SAYS_ALL = {
 }
 MADE = {kind: train_tokenizer(setting, [TEXT]) for kind, setting in SAYS_ALL.items()}
 LOWER = {
-    kind: train_tokenizer(replace(SAYS_ALL[kind], lower=True), [TEXT])
+    kind: train_tokenizer(replace(SAYS_ALL[kind], lowercase=True), [TEXT])
     for kind in ("word", "bpe", "wordpiece", "unigram")
 }
 ODD = [
@@ -160,5 +160,5 @@ def test_a_piece_is_shown_so_that_a_person_can_see_it(token, shown):
 def test_pieces_of_words_are_shown_with_their_space_and_specials_by_name():
     tokenizer = MADE["bpe"]
 
-    assert tokenizer.token_text(tokenizer.special_ids["end"]) == "<|endoftext|>"
+    assert tokenizer.token_text(tokenizer.special_ids["eos"]) == "<|endoftext|>"
     assert "".join(map(tokenizer.token_text, tokenizer.encode(" speak é\n"))) == "·speak·<0xC3><0xA9>⏎"

@@ -22,8 +22,8 @@ TEXT = (
 RECIPE = """
 [data]
 source = "text.txt"
-[text]
-fallback = false
+[tokenizer]
+byte_fallback = false
 [model]
 preset = "gpt2"
 dim = 12
@@ -32,7 +32,7 @@ heads = 3
 dropout = 0.1
 [train]
 steps = 6
-batch = 5
+batch_size = 5
 context = 7
 compile = false
 device = "cpu"
@@ -44,7 +44,7 @@ warmup = 2
 [report]
 prompt = "a "
 temperatures = [0.8]
-new = 5
+max_new_tokens = 5
 """
 # Every way of training whose bits a checkpoint must keep.
 KINDS = {
@@ -53,10 +53,10 @@ KINDS = {
     "mixed": ["train.precision=mixed"],
     "bf16": ["train.precision=bf16"],
     "muon in bf16": ["train.optimizer.kind=muon", "train.precision=bf16"],
-    "accumulated": ["train.accumulate=2"],
+    "accumulated": ["train.gradient_accumulation=2"],
     "adafactor": ["train.optimizer.kind=adafactor"],
-    "averaged": ["train.average=0.9"],
-    "frozen and recomputed": ['train.freeze=["embed"]', "train.recompute=true"],
+    "averaged": ["train.ema_decay=0.9"],
+    "frozen and recomputed": ['train.freeze=["embed"]', "train.activation_checkpointing=true"],
     "packed": ["train.pack=true"],
     "llama": ["model.preset=llama-7b", "model.hidden=20"],
 }

@@ -64,13 +64,13 @@ def by_the_trainer(theirs, tokenizer, labels, folder):
 def by_us(name, source, last, labels, desk):
     """The same, from the recipe; `last` is the map that a head would begin anew."""
     recipe = zoo.read_recipe(name)
-    columns = (recipe.task.text, recipe.task.pair, recipe.task.label)
+    columns = (recipe.task.input, recipe.task.input_pair, recipe.task.label)
     rows = [dict(zip(columns, (*pair, label), strict=True)) for pair, label in zip(PAIRS, labels, strict=True)]
     (desk / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     run = regard.Run.from_recipe(name, [
         f"data.source={desk / 'rows.jsonl'}", "data.validation=0", f"train.init_from={source}",
-        f"train.epochs={STEPS}", f"train.batch={len(PAIRS)}", "train.context=40", "train.schedule.warmup=0",
-        f"train.clip={CLIP}", f"train.optimizer.lr={RATE}", f"train.optimizer.weight_decay={DECAY}",
+        f"train.epochs={STEPS}", f"train.batch_size={len(PAIRS)}", "train.context=40", "train.schedule.warmup=0",
+        f"train.max_grad_norm={CLIP}", f"train.optimizer.lr={RATE}", f"train.optimizer.weight_decay={DECAY}",
         f"train.optimizer.eps={EPS}", "train.device=cpu", "train.compile=false", "train.eval_every=none",
     ], notice=lambda line: None)  # fmt: skip
     run.model.head.out.load_state_dict(last)
@@ -108,5 +108,6 @@ def test_a_recipe_of_glue_reads_the_published_files(name):
 def test_recipes_of_glue_differ_in_rate_and_length_alone():
     settings = [zoo.read_recipe(name).train for name in FILES]
 
-    assert len({(c.batch, c.context, c.clip, c.optimizer.weight_decay, c.optimizer.eps) for c in settings}) == 1
-    assert all(2e-5 <= c.optimizer.lr <= 5e-5 and c.epochs in (3, 5) and not c.best for c in settings)
+    alike = {(c.batch_size, c.context, c.max_grad_norm, c.optimizer.weight_decay, c.optimizer.eps) for c in settings}
+    assert len(alike) == 1
+    assert all(2e-5 <= c.optimizer.lr <= 5e-5 and c.epochs in (3, 5) and not c.keep_best for c in settings)

@@ -106,7 +106,7 @@ def test_berts_pooler_is_kept_and_its_next_sentence_is_not(tmp_path):
     before = state(ours)
     pretrained.transfer_weights(ours, folder)
 
-    assert torch.equal(ours.head.dense.weight, theirs.head.pooled.dense.weight)
+    assert torch.equal(ours.head.dense.weight, theirs.head.pooling.dense.weight)
     assert torch.equal(ours.head.out.weight, before["head.out.weight"])
 
 
@@ -122,7 +122,7 @@ def test_the_transform_of_words_never_becomes_the_pooler_of_texts(tmp_path):
 def test_answers_are_kept_where_they_mean_the_same(tmp_path):
     task = config.Classification(classes=("a", "b", "c"))
     theirs, folder = saved(tmp_path / "m", shape("classes"), task=task)
-    same = made(shape("classes"), config.Classification(classes=("a", "b", "c"), text="sentence"), seed=2)
+    same = made(shape("classes"), config.Classification(classes=("a", "b", "c"), input="sentence"), seed=2)
     other = made(shape("classes"), config.Classification(classes=("x", "y", "z")), seed=2)
     pretrained.transfer_weights(same, folder)
     taken = pretrained.transfer_weights(other, folder)
@@ -173,7 +173,7 @@ def test_weights_of_another_family_come_in_its_own_names(tmp_path):
                                                                   n_positions=N)).eval()  # fmt: skip
     theirs.save_pretrained(tmp_path / "gpt2")
     folder = pretrained.read_source(tmp_path / "gpt2")
-    c = pretrained.model_config_from(config.Transformer(head=config.PoolingHead(place="last", out=2)), folder)
+    c = pretrained.model_config_from(config.Transformer(head=config.PoolingHead(pooling="last", out=2)), folder)
     ours = regard.build(c).eval()
     pretrained.transfer_weights(ours, folder)
     ids, seen = torch.randint(V, (2, 7)), []
@@ -216,8 +216,8 @@ def test_settings_that_change_what_weights_mean_are_told(tmp_path):
     ours = made(shape(mask="causal"), seed=2)
     taken = pretrained.transfer_weights(ours, folder)
 
-    assert taken.otherwise == ("model.trunk.mask is 'causal' and was 'everything'",)
-    assert pretrained.describe_transfer(taken).endswith("; model.trunk.mask is 'causal' and was 'everything'")
+    assert taken.otherwise == ("model.trunk.mask is 'causal' and was 'full'",)
+    assert pretrained.describe_transfer(taken).endswith("; model.trunk.mask is 'causal' and was 'full'")
 
 
 def test_a_source_that_is_none_is_one_sentence_that_names_the_setting(tmp_path):
@@ -246,12 +246,12 @@ def recipe(tmp_path, *changes):
 
 
 def test_a_recipe_that_says_no_shape_has_that_of_the_weights(tmp_path, bert):
-    said = recipe(tmp_path, "model.head.kind=pooled", "model.head.out=2")
+    said = recipe(tmp_path, "model.head.kind=pooling", "model.head.out=2")
     got, words = pretrained.inherit_model(said, bert)
 
     assert (got.model.embed, got.model.trunk, got.model.init) == (bert.config.embed, bert.config.trunk, "bert")
     assert got.model.head == said.model.head and len(words) == bert.config.embed.vocab
-    assert got.text == config.TokenizerFile(path=str(bert.path))
+    assert got.tokenizer == config.TokenizerFile(path=str(bert.path))
     assert pretrained.inherit_model(got, bert)[0] == got  # what was resolved stays
 
 
@@ -259,14 +259,14 @@ def test_dropout_and_precision_may_be_said(tmp_path, bert):
     got, _ = pretrained.inherit_model(recipe(tmp_path, "model.dropout=0.25", "train.precision=bf16"), bert)
     plain, _ = pretrained.inherit_model(recipe(tmp_path), bert)
 
-    assert got.model.trunk.dropout.sublayer == 0.25 and got.model.precision == "bf16"
+    assert got.model.trunk.dropout.residual == 0.25 and got.model.precision == "bf16"
     assert plain.model.trunk.dropout == bert.config.trunk.dropout and plain.model.precision == "fp32"
 
 
 def test_a_head_over_words_of_which_nothing_is_said_is_their_own(tmp_path, bert):
     got, _ = pretrained.inherit_model(recipe(tmp_path), bert)
 
-    assert got.model.head == bert.config.head.vocabulary
+    assert got.model.head == bert.config.head.lm
 
 
 def test_a_recipe_that_says_a_shape_keeps_it(tmp_path, bert):
@@ -276,9 +276,10 @@ def test_a_recipe_that_says_a_shape_keeps_it(tmp_path, bert):
 
 
 def test_words_of_ones_own_are_refused(tmp_path, bert):
-    with pytest.raises(config.ConfigError, match="text: 'bpe', and the weights know the words of .*bert; leave it out"):
-        pretrained.inherit_model(recipe(tmp_path, 'text={kind="bpe", vocab=400}'), bert)
-    said = recipe(tmp_path, f'text={{kind="file", path="{bert.path}"}}')
+    says = "tokenizer: 'bpe', and the weights know the words of .*bert; leave it out"
+    with pytest.raises(config.ConfigError, match=says):
+        pretrained.inherit_model(recipe(tmp_path, 'tokenizer={kind="bpe", vocab=400}'), bert)
+    said = recipe(tmp_path, f'tokenizer={{kind="file", path="{bert.path}"}}')
 
     assert pretrained.inherit_model(said, bert)[1].text() == text.Tokenizer.load(bert.path).text()
 
@@ -287,7 +288,7 @@ def test_weights_without_words_need_a_tokenizer(tmp_path, bert):
     _, folder = saved(tmp_path / "bare", shape())
     with pytest.raises(config.DataError, match="bare: there is no tokenizer.json"):
         pretrained.inherit_model(recipe(tmp_path), folder)
-    said = recipe(tmp_path, f'text={{kind="file", path="{bert.path}"}}')
+    said = recipe(tmp_path, f'tokenizer={{kind="file", path="{bert.path}"}}')
 
     assert len(pretrained.inherit_model(said, folder)[1]) == bert.config.embed.vocab
 

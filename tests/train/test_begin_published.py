@@ -35,8 +35,8 @@ ROWS = {
     "answer": [dict(question="the what", context=text, answer=who, start=4) for text, who, _ in TEXTS],
 }
 CHANGES = (
-    "train.steps=2", "train.epochs=none", "train.batch=4", "train.context=40", "train.compile=false",
-    "train.device=cpu", "train.eval_every=none", "train.best=false", "train.schedule.warmup=1",
+    "train.steps=2", "train.epochs=none", "train.batch_size=4", "train.context=40", "train.compile=false",
+    "train.device=cpu", "train.eval_every=none", "train.keep_best=false", "train.schedule.warmup=1",
     "train.optimizer.lr=0.01", "data.validation=0",
 )  # fmt: skip
 
@@ -57,7 +57,7 @@ def begun(kind, folder, tmp_path, *changes):
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS[kind])))
     said = [f"data.source={tmp_path / 'rows.jsonl'}", f"train.init_from={folder}", *CHANGES, *changes]
     if kind == "pairs":
-        kind, said = "classify", [*said, "task.pair=other"]
+        kind, said = "classify", [*said, "task.input_pair=other"]
     notes = []
     run = regard.Run.from_recipe(zoo.read_recipe(f"finetune-{kind}", said), notice=notes.append)
     return run, next(note for note in notes if note.startswith("from "))
@@ -85,7 +85,7 @@ def test_bert_is_fine_tuned_and_opened_by_transformers(kind, tmp_path):
     ours = regard.load(tmp_path / "tuned", device="cpu")
 
     assert torch.equal(before, theirs.encoder.layer[1].intermediate.dense.weight)
-    assert "new: head.out" in told and ("head.pooled.dense" in told) == (kind in ("tag", "answer"))
+    assert "new: head.out" in told and ("head.pooling.dense" in told) == (kind in ("tag", "answer"))
     assert len(losses) == 2 and not torch.equal(before, run.model.trunk.blocks[1].mlp.up.weight)
     answer = again(ids)
     want = torch.stack([answer.start_logits, answer.end_logits], -1) if kind == "answer" else answer.logits

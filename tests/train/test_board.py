@@ -97,7 +97,7 @@ def test_the_speed_of_the_first_step_after_a_resume_is_not_known(tmp_path):
 
 def test_without_the_package_the_setting_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
-    with pytest.raises(config.ConfigError, match=r"train.board: .*pip install 'regard\[board\]'"):
+    with pytest.raises(config.ConfigError, match=r"train.tensorboard: .*pip install 'regard\[board\]'"):
         TensorBoardLog(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -112,7 +112,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
 def test_a_run_draws_what_it_logs(recipe):
     from regard.training.api import fit
 
-    out = fit(recipe("train.board=true", "train.eval_every=3"), "runs/lab", quiet=True).out
+    out = fit(recipe("train.tensorboard=true", "train.eval_every=3"), "runs/lab", quiet=True).out
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     logged = [(line["step"], line["loss"]) for line in lines if "loss" in line]
     found = curves(out / "board")

@@ -64,7 +64,7 @@ class Knows:
 
 
 def test_a_model_that_is_right_has_no_error():
-    tokenizer = text.train_tokenizer(config.CharTokenizer(fallback=False), [builtin.TOY_HEIGHTS + "0123456789=;"])
+    tokenizer = text.train_tokenizer(config.CharTokenizer(byte_fallback=False), [builtin.TOY_HEIGHTS + "0123456789=;"])
 
     task = SimpleNamespace(specials=SimpleNamespace(single=SimpleNamespace(before=())))
     run = SimpleNamespace(device=torch.device("cpu"), model=Knows(len(tokenizer)), task=task, tokenizer=tokenizer)

@@ -124,7 +124,7 @@ def test_a_run_is_compiled_once_whatever_is_asked_between_its_steps(recipe, trac
     with torch._dynamo.config.patch(error_on_recompile=True):
         for step in train_steps(run):
             if step.number % 2:
-                run.model.generate(torch.tensor([[1, 2, 3]]), new=3)
+                run.model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=3)
                 validate(run.model, [torch.ones(2, 7, dtype=torch.long)])
 
     assert run.step == 6

@@ -20,8 +20,8 @@ green over under near and but while""".split()  # noqa: SIM905
 PATIENT = """
 [data]
 source = "long.txt"
-[text]
-fallback = false
+[tokenizer]
+byte_fallback = false
 [model]
 preset = "gpt2"
 dim = 24
@@ -30,7 +30,7 @@ heads = 3
 dropout = 0.0
 [train]
 steps = 500
-batch = 7
+batch_size = 7
 context = 33
 compile = false
 device = "cpu"
@@ -44,9 +44,9 @@ PAIRS = """
 [data]
 source = "toy:reverse(11, 3000)"
 [task]
-kind = "translate"
-[text]
-fallback = false
+kind = "translation"
+[tokenizer]
+byte_fallback = false
 [model]
 preset = "transformer-base"
 dim = 24
@@ -55,7 +55,7 @@ heads = 3
 dropout = 0.0
 [train]
 steps = 500
-batch = 15
+batch_size = 15
 context = 21
 compile = false
 device = "cpu"
@@ -82,7 +82,7 @@ def clinic(desk):
 
 @pytest.fixture
 def patient(clinic):
-    """A run that there is nothing wrong with, but for changes such as "train.batch=5"."""
+    """A run that there is nothing wrong with, but for changes such as "train.batch_size=5"."""
     return lambda *changes, recipe="patient.toml": Run.from_recipe(recipe, changes)
 
 
@@ -170,7 +170,7 @@ def noise(step, batch, at=17):
 
 def another_tokenizer(run):
     letters = "".join(sorted(set(prose())))
-    run.tokenizer = text.train_tokenizer(config.CharTokenizer(fallback=False), [f"!{letters}"])
+    run.tokenizer = text.train_tokenizer(config.CharTokenizer(byte_fallback=False), [f"!{letters}"])
 
 
 PLANTED = {
@@ -203,8 +203,8 @@ SAID = {
     "learning rate": ["train.optimizer.lr=3"],
     "learning rate, too low": ["train.optimizer.lr=3e-6"],
     "leaks": ["data.validation=long.txt"],
-    "amount of data": ["model.dim=384", "model.depth=12", "train.batch=2", "train.context=9"],
-    "labels": ["task.kind=masked", "task.mask=0", "task.random=0", "model.mask=everything"],
+    "amount of data": ["model.dim=384", "model.depth=12", "train.batch_size=2", "train.context=9"],
+    "labels": ["task.kind=masked_lm", "task.mask_replace_prob=0", "task.random_replace_prob=0", "model.mask=full"],
     "initialisation": ["model.init=t5"],
 }
 
@@ -216,8 +216,8 @@ def test_a_fault_that_a_recipe_can_have_is_named(patient, check):
 
 
 def test_settings_refuse_a_decoder_that_sees_ahead(patient):
-    with pytest.raises(config.ConfigError, match=r"model.trunk.mask: 'everything' sees the token it should predict"):
-        patient("model.mask=everything")
+    with pytest.raises(config.ConfigError, match=r"model.trunk.mask: 'full' sees the token it should predict"):
+        patient("model.mask=full")
 
 
 # ---------------------------------------------------------------- evidence and remedies
@@ -280,7 +280,9 @@ def test_a_row_with_an_impossible_number_is_named(patient, clinic, label):
     """Readers refuse such numbers in files; code of one's own does not."""
     rows = [f"{line[:25]}\t{len(line) / 20:.2f}" for line in prose().splitlines() if len(line) > 9][:400]
     (clinic / "numbers.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
-    run = patient("data.source=numbers.tsv", "task.kind=regress", "model.head.kind=pooled", "model.head.place=last")
+    run = patient(
+        "data.source=numbers.tsv", "task.kind=regression", "model.head.kind=pooling", "model.head.pooling=last"
+    )
     where = run.data.names(11)[2]
 
     def spoil(step, batch):
@@ -298,7 +300,7 @@ def test_a_row_with_an_impossible_number_is_named(patient, clinic, label):
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_that_is_looked_at_is_named(patient, side):
     """Taken from the mask of the trunk, or forgotten in the batch."""
-    changes = [f"train.padding={side}"]
+    changes = [f"train.padding_side={side}"]
     healthy, unmasked, forgotten = (patient(*changes, recipe="pairs.toml") for _ in range(3))
     trunk = unmasked.model.encoder
     trunk.masks = [{key: each[False, key[1]] for key in each} for each in trunk.masks]
@@ -314,7 +316,7 @@ def test_padding_that_is_looked_at_is_named(patient, side):
 @pytest.mark.slow
 def test_packed_documents_that_see_each_other_are_named(patient, clinic):
     (clinic / "lines.jsonl").write_text("".join(f'{{"text": "{line}"}}\n' for line in prose().splitlines() if line))
-    changes = ["data.source=lines.jsonl", "train.pack=true", "train.context=101", "text.fallback=true"]
+    changes = ["data.source=lines.jsonl", "train.pack=true", "train.context=101", "tokenizer.byte_fallback=true"]
     healthy, joined = patient(*changes), patient(*changes)
     joined.model.trunk.masks = [{key: each[key[0], False] for key in each} for each in joined.model.trunk.masks]
 
@@ -343,8 +345,8 @@ def test_a_position_table_of_zeros_that_can_learn_is_none_of_the_doctor_s_busine
 
 @pytest.mark.slow
 def test_too_many_unknown_words_are_named(patient):
-    few = patient("text.kind=word", "text.vocab=70", "text.fallback=false")
-    some = patient("text.kind=word", "text.vocab=12", "text.fallback=false")
+    few = patient("tokenizer.kind=word", "tokenizer.vocab=70", "tokenizer.byte_fallback=false")
+    some = patient("tokenizer.kind=word", "tokenizer.vocab=12", "tokenizer.byte_fallback=false")
 
     assert "tokenizer" not in wrong(examined(few))
     assert "unknown" in examined(some)["tokenizer"].evidence and "tokenizer" in wrong(examined(some))
@@ -353,7 +355,7 @@ def test_too_many_unknown_words_are_named(patient):
 @pytest.mark.slow
 def test_data_of_another_tokenizer_is_named(patient, clinic):
     """Byte pairs of one text are not the byte pairs of another with the same numbers."""
-    (clinic / "pieces.toml").write_text(PATIENT.replace("fallback = false", 'kind = "bpe"\nvocab = 340'))
+    (clinic / "pieces.toml").write_text(PATIENT.replace("byte_fallback = false", 'kind = "bpe"\nvocab = 340'))
     run = patient(recipe="pieces.toml")
     assert "tokenizer" not in troubled(examined(run))
     (clinic / "other.txt").write_text("Nobody expects the spanish inquisition! " + prose(seed=1))
@@ -385,7 +387,7 @@ def test_dead_units_are_named(patient):
 def test_few_examples_and_few_tokens_for_the_size_are_worth_a_look(patient, clinic):
     rows = [f"{line[:25]}\t{len(line) % 2}" for line in prose().splitlines() if len(line) > 9][:300]
     (clinic / "rows.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
-    changes = ["data.source=rows.tsv", "task.kind=classify", "model.head.kind=pooled", "model.head.place=last"]
+    changes = ["data.source=rows.tsv", "task.kind=classification", "model.head.kind=pooling", "model.head.pooling=last"]
     small = ["model.dim=6", "model.heads=2", "model.depth=1"]
     many, few, scarce = patient(*small), patient(*changes, *small), patient("model.dim=192", "model.depth=3")
 
@@ -400,7 +402,7 @@ def test_few_examples_and_few_tokens_for_the_size_are_worth_a_look(patient, clin
 @pytest.mark.spec("S163")
 def test_a_batch_that_does_not_fit_gets_a_setting_that_does(patient, monkeypatch):
     monkeypatch.setattr(check_memory, "available_bytes", lambda device: 60e6)
-    changes = ["train.batch=1000", "train.context=65"]
+    changes = ["train.batch_size=1000", "train.context=65"]
     case = doctor.DoctorCase(patient(*changes), 10)
     case.need = check_memory.estimate_need(case)
     found = check_memory.check_memory(case)
@@ -415,11 +417,11 @@ def test_a_batch_that_does_not_fit_gets_a_setting_that_does(patient, monkeypatch
 
 @pytest.mark.spec("S163")
 @pytest.mark.parametrize("changes", [
-    ["train.batch=24", "train.context=65"],
-    ["train.batch=24", "train.context=65", "model.dropout=0.1", "train.precision=mixed"],
-    ["train.batch=2", "model.dim=96"],
-    ["train.batch=2", "model.dim=96", "train.optimizer.kind=muon"],
-    ["train.batch=12", "train.recompute=true", "model.depth=6", "train.optimizer.kind=adafactor"],
+    ["train.batch_size=24", "train.context=65"],
+    ["train.batch_size=24", "train.context=65", "model.dropout=0.1", "train.precision=mixed"],
+    ["train.batch_size=2", "model.dim=96"],
+    ["train.batch_size=2", "model.dim=96", "train.optimizer.kind=muon"],
+    ["train.batch_size=12", "train.activation_checkpointing=true", "model.depth=6", "train.optimizer.kind=adafactor"],
 ], ids=["activations", "dropout", "weights", "muon", "recomputed"])  # fmt: skip
 def test_the_peak_is_told_before_the_first_step_within_a_fifth(patient, changes):
     """Held to every byte that tensors take in a step of the run, as the profiler counts them."""

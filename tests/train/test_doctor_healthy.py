@@ -11,31 +11,42 @@ from regard import doctor, zoo
 from regard.training.api import fit
 from regard.training.run import Run
 
-ENCODER = ['model.mask="everything"', "model.dropout=0.1"]
-POOLED = ["model.head.kind=pooled", "model.head.place=mean"]
+ENCODER = ['model.mask="full"', "model.dropout=0.1"]
+POOLED = ["model.head.kind=pooling", "model.head.pooling=mean"]
 HEALTHY = {
     "fp32": [],
     "mixed": ["train.precision=mixed"],
     "bf16": ["train.precision=bf16"],
-    "accumulated, with dropout": ["train.accumulate=2", "model.dropout=0.1"],
+    "accumulated, with dropout": ["train.gradient_accumulation=2", "model.dropout=0.1"],
     "muon": ["train.optimizer.kind=muon", "train.optimizer.lr=0.02", "model.preset=lab"],
     "adafactor": ["train.optimizer.kind=adafactor", "train.optimizer.lr=0.05"],
     "llama": ["model.preset=llama-7b", "model.hidden=40"],
-    "t5's positions": ["model.position.kind=buckets"],
+    "t5's positions": ["model.position.kind=t5"],
     "alibi": ["model.position.kind=alibi"],
     "windows": ['model.mask="causal & window(9)"'],
-    "post-norm": ["model.trunk.place=post", "model.depth=6"],
-    "recomputed": ["train.recompute=true"],
-    "in chunks": ["train.chunk=13"],
-    "with a mean of weights": ["train.average=0.9"],
+    "post-norm": ["model.trunk.norm_placement=post", "model.depth=6"],
+    "recomputed": ["train.activation_checkpointing=true"],
+    "in chunks": ["train.loss_chunk=13"],
+    "with a mean of weights": ["train.ema_decay=0.9"],
     "a long warm-up": ["train.schedule.warmup=4000", "train.steps=20000"],
     "noam": ["train.schedule.kind=noam", "train.schedule.warmup=400", "train.optimizer.lr=0.5", "train.steps=20000"],
-    "masked": ["task.kind=masked", "data.source=lines.jsonl", *ENCODER],
-    "masked, rows of one length": ["task.kind=masked", "data.source=lines.jsonl", "train.tokens=300", *ENCODER],
+    "masked_lm": ["task.kind=masked_lm", "data.source=lines.jsonl", *ENCODER],
+    "masked_lm, rows of one length": [
+        "task.kind=masked_lm",
+        "data.source=lines.jsonl",
+        "train.batch_tokens=300",
+        *ENCODER,
+    ],
     "packed": ["data.source=lines.jsonl", "train.pack=true"],
-    "classify": ["task.kind=classify", "data.source=lines.jsonl", *POOLED, *ENCODER],
-    "classify, padded left": ["task.kind=classify", "data.source=lines.jsonl", *POOLED, *ENCODER, "train.padding=left"],
-    "regress": ["task.kind=regress", "task.label=size", "data.source=lines.jsonl", *POOLED, *ENCODER],
+    "classification": ["task.kind=classification", "data.source=lines.jsonl", *POOLED, *ENCODER],
+    "classification, padded left": [
+        "task.kind=classification",
+        "data.source=lines.jsonl",
+        *POOLED,
+        *ENCODER,
+        "train.padding_side=left",
+    ],
+    "regression": ["task.kind=regression", "task.label=size", "data.source=lines.jsonl", *POOLED, *ENCODER],
 }
 
 
@@ -64,7 +75,7 @@ def test_a_healthy_recipe_gets_a_clean_bill(clinic, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [[], ["train.precision=mixed"], ["train.tokens=400"]], ids=str)
+@pytest.mark.parametrize("changes", [[], ["train.precision=mixed"], ["train.batch_tokens=400"]], ids=str)
 def test_a_healthy_translator_gets_a_clean_bill(clinic, changes):
     assert troubled(Run.from_recipe("pairs.toml", changes)) == []
 
@@ -85,7 +96,13 @@ def test_a_run_that_has_learned_gets_a_clean_bill(clinic):
 @pytest.mark.slow
 def test_a_run_that_has_ended_gets_a_clean_bill_from_its_folder(clinic):
     """Its learning rate has come down to nothing; that is no frozen layer."""
-    changes = ["train.steps=60", "train.schedule.kind=cosine", "report.prompt=a", "report.new=2", "train.eval_every=20"]
+    changes = [
+        "train.steps=60",
+        "train.schedule.kind=cosine",
+        "report.prompt=a",
+        "report.max_new_tokens=2",
+        "train.eval_every=20",
+    ]
     fit(zoo.read_recipe("patient.toml", changes), "run", quiet=True)
     run, log = doctor.open_run_or_recipe("run")
     told = {finding.check: finding for finding in doctor.examine_run(run, 20, log=log)}

@@ -72,7 +72,7 @@ def alone(model, c, record):
 @pytest.mark.slow
 @pytest.mark.spec("S164")
 def test_classes_are_scored_as_scikit_learn_scores_the_same_answers(desk):
-    model, records, told = learner(TWO, C.PoolingHead(place="cls", out=2)), reviews(), []
+    model, records, told = learner(TWO, C.PoolingHead(pooling="cls", out=2)), reviews(), []
     found = evaluate(model, put(desk / "a.jsonl", records), each=told.append)
     logits = torch.stack([alone(model, TWO, record) for record in records])
     said = [TWO.classes[number] for number in logits.argmax(-1).tolist()]
@@ -93,8 +93,8 @@ def test_classes_are_scored_as_scikit_learn_scores_the_same_answers(desk):
 
 
 def test_numbers_are_compared_with_numbers(desk):
-    c, told = C.Regression(text="first", pair="second", label="score"), []
-    model = learner(c, C.PoolingHead(place="cls", out=1))
+    c, told = C.Regression(input="first", input_pair="second", label="score"), []
+    model = learner(c, C.PoolingHead(pooling="cls", out=1))
     records = [{"first": a, "second": b, "score": place / 7} for place, (a, b)
                in enumerate(zip(sentences(13, 1, 9), sentences(13, 2, 9), strict=True))]  # fmt: skip
     found = evaluate(model, put(desk / "a.jsonl", records), each=told.append)
@@ -120,8 +120,8 @@ def test_tags_are_told_a_word_each(desk):
 # ---------------------------------------------------------------- words
 
 HIDING = {
-    "masked": (C.MaskedLM(rate=0.3), None, False), "spans": (C.SpanCorruption(rate=0.3), None, True),
-    "infill": (C.TextInfilling(), None, True), "prefix": (C.PrefixLM(), None, True),
+    "masked_lm": (C.MaskedLM(rate=0.3), None, False), "span_corruption": (C.SpanCorruption(rate=0.3), None, True),
+    "text_infilling": (C.TextInfilling(), None, True), "prefix_lm": (C.PrefixLM(), None, True),
 }  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def test_what_is_hidden_is_told_beside_what_was_hidden_and_always_the_same(desk,
 
 def test_masked_words_and_next_sentences_have_a_loss_each(desk):
     c, told = C.MaskedLM(next_sentence=True), []
-    head = C.PretrainingHead(vocabulary=C.LMHead(tied=False), pooled=C.PoolingHead(place="cls", out=2))
+    head = C.PretrainingHead(lm=C.LMHead(tied=False), pooling=C.PoolingHead(pooling="cls", out=2))
     records = [{"text": sentences(5, seed, 6)} for seed in range(7)]
     found = evaluate(learner(c, head), put(desk / "a.jsonl", records), each=told.append)
 
@@ -154,7 +154,7 @@ def test_masked_words_and_next_sentences_have_a_loss_each(desk):
 
 # ---------------------------------------------------------------- texts
 
-EN_FR = C.Translation(source="en", target="fr", smoothing=0.2)
+EN_FR = C.Translation(source="en", target="fr", label_smoothing=0.2)
 
 
 def spoken(count=23):
@@ -165,7 +165,7 @@ def spoken(count=23):
 @pytest.mark.spec("S094")
 def test_translations_are_the_model_s_own_and_the_loss_is_of_people_s(desk):
     model, records, told = learner(EN_FR, encoder=True), spoken(), []
-    found = evaluate(model, put(desk / "a.jsonl", records), each=told.append, beams=3, length_penalty=0.7)
+    found = evaluate(model, put(desk / "a.jsonl", records), each=told.append, num_beams=3, length_penalty=0.7)
     task = tasks.build_task(EN_FR, model.tokenizer, model.c, rows=RowPadding(LENGTH))
     total = 0.0
     for record in records:
@@ -174,7 +174,7 @@ def test_translations_are_the_model_s_own_and_the_loss_is_of_people_s(desk):
             logits = model(batch["ids"], source=batch["source"])
         total += F.cross_entropy(logits[0], batch["labels"][0], reduction="sum").item()
 
-    assert [row["said"] for row in told] == [model.translate(record["en"], beams=3, length_penalty=0.7)
+    assert [row["said"] for row in told] == [model.translate(record["en"], num_beams=3, length_penalty=0.7)
                                              for record in records]  # fmt: skip
     assert [(row["asked"], row["expected"]) for row in told] == [({"en": each["en"]}, each["fr"]) for each in records]
     assert found.score.sum == pytest.approx(total, rel=1e-5)  # unsmoothed, whatever training had
@@ -187,7 +187,7 @@ def test_a_source_that_stands_there_twice_is_translated_once(desk, monkeypatch):
     asked, plain = [], Translator.batch
     monkeypatch.setattr(Translator, "batch", lambda self, texts, *how: asked.extend(texts) or plain(self, texts, *how))
     records = spoken(3) + [{"en": spoken(3)[0]["en"], "fr": "another"}]
-    found = evaluate(learner(EN_FR, encoder=True), put(desk / "a.jsonl", records), group=True)
+    found = evaluate(learner(EN_FR, encoder=True), put(desk / "a.jsonl", records), by_group=True)
 
     assert sorted(asked) == sorted(record["en"] for record in records[:3])
     assert found.rows == 4 and "grouped_bleu" in found.tree()
@@ -205,7 +205,7 @@ def test_a_source_that_is_too_long_is_cut_and_somebody_is_told(desk):
 
 
 def test_answers_are_found_in_windows_of_a_long_text(desk):
-    c, told = C.QuestionAnswering(start=None, stride=7, longest=5), []
+    c, told = C.QuestionAnswering(answer_start=None, doc_stride=7, max_answer_tokens=5), []
     model = learner(c, C.TokenHead(out=2))
     records = [{"question": "who sat ?", "context": " ".join(sentences(4, seed, 12)) + " Ada Lovelace wrote .",
                 "answer": ["Lovelace"] if seed % 3 else []} for seed in range(8)]  # fmt: skip
@@ -238,9 +238,9 @@ RECIPE = """
 [data]
 source = "all.jsonl"
 validation = 0.3
-column = "text"
+text_column = "text"
 [task]
-kind = "classify"
+kind = "classification"
 classes = ["bad", "good"]
 [model]
 preset = "gpt2"
@@ -258,7 +258,7 @@ def saved_run(desk, model, recipe=RECIPE):
 
 
 def test_a_run_is_asked_the_rows_that_it_kept_back_and_no_other(desk):
-    model, records = learner(TWO, C.PoolingHead(place="cls", out=2)), reviews(60)
+    model, records = learner(TWO, C.PoolingHead(pooling="cls", out=2)), reviews(60)
     run = saved_run(desk, model)
     put(desk / "all.jsonl", [*records, *records[:9]])
     task = tasks.build_task(TWO, model.tokenizer, model.c, rows=RowPadding(LENGTH))
@@ -276,23 +276,23 @@ def test_a_run_is_asked_the_rows_that_it_kept_back_and_no_other(desk):
 def test_data_are_read_as_those_of_training_unless_said_otherwise(desk):
     """A run on a file without a header knows the columns of others like it; one that names its own is read by them."""
     model = learner(
-        C.Classification(text="words", label="sort", classes=("bad", "good")), C.PoolingHead(place="cls", out=2)
+        C.Classification(input="words", label="sort", classes=("bad", "good")), C.PoolingHead(pooling="cls", out=2)
     )
-    run = saved_run(desk, model, RECIPE.replace('column = "text"', 'columns = ["sort", "id", "words"]'))
+    run = saved_run(desk, model, RECIPE.replace('text_column = "text"', 'column_names = ["sort", "id", "words"]'))
     (desk / "test.tsv").write_text("good\t1\tthe cat sat\nbad\t2\ta dog\n")
     plain = evaluate(run, "test.tsv")
     lines = [{"sort": "good", "words": "the cat sat"}, {"sort": "bad", "words": "a dog"}]
     named = evaluate(run, put(desk / "b.jsonl", lines))
     other = evaluate(run, put(desk / "c.jsonl", [{"stars": each["sort"], "review": each["words"]} for each in lines]),
-                     ["task.label=stars", "task.text=review"])  # fmt: skip
+                     ["task.label=stars", "task.input=review"])  # fmt: skip
 
     assert plain.loss == named.loss == other.loss and plain.rows == 2
 
 
 def test_bad_records_stop_or_are_passed_over_and_counted(desk):
-    model, notes = learner(TWO, C.PoolingHead(place="cls", out=2)), []
+    model, notes = learner(TWO, C.PoolingHead(pooling="cls", out=2)), []
     path = put(desk / "a.jsonl", [*reviews(3), {"text": "why?", "label": "so so"}])
-    found = evaluate(model, path, ["data.bad=skip"], notice=notes.append)
+    found = evaluate(model, path, ["data.on_bad_record=skip"], notice=notes.append)
 
     assert found.rows == 3 and len(notes) == 1 and "1 bad record was passed over" in notes[0]
     with pytest.raises(DataError, match=r"a\.jsonl:4: label 'so so' in column 'label' is none of the 2 classes"):
@@ -300,7 +300,7 @@ def test_bad_records_stop_or_are_passed_over_and_counted(desk):
 
 
 def test_many_portions_are_one_exam(desk, monkeypatch):
-    model, path = learner(TWO, C.PoolingHead(place="cls", out=2)), put(desk / "a.jsonl", reviews(41))
+    model, path = learner(TWO, C.PoolingHead(pooling="cls", out=2)), put(desk / "a.jsonl", reviews(41))
     whole, parts, done = [], [], []
     first = evaluate(model, path, each=whole.append)
     monkeypatch.setattr("regard.evaluation.scoring.PORTION", 7)
@@ -311,7 +311,7 @@ def test_many_portions_are_one_exam(desk, monkeypatch):
 
 
 def test_a_model_in_training_stays_in_training(desk):
-    model = learner(TWO, C.PoolingHead(place="cls", out=2)).train()
+    model = learner(TWO, C.PoolingHead(pooling="cls", out=2)).train()
     evaluate(model, put(desk / "a.jsonl", reviews(3)))
 
     assert all(module.training for module in model.modules()) and torch.is_grad_enabled()
@@ -337,24 +337,40 @@ def test_packed_documents_have_the_bytes_of_their_texts_but_for_the_first_token(
 
 
 def test_classes_without_names_are_numbers(desk):
-    model = learner(TWO, C.PoolingHead(place="cls", out=2))
+    model = learner(TWO, C.PoolingHead(pooling="cls", out=2))
     model.task = None
     path = put(desk / "a.jsonl", [{"text": "the cat", "label": 1}, {"text": "a dog", "label": "0"}])
 
-    assert evaluate(model, path, ["task.kind=classify"]).rows == 2
-    with pytest.raises(ConfigError, match="task.kind: the model does not say what its head, 'pooled', was trained for"):
+    assert evaluate(model, path, ["task.kind=classification"]).rows == 2
+    says = "task.kind: the model does not say what its head, 'pooling', was trained for"
+    with pytest.raises(ConfigError, match=says):
         evaluate(model, path)
 
 
 MISTAKES = {
     "no data": (None, [], {}, "model: not of a run"),
     "nothing to ask": ("a.jsonl", [], {"limit": 0}, "limit: 0 leaves nothing"),
-    "not a translator": ("a.jsonl", [], {"beams": 3}, "beams: for translations alone, and what is asked here is"),
+    "not a translator": (
+        "a.jsonl",
+        [],
+        {"num_beams": 3},
+        "num-beams: for translations alone, and what is asked here is",
+    ),
     "another source": ("a.jsonl", ["data.source=b.jsonl"], {}, "data.source: what is evaluated is the FILE"),
     "no such setting": ("a.jsonl", ["task.lable=x"], {}, "task.lable: no such setting; did you mean 'label'"),
     "no such table": ("a.jsonl", ["train.steps=3"], {}, "train: no such setting"),
-    "an idle setting": ("a.jsonl", ["data.columns=['a', 'b']"], {}, "data.columns: it is for files that do not name"),
-    "another head": ("a.jsonl", ["task.kind=tag"], {}, "model.head.kind: 'pooled', and task 'tag' needs each"),
+    "an idle setting": (
+        "a.jsonl",
+        ["data.column_names=['a', 'b']"],
+        {},
+        "data.column_names: it is for files that do not name",
+    ),
+    "another head": (
+        "a.jsonl",
+        ["task.kind=token_classification"],
+        {},
+        "model.head.kind: 'pooling', and task 'token_classification' needs token",
+    ),
 }
 
 
@@ -362,27 +378,27 @@ MISTAKES = {
 def test_a_mistake_names_what_was_set(desk, source, overrides, settings, sentence):
     put(desk / "a.jsonl", reviews(3))
     with pytest.raises(ConfigError) as problem:
-        evaluate(learner(TWO, C.PoolingHead(place="cls", out=2)), source, overrides, **settings)
+        evaluate(learner(TWO, C.PoolingHead(pooling="cls", out=2)), source, overrides, **settings)
 
     assert str(problem.value).startswith(sentence)
 
 
 def test_a_wrong_column_is_told_with_those_that_are_there(desk):
-    model, path = learner(TWO, C.PoolingHead(place="cls", out=2)), put(desk / "a.jsonl", reviews(3))
+    model, path = learner(TWO, C.PoolingHead(pooling="cls", out=2)), put(desk / "a.jsonl", reviews(3))
     with pytest.raises(DataError, match=r"a\.jsonl:1: no column 'txt'; did you mean 'text'"):
-        evaluate(model, path, ["task.text=txt"])
+        evaluate(model, path, ["task.input=txt"])
 
 
 def test_nothing_but_bad_records_is_nothing_to_ask(desk):
-    model = learner(TWO, C.PoolingHead(place="cls", out=2))
+    model = learner(TWO, C.PoolingHead(pooling="cls", out=2))
     with pytest.raises(DataError, match=r"a\.jsonl: no records to ask"):
-        evaluate(model, put(desk / "a.jsonl", [{"text": "a"}]), ["data.bad=skip"])
+        evaluate(model, put(desk / "a.jsonl", [{"text": "a"}]), ["data.on_bad_record=skip"])
 
 
 def test_no_warning_is_silent(desk):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         path = put(desk / "a.jsonl", [{"text": "a " * 90, "label": "bad"}])
-        evaluate(learner(TWO, C.PoolingHead(place="cls", out=2)), path)
+        evaluate(learner(TWO, C.PoolingHead(pooling="cls", out=2)), path)
 
     assert "1 of 1 rows were too long" in str(caught[0].message)

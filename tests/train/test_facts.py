@@ -8,7 +8,9 @@ from regard.training.run_files import describe_run
 
 
 def test_accumulating_is_predicted_as_several_batches_and_one_update(recipe):
-    once, twice = (describe_run(Run.from_recipe(recipe(f"train.accumulate={n}")))["predicted"] for n in (1, 2))
+    once, twice = (
+        describe_run(Run.from_recipe(recipe(f"train.gradient_accumulation={n}")))["predicted"] for n in (1, 2)
+    )
 
     assert twice["step_flops"] == 2 * once["step_flops"]
 

@@ -11,8 +11,8 @@ from regard.training.loop import train_steps
 from regard.training.run import Run
 
 EMBEDS = {
-    "film": C.VideoEmbedding(frames=3, image=8, channels=1, tube=1, size=4),
-    "series": C.SeriesEmbedding(channels=2, length=12, patch=4, stride=4, mix="mixed"),
+    "film": C.VideoEmbedding(frames=3, image_size=8, channels=1, tubelet_size=1, patch_size=4),
+    "series": C.SeriesEmbedding(channels=2, length=12, patch_length=4, stride=4, channel_mixing="mixed"),
 }
 
 
@@ -35,12 +35,12 @@ def test_a_recipe_trains_on_records_of_this_kind(kind, tmp_path):
     axes = 3 if kind == "film" else 1
     run = Run.from_recipe(C.Recipe(
         data=C.Data(source=str(tmp_path / "all.jsonl"), validation=0.2), task=C.Classification(),
-        model=C.Transformer(embed=EMBEDS[kind], head=C.PoolingHead(place="mean"), trunk=C.Trunk(
+        model=C.Transformer(embed=EMBEDS[kind], head=C.PoolingHead(pooling="mean"), trunk=C.Trunk(
             dim=24, depth=1, attention=C.Attention(heads=2), position=C.SinusoidalPosition(axes=axes))),
-        train=C.Train(steps=3, batch=5, device="cpu"),
+        train=C.Train(steps=3, batch_size=5, device="cpu"),
     ))  # fmt: skip
     losses = [float(step.loss) for step in train_steps(run)]
 
-    assert run.recipe.task.text == kind and run.recipe.task.classes == ("fades", "grows")
+    assert run.recipe.task.input == kind and run.recipe.task.classes == ("fades", "grows")
     assert run.recipe.model.head.out == 2 and len(losses) == 3 and torch.tensor(losses).isfinite().all()
     assert run.data.batch(0)["tokens"].tolist() == [EMBEDS[kind].count] * 5

@@ -98,7 +98,7 @@ def test_samples_are_kept_with_the_step_the_temperature_and_the_prompt(desk, rec
     assert [list(line) for line in found] == [["step", "temperature", "prompt", "text"]] * 3
     assert [(line["step"], line["temperature"], len(line["text"])) for line in found] == [
         (4, 0.8, 200), (6, 0.5, 5), (6, 1.0, 5)]  # fmt: skip
-    assert found[-1]["text"] == regard.load(desk / "run").generate("a ", new=5, temperature=1.0, seed=0)
+    assert found[-1]["text"] == regard.load(desk / "run").generate("a ", max_new_tokens=5, temperature=1.0, seed=0)
 
 
 @pytest.mark.spec("S089")
@@ -129,14 +129,14 @@ def test_config_toml_holds_every_setting(desk, recipe):
 
 
 def test_checkpoints_are_saved_every_so_often_and_the_newest_kept(desk, recipe):
-    fit(recipe("train.steps=7", "train.save_every=2", "train.keep=3"), desk / "run", quiet=True)
+    fit(recipe("train.steps=7", "train.save_every=2", "train.keep_checkpoints=3"), desk / "run", quiet=True)
 
     assert steps(desk / "run") == ["step-000004", "step-000006", "step-000007"]
 
 
 @pytest.mark.parametrize("keep", [1, 2])
 def test_a_last_step_that_is_also_a_saving_one_is_saved_once(desk, recipe, keep):
-    fit(recipe("train.save_every=3", f"train.keep={keep}"), desk / "run", quiet=True)
+    fit(recipe("train.save_every=3", f"train.keep_checkpoints={keep}"), desk / "run", quiet=True)
 
     assert steps(desk / "run") == ["step-000003", "step-000006"][-keep:]
 
@@ -243,13 +243,13 @@ def test_a_folder_with_a_run_is_not_written_over(desk, recipe):
 
 
 @pytest.mark.parametrize("changes, where, remedy", [
-    (["model.mask=everything"], "model.trunk.mask", "causal"),
+    (["model.mask=full"], "model.trunk.mask", "causal"),
     (["model.mask=window(3)"], "model.trunk.mask", "causal & window(3)"),
-    (["model.mask=causal | landmarks(2)"], "model.trunk.mask", "causal"),
-    (['model.mask=["causal", "everything"]'], "model.trunk.mask", "causal"),
+    (["model.mask=causal | global_tokens(2)"], "model.trunk.mask", "causal"),
+    (['model.mask=["causal", "full"]'], "model.trunk.mask", "causal"),
     (["model.position.length=5"], "train.context", "model.trunk.position.length"),
     (["model.vocab=9"], "model.embed.vocab", "leave it out"),
-    (["model.head.kind=none"], "model.head.kind", "vocabulary"),
+    (["model.head.kind=none"], "model.head.kind", "lm"),
     (["model.trunk.cross=last", "model.encoder.trunk.dim=12", "model.encoder.trunk.attention.heads=3"], "model.encoder",
      "model.encoder"),
     (["model.precision=bf16", "train.precision=mixed"], "model.precision", "train.precision alone"),
@@ -271,7 +271,7 @@ def test_a_text_shorter_than_the_context_is_refused_with_a_context_that_fits(rec
     Run.from_recipe(recipe(f"train.context={fits}"))
 
 
-@pytest.mark.parametrize("mask", ["causal", "causal & window(3)", "causal & (window(3) | landmarks(1))"])
+@pytest.mark.parametrize("mask", ["causal", "causal & window(3)", "causal & (window(3) | global_tokens(1))"])
 def test_masks_that_never_look_ahead_are_trained(recipe, mask):
     assert Run.from_recipe(recipe(f"model.mask={mask}")).recipe.model.trunk.mask == mask
 
@@ -292,9 +292,9 @@ def test_the_defaults_are_the_lecture_s():
     c = config.Recipe()
     rates, trunk = c.model.trunk.dropout, c.model.trunk
 
-    assert (c.train.optimizer.lr, c.train.schedule.warmup, c.train.batch) == (1e-4, 4000, 32)
+    assert (c.train.optimizer.lr, c.train.schedule.warmup, c.train.batch_size) == (1e-4, 4000, 32)
     assert (trunk.depth, trunk.heads[0], trunk.dim, trunk.mlp.hidden or 4 * trunk.dim) == (6, 8, 512, 2048)
-    assert (rates.embed, rates.sublayer) == (0.1, 0.1)
+    assert (rates.embed, rates.residual) == (0.1, 0.1)
 
 
 @pytest.mark.spec("S096")
@@ -302,16 +302,19 @@ def test_a_packaged_recipe_says_all_of_them():
     c = zoo.read_recipe("transformer")
     for trunk in (c.model.trunk, c.model.encoder.trunk):
         assert (trunk.depth, trunk.heads[0], trunk.dim, trunk.mlp.hidden) == (6, 8, 512, 2048)
-        assert trunk.dropout.embed == trunk.dropout.sublayer == 0.1
-    assert (c.train.optimizer.lr, c.train.schedule.warmup, c.train.batch) == (1e-4, 4000, 32)
+        assert trunk.dropout.embed == trunk.dropout.residual == 0.1
+    assert (c.train.optimizer.lr, c.train.schedule.warmup, c.train.batch_size) == (1e-4, 4000, 32)
 
 
 @pytest.mark.spec("S097")
-@pytest.mark.parametrize("name", ["classify", "tag", "answer", "regress"])
-def test_fine_tuning_is_three_epochs_of_adamw_and_a_new_head(name):
+@pytest.mark.parametrize(("name", "kind"), [
+    ("classify", "classification"), ("tag", "token_classification"), ("answer", "question_answering"),
+    ("regress", "regression"),
+])  # fmt: skip
+def test_fine_tuning_is_three_epochs_of_adamw_and_a_new_head(name, kind):
     c = zoo.read_recipe(f"finetune-{name}")
     assert (c.train.optimizer.kind, c.train.optimizer.lr, c.train.epochs, c.train.steps) == ("adamw", 2e-5, 3, None)
-    assert c.task.kind == name and c.model.head.kind in ("pooled", "each")
+    assert c.task.kind == kind and c.model.head.kind in ("pooling", "token")
 
 
 @pytest.mark.spec("S096")
@@ -365,7 +368,7 @@ def test_fewer_steps_than_were_taken_are_refused(desk, recipe):
 def test_a_config_that_was_edited_is_not_resumed_in_silence(desk, recipe):
     fit(recipe(), desk / "run", quiet=True)
     path = desk / "run/config.toml"
-    path.write_text(path.read_text().replace("batch = 5", "batch = 4"))
+    path.write_text(path.read_text().replace("batch_size = 5", "batch_size = 4"))
 
     with pytest.raises(config.ConfigError, match="config.toml: says other things"):
         resume_fit(desk / "run", quiet=True)

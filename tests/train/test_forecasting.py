@@ -49,18 +49,18 @@ def recipe(folder, **changes):
 source = "{table(folder / "waves.csv")}"
 validation = 0.2
 [task]
-kind = "forecast"
+kind = "forecasting"
 [model]
-embed = {{kind = "series", length = 32, patch = 8, stride = 4}}
+embed = {{kind = "series", length = 32, patch_length = 8, stride = 4}}
 head = {{kind = "forecast", horizon = 5}}
 [model.trunk]
 dim = 16
 depth = 2
 attention = {{heads = 2}}
-dropout = {{embed = 0.0, sublayer = 0.1}}
+dropout = {{embed = 0.0, residual = 0.1}}
 [train]
 steps = 12
-batch = 16
+batch_size = 16
 eval_every = 6
 save_every = 6
 device = "cpu"
@@ -75,9 +75,9 @@ def test_the_training_rows_settle_columns_means_and_deviations(tmp_path):
     run = Run.from_recipe(recipe(tmp_path))
     front, rows = run.recipe.model.embed, values(tmp_path)[:320]
 
-    assert front.names == ("wave", "beat") and front.channels == 2
-    assert_close(torch.tensor(front.center, dtype=torch.float64), rows.mean(0), atol=1e-5, rtol=1e-5)
-    assert_close(torch.tensor(front.scale, dtype=torch.float64), rows.std(0, correction=0), atol=1e-5, rtol=1e-5)
+    assert front.channel_names == ("wave", "beat") and front.channels == 2
+    assert_close(torch.tensor(front.mean, dtype=torch.float64), rows.mean(0), atol=1e-5, rtol=1e-5)
+    assert_close(torch.tensor(front.std, dtype=torch.float64), rows.std(0, correction=0), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("loss, measure", [
@@ -88,7 +88,7 @@ def test_the_loss_is_the_mean_over_all_told_numbers_in_deviations(loss, measure,
     run = Run.from_recipe(recipe(tmp_path, task__loss=loss))
     run.model.eval()
     batch, task = run.data.batch(0), run.task
-    far = (run.model(batch["ids"]).detach() - batch["target"]) / torch.tensor(run.recipe.model.embed.scale)
+    far = (run.model(batch["ids"]).detach() - batch["target"]) / torch.tensor(run.recipe.model.embed.std)
 
     assert isinstance(task, Forecasting) and task.count_parts(batch)["loss"].count == far.numel() == 16 * 5 * 2
     assert_close(task.loss_sums(run.model, batch)["loss"].detach(), measure(far).sum())
@@ -97,7 +97,8 @@ def test_the_loss_is_the_mean_over_all_told_numbers_in_deviations(loss, measure,
 
 
 def test_a_split_in_rows_is_that_of_the_field(tmp_path):
-    parts = {part: Run.from_recipe(recipe(tmp_path, task__split="[200, 80, 60]", task__part=part, data__validation=0.1))
+    parts = {part: Run.from_recipe(recipe(tmp_path, task__split="[200, 80, 60]", task__eval_split=part,
+                                          data__validation=0.1))
              for part in ("validation", "test")}  # fmt: skip
     first = {part: next(run.validation.batches())["target"][0, 0, 0] for part, run in parts.items()}
     wave = values(tmp_path)[:, 0].float()
@@ -108,11 +109,11 @@ def test_a_split_in_rows_is_that_of_the_field(tmp_path):
 
 REFUSED = {
     "two splits": ({"task__split": "[200, 80]", "data__validation": 0.3}, "data.validation"),
-    "no test rows": ({"task__part": "test"}, "task.part"),
+    "no test rows": ({"task__eval_split": "test"}, "task.eval_split"),
     "too many rows": ({"task__split": "[300, 200]", "data__validation": 0.1}, "task.split"),
-    "skipped rows": ({"data__bad": "skip"}, "data.bad"),
+    "skipped rows": ({"data__on_bad_record": "skip"}, "data.on_bad_record"),
     "other channels": ({"model__embed__channels": 3}, "model.embed.channels"),
-    "tokens": ({"train__tokens": 512}, "train.tokens"),
+    "tokens": ({"train__batch_tokens": 512}, "train.batch_tokens"),
 }
 
 
@@ -206,7 +207,8 @@ def test_python_forecasts_a_file_and_numbers_as_the_command_line_does(tmp_path, 
     for table, how, sentence in ((values(tmp_path)[:, 0], {}, r"shape \(400, 1\), expected \(rows, 2\)"),
                                  ("none.csv", {}, "none.csv: no such file"), ([["a"]], {}, "is no table"),
                                  (values(tmp_path) / 0, {}, "a number is missing or infinite"),
-                                 (values(tmp_path), {"gaps": "last"}, "gaps: it says how a file is read")):  # fmt: skip
+                                 (values(tmp_path), {"fill_gaps": "last"},
+                                  "fill_gaps: it says how a file is read")):  # fmt: skip
         with pytest.raises(C.UserError, match=sentence):
             model.forecast(table, **how)
 
@@ -225,7 +227,7 @@ def test_a_table_that_the_model_cannot_read_is_one_sentence(tmp_path):
 
 def straight(run, ridge=1e-3):
     """The mean square error of least squares from the window to the horizon, and of the last value, in deviations."""
-    scale = torch.tensor(run.recipe.model.embed.scale)
+    scale = torch.tensor(run.recipe.model.embed.std)
 
     def rows(windows):
         batches = list(windows.batches())
@@ -243,7 +245,7 @@ def straight(run, ridge=1e-3):
 @pytest.mark.spec("S135")
 def test_a_small_forecaster_beats_the_last_value_and_a_line(tmp_path):
     """The sign of the beat is lost in a product: a wave whose loudness wanders, cubed."""
-    made = recipe(tmp_path, train__steps=250, train__eval_every="none", model__embed__normal="false")
+    made = recipe(tmp_path, train__steps=250, train__eval_every="none", model__embed__normalize="false")
     lines = ["date,x"]
     for hour in range(700):
         x = math.sin(hour / 3) ** 3 * (2 + math.sin(hour / 17)) + math.cos(hour / 5) ** 5
@@ -261,9 +263,9 @@ def test_a_small_forecaster_beats_the_last_value_and_a_line(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not ETT.exists(), reason=f"{ETT}: the table is not here")
 def test_etth1_is_read_as_the_field_reads_it():
-    run = Run.from_recipe("etth1", [f"data.source={ETT}", "task.part=test"])
+    run = Run.from_recipe("etth1", [f"data.source={ETT}", "task.eval_split=test"])
 
-    assert run.recipe.model.embed.names == ("HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT")
+    assert run.recipe.model.embed.channel_names == ("HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT")
     assert (run.data.count, run.validation.count) == (8209, 2785)
     _, last = straight(run)
     assert last == pytest.approx(1.294, abs=0.01)  # as Zeng et al. 2023 have it: 1.295

@@ -40,7 +40,7 @@ def seasoned(count=200, **how):
 @pytest.mark.parametrize("count", [0, 3, 200])
 @pytest.mark.parametrize("spike", [8.0, None])
 def test_what_is_no_number_is_refused_from_the_first_step_on(bad, which, count, spike):
-    guard = StepGuard(config.StepGuard(spike=spike))
+    guard = StepGuard(config.StepGuard(spike_sigmas=spike))
     judged(guard, *calm(count))
     before = guard.known.clone()
     given = [2.5, 0.7]
@@ -80,7 +80,7 @@ def test_before_fifty_steps_nothing_is_a_spike():
 
 
 def test_without_a_limit_spikes_are_taken():
-    guard = StepGuard(config.StepGuard(spike=None))
+    guard = StepGuard(config.StepGuard(spike_sigmas=None))
     losses, norms = calm(200)
 
     assert all(judged(guard, [*losses, 20.0], [*norms, 500.0]))
@@ -90,7 +90,7 @@ def test_a_higher_limit_lets_more_pass():
     losses, norms = calm(200)
     given = [*losses, 6.5], [*norms, 0.7]
 
-    assert [judged(StepGuard(config.StepGuard(spike=spike)), *given)[-1] for spike in (5.0, 8.0, 14.0)] == [
+    assert [judged(StepGuard(config.StepGuard(spike_sigmas=spike)), *given)[-1] for spike in (5.0, 8.0, 14.0)] == [
         False,
         False,
         True,
@@ -220,7 +220,7 @@ def test_a_state_that_does_not_fit_is_refused():
 @pytest.mark.parametrize("spike", [8.0, None])
 def test_no_host_is_asked_for_a_number(spike):
     with FakeTensorMode():  # tensors without numbers: whoever asks for one fails
-        guard = StepGuard(config.StepGuard(spike=spike))
+        guard = StepGuard(config.StepGuard(spike_sigmas=spike))
         taken = guard.check(torch.tensor(1.0), torch.tensor(2.0))
         with pytest.raises(DataDependentOutputException):
             bool(taken)

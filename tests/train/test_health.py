@@ -14,8 +14,8 @@ from regard.training.diagnostics import TrainingDiagnostics, layer_of, peak_lr_f
 from regard.training.loop import train_steps
 from regard.training.run import Run
 
-SMALL = ["train.batch=3", "model.dropout=0.0", "train.steps=40"]  # a batch is looked at whole
-ALL = {**KINDS, "adafactor": ["train.optimizer.kind=adafactor"], "clipped": ["train.clip=0.01"]}
+SMALL = ["train.batch_size=3", "model.dropout=0.0", "train.steps=40"]  # a batch is looked at whole
+ALL = {**KINDS, "adafactor": ["train.optimizer.kind=adafactor"], "clipped": ["train.max_grad_norm=0.01"]}
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_an_update_is_what_the_next_step_moves(run, kind):
 
 @pytest.mark.parametrize("kind", ["adamw", "llama", "mixed"])
 def test_gradients_by_layer_are_together_the_step_s_norm_and_the_loss_its_loss(run, kind):
-    made = run(*ALL[kind], "train.clip=none")
+    made = run(*ALL[kind], "train.max_grad_norm=none")
     advanced(made, 3)
     told = TrainingDiagnostics(made).look(3)
     step = next(train_steps(made))

@@ -32,7 +32,7 @@ def test_the_nano_recipe_learns_what_nanogpt_learns_in_as_many_steps(tmp_path, m
     recipe, done, last = learnt(tmp_path)
     c = recipe.model.trunk
 
-    assert (c.depth, c.heads[0], c.dim, recipe.train.context, recipe.train.batch, recipe.train.steps) == (
+    assert (c.depth, c.heads[0], c.dim, recipe.train.context, recipe.train.batch_size, recipe.train.steps) == (
         4, 4, 128, 64, 12, 2000)  # fmt: skip
     assert done.steps == 2000 and last["eval_tokens"] == 111_539 and last["whole"]
     assert done.eval_loss == last["eval_loss"] <= 1.88

@@ -125,7 +125,7 @@ def test_progress_is_by_steps_or_by_minutes_whichever_is_nearer_its_end(recipe):
 @pytest.mark.spec("S099")
 def test_two_micro_batches_are_one_batch_of_twice_the_rows(recipe):
     whole, cut = (Run.from_recipe(recipe("model.dropout=0.0", "train.steps=4", *given)) for given in
-                  (["train.batch=6"], ["train.batch=3", "train.accumulate=2"]))  # fmt: skip
+                  (["train.batch_size=6"], ["train.batch_size=3", "train.gradient_accumulation=2"]))  # fmt: skip
     first, second = (list(train_steps(run)) for run in (whole, cut))
 
     for one, two in zip(first, second, strict=True):
@@ -139,7 +139,7 @@ def test_the_gradients_of_ragged_micro_batches_are_those_of_the_mean():
     made = model()
     twin, ids = copy.deepcopy(made), Rows(7, 11).ids
     pieces = [ids[:2], ids[2:3, :4], ids[3:]]
-    settings = short(optimizer=config.AdamW(lr=0.0, weight_decay=0.0), clip=None)
+    settings = short(optimizer=config.AdamW(lr=0.0, weight_decay=0.0), max_grad_norm=None)
     run, seen = run_of(made, settings), {}
     for name, weight in made.named_parameters():
         weight.register_post_accumulate_grad_hook(lambda w, name=name: seen.update({name: w.grad.clone()}))
@@ -252,7 +252,7 @@ def test_a_step_whose_loss_is_no_number_is_skipped_and_logged(optimizer):
 @pytest.mark.spec("S098")
 @pytest.mark.parametrize("clip, clipped", [(1e-3, True), (1e3, False), (None, None)])
 def test_clip_events_are_logged(clip, clipped):
-    lines = [step_line(step, clip) for step in train_steps(run_of(model(), short(clip=clip)))]
+    lines = [step_line(step, clip) for step in train_steps(run_of(model(), short(max_grad_norm=clip)))]
 
     assert {line.get("clipped") for line in lines} == {clipped}
 

@@ -240,7 +240,7 @@ def test_one_after_the_other_by_merging():
 
 @pytest.mark.parametrize("optimizer", [config.AdamW(lr=0.03), config.Muon(), config.Adafactor()], ids=lambda c: c.kind)
 def test_adapters_alone_learn_and_have_room_in_the_optimizer(optimizer):
-    made = model(head={"tied": False}).adapt(config.LoRA(targets=EVERY, whole=("head", "trunk.*norm")))
+    made = model(head={"tied": False}).adapt(config.LoRA(targets=EVERY, modules_to_save=("head", "trunk.*norm")))
     before, moves = copied(made.state_dict()), OptimizerGroup(made, optimizer)
     for _ in range(3):
         made(IDS).square().mean().backward()
@@ -257,8 +257,9 @@ def test_adapters_alone_learn_and_have_room_in_the_optimizer(optimizer):
     (config.LoRA(targets=("qq",)), "lora.targets: no map 'qq' in the model; did you mean 'q'? there are "),
     (config.LoRA(targets=("q", "qkv")), "lora.targets: trunk.blocks.0.attn.q twice, by itself and with all of its map"),
     (config.LoRA(targets=("head",)), "lora.targets: head shares its weight with another part of the model"),
-    (config.LoRA(whole=("hed",)), "lora.whole: no part 'hed' in the model; did you mean 'head'? its parts are "),
-    (config.LoRA(whole=("trunk",)), "lora.targets: q, v learn whole, and need no adapter"),
+    (config.LoRA(modules_to_save=("hed",)),
+     "lora.modules_to_save: no part 'hed' in the model; did you mean 'head'? its parts are "),
+    (config.LoRA(modules_to_save=("trunk",)), "lora.targets: q, v learn whole, and need no adapter"),
 ], ids=lambda c: str(c)[:40])  # fmt: skip
 def test_what_cannot_be_adapted_is_told_and_nothing_is_changed(c, said):
     made = model()
@@ -293,16 +294,16 @@ def test_settings_that_make_no_sense_are_told_by_their_path(recipe, changes, sai
 # ---------------------------------------------------------------- runs
 
 LORA = ["train.lora.rank=3", 'train.lora.targets=["q", "v", "down"]', "train.init_from=base",
-        'text={kind="file", path="base"}', "train.context=31"]  # fmt: skip
+        'tokenizer={kind="file", path="base"}', "train.context=31"]  # fmt: skip
 KINDS = {
     "adamw": [],
     "dropped": ["train.lora.dropout=0.3"],
     "muon": ["train.optimizer.kind=muon"],
     "bf16": ["train.precision=bf16"],
-    "mixed and accumulated": ["train.precision=mixed", "train.accumulate=2"],
-    "averaged": ["train.average=0.9"],
-    "frozen and recomputed": ['train.freeze=["trunk.blocks.0"]', "train.recompute=true"],
-    "with the norms": ['train.lora.whole=["trunk.blocks.*.attn_norm"]'],
+    "mixed and accumulated": ["train.precision=mixed", "train.gradient_accumulation=2"],
+    "averaged": ["train.ema_decay=0.9"],
+    "frozen and recomputed": ['train.freeze=["trunk.blocks.0"]', "train.activation_checkpointing=true"],
+    "with the norms": ['train.lora.modules_to_save=["trunk.blocks.*.attn_norm"]'],
 }
 
 
@@ -355,7 +356,7 @@ def test_everything_but_the_adapters_stays_as_the_base_has_it(desk, recipe, base
     run = Run.from_recipe(recipe(*LORA), notice=lambda line: None)
     advanced(run)
 
-    assert run.recipe.train.lora.whole == ()  # the head is the base's own
+    assert run.recipe.train.lora.modules_to_save == ()  # the head is the base's own
     assert {name.rpartition("/")[0] for name in run.optimizer.state()} == lora.adapter_parameters(run.model).keys()
     assert_same(copied(lora.base_state_dict(run.model)), copied(base.state_dict()))
 
@@ -368,7 +369,7 @@ def test_a_run_can_be_killed_and_goes_on_as_if_nothing_had_happened(desk, recipe
                 signal.raise_signal(signal.SIGINT)
             yield step
 
-    settings = recipe(*LORA, "train.average=0.9")
+    settings = recipe(*LORA, "train.ema_decay=0.9")
     fit(settings, desk / "straight", quiet=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["regard.training.trainer"], "train_steps", interrupted)
@@ -387,7 +388,7 @@ def test_a_run_can_be_killed_and_goes_on_as_if_nothing_had_happened(desk, recipe
 WORDS = "".join(json.dumps({"text": f"{who} {what} the {whom}", "label": "no" if whom == "king" else "yes"}) + "\n"
                 for who in ("a cat", "my dog", "the owl") for what in ("saw", "met", "fed")
                 for whom in ("mouse", "king", "jug"))  # fmt: skip
-CLASSES = ["data.source=rows.jsonl", 'task={kind="classify"}', 'model.head={kind="pooled", place="mean"}',
+CLASSES = ["data.source=rows.jsonl", 'task={kind="classification"}', 'model.head={kind="pooling", pooling="mean"}',
            "train.init_from=base", "train.lora.rank=3", "train.optimizer.lr=0.03"]  # fmt: skip
 
 
@@ -395,7 +396,7 @@ CLASSES = ["data.source=rows.jsonl", 'task={kind="classify"}', 'model.head={kind
 def classes(desk, base):
     (desk / "rows.jsonl").write_text(WORDS)
     (desk / "classes.toml").write_text(
-        "[train]\nsteps = 4\nbatch = 5\ncontext = 31\ncompile = false\ndevice = 'cpu'\n"
+        "[train]\nsteps = 4\nbatch_size = 5\ncontext = 31\ncompile = false\ndevice = 'cpu'\n"
         "eval_every = 'none'\nschedule = {kind = 'constant', warmup = 0}\n"
     )
     return lambda *changes: zoo.read_recipe("classes.toml", [*CLASSES, *changes])
@@ -412,7 +413,7 @@ def test_a_new_head_learns_whole_and_goes_where_the_adapter_goes(desk, classes):
     with torch.no_grad():
         want, got = run.model.eval()(ids, real=real), worn(ids, real=real)
 
-    assert "head" in run.recipe.train.lora.whole
+    assert "head" in run.recipe.train.lora.modules_to_save
     assert all(not torch.equal(began[name], weight) for name, weight in run.model.head.state_dict().items())
     assert want.shape == (1, 2) and worn.task.classes == ("no", "yes")
     assert_close(got, want, atol=1e-5, rtol=0)
@@ -443,8 +444,9 @@ def test_a_run_says_how_many_weights_learn(desk, recipe, base, capsys):
 
 @pytest.mark.parametrize("changes, said", [
     (['train.lora.targets=["qq"]'], "train.lora.targets: no map 'qq'"),
-    (['train.lora.whole=["hed"]'], "train.lora.whole: no part 'hed'"),
-    (["train.lora.whole=['trunk.blocks.0.mlp.down.bias']"], "train.lora.whole: what it names holds"),
+    (['train.lora.modules_to_save=["hed"]'], "train.lora.modules_to_save: no part 'hed'"),
+    (["train.lora.modules_to_save=['trunk.blocks.0.mlp.down.bias']"], "train.lora.modules_to_save: what it names "
+                                                                      "holds"),
 ], ids=str)  # fmt: skip
 def test_mistakes_are_told_before_anything_is_trained(recipe, base, changes, said):
     with pytest.raises(config.ConfigError) as problem:
@@ -458,9 +460,9 @@ def test_replicas_learn_what_one_process_learns(tmp_path_factory, monkeypatch):
     place = laid(tmp_path_factory.mktemp("crew"), monkeypatch)
     crew = Crew(place)
     try:
-        plain = ["recipe.toml", "model.dropout=0", "train.batch=6"]
+        plain = ["recipe.toml", "model.dropout=0", "train.batch_size=6"]
         assert crew.run("train", *plain, "train.steps=2", "--out", "base", size=1).codes == [0]
-        words = 'text={kind="file", path="base/checkpoints/step-000002"}'
+        words = 'tokenizer={kind="file", path="base/checkpoints/step-000002"}'
         more = [*plain, *LORA[:2], words, "--init-from", "base"]
         end = crew.run("train", *more, "--out", "one", size=1)
         assert end.codes == [0], end

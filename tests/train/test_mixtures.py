@@ -19,12 +19,12 @@ DATA = """
 [data]
 source = "emoji:validation"
 validation = "emoji:test"
-[text]
+[tokenizer]
 kind = "bpe"
 vocab = 400
 [train]
 steps = 6
-batch = 7
+batch_size = 7
 context = {context}
 compile = false
 device = "cpu"
@@ -38,33 +38,33 @@ kind = "{task}"
 """
 SMALL = "dim = 12\ndepth = 1\nheads = 3\nhidden = 20\n"
 SHAPES = {
-    "contrast": DATA.format(task="contrast", context=40) + f"""
+    "contrastive": DATA.format(task="contrastive", context=40) + f"""
 label = "label"
 [model]
-kind = "towers"
+kind = "dual_encoder"
 [model.image]
-embed = {{kind = "patches", size = 16, image = 32}}
+embed = {{kind = "patches", patch_size = 16, image_size = 32}}
 {SMALL}
 [model.text]
 {SMALL}
 """,
-    "caption": DATA.format(task="caption", context=40) + f"""
+    "captioning": DATA.format(task="captioning", context=40) + f"""
 [model]
 {SMALL}
 trunk = {{cross = "last", mask = "causal"}}
 [model.encoder]
-embed = {{kind = "patches", size = 16, image = 32}}
+embed = {{kind = "patches", patch_size = 16, image_size = 32}}
 """,
-    "prefix": DATA.format(task="caption", context=40) + f"""
+    "prefix": DATA.format(task="captioning", context=40) + f"""
 [model]
 {SMALL}
 mask = "prefix(4)"
 position = {{kind = "learned"}}
 [model.embed]
-kind = "mixed"
-seen = {{kind = "patches", size = 16, image = 32, cls = false}}
+kind = "multimodal"
+prefix = {{kind = "patches", patch_size = 16, image_size = 32, cls_tokens = false}}
 """,
-    "draw": DATA.format(task="draw", context=60) + f"""
+    "text_to_image": DATA.format(task="text_to_image", context=60) + f"""
 pixels = {{palette = 9, grid = [4, 4]}}
 [model]
 {SMALL}
@@ -107,9 +107,10 @@ def test_a_model_that_is_saved_and_opened_says_the_same(recipe, desk, shape):
     given = list(batch)
     assert validate(model, given, run.task, scores=True) == validate(run.model, given, run.task, scores=True)
     images, texts = list(emoji_images()[:2]), ["red heart", "dog"]
-    said = {"contrast": lambda: model.match(images, texts), "caption": lambda: model.caption(images, new=3),
-            "prefix": lambda: model.caption(images, new=3),
-            "draw": lambda: model.generate_images(texts, seed=0)}  # fmt: skip
+    said = {"contrastive": lambda: model.match(images, texts),
+            "captioning": lambda: model.caption(images, max_new_tokens=3),
+            "prefix": lambda: model.caption(images, max_new_tokens=3),
+            "text_to_image": lambda: model.generate_images(texts, seed=0)}  # fmt: skip
     assert len(said[shape]()) == 2
 
 
@@ -117,9 +118,9 @@ def test_words_are_learned_as_they_are_read_where_texts_are_lists(recipe, desk):
     (desk / "pairs.jsonl").write_text("".join(
         json.dumps({"image": [[[shade] * 32] * 32] * 3, "text": text, "label": text[:3]}) + "\n"
         for shade, text in enumerate(["dog, pet", "cat, pet", "bird, wild"] * 3)))  # fmt: skip
-    words = ("text.kind=word", "text.vocab=10", "text.fallback=false", "data.source=pairs.jsonl",
-             "data.validation=pairs.jsonl", "task.phrases=true")  # fmt: skip
-    run = regard.Run.from_recipe(recipe("contrast", *words))
+    words = ("tokenizer.kind=word", "tokenizer.vocab=10", "tokenizer.byte_fallback=false", "data.source=pairs.jsonl",
+             "data.validation=pairs.jsonl", "task.phrase_list=true")  # fmt: skip
+    run = regard.Run.from_recipe(recipe("contrastive", *words))
     said = {run.tokenizer.decode(row) for step in range(4) for row in run.data.batch(step)["ids"].tolist()}
 
     assert {" dog", " cat, pet", " wild, bird"} <= said
@@ -134,7 +135,7 @@ def test_workers_make_the_same_batches(recipe, shape):
 
 
 def test_evaluation_scores_what_a_run_kept_back_or_other_data(recipe, desk):
-    regard.training.fit(recipe("contrast", "train.steps=2"), "run")
+    regard.training.fit(recipe("contrastive", "train.steps=2"), "run")
     own, other = regard.evaluate("run"), regard.evaluate("run", "emoji:validation")
 
     assert (own.data, other.data) == ("emoji:test", "emoji:validation")
@@ -143,18 +144,19 @@ def test_evaluation_scores_what_a_run_kept_back_or_other_data(recipe, desk):
 
 
 @pytest.mark.parametrize("shape, change, sentence", [
-    ("contrast", "train.accumulate=2", "train.accumulate: 2, and task 'contrast' tells each pair from all others"),
-    ("contrast", "train.parallel=fsdp", "train.parallel: fsdp cuts every weight in parts"),
-    ("contrast", "train.chunk=8", "train.chunk: task 'contrast' answers in no vocabulary"),
-    ("contrast", "train.pack=true", "train.pack: task 'contrast' asks of each pair by itself"),
-    ("contrast", "train.augment.mixup=0.2", "train.augment: mixup and cutmix mix the answers too"),
-    ("contrast", "model.text.vocab=30", r"model.towers\[1\].embed.vocab: 30, and the tokenizer has"),
-    ("contrast", "task.text=caption", "no column 'caption'"),
-    ("caption", "train.context=4", "has [0-9]+ tokens, and there is room for 3; make train.context larger"),
-    ("caption", "model.encoder.trunk.position={kind='learned', length=3}", "length: 3, and the front end makes 5"),
+    ("contrastive", "train.gradient_accumulation=2",
+     "train.gradient_accumulation: 2, and task 'contrastive' tells each pair from all others"),
+    ("contrastive", "train.parallel=fsdp", "train.parallel: fsdp cuts every weight in parts"),
+    ("contrastive", "train.loss_chunk=8", "train.loss_chunk: task 'contrastive' answers in no vocabulary"),
+    ("contrastive", "train.pack=true", "train.pack: task 'contrastive' asks of each pair by itself"),
+    ("contrastive", "train.augment.mixup=0.2", "train.augment: mixup and cutmix mix the answers too"),
+    ("contrastive", "model.text.vocab=30", r"model.towers\[1\].embed.vocab: 30, and the tokenizer has"),
+    ("contrastive", "task.text=caption", "no column 'caption'"),
+    ("captioning", "train.context=4", "has [0-9]+ tokens, and there is room for 3; make train.context larger"),
+    ("captioning", "model.encoder.trunk.position={kind='learned', length=3}", "length: 3, and the front end makes 5"),
     ("prefix", "model.position.length=20", "train.context: 44 is longer than model.trunk.position.length 20"),
-    ("draw", "task.pixels.palette=4000000", "palette"),
-    ("draw", "train.context=17", "train.context: 17 tokens, and a picture has 16"),
+    ("text_to_image", "task.pixels.palette=4000000", "palette"),
+    ("text_to_image", "train.context=17", "train.context: 17 tokens, and a picture has 16"),
 ])  # fmt: skip
 def test_a_mistake_in_a_recipe_is_one_sentence(recipe, shape, change, sentence):
     with pytest.raises((config.ConfigError, config.DataError), match=sentence):
@@ -179,11 +181,11 @@ def crew(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("pairs", [7, 1, 2])
 def test_two_ranks_tell_apart_what_one_process_does(crew, pairs):
-    plain = ("model.image.dropout=0", "model.text.dropout=0", "train.optimizer.lr=1e-4", f"train.batch={pairs}")
+    plain = ("model.image.dropout=0", "model.text.dropout=0", "train.optimizer.lr=1e-4", f"train.batch_size={pairs}")
     runs = []
     for size in (1, 2):
         out = f"{pairs} on {size}"
-        end = crew.run("train", "contrast.toml", *plain, "--out", out, size=size)
+        end = crew.run("train", "contrastive.toml", *plain, "--out", out, size=size)
         assert end.codes == [0] * size, end
         runs.append([line for line in lines(crew.place / out / "log.jsonl") if "health" not in line])
     for mine, line in zip(*runs, strict=True):

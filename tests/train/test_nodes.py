@@ -23,10 +23,10 @@ RECIPE = """
 [data]
 source = "ring.jsonl"
 [task]
-kind = "nodes"
+kind = "node_classification"
 [model]
 embed = {kind = "graph"}
-head = {kind = "each"}
+head = {kind = "token"}
 dim = 12
 depth = 2
 heads = 3
@@ -81,7 +81,7 @@ def read(*changes):
 def test_the_graph_settles_features_classes_and_nodes(desk):
     run = Run.from_recipe(read())
 
-    assert run.recipe.model.embed.features == 4 and run.recipe.model.embed.nodes == N
+    assert run.recipe.model.embed.features == 4 and run.recipe.model.embed.max_nodes == N
     assert run.recipe.task.classes == ("blue", "red") and run.recipe.model.head.out == 2
     assert batch_tokens(run.data.batch(0)) == N
 
@@ -100,7 +100,7 @@ def test_only_nodes_of_the_training_part_teach(desk):
 
 def test_each_part_asks_its_own_nodes(desk):
     for part in ("train", "validation", "test"):
-        run = Run.from_recipe(read(f"task.part={part}"))
+        run = Run.from_recipe(read(f"task.eval_split={part}"))
         score = validate(run.model, run.validation.batches(), run.objective, scores=True)
 
         assert score.count == ring()["parts"].count(part) and set(score.scores) == {"accuracy", "f1", "matthews"}
@@ -132,9 +132,9 @@ def test_a_run_on_nodes_learns_and_resumes_bit_for_bit(desk):
 
 
 def test_signs_of_waves_change_from_step_to_step_and_never_in_validation(desk):
-    run = Run.from_recipe(read("model.embed.waves=3"))
-    waves = [run.data.batch(step)["waves"] for step in (*range(6), 0)]
-    held = [next(run.validation.batches())["waves"] for _ in range(2)]
+    run = Run.from_recipe(read("model.embed.laplacian_pe=3"))
+    waves = [run.data.batch(step)["laplacian_pe"] for step in (*range(6), 0)]
+    held = [next(run.validation.batches())["laplacian_pe"] for _ in range(2)]
 
     assert torch.equal(waves[0], waves[-1]) and not all(torch.equal(waves[0], each) for each in waves[1:-1])
     assert torch.equal(*held) and torch.equal(waves[0].abs(), held[0].abs())
@@ -142,12 +142,12 @@ def test_signs_of_waves_change_from_step_to_step_and_never_in_validation(desk):
 
 @pytest.mark.slow
 def test_a_whole_run_can_be_fitted_resumed_and_evaluated_on_its_test_nodes(desk):
-    done = fit(read("train.steps=40", "train.save_every=20", "train.keep=3"), "run", quiet=True)
+    done = fit(read("train.steps=40", "train.save_every=20", "train.keep_checkpoints=3"), "run", quiet=True)
     logged = lines(desk / "run/log.jsonl")
     shutil.rmtree(desk / "run/checkpoints/step-000040")
 
     back = resume_fit("run", quiet=True)
-    said = regard.evaluate("run", "ring.jsonl", ["task.part=test"])
+    said = regard.evaluate("run", "ring.jsonl", ["task.eval_split=test"])
 
     assert done.scores["accuracy"] > 0.8 and back.steps == 40 and lines(desk / "run/log.jsonl") == logged
     assert said.scores["accuracy"] > 0.7 and said.score.count == 7
@@ -163,7 +163,7 @@ def test_cora_is_trained_by_its_recipe(desk):
 
 def test_citeseer_is_cora_with_papers_of_your_own(desk):
     """Nothing was chosen on its papers: the recipes differ in what they read alone."""
-    cora, citeseer = (zoo.read_recipe(name, ["report.new=1"]) for name in ("cora", "citeseer"))
+    cora, citeseer = (zoo.read_recipe(name, ["report.max_new_tokens=1"]) for name in ("cora", "citeseer"))
 
     assert citeseer.data.source == "citeseer.npz" and replace(citeseer, data=cora.data) == cora
 
@@ -215,15 +215,15 @@ def test_a_graph_that_cannot_be_asked_says_why(desk, changes, message):
 def test_two_graphs_are_one_too_many(desk):
     write(ring(), ring())
 
-    with pytest.raises(DataError, match="ring.jsonl: 2 graphs; task 'nodes' asks the nodes of one"):
+    with pytest.raises(DataError, match="ring.jsonl: 2 graphs; task 'node_classification' asks the nodes of one"):
         Run.from_recipe(read())
 
 
 @pytest.mark.parametrize("change, message", [
-    ("model.head.kind=pooled", "model.head.kind: 'pooled', and task 'nodes' needs each"),
-    ("train.batch=7", "train.batch: task 'nodes' reads one whole graph"),
-    ("model.embed={kind=\"text\"}", "model.embed.kind: 'text', and task 'nodes' is asked of graphs"),
-    ("model.embed.tags=3", "no tags, which model.embed.tags asks for"),
+    ("model.head.kind=pooling", "model.head.kind: 'pooling', and task 'node_classification' needs token"),
+    ("train.batch_size=7", "train.batch_size: task 'node_classification' reads one whole graph"),
+    ("model.embed={kind=\"text\"}", "model.embed.kind: 'text', and task 'node_classification' is asked of graphs"),
+    ("model.embed.num_tags=3", "no tags, which model.embed.num_tags asks for"),
     ("model.embed.features=3", "4 features at a node, and model.embed.features is 3"),
     ("task.classes=[\"red\", \"green\"]", "label 'blue' is none of the 2 classes"),
 ])  # fmt: skip

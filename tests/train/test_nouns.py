@@ -19,5 +19,5 @@ def test_a_recipe_counts_what_it_asks(name):
 
 
 def test_every_sense_and_no_stranger_has_a_noun():
-    assert set(PROCESSORS) - set(INPUT_UNITS) <= {"pixels", "masked_pixels"}  # whose values are asked one by one
+    assert set(PROCESSORS) - set(INPUT_UNITS) <= {"pixels", "masked_conv"}  # whose values are asked one by one
     assert set(COUNTED_UNITS) <= set(tasks.TASKS)

@@ -137,12 +137,12 @@ def plain_adafactor(made, c):
     """PyTorch's, told the same: its first floor is the root of ours."""
     matrices, vectors = ([w for w in made.parameters() if (w.dim() > 1) is many] for many in (True, False))
     groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.Adafactor(groups, lr=c.lr, beta2_decay=c.decay, eps=(c.eps[0] ** 0.5, c.eps[1]), d=c.clip,
-                                 weight_decay=c.weight_decay)  # fmt: skip
+    return torch.optim.Adafactor(groups, lr=c.lr, beta2_decay=c.decay_rate, eps=(c.eps[0] ** 0.5, c.eps[1]),
+                                 d=c.clip_threshold, weight_decay=c.weight_decay)  # fmt: skip
 
 
 @pytest.mark.parametrize("c", [
-    FACTOR, config.Adafactor(), config.Adafactor(lr=0.5, decay=-0.5, clip=3.0, eps=(1e-12, 0.3)),
+    FACTOR, config.Adafactor(), config.Adafactor(lr=0.5, decay_rate=-0.5, clip_threshold=3.0, eps=(1e-12, 0.3)),
 ], ids=["decayed", "as it is", "otherwise"])  # fmt: skip
 def test_twenty_steps_are_torch_s_adafactor(c):
     ours = model()
@@ -227,7 +227,7 @@ def test_muon_is_torch_s(shape, decay):
 
 
 def test_muon_works_on_each_part_of_a_fused_map_as_on_a_matrix_of_its_own():
-    made = model(groups=1)
+    made = model(kv_heads=1)
     fused = made.trunk.blocks[0].attn.qkv
     parts = [torch.nn.Parameter(weight.detach().clone()) for weight, _ in fused.named_parts().values()]
     apart = torch.optim.Muon(parts, lr=0.05, momentum=0.95, weight_decay=0.3)

@@ -20,7 +20,7 @@ RECIPE = """
 [data]
 source = "clouds.jsonl"
 [task]
-kind = "classify"
+kind = "classification"
 [model]
 dim = 12
 depth = 2
@@ -29,7 +29,7 @@ position = {kind = "none"}
 embed = {kind = "points"}
 [train]
 steps = 6
-batch = 5
+batch_size = 5
 device = "cpu"
 compile = false
 [train.schedule]
@@ -54,7 +54,7 @@ def page(desk):
 
 
 @pytest.mark.spec("S138", "S185")
-@pytest.mark.parametrize("how", [[], ["train.tokens=30"], ["train.accumulate=2"]], ids=str)
+@pytest.mark.parametrize("how", [[], ["train.batch_tokens=30"], ["train.gradient_accumulation=2"]], ids=str)
 def test_a_front_end_of_your_own_trains_from_a_recipe_and_goes_on_bit_for_bit(how, page, tmp_path):
     whole, half, again = (Run.from_recipe(zoo.read_recipe("clouds.toml", how)) for _ in range(3))
     expected = advanced(whole)
@@ -64,7 +64,7 @@ def test_a_front_end_of_your_own_trains_from_a_recipe_and_goes_on_bit_for_bit(ho
 
     assert advanced(again) == expected[3:]
     assert_same(bits(again), bits(whole))
-    assert whole.recipe.model.embed == page["Points"]() and whole.recipe.task.text == "points"
+    assert whole.recipe.model.embed == page["Points"]() and whole.recipe.task.input == "points"
 
 
 def test_it_takes_thirty_lines_beside_the_imports():

@@ -21,16 +21,17 @@ from regard.training.parallel.ranks import SINGLE_PROCESS, ProcessRanks
 CLOSE = 1e-6  # of losses and norms
 SOON = 30.0  # seconds
 LINES = TEXT.splitlines()
-STEPS = ["model.dropout=0", "train.steps=20", "train.accumulate=2", "train.optimizer.lr=1e-3", "train.clip=0.5",
-         "train.eval_every=10", "train.save_every=7", "report.new=3"]  # fmt: skip
+STEPS = ["model.dropout=0", "train.steps=20", "train.gradient_accumulation=2", "train.optimizer.lr=1e-3",
+         "train.max_grad_norm=0.5",
+         "train.eval_every=10", "train.save_every=7", "report.max_new_tokens=3"]  # fmt: skip
 REVERSE = """
 [data]
 source = "pairs.jsonl"
 validation = 0.1
-[text]
+[tokenizer]
 kind = "char"
 [task]
-kind = "translate"
+kind = "translation"
 [model]
 preset = "transformer-base"
 dim = 12
@@ -38,7 +39,7 @@ depth = 2
 heads = 3
 [train]
 steps = 6
-tokens = 70
+batch_tokens = 70
 context = 16
 compile = false
 device = "cpu"
@@ -50,19 +51,19 @@ CLASSIFY = """
 [data]
 source = "said.jsonl"
 validation = 0.2
-[text]
+[tokenizer]
 kind = "char"
 [task]
-kind = "classify"
+kind = "classification"
 [model]
 preset = "bert-base"
 dim = 12
 depth = 2
 heads = 3
-head = {kind = "pooled", place = "mean"}
+head = {kind = "pooling", pooling = "mean"}
 [train]
 steps = 6
-batch = 7
+batch_size = 7
 context = 32
 compile = false
 device = "cpu"
@@ -72,10 +73,11 @@ warmup = 2
 """
 KINDS = {
     "a text": ("recipe.toml", []),
-    "one row for two ranks": ("recipe.toml", ["train.batch=1"]),
+    "one row for two ranks": ("recipe.toml", ["train.batch_size=1"]),
     "records of several lengths": ("reverse.toml", []),
     "classes": ("classify.toml", []),
-    "all at once": ("recipe.toml", ["train.recompute=true", "train.average=0.9", "train.best=true",
+    "all at "
+    "once": ("recipe.toml", ["train.activation_checkpointing=true", "train.ema_decay=0.9", "train.keep_best=true",
                                     'train.freeze=["trunk.blocks.0.mlp"]']),
 }  # fmt: skip
 

@@ -34,9 +34,10 @@ def digits(tmp_path, monkeypatch):
 
 
 def classes(source, **settings):
-    model = C.Transformer(embed=C.PatchEmbedding(size=3, image=6, channels=1), head=C.PoolingHead(),
+    model = C.Transformer(embed=C.PatchEmbedding(patch_size=3, image_size=6, channels=1), head=C.PoolingHead(),
                           trunk=C.Trunk(position=C.LearnedPosition(length=5), **SMALL))  # fmt: skip
-    how = C.Train(steps=60, batch=16, optimizer=C.AdamW(lr=1e-2), schedule=C.WarmupSchedule(warmup=0), compile=False,
+    how = C.Train(steps=60, batch_size=16, optimizer=C.AdamW(lr=1e-2), schedule=C.WarmupSchedule(warmup=0),
+                  compile=False,
                   device="cpu", **settings)  # fmt: skip
     return C.Recipe(data=C.Data(source=source, validation=0.3), task=C.Classification(), model=model, train=how)
 
@@ -54,7 +55,7 @@ def test_a_vit_learns_from_files_of_mnist(digits):
 
 
 def test_the_same_seed_changes_images_alike_and_evaluation_never_changes_them(digits):
-    many = C.ImageAugment(flip=True, crop=1, turn=10, changes=1, mixup=0.4, cutmix=1.0)
+    many = C.ImageAugment(flip=True, crop=1, rotate=10, rand_augment=1, mixup=0.4, cutmix=1.0)
     recipe = classes(digits, augment=many)
     recipe = replace(recipe, train=replace(recipe.train, steps=4))
     one, two = Run.from_recipe(recipe), Run.from_recipe(recipe)
@@ -69,7 +70,7 @@ def test_the_same_seed_changes_images_alike_and_evaluation_never_changes_them(di
 def pixels(source, **front):
     embed = C.PixelEmbedding(grid=(6, 6), **front)
     trunk = C.Trunk(mask="causal", position=C.LearnedPosition(length=36), **SMALL)
-    model = C.Transformer(embed=embed, trunk=trunk, head=C.LMHead(tied=False, size=embed.palette))
+    model = C.Transformer(embed=embed, trunk=trunk, head=C.LMHead(tied=False, vocab=embed.palette))
     return replace(classes(source), task=C.NextPixel(), model=model)
 
 
@@ -77,15 +78,15 @@ def pixels(source, **front):
 def test_a_palette_is_learned_from_the_training_images_and_kept_with_the_model(digits, tmp_path):
     recipe = pixels(digits, palette=5, channels=1)
     run = Run.from_recipe(recipe)
-    colours = run.recipe.model.embed.colours
+    colours = run.recipe.model.embed.colors
     run.save(tmp_path / "kept")
     again = Run.from_recipe(run.recipe)  # as a run that goes on reads it
 
     assert len(colours) == 5 == len(set(colours)) and colours == tuple(sorted(colours))
-    assert regard.load(tmp_path / "kept").c.embed.colours == colours
-    assert again.recipe.model.embed.colours == colours and again.digest == run.digest
+    assert regard.load(tmp_path / "kept").c.embed.colors == colours
+    assert again.recipe.model.embed.colors == colours and again.digest == run.digest
     assert torch.equal(again.data.batch(3)["ids"], run.data.batch(3)["ids"])
-    assert Run.from_recipe(recipe).recipe.model.embed.colours == colours
+    assert Run.from_recipe(recipe).recipe.model.embed.colors == colours
 
 
 def test_more_colours_than_there_are_is_one_sentence(digits):

@@ -133,7 +133,7 @@ def test_a_model_without_training_state_says_what_it_is_good_for(recipe, tmp_pat
 @pytest.mark.spec("S089")
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interrupted_run_ends_with_the_same_bits_as_one_that_was_not(desk, recipe, stopped, kind):
-    changes = [*KINDS[kind], "train.eval_every=2", "report.new=3"]
+    changes = [*KINDS[kind], "train.eval_every=2", "report.max_new_tokens=3"]
     made = stopped(3, *changes)
     resume_fit(desk / "run", quiet=True)
     fit(recipe(*changes), desk / "straight", quiet=True)
@@ -176,13 +176,13 @@ def test_handlers_are_as_they_were_afterwards(desk, recipe, stopped):
 @pytest.mark.slow
 def test_a_run_that_was_killed_forgets_what_it_logged_after_its_checkpoint(desk, recipe):
     with signals(5, times=2), pytest.raises(KeyboardInterrupt):  # two stop without saving, as a kill would
-        fit(recipe("train.save_every=3", "train.eval_every=1", "report.new=3"), desk / "run", quiet=True)
+        fit(recipe("train.save_every=3", "train.eval_every=1", "report.max_new_tokens=3"), desk / "run", quiet=True)
     taken = [line["step"] for line in lines(desk / "run/log.jsonl") if "loss" in line]
     assert taken[-1] > 3 and steps(desk / "run") == ["step-000003"]
     with (desk / "run/log.jsonl").open("a") as file:
         file.write('{"step": 6, "lo')  # half a line
     resume_fit(desk / "run", quiet=True)
-    fit(recipe("train.save_every=3", "train.eval_every=1", "report.new=3"), desk / "straight", quiet=True)
+    fit(recipe("train.save_every=3", "train.eval_every=1", "report.max_new_tokens=3"), desk / "straight", quiet=True)
 
     assert_same_run(desk / "run", desk / "straight")
 
@@ -335,7 +335,9 @@ def test_a_checkpoint_tells_where_it_was_made(desk, stopped):
     assert told["surroundings"]["threads"] == 2
 
 
-@pytest.mark.parametrize("change", ["train.batch=3", "train.seed=1", "train.optimizer.kind=muon", "train.context=5"])
+@pytest.mark.parametrize(
+    "change", ["train.batch_size=3", "train.seed=1", "train.optimizer.kind=muon", "train.context=5"]
+)
 def test_settings_that_would_make_another_run_are_refused(desk, stopped, change):
     stopped(3)
     with pytest.raises(config.ConfigError, match=change.partition("=")[0]):

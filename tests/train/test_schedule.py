@@ -62,14 +62,18 @@ def test_noam_s_rule_follows_steps_and_not_the_length_of_the_run():
 def test_a_cosine_is_torch_s(final):
     expected = theirs(lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=S, eta_min=final))
 
-    assert factors(config.WarmupSchedule(kind="cosine", warmup=0, final=final)) == pytest.approx(expected, abs=1e-9)
+    assert factors(config.WarmupSchedule(kind="cosine", warmup=0, min_lr_ratio=final)) == pytest.approx(
+        expected, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("final", [0.0, 0.3])
 def test_a_line_is_torch_s(final):
     expected = theirs(lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, final, total_iters=S))
 
-    assert factors(config.WarmupSchedule(kind="linear", warmup=0, final=final)) == pytest.approx(expected, abs=1e-9)
+    assert factors(config.WarmupSchedule(kind="linear", warmup=0, min_lr_ratio=final)) == pytest.approx(
+        expected, abs=1e-9
+    )
 
 
 def test_a_warm_up_is_torch_s():
@@ -79,7 +83,7 @@ def test_a_warm_up_is_torch_s():
 
 
 def test_a_trapezoid_rises_stays_and_falls():
-    rates = factors(config.WSDSchedule(warmup=W, decay=0.25, final=0.1), steps=40)
+    rates = factors(config.WSDSchedule(warmup=W, decay_fraction=0.25, min_lr_ratio=0.1), steps=40)
 
     assert rates[: W + 1] == pytest.approx([step / W for step in range(1, W + 1)] + [1.0])
     assert set(rates[W - 1 : 31]) == {1.0}
@@ -87,12 +91,12 @@ def test_a_trapezoid_rises_stays_and_falls():
 
 
 def test_a_trapezoid_without_a_decay_stays():
-    assert set(factors(config.WSDSchedule(warmup=0, decay=0.0))) == {1.0}
+    assert set(factors(config.WSDSchedule(warmup=0, decay_fraction=0.0))) == {1.0}
 
 
 # ---------------------------------------------------------------- laws
 
-DOWN = [config.WarmupSchedule(kind=kind, warmup=W, final=0.05) for kind in ("linear", "cosine")] + [
+DOWN = [config.WarmupSchedule(kind=kind, warmup=W, min_lr_ratio=0.05) for kind in ("linear", "cosine")] + [
     config.WSDSchedule(warmup=W)
 ]
 
@@ -108,7 +112,7 @@ def test_rates_rise_until_the_warm_up_ends_and_never_after(setting):
 
 @pytest.mark.parametrize("setting", DOWN, ids=lambda c: c.kind)
 def test_at_the_end_the_final_rate_is_reached(setting):
-    assert build_schedule(setting, 16)(1000, 1.0) == pytest.approx(setting.final, abs=1e-12)
+    assert build_schedule(setting, 16)(1000, 1.0) == pytest.approx(setting.min_lr_ratio, abs=1e-12)
 
 
 @pytest.mark.parametrize("setting", DOWN, ids=lambda c: c.kind)

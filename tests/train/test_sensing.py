@@ -20,17 +20,17 @@ RECIPE = """
 source = "shapes.jsonl"
 validation = 0.2
 [task]
-kind = "classify"
+kind = "classification"
 [model]
 dim = 12
 depth = 2
 heads = 3
 hidden = 20
 position = {kind = "learned"}
-embed = {kind = "patches", size = 2, image = 6, channels = 1}
+embed = {kind = "patches", patch_size = 2, image_size = 6, channels = 1}
 [train]
 steps = 6
-batch = 5
+batch_size = 5
 device = "cpu"
 compile = false
 eval_every = 3
@@ -40,12 +40,12 @@ warmup = 2
 """
 WAYS = {
     "plain": [],
-    "accumulated": ["train.accumulate=2"],
-    "by tokens": ["train.tokens=70"],
-    "averaged": ["train.average=0.9"],
+    "accumulated": ["train.gradient_accumulation=2"],
+    "by tokens": ["train.batch_tokens=70"],
+    "averaged": ["train.ema_decay=0.9"],
     "augmented": ["train.augment={flip=true, crop=1, mixup=0.4}"],
-    "numbers": ["task.kind=regress", "task.label=size"],
-    "on a grid": ["model.embed.cls=false", "model.position={kind='sinusoidal', axes=2}"],
+    "numbers": ["task.kind=regression", "task.label=size"],
+    "on a grid": ["model.embed.cls_tokens=false", "model.position={kind='sinusoidal', axes=2}"],
 }
 
 
@@ -73,23 +73,23 @@ def test_what_a_recipe_leaves_open_is_filled_in_from_the_front_end_and_the_data(
     run = Run.from_recipe(recipe())
     c = run.recipe
 
-    assert (c.task.text, c.task.classes) == ("image", ("column", "row"))
-    assert c.model.head == config.PoolingHead(place="cls", out=2) and c.model.trunk.mask == "everything"
+    assert (c.task.input, c.task.classes) == ("image", ("column", "row"))
+    assert c.model.head == config.PoolingHead(pooling="cls", out=2) and c.model.trunk.mask == "full"
     assert c.model.trunk.position.length == c.train.context == 10
     assert run.tokenizer is None and run.model.tokenizer is None and run.model.context is None
 
 
 @pytest.mark.parametrize(("change", "message"), [
     ("train.pack=true", "train.pack: it packs texts, and model.embed.kind is 'patches'; leave it out"),
-    ("train.chunk=9", "train.chunk: it is for words"),
+    ("train.loss_chunk=9", "train.loss_chunk: it is for words"),
     ("train.context=99", "train.context: 99, and a row is at most 10 tokens here"),
-    ("text.kind=byte", "text: no tokenizer reads what model.embed.kind 'patches' takes"),
-    ("task.pair=other", "task.pair: a second text, and here is none"),
-    ("task.kind=masked", "task.kind: 'masked' is asked of texts"),
+    ("tokenizer.kind=byte", "tokenizer: none reads what model.embed.kind 'patches' takes"),
+    ("task.input_pair=other", "task.input_pair: a second text, and here is none"),
+    ("task.kind=masked_lm", "task.kind: 'masked_lm' is asked of texts"),
     ("task.label=labell", "did you mean 'label'"),
-    ("task.text=picture", "no column 'picture'"),
+    ("task.input=picture", "no column 'picture'"),
     ("model.trunk.position.length=9", "model.trunk.position.length: 9, and the front end makes 10 tokens"),
-    ("model.head={kind='pooled', out=3}", "model.head.out: 3"),
+    ("model.head={kind='pooling', out=3}", "model.head.out: 3"),
     ("data.source=nothere.png", "nothere.png: no such file"),
     ("data.validation=0.0001", "too few to keep 0.0001"),
 ])  # fmt: skip
@@ -104,7 +104,7 @@ def test_a_bad_record_stops_or_is_passed_over_and_counted(recipe, desk):
     with pytest.raises(config.DataError, match="shapes.jsonl:21"):
         Run.from_recipe(recipe())
     said = []
-    run = Run.from_recipe(recipe("data.bad=skip"), notice=said.append)
+    run = Run.from_recipe(recipe("data.on_bad_record=skip"), notice=said.append)
 
     assert len(run.data.rows) + len(run.validation.rows) == 20
     assert len(said) == 1 and "1 bad record was passed over" in said[0] and "shapes.jsonl:21" in said[0]
@@ -182,12 +182,12 @@ def test_a_whole_run_is_logged_scored_resumed_loaded_and_asked(recipe, desk):
 
 def test_fine_tuning_begins_with_the_weights_of_another_run(recipe, desk):
     fit(recipe(), desk / "first", quiet=True)
-    (desk / "tune.toml").write_text("[data]\nsource='shapes.jsonl'\n[task]\nkind='classify'\n[train]\nsteps=1\n")
+    (desk / "tune.toml").write_text("[data]\nsource='shapes.jsonl'\n[task]\nkind='classification'\n[train]\nsteps=1\n")
     said = []
     run = Run.from_recipe(zoo.read_recipe("tune.toml", ["train.init_from=first"]), notice=said.append)
     first = dict(regard.load(desk / "first").named_parameters())
 
-    assert run.recipe.model.embed == recipe().model.embed and run.recipe.model.head.place == "cls"
+    assert run.recipe.model.embed == recipe().model.embed and run.recipe.model.head.pooling == "cls"
     assert all(torch.equal(weight.cpu(), first[name]) for name, weight in run.model.named_parameters())
     assert "from first" in said[0]
 
@@ -221,7 +221,8 @@ def test_the_doctor_sees_positions_that_say_nothing(recipe):
 
 def test_batches_of_one_shape_can_be_compiled_once(recipe):
     assert (
-        Run.from_recipe(recipe()).has_fixed_shapes and not Run.from_recipe(recipe("train.tokens=70")).has_fixed_shapes
+        Run.from_recipe(recipe()).has_fixed_shapes
+        and not Run.from_recipe(recipe("train.batch_tokens=70")).has_fixed_shapes
     )
 
 

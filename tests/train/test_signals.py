@@ -89,7 +89,7 @@ def test_in_another_thread_signals_are_left_alone():
 def test_a_signal_during_the_last_samples_ends_them_and_loses_nothing(desk, recipe):
     timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    done = fit(recipe("report.new=1000000"), desk / "run", quiet=True)
+    done = fit(recipe("report.max_new_tokens=1000000"), desk / "run", quiet=True)
 
     assert done.interrupted == signal.SIGINT and done.steps == 6
     assert (desk / "run/checkpoints/step-000006/MANIFEST.json").is_file()

@@ -38,15 +38,16 @@ def folder(root):
 def recipe(root, **changes):
     given = {
         "data": {"source": str(root), "validation": 0.3},
-        "task": {"kind": "classify"},
-        "model": {"embed": {"kind": "sound", "rate": RATE, "seconds": 1.0,
-                            "way": {"kind": "mel", "window": 64, "hop": 32, "mels": 12, "frames": 2},
-                            "vary": {"speed": 0.05, "noise": 0.1, "times": 1, "bands": 1}},
+        "task": {"kind": "classification"},
+        "model": {"embed": {"kind": "audio", "sample_rate": RATE, "max_seconds": 1.0,
+                            "features": {"kind": "mel", "win_length": 64, "hop_length": 32, "n_mels": 12,
+                                         "frames_per_token": 2},
+                            "augment": {"speed": 0.05, "noise": 0.1, "time_masks": 1, "freq_masks": 1}},
                   "trunk": {"dim": 16, "depth": 2, "attention": {"heads": 2}}},
-        "train": {"steps": 8, "batch": 6, "eval_every": 4, "save_every": 4, "device": "cpu"},
+        "train": {"steps": 8, "batch_size": 6, "eval_every": 4, "save_every": 4, "device": "cpu"},
     }  # fmt: skip
     path = root.parent / "recipe.toml"
-    made = C.from_dict(C.Recipe, given | {"model": {**given["model"], "head": {"kind": "pooled", "place": "mean"}}})
+    made = C.from_dict(C.Recipe, given | {"model": {**given["model"], "head": {"kind": "pooling", "pooling": "mean"}}})
     path.write_text(C.to_toml(made))
     return read_recipe(path, [f"{name.replace('__', '.')}={value}" for name, value in changes.items()])
 
@@ -69,7 +70,7 @@ def test_the_folder_of_a_sound_is_its_label_and_batches_are_varied_but_repeatabl
     root = folder(tmp_path / "sounds")
     run, again = Run.from_recipe(recipe(root)), Run.from_recipe(recipe(root))
 
-    assert run.recipe.task.classes == ("high", "low") and run.recipe.task.text == "sound"
+    assert run.recipe.task.classes == ("high", "low") and run.recipe.task.input == "sound"
     assert all(torch.equal(run.data.batch(3)[name], again.data.batch(3)[name]) for name in run.data.batch(3))
     assert "hide" in run.data.batch(3) and "hide" not in next(run.validation.batches())
 
@@ -91,6 +92,6 @@ def test_a_bad_sound_stops_with_a_sentence_or_is_passed_over_and_counted(tmp_pat
     with pytest.raises(C.DataError, match=r"low/broken\.wav: begins with b'no s' and not as a WAV file does"):
         Run.from_recipe(recipe(root))
     said = []
-    run = Run.from_recipe(recipe(root, data__bad="skip"), notice=said.append)
+    run = Run.from_recipe(recipe(root, data__on_bad_record="skip"), notice=said.append)
     assert len(run.data.rows) + len(run.validation.rows) == 28
     assert any("1 bad record was passed over" in line for line in said)

@@ -11,7 +11,8 @@ from regard.training.api import fit, resume_fit
 from regard.training.init import pretrained
 
 TALK = [{"role": "user", "content": "Hi, who are you?"}, {"role": "assistant", "content": "I am nobody."}]
-CHANGES = ["data.source=chats.jsonl", "data.validation=0", "train.init_from=model", "train.steps=2", "train.batch=2",
+CHANGES = ["data.source=chats.jsonl", "data.validation=0", "train.init_from=model", "train.steps=2",
+           "train.batch_size=2",
            "train.context=40", "train.compile=false", "train.device=cpu", "train.eval_every=none",
            "train.epochs=none"]  # fmt: skip
 
@@ -30,12 +31,12 @@ def desk(tmp_path, monkeypatch):
 @pytest.mark.parametrize("how", ["plain", "parse"])
 def test_a_run_on_rendered_chats_reads_the_ids_of_transformers_where_it_parses(desk, how):
     known, text = desk
-    recipe = zoo.read_recipe("bare.toml", [*CHANGES, f"text.specials={how}"])
+    recipe = zoo.read_recipe("bare.toml", [*CHANGES, f"tokenizer.specials={how}"])
     run = regard.Run.from_recipe(recipe, notice=lambda line: None)
     rows, turn = run.data.batch(0).tolist(), known("<|im_end|>\n<|im_start|>assistant").input_ids
     turns = [row for row in rows for place in range(len(row)) if row[place : place + len(turn)] == turn]
 
-    assert run.recipe.text == config.TokenizerFile(path="model", specials=how)
+    assert run.recipe.tokenizer == config.TokenizerFile(path="model", specials=how)
     assert (run.tokenizer.encode(text) == known(text).input_ids) == (how == "parse")
     assert bool(turns) == (how == "parse")
 
@@ -51,9 +52,9 @@ def test_the_words_of_the_weights_are_taken_whatever_is_said_of_special_tokens(d
 @pytest.mark.slow
 def test_a_run_goes_on_with_the_same_reading_of_special_tokens_and_no_other(desk):
     known, text = desk
-    fit(zoo.read_recipe("bare.toml", [*CHANGES, "text.specials=parse"]), "run", quiet=True)
-    with pytest.raises(config.ConfigError, match="text.specials"):
-        resume_fit("run", ["text.specials=plain", "train.steps=3"], quiet=True)
+    fit(zoo.read_recipe("bare.toml", [*CHANGES, "tokenizer.specials=parse"]), "run", quiet=True)
+    with pytest.raises(config.ConfigError, match="tokenizer.specials"):
+        resume_fit("run", ["tokenizer.specials=plain", "train.steps=3"], quiet=True)
     resume_fit("run", ["train.steps=3"], quiet=True)
     found = regard.evaluate("run", "chats.jsonl")
     ids = known(text).input_ids

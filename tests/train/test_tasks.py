@@ -23,7 +23,7 @@ depth = 2
 heads = 3
 hidden = 20
 dropout = 0.1
-mask = "everything"
+mask = "full"
 embed.segments = 2
 """
 PAIR = """
@@ -35,12 +35,12 @@ heads = 3
 dropout = 0.1
 """
 TRAIN = """
-[text]
+[tokenizer]
 kind = "wordpiece"
 vocab = 600
 [train]
 steps = 6
-batch = 5
+batch_size = 5
 context = 24
 device = "cpu"
 compile = false
@@ -58,19 +58,22 @@ PLAIN = [
     for whom in ("mouse", "king", "jug") for why in ("sat", "ran")
 ]  # fmt: skip
 TASKS = {
-    "next": ("kind = 'next'", '[model]\npreset = "gpt2"\ndim = 12\ndepth = 2\nheads = 3'),
-    "masked": ("kind = 'masked'", ENCODER + 'head = {kind = "vocabulary", transform = true, bias = true}'),
-    "pairs": ("kind = 'masked'\nnext_sentence = true\ntext = 'lines'", ENCODER + 'head = {kind = "both"}'),
-    "translate": ("kind = 'translate'\nsource = 'text'\ntarget = 'other'", PAIR),
-    "spans": ("kind = 'spans'\nsentinels = 9", PAIR),
-    "infill": ("kind = 'infill'", PAIR),
-    "prefix": ("kind = 'prefix'", PAIR),
-    "classify": ("kind = 'classify'\npair = 'other'", ENCODER + 'head = {kind = "pooled", place = "mean"}'),
-    "regress": ("kind = 'regress'\nlabel = 'score'", ENCODER + 'head = {kind = "pooled", place = "mean"}'),
-    "tag": ("kind = 'tag'\nlabels = 'tags'", ENCODER + 'head = {kind = "each"}'),
-    "answer": ("kind = 'answer'\nstart = 'none'", ENCODER + 'head = {kind = "each"}'),
+    "next_token": ("kind = 'next_token'", '[model]\npreset = "gpt2"\ndim = 12\ndepth = 2\nheads = 3'),
+    "masked_lm": ("kind = 'masked_lm'", ENCODER + 'head = {kind = "lm", transform = true, bias = true}'),
+    "pairs": ("kind = 'masked_lm'\nnext_sentence = true\ninput = 'lines'", ENCODER + 'head = {kind = "pretraining"}'),
+    "translation": ("kind = 'translation'\nsource = 'text'\ntarget = 'other'", PAIR),
+    "span_corruption": ("kind = 'span_corruption'\nsentinels = 9", PAIR),
+    "text_infilling": ("kind = 'text_infilling'", PAIR),
+    "prefix_lm": ("kind = 'prefix_lm'", PAIR),
+    "classification": (
+        "kind = 'classification'\ninput_pair = 'other'",
+        ENCODER + 'head = {kind = "pooling", pooling = "mean"}',
+    ),
+    "regression": ("kind = 'regression'\nlabel = 'score'", ENCODER + 'head = {kind = "pooling", pooling = "mean"}'),
+    "token_classification": ("kind = 'token_classification'\nlabels = 'tags'", ENCODER + 'head = {kind = "token"}'),
+    "question_answering": ("kind = 'question_answering'\nanswer_start = 'none'", ENCODER + 'head = {kind = "token"}'),
 }
-SCORES = {"classify": "matthews", "regress": "pearson", "pairs": "next accuracy", "next": None}
+SCORES = {"classification": "matthews", "regression": "pearson", "pairs": "next accuracy", "next_token": None}
 
 
 @pytest.fixture
@@ -90,9 +93,13 @@ def recipe(desk):
 
 
 @pytest.mark.parametrize("kind", TASKS)
-@pytest.mark.parametrize("how", [(), ("train.tokens=90",), ("train.accumulate=2", "train.padding=left")], ids=str)
+@pytest.mark.parametrize(
+    "how", [(), ("train.batch_tokens=90",), ("train.gradient_accumulation=2", "train.padding_side=left")], ids=str
+)
 def test_a_run_of_every_task_goes_on_bit_for_bit_from_a_checkpoint(kind, how, recipe, tmp_path):
-    how = how if kind != "next" or "train.padding=left" not in how else (*how, "train.tokens=90")  # rows, to be padded
+    how = (
+        how if kind != "next_token" or "train.padding_side=left" not in how else (*how, "train.batch_tokens=90")
+    )  # rows, to be padded
     whole, half, again = (Run.from_recipe(recipe(kind, *how)) for _ in range(3))
     expected = advanced(whole)
     assert advanced(half, 3) == expected[:3]
@@ -115,20 +122,20 @@ def test_a_whole_run_of_every_task_is_logged_scored_and_loaded(kind, recipe, des
 
 
 def test_classes_that_nobody_named_are_found_and_remembered(recipe, desk):
-    fit(recipe("classify"), desk / "run", quiet=True)
+    fit(recipe("classification"), desk / "run", quiet=True)
     assert regard.load(desk / "run").task.classes == ("x", "y")
     said = json.loads((desk / "run" / "checkpoints" / "step-000006" / "config.json").read_text())
     assert said["id2label"] == {"0": "x", "1": "y"}
 
 
 def test_a_run_may_end_by_epochs(recipe):
-    run = Run.from_recipe(recipe("classify", "train.steps=none", "train.epochs=2"))
+    run = Run.from_recipe(recipe("classification", "train.steps=none", "train.epochs=2"))
     rows = len(run.data.rows)
     assert len(advanced(run)) == -(-2 * rows // 5) and run.is_over
 
 
 def test_workers_change_no_bit(recipe):
-    alone, helped = (Run.from_recipe(recipe("masked", f"train.workers={count}")) for count in (0, 2))
+    alone, helped = (Run.from_recipe(recipe("masked_lm", f"train.workers={count}")) for count in (0, 2))
     assert advanced(alone) == advanced(helped)
     helped.data.close()
     assert_same(bits(alone), bits(helped))
@@ -137,8 +144,8 @@ def test_workers_change_no_bit(recipe):
 def test_packed_documents_train_as_rows_of_their_own_do(recipe, desk):
     """The next token of packed documents and of the same documents in rows of their own: the same loss."""
     changes = ("train.context=40", "model.position={kind = 'rotary'}", "data.validation=0", "model.dropout=0")
-    packed = Run.from_recipe(recipe("next", "train.pack=true", "train.batch=20", *changes))
-    alone = Run.from_recipe(recipe("next", "train.batch=36", "train.tokens=100000", *changes))
+    packed = Run.from_recipe(recipe("next_token", "train.pack=true", "train.batch_size=20", *changes))
+    alone = Run.from_recipe(recipe("next_token", "train.batch_size=36", "train.batch_tokens=100000", *changes))
     alone.model.load_state_dict(packed.model.state_dict())
     there = [packed.data.in_order(None)]
     ours = validate(packed.model, there[0], packed.objective)
@@ -147,9 +154,10 @@ def test_packed_documents_train_as_rows_of_their_own_do(recipe, desk):
 
 
 def test_the_best_checkpoint_stays_and_a_run_that_becomes_no_better_ends(recipe, desk):
-    changes = ("train.eval_every=1", "train.best=true", "train.keep=1", "train.patience=3", "train.steps=60",
+    changes = ("train.eval_every=1", "train.keep_best=true", "train.keep_checkpoints=1", "train.patience=3",
+               "train.steps=60",
                "train.optimizer.lr=0.5")  # fmt: skip
-    result = fit(recipe("classify", *changes), desk / "run", quiet=True)
+    result = fit(recipe("classification", *changes), desk / "run", quiet=True)
     found = [line for line in lines(desk / "run" / "log.jsonl") if "eval_loss" in line and "whole" not in line]
     best = min(found, key=lambda line: line["eval_loss"])
     assert result.steps < 60 and best["step"] == result.steps - 3
@@ -160,8 +168,8 @@ def test_the_best_checkpoint_stays_and_a_run_that_becomes_no_better_ends(recipe,
 
 
 def test_an_average_is_what_is_saved_and_the_run_goes_on_from_its_own_weights(recipe, desk):
-    change = "train.average=0.9"
-    whole, half, again = (Run.from_recipe(recipe("classify", change)) for _ in range(3))
+    change = "train.ema_decay=0.9"
+    whole, half, again = (Run.from_recipe(recipe("classification", change)) for _ in range(3))
     expected = advanced(whole)
     advanced(half, 3)
     half.save(desk / "half")
@@ -176,7 +184,8 @@ def test_an_average_is_what_is_saved_and_the_run_goes_on_from_its_own_weights(re
 
 def test_steps_that_cannot_be_taken_are_named_and_too_many_end_the_run(recipe, desk):
     with pytest.raises(config.RunError, match="nothing could be learned from steps"):
-        fit(recipe("classify", "train.optimizer.lr=1e30", "train.guard.limit=3", "train.clip=none", "train.steps=60",
+        fit(recipe("classification", "train.optimizer.lr=1e30", "train.guard.max_skipped_steps=3",
+                   "train.max_grad_norm=none", "train.steps=60",
                    "train.optimizer.weight_decay=0"), desk / "run", quiet=True)  # fmt: skip
     refused = [line for line in lines(desk / "run" / "log.jsonl") if "skipped" in line]
     assert len(refused) >= 3 and all(line["batches"] for line in refused)
@@ -185,12 +194,12 @@ def test_steps_that_cannot_be_taken_are_named_and_too_many_end_the_run(recipe, d
 
 
 @pytest.mark.parametrize(("kind", "change", "message"), [
-    ("classify", "task.label=labell", "did you mean 'label'"),
-    ("classify", "train.pack=true", "train.pack: task 'classify' asks of each row by itself"),
-    ("classify", "model.head.out=7", "model.head.out: 7"),
-    ("translate", "train.context=3", "train.context"),
-    ("masked", "data.source=nothere.jsonl", "nothere.jsonl"),
-    ("next", "data.column=labels", "labels"),
+    ("classification", "task.label=labell", "did you mean 'label'"),
+    ("classification", "train.pack=true", "train.pack: task 'classification' asks of each row by itself"),
+    ("classification", "model.head.out=7", "model.head.out: 7"),
+    ("translation", "train.context=3", "train.context"),
+    ("masked_lm", "data.source=nothere.jsonl", "nothere.jsonl"),
+    ("next_token", "data.text_column=labels", "labels"),
 ])  # fmt: skip
 def test_what_does_not_go_together_is_one_sentence(kind, change, message, recipe):
     with pytest.raises((config.ConfigError, config.DataError), match=message):
@@ -199,7 +208,7 @@ def test_what_does_not_go_together_is_one_sentence(kind, change, message, recipe
 
 def test_a_run_that_ended_early_goes_on_when_it_is_asked_to(recipe, desk):
     changes = ("train.eval_every=1", "train.patience=2", "train.steps=60", "train.optimizer.lr=0.5")
-    ended = fit(recipe("classify", *changes), desk / "run", quiet=True).steps
+    ended = fit(recipe("classification", *changes), desk / "run", quiet=True).steps
     assert ended < 60 and resume_fit(desk / "run", quiet=True).steps == ended
     assert resume_fit(desk / "run", ["train.steps=61"], quiet=True).steps > ended
 
@@ -208,7 +217,8 @@ def test_an_evaluation_that_is_no_number_is_never_the_best(recipe, desk, monkeyp
     """Nor is it bare NaN in the log, which no other reader of JSON knows."""
     module, losses = sys.modules["regard.training.trainer"], iter([float("nan"), 3.0, 2.0, 4.0])
     monkeypatch.setattr(module, "validate", lambda *asked: module.ValidationScore(next(losses), 1))
-    fit(recipe("classify", "train.eval_every=1", "train.steps=4", "train.best=true"), desk / "run", quiet=True)
+    changes = ("train.eval_every=1", "train.steps=4", "train.keep_best=true")
+    fit(recipe("classification", *changes), desk / "run", quiet=True)
     text = (desk / "run" / "log.jsonl").read_text()
 
     assert (desk / "run" / "best").resolve().name == "step-000003"
@@ -216,8 +226,8 @@ def test_an_evaluation_that_is_no_number_is_never_the_best(recipe, desk, monkeyp
 
 
 def test_the_best_is_pointed_at_after_an_evaluation_that_was_interrupted(recipe, desk, monkeypatch):
-    changes = ("train.eval_every=2", "train.best=true", "train.keep=1", "train.optimizer.lr=0.01")
-    straight = fit(recipe("classify", *changes), desk / "straight", quiet=True)
+    changes = ("train.eval_every=2", "train.keep_best=true", "train.keep_checkpoints=1", "train.optimizer.lr=0.01")
+    straight = fit(recipe("classification", *changes), desk / "straight", quiet=True)
     fitting, calls = sys.modules["regard.training.trainer"], []
 
     def interrupted(*asked):
@@ -228,7 +238,7 @@ def test_the_best_is_pointed_at_after_an_evaluation_that_was_interrupted(recipe,
 
     with monkeypatch.context() as patch:
         patch.setattr(fitting, "validate", interrupted)
-        fit(recipe("classify", *changes), desk / "run", quiet=True)
+        fit(recipe("classification", *changes), desk / "run", quiet=True)
     again = resume_fit(desk / "run", quiet=True)
 
     assert again.steps == straight.steps
@@ -239,7 +249,7 @@ def test_the_best_is_pointed_at_after_an_evaluation_that_was_interrupted(recipe,
 # ---------------------------------------------------------------- the best checkpoint
 
 
-BEST = ("train.best=true", "train.keep=1", "train.steps=4")
+BEST = ("train.keep_best=true", "train.keep_checkpoints=1", "train.steps=4")
 
 
 def scripted(monkeypatch, desk, losses):
@@ -262,7 +272,7 @@ def test_the_last_evaluation_counts_for_the_best(recipe, desk, monkeypatch):
     """Over all of the data the last step is better than the best on the way."""
     losses = {(2, False): 3.0, (2, True): 2.9, (4, True): 2.8}
     made = scripted(monkeypatch, desk, losses)
-    done = fit(recipe("classify", "train.eval_every=2", *BEST), desk / "run", quiet=True)
+    done = fit(recipe("classification", "train.eval_every=2", *BEST), desk / "run", quiet=True)
 
     assert (done.best, done.eval_loss, pointed(desk / "run")) == (4, pytest.approx(2.8), "step-000004")
     assert made == [(2, False), (4, True), (2, True)] and (desk / "run" / "checkpoints" / "step-000002").is_dir()
@@ -271,7 +281,7 @@ def test_the_last_evaluation_counts_for_the_best(recipe, desk, monkeypatch):
 def test_candidates_for_the_best_are_compared_over_the_same_data(recipe, desk, monkeypatch):
     """A part of the data was easier: 2.5 there is 2.9 over all, and still better than the last step's 3.0."""
     made = scripted(monkeypatch, desk, {(2, False): 2.5, (2, True): 2.9, (4, True): 3.0})
-    done = fit(recipe("classify", "train.eval_every=2", *BEST), desk / "run", quiet=True)
+    done = fit(recipe("classification", "train.eval_every=2", *BEST), desk / "run", quiet=True)
     log = [line for line in lines(desk / "run" / "log.jsonl") if line.get("whole")]
 
     assert (done.best, done.eval_loss, done.steps) == (2, pytest.approx(2.9), 4) and made[-1] == (2, True)
@@ -282,7 +292,7 @@ def test_candidates_for_the_best_are_compared_over_the_same_data(recipe, desk, m
 
 
 def test_a_run_that_ends_before_its_first_evaluation_has_a_best_one(recipe, desk):
-    done = fit(recipe("classify", "train.eval_every=100", *BEST), desk / "run", quiet=True)
+    done = fit(recipe("classification", "train.eval_every=100", *BEST), desk / "run", quiet=True)
 
     assert done.best == 4 and pointed(desk / "run") == "step-000004"
 
@@ -293,9 +303,9 @@ def test_a_run_that_is_made_longer_goes_on_from_the_best_on_its_way(recipe, desk
               (8, True): 2.9}  # fmt: skip
     scripted(monkeypatch, desk, losses)
     changes = ("train.eval_every=2", *BEST)
-    fit(recipe("classify", *changes), desk / "run", quiet=True)
+    fit(recipe("classification", *changes), desk / "run", quiet=True)
     again = resume_fit(desk / "run", ["train.steps=8"], quiet=True)
-    straight = fit(recipe("classify", *changes, "train.steps=8"), desk / "straight", quiet=True)
+    straight = fit(recipe("classification", *changes, "train.steps=8"), desk / "straight", quiet=True)
 
     assert again.best == straight.best == 6 and pointed(desk / "run") == pointed(desk / "straight") == "step-000006"
     assert sorted(path.name for path in (desk / "run" / "checkpoints").iterdir()) == ["step-000006", "step-000008"]
@@ -305,7 +315,7 @@ def test_the_best_is_what_a_run_stands_for_and_it_can_be_named(recipe, desk, mon
     """By load, by evaluate, which says so, and by a new run that begins with it."""
     with monkeypatch.context() as patch:
         scripted(patch, desk, {(2, False): 2.5, (2, True): 2.5, (4, True): 3.0})
-        fit(recipe("classify", "train.eval_every=2", "train.optimizer.lr=0.05", *BEST), desk / "run", quiet=True)
+        fit(recipe("classification", "train.eval_every=2", "train.optimizer.lr=0.05", *BEST), desk / "run", quiet=True)
     run = desk / "run"
     models = [regard.load(place) for place in (run, run / "best", run / "checkpoints" / "step-000002")]
     last = regard.load(run / "checkpoints" / "step-000004")
@@ -321,7 +331,7 @@ def test_the_best_is_what_a_run_stands_for_and_it_can_be_named(recipe, desk, mon
 def test_a_best_checkpoint_that_is_damaged_is_passed_over_and_named(recipe, desk, monkeypatch):
     with monkeypatch.context() as patch:
         scripted(patch, desk, {(2, False): 2.5, (2, True): 2.5, (4, True): 3.0})
-        fit(recipe("classify", "train.eval_every=2", *BEST), desk / "run", quiet=True)
+        fit(recipe("classification", "train.eval_every=2", *BEST), desk / "run", quiet=True)
     (desk / "run" / "best" / "model.safetensors").write_bytes(b"torn")
     with pytest.warns(UserWarning, match="the best checkpoint is not used"):
         model = regard.load(desk / "run")
@@ -330,9 +340,10 @@ def test_a_best_checkpoint_that_is_damaged_is_passed_over_and_named(recipe, desk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [["train.average=0.9"], ["train.eval_tokens=9"], []], ids=str)
+@pytest.mark.parametrize("changes", [["train.ema_decay=0.9"], ["train.eval_tokens=9"], []], ids=str)
 def test_the_best_score_in_the_summary_is_the_one_that_evaluating_the_run_finds(recipe, desk, changes):
-    done = fit(recipe("classify", "train.eval_every=1", "train.best=true", "train.optimizer.lr=0.2", "train.steps=8",
+    done = fit(recipe("classification", "train.eval_every=1", "train.keep_best=true", "train.optimizer.lr=0.2",
+                      "train.steps=8",
                       *changes), desk / "run", quiet=True)  # fmt: skip
     found = regard.evaluate(desk / "run")
 
@@ -341,14 +352,14 @@ def test_the_best_score_in_the_summary_is_the_one_that_evaluating_the_run_finds(
 
 
 @pytest.mark.parametrize("changes", [
-    ("train.best=true", "data.validation=0"), ("train.patience=3", "train.eval_every=none"),
-    ("train.chunk=5",), ("data.column=other",), ("train.pack=true",),
+    ("train.keep_best=true", "data.validation=0"), ("train.patience=3", "train.eval_every=none"),
+    ("train.loss_chunk=5",), ("data.text_column=other",), ("train.pack=true",),
 ])  # fmt: skip
 def test_settings_that_would_be_ignored_are_refused(changes, recipe):
     with pytest.raises(config.ConfigError, match=changes[0].partition("=")[0]):
-        Run.from_recipe(recipe("classify", *changes))
+        Run.from_recipe(recipe("classification", *changes))
 
 
 def test_windows_have_nothing_to_pad(recipe):
-    with pytest.raises(config.ConfigError, match="train.padding"):
-        Run.from_recipe(recipe("next", "train.padding=left"))
+    with pytest.raises(config.ConfigError, match="train.padding_side"):
+        Run.from_recipe(recipe("next_token", "train.padding_side=left"))

@@ -197,7 +197,7 @@ def test_an_encoder_with_words_of_its_own_reads_them(tmp_path):
 
 
 def test_what_was_found_is_told_in_a_line(tmp_path):
-    tokenizer = tasks.add_task_tokens(config.MaskedLM(), words("word", fallback=False))
+    tokenizer = tasks.add_task_tokens(config.MaskedLM(), words("word", byte_fallback=False))
     told = word_vectors.describe_match(
         word_vectors.load_word_vectors(model(tokenizer), tokenizer, glove(tmp_path / "x.txt"))
     )
@@ -212,7 +212,8 @@ def test_what_was_found_is_told_in_a_line(tmp_path):
     ("a.txt", b"the 1 2 3 4 5\ncat 1 2 3\n", r"a.txt:2: 3 numbers in 'cat 1 2 3'; expected a word and 5"),
     ("a.txt", b"the 1 2 3 4 5\ncat 1 2 x 4 5\n", r"a.txt:2: '1 2 x 4 5' is not all numbers"),
     ("a.txt", b"cat 1 2 nan 4 5\n", r"a.txt: the vector of 'cat' is not all numbers"),
-    ("a.txt", b"cat 1 2 3\n", r"a.txt: its vectors have 3 numbers, and the model's words 5; set model.trunk.width=3"),
+    ("a.txt", b"cat 1 2 3\n",
+     r"a.txt: its vectors have 3 numbers, and the model's words 5; set model.trunk.embed_dim=3"),
     ("a.vec", b"2 300\n", r"a.vec: its vectors have 300 numbers"),
     ("a.txt", b"cat\n", r"a.txt:1: 0 numbers in 'cat'"),
     ("a.bin", b"2 5\ncat " + bytes(20) + b"mat " + bytes(19), r"a.bin: ends in word 2 of 2; fetch it again"),
@@ -254,14 +255,16 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path, tensors, said):
 
 def test_a_model_of_images_has_no_words(tmp_path):
     ours = regard.build(regard.preset("vit-b16", dim=12, depth=1, heads=3))
-    with pytest.raises(config.ConfigError, match="train.vectors: the front end is 'patches', which reads no words"):
+    with pytest.raises(
+        config.ConfigError, match="train.word_vectors: the front end is 'patches', which reads no words"
+    ):
         word_vectors.load_word_vectors(ours, words(), tmp_path / "x.txt")
 
 
 def test_a_run_begins_with_vectors(desk):
     glove(desk / "x.txt", {"cat": [1] * 12, "owl": [2] * 12})
     notes = []
-    run = regard.Run.from_recipe("recipe.toml", ["train.vectors=x.txt", 'text={kind="word", vocab=300}'],
+    run = regard.Run.from_recipe("recipe.toml", ["train.word_vectors=x.txt", 'tokenizer={kind="word", vocab=300}'],
                                  notice=notes.append)  # fmt: skip
     [cat] = run.tokenizer.encode(" cat")
 

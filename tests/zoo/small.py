@@ -21,7 +21,7 @@ def small(c):
         return replace(c, towers=tuple(map(small, c.towers)))
     embed, head, trunk = c.embed, c.head, small_trunk(c.trunk)
     if isinstance(embed, C.TextEmbedding):
-        embed = replace(embed, vocab=WORDS, end=embed.end and WORDS - 1, scale=rescaled(embed.scale, c))
+        embed = replace(embed, vocab=WORDS, eos_id=embed.eos_id and WORDS - 1, scale=rescaled(embed.scale, c))
     if isinstance(embed, C.StageEmbedding):
         embed = replace(embed, trunks=tuple(small_trunk(each, place) for place, each in enumerate(embed.trunks)))
         trunk = small_trunk(c.trunk, len(embed.trunks))
@@ -37,10 +37,10 @@ def small(c):
 
 
 def small_trunk(c, stage=0):
-    groups, width = c.attention.groups and GROUPS, c.attention.width and WIDTH
-    attention = replace(c.attention, heads=HEADS, groups=groups, width=width)
+    kv_heads, head_dim = c.attention.kv_heads and GROUPS, c.attention.head_dim and WIDTH
+    attention = replace(c.attention, heads=HEADS, kv_heads=kv_heads, head_dim=head_dim)
     mlp = replace(c.mlp, hidden=c.mlp.hidden and HIDDEN)
-    return replace(c, dim=DIM * 2**stage, depth=2, width=c.width and NARROW, attention=attention, mlp=mlp)
+    return replace(c, dim=DIM * 2**stage, depth=2, embed_dim=c.embed_dim and NARROW, attention=attention, mlp=mlp)
 
 
 def rescaled(scale, c):
@@ -58,7 +58,7 @@ def read(c, count: int) -> Tensor:
         case C.StageEmbedding():
             return read(c.patches, count)
         case C.PatchEmbedding():
-            return torch.randn(B, c.channels, c.image, c.image)
+            return torch.randn(B, c.channels, c.image_size, c.image_size)
         case C.PixelEmbedding():
             return torch.randint(c.palette, (B, *c.grid))
     return torch.randint(3, c.vocab - 1, (B, count))  # no pads, which transformers would give other places
@@ -77,7 +77,7 @@ def shapes(c) -> list[tuple[int, ...]]:
     """The shapes of what it must answer."""
     if isinstance(c, C.DualEncoder):
         return [(B, B)]
-    heads = (c.head.vocabulary, c.head.pooled) if isinstance(c.head, C.PretrainingHead) else (c.head,)
+    heads = (c.head.lm, c.head.pooling) if isinstance(c.head, C.PretrainingHead) else (c.head,)
     return [shape(c, head, getattr(c.embed, "count", N)) for head in heads]
 
 
@@ -86,5 +86,5 @@ def shape(c, head, count):
         case C.PoolingHead():
             return (B, head.out or c.trunk.dim)
         case C.LMHead():
-            return (B, count, head.size or c.embed.vocab)
+            return (B, count, head.vocab or c.embed.vocab)
     return (B, count, c.trunk.dim)

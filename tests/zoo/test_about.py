@@ -54,8 +54,8 @@ def test_the_shapes_are_said_by_masks_and_encoders():
 
 
 @pytest.mark.parametrize("mask, shape", [
-    ("causal", "decoder"), ("everything", "encoder"), ("prefix(3)", "decoder"), ("~causal", "encoder"),
-    ("causal & window(3)", "decoder"), ("causal | landmarks(2)", "encoder"),
+    ("causal", "decoder"), ("full", "encoder"), ("prefix(3)", "decoder"), ("~causal", "encoder"),
+    ("causal & window(3)", "decoder"), ("causal | global_tokens(2)", "encoder"),
     ("causal & (window(3) | strided(2))", "decoder"),
 ])  # fmt: skip
 def test_a_decoder_is_who_never_looks_ahead(mask, shape):
@@ -63,7 +63,7 @@ def test_a_decoder_is_who_never_looks_ahead(mask, shape):
 
 
 def test_one_layer_that_looks_ahead_makes_an_encoder():
-    assert zoo.model_shape(zoo.preset("gpt2", mask=["causal", "everything"])) == "encoder"
+    assert zoo.model_shape(zoo.preset("gpt2", mask=["causal", "full"])) == "encoder"
 
 
 # ---------------------------------------------------------------- in our nouns
@@ -91,12 +91,12 @@ def test_a_decoder_is_said_by_what_differs_from_its_encoder():
 @pytest.mark.parametrize("change, words", [
     ({"depth": 1}, "One trunk of 1 layer, 768 wide"),
     ({"heads": 1}, "1 head of 768"),
-    ({"trunk": {"shared": True}}, "one layer 12 times"),
-    ({"trunk": {"depth": 2, "attention": {"heads": [3, 5], "groups": [3, 1], "width": 64}}},
+    ({"trunk": {"share_layers": True}}, "one layer 12 times"),
+    ({"trunk": {"depth": 2, "attention": {"heads": [3, 5], "kv_heads": [3, 1], "head_dim": 64}}},
      "3 to 5 heads of 64, 1 to 3 of keys and values"),
     ({"trunk": {"attention": {"score": "cosine", "scale": 10.0}}}, "compared by cosine, scores times 10"),
     ({"trunk": {"attention": {"bias": ["q", "v"]}, "mlp": {"bias": False}}}, "biases on q, v;"),
-    ({"trunk": {"place": "post", "final_norm": True}}, "post-norm (layer, also at the end)"),
+    ({"trunk": {"norm_placement": "post", "final_norm": True}}, "post-norm (layer, also at the end)"),
     ({"trunk": {"dropout": {"embed": 0.0, "mlp": 0.25}}}, "dropout 0.1 and 0.25"),
     ({"position": {"kind": "none"}}, "no positions"),
     ({"position": {"kind": "learned", "length": [14, 15]}}, "learned positions (14 x 15)"),
@@ -106,8 +106,8 @@ def test_a_decoder_is_said_by_what_differs_from_its_encoder():
     ({"position": {"kind": "alibi"}}, "a slope on the distance for each head"),
     ({"position": {"kind": "shaw"}}, "a vector for each distance up to 16"),
     ({"position": {"kind": "relative"}}, "a number for each offset up to 16"),
-    ({"head": {"kind": "pooled", "place": "last", "out": 3}}, "Head: the last token's vector, mapped to 3."),
-    ({"head": {"kind": "both"}}, "with a bias; and the first token's vector, a dense tanh layer, mapped to 2."),
+    ({"head": {"kind": "pooling", "pooling": "last", "out": 3}}, "Head: the last token's vector, mapped to 3."),
+    ({"head": {"kind": "pretraining"}}, "with a bias; and the first token's vector, a dense tanh layer, mapped to 2."),
     ({"trunk": {"cross": "last"}, "encoder": {"trunk": {"dim": 768}, "embed": {"kind": "text", "vocab": 11}}},
      "The encoder reads a vocabulary of 11."),
     ({"trunk": {"cross": "layerwise", "depth": 6}, "encoder": {"trunk": {"dim": 768}}},
@@ -121,21 +121,21 @@ def test_every_setting_has_its_words(change, words):
 
 
 def test_a_preset_with_other_words_is_the_one_with_those_settings():
-    c = zoo.preset("gpt2-medium", depth=3, vocab=11, trunk={"place": "post"})
+    c = zoo.preset("gpt2-medium", depth=3, vocab=11, trunk={"norm_placement": "post"})
 
-    assert (c.trunk.depth, c.embed.vocab, c.trunk.place, c.trunk.dim) == (3, 11, "post", 1024)
+    assert (c.trunk.depth, c.embed.vocab, c.trunk.norm_placement, c.trunk.dim) == (3, 11, "post", 1024)
 
 
 def test_a_trunk_of_another_width_keeps_its_heads_width_and_how_they_share_keys():
     c = zoo.preset("llama3-8b", dim=1024)
 
-    assert (c.trunk.head_width, c.trunk.heads[0], c.trunk.attention.groups) == (128, 8, 2)
+    assert (c.trunk.head_width, c.trunk.heads[0], c.trunk.attention.kv_heads) == (128, 8, 2)
 
 
 def test_heads_with_a_width_of_their_own_stay_as_they_are():
     c = zoo.preset("qwen3-0.6b", dim=256)
 
-    assert (c.trunk.head_width, c.trunk.heads[0], c.trunk.attention.groups) == (128, 16, 8)
+    assert (c.trunk.head_width, c.trunk.heads[0], c.trunk.attention.kv_heads) == (128, 16, 8)
 
 
 def test_an_unknown_preset_is_told_the_nearest():
@@ -152,11 +152,11 @@ def test_towers_take_no_short_words(word):
 
 
 def test_towers_can_be_given_whole():
-    assert zoo.preset("clip-vit-b32", scale=2.0).scale == 2.0
+    assert zoo.preset("clip-vit-b32", initial_scale=2.0).initial_scale == 2.0
 
 
 def test_towers_in_place_of_one_model_are_one_sentence(tmp_path):
     (tmp_path / "recipe.toml").write_text('[model]\npreset = "clip-vit-b32"\n')
 
-    with pytest.raises(config.ConfigError, match="model.kind: towers are asked which of their inputs belong together"):
+    with pytest.raises(config.ConfigError, match="model.kind: a dual_encoder is trained by task.kind contrastive"):
         zoo.read_recipe(tmp_path / "recipe.toml")

@@ -24,7 +24,7 @@ def test_the_first_transformer_is_two_stacks_and_one_table_of_words():
     assert numbers(made.encoder) == 18_914_304 and numbers(made.trunk) == 25_224_192
     assert numbers(made.embed) == 37_000 * 512 == 18_944_000 and made.head.weight is made.embed.tokens.weight
     assert (c.trunk.depth, c.encoder.trunk.depth, c.trunk.heads[0], c.trunk.mlp.hidden) == (6, 6, 8, 2048)
-    assert c.trunk.dropout == config.Dropout(embed=0.1, sublayer=0.1) and total(c) == 63_082_496
+    assert c.trunk.dropout == config.Dropout(embed=0.1, residual=0.1) and total(c) == 63_082_496
 
 
 @pytest.mark.spec("S050", "S051")
@@ -44,7 +44,7 @@ def test_the_big_transformer_is_twice_as_wide_and_drops_more():
     assert total(c) == 214_245_376
     for trunk in (c.trunk, c.encoder.trunk):
         assert (trunk.dim, trunk.depth, trunk.heads[0], trunk.mlp.hidden) == (1024, 6, 16, 4096)
-        assert trunk.dropout == config.Dropout(embed=0.3, sublayer=0.3)
+        assert trunk.dropout == config.Dropout(embed=0.3, residual=0.3)
 
 
 @pytest.mark.spec("S052", "S053")

@@ -91,7 +91,7 @@ def test_its_parts_are_those_of_the_formulas(name):
         made = [tower.trunk for tower in c.towers]
     else:
         made = [c.trunk, *((c.encoder.trunk,) if c.encoder else ()), *getattr(c.embed, "trunks", ())]
-    layers = [(trunk, 1 if trunk.shared else trunk.depth) for trunk in made]
+    layers = [(trunk, 1 if trunk.share_layers else trunk.depth) for trunk in made]
     found = measure.count_parameters(c)
 
     assert found["attention"] == sum(depth * looking(trunk) for trunk, depth in layers)
@@ -101,7 +101,7 @@ def test_its_parts_are_those_of_the_formulas(name):
 
 def looking(c):
     a, width = c.attention, c.head_width
-    q, kv = a.heads * width, (a.groups or a.heads) * width
+    q, kv = a.heads * width, (a.kv_heads or a.heads) * width
     return c.dim * (q + 2 * kv) + q * c.dim + bool(a.bias) * (q + 2 * kv + c.dim)
 
 
@@ -174,7 +174,7 @@ def test_an_encoder_follows_the_short_words_too():
 
     assert (c.trunk.dim, c.trunk.depth, c.trunk.mlp.hidden) == (128, 2, 96)
     assert (c.encoder.trunk.dim, c.encoder.trunk.depth, c.encoder.trunk.mlp.hidden) == (128, 2, 96)
-    assert (c.trunk.mask, c.encoder.trunk.mask) == ("causal", "everything")
+    assert (c.trunk.mask, c.encoder.trunk.mask) == ("causal", "full")
 
 
 def test_a_long_path_says_what_a_short_word_would_not():
@@ -194,8 +194,8 @@ def test_a_scale_that_is_a_root_of_the_width_stays_one(name):
 
 
 def test_fewer_heads_still_share_their_keys():
-    assert zoo.preset("llama3-8b", dim=1024).trunk.attention.groups == 2
-    assert zoo.preset("llama3-8b", dim=256).trunk.attention.groups == 1
+    assert zoo.preset("llama3-8b", dim=1024).trunk.attention.kv_heads == 2
+    assert zoo.preset("llama3-8b", dim=256).trunk.attention.kv_heads == 1
 
 
 def test_a_feed_forward_stays_as_many_times_as_wide():

@@ -210,10 +210,10 @@ def test_a_tiny_one_answers_as_transformers_does_with_the_same_weights(name):
 
 EPS = ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps")
 RATES = {
-    "hidden_dropout_prob": ("embed", "sublayer"), "attention_probs_dropout_prob": ("attention",),
-    "embd_pdrop": ("embed",), "attn_pdrop": ("attention",), "resid_pdrop": ("sublayer",),
-    "dropout": ("embed", "sublayer"), "attention_dropout": ("attention",), "activation_dropout": ("mlp",),
-    "dropout_rate": ("embed", "attention", "mlp", "sublayer"),
+    "hidden_dropout_prob": ("embed", "residual"), "attention_probs_dropout_prob": ("attention",),
+    "embd_pdrop": ("embed",), "attn_pdrop": ("attention",), "resid_pdrop": ("residual",),
+    "dropout": ("embed", "residual"), "attention_dropout": ("attention",), "activation_dropout": ("mlp",),
+    "dropout_rate": ("embed", "attention", "mlp", "residual"),
 }  # fmt: skip
 
 

@@ -8,12 +8,12 @@ from regard.zoo.recipe import fill_defaults, read_recipe
 
 RECIPE = """
 [task]
-kind = "contrast"
+kind = "contrastive"
 [model]
-kind = "towers"
-scale = 7.0
+kind = "dual_encoder"
+initial_scale = 7.0
 [model.image]
-embed = {kind = "patches", size = 8, image = 32}
+embed = {kind = "patches", patch_size = 8, image_size = 32}
 dim = 24
 heads = 3
 position = {kind = "learned"}
@@ -21,7 +21,7 @@ position = {kind = "learned"}
 dim = 36
 heads = 3
 position = {kind = "learned"}
-head = {kind = "pooled", place = "last", out = 24}
+head = {kind = "pooling", pooling = "last", out = 24}
 [train]
 context = 19
 precision = "mixed"
@@ -40,15 +40,15 @@ def test_each_table_is_a_tower_with_its_short_words_and_what_follows_from_the_re
 
     assert (image.trunk.dim, text.trunk.dim) == (24, 36)
     assert (image.trunk.position.length, text.trunk.position.length) == (17, 19), "patches, and the run's context"
-    assert image.trunk.mask == text.trunk.mask == "everything"
-    assert (image.head.place, text.head.place) == ("cls", "last")
+    assert image.trunk.mask == text.trunk.mask == "full"
+    assert (image.head.pooling, text.head.pooling) == ("cls", "last")
     assert image.precision == text.precision == "mixed"
-    assert recipe().model.scale == 7.0
+    assert recipe().model.initial_scale == 7.0
 
 
 def test_a_tower_is_changed_by_its_name(recipe):
     assert recipe("model.text.depth=3").model.towers[1].trunk.depth == 3
-    assert recipe("model.image.embed.size=4").model.towers[0].trunk.position.length == 65
+    assert recipe("model.image.embed.patch_size=4").model.towers[0].trunk.position.length == 65
 
 
 def test_what_is_written_is_read_back_the_same(recipe, tmp_path):
@@ -62,7 +62,7 @@ def test_what_is_written_is_read_back_the_same(recipe, tmp_path):
     ("model.dim=3", "model.dim: of which tower?"),
     ("model.text.dimm=3", "model.text.dimm: no such setting; did you mean 'dim'?"),
     ("model.text.dim=35", r"model.towers\[1\].trunk.*35"),
-    ("task.kind=classify", "model.kind: towers are asked which of their inputs belong together"),
+    ("task.kind=classification", "model.kind: a dual_encoder is trained by task.kind contrastive"),
     ("train.precision=fp31", "train.precision"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence_with_its_path(recipe, change, sentence):
@@ -71,7 +71,7 @@ def test_a_mistake_is_one_sentence_with_its_path(recipe, change, sentence):
 
 
 def test_towers_without_towers_are_refused(tmp_path):
-    (tmp_path / "none.toml").write_text('[task]\nkind = "contrast"\n[model]\nkind = "towers"\n')
+    (tmp_path / "none.toml").write_text('[task]\nkind = "contrastive"\n[model]\nkind = "dual_encoder"\n')
 
     with pytest.raises(config.ConfigError, match="model.towers: there are none; describe at least two"):
         read_recipe(tmp_path / "none.toml")
@@ -89,7 +89,7 @@ def test_the_preset_of_clip_is_a_recipe_too():
     made = config.from_dict(
         config.Recipe,
         fill_defaults(
-            {"model": {"preset": "clip-vit-b32"}, "task": {"kind": "contrast"}, "train": {"context": 77}}, {}
+            {"model": {"preset": "clip-vit-b32"}, "task": {"kind": "contrastive"}, "train": {"context": 77}}, {}
         ),
     )
 

@@ -1,6 +1,7 @@
 """Attention kernels besides the core's reference and fused ones, each a file that can be deleted.
 
-Kernels register themselves: asked for by name, or chosen by "auto" where they are the fastest.
+Kernels register themselves: asked for by name, or chosen by "auto" where they are the fastest. So do masks that one
+kernel alone is made for: image windows and the edges of a graph.
 """
 
 from regard.attention import (

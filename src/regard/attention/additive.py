@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from regard import config
+from regard.attention.cost import KERNEL_COSTS, AttentionField, KernelCost
 from regard.attention.pairwise import apply_pair_bias, batch_head_index, by_query_rows, kernel_numbers
 from regard.config.errors import ConfigError
 from regard.core.kernels import AttentionArgs, Plan, attention_weights, mask_table, register_kernel, repeat_kv
@@ -31,10 +32,21 @@ class AdditiveScore(nn.Module):
 
 
 def additive_weights(attention: Attention, trunk: config.Trunk, given: tuple[int, ...]) -> AdditiveScore:
-    (hidden,) = kernel_numbers("additive", given, attention.width)
-    if any(c is not None and c.scale is not None for c in (trunk.attention, trunk.across)):
+    (hidden,) = kernel_numbers("additive", given, attention.head_dim)
+    if any(c is not None and c.scale is not None for c in (trunk.attention, trunk.cross_attention)):
         raise ConfigError("attention.scale: the score of kernel 'additive' has none; leave it out")
-    return AdditiveScore(attention.width, hidden)
+    return AdditiveScore(attention.head_dim, hidden)
+
+
+def additive_flops(a: Attention, field: AttentionField) -> int:
+    """Queries and keys are mapped, and each pair is scored by one vector."""
+    assert isinstance(a.own, AdditiveScore)
+    hidden = a.own.w.in_features
+    mapped, met = a.head_dim * hidden * (field.queries + field.keys), hidden + a.value_head_dim
+    return 2 * a.heads * (mapped + field.queries * field.keys * met)
+
+
+KERNEL_COSTS["additive"] = KernelCost(flops=additive_flops)
 
 
 @register_kernel("additive", exact=False, weights=additive_weights)

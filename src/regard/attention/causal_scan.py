@@ -15,8 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.attention.cost import AttentionField
 from regard.attention.pairwise import refuse_unless
 from regard.core.kernels import AttentionSpec, repeat_kv
+from regard.core.layers import Attention
 from regard.core.masks import CAUSAL, FULL, PADDING
 from regard.core.tokens import TokenLayout
 
@@ -29,7 +31,7 @@ HEADS_PER_SIDE = {"cpu": 1}  # columns of ones: tensor cores want a multiple of 
 def scan_unsupported_reason(ask: AttentionSpec) -> str:
     """What no sum without a softmax can do."""
     if ask.mask not in (*WHOLE, CAUSAL, CAUSAL & PADDING):
-        return f"sums over everything or over all before: the mask must be everything or causal, not {ask.mask}"
+        return f"sums over everything or over all before: the mask must be full or causal, not {ask.mask}"
     if ask.mask not in WHOLE and ask.q is not ask.k and not ask.cached:
         return "needs queries and keys of one line of tokens where the mask is causal"
     if ask.bias or ask.dropout:
@@ -49,8 +51,18 @@ def weighted_values(q: Tensor, k: Tensor, v: Tensor, ask: AttentionSpec, past: "
         sums = causal_sum(q, repeat_kv(k, q), repeat_kv(ones, q))
         sums = sums if past is None else past.add(q, k, ones, sums)
     total = sums[..., v.shape[-1], None]
-    nobody = total < torch.finfo(total.dtype).tiny  # a query without keys gets zeros, and finite gradients
-    return sums[..., : v.shape[-1]] / total.masked_fill(nobody, 1.0)
+    empty = total < torch.finfo(total.dtype).tiny  # a query without keys gets zeros, and finite gradients
+    return sums[..., : v.shape[-1]] / total.masked_fill(empty, 1.0)
+
+
+def scan_flops(a: Attention, field: AttentionField, features: int) -> int:
+    """Sums of k v' that q then reads; where the mask is causal, chunk by chunk. A column counts the weights."""
+    columns = a.value_head_dim + HEADS_PER_SIDE["cpu"]
+    if CAUSAL not in field.mask.leaves:
+        return 2 * features * columns * (a.kv_heads * field.keys + a.heads * field.queries)
+    size = min(field.queries, max(CHUNK_SIZE, features))
+    places = -(-field.queries // size) * size
+    return 2 * a.heads * places * (size * (features + columns) + 2 * features * columns)
 
 
 def order_problem(places: TokenLayout) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from regard.attention import varlen
+from regard.attention.cost import DENSE, KERNEL_COSTS
 from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_kernel
 from regard.core.masks import FULL
 from regard.core.tokens import TokenIndex
@@ -27,6 +28,9 @@ def flex_preferred_reason(ask: AttentionSpec) -> str:
     if not large or ask.plain or flex_unsupported_reason(ask) or not varlen.varlen_unsupported_reason(ask):
         return ""
     return "skips the blocks that the mask empties, and makes no n x n table"
+
+
+KERNEL_COSTS["flex"] = DENSE
 
 
 @register_kernel("flex", unsupported_reason=flex_unsupported_reason, preferred_reason=flex_preferred_reason)

@@ -9,7 +9,8 @@ meaning than softmax: a model is trained with it, not converted to it. A scale o
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.attention.causal_scan import LinearState, scan_unsupported_reason, weighted_values
+from regard.attention.causal_scan import LinearState, scan_flops, scan_unsupported_reason, weighted_values
+from regard.attention.cost import KERNEL_COSTS, KernelCost
 from regard.attention.pairwise import kernel_numbers
 from regard.core.kernels import AttentionArgs, Plan, register_kernel, repeat_kv
 from regard.core.layers import Attention
@@ -18,7 +19,10 @@ from regard.gpu import linear_attention
 
 def linear_cache_entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> LinearState:
     """The same room for any capacity."""
-    return LinearState(batch, attention.groups, attention.width, attention.value_width, like)
+    return LinearState(batch, attention.kv_heads, attention.head_dim, attention.value_head_dim, like)
+
+
+KERNEL_COSTS["linear"] = KernelCost(flops=lambda a, field: scan_flops(a, field, a.head_dim), growth=("n·d²", 1.0))
 
 
 @register_kernel("linear", exact=False, unsupported_reason=scan_unsupported_reason, cache_entry=linear_cache_entry)

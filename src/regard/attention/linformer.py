@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import config
+from regard.attention.cost import KERNEL_COSTS, AttentionField, KernelCost
 from regard.attention.pairwise import kernel_numbers
 from regard.config.errors import ConfigError
 from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_kernel, repeat_kv
@@ -41,7 +42,7 @@ def linformer_weights(attention: Attention, trunk: config.Trunk, given: tuple[in
 
 def linformer_unsupported_reason(ask: AttentionSpec) -> str:
     if ask.mask not in (FULL, PADDING):
-        return f"mixes all places into each key: the mask must be everything, not {ask.mask}"
+        return f"mixes all places into each key: the mask must be full, not {ask.mask}"
     if ask.q is not ask.k:
         return "fixes the length of its input: it looks around, not across, and keeps no cache"
     return "mixes keys of all places: a bias for each has no place in it; choose another position" if ask.bias else ""
@@ -49,6 +50,14 @@ def linformer_unsupported_reason(ask: AttentionSpec) -> str:
 
 def linformer_cache_entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> None:
     raise ConfigError("attention.kernel 'linformer' keeps no cache: each of its keys holds something of every place")
+
+
+def linformer_flops(a: Attention, field: AttentionField) -> int:
+    assert isinstance(a.own, LengthProjection)
+    return 2 * len(a.own.k) * (a.head_dim + a.value_head_dim) * (a.kv_heads * field.keys + a.heads * field.queries)
+
+
+KERNEL_COSTS["linformer"] = KernelCost(flops=linformer_flops, growth=("n·k·d", 1.0))
 
 
 @register_kernel(

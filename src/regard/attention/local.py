@@ -20,9 +20,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.attention import flex
-from regard.attention.pairwise import apply_pair_bias, batch_head_index, kernel_numbers, pair_bias, refuse_unless
+from regard.attention.cost import KERNEL_COSTS, AttentionField, KernelCost
+from regard.attention.pairwise import (
+    apply_pair_bias,
+    batch_head_index,
+    kernel_numbers,
+    pair_bias,
+    refuse_unless,
+    window_reach,
+)
 from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, attention_weights, fused, register_kernel, repeat_kv
-from regard.core.masks import CAUSAL, And, Blocks, Causal, GlobalTokens, Mask, Or, Strided, Window
+from regard.core.masks import And, Blocks, Causal, GlobalTokens, Mask, Or, Strided, Window
 from regard.core.tokens import TokenIndex, TokenLayout
 
 LEAST = 16  # places in a chunk: products of fewer are not worth their call
@@ -68,14 +76,6 @@ def band_of_mask(mask: Mask) -> BandPattern:
     return BandPattern()
 
 
-def window_reach(mask: Mask) -> tuple[int, bool] | None:
-    """How far a window reaches, and whether only backwards; None for any other mask."""
-    for leaf in mask.leaves:
-        if isinstance(leaf, Window) and mask in (leaf, leaf & CAUSAL):
-            return leaf.radius, mask != leaf
-    return None
-
-
 def chunk_sizes(found: BandPattern, count: int) -> tuple[int, int, int]:
     """Classes, chunks in a class, and places in a chunk."""
     step = max(1, min(found.step, count))
@@ -84,20 +84,26 @@ def chunk_sizes(found: BandPattern, count: int) -> tuple[int, int, int]:
     return step, -(-line // size), size
 
 
-def computed_pairs(mask: Mask, count: int) -> int | None:
+def computed_pairs(field: AttentionField, auto: bool) -> int | None:
     """The pairs of query and key that this kernel computes for a head; None where it has nothing to spare."""
-    found = band_of_mask(mask)
-    if not found.sparse:
+    found, count = band_of_mask(field.mask), field.queries
+    if not found.sparse or auto and (field.biased or count != field.keys or not pays(found, count)):
         return None
     step, chunks, size = chunk_sizes(found, count)
     marks = min(found.landmarks, count)
     return step * chunks * size * ((2 if found.behind else 3) * size + marks) + marks * count
 
 
+def pays(found: BandPattern, count: int) -> bool:
+    """Whether so many tokens are long beside the window."""
+    step, _, size = chunk_sizes(found, count)
+    return count >= 4 * (step * size + found.landmarks)
+
+
 def unsupported_reason(ask: AttentionSpec) -> str:
     found = band_of_mask(ask.mask)
     if not found.sparse:
-        return f"computes windows, blocks, dilations and landmarks: the mask {ask.mask} leaves too many to see"
+        return f"computes windows, blocks, dilations and global tokens: the mask {ask.mask} leaves too many to see"
     if ask.cached or ask.q.is_plain and ask.q is ask.k:
         return ""
     if ask.q is not ask.k:
@@ -108,7 +114,7 @@ def unsupported_reason(ask: AttentionSpec) -> str:
 def order_problem(places: TokenLayout, found: BandPattern) -> str:
     """Chunks go by slots and masks by order: the same, where each run of tokens goes up by ones."""
     if places.document is not None and found.landmarks:
-        return "finds landmarks at the head of a row: documents packed into it have theirs elsewhere"
+        return "finds global tokens at the head of a row: documents packed into it have theirs elsewhere"
     real = torch.ones_like(places.order, dtype=torch.bool) if places.is_real is None else places.is_real
     both, same = real[:, 1:] & real[:, :-1], torch.ones_like(real[:, 1:])
     if places.document is not None:
@@ -125,9 +131,11 @@ def preferred_reason(ask: AttentionSpec) -> str:
     sure = ask.q.is_plain or not torch.compiler.is_compiling()
     if ask.device != "cpu" or not found.sparse or ask.cached or ask.bias or not sure:
         return ""
-    step, _, size = chunk_sizes(found, ask.q.count)
-    long = ask.q.count >= 4 * (step * size + found.landmarks)
-    return "chunks look no further than the window" if long and not unsupported_reason(ask) else ""
+    wanted = pays(found, ask.q.count) and not unsupported_reason(ask)
+    return "chunks look no further than the window" if wanted else ""
+
+
+KERNEL_COSTS["local"] = KernelCost(pairs=computed_pairs, growth=("n·w·d", 1.0))
 
 
 @register_kernel("local", unsupported_reason=unsupported_reason, preferred_reason=preferred_reason)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from regard import config
 from regard.attention.causal_scan import accumulation_dtype
+from regard.attention.cost import KERNEL_COSTS, AttentionField, KernelCost
 from regard.attention.pairwise import apply_pair_bias, kernel_numbers, pair_bias
 from regard.config.errors import ConfigError
 from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_kernel
@@ -64,10 +65,12 @@ def bucket_factors(count: int, size: int) -> tuple[int, int]:
 
 def lsh_weights(attention: Attention, trunk: config.Trunk, given: tuple[int, ...]) -> LSHRotations:
     sizes = {} if attention.qkv is None else attention.qkv.sizes
-    if "k" in sizes or attention.groups != attention.heads:
-        raise ConfigError("attention.kernel 'lsh' has one vector for q and k; set attention.maps = ['q', 'v', 'out']")
+    if "k" in sizes or attention.kv_heads != attention.heads:
+        raise ConfigError(
+            "attention.kernel 'lsh' has one vector for q and k; set attention.projections = ['q', 'v', 'out']"
+        )
     size, rounds = kernel_numbers("lsh", given, SIZE, ROUNDS)
-    return LSHRotations(size, rounds, attention.width)
+    return LSHRotations(size, rounds, attention.head_dim)
 
 
 def unsupported_reason(ask: AttentionSpec) -> str:
@@ -79,6 +82,18 @@ def unsupported_reason(ask: AttentionSpec) -> str:
 
 def lsh_cache_entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> None:
     raise ConfigError("attention.kernel 'lsh' keeps no cache: its buckets are of whole sequences")
+
+
+def lsh_flops(a: Attention, field: AttentionField) -> int:
+    """Every bucket has whole chunks of its own; each chunk meets itself and the one before it."""
+    assert isinstance(a.own, LSHRotations)
+    size, sides = a.own.size, bucket_factors(field.queries, a.own.size)
+    slots = (-(-field.queries // size) + math.prod(sides)) * size
+    nearest = 2 * field.queries * a.head_dim * sum(many // 2 for many in sides)
+    return len(a.own.w) * a.heads * (nearest + 2 * slots * 2 * size * (a.head_dim + a.value_head_dim))
+
+
+KERNEL_COSTS["lsh"] = KernelCost(flops=lsh_flops, growth=("n·log n·d", 1.0))
 
 
 @register_kernel(
@@ -112,11 +127,11 @@ def attend_in_buckets(
         ~same_bucket(token, bucket.gather(2, here), size), -math.inf
     )  # (B, H, C, S, T)
     s = torch.where((s > -math.inf) & self_pairs(size, s.device), SELF_SCORE, s)
-    nobody = s.detach().amax(-1, keepdim=True) == -math.inf
-    s = s.masked_fill(nobody, 0.0)
+    empty = s.detach().amax(-1, keepdim=True) == -math.inf
+    s = s.masked_fill(empty, 0.0)
     total, weights = (
-        s.logsumexp(-1, keepdim=True).masked_fill(nobody, EMPTY_SCORE),
-        s.softmax(-1).masked_fill(nobody, 0.0),
+        s.logsumexp(-1, keepdim=True).masked_fill(empty, EMPTY_SCORE),
+        s.softmax(-1).masked_fill(empty, 0.0),
     )
     made = F.dropout(weights.to(v.dtype), how.dropout) @ with_previous_chunk(vs)
     return gather_tokens(made.flatten(2, 3), home), gather_tokens(total.flatten(2, 3), home)

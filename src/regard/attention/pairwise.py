@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.config.errors import ConfigError
 from regard.core.kernels import AttentionSpec
-from regard.core.masks import FULL
+from regard.core.masks import CAUSAL, FULL, Mask, Window
 from regard.core.positions import Bias
 from regard.core.tokens import TokenIndex
 
@@ -70,3 +70,11 @@ def by_query_rows(q: Tensor, keys: int, each: int, piece: Callable[[Tensor, Tens
         forgets = torch.is_grad_enabled()
         made.append(checkpoint(piece, *some, use_reentrant=False) if forgets else piece(*some))
     return torch.cat(made, 2)
+
+
+def window_reach(mask: Mask) -> tuple[int, bool] | None:
+    """How far a window reaches, and whether only backwards; None for any other mask."""
+    for leaf in mask.leaves:
+        if isinstance(leaf, Window) and mask in (leaf, leaf & CAUSAL):
+            return leaf.radius, mask != leaf
+    return None

@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from regard import config
-from regard.attention.causal_scan import LinearState, accumulation_dtype, scan_unsupported_reason, weighted_values
+from regard.attention.causal_scan import (
+    LinearState,
+    accumulation_dtype,
+    scan_flops,
+    scan_unsupported_reason,
+    weighted_values,
+)
+from regard.attention.cost import KERNEL_COSTS, AttentionField, KernelCost
 from regard.attention.pairwise import kernel_numbers
 from regard.config.errors import ConfigError
 from regard.core.kernels import AttentionArgs, Plan, register_kernel
@@ -61,12 +68,21 @@ def redraw_features(model: nn.Module, seed: int) -> None:
 
 def performer_weights(attention: Attention, trunk: config.Trunk, given: tuple[int, ...]) -> RandomFeatures:
     (features,) = kernel_numbers("performer", given, FEATURES)
-    return RandomFeatures(features, attention.width)
+    return RandomFeatures(features, attention.head_dim)
 
 
 def performer_cache_entry(attention: Attention, batch: int, capacity: int, like: Tensor) -> LinearState:
     assert isinstance(attention.own, RandomFeatures)
-    return LinearState(batch, attention.groups, 2 * len(attention.own.w), attention.value_width, like)
+    return LinearState(batch, attention.kv_heads, 2 * len(attention.own.w), attention.value_head_dim, like)
+
+
+def performer_flops(a: Attention, field: AttentionField) -> int:
+    assert isinstance(a.own, RandomFeatures)
+    directions = 2 * a.own.w.numel() * (a.heads * field.queries + a.kv_heads * field.keys)
+    return directions + scan_flops(a, field, 2 * len(a.own.w))
+
+
+KERNEL_COSTS["performer"] = KernelCost(flops=performer_flops, growth=("n·m·d", 1.0))
 
 
 @register_kernel(

@@ -7,6 +7,7 @@ fused kernel, at 12 x 256 a fifth. In fp32 the two are equal, and without gradie
 import torch
 from torch import Tensor
 
+from regard.attention.cost import DENSE, KERNEL_COSTS
 from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, reference, register_kernel
 
 LONGEST = 512  # keys; beyond, the n x n table outgrows the caches
@@ -20,6 +21,9 @@ def preferred_reason(ask: AttentionSpec) -> str:
     half = ask.dtype in (torch.bfloat16, torch.float16)
     wins = half and ask.grad and ask.device == "cpu" and not unsupported_reason(ask)
     return "plain products have the faster gradient here" if wins else ""
+
+
+KERNEL_COSTS["short"] = DENSE
 
 
 @register_kernel(

@@ -5,15 +5,34 @@ pays where hardly anything is allowed. On a CPU a training step on such a graph,
 their weights, takes a hundredth of the time of the formula.
 """
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.attention.cost import KERNEL_COSTS, KernelCost
+from regard.config.errors import ConfigError
 from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_kernel, repeat_kv
-from regard.core.masks import Edges
+from regard.core.masks import Mask
+from regard.core.tokens import TokenIndex
 
 WORTH = 256  # nodes from which a table of their pairs is slow
 FEW = 0.05  # of all pairs
+
+
+@dataclass(frozen=True)
+class Edges(Mask, name="edges"):
+    """Neighbours in a graph, and with `loops` each node itself."""
+
+    loops: int = 1
+    reads = ("edges", "order")
+
+    def allows(self, q: TokenIndex, k: TokenIndex) -> Tensor:  #: S026
+        if q.places.edges is None:
+            raise ConfigError("the mask reads 'edges', and these tokens carry none; give edges= to the front end")
+        joined = q.places.edges[q.b, q.i, k.i]
+        return joined | (q.i == k.i) if self.loops else joined & (q.i != k.i)
 
 
 def unsupported_reason(ask: AttentionSpec) -> str:
@@ -29,6 +48,9 @@ def preferred_reason(ask: AttentionSpec) -> str:
     assert ask.q.edges is not None
     few = float(ask.q.edges.count_nonzero()) < FEW * ask.q.edges.numel()
     return "few pairs are joined" if few else ""
+
+
+KERNEL_COSTS["sparse"] = KernelCost(growth=("e·d", 2.0))
 
 
 @register_kernel(

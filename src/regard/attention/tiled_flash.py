@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.attention.cost import DENSE, KERNEL_COSTS
 from regard.attention.pairwise import apply_pair_bias, batch_head_index, kernel_numbers, pair_bias
 from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_kernel, repeat_kv
 from regard.core.positions import Bias
@@ -30,9 +31,12 @@ def unsupported_reason(ask: AttentionSpec) -> str:
     return "has no dropout on attention weights" if ask.dropout else ""
 
 
-@register_kernel("tiled", unsupported_reason=unsupported_reason)
+KERNEL_COSTS["tiled_flash"] = DENSE
+
+
+@register_kernel("tiled_flash", unsupported_reason=unsupported_reason)
 def tiled_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
-    (size,) = kernel_numbers("tiled", plan.numbers, SIZE)
+    (size,) = kernel_numbers("tiled_flash", plan.numbers, SIZE)
     tables = bias_tensors(how.bias)
     call = TiledCall(plan.spec, how.bias, tuple(tables), how.scale, size)
     out: Tensor = TiledFunction.apply(call, q, repeat_kv(k, q), repeat_kv(v, q), *tables.values())  # type: ignore[no-untyped-call]

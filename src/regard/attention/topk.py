@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
+from regard.attention.cost import DENSE, KERNEL_COSTS
 from regard.attention.pairwise import batch_head_index, by_query_rows, kernel_numbers
 from regard.core.kernels import (
     AttentionArgs,
@@ -21,6 +22,9 @@ from regard.core.kernels import (
 )
 
 KEPT = 32
+
+
+KERNEL_COSTS["topk"] = DENSE
 
 
 @register_kernel("topk", exact=False)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.attention.cost import DENSE, KERNEL_COSTS
 from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_kernel, repeat_kv
 from regard.core.masks import CAUSAL, DOCUMENTS
 from regard.core.tokens import TokenLayout, document_starts
@@ -26,6 +27,9 @@ def varlen_unsupported_reason(ask: AttentionSpec) -> str:
 
 def varlen_preferred_reason(ask: AttentionSpec) -> str:
     return "" if varlen_unsupported_reason(ask) else "documents run as sequences of their own length"
+
+
+KERNEL_COSTS["varlen"] = DENSE
 
 
 @register_kernel("varlen", unsupported_reason=varlen_unsupported_reason, preferred_reason=varlen_preferred_reason)

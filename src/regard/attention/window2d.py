@@ -1,21 +1,39 @@
 """Shifted 2-D windows of an image (Swin) by regrouping: tokens of one window become a short sequence of their own.
 
-The mask cells(7) on a 56 x 56 image leaves each query 49 of 3,136 keys; over a table that would cost 64 times the
+The mask window2d(7) on a 56 x 56 image leaves each query 49 of 3,136 keys; over a table that would cost 64 times the
 arithmetic. Letters: W windows of S places.
 """
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.attention.cost import KERNEL_COSTS, AttentionField, KernelCost
 from regard.core.kernels import AttentionArgs, AttentionSpec, Plan, register_kernel, repeat_kv
-from regard.core.masks import Window2d
+from regard.core.masks import Mask
 from regard.core.tokens import TokenIndex
+
+
+@dataclass(frozen=True)
+class Window2d(Mask, name="window2d"):
+    """Square windows of an image: `size` a side, moved by `shift` (Swin: window2d(7) and window2d(7, 3) in turn)."""
+
+    size: int
+    shift: int = 0
+    reads = ("coords",)
+
+    def allows(self, q: TokenIndex, k: TokenIndex) -> Tensor:
+        same = torch.ones_like(q.i * k.i, dtype=torch.bool)
+        for mine, theirs in zip(q.axes, k.axes, strict=True):
+            same = same & ((mine - self.shift) // self.size == (theirs - self.shift) // self.size)
+        return same
 
 
 def unsupported_reason(ask: AttentionSpec) -> str:
     if not isinstance(ask.mask, Window2d):
-        return "computes image windows alone: the mask must be cells(size, shift) and nothing else"
+        return "computes image windows alone: the mask must be window2d(size, shift) and nothing else"
     if ask.q is not ask.k or ask.q.grid is None:
         return "needs tokens that fill a grid (regard.core.tokens.grid_tokens)"
     return ""
@@ -25,7 +43,19 @@ def preferred_reason(ask: AttentionSpec) -> str:
     return "" if unsupported_reason(ask) else "windows of an image run as sequences of their own"
 
 
-@register_kernel("cells", unsupported_reason=unsupported_reason, preferred_reason=preferred_reason)
+def window_pairs(field: AttentionField, auto: bool) -> int | None:
+    """Windows of size x size places, those included that hang over the edge: each place attends to its window."""
+    if not isinstance(field.mask, Window2d) or field.grid is None:
+        return None
+    size, before = field.mask.size, -field.mask.shift % field.mask.size
+    windows = [-(-(side + before) // size) for side in field.grid]
+    return int(windows[0] * windows[1] * size**4)
+
+
+KERNEL_COSTS["window2d"] = KernelCost(pairs=window_pairs, growth=("n·w·d", 1.0))
+
+
+@register_kernel("window2d", unsupported_reason=unsupported_reason, preferred_reason=preferred_reason)
 def window2d_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
     """Equal to the dense mask, without its table."""
     mask, places = plan.spec.mask, plan.spec.q

@@ -17,7 +17,7 @@ from typing import Any
 from regard import config
 from regard.chat.formats import ContinuationFormat, Message, TemplateFormat, assistant_message, user_message
 from regard.generation.limits import context_window
-from regard.generation.params import SAMPLING_DEFAULTS, sampling_params
+from regard.generation.params import SAMPLING_DEFAULTS, canonical_settings, sampling_params
 from regard.generation.prompt_cache import PromptCache
 from regard.generation.session import DecodeSession
 from regard.generation.text_stream import TextStream
@@ -130,14 +130,17 @@ class Conversation:
         """Turns have random numbers of their own: with those of the turn before, answers would resemble each other."""
         c, most = self.sampling(ids), context_window(self.model, self.model.generation_limits)
         seed = {} if c.seed is None else {"seed": c.seed + turn}
-        room = {} if most is None or self.form.slides else {"new": min(c.new, most - len(ids) + 1)}
+        room = (
+            {} if most is None or self.form.slides else {"max_new_tokens": min(c.max_new_tokens, most - len(ids) + 1)}
+        )
         with self.ending():
             return self.model.session([ids], **self.settings | seed | room)
 
     def sampling(self, ids: list[int]) -> config.SamplingParams:
         """How tokens are chosen after these, as the folder has it and as it was set."""
         return sampling_params(
-            self.model.default_settings([ids], new=self.settings.get("new")) | self.settings, self.form.tokenizer
+            self.model.default_settings([ids], new=self.settings.get("max_new_tokens")) | self.settings,
+            self.form.tokenizer,
         )
 
     @contextmanager
@@ -154,7 +157,7 @@ class Conversation:
         """The exchange to begin with and the ids to be read: all while there is room for an answer, then fewer."""
         first, most = min(self.first, len(past)), context_window(self.model, self.model.generation_limits)
         ids = self.form.ids(self.prompt_ids(past[first:], user_message(text)))
-        if most is None or len(ids) <= (room := most - min(self.sampling(ids).new, most // 2)):
+        if most is None or len(ids) <= (room := most - min(self.sampling(ids).max_new_tokens, most // 2)):
             return first, ids
         while first < len(past) and len(ids) > SHARE * room:
             first += 1
@@ -188,7 +191,7 @@ class Conversation:
 
     def set(self, settings: Mapping[str, Any]) -> None:
         """Settings from the next answer on; None is as the folder has it, or as usual."""
-        merged = {**self.settings, **settings}
+        merged = {**self.settings, **canonical_settings(settings)}
         sampling_params(
             {name: SAMPLING_DEFAULTS.get(name) if value is None else value for name, value in merged.items()},
             self.form.tokenizer,

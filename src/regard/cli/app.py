@@ -39,6 +39,7 @@ from regard.cli import (
     translate,
 )
 from regard.cli.errors import print_stderr, report_error
+from regard.cli.verb_command import VerbCommand
 from regard.config.errors import did_you_mean
 from regard.config.terminal import filter_terminal
 
@@ -87,7 +88,7 @@ VERBS: dict[typer.Typer, dict[str, Callable[..., Any]]] = {
 }  # fmt: skip
 for group, verbs in VERBS.items():
     for name, verb in verbs.items():
-        group.command(name)(verb)
+        group.command(name, cls=VerbCommand)(verb)
 app.add_typer(tokens, name="tokenize")
 
 
@@ -127,7 +128,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def handle_broken_pipe() -> int:
-    """Whoever read our output has had enough, as `head` does: no failure, and nothing more is written."""
+    """The reader of our output has closed the pipe, as `head` does: no failure, and nothing more is written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

@@ -23,14 +23,15 @@ def caption(
     checkpoint: CheckpointArgument,
     pictures: Pictures,
     *,
-    beams: Annotated[int, typer.Option(help="Texts that are searched side by side.")] = 4,
-    new: Annotated[int | None, typer.Option(help="The most tokens of a text.")] = None,
+    num_beams: Annotated[int, typer.Option(help="Texts that are searched side by side.")] = 4,
+    max_new_tokens: Annotated[int | None, typer.Option(help="The most tokens of a text.")] = None,
     weights: WeightsOption = "auto",
     dtype: Dtype = "fp32",
     json: JsonOption = False,
 ) -> None:
     """Write what each picture shows."""
-    settings: dict[str, Any] = {"beams": beams} | ({} if new is None else {"new": new})
+    settings: dict[str, Any] = {"num_beams": num_beams}
+    settings |= {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
     config_from_options(config.BeamSearchParams, settings)
     import_torch()
     from regard.inference.load import load_for_inference
@@ -60,7 +61,7 @@ def match(
     model = load_for_inference(checkpoint, dtype=dtype, weights=weights)
     if not isinstance(model, DualEncoderModel):
         raise config.ConfigError(f"{checkpoint}: one model, and two towers compare pictures with texts; name a run of "
-                                 "task 'contrast', or ask caption or classify")  # fmt: skip
+                                 "task 'contrastive', or ask caption or classify")  # fmt: skip
     shares = model.match(pictures, texts).tolist()
     told = {name: sorted(zip(texts, row, strict=True), key=lambda each: -each[1])
             for name, row in zip(pictures, shares, strict=True)}  # fmt: skip

@@ -114,7 +114,7 @@ PROMPT, MORE = "> ", ". "
 
 
 class ChatLoop:
-    """Somebody and a conversation."""
+    """A person at a terminal, or a pipe, and a conversation."""
 
     def __init__(self, conversation: Any, json: bool = False) -> None:
         self.conversation, self.json, self.asked = conversation, json, ChatCommands(conversation, json)
@@ -122,7 +122,7 @@ class ChatLoop:
         self.noted: set[str] = set()
 
     def run(self, first: str = "") -> None:
-        """Until nothing more comes, or somebody leaves; `first` is said at once."""
+        """Until nothing more comes, or the person leaves; `first` is said at once."""
         with suppress(LeaveChat):
             if first:
                 self.turn(first)
@@ -176,8 +176,8 @@ class ChatLoop:
             print(flush=True)
         sys.stdout.flush()
         if made.reason == "length" and not self.conversation.form.slides:
-            self.note(f"length: the answer was cut after {made.tokens} tokens; /set new {2 * made.tokens} lets it say "
-                      "more, where the window has room")  # fmt: skip
+            self.note(f"length: the answer was cut after {made.tokens} tokens; /set max_new_tokens {2 * made.tokens} "
+                      "lets it say more, where the window has room")  # fmt: skip
 
     def note(self, line: str) -> None:
         """Each kind of note once."""
@@ -234,7 +234,7 @@ def join_continued(line: str, more: Callable[[], str | None]) -> str:
 
 
 class KeyboardInput:
-    """Messages that somebody types: Ctrl-D leaves, and so does Ctrl-C at the prompt, twice."""
+    """Messages that a person types: Ctrl-D leaves, and so does Ctrl-C at the prompt, twice."""
 
     def __init__(self) -> None:
         with suppress(ImportError):  # where it is missing, there is no history

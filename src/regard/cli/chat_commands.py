@@ -13,6 +13,7 @@ from typing import Any
 from regard import config
 from regard.cli.generate import parse_setting
 from regard.cli.output import check_surrogates, print_json
+from regard.config.aliases import generation_aliases
 from regard.config.errors import did_you_mean
 from regard.files.atomic import open_output_file
 
@@ -24,7 +25,7 @@ class LeaveChat(Exception):
 
 
 class ChatCommands:
-    """A conversation, with what one who talks can ask of it. Each gives back a sentence, or pieces of an answer."""
+    """Commands of a conversation. Each returns a sentence, or pieces of an answer."""
 
     def __init__(self, conversation: Any, json: bool = False) -> None:
         self.conversation, self.json = conversation, json
@@ -49,6 +50,7 @@ class ChatCommands:
         if not name:
             raise config.ConfigError("/set: expected a name and a value, as in /set temperature 0.5")
         name, word = name.replace("-", "_"), check_surrogates(word.strip(), name)
+        name = generation_aliases().get(name, name)
         value = parse_setting(name, word) if word and word != "none" else None
         several = isinstance(value, str) and isinstance(getattr(config.SamplingParams, name, None), tuple)
         self.conversation.set({name: [value] if several else value})

@@ -22,8 +22,8 @@ def check_kernel(
             help="A .py file of yours that enters a kernel (it is executed), or a name, such as linear or topk(32).",
         ),
     ],
-    longest: Annotated[int, typer.Option(help="The most tokens that growth is measured with.")] = 4096,
-    exponent: Annotated[
+    max_length: Annotated[int, typer.Option(help="The most tokens that growth is measured with.")] = 4096,
+    max_exponent: Annotated[
         float | None, typer.Option(help="Fail if time grows faster than this power of the length.")
     ] = None,
     json: JsonOption = False,
@@ -33,13 +33,13 @@ def check_kernel(
     What the kernel refuses is no fault. A path is your own code and is run as such, on this machine: give only a file
     that you trust. Ends with code 1 if a law is broken.
     """
-    if longest < 512:
-        raise config.ConfigError(f"--longest: {longest} is not 512 or more")
+    if max_length < 512:
+        raise config.ConfigError(f"--max-length: {max_length} is not 512 or more")
     import_torch()
     from regard.doctor.kernel_check import check_kernel_laws, load_custom_kernel
 
     names = load_custom_kernel(Path(thing)) if thing.endswith(".py") or "/" in thing else [thing]
-    findings = {name: check_kernel_laws(name, longest, exponent) for name in names}
+    findings = {name: check_kernel_laws(name, max_length, max_exponent) for name in names}
     broken = [each for found in findings.values() for each in found if each.verdict == "fail"]
     if json:
         told = {name: [vars(each) for each in found] for name, found in findings.items()}
@@ -72,7 +72,9 @@ def check(
     ],
     dtype: Annotated[str, typer.Option(metavar="A,B", help=f"Types of numbers: {', '.join(TYPES)}.")] = "fp32,bf16",
     tokens: Annotated[int, typer.Option(help="Tokens of a row, as far as the model has places for them.")] = 32,
-    layers: Annotated[bool, typer.Option("--layers", help="Tell of every layer, not only where they part.")] = False,
+    layers: Annotated[
+        bool, typer.Option("--layer-diff", help="Tell of every layer, not only where they part.")
+    ] = False,
     device: Annotated[str, typer.Option(help="Where both run: auto, cpu, cuda, mps.")] = "cpu",
     quick: Annotated[bool, typer.Option("--quick", help="Compare what they say alone: no time, no memory.")] = False,
     json: JsonOption = False,

@@ -28,22 +28,22 @@ from regard.cli.output import (
 )
 from regard.cli.text_args import open_model, records_of_file, show_progress, text_records
 
-FORM = "Text: {text}\\nLabel: {label}"
+TEMPLATE = "Text: {text}\\nLabel: {label}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelOptions:
-    """How a model that goes on from texts is asked for a label. In `form` and `between`, \\n is a line break."""
+    """How a model that goes on from texts is asked for a label. In `template` and `separator`, \\n is a line break."""
 
     labels: str | None = None
-    form: str = FORM
-    between: str = "\\n\\n"
+    template: str = TEMPLATE
+    separator: str = "\\n\\n"
     examples: str | None = None
     shots: int | None = None
     seed: int | None = None
-    order: Literal["drawn", "given"] = "drawn"
-    per: Literal["label", "token", "character"] = "label"
-    neutral: str | None = None
+    example_order: Literal["drawn", "given"] = "drawn"
+    score_per: Literal["label", "token", "character"] = "label"
+    calibration_prompt: str | None = None
 
     def __post_init__(self) -> None:
         if self.labels is None and self.examples is None:
@@ -55,14 +55,14 @@ class LabelOptions:
 
 LABEL_HELP = {
     "labels": "Ask a language model: which of these labels, with commas between, would it say next?",
-    "form": "How a text and its label are said, the label last.",
-    "between": "What stands between examples.",
+    "template": "How a text and its label are said, the label last.",
+    "separator": "What stands between examples.",
     "examples": "A file of texts with their labels (.jsonl, .csv, ...), to be shown before the question.",
     "shots": "How many of the examples are shown; all that fit, unless said.",
     "seed": "Draw the examples at random; the first ones are shown otherwise.",
-    "order": "Show drawn examples as they were drawn, or as given in the file.",
-    "per": "Compare labels as a whole, per token or per character.",
-    "neutral": "A text that says nothing, such as N/A: labels that are likely after it count for less.",
+    "example_order": "Show drawn examples as they were drawn, or as given in the file.",
+    "score_per": "Compare labels as a whole, per token or per character.",
+    "calibration_prompt": "A text that says nothing, such as N/A: labels that are likely after it count for less.",
 }
 
 
@@ -73,24 +73,25 @@ class LabelClassifier:
         from regard.inference.few_shot import PromptTemplate, choose_examples
 
         self.model, self.c = model, c
-        self.template = PromptTemplate(unescape(c.form), unescape(c.between))
+        self.template = PromptTemplate(unescape(c.template), unescape(c.separator))
         given = [] if c.examples is None else records_of_file(c.examples, self.template.fields[0])
-        self.examples = choose_examples(given, c.shots, c.seed, c.order)
+        self.examples = choose_examples(given, c.shots, c.seed, c.example_order)
         answers = [str(record.get(self.template.answer, "")) for record in given]
         names = answers if c.labels is None else c.labels.split(",")
         self.labels = list(dict.fromkeys(name.strip() for name in names))
 
-    def __call__(self, words: Sequence[str] | None, file: str | None, top: int | None) -> Iterator[dict[str, Any]]:
+    def __call__(self, words: Sequence[str] | None, file: str | None, top_k: int | None) -> Iterator[dict[str, Any]]:
         from regard.inference.likelihood import rank_labels
 
         records, column = text_records(words, file), self.template.fields[0]
         questions = [{column: record["text"], **record} for record in records]
-        neutral = None if self.c.neutral is None else self.asked({column: self.c.neutral})
+        calibration = self.c.calibration_prompt
+        calibration = None if calibration is None else self.asked({column: calibration})
         with show_progress(len(records)) as told:
-            found = rank_labels(self.model, [self.asked(each) for each in questions], self.labels, per=self.c.per,
-                             neutral=neutral, progress=told)  # fmt: skip
+            found = rank_labels(self.model, [self.asked(each) for each in questions], self.labels,
+                             score_per=self.c.score_per, calibration_prompt=calibration, progress=told)  # fmt: skip
         for record, shares in zip(records, found, strict=True):
-            yield {"of": record["text"], "classes": dict(list(shares.items())[: top or 1])}
+            yield {"of": record["text"], "classes": dict(list(shares.items())[: top_k or 1])}
 
     def asked(self, question: dict[str, Any]) -> str:
         from regard.inference.few_shot import build_prompt, fits_context
@@ -116,7 +117,9 @@ def parse_label_options(settings: dict[str, Any]) -> LabelOptions | None:
     if said.keys() & {"labels", "examples"}:
         return config_from_options(LabelOptions, said | numbers)  # type: ignore[no-any-return]
     name = next(iter(said))
-    raise config.ConfigError(f"--{name}: it says how a language model is asked for labels; give --labels as well")
+    raise config.ConfigError(
+        f"--{name.replace('_', '-')}: it says how a language model is asked for labels; give --labels as well"
+    )
 
 
 @add_config_options(LabelOptions, LABEL_HELP)
@@ -131,7 +134,7 @@ def classify(
     *,
     file: Annotated[str | None, typer.Option(metavar="FILE", help="One file more; - is standard input.")] = None,
     pair: Annotated[str | None, typer.Option(metavar="TEXT", help="A second text, to go with each text.")] = None,
-    top: Annotated[
+    top_k: Annotated[
         int | None,
         typer.Option(help="How many classes to tell of each, the likeliest first: one unless said; where several may "
                      "be right, all from 0.5 on."),
@@ -144,8 +147,8 @@ def classify(
     **settings: Any,
 ) -> int:  # fmt: skip
     """Tell what each file or text is, and how sure that is; with --labels or --examples, of a language model."""
-    if top is not None and top < 1:
-        raise config.ConfigError(f"--top: {top} leaves nothing to tell; choose one or more")
+    if top_k is not None and top_k < 1:
+        raise config.ConfigError(f"--top-k: {top_k} leaves nothing to tell; choose one or more")
     if file not in (None, "-") and not os.path.exists(file):
         raise FileNotFoundError(errno.ENOENT, "", file)
     if (asked := parse_label_options(settings)) is not None:
@@ -153,7 +156,7 @@ def classify(
             raise config.ConfigError("--skip: with --labels every text is asked, or none; leave it out")
         import_torch()
         with open_model(checkpoint, weights, dtype, specials) as model:
-            classify_by_labels(model, asked, things, file, pair, top, json)
+            classify_by_labels(model, asked, things, file, pair, top_k, json)
         return 0
     import_torch()
     from regard.inference.classification import Classifier
@@ -170,7 +173,7 @@ def classify(
             raise config.ConfigError(f"-: {checkpoint} reads no text; name files, such as {judge.example}")
         lines = [line for line in sys.stdin.read().splitlines() if line.strip()]
         given = [each for thing in given for each in (lines if thing == "-" else [thing])]
-    found = list(judge(given if pair is None else [f"{thing}\t{pair}" for thing in given], top))
+    found = list(judge(given if pair is None else [f"{thing}\t{pair}" for thing in given], top_k))
     answers = answers_by_line(found, bad)
     print_json({"task": judge.kind, "answers": answers}) if json else show_classes(answers)
     return bad.tell(len(answers) + len(bad.why) * bad.skip)
@@ -189,12 +192,12 @@ def answers_by_line(found: list[dict[str, Any]], bad: BadLines) -> list[dict[str
 
 def classify_by_labels(
     model: Any, asked: LabelOptions, things: list[str] | None, file: str | None, pair: str | None,
-    top: int | None, json: bool,
+    top_k: int | None, json: bool,
 ) -> None:  # fmt: skip
     """Which label a language model would say next."""
     if pair is not None:
-        raise config.ConfigError("--pair: a language model reads one text; put the other into --form")
-    found = list(LabelClassifier(model, asked)(things or ([] if file else ["-"]), file, top))
+        raise config.ConfigError("--pair: a language model reads one text; put the other into --template")
+    found = list(LabelClassifier(model, asked)(things or ([] if file else ["-"]), file, top_k))
     print_json({"task": "labels", "answers": found}) if json else show_classes(found)
 
 

@@ -28,15 +28,17 @@ def draw(
     top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest values.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Choose among the likeliest that reach this probability.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same pictures.")] = None,
-    begin: Annotated[str | None, typer.Option(metavar="FILE", help="A picture whose first rows are given.")] = None,
-    rows: Annotated[int | None, typer.Option(help="How many rows of it; by itself the upper half.")] = None,
+    prefix_image: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A picture whose first rows are given.")
+    ] = None,
+    prefix_rows: Annotated[int | None, typer.Option(help="How many rows of it; by itself the upper half.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Draw pictures value by value, and lay them on one sheet."""
     if count < 1:
         raise config.ConfigError(f"--count: {count} is less than 1")
-    if rows is not None and begin is None:
-        raise config.ConfigError(f"--rows: {rows} rows of which picture? name it with --begin")
+    if prefix_rows is not None and prefix_image is None:
+        raise config.ConfigError(f"--prefix-rows: {prefix_rows} rows of which picture? name it with --prefix-image")
     settings: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     config_from_options(config.SamplingParams, {name: value for name, value in settings.items() if value is not None})
     import_torch()
@@ -47,15 +49,19 @@ def draw(
 
     model = load_for_inference(checkpoint)
     if text:
-        if begin is not None:
-            raise config.ConfigError(f"--begin {begin}: a text says what to draw; leave out one of the two")
+        if prefix_image is not None:
+            raise config.ConfigError(
+                f"--prefix-image {prefix_image}: a text says what to draw; leave out one of the two"
+            )
         asked = [check_surrogates(each, "--text") for each in text for _ in range(count)]
         given = {name: value for name, value in settings.items() if value is not None}
         save_image(images.contact_sheet(model.generate_images(asked, **given).cpu(), count), out)
         return print_json({"out": out, "count": len(asked), "seed": seed}) if json else print(out)
     c = images.pixel_config(model)
-    if begin is not None:
-        image = resize_image(load_image(begin, c.channels, begin, c.white), c.grid[0], c.grid[1], c.frame)
-        settings |= {"begin": image, "rows": c.grid[0] // 2 if rows is None else rows}
+    if prefix_image is not None:
+        image = resize_image(
+            load_image(prefix_image, c.channels, prefix_image, c.max_value), c.grid[0], c.grid[1], c.resize
+        )
+        settings |= {"prefix_image": image, "prefix_rows": c.grid[0] // 2 if prefix_rows is None else prefix_rows}
     save_image(images.contact_sheet(images.sample_images(model, count, **settings).cpu()), out)
     print_json({"out": out, "count": count, "seed": seed}) if json else print(out)

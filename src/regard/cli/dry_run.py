@@ -59,17 +59,18 @@ def dry_run_facts(run: Any) -> dict[str, Any]:
 
 def run_length(run: Any, batch: Any, seconds: float | None) -> dict[str, Any]:
     """How long the run is: by its steps, epochs or minutes, whichever ends first; minutes say nothing of steps where
-    nobody can tell how long one takes."""
+    how long one takes is not known."""
     from regard.training.data.read import batch_tokens
 
-    c, an_epoch = run.settings, run.data.epochs(run.settings.accumulate)
+    c, an_epoch = run.settings, run.data.epochs(run.settings.gradient_accumulation)
     ends = {"steps": c.steps, "epochs": None if c.epochs is None else math.ceil(c.epochs / an_epoch),
             "minutes": None if c.minutes is None or seconds is None else int(60 * c.minutes / seconds)}  # fmt: skip
     said = [(name, end) for name, end in ends.items() if end is not None] or [("minutes", None)]
     by, steps = min(said, key=lambda each: each[1] or 0)
     minutes = c.minutes if by == "minutes" else None if steps is None or seconds is None else steps * seconds / 60
-    return {"ends_by": by, "steps": steps, "epochs": None if steps is None else steps * an_epoch, "minutes": minutes,
-            "tokens_in_step": batch_tokens(batch) * c.accumulate, "steps_in_epoch": 1 / an_epoch}  # fmt: skip
+    tokens, epochs = batch_tokens(batch) * c.gradient_accumulation, None if steps is None else steps * an_epoch
+    return {"ends_by": by, "steps": steps, "epochs": epochs, "minutes": minutes, "tokens_in_step": tokens,
+            "steps_in_epoch": 1 / an_epoch}  # fmt: skip
 
 
 # ---------------------------------------------------------------- the first batch

@@ -32,7 +32,9 @@ def embed(
     ] = None,
     *,
     file: FileOption = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Vectors as they are, not divided by their length.")] = False,
+    normalize: Annotated[
+        bool, typer.Option("--normalize/--no-normalize", help="Divide each vector by its length.")
+    ] = True,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="All vectors in a .npy or .safetensors.")] = None,
     skip: Skip = False,
     weights: WeightsOption = "auto",
@@ -51,7 +53,7 @@ def embed(
     said, bad = [record["text"] for record in given.records], given.bad
     with open_model(checkpoint, weights, dtype, specials) as model, show_progress(len(said)) as progress:
         vectors = embed_inputs(
-            model, said, raw=raw, names=given.names, progress=progress, refuse=bad.refuse(given.lines)
+            model, said, normalize=normalize, names=given.names, progress=progress, refuse=bad.refuse(given.lines)
         )
     if out is not None:
         table = rows_by_line(vectors, given)
@@ -59,7 +61,7 @@ def embed(
         if not json:
             print_rows([("vectors", str(out)), ("texts", f"{len(table):,}"), ("width", f"{table.shape[1]:,}")])
             return bad.tell(given.total)
-    if len(said) > 1 and sys.stdout.isatty() and not raw and file is None and not json:
+    if len(said) > 1 and sys.stdout.isatty() and normalize and file is None and not json:
         show_cosines(said, vectors)
         return 0
     for line, place in bad.merged(given.lines):

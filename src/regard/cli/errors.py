@@ -1,7 +1,7 @@
 """From an exception to one sentence on stderr and an exit code: the only place that knows which code means what.
 
 A user's mistake can be mended: the sentence says what, where, and what to do. Any other exception is a bug; its
-traceback goes to a file (to stderr with REGARD_DEBUG=1), because a screen full of it helps nobody at midnight.
+traceback goes to a file (to stderr with REGARD_DEBUG=1), because a screen full of it does not help at midnight.
 """
 
 import errno
@@ -46,13 +46,13 @@ REFUSALS = {
     errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n)", EXIT_FAILED),
 }
 PATIENCE = 3.0  # seconds
-MEMORY = "out of memory; set a smaller train.batch, train.context or model.dim, or use a larger machine"
+MEMORY = "out of memory; set a smaller train.batch_size, train.context or model.dim, or use a larger machine"
 
 
 def print_stderr(line: str) -> None:
-    """One line on stderr, whatever is in it; if stderr is gone, nobody is listening.
+    """One line on stderr, whatever is in it; if stderr is gone, there is no reader.
 
-    What a terminal would obey is made visible, in a log file too: somebody looks at it in a terminal one day.
+    What a terminal would obey is made visible, in a log file too: it may be shown in a terminal one day.
 
     Of many processes on a machine (torchrun) the first one speaks: what goes wrong for one goes wrong for all.
     """

@@ -35,9 +35,9 @@ ABOUT = {
     "ranks": "Devices that share weights, gradients and optimizer.",
     "tokens": "Tokens to train on, such as 300e9.",
     "device": "What it runs on: v100, a100-80gb, h100-sxm, ...; here, once calibrated.",
-    "utilisation": "The share of the device's peak that is reached.",
+    "utilization": "The share of the device's peak that is reached.",
     "price": "Money for one device for one hour.",
-    "ratio": "Tokens wanted for each parameter; fewer are warned of.",
+    "tokens_per_parameter": "Tokens wanted for each parameter; fewer are warned of.",
 }
 
 
@@ -52,9 +52,9 @@ class EstimateOptions:
     ranks: int = 1
     tokens: float | None = None
     device: str | None = None
-    utilisation: float = 0.4
+    utilization: float = 0.4
     price: float | None = None
-    ratio: float = 20.0
+    tokens_per_parameter: float = 20.0
 
     def __post_init__(self) -> None:
         for name in ("params", "batch", "context", "ranks"):
@@ -123,8 +123,8 @@ def estimate_with_options(subject: "EstimateSubject | None", asked: EstimateOpti
 
     try:
         tokens = asked.tokens or (None if subject is None else subject.tokens)
-        terms = measure.CostTerms(tokens=tokens, device=asked.device, utilisation=asked.utilisation, price=asked.price,
-                              ratio=asked.ratio)  # fmt: skip
+        terms = measure.CostTerms(tokens=tokens, device=asked.device, utilization=asked.utilization, price=asked.price,
+                              tokens_per_parameter=asked.tokens_per_parameter)  # fmt: skip
         if subject is None:
             assert asked.params is not None
             return measure.estimate_parameters(
@@ -135,7 +135,8 @@ def estimate_with_options(subject: "EstimateSubject | None", asked: EstimateOpti
                                 recompute=subject.recompute)  # fmt: skip
     except config.ConfigError as problem:
         mine = str(problem).partition(":")[0] in EstimateOptions.__dataclass_fields__
-        raise config.ConfigError(f"--{problem}" if mine else str(problem)) from None
+        name, _, rest = str(problem).partition(":")
+        raise config.ConfigError(f"--{name.replace('_', '-')}:{rest}" if mine else str(problem)) from None
 
 
 def parse_toml_number(word: str) -> Any:
@@ -193,8 +194,12 @@ def recipe_subject(thing: str, overrides: list[str]) -> EstimateSubject:
     if not isinstance(read.whole, config.Recipe):
         return EstimateSubject(read.model, read.batch, read.context, read.optimizer)
     train = read.whole.train
-    tokens = (train.steps or 0) * train.rows * train.accumulate * train.context if train.minutes is None else 0
-    return EstimateSubject(read.model, read.batch, read.context, read.optimizer, tokens or None, train.recompute)
+    tokens = (
+        (train.steps or 0) * train.rows * train.gradient_accumulation * train.context if train.minutes is None else 0
+    )
+    return EstimateSubject(
+        read.model, read.batch, read.context, read.optimizer, tokens or None, train.activation_checkpointing
+    )
 
 
 def with_model_precision(c: Any, precision: str) -> Any:

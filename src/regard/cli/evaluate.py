@@ -25,8 +25,8 @@ from regard.cli.output import (
 from regard.evaluation.bleu import TranslationScoring
 
 SETTING = re.compile(r"[a-z_.]+=")
-EVERY = 10.0  # seconds between lines where nobody watches
-PERCENT = ("translate", "answer")  # kinds whose scores are from 0 to 100
+EVERY = 10.0  # seconds between lines where there is no terminal
+PERCENT = ("translation", "question_answering")  # kinds whose scores are from 0 to 100
 
 
 def evaluate(
@@ -39,18 +39,19 @@ def evaluate(
     *,
     limit: Annotated[int | None, typer.Option(help="Ask so many rows, taken evenly; of a text so many tokens.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was said to each row as .jsonl.")] = None,
-    beams: Annotated[int | None, typer.Option(help="Of translations: beginnings followed at a time.")] = None,
+    num_beams: Annotated[int | None, typer.Option(help="Of translations: beginnings followed at a time.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="Of translations: above 1 longer ones.")] = None,
-    tokenise: Annotated[
+    bleu_tokenize: Annotated[
         str | None, typer.Option(metavar="NAME", help="How BLEU tells words apart: 13a, intl, zh, char, none.")
     ] = None,
-    lower: Annotated[bool, typer.Option("--lower", help="Compare translations in lower case.")] = False,
-    group: Annotated[bool, typer.Option("--group", help="All targets of a source are right; tell that too.")] = False,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Compare translations in lower case.")] = False,
+    by_group: Annotated[bool, typer.Option("--by-group", help="All targets of a source are right; tell that "
+                                                              "too.")] = False,
     json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Score a model on what it was trained for: loss, accuracy, F1, BLEU and the rest."""
-    given = {"beams": beams, "length_penalty": length_penalty, "tokenise": tokenise, "lower": lower or None,
-             "group": group or None}  # fmt: skip
+    given = {"num_beams": num_beams, "length_penalty": length_penalty, "bleu_tokenize": bleu_tokenize,
+             "lowercase": lowercase or None, "by_group": by_group or None}  # fmt: skip
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     config_from_options(TranslationScoring, settings)
     changes = [word for word in files or [] if SETTING.match(word) and not os.path.exists(word)]

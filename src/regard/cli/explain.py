@@ -73,7 +73,7 @@ def find_subject(thing: str, overrides: list[str]) -> ExplainSubject:
     recipe = resolve_recipe(zoo.read_recipe(thing, overrides))
     train, reads = recipe.train, isinstance(recipe.model.embed, config.TextEmbedding | config.MultimodalEmbedding)
     context = train.context if reads else None  # of what is no text the front end says how many tokens there are
-    rows = 1 if recipe.task.kind == "nodes" else train.rows  # one graph is a step
+    rows = 1 if recipe.task.kind == "node_classification" else train.rows  # one graph is a step
     return ExplainSubject(recipe.model, recipe, context, rows, train.optimizer, device_name(train.device))
 
 
@@ -86,10 +86,10 @@ def device_name(name: str) -> str:
 def resolve_recipe(recipe: config.Recipe) -> config.Recipe:
     """A recipe leaves some sizes to its data: the words of a vocabulary, the features of nodes, the columns of rows."""
     front = recipe.model.embed
-    if isinstance(front, config.GraphEmbedding) and not front.features + front.tags:
-        return read_recipe_sizes(recipe, "nodes")
+    if isinstance(front, config.GraphEmbedding) and not front.features + front.num_tags:
+        return read_recipe_sizes(recipe, "node_classification")
     if isinstance(front, config.SeriesEmbedding) and not front.channels:
-        return read_recipe_sizes(recipe, "forecast")
+        return read_recipe_sizes(recipe, "forecasting")
     return resolve_vocabulary(recipe)
 
 
@@ -98,7 +98,7 @@ def read_recipe_sizes(recipe: config.Recipe, kind: str) -> config.Recipe:
     from regard.training.data.read import Reporter, read_run_data
 
     if recipe.task.kind != kind:
-        name = "features or model.embed.tags" if kind == "nodes" else "channels"
+        name = "features or model.embed.num_tags" if kind == "node_classification" else "channels"
         raise config.ConfigError(f"model.embed: how wide it is, is left to the data; set model.embed.{name}")
     return read_run_data(recipe, None, Reporter(print_stderr)).recipe
 
@@ -109,8 +109,8 @@ def resolve_vocabulary(recipe: config.Recipe) -> config.Recipe:
     if embed is None or embed.vocab != UNKNOWN_VOCAB:
         return recipe
     size = (
-        recipe.text.vocab
-        if isinstance(recipe.text, config.WordTokenizer | config.SubwordTokenizer)
+        recipe.tokenizer.vocab
+        if isinstance(recipe.tokenizer, config.WordTokenizer | config.SubwordTokenizer)
         else count_characters(recipe)
     )
     painted = recipe.task.pixels.palette if isinstance(recipe.task, config.TextToImage) else 0  # colours are words too
@@ -124,11 +124,11 @@ def count_characters(recipe: config.Recipe) -> int:
     if not isinstance(recipe.task, config.NextToken):
         return len(
             tasks.add_task_tokens(
-                recipe.task, data.tokenizer_from_records(recipe.data, recipe.text, tasks.text_columns(recipe.task))
+                recipe.task, data.tokenizer_from_records(recipe.data, recipe.tokenizer, tasks.text_columns(recipe.task))
             )
         )
     read = data.read_texts(recipe.data.sources, recipe.data)
-    return len(text.train_tokenizer(recipe.text, (document.text for document in read)))
+    return len(text.train_tokenizer(recipe.tokenizer, (document.text for document in read)))
 
 
 def text_embedding(model: config.Model) -> config.TextEmbedding | None:

@@ -23,7 +23,7 @@ def fill(
     checkpoint: ModelArgument,
     words: TextArguments = None,
     *,
-    best: Annotated[int, typer.Option(help="How many words for each blank.")] = 5,
+    top_k: Annotated[int, typer.Option(help="How many words for each blank.")] = 5,
     file: FileOption = None,
     skip: Skip = False,
     weights: WeightsOption = "auto",
@@ -32,15 +32,15 @@ def fill(
     json: JsonLinesOption = False,
 ) -> int:
     """Tell which words may stand where a text has [MASK], and how likely each is."""
-    if best < 1:
-        raise config.ConfigError(f"--best: {best} leaves nothing to tell; choose one or more")
+    if top_k < 1:
+        raise config.ConfigError(f"--top-k: {top_k} leaves nothing to tell; choose one or more")
     import_torch()
     from regard.inference.fill_mask import fill_masks as filled
 
     given = read_text_batch(words, file, skip=skip)
     said, bad = [record["text"] for record in given.records], given.bad
     with open_model(checkpoint, weights, dtype, specials) as model, show_progress(len(said)) as progress:
-        found = filled(model, said, best, names=given.names, progress=progress, refuse=bad.refuse(given.lines))
+        found = filled(model, said, top_k, names=given.names, progress=progress, refuse=bad.refuse(given.lines))
     for line, place in bad.merged(given.lines):
         if place is None:
             bad.show(line, json)

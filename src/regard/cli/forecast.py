@@ -11,7 +11,7 @@ import typer
 from regard import config
 from regard.cli.output import CheckpointArgument, JsonOption, OverridesArgument, import_torch, print_json
 from regard.config.errors import unwritable_error
-from regard.config.reader import apply_override
+from regard.config.reader import apply_override, canonical_tree
 
 
 def forecast(
@@ -41,13 +41,16 @@ def forecast(
 
 
 def task_settings(overrides: list[str]) -> dict[str, Any]:
-    """Settings of the task that differ: task.gaps=last."""
+    """Settings of the task that differ: task.fill_gaps=last."""
     changes: dict[str, Any] = {}
     for line in overrides:
         apply_override(changes, line)
+    changes = canonical_tree(config.Recipe, changes)
     for name in changes:
         if name != "task" or not isinstance(changes["task"], dict):
-            raise config.ConfigError(f"{name}: what is read here is said by task, such as task.gaps=last; leave it out")
+            raise config.ConfigError(
+                f"{name}: what is read here is said by task, such as task.fill_gaps=last; leave it out"
+            )
     return dict(changes.get("task", {}))
 
 

@@ -28,33 +28,36 @@ from regard.cli.output import (
 from regard.config.reader import parse_value
 
 OPTION_HELP = {
-    "new": "Tokens to make, at most.",
-    "shortest": "Tokens to make before the text may end.",
+    "max_new_tokens": "Tokens to make, at most.",
+    "min_new_tokens": "Tokens to make before the text may end.",
     "temperature": "Below 1 more certain, above 1 more daring; 0 is always the likeliest.",
     "top_k": "Choose among the k likeliest tokens.",
     "top_p": "Choose among the likeliest tokens that together reach this probability.",
     "min_p": "Choose among tokens at least this probable, as a part of the likeliest one's probability.",
-    "typical": "Choose among the tokens about as surprising as expected that together reach this probability.",
-    "repetition": "Above 1: tokens already seen become less likely.",
-    "frequency": "Above 0: each time that a token was said makes it less likely.",
-    "presence": "Above 0: tokens that were said become less likely, however often.",
-    "no_repeat": "Never say a run of so many tokens twice.",
-    "bias": "Make a token likelier, as in 17=2.5 or ' the'=-5; -inf forbids it. May be given several times.",
+    "typical_p": "Choose among the tokens about as surprising as expected that together reach this probability.",
+    "repetition_penalty": "Above 1: tokens already seen become less likely.",
+    "frequency_penalty": "Above 0: each time that a token was said makes it less likely.",
+    "presence_penalty": "Above 0: tokens that were said become less likely, however often.",
+    "no_repeat_ngram_size": "Never say a run of so many tokens twice.",
+    "logit_bias": "Make a token likelier, as in 17=2.5 or ' the'=-5; -inf forbids it. May be given several times.",
     "regex": "The text matches this regular expression.",
-    "schema": "The text is JSON that keeps to this JSON schema.",
+    "json_schema": "The text is JSON that keeps to this JSON schema.",
     "stop": "End before this text; may be given several times.",
     "seed": "The same seed makes the same text.",
-    "beams": "Search for the likeliest text, with so many beginnings at a time.",
-    "best": "With --beams: how many of the texts found to show; lines of --- part them.",
-    "length_penalty": "With --beams: 0 favours short texts, 1 compares them a token, above 1 favours long ones.",
-    "draft": "A small model of the same vocabulary guesses tokens ahead: the same text, sooner.",
-    "lookup": "What came after the last so many tokens before is guessed ahead: the same text, sooner.",
-    "guess": "Tokens guessed at a time; 5 unless said.",
+    "num_beams": "Beam search: so many hypotheses are followed at a time.",
+    "num_return_sequences": "With --num-beams: how many of the texts found to show; lines of --- part them.",
+    "length_penalty": "With --num-beams: 0 favours short texts, 1 compares them a token, above 1 favours long ones.",
+    "draft_model": "Speculative decoding: a small model of the same vocabulary proposes tokens; the same text, sooner.",
+    "prompt_lookup": "Prompt lookup: propose what came after the last so many tokens before; the same text, sooner.",
+    "num_speculative_tokens": "Tokens proposed at a time.  [default: 5]",
 }
-BeamOptions = make_dataclass("Beams", [(name, "int | None", None) for name in ("beams", "best", "length_penalty")])
+BeamOptions = make_dataclass(
+    "Beams", [(name, "int | None", None) for name in ("num_beams", "num_return_sequences", "length_penalty")]
+)
 
-SpeculationOptions = make_dataclass("Ahead", [("draft", "str | None", None), ("lookup", "int | None", None),
-                                 ("guess", "int | None", None)])  # fmt: skip
+SpeculationOptions = make_dataclass("Ahead", [("draft_model", "str | "
+                                                              "None", None), ("prompt_lookup", "int | None", None),
+                                 ("num_speculative_tokens", "int | None", None)])  # fmt: skip
 
 
 @add_config_options(SpeculationOptions, OPTION_HELP)
@@ -79,11 +82,13 @@ def generate(
     """Go on from a prompt, and show the text while it is made."""
     given = {name: word for name, word in settings.items() if word is not None}
     given = {name: parse_setting(name, word) for name, word in given.items()}
-    ahead = {name: given.pop(name) for name in ("draft", "lookup", "guess") if name in given}
+    ahead = {
+        name: given.pop(name) for name in ("draft_model", "prompt_lookup", "num_speculative_tokens") if name in given
+    }
     search = check_options(given, count, explain, interactive)
     if ahead and (explain or interactive or search):
-        raise config.ConfigError(f"--{next(iter(ahead))}: tokens are guessed ahead for a text that is drawn and shown; "
-                                 "leave out --explain, --interactive and --beams")  # fmt: skip
+        raise config.ConfigError(f"--{next(iter(ahead)).replace('_', '-')}: speculative decoding is for a text that is "
+                                 "sampled and shown; leave out --explain, --interactive and --num-beams")  # fmt: skip
     if interactive:
         from regard.cli.chat import continue_text
 
@@ -98,8 +103,8 @@ def generate(
     check_generator(model, checkpoint)
     if explain:
         return show_explanation(model.explain_generation(begin, **given), json)
-    if "draft" in ahead:
-        ahead["draft"] = load_for_inference(ahead["draft"], dtype=dtype, weights=weights)
+    if "draft_model" in ahead:
+        ahead["draft_model"] = load_for_inference(ahead["draft_model"], dtype=dtype, weights=weights)
     if json or search or count > 1:
         return show_completions(model, model.complete([begin] * count, **given, **ahead), given, json)
     stream_text(model, begin, given | ahead)
@@ -107,7 +112,7 @@ def generate(
 
 def stream_text(model: Any, begin: str, given: dict[str, Any]) -> None:
     """The text while it is made."""
-    if sys.stdout.isatty():  # who looks on sees the whole text; who pipes gets what is new
+    if sys.stdout.isatty():  # a terminal shows the whole text; a pipe gets what is new
         print(dim(begin), end="", file=sys.stderr, flush=True)
     last = "\n"
     with warnings.catch_warnings(record=True) as notes:  # they wait, lest they stand in the middle of the text
@@ -145,26 +150,26 @@ def check_options(given: dict[str, Any], count: int, explain: bool, interactive:
         raise config.ConfigError("--explain: one text at a time is explained; leave out --count and --interactive")
     try:
         search = params.is_beam_search(given)
-        for line in given.get("bias", ()):
+        for line in given.get("logit_bias", ()):
             params.parse_logit_bias(line)
-        plain = {name: value for name, value in given.items() if name != "bias"}
+        plain = {name: value for name, value in given.items() if name != "logit_bias"}
         params.beam_search_params(plain) if search else params.sampling_params(plain)
     except config.ConfigError as problem:
         name, _, rest = str(problem).partition(":")
         raise config.ConfigError(f"--{name.replace('_', '-')}:{rest}") from None
     if search and (count > 1 or interactive):
-        raise config.ConfigError("--beams: a search finds the same texts each time, and only at their end; leave out "
-                                 "--count and --interactive, or ask for the --best")  # fmt: skip
+        raise config.ConfigError("--num-beams: a search finds the same texts each time, and only at their end; leave "
+                                 "out --count and --interactive, or set --num-return-sequences")  # fmt: skip
     return search
 
 
 def parse_setting(name: str, word: Any) -> Any:
     """A setting as it was typed: a number, a name; a regex or a schema is a text, whatever it looks like."""
-    return parse_value(word) if isinstance(word, str) and name not in ("regex", "schema", "draft") else word
+    return parse_value(word) if isinstance(word, str) and name not in ("regex", "json_schema", "draft_model") else word
 
 
 def check_generator(model: Any, name: str) -> None:
-    """Refuses who writes no text, with the verb that it is for."""
+    """Refuses a model that writes no text, and names the verb that it is for."""
     if isinstance(model.task, config.Classification | config.Regression):
         raise config.ConfigError(f"{name}: it was trained for {model.task.kind!r} and writes no text; use "
                                  f"`regard classify {name}`")  # fmt: skip
@@ -187,7 +192,7 @@ def verb_for_model(model: Any) -> str | None:
             return "answer" if name.endswith("ForQuestionAnswering") else "tag"
         case config.PoolingHead(out=int()):
             return "classify"
-        case config.LMHead() | config.PretrainingHead(vocabulary=config.LMHead()):
+        case config.LMHead() | config.PretrainingHead(lm=config.LMHead()):
             return "fill" if any(mask(text).ahead for text in model.c.trunk.masks) else None
     return "embed"
 
@@ -207,7 +212,7 @@ def completion_record(model: Any, texts: list[Any], given: dict[str, Any]) -> di
     first, search = texts[0], is_beam_search(given)
     ids = model.encode_prompts([first.prompt])[1]
     usual = (
-        model.default_settings(ids, model.generation_defaults.beam_search, given.get("new"))
+        model.default_settings(ids, model.generation_defaults.beam_search, given.get("max_new_tokens"))
         if search
         else model.default_settings(ids)
     )

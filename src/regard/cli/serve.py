@@ -25,18 +25,18 @@ def serve(
     *,
     host: Annotated[str, typer.Option(help="Where to listen; others than this machine need a key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 picks a free one.")] = 8000,
-    key: Annotated[
+    api_key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help=f"What clients must know; better in {KEY} or a file, where nobody sees it."),
+        typer.Option(metavar="KEY", help=f"What clients must send; {KEY} or a file keep it out of the process list."),
     ] = None,
-    key_file: Annotated[
+    api_key_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file with a key, or several, a line each.")
     ] = None,
     slots: Annotated[int, typer.Option(help="Texts that each model writes at a time.")] = 8,
-    capacity: Annotated[
+    max_context: Annotated[
         int | None, typer.Option(help="Tokens of a text with its prompt: what the model reads, 1,024 at most.")
     ] = None,
-    waiting: Annotated[int, typer.Option(help="Requests that may wait for each model.")] = 64,
+    max_queue: Annotated[int, typer.Option(help="Requests that may wait for each model.")] = 64,
     specials: Annotated[
         str,
         typer.Option(metavar="parse|plain", help="Special tokens in prompts and texts of clients: plain text, or parse "
@@ -60,10 +60,10 @@ def serve(
     from regard.web.server import run_server as listen
     from regard.web.settings import ServerSettings
 
-    said = {"host": host, "port": port, "keys": read_api_keys(key, key_file), "slots": slots, "waiting": waiting,
-            "specials": specials, "body": body}  # fmt: skip
+    said = {"host": host, "port": port, "keys": read_api_keys(api_key, api_key_file), "slots": slots,
+            "max_queue": max_queue, "specials": specials, "body": body}  # fmt: skip
     settings = config_from_options(
-        ServerSettings, said | ({} if capacity is None else {"capacity": capacity}), {"keys": "--key"}
+        ServerSettings, said | ({} if max_context is None else {"max_context": max_context}), {"keys": "--api-key"}
     )
     with open_socket(settings) as found:
         models = {name: load_for_inference(path, device, dtype, weights) for name, path in named.items()}
@@ -99,15 +99,15 @@ def model_name(path: str) -> str:
 def read_api_keys(key: str | None, file: Path | None) -> list[str]:
     """What is said is taken; or else what the environment says."""
     if key is not None and file is not None:
-        raise config.ConfigError(f"--key-file {file}: there is a --key as well; keep one of the two")
+        raise config.ConfigError(f"--api-key-file {file}: there is an --api-key as well; keep one of the two")
     if file is not None:
         lines = [line.strip() for line in file.read_text(encoding="utf8", errors="replace").splitlines()]
         if not (found := [line for line in lines if line]):
-            raise config.DataError(f"--key-file {file}: holds no key; write one into it, a line each")
+            raise config.DataError(f"--api-key-file {file}: holds no key; write one into it, a line each")
         return found
     said = os.environ.get(KEY) if key is None else key
     if said == "":
-        raise config.ConfigError(f"{KEY if key is None else '--key'}: it is empty; give a key, or leave it out")
+        raise config.ConfigError(f"{KEY if key is None else '--api-key'}: it is empty; give a key, or leave it out")
     return [] if said is None else [said]
 
 

@@ -23,7 +23,7 @@ def tag(
     words: TextArguments = None,
     *,
     every: Annotated[
-        bool, typer.Option("--words", help="Every word with its label, also where words make entities (B-, I-).")
+        bool, typer.Option("--all-words", help="Every word with its label, also where words make entities (B-, I-).")
     ] = False,
     file: FileOption = None,
     skip: Skip = False,

@@ -26,13 +26,17 @@ def train(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="char, byte, word, bpe, wordpiece or unigram.")],
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="Texts, folders, or - for standard input.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where tokenizer.json goes.")],
-    vocab: Annotated[int | None, typer.Option(help="How many tokens to learn (word, bpe, wordpiece, unigram).")] = None,
-    lower: Annotated[bool, typer.Option("--lower", help="Read capitals as small letters (the same kinds).")] = False,
+    vocab: Annotated[
+        int | None, typer.Option("--vocab-size", help="How many tokens to learn (word, bpe, wordpiece, unigram).")
+    ] = None,
+    lower: Annotated[
+        bool, typer.Option("--lowercase", help="Read capitals as small letters (the same kinds).")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Learn a vocabulary from texts and write it as tokenizer.json."""
-    given = {"kind": kind} | ({"vocab": vocab} if vocab is not None else {}) | ({"lower": True} if lower else {})
-    setting = config_from_options(LEARNT, given, words={"kind": "KIND"})
+    given = {"kind": kind} | ({"vocab": vocab} if vocab is not None else {}) | ({"lowercase": True} if lower else {})
+    setting = config_from_options(LEARNT, given, words={"kind": "KIND", "vocab": "--vocab-size"})
     from regard import data, text
 
     learnt = text.train_tokenizer(setting, (document.text for document in data.read_texts(tuple(files))))

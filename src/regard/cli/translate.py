@@ -25,7 +25,7 @@ from regard.cli.output import (
 from regard.config.generation import BeamSearchParams
 from regard.zoo.packaged import DEFAULT_TRANSLATOR
 
-AT_ONCE = 64  # lines of a file; of standard input one at a time, since somebody may be waiting for each
+AT_ONCE = 64  # lines of a file; of standard input one at a time, since a reader may be waiting for each
 FEW = 3  # of the tokens looked at, where the screen is too narrow for all
 
 
@@ -42,7 +42,7 @@ def translate(
     *,
     model: Annotated[str, typer.Option(metavar="PATH", help="A run or a folder with a "
                                                             "translator.")] = DEFAULT_TRANSLATOR,
-    beams: Annotated[
+    num_beams: Annotated[
         int | None, typer.Option(help="How many beginnings are followed at a time: as the folder says, or 4.")
     ] = None,
     length_penalty: Annotated[
@@ -50,12 +50,12 @@ def translate(
         typer.Option(help="score = log p / length^penalty: above 1 longer, below 1 shorter texts; as the folder says, "
                      "or 1."),
     ] = None,
-    new: Annotated[
+    max_new_tokens: Annotated[
         int | None, typer.Option(help="Tokens of a translation, at most: as the folder says, or by the text's length.")
     ] = None,
-    n_best: Annotated[int, typer.Option(help="How many translations of each text, with their "
-                                             "scores.")] = BeamSearchParams.best,
-    prefix: Annotated[
+    num_return_sequences: Annotated[int, typer.Option(help="How many translations of each text, with their "
+                                             "scores.")] = BeamSearchParams.num_return_sequences,
+    source_prefix: Annotated[
         str, typer.Option(metavar="TEXT", help='Put before each text, such as "translate English to German: " of T5.')
     ] = "",
     align: Annotated[bool, typer.Option("--align", help="Show where each word of the translation comes from.")] = False,
@@ -68,10 +68,15 @@ def translate(
     json: JsonOption = False,
 ) -> int:  # fmt: skip
     """Translate a text, or the lines of a file; from English to French unless another model is named."""
-    said = {"beams": beams, "length_penalty": length_penalty, "best": n_best, "new": new}
+    said = {
+        "num_beams": num_beams,
+        "length_penalty": length_penalty,
+        "num_return_sequences": num_return_sequences,
+        "max_new_tokens": max_new_tokens,
+    }
     given = {name: value for name, value in said.items() if value is not None}
-    config_from_options(BeamSearchParams, given, words={"best": "--n-best"})
-    given.pop("new", None)
+    config_from_options(BeamSearchParams, given)
+    given.pop("max_new_tokens", None)
     bad = BadLines(strict=file is None and words != "-", skip=skip)
     lines = input_lines(words, file, bad)
     how = check_specials_option(specials)
@@ -87,18 +92,19 @@ def translate(
     for some in in_chunks(lines, 1 if "-" in (words, file) else AT_ONCE):
         full = [each for each in some if each.text.strip()]
         numbers = [each.number for each in full]
-        told = translator([prefix + each.text for each in full], given, new, [each.name for each in full],
-                          bad.refuse(numbers), bad.cut(numbers) if cut else None)  # fmt: skip
+        told = translator([source_prefix + each.text for each in full], given, max_new_tokens,
+                          [each.name for each in full], bad.refuse(numbers),
+                          bad.cut(numbers) if cut else None)  # fmt: skip
         found, total = dict(zip(numbers, told, strict=True)), total + len(some)
         for each in some:
             one, wrong = found.get(each.number), bad.why.get(each.number)
             if wrong is not None and skip:
                 continue
-            seen = translator.model.align(prefix + each.text, one.ids) if align and one is not None else None
+            seen = translator.model.align(source_prefix + each.text, one.ids) if align and one is not None else None
             if json:
                 print_json(translation_record(each, one, seen, wrong, not bad.strict))
             else:
-                show_translation(one, seen, n_best > 1, first)
+                show_translation(one, seen, num_return_sequences > 1, first)
             first = False
         sys.stdout.flush()
     return bad.tell(total)

@@ -45,7 +45,7 @@ from regard.config.positions import (
     SinusoidalPosition,
     T5Bias,
 )
-from regard.config.reader import from_dict, json_schema, read_toml, register_kind, to_dict, to_toml
+from regard.config.reader import canonical_tree, from_dict, json_schema, read_toml, register_kind, to_dict, to_toml
 from regard.config.recipe import (
     PACKAGED_TEXTS,
     PRESETS,
@@ -204,6 +204,7 @@ __all__ = [
     "WSDSchedule",
     "WarmupSchedule",
     "WordTokenizer",
+    "canonical_tree",
     "from_dict",
     "json_schema",
     "read_toml",

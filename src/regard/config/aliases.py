@@ -1,86 +1,319 @@
-"""Aliases: the names that settings have in `transformers`, nanoGPT, OpenAI's API and torch, and our name for each.
+"""Aliases: the names that settings have in `transformers`, torch, peft, OpenAI's API and in regard 0.1.0.
 
-They are answered and not accepted: `train.lr: here it is train.optimizer.lr`. A name that is near in letters, as
-did-you-mean finds it, is often another thing ("hidden_size" is no "hidden"), so these are looked up first.
+An alias is accepted where it means the same (`train.learning_rate=3e-4` sets `train.optimizer.lr`), and what is written
+back is our name. A name that means something else elsewhere, or stands in another table, is answered with ours:
+`n_ctx: here it is train.context`. They are looked up before did-you-mean, for what is near in letters is often another
+thing ("hidden_size" is no "hidden").
 """
 
+import re
 from collections.abc import Iterable
+from functools import cache
 
-MODEL = {
-    "model.dim": ("hidden_size", "d_model", "n_embd", "embed_dim", "embedding_dim", "model_dim", "emb_dim"),
-    "model.depth": ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "layers", "encoder_layers"),
-    "model.heads": ("num_attention_heads", "num_heads", "n_head", "n_heads", "nhead", "encoder_attention_heads"),
-    "model.groups": ("num_key_value_heads", "n_kv_heads", "kv_heads", "num_kv_heads"),
-    "model.hidden": ("intermediate_size", "ffn_dim", "dim_feedforward", "d_ff", "n_inner", "encoder_ffn_dim"),
-    "model.vocab": ("vocab_size", "n_vocab"),
-    "model.dropout": ("hidden_dropout_prob", "hidden_dropout", "resid_pdrop", "dropout_rate"),
-    "model.trunk.dropout.attention": ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop"),
-    "model.trunk.dropout.embed": ("embd_pdrop",),
-    "model.trunk.mlp.activation": ("hidden_act", "activation_function", "act_fn"),
-    "model.trunk.norm.eps": ("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon"),
-    "model.trunk.attention.width": ("head_dim", "d_kv"),
-    "model.trunk.attention.kernel": ("attn_implementation", "_attn_implementation"),
-    "model.trunk.position.length": ("max_position_embeddings", "n_positions"),
-    "model.trunk.position.base": ("rope_theta",),
-    "model.preset": ("model_type", "architecture"),
+# Names of other libraries, by the config class whose table they may stand in. Ours may be a path from that table.
+ALIASES: dict[str, dict[str, str]] = {
+    "Transformer": {  # the short keys of [model] in a recipe
+        "dim": "hidden_size d_model n_embd embedding_dim model_dim emb_dim",
+        "depth": "num_hidden_layers num_layers n_layer n_layers encoder_layers",
+        "heads": "num_attention_heads num_heads n_head n_heads nhead encoder_attention_heads",
+        "kv_heads": "num_key_value_heads n_kv_heads num_kv_heads groups",
+        "hidden": "intermediate_size ffn_dim dim_feedforward d_ff n_inner encoder_ffn_dim",
+        "vocab": "vocab_size n_vocab",
+        "dropout": "hidden_dropout_prob hidden_dropout dropout_rate",
+        "kernel": "attn_implementation",
+        "trunk.dropout.attention": "attention_probs_dropout_prob attention_dropout attn_pdrop",
+        "trunk.dropout.embed": "embd_pdrop",
+        "trunk.dropout.residual": "resid_pdrop",
+        "trunk.mlp.activation": "hidden_act activation_function",
+        "trunk.norm.eps": "layer_norm_eps rms_norm_eps layer_norm_epsilon",
+        "trunk.attention.head_dim": "head_dim d_kv",
+        "trunk.position.base": "rope_theta",
+        "head.tied": "tie_word_embeddings",
+    },
+    "Trunk": {
+        "dim": "hidden_size d_model n_embd",
+        "depth": "num_hidden_layers num_layers n_layer n_layers",
+        "attention.heads": "num_attention_heads num_heads n_head n_heads nhead",
+        "attention.kv_heads": "num_key_value_heads n_kv_heads num_kv_heads",
+        "attention.head_dim": "head_dim",
+        "mlp.hidden": "intermediate_size ffn_dim dim_feedforward d_ff n_inner",
+        "mlp.activation": "hidden_act activation_function",
+        "norm.eps": "layer_norm_eps rms_norm_eps layer_norm_epsilon",
+        "position.base": "rope_theta",
+        "dropout.attention": "attention_probs_dropout_prob attention_dropout attn_pdrop",
+        "dropout.embed": "embd_pdrop",
+        "dropout.residual": "resid_pdrop",
+    },
+    "Attention": {
+        "heads": "num_attention_heads num_heads n_head n_heads nhead",
+        "kv_heads": "num_key_value_heads n_kv_heads num_kv_heads",
+        "head_dim": "d_kv",
+        "kernel": "attn_implementation",
+    },
+    "MLP": {"hidden": "intermediate_size ffn_dim dim_feedforward d_ff n_inner", "activation": "hidden_act"},
+    "Norm": {"eps": "layer_norm_eps rms_norm_eps layer_norm_epsilon"},
+    "Dropout": {"attention": "attention_dropout attn_pdrop", "embed": "embd_pdrop", "residual": "resid_pdrop"},
+    "RotaryPosition": {
+        "base": "rope_theta theta", "fraction": "partial_rotary_factor",
+        "original_length": "original_max_position_embeddings",
+    },
+    "LearnedPosition": {"length": "max_position_embeddings n_positions"},
+    "TextEmbedding": {
+        "vocab": "vocab_size n_vocab", "segments": "type_vocab_size", "pad_id": "pad_token_id",
+        "eos_id": "eos_token_id",
+    },
+    "PatchEmbedding": {"channels": "num_channels"},
+    "ConvEmbedding": {"channels": "num_channels"},
+    "VideoEmbedding": {"channels": "num_channels", "frames": "num_frames"},
+    "AudioEmbedding": {"sample_rate": "sampling_rate"},
+    "MelSpectrogram": {"n_mels": "num_mel_bins"},
+    "LMHead": {"tied": "tie_word_embeddings", "vocab": "vocab_size"},
+    "PoolingHead": {"pooling": "pooling_mode", "out": "num_labels"},
+    "TokenHead": {"out": "num_labels"},
+    "MaskedLM": {"rate": "mlm_probability"},
+    "SpanCorruption": {"rate": "noise_density", "mean_span_length": "mean_noise_span_length"},
+    "TextInfilling": {"rate": "noise_density"},
+    "Translation": {"label_smoothing": "label_smoothing_factor"},
+    "Captioning": {"label_smoothing": "label_smoothing_factor"},
+    "QuestionAnswering": {"max_answer_tokens": "max_answer_length"},
+    "Data": {"source": "train_file data_files", "validation": "validation_file", "on_bad_record": "on_bad_lines"},
+    "Train": {
+        "optimizer.lr": "lr learning_rate",
+        "optimizer.weight_decay": "weight_decay wd",
+        "optimizer.betas": "betas",
+        "optimizer.eps": "adam_epsilon",
+        "optimizer.kind": "optim",
+        "schedule.kind": "lr_scheduler_type lr_scheduler scheduler",
+        "schedule.warmup": "warmup warmup_steps num_warmup_steps warmup_iters",
+        "batch_size": "per_device_train_batch_size train_batch_size micro_batch_size",
+        "batch_tokens": "max_tokens_per_batch",
+        "gradient_accumulation": "gradient_accumulation_steps grad_accum_steps accumulate_grad_batches",
+        "context": "block_size max_seq_length max_seq_len seq_len seq_length sequence_length context_length",
+        "steps": "max_steps num_steps max_iters num_training_steps",
+        "epochs": "num_train_epochs num_epochs max_epochs",
+        "max_grad_norm": "grad_clip gradient_clip_val clip_grad_norm",
+        "activation_checkpointing": "gradient_checkpointing",
+        "eval_every": "eval_steps eval_interval",
+        "save_every": "save_steps save_interval",
+        "keep_checkpoints": "save_total_limit",
+        "keep_best": "save_best",
+        "patience": "early_stopping_patience",
+        "workers": "num_workers dataloader_num_workers",
+        "compile": "torch_compile",
+        "pack": "packing",
+        "ema_decay": "ema",
+        "carry_state": "stateful",
+        "seed": "random_state manual_seed",
+        "init_from": "model_name_or_path",
+    },
+    "LoRA": {"rank": "r lora_rank", "alpha": "lora_alpha", "dropout": "lora_dropout", "targets": "target_modules"},
+    "SamplingParams": {
+        "max_new_tokens": "max_tokens max_completion_tokens num_predict",
+        "min_new_tokens": "min_tokens",
+        "repetition_penalty": "repeat_penalty",
+        "logit_bias": "sequence_bias",
+        "stop": "stop_strings stop_sequences stop_words",
+        "regex": "guided_regex",
+        "json_schema": "guided_json",
+    },
+    "BeamSearchParams": {
+        "max_new_tokens": "max_tokens max_completion_tokens num_predict",
+        "min_new_tokens": "min_tokens",
+        "num_beams": "beam_size beam_width",
+        "num_return_sequences": "n_best best_of",
+        "repetition_penalty": "repeat_penalty",
+        "logit_bias": "sequence_bias",
+    },
+    "Speculation": {  # keywords of generate beside the settings of a class
+        "draft_model": "assistant_model",
+        "prompt_lookup": "prompt_lookup_num_tokens",
+        "num_speculative_tokens": "num_assistant_tokens",
+    },
 }  # fmt: skip
-TRAIN = {
-    "train.optimizer.lr": ("lr", "learning_rate"),
-    "train.optimizer.weight_decay": ("weight_decay", "wd"),
-    "train.optimizer.betas": ("adam_beta1", "adam_beta2", "beta1", "beta2", "betas"),
-    "train.optimizer.eps": ("adam_epsilon",),
-    "train.optimizer.kind": ("optim",),
-    "train.schedule.kind": ("lr_scheduler_type", "lr_scheduler", "scheduler"),
-    "train.schedule.warmup": ("warmup", "warmup_steps", "num_warmup_steps", "warmup_iters"),
-    "train.batch": ("batch_size", "per_device_train_batch_size", "train_batch_size", "micro_batch_size"),
-    "train.accumulate": ("gradient_accumulation_steps", "grad_accum_steps", "accumulate_grad_batches"),
-    "train.context": ("block_size", "max_length", "max_seq_length", "max_seq_len", "seq_len", "sequence_length",
-                      "context_length", "model_max_length"),
-    "train.steps": ("max_steps", "num_steps", "max_iters", "num_training_steps"),
-    "train.epochs": ("num_train_epochs", "num_epochs", "max_epochs"),
-    "train.clip": ("max_grad_norm", "grad_clip", "gradient_clip_val", "clip_grad_norm"),
-    "train.precision": ("fp16", "bf16", "mixed_precision", "torch_dtype", "dtype", "amp"),
-    "train.recompute": ("gradient_checkpointing", "activation_checkpointing"),
-    "train.eval_every": ("eval_steps", "eval_interval", "val_check_interval"),
-    "train.save_every": ("save_steps", "save_interval"),
-    "train.keep": ("save_total_limit",),
-    "train.best": ("load_best_model_at_end", "save_best"),
-    "train.patience": ("early_stopping_patience",),
-    "train.workers": ("num_workers", "dataloader_num_workers"),
-    "train.compile": ("torch_compile",),
-    "train.pack": ("packing",),
-    "train.average": ("ema", "ema_decay"),
-    "train.seed": ("random_state", "manual_seed"),
-    "train.init_from": ("model_name_or_path", "pretrained", "resume_from"),
-    "data.source": ("dataset", "dataset_name", "train_file", "data_path"),
-    "data.validation": ("validation_file", "val_split", "eval_dataset", "test_size"),
+
+# Keys of regard 0.1.0 (folders of format 1), by class: old=new.
+RENAMED: dict[str, str] = {
+    "Adafactor": "decay=decay_rate clip=clip_threshold",
+    "Attention": "groups=kv_heads width=head_dim value_width=value_head_dim maps=projections",
+    "AudioAugment": "times=time_masks bands=freq_masks hidden=mask_fraction",
+    "AudioEmbedding": "rate=sample_rate seconds=max_seconds long=too_long way=features normal=normalize vary=augment",
+    "BeamSearchParams": (
+        "new=max_new_tokens shortest=min_new_tokens beams=num_beams best=num_return_sequences "
+        "repetition=repetition_penalty no_repeat=no_repeat_ngram_size bias=logit_bias"
+    ),
+    "Captioning": "smoothing=label_smoothing",
+    "CharTokenizer": "fallback=byte_fallback",
+    "ChunkEmbedding": "size=chunk_size pool=pooling",
+    "Classification": "text=input pair=input_pair",
+    "Contrastive": "phrases=phrase_list",
+    "ConvEmbedding": "image=image_size white=max_value blocks=blocks_per_stage",
+    "ConvMixer": "size=kernel_size",
+    "ConvSpectrogram": "window=win_length hop=hop_length mels=n_mels",
+    "Data": "column=text_column columns=column_names documents=blank_line_ends_document bad=on_bad_record",
+    "DenseMixer": "length=max_length",
+    "Dropout": "sublayer=residual",
+    "DualEncoder": "scale=initial_scale limit=max_scale",
+    "ForecastHead": "line=linear_skip",
+    "Forecasting": "date=date_column gaps=fill_gaps part=eval_split",
+    "GraphDistanceBias": "radius=max_distance",
+    "GraphEmbedding": (
+        "tags=num_tags waves=laplacian_pe walks=random_walk_pe degrees=max_degree nodes=max_nodes normal=normalize "
+        "hide=node_dropout"
+    ),
+    "ImageAugment": "turn=rotate changes=rand_augment strength=magnitude",
+    "ImageResize": "fit=mode whole=size_before_crop",
+    "LMHead": "size=vocab",
+    "LearnedPosition": "width=dim",
+    "LoRA": "whole=modules_to_save",
+    "LogitBias": "id=token_id add=bias",
+    "MaskedLM": "text=input mask=mask_replace_prob random=random_replace_prob",
+    "MelSpectrogram": (
+        "window=win_length hop=hop_length mels=n_mels low=f_min high=f_max scale=mel_scale frames=frames_per_token "
+        "bands=bands_per_token"
+    ),
+    "MultiRateFrames": "size=frame_size steps=strides",
+    "MultimodalEmbedding": "seen=prefix",
+    "Muon": "rounds=newton_schulz_steps",
+    "NextPixel": "text=input",
+    "NextToken": "text=input",
+    "NodeClassification": "part=eval_split",
+    "PatchEmbedding": "size=patch_size image=image_size cls=cls_tokens white=max_value frame=resize",
+    "PixelEmbedding": "colours=colors white=max_value frame=resize",
+    "PoolingHead": "place=pooling voices=classifiers",
+    "PrefixLM": "text=input begin=decoder_start",
+    "PretrainingHead": "vocabulary=lm pooled=pooling",
+    "QuestionAnswering": "start=answer_start stride=doc_stride longest=max_answer_tokens",
+    "RawFrames": "size=frame_size",
+    "Recipe": "text=tokenizer",
+    "RecurrentStack": "width=embed_dim size=kernel_size",
+    "Regression": "text=input pair=input_pair",
+    "RelativeBias": "radius=max_distance inside=scaled",
+    "Report": "new=max_new_tokens",
+    "RotaryPosition": (
+        "part=fraction length=original_length fast=beta_fast slow=beta_slow low=low_freq_factor high=high_freq_factor "
+        "factors=freq_factors stretch=attention_factor"
+    ),
+    "SamplingParams": (
+        "new=max_new_tokens shortest=min_new_tokens typical=typical_p repetition=repetition_penalty "
+        "frequency=frequency_penalty presence=presence_penalty no_repeat=no_repeat_ngram_size bias=logit_bias "
+        "schema=json_schema"
+    ),
+    "SeriesEmbedding": (
+        "patch=patch_length mix=channel_mixing normal=normalize names=channel_names center=mean scale=std"
+    ),
+    "ShawPosition": "radius=max_distance",
+    "SinusoidalPosition": "width=dim",
+    "SpanCorruption": "text=input mean=mean_span_length begin=decoder_start",
+    "Speculation": "draft=draft_model lookup=prompt_lookup guess=num_speculative_tokens",
+    "StateSpaceMixer": "states=state_dim",
+    "StepGuard": "spike=spike_sigmas limit=max_skipped_steps",
+    "SubwordTokenizer": "lower=lowercase",
+    "T5Bias": "buckets=num_buckets distance=max_distance both=bidirectional",
+    "TextEmbedding": "pad=pad_id end=eos_id highest=eos_is_max_id",
+    "TextInfilling": "text=input mean=mean_span_length begin=decoder_start",
+    "TextToImage": "phrases=phrase_list words=text_loss_weight",
+    "Train": (
+        "batch=batch_size tokens=batch_tokens carry=carry_state padding=padding_side chunk=loss_chunk "
+        "accumulate=gradient_accumulation clip=max_grad_norm average=ema_decay vectors=word_vectors "
+        "recompute=activation_checkpointing keep=keep_checkpoints best=keep_best board=tensorboard"
+    ),
+    "Translation": "smoothing=label_smoothing begin=decoder_start",
+    "Trunk": "width=embed_dim place=norm_placement across=cross_attention shared=share_layers",
+    "VideoEmbedding": "image=image_size tube=tubelet_size size=patch_size",
+    "WSDSchedule": "decay=decay_fraction final=min_lr_ratio",
+    "WarmupSchedule": "final=min_lr_ratio",
+    "WordTokenizer": "lower=lowercase fallback=byte_fallback",
 }  # fmt: skip
-GENERATION = {
-    "new": ("max_new_tokens", "max_tokens", "max_completion_tokens", "num_predict"),
-    "new, which counts new tokens alone": ("max_length",),
-    "shortest": ("min_new_tokens", "min_tokens", "min_length"),
-    "repetition": ("repetition_penalty", "repeat_penalty"),
-    "frequency": ("frequency_penalty",),
-    "presence": ("presence_penalty",),
-    "no_repeat": ("no_repeat_ngram_size",),
-    "typical": ("typical_p",),
-    "bias": ("logit_bias", "sequence_bias"),
-    "beams": ("num_beams", "beam_size", "beam_width"),
-    "best": ("num_return_sequences", "n_best"),
-    "stop": ("stop_strings", "stop_sequences", "stop_words"),
-    "regex": ("guided_regex",),
-    "schema": ("guided_json", "json_schema", "response_format"),
-    "draft": ("assistant_model",),
-    "lookup": ("prompt_lookup_num_tokens",),
-    "temperature, of which 0 is always the likeliest token; otherwise a text is drawn": ("do_sample", "greedy"),
+
+# Values of regard 0.1.0, by the setting that has them. A value is read so where its setting knows the new one alone.
+RENAMED_VALUES: dict[str, dict[str, str]] = {
+    "kind": {
+        "next": "next_token", "masked": "masked_lm", "translate": "translation",
+        "tag": "token_classification",
+        "spans": "span_corruption", "infill": "text_infilling", "prefix": "prefix_lm",
+        "classify": "classification", "regress": "regression", "answer": "question_answering",
+        "contrast": "contrastive", "caption": "captioning", "draw": "text_to_image",
+        "nodes": "node_classification", "pixels": "next_pixel", "forecast": "forecasting",
+        "vocabulary": "lm", "pooled": "pooling", "both": "pretraining", "each": "token", "film": "video",
+        "sound": "audio", "mixed": "multimodal", "convolutions": "conv", "masked_pixels": "masked_conv",
+        "towers": "dual_encoder", "buckets": "t5", "near": "conv_like", "spatial": "graph_distance",
+        "fc": "dense", "rnn": "recurrent", "graph": "graph_conv", "convolved": "conv", "frames": "raw",
+        "rates": "multi_rate",
+    },
+    "too_long": {"refuse": "error", "cut": "truncate"},
+    "mode": {"cut": "crop", "squeeze": "stretch", "shorter": "shortest_edge"},
+    "values": {"colours": "colors"},
+    "fill_gaps": {"refuse": "error"},
+    "on_bad_record": {"stop": "error"},
+    "pooling": {"end": "eos"},
+    "decoder_start": {"start": "bos", "end": "eos"},
+    "init": {"quiet": "zero_init"},
+    "mask": {"everything": "full", "landmarks": "global_tokens", "cells": "window2d"},
+    "kernel": {"cells": "window2d", "tiled": "tiled_flash", "steps": "native_decode"},
 }  # fmt: skip
 
+# Where the table of a class stands in a recipe, for answers.
+PLACES = {
+    "Transformer": "model", "Trunk": "model.trunk", "Attention": "model.trunk.attention", "Train": "train",
+    "LoRA": "train.lora", "TextEmbedding": "model.embed", "Data": "data", "LearnedPosition": "model.trunk.position",
+}  # fmt: skip
+# Names that cannot be accepted, for they mean something else than the setting that does their work.
+ANSWERS = {
+    "n_ctx": "train.context", "max_length": "train.context", "model_max_length": "train.context",
+    "adam_beta1": "train.optimizer.betas", "adam_beta2": "train.optimizer.betas", "beta1": "train.optimizer.betas",
+    "beta2": "train.optimizer.betas", "fp16": "train.precision", "bf16": "train.precision",
+    "mixed_precision": "train.precision", "torch_dtype": "train.precision", "dtype": "train.precision",
+    "amp": "train.precision", "load_best_model_at_end": "train.keep_best", "val_check_interval": "train.eval_every",
+    "pretrained": "train.init_from", "resume_from": "train.init_from", "dataset": "data.source",
+    "dataset_name": "data.source", "data_path": "data.source", "val_split": "data.validation",
+    "eval_dataset": "data.validation", "test_size": "data.validation", "model_type": "model.preset",
+    "architecture": "model.preset", "sliding_window": "model.mask, as in causal & window(n - 1)",
+    "norm_first": "model.trunk.norm_placement, which is pre or post", "rope_scaling": "model.trunk.position.scaling",
+    "act_fn": "model.trunk.mlp.activation", "layers": "model.depth", "_attn_implementation": "model.kernel",
+}  # fmt: skip
+SAMPLING_ANSWERS = {
+    "max_length": "max_new_tokens, which counts new tokens alone",
+    "min_length": "min_new_tokens, which counts new tokens alone",
+    "response_format": "json_schema, which takes the schema itself",
+    **dict.fromkeys(
+        ("do_sample", "greedy"), "temperature, of which 0 is always the likeliest token; otherwise a text is drawn"
+    ),
+}
 
-def flatten_aliases(table: dict[str, tuple[str, ...]]) -> dict[str, str]:
-    return {theirs: ours for ours, names in table.items() for theirs in names}
+
+@cache
+def class_aliases(name: str) -> dict[str, str]:
+    """Every other name that a setting of this config class is read under, and ours for it."""
+    elsewhere = {theirs: ours for ours, names in ALIASES.get(name, {}).items() for theirs in names.split()}
+    return elsewhere | dict(pair.split("=") for pair in RENAMED.get(name, "").split())
 
 
-SETTINGS, SAMPLING = flatten_aliases(MODEL) | flatten_aliases(TRAIN), flatten_aliases(GENERATION)
+def canonical_value(setting: str, value: str, allowed: Iterable[str] | None = None) -> str:
+    """A value under its name of today: of a mask or a kernel each word, of a choice the whole, where it is allowed."""
+    table = RENAMED_VALUES.get(setting, {})
+    if setting in ("mask", "kernel"):
+        return "".join(table.get(word, word) for word in re.split(r"(\w+)", value))
+    new = table.get(value, value)
+    known = {new} if allowed is None else set(allowed)
+    return new if new in known and (allowed is None or value not in known) else value
+
+
+@cache
+def settings_elsewhere() -> dict[str, str]:
+    """Names of other libraries, and the path of our setting in a recipe."""
+    found = {
+        theirs: f"{place}.{ours}"
+        for cls, place in reversed(PLACES.items())
+        for ours, names in ALIASES[cls].items()
+        for theirs in names.split()
+    }
+    return found | ANSWERS
+
+
+@cache
+def generation_aliases() -> dict[str, str]:
+    """Other names of all keywords of `generate`, and ours."""
+    return class_aliases("BeamSearchParams") | class_aliases("SamplingParams") | class_aliases("Speculation")
 
 
 def suggest_word(name: str, known: Iterable[str], path: str = "") -> str:
@@ -88,7 +321,8 @@ def suggest_word(name: str, known: Iterable[str], path: str = "") -> str:
     names; or nothing."""
     there = set(known)
     plain = name.lstrip("-").replace("-", "_").lower()
-    ours = (SAMPLING if there & {"new", "--new"} else SETTINGS).get(plain)
+    sampling = there & {"max_new_tokens", "--max-new-tokens"}
+    ours = (generation_aliases() | SAMPLING_ANSWERS if sampling else settings_elsewhere()).get(plain)
     if ours is None:
         return ""
     leaf = ours.rpartition(".")[2]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, dataclass_transform
 from regard.config.errors import ConfigError, did_you_mean
 
 # What a run can be planned with; what lies beyond is a slip of the keys.
-COST_LIMITS = {"tokens": (1, 1e30), "utilisation": (1e-6, 1), "ratio": (1e-9, 1e9), "price": (0, 1e9)}
+COST_LIMITS = {"tokens": (1, 1e30), "utilization": (1e-6, 1), "tokens_per_parameter": (1e-9, 1e9), "price": (0, 1e9)}
 
 
 def check_choice(name: str, table: Sequence[str], what: str) -> None:
@@ -31,9 +31,9 @@ def check_minimum(least: float, **numbers: float | None) -> None:
 
 def check_concat_width(mode: str, width: int | None) -> None:
     """A width of its own is for positions that stand beside the vectors, and they need one."""
-    check_minimum(1, width=width)
+    check_minimum(1, dim=width)
     if (mode == "concat") != (width is not None):
-        raise ConfigError("width: mode 'concat' needs it, and it is for that mode alone")
+        raise ConfigError("dim: mode 'concat' needs it, and it is for that mode alone")
 
 
 def check_ranges(limits: dict[str, tuple[float, float]], settings: object) -> None:
@@ -69,7 +69,7 @@ def check_columns(**names: str | None) -> None:
 
 def check_label_smoothing(smoothing: float) -> None:
     if not 0 <= smoothing < 1:
-        raise ConfigError(f"smoothing: {smoothing} is not from 0 up to 1; 0 smooths nothing")
+        raise ConfigError(f"label_smoothing: {smoothing} is not from 0 up to 1; 0 smooths nothing")
 
 
 def check_classes(classes: tuple[str, ...]) -> None:
@@ -87,11 +87,11 @@ class NonTextEmbedding:
         return 0
 
     @property
-    def pad(self) -> int | None:
+    def pad_id(self) -> int | None:
         return None
 
     @property
-    def end(self) -> int | None:
+    def eos_id(self) -> int | None:
         return None
 
 

@@ -11,65 +11,75 @@ from regard.config.fields import check_fraction, check_minimum, config_class
 
 @config_class
 class LogitBias:
-    """One token made likelier or less likely: `add` is added to its logit; minus infinity forbids it."""
+    """One token made likelier or less likely: `bias` is added to its logit; minus infinity forbids it."""
 
-    id: int
-    add: float
+    token_id: int
+    bias: float
 
     def __post_init__(self) -> None:
-        check_minimum(0, id=self.id)
-        if math.isnan(self.add) or self.add == math.inf:
-            raise ConfigError(f"add: {self.add} for token {self.id} is not a number; -inf forbids a token")
+        check_minimum(0, token_id=self.token_id)
+        if math.isnan(self.bias) or self.bias == math.inf:
+            raise ConfigError(f"bias: {self.bias} for token {self.token_id} is not a number; -inf forbids a token")
 
 
 @config_class
 class SamplingParams:
     """How the next token is chosen. Temperature 0 is greedy; `stop` strings end the text and are not part of it.
 
-    At most `new` tokens are made, and an end token only after `shortest` others. `repetition` is paid for all tokens
-    before, `frequency` (for each time) and `presence` (once) for those that were said after the prompt. No run of
-    `no_repeat` tokens comes twice. `bias` may be given as {id: number}. What is said matches the `regex`, or is JSON
-    that keeps to the `schema`, itself a text in JSON.
+    At most `max_new_tokens` tokens are made, and an end token only after `min_new_tokens` others. `repetition_penalty`
+    is paid for all tokens before, `frequency_penalty` (for each time) and `presence_penalty` (once) for those that were
+    said after the prompt. No run of `no_repeat_ngram_size` tokens comes twice. `logit_bias` may be given as {id:
+    number}. What is said matches the `regex`, or is JSON that keeps to the `json_schema`, itself a text in JSON.
     """
 
-    new: int = 200
-    shortest: int = 0
+    max_new_tokens: int = 200
+    min_new_tokens: int = 0
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
-    typical: float | None = None
-    repetition: float = 1.0
-    frequency: float = 0.0
-    presence: float = 0.0
-    no_repeat: int | None = None
-    bias: tuple[LogitBias, ...] = ()
+    typical_p: float | None = None
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    no_repeat_ngram_size: int | None = None
+    logit_bias: tuple[LogitBias, ...] = ()
     regex: str | None = None
-    schema: str | None = None
+    json_schema: str | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        check_minimum(0, new=self.new, shortest=self.shortest, temperature=self.temperature, seed=self.seed)
-        check_minimum(1, top_k=self.top_k, no_repeat=self.no_repeat)
-        check_fraction(top_p=self.top_p, min_p=self.min_p, typical=self.typical)
+        check_minimum(
+            0,
+            max_new_tokens=self.max_new_tokens,
+            min_new_tokens=self.min_new_tokens,
+            temperature=self.temperature,
+            seed=self.seed,
+        )
+        check_minimum(1, top_k=self.top_k, no_repeat_ngram_size=self.no_repeat_ngram_size)
+        check_fraction(top_p=self.top_p, min_p=self.min_p, typical_p=self.typical_p)
         check_numbers(temperature=self.temperature)
-        check_finite(frequency=self.frequency, presence=self.presence)
-        check_positive(repetition=self.repetition)
-        object.__setattr__(self, "bias", normalize_logit_bias(self.bias))
-        if self.typical == 0:
-            raise ConfigError("typical: 0 leaves no token; 1 changes nothing")
+        check_finite(frequency_penalty=self.frequency_penalty, presence_penalty=self.presence_penalty)
+        check_positive(repetition_penalty=self.repetition_penalty)
+        object.__setattr__(self, "logit_bias", normalize_logit_bias(self.logit_bias))
+        if self.typical_p == 0:
+            raise ConfigError("typical_p: 0 leaves no token; 1 changes nothing")
         if "" in self.stop:
             raise ConfigError("stop: an empty string would stop at once; remove it")
-        if self.regex is not None and self.schema is not None:
-            raise ConfigError("schema: there is a regex as well; keep one of the two")
+        if self.regex is not None and self.json_schema is not None:
+            raise ConfigError("json_schema: there is a regex as well; keep one of the two")
 
 
 def normalize_logit_bias(bias: "Mapping[int, float] | tuple[LogitBias, ...]") -> tuple[LogitBias, ...]:
     """Each token once, however they were given."""
-    found = tuple(LogitBias(id=id, add=add) for id, add in bias.items()) if isinstance(bias, Mapping) else tuple(bias)
-    if twice := [id for id, times in Counter(each.id for each in found).items() if times > 1]:
-        raise ConfigError(f"bias: token {twice[0]} is given twice; say once what is added to it")
+    found = (
+        tuple(LogitBias(token_id=id, bias=add) for id, add in bias.items())
+        if isinstance(bias, Mapping)
+        else tuple(bias)
+    )
+    if twice := [id for id, times in Counter(each.token_id for each in found).items() if times > 1]:
+        raise ConfigError(f"logit_bias: token {twice[0]} is given twice; say once what is added to it")
     return found
 
 
@@ -97,37 +107,48 @@ STEEPEST = 10.0  # of length_penalty: beyond it the length alone decides, and so
 
 @config_class
 class BeamSearchParams:
-    """The likeliest texts are looked for, `beams` beginnings at a time; the `best` of those that ended are given.
+    """The likeliest texts are looked for, `num_beams` beginnings at a time; the `num_return_sequences` of those that
+    ended are given.
 
     A text's score is log p / length^length_penalty, its length the tokens made, the end token among them: 0 compares
-    whole probabilities and favours short texts, 1 compares them a token, above 1 favours long texts.
-    At most `new` tokens are made, and the end token only after `shortest` others. `repetition`, `no_repeat` and `bias`
-    mean what they do in SamplingParams; they change log p, as they do in `transformers`.
-    `early_stopping` says when a search that has as many ended texts as beams is over: at once (true), as soon as the
-    likeliest beginning is worse than all of them at its present length (false), or at any length (never). These rules
-    and the score are those of `transformers`.
+    whole probabilities and favours short texts, 1 compares them a token, above 1 favours long texts. At most
+    `max_new_tokens` tokens are made, and the end token only after `min_new_tokens` others. `repetition_penalty`,
+    `no_repeat_ngram_size` and `logit_bias` mean what they do in SamplingParams; they change log p, as they do in
+    `transformers`. `early_stopping` says when a search that has as many ended texts as beams is over: at once (true),
+    as soon as the likeliest beginning is worse than all of them at its present length (false), or at any length
+    (never). These rules and the score are those of `transformers`.
     """
 
-    new: int = 200
-    shortest: int = 0
-    beams: int = 4
-    best: int = 1
+    max_new_tokens: int = 200
+    min_new_tokens: int = 0
+    num_beams: int = 4
+    num_return_sequences: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
-    repetition: float = 1.0
-    no_repeat: int | None = None
-    bias: tuple[LogitBias, ...] = ()
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int | None = None
+    logit_bias: tuple[LogitBias, ...] = ()
 
     def __post_init__(self) -> None:
-        check_minimum(0, shortest=self.shortest)
-        check_minimum(1, new=self.new, beams=self.beams, best=self.best, no_repeat=self.no_repeat)
+        check_minimum(0, min_new_tokens=self.min_new_tokens)
+        check_minimum(
+            1,
+            max_new_tokens=self.max_new_tokens,
+            num_beams=self.num_beams,
+            num_return_sequences=self.num_return_sequences,
+            no_repeat_ngram_size=self.no_repeat_ngram_size,
+        )
         check_finite(length_penalty=self.length_penalty)
-        object.__setattr__(self, "bias", normalize_logit_bias(self.bias))
-        check_positive(repetition=self.repetition)
-        if self.best > self.beams:
-            raise ConfigError(f"best: {self.best} texts are more than the {self.beams} that the search keeps; "
-                             f"set beams to {self.best} or more")  # fmt: skip
+        object.__setattr__(self, "logit_bias", normalize_logit_bias(self.logit_bias))
+        check_positive(repetition_penalty=self.repetition_penalty)
+        if self.num_return_sequences > self.num_beams:
+            raise ConfigError(f"num_return_sequences: {self.num_return_sequences} texts are more than the "
+                              f"{self.num_beams} that the search keeps; set num_beams to {self.num_return_sequences} "
+                              "or more")  # fmt: skip
         if abs(self.length_penalty) > STEEPEST:
             raise ConfigError(f"length_penalty: {self.length_penalty} is not between {-STEEPEST} and {STEEPEST}")
-        if self.shortest >= self.new:
-            raise ConfigError(f"shortest: {self.shortest} tokens and an end are more than new, {self.new}; raise new")
+        if self.min_new_tokens >= self.max_new_tokens:
+            raise ConfigError(
+                f"min_new_tokens: {self.min_new_tokens} tokens and an end are more than max_new_tokens, "
+                f"{self.max_new_tokens}; raise max_new_tokens"
+            )

@@ -19,47 +19,48 @@ def check_activation(name: str | None) -> None:
 class LMHead:
     """Logits over the vocabulary; `transform` is BERT's extra dense layer, activation and norm before them.
 
-    Its `activation` is that of the trunk's feed-forward unless said. `size` is the number of logits where it is not the
-    embedding's: an image never says the token that it starts with.
+    Its `activation` is that of the trunk's feed-forward unless said. `vocab` is the number of logits where it is not
+    the embedding's: an image never says the token that it starts with.
     """
 
-    kind: Literal["vocabulary"] = "vocabulary"
+    kind: Literal["lm"] = "lm"
     tied: bool = True
     bias: bool = False
     scale: float = 1.0
     transform: bool = False
     activation: str | None = None
-    size: int | None = None
+    vocab: int | None = None
 
     def __post_init__(self) -> None:
-        check_minimum(1, size=self.size)
+        check_minimum(1, vocab=self.vocab)
         check_activation(self.activation)
-        if self.tied and self.size is not None:
-            raise ConfigError("size: a tied head has the embedding's; leave it out, or set tied to false")
+        if self.tied and self.vocab is not None:
+            raise ConfigError("vocab: a tied head has the embedding's; leave it out, or set tied to false")
 
 
 @config_class
 class PoolingHead:
-    """One vector for the whole sequence, from `place`; `out` is the width of a last map.
+    """One vector for the whole sequence, from `pooling`; `out` is the width of a last map.
 
-    `dense` is a layer before it as BERT has it: a map, then the `activation`. With several `voices` so many tokens,
-    from the first on, have a last map each, and the answer is the mean of what they say (DeiT: Touvron et al. 2021).
+    `dense` is a layer before it as BERT has it: a map, then the `activation`. With several `classifiers` so many
+    tokens, from the first on, have a last map each, and the answer is the mean of what they say (DeiT: Touvron et al.
+    2021).
     """
 
-    kind: Literal["pooled"] = "pooled"
-    place: Literal["cls", "mean", "last", "end"] = "cls"
+    kind: Literal["pooling"] = "pooling"
+    pooling: Literal["cls", "mean", "last", "eos"] = "cls"
     dense: bool = False
     activation: str = "tanh"
     out: int | None = None
     bias: bool = True
-    voices: int = 1
+    classifiers: int = 1
 
     def __post_init__(self) -> None:
-        check_minimum(1, out=self.out, voices=self.voices)
+        check_minimum(1, out=self.out, classifiers=self.classifiers)
         check_activation(self.activation)
-        if self.voices > 1 and (self.place != "cls" or self.dense or self.out is None):
-            raise ConfigError(f"voices: {self.voices} tokens have a last map each, from the first on; set out, let "
-                             "place be cls, and leave out dense")  # fmt: skip
+        if self.classifiers > 1 and (self.pooling != "cls" or self.dense or self.out is None):
+            raise ConfigError(f"classifiers: {self.classifiers} tokens have a last map each, from the first on; set "
+                              "out, let pooling be cls, and leave out dense")  # fmt: skip
 
 
 @config_class
@@ -73,12 +74,12 @@ class NoHead:
 class PretrainingHead:
     """Logits for every token and one vector for the whole, as BERT was trained: the model answers with the pair.
 
-    With a `vocabulary` of kind "none" they are not logits but every token's own vector.
+    With a `lm` of kind "none" they are not logits but every token's own vector.
     """
 
-    kind: Literal["both"] = "both"
-    vocabulary: LMHead | NoHead = LMHead(transform=True, bias=True)
-    pooled: PoolingHead = PoolingHead(dense=True, out=2)
+    kind: Literal["pretraining"] = "pretraining"
+    lm: LMHead | NoHead = LMHead(transform=True, bias=True)
+    pooling: PoolingHead = PoolingHead(dense=True, out=2)
 
 
 @config_class
@@ -88,7 +89,7 @@ class TokenHead:
     `dense` is a layer before them: a map, then the `activation`.
     """
 
-    kind: Literal["each"] = "each"
+    kind: Literal["token"] = "token"
     out: int = 2
     bias: bool = True
     dense: bool = False

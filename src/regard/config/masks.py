@@ -1,4 +1,4 @@
-"""The mask expression language, parsed and checked: "causal & (window(64) | landmarks(2))".
+"""The mask expression language, parsed and checked: "causal & (window(64) | global_tokens(2))".
 
 A walker over Python's own syntax tree: names and whole numbers from a closed table, `&`, `|`, `~` and brackets.
 Nothing is ever evaluated. `regard.core.masks` turns the tree into masks; here it is only checked, so that a
@@ -10,18 +10,18 @@ import ast
 from regard.config.errors import ConfigError, did_you_mean
 
 MASKS: dict[str, tuple[str, ...]] = {
-    "everything": (),
+    "full": (),
     "causal": (),
     "prefix": ("length",),
     "window": ("radius",),
     "strided": ("step",),
     "dilated": ("radius", "step"),
     "blocks": ("size",),
-    "landmarks": ("count",),
+    "global_tokens": ("count",),
     "padding": (),
     "documents": (),
     "edges": ("loops=1",),
-    "cells": ("size", "shift=0"),
+    "window2d": ("size", "shift=0"),
 }
 LONGEST, DEEPEST, LARGEST = 1_000, 50, 2**31 - 1
 
@@ -37,7 +37,9 @@ def parse_mask(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ConfigError(f"mask: cannot read {text!r}; write it like 'causal & (window(64) | landmarks(2))'") from None
+        raise ConfigError(
+            f"mask: cannot read {text!r}; write it like 'causal & (window(64) | global_tokens(2))'"
+        ) from None
 
 
 def check_mask_argument(mask: str, name: str, number: object) -> None:

@@ -25,47 +25,47 @@ class AttentionMixer:
 
 @config_class
 class DenseMixer:
-    """Every place fully connected to every place, for texts of at most `length` tokens."""
+    """Every place fully connected to every place, for texts of at most `max_length` tokens."""
 
-    kind: Literal["fc"] = "fc"
-    length: int
+    kind: Literal["dense"] = "dense"
+    max_length: int
 
     def __post_init__(self) -> None:
-        check_minimum(1, length=self.length)
+        check_minimum(1, max_length=self.max_length)
 
 
 @config_class
 class ConvMixer:
-    """A window of `size` places, `dilation` apart: the last ones under a causal mask, else those around. 1 sees
+    """A window of `kernel_size` places, `dilation` apart: the last ones under a causal mask, else those around. 1 sees
     itself alone."""
 
     kind: Literal["conv"] = "conv"
-    size: int = 3
+    kernel_size: int = 3
     dilation: int = 1
 
     def __post_init__(self) -> None:
-        check_minimum(1, size=self.size, dilation=self.dilation)
+        check_minimum(1, kernel_size=self.kernel_size, dilation=self.dilation)
 
 
 @config_class
 class RecurrentMixer:
     """A recurrent layer; without a causal mask one of half the width each way."""
 
-    kind: Literal["rnn"] = "rnn"
+    kind: Literal["recurrent"] = "recurrent"
     cell: Literal["rnn", "gru", "lstm"] = "gru"
 
 
 @config_class
 class StateSpaceMixer:
-    """A diagonal linear state space with `states` numbers for each channel (S4D: Gu et al. 2022)."""
+    """A diagonal linear state space with `state_dim` numbers for each channel (S4D: Gu et al. 2022)."""
 
     kind: Literal["ssm"] = "ssm"
-    states: int = 16
+    state_dim: int = 16
 
     def __post_init__(self) -> None:
-        check_minimum(2, states=self.states)
-        if self.states % 2:
-            raise ConfigError(f"states: {self.states} is odd, and they come in pairs")
+        check_minimum(2, state_dim=self.state_dim)
+        if self.state_dim % 2:
+            raise ConfigError(f"state_dim: {self.state_dim} is odd, and they come in pairs")
 
 
 @config_class
@@ -85,17 +85,19 @@ def check_mixer(mixer: Mixer, masks: tuple[str, ...], position: object, dim: int
     if not isinstance(mixer, OLDER):
         return
     for text in masks:
-        if text not in ("causal", "everything"):
-            raise ConfigError(f"mask: {text!r} is for attention; with mixer {mixer.kind!r} write causal or everything")
+        if text not in ("causal", "full"):
+            raise ConfigError(f"mask: {text!r} is for attention; with mixer {mixer.kind!r} write causal or full")
     kind, mode = getattr(position, "kind", "none"), getattr(position, "mode", "")
     if kind not in PLACED or mode == "qk":
         raise ConfigError(f"position: {kind!r} acts inside of attention, and mixer.kind is {mixer.kind!r}; choose "
                          f"{', '.join(PLACED)}")  # fmt: skip
-    both = "everything" in masks
+    both = "full" in masks
     if both and isinstance(mixer, RecurrentMixer) and dim % 2:
-        raise ConfigError(f"dim: {dim} cannot be halved, and each way of reading of mixer 'rnn' has half of it")
-    if both and isinstance(mixer, ConvMixer) and mixer.size % 2 == 0:
-        raise ConfigError(f"mixer.size: {mixer.size} has no middle; a window that looks both ways has an odd size")
+        raise ConfigError(f"dim: {dim} cannot be halved, and each way of reading of mixer 'recurrent' has half of it")
+    if both and isinstance(mixer, ConvMixer) and mixer.kernel_size % 2 == 0:
+        raise ConfigError(
+            f"mixer.kernel_size: {mixer.kernel_size} has no middle; a window that looks both ways has an odd size"
+        )
     if isinstance(mixer, NoMixer) and not residual:
         raise ConfigError("residual: with mixer 'none' and nothing carried past it, nothing comes through; set it to "
                          "true")  # fmt: skip

@@ -17,9 +17,9 @@ from regard.config.trunk import MLP, Norm, Trunk
 class RecurrentStack:
     """A stack of recurrent layers (rnn, gru, lstm) or of convolutions (cnn) where a transformer has blocks.
 
-    `mask` says which way they read: causal from left to right, everything both ways, half of `dim` each. `width` is
-    that of the embeddings, if it is another. A cnn sees `size` places in a layer, `dilation` times further apart in
-    each next one, and adds what it finds to what was there. `dropout` is the rate on the embeddings, between layers
+    `mask` says which way they read: causal from left to right, everything both ways, half of `dim` each. `embed_dim` is
+    that of the embeddings, if it is another. A cnn sees `kernel_size` places in a layer, `dilation` times further apart
+    in each next one, and adds what it finds to what was there. `dropout` is the rate on the embeddings, between layers
     and at the end.
 
     A decoder reads its encoder by `cross`: fixed, one vector for a whole source (Cho et al. 2014); or additive, at each
@@ -30,25 +30,36 @@ class RecurrentStack:
     cell: Literal["rnn", "gru", "lstm", "cnn"] = "lstm"
     dim: int = 512
     depth: int = 2
-    width: int | None = None
-    mask: Literal["causal", "everything"] = "causal"
-    size: int = 3
+    embed_dim: int | None = None
+    mask: Literal["causal", "full"] = "causal"
+    kernel_size: int = 3
     dilation: int = 1
     cross: Literal["none", "fixed", "additive"] = "none"
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_minimum(1, dim=self.dim, depth=self.depth, width=self.width, size=self.size, dilation=self.dilation)
+        check_minimum(
+            1,
+            dim=self.dim,
+            depth=self.depth,
+            embed_dim=self.embed_dim,
+            kernel_size=self.kernel_size,
+            dilation=self.dilation,
+        )
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: {self.dropout} is not a rate between 0 and 1")
-        if self.cell != "cnn" and (self.size, self.dilation) != (3, 1):
-            raise ConfigError(f"size, dilation: they are for cell 'cnn', and the cell is {self.cell!r}; leave them out")
-        if self.cell != "cnn" and self.mask == "everything" and self.dim % 2:
+        if self.cell != "cnn" and (self.kernel_size, self.dilation) != (3, 1):
+            raise ConfigError(
+                f"kernel_size, dilation: they are for cell 'cnn', and the cell is {self.cell!r}; leave them out"
+            )
+        if self.cell != "cnn" and self.mask == "full" and self.dim % 2:
             raise ConfigError(f"dim: {self.dim} cannot be halved, and each way of reading has half of it")
-        if self.mask == "everything" and self.cell == "cnn" and self.size % 2 == 0:
-            raise ConfigError(f"size: {self.size} has no middle; a window that looks both ways has an odd size")
+        if self.mask == "full" and self.cell == "cnn" and self.kernel_size % 2 == 0:
+            raise ConfigError(
+                f"kernel_size: {self.kernel_size} has no middle; a window that looks both ways has an odd size"
+            )
         if self.cross != "none" and (self.mask != "causal" or self.cell == "cnn"):
-            raise ConfigError("cross: who tells a target reads it from left to right, with a state; set mask to causal "
+            raise ConfigError("cross: a decoder with a state reads its target from left to right; set mask to causal "
                              "and cell to rnn, gru or lstm")  # fmt: skip
 
     # ---------------------------------------------------------------- what is asked of every stack
@@ -66,7 +77,7 @@ class RecurrentStack:
         return NoPosition()
 
     @property
-    def place(self) -> str:
+    def norm_placement(self) -> str:
         return "pre"
 
     @property
@@ -79,7 +90,7 @@ class RecurrentStack:
 
 
 Stack = Trunk | RecurrentStack
-INITS = ("gpt2", "bert", "t5", "xavier", "vit", "quiet")
+INITS = ("gpt2", "bert", "t5", "xavier", "vit", "zero_init")
 
 
 @config_class
@@ -109,7 +120,7 @@ class Transformer:
         if self.encoder is not None and self.encoder.trunk.dim != self.trunk.dim:
             raise ConfigError(f"encoder.trunk.dim: {self.encoder.trunk.dim} must be trunk.dim {self.trunk.dim}")
         if self.encoder is not None and self.encoder.trunk.cross != "none":
-            raise ConfigError("encoder.trunk.cross: an encoder has nobody to look across to")
+            raise ConfigError("encoder.trunk.cross: an encoder has no memory for cross-attention; set it to none")
         reads = None if self.encoder is None else self.encoder.trunk
         if self.trunk.cross == "fixed" and isinstance(reads, RecurrentStack) and reads.mask != "causal":
             raise ConfigError("encoder.trunk.mask: a fixed vector is the encoder's last one, where the way back has "
@@ -117,48 +128,47 @@ class Transformer:
         if (
             isinstance(self.embed, GraphEmbedding)
             and isinstance(self.trunk, Trunk)
-            and (self.trunk.position.kind not in ("none", "spatial"))
+            and (self.trunk.position.kind not in ("none", "graph_distance"))
         ):
             raise ConfigError(f"trunk.position.kind: {self.trunk.position.kind!r}, and the nodes of a graph stand in "
-                              "no "
-                             "order; set it to none or spatial")  # fmt: skip
+                              "no order; set it to none or graph_distance")  # fmt: skip
         layerwise = self.encoder is not None and self.trunk.cross == "layerwise"
         if layerwise and self.encoder is not None and self.encoder.trunk.depth != self.trunk.depth:
             raise ConfigError("trunk.cross: layer by layer needs as many encoder layers as decoder layers")
-        for head in (
-            (self.head.vocabulary, self.head.pooled) if isinstance(self.head, PretrainingHead) else (self.head,)
-        ):
-            if isinstance(head, PoolingHead) and head.place == "end" and self.embed.end is None:
-                raise ConfigError("head.place: 'end' needs embed.end, the id of the end-of-text token")
+        for head in (self.head.lm, self.head.pooling) if isinstance(self.head, PretrainingHead) else (self.head,):
+            if isinstance(head, PoolingHead) and head.pooling == "eos" and self.embed.eos_id is None:
+                raise ConfigError("head.pooling: 'eos' needs embed.eos_id, the id of the end-of-text token")
             if isinstance(head, LMHead) and isinstance(self.embed, ChunkEmbedding):
-                raise ConfigError("head.kind: 'vocabulary' answers every token, and embed.kind 'chunks' leaves one "
-                                 "vector for many; set it to pooled or none")  # fmt: skip
+                raise ConfigError("head.kind: 'lm' answers every token, and embed.kind 'chunks' leaves one "
+                                 "vector for many; set it to pooling or none")  # fmt: skip
             if isinstance(head, LMHead) and not isinstance(
                 self.embed, TextEmbedding | PixelEmbedding | MultimodalEmbedding
             ):
-                raise ConfigError(f"head.kind: 'vocabulary' is for ids, and embed.kind is {self.embed.kind!r}; "
-                                 "set it to pooled or none")  # fmt: skip
+                raise ConfigError(f"head.kind: 'lm' is for ids, and embed.kind is {self.embed.kind!r}; "
+                                 "set it to pooling or none")  # fmt: skip
 
 
 @config_class
 class DualEncoder:
     """Several models side by side whose pooled vectors are compared (CLIP: Radford et al. 2021).
 
-    Cosines are multiplied by a scale that is trained: it begins at `scale` and never grows beyond `limit`. Where one
-    model is meant, for its words or its width, it is the tower that reads text.
+    Cosines are multiplied by a scale that is trained: it begins at `initial_scale` and never grows beyond `max_scale`.
+    Where one model is meant, for its words or its width, it is the tower that reads text.
     """
 
-    kind: Literal["towers"] = "towers"
+    kind: Literal["dual_encoder"] = "dual_encoder"
     towers: tuple[Transformer, ...]
-    scale: float = 1 / 0.07
-    limit: float = 100.0
+    initial_scale: float = 1 / 0.07
+    max_scale: float = 100.0
 
     def __post_init__(self) -> None:
         if not self.towers:
             raise ConfigError("towers: there are none; describe at least two, as [model.image] and [model.text]")
-        check_minimum(1e-3, scale=self.scale)
-        if self.scale > self.limit:
-            raise ConfigError(f"scale: it begins at {self.scale:g}, beyond its limit of {self.limit:g}")
+        check_minimum(1e-3, initial_scale=self.initial_scale)
+        if self.initial_scale > self.max_scale:
+            raise ConfigError(
+                f"initial_scale: it begins at {self.initial_scale:g}, beyond its limit of {self.max_scale:g}"
+            )
         if len({tower.precision for tower in self.towers}) > 1:
             raise ConfigError("towers: their precision differs; choose one for all")
 

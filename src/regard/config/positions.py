@@ -15,7 +15,7 @@ class ConvLikePosition:
     distance from there. `grid` is rows and tokens in a row: of pixels whose channels are told one by one, [32, 96].
     """
 
-    kind: Literal["near"] = "near"
+    kind: Literal["conv_like"] = "conv_like"
     grid: tuple[int, ...] = (32, 32)
 
     def __post_init__(self) -> None:
@@ -40,12 +40,12 @@ class SinusoidalPosition:
     axes: int = 1
     base: float = 10_000.0
     layout: Literal["interleaved", "halves"] = "interleaved"
-    width: int | None = None
+    dim: int | None = None
     offset: int = 0
 
     def __post_init__(self) -> None:
         check_minimum(1, axes=self.axes)
-        check_concat_width(self.mode, self.width)
+        check_concat_width(self.mode, self.dim)
 
 
 @config_class
@@ -55,13 +55,13 @@ class LearnedPosition:
     kind: Literal["learned"] = "learned"
     mode: Literal["add", "concat", "qk"] = "add"
     length: int | tuple[int, ...] = 512
-    width: int | None = None
+    dim: int | None = None
     offset: int = 0
 
     def __post_init__(self) -> None:
         for length in self.length if isinstance(self.length, tuple) else (self.length,):
             check_minimum(1, length=length)
-        check_concat_width(self.mode, self.width)
+        check_concat_width(self.mode, self.dim)
 
 
 @config_class
@@ -80,32 +80,33 @@ class OneHotPosition:
 class RotaryPosition:
     """q and k turned by an angle that grows with the place (Su et al. 2021).
 
-    `scaling` names a published way to reach beyond the trained `length`: linear (Chen et al. 2023), dynamic (base
-    grows with the input), yarn (Peng et al. 2023), llama3, longrope (Ding et al. 2024, with `factors` for each pair).
+    `scaling` names a published way to reach beyond the trained `original_length`: linear (Chen et al. 2023), dynamic
+    (base grows with the input), yarn (Peng et al. 2023), llama3, longrope (Ding et al. 2024, with `freq_factors` for
+    each pair).
     """
 
     kind: Literal["rotary"] = "rotary"
     base: float = 10_000.0
     layout: Literal["halves", "interleaved"] = "halves"
-    part: float = 1.0
+    fraction: float = 1.0
     scaling: Literal["none", "linear", "dynamic", "yarn", "llama3", "longrope"] = "none"
     factor: float = 1.0
-    length: int = 2048
-    fast: float = 32.0
-    slow: float = 1.0
-    low: float = 1.0
-    high: float = 4.0
-    factors: tuple[float, ...] = ()
-    stretch: float | None = None
+    original_length: int = 2048
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    freq_factors: tuple[float, ...] = ()
+    attention_factor: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.part <= 1:
-            raise ConfigError(f"part: {self.part} is not a fraction between 0 and 1")
-        for name in ("base", "factor", "length"):
+        if not 0 < self.fraction <= 1:
+            raise ConfigError(f"fraction: {self.fraction} is not a fraction between 0 and 1")
+        for name in ("base", "factor", "original_length"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} must be more than zero")
-        if self.scaling == "longrope" and not self.factors:
-            raise ConfigError("factors: longrope needs one factor for each pair of channels")
+        if self.scaling == "longrope" and not self.freq_factors:
+            raise ConfigError("freq_factors: longrope needs one factor for each pair of channels")
 
 
 @config_class
@@ -119,31 +120,33 @@ class AlibiPosition:
 class T5Bias:
     """A trained number for each head and bucket of distances, buckets growing logarithmically (Raffel et al. 2020)."""
 
-    kind: Literal["buckets"] = "buckets"
-    buckets: int = 32
-    distance: int = 128
-    both: bool = True
+    kind: Literal["t5"] = "t5"
+    num_buckets: int = 32
+    max_distance: int = 128
+    bidirectional: bool = True
     tables: Literal["shared", "layer"] = "shared"
 
     def __post_init__(self) -> None:
-        near = self.buckets // (4 if self.both else 2)
+        near = self.num_buckets // (4 if self.bidirectional else 2)
         if near < 1:
-            raise ConfigError(f"buckets: {self.buckets} are too few; {4 if self.both else 2} are the least")
-        if self.distance <= near:
-            raise ConfigError(f"distance: {self.distance} is not beyond the {near} near distances with their own "
-                              "bucket")  # fmt: skip
+            raise ConfigError(
+                f"num_buckets: {self.num_buckets} are too few; {4 if self.bidirectional else 2} are the least"
+            )
+        if self.max_distance <= near:
+            raise ConfigError(f"max_distance: {self.max_distance} is not beyond the {near} near distances with their "
+                              "own bucket")  # fmt: skip
 
 
 @config_class
 class ShawPosition:
-    """A trained vector for each distance up to `radius`, added to the keys: q·(k + a) (Shaw et al. 2018)."""
+    """A trained vector for each distance up to `max_distance`, added to the keys: q·(k + a) (Shaw et al. 2018)."""
 
     kind: Literal["shaw"] = "shaw"
-    radius: int = 16
+    max_distance: int = 16
     tables: Literal["shared", "layer"] = "layer"
 
     def __post_init__(self) -> None:
-        check_minimum(0, radius=self.radius)
+        check_minimum(0, max_distance=self.max_distance)
 
 
 @config_class
@@ -151,13 +154,13 @@ class RelativeBias:
     """A trained number r for each head and offset: (q·k + r)/sqrt(d), or outside the scale as in Swin."""
 
     kind: Literal["relative"] = "relative"
-    radius: int = 16
+    max_distance: int = 16
     axes: int = 1
-    inside: bool = True
+    scaled: bool = True
     tables: Literal["shared", "layer"] = "shared"
 
     def __post_init__(self) -> None:
-        check_minimum(0, radius=self.radius)
+        check_minimum(0, max_distance=self.max_distance)
         check_minimum(1, axes=self.axes)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from regard.config.aliases import suggest_word
+from regard.config.aliases import canonical_value, class_aliases, suggest_word
 from regard.config.errors import ConfigError, did_you_mean
 
 Config = TypeVar("Config")
@@ -38,9 +38,12 @@ WHOLE = range(-(2**63), 2**63)  # the whole numbers TOML promises to hold
 
 def read_toml(cls: type[Config], path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """The config in a TOML file, after overrides such as "trunk.depth=4" or "trunk.mask=causal & window(8)"."""
-    given = parse_toml(read_file(path), path)
+    given = canonical_tree(cls, parse_toml(read_file(path), path))
     for line in overrides:
-        apply_override(given, line)
+        change = dict[str, Any]()
+        value = apply_override(change, line)
+        depth = line.partition("=")[0].count(".") if isinstance(value, dict) else None
+        replace_setting(given, canonical_tree(cls, change), depth)
     try:
         return from_dict(cls, given)
     except ConfigError as problem:
@@ -73,7 +76,7 @@ def parse_toml(source: str, path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {reason}") from None
 
 
-def apply_override(given: dict[str, Any], line: str) -> None:
+def apply_override(given: dict[str, Any], line: str) -> Any:
     """Sets one setting by its dotted path; where there is no table on the way, there is one afterwards."""
     dotted, equals, value = line.partition("=")
     names = [name.strip() for name in dotted.split(".")]
@@ -84,6 +87,29 @@ def apply_override(given: dict[str, Any], line: str) -> None:
             given[name] = {}
         given = given[name]
     given[names[-1]] = parse_value(value.strip())
+    return given[names[-1]]
+
+
+def replace_setting(given: dict[str, Any], change: dict[str, Any], depth: int | None) -> None:
+    """Sets the one setting that a change names, `depth` tables down or where the tables end; a table is set whole."""
+    [(name, value)] = change.items()
+    if isinstance(value, dict) and depth != 0:
+        if not isinstance(given.get(name), dict):
+            given[name] = {}
+        replace_setting(given[name], value, depth and depth - 1)
+    else:
+        given[name] = value
+
+
+def merge_tables(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """Tables joined, the top one winning; a table of another `kind` replaces what was there."""
+    joined = dict(base)
+    for name, value in top.items():
+        under = joined.get(name)
+        if isinstance(value, dict) and isinstance(under, dict) and value.get("kind") in (None, under.get("kind")):
+            value = merge_tables(under, value)
+        joined[name] = value
+    return joined
 
 
 def parse_value(source: str) -> Any:
@@ -97,8 +123,65 @@ def parse_value(source: str) -> Any:
 
 def from_dict(cls: type[Config], tree: Any, path: str = "") -> Config:
     """The config that a nested dict describes; `path` is where the dict stands in a larger one."""
-    made: Config = convert_value(cls, tree, path)
+    made: Config = convert_value(cls, canonical_tree(cls, tree, path), path)
     return made
+
+
+def canonical_tree(kind: Any, given: Any, path: str = "") -> Any:
+    """What was given with our names for its settings and kinds, where it has other ones (`regard.config.aliases`).
+
+    A table may be incomplete, as overrides are: where nothing says its kind, a name is read by any kind that knows it,
+    if they agree. Mistakes are left as they are, for the reader to name.
+    """
+    allowed = union_members(kind)
+    if isinstance(given, list | tuple):
+        items = [get_args(option)[0] for option in allowed if get_origin(option) is tuple]
+        return [canonical_tree(items[0], item, path) for item in given] if items else given
+    classes: list[Any] = [option for option in allowed if is_dataclass(option)]
+    if not isinstance(given, dict) or not classes:
+        return given
+    if isinstance(word := given.get("kind"), str):
+        kinds = {known: cls for cls in classes for known in get_args(field_types(cls).get("kind", ()))}
+        given = {**given, "kind": (word := canonical_value("kind", word, kinds))}
+        classes = [kinds[word]] if word in kinds else classes
+    found = {name: value for name, value in given.items() if not alias_target(name, classes)}
+    for alias in [name for name in given if name not in found]:
+        set_by_alias(found, alias, alias_target(alias, classes), given[alias], path)
+    return {name: canonical_setting(name, value, classes, join_path(path, name)) for name, value in found.items()}
+
+
+def alias_target(name: Any, classes: list[Any]) -> str:
+    """Our name for a setting of one of these classes, from their table on; nothing where it is ours, or not known."""
+    if any(name in field_types(cls) for cls in classes):
+        return ""
+    targets = {class_aliases(cls.__name__).get(name, "") for cls in classes} - {""}
+    return targets.pop() if len(targets) == 1 else ""
+
+
+def set_by_alias(found: dict[str, Any], alias: str, ours: str, value: Any, path: str) -> None:
+    *tables, leaf = ours.split(".")
+    for name in tables:
+        inner = found.get(name, {})
+        if not isinstance(inner, dict):
+            raise path_error(join_path(path, alias), f"it is a setting of {name}, which is no table here")
+        found[name] = found = dict(inner)
+    if leaf in found:
+        raise path_error(join_path(path, alias), f"it is another name of {ours}, and both are given; keep one")
+    found[leaf] = value
+
+
+def canonical_setting(name: str, value: Any, classes: list[Any], path: str) -> Any:
+    """The value of one setting, with our words in it."""
+    kinds = [field_types(cls)[name] for cls in classes if name in field_types(cls)]
+    if not kinds:
+        return value
+    if isinstance(value, str):
+        choices = [word for kind in kinds for option in union_members(kind) for word in get_args(option)
+                   if get_origin(option) is Literal]  # fmt: skip
+        return canonical_value(name, value, choices or None)
+    if name == "mask" and isinstance(value, list | tuple):
+        return [canonical_value(name, each) if isinstance(each, str) else each for each in value]
+    return canonical_tree(Union[tuple(kinds)], value, path)  # noqa: UP007  of types that are known while it runs
 
 
 def convert_value(kind: Any, given: Any, path: str, default: Any = None) -> Any:

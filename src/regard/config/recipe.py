@@ -1,7 +1,7 @@
 """Config of a recipe, the whole experiment file: data, tokenizer, task, model, training and report.
 
     [data]   source = "shakespeare"        [model]  preset = "gpt2"  dim = 128  depth = 4  heads = 4
-    [text]   kind = "char"                 [train]  steps = 2000  batch = 12  context = 64
+    [tokenizer]   kind = "char"                 [train]  steps = 2000  batch = 12  context = 64
 
 Defaults are the lecture's: batches of 32, learning rate 1e-4 after 4,000 steps of warm-up.
 """
@@ -35,18 +35,18 @@ class Data:
     """Where texts and records come from: packaged ones by name, files, folders, patterns, "-" (standard input), or
     "a.en + a.fr" (files whose lines belong together), "toy:sort(20)" (made), "hf:owner/name:split" (fetched).
 
-    `validation` is the part kept back, or sources of their own: of a text its end, of records those that a hash of
-    what they ask chooses. A text is looked for in the `column` of records; `columns` names those of files that do not
-    name theirs; with `documents`, an empty line ends a document in a text that is read as records. A `bad` record
-    stops, or is passed over and counted.
+    `validation` is the part kept back, or sources of their own: of a text its end, of records those that a hash of what
+    they ask chooses. A text is looked for in the `text_column` of records; `column_names` names those of files that do
+    not name theirs; with `blank_line_ends_document`, an empty line ends a document in a text that is read as records. A
+    `on_bad_record` record stops, or is passed over and counted.
     """
 
     source: str | tuple[str, ...] = "shakespeare"
     validation: float | str | tuple[str, ...] = 0.1
-    column: str = "text"
-    columns: tuple[str, ...] = ()
-    documents: bool = False
-    bad: Literal["stop", "skip"] = "stop"
+    text_column: str = "text"
+    column_names: tuple[str, ...] = ()
+    blank_line_ends_document: bool = False
+    on_bad_record: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
         if not self.sources or "" in self.sources:
@@ -55,8 +55,8 @@ class Data:
             raise ConfigError(f"validation: {self.validation} is not a part of the text between 0 and 1")
         if not isinstance(self.validation, float | int) and (not self.validations or "" in self.validations):
             raise ConfigError("validation: empty; name a source, or a part between 0 and 1")
-        if not self.column or "" in self.columns or len(set(self.columns)) < len(self.columns):
-            raise ConfigError("columns: every column needs a name of its own; remove what is empty or double")
+        if not self.text_column or "" in self.column_names or len(set(self.column_names)) < len(self.column_names):
+            raise ConfigError("column_names: every column needs a name of its own; remove what is empty or double")
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -76,10 +76,10 @@ Specials = Literal["plain", "parse"]
 
 @config_class
 class CharTokenizer:
-    """One token a character of the training text; others become bytes, or are refused without the `fallback`."""
+    """One token a character of the training text; others become bytes, or are refused without the `byte_fallback`."""
 
     kind: Literal["char"] = "char"
-    fallback: bool = True
+    byte_fallback: bool = True
     specials: Specials = "plain"
 
 
@@ -93,12 +93,12 @@ class ByteTokenizer:
 
 @config_class
 class WordTokenizer:
-    """The most frequent words and marks, spaces apart; others become bytes, or <unk> without the `fallback`."""
+    """The most frequent words and marks, spaces apart; others become bytes, or <unk> without the `byte_fallback`."""
 
     kind: Literal["word"] = "word"
     vocab: int = 8192
-    lower: bool = False
-    fallback: bool = True
+    lowercase: bool = False
+    byte_fallback: bool = True
     specials: Specials = "plain"
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class SubwordTokenizer:
 
     kind: Literal["bpe", "wordpiece", "unigram"] = "bpe"
     vocab: int = 8192
-    lower: bool = False
+    lowercase: bool = False
     specials: Specials = "plain"
 
     def __post_init__(self) -> None:
@@ -142,11 +142,11 @@ class Report:
 
     prompt: str | None = None
     temperatures: tuple[float, ...] = (0.5, 0.8, 1.0)
-    new: int = 400
+    max_new_tokens: int = 400
     sentence: str | None = None
 
     def __post_init__(self) -> None:
-        check_minimum(1, new=self.new)
+        check_minimum(1, max_new_tokens=self.max_new_tokens)
         for place, temperature in enumerate(self.temperatures):
             check_minimum(0, **{f"temperatures[{place}]": temperature})
         if self.prompt == "":
@@ -158,16 +158,16 @@ class Recipe:
     """One experiment: everything a run needs, in one file."""
 
     data: Data = Data()
-    text: Tokenizer = CharTokenizer()
+    tokenizer: Tokenizer = CharTokenizer()
     task: Task = NextToken()
     model: Model = Transformer(trunk=Trunk(mask="causal"))
     train: Train = Train()
     report: Report = Report()
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, DualEncoder) and self.task.kind != "contrast":
-            raise ConfigError(f"model.kind: towers are asked which of their inputs belong together, and task.kind is "
-                             f"{self.task.kind!r}; set it to contrast, or describe one model")  # fmt: skip
+        if isinstance(self.model, DualEncoder) and self.task.kind != "contrastive":
+            raise ConfigError(f"model.kind: a dual_encoder is trained by task.kind contrastive, and task.kind is "
+                              f"{self.task.kind!r}; set it to contrastive, or describe one model")  # fmt: skip
         if self.model.precision != self.train.precision:
             raise ConfigError(f"model.precision: {self.model.precision!r}, and train.precision is "
                              f"{self.train.precision!r}; set train.precision alone")  # fmt: skip

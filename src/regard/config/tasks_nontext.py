@@ -1,10 +1,10 @@
 """Config of other tasks: contrastive, captioning, text-to-image, next pixel, node classification, forecasting.
 
-kind       reads          predicts                                             a model with
-contrast   image, text    which image of a batch belongs to which text         two towers
-caption    image, text    the text, token by token                             an encoder, or embed.kind mixed
-draw       text, image    the image after the text, pixel by pixel             one causal trunk
-pixels     image          the next value, at every position                    causal, head vocabulary
+kind           reads        predicts                                      a model with
+contrastive    image, text  which image of a batch belongs to which text  two towers
+captioning     image, text  the text, token by token                      an encoder, or embed.kind multimodal
+text_to_image  text, image  the image after the text, pixel by pixel      one causal trunk
+next_pixel     input        the next value, at every position             causal, head lm
 """
 
 from typing import Literal
@@ -18,29 +18,29 @@ from regard.config.inputs.image import PixelEmbedding
 class Forecasting:
     """The rows that come next in a table of numbers, a row a moment.
 
-    `date` is the column that says when (none: rows are evenly apart), `columns` are those that are read and told (none
-    named: all others). Where a cell is empty or a row missing, `gaps` refuses it, repeats the last value, or draws a
-    line to the next one.
+    `date_column` is the column that says when (none: rows are evenly apart), `columns` are those that are read and told
+    (none named: all others). Where a cell is empty or a row missing, `fill_gaps` refuses it, repeats the last value, or
+    draws a line to the next one.
 
     `split` is how many rows, one after the other, are to train, to validate and to test on; without it the end of the
-    table is kept back as data.validation says. `part` is which of them are asked to validate and to evaluate. Numbers
-    are standardised by the training rows; the loss is the mean square of what is missed, its size (mae), or the
+    table is kept back as data.validation says. `eval_split` is which of them are asked to validate and to evaluate.
+    Numbers are standardised by the training rows; the loss is the mean square of what is missed, its size (mae), or the
     square where it is below 1 and the size beyond (huber).
     """
 
-    kind: Literal["forecast"] = "forecast"
-    date: str | None = "date"
+    kind: Literal["forecasting"] = "forecasting"
+    date_column: str | None = "date"
     columns: tuple[str, ...] = ()
-    gaps: Literal["refuse", "last", "linear"] = "refuse"
+    fill_gaps: Literal["error", "last", "linear"] = "error"
     split: tuple[int, ...] = ()
-    part: Literal["validation", "test"] = "validation"
+    eval_split: Literal["validation", "test"] = "validation"
     loss: Literal["mse", "mae", "huber"] = "mse"
 
     def __post_init__(self) -> None:
-        if "" in self.columns or self.date == "" or len(set(self.columns)) < len(self.columns):
+        if "" in self.columns or self.date_column == "" or len(set(self.columns)) < len(self.columns):
             raise ConfigError("columns: every column needs a name of its own; remove what is empty or double")
-        if self.date in self.columns:
-            raise ConfigError(f"columns: {self.date!r} is the date; name columns of numbers, or another date")
+        if self.date_column in self.columns:
+            raise ConfigError(f"columns: {self.date_column!r} is the date; name columns of numbers, or another date")
         if self.split and len(self.split) not in (2, 3):
             raise ConfigError(f"split: {len(self.split)} numbers; name the rows to train, to validate and to test on")
         check_minimum(1, **{f"split[{place}]": rows for place, rows in enumerate(self.split)})
@@ -51,12 +51,12 @@ class NodeClassification:
     """Which of the `classes` each node of one graph is; without classes they are found in the graph.
 
     The whole graph is read in every step, and the nodes of its part "train" alone teach (Kipf and Welling 2017).
-    `part` are the nodes that are asked to validate and to evaluate.
+    `eval_split` are the nodes that are asked to validate and to evaluate.
     """
 
-    kind: Literal["nodes"] = "nodes"
+    kind: Literal["node_classification"] = "node_classification"
     classes: tuple[str, ...] = ()
-    part: Literal["train", "validation", "test"] = "validation"
+    eval_split: Literal["train", "validation", "test"] = "validation"
 
     def __post_init__(self) -> None:
         if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
@@ -67,17 +67,17 @@ class NodeClassification:
 class Contrastive:
     """Which picture goes with which text: each is told from all others of its batch (CLIP: Radford et al. 2021).
 
-    With `phrases` a text is a list with commas between, of which a training batch reads some, in any order and drawn
-    anew each time: so few pairs teach more, and a single word is a text like others.
+    With `phrase_list` a text is a list with commas between, of which a training batch reads some, in any order and
+    drawn anew each time: so few pairs teach more, and a single word is a text like others.
 
     With a `label` an evaluation also sorts pictures into classes without having been trained to (zero-shot): the text
     of a class is its name in the `prompt`. Without `classes` they are found in the training data.
     """
 
-    kind: Literal["contrast"] = "contrast"
+    kind: Literal["contrastive"] = "contrastive"
     image: str = "image"
     text: str = "text"
-    phrases: bool = False
+    phrase_list: bool = False
     label: str | None = None
     classes: tuple[str, ...] = ()
     prompt: str = "{}"
@@ -95,16 +95,16 @@ class Contrastive:
 
 @config_class
 class Captioning:
-    """The text that goes with a picture, each word told what stood before it; `smoothing` as in translate."""
+    """The text that goes with a picture, each word told what stood before it; `label_smoothing` as in translate."""
 
-    kind: Literal["caption"] = "caption"
+    kind: Literal["captioning"] = "captioning"
     image: str = "image"
     text: str = "text"
-    smoothing: float = 0.0
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         check_columns(image=self.image, text=self.text)
-        check_label_smoothing(self.smoothing)
+        check_label_smoothing(self.label_smoothing)
 
 
 @config_class
@@ -112,28 +112,32 @@ class TextToImage:
     """The picture that goes with a text: one sequence of words, then of colours (DALL-E: Ramesh et al. 2021).
 
     `pixels` say how a picture becomes ids: its grid, and its palette, whose colours are learned from the training data
-    where none are said. The words themselves are asked too, and weigh `words` of the whole. `phrases` as in contrast.
+    where none are said. The words themselves are asked too, and weigh `text_loss_weight` of the whole. `phrase_list` as
+    in contrast.
     """
 
-    kind: Literal["draw"] = "draw"
+    kind: Literal["text_to_image"] = "text_to_image"
     text: str = "text"
-    phrases: bool = False
+    phrase_list: bool = False
     image: str = "image"
     pixels: PixelEmbedding = PixelEmbedding(palette=64, grid=(16, 16))
-    words: float = 0.125
+    text_loss_weight: float = 0.125
 
     def __post_init__(self) -> None:
         check_columns(text=self.text, image=self.image)
-        if not 0 <= self.words < 1:
-            raise ConfigError(f"words: {self.words} is not from 0 up to 1; 0 asks for the picture alone")
+        if not 0 <= self.text_loss_weight < 1:
+            raise ConfigError(
+                f"text_loss_weight: {self.text_loss_weight} is not from 0 up to 1; 0 asks for the picture alone"
+            )
 
 
 @config_class
 class NextPixel:
-    """The next value of an image, row by row, everywhere at once (ImageGPT: Chen et al. 2020); `text` is its column."""
+    """The next value of an image, row by row, everywhere at once (ImageGPT: Chen et al. 2020); `input` is its
+    column."""
 
-    kind: Literal["pixels"] = "pixels"
-    text: str = "text"
+    kind: Literal["next_pixel"] = "next_pixel"
+    input: str = "text"
 
     def __post_init__(self) -> None:
-        check_columns(text=self.text)
+        check_columns(input=self.input)

@@ -10,26 +10,28 @@ from regard.config.fields import check_fraction, check_minimum, config_class
 class ImageAugment:
     """Changes to the images of a training batch, drawn anew each time; nothing is changed in evaluation.
 
-    `flip` turns every second image left to right. `crop` lays so many black pixels around an image, and cuts one of
-    its size out of that. `turn` is up to so many degrees to either side, `zoom` up to such a part larger or smaller.
-    `changes` is how many of a set of thirteen are made one after the other (RandAugment: Cubuk et al. 2020), each as
-    strong as `strength` says. `mixup` lays images over each other (Zhang et al. 2018), `cutmix` sets a piece of one
+    `flip` turns every second image left to right. `crop` lays so many black pixels around an image, and cuts one of its
+    size out of that. `rotate` is up to so many degrees to either side, `zoom` up to such a part larger or smaller.
+    `rand_augment` is how many of a set of thirteen are made one after the other (RandAugment: Cubuk et al. 2020), each
+    as strong as `magnitude` says. `mixup` lays images over each other (Zhang et al. 2018), `cutmix` sets a piece of one
     into another (Yun et al. 2019): both are the number of the Beta distribution that draws the shares, 0 is never, and
     where both are said each batch has one of the two.
     """
 
     flip: bool = False
     crop: int = 0
-    turn: float = 0.0
+    rotate: float = 0.0
     zoom: float = 0.0
-    changes: int = 0
-    strength: float = 0.3
+    rand_augment: int = 0
+    magnitude: float = 0.3
     mixup: float = 0.0
     cutmix: float = 0.0
 
     def __post_init__(self) -> None:
-        check_minimum(0, crop=self.crop, turn=self.turn, changes=self.changes, mixup=self.mixup, cutmix=self.cutmix)
-        check_fraction(strength=self.strength)
+        check_minimum(
+            0, crop=self.crop, rotate=self.rotate, rand_augment=self.rand_augment, mixup=self.mixup, cutmix=self.cutmix
+        )
+        check_fraction(magnitude=self.magnitude)
         if not 0 <= self.zoom < 1:
             raise ConfigError(f"zoom: {self.zoom} is not from 0 up to 1; 0.1 is up to a tenth larger or smaller")
 
@@ -40,15 +42,15 @@ class LoRA:
 
     `targets` name the maps: q, k, v, out, gate, up and down wherever they are, qkv for one A that the three share, or
     more of a path, such as `trunk.blocks.0.attn.q`; in each step of it `*` stands for what it does in a shell.
-    `dropout` is on what A reads. What `whole` names learns as in any other run; unless said it is what has no weights
-    to begin with: a head for another task, a table of words that has grown.
+    `dropout` is on what A reads. What `modules_to_save` names learns as in any other run; unless said it is what has no
+    weights to begin with: a head for another task, a table of words that has grown.
     """
 
     rank: int = 8
     alpha: float = 16.0
     targets: tuple[str, ...] = ("q", "v")
     dropout: float = 0.0
-    whole: tuple[str, ...] | None = None
+    modules_to_save: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         check_minimum(1, rank=self.rank)
@@ -58,8 +60,8 @@ class LoRA:
             raise ConfigError(f"dropout: {self.dropout} is not from 0 up to 1; 0 drops nothing")
         if not self.targets or "" in self.targets:
             raise ConfigError("targets: an empty name; name maps, such as 'q' and 'v'")
-        if "" in (self.whole or ()):
-            raise ConfigError("whole: an empty name; name parts of the model, such as 'head'")
+        if "" in (self.modules_to_save or ()):
+            raise ConfigError("modules_to_save: an empty name; name parts of the model, such as 'head'")
 
 
 HIGHEST = 1e30  # learning rate
@@ -94,7 +96,7 @@ class Muon:
     kind: Literal["muon"] = "muon"
     lr: float = 0.02
     momentum: float = 0.95
-    rounds: int = 5
+    newton_schulz_steps: int = 5
     adam_lr: float = 3e-3
     betas: tuple[float, ...] = (0.9, 0.95)
     eps: float = 1e-8
@@ -103,7 +105,7 @@ class Muon:
     def __post_init__(self) -> None:
         check_betas(self.betas)
         check_fraction(momentum=self.momentum)
-        check_minimum(1, rounds=self.rounds)
+        check_minimum(1, newton_schulz_steps=self.newton_schulz_steps)
         check_rate(lr=self.lr, adam_lr=self.adam_lr)
         check_minimum(0, eps=self.eps, weight_decay=self.weight_decay)
 
@@ -112,24 +114,24 @@ class Muon:
 class Adafactor:
     """AdamW's second moments as one row and one column for each matrix: hardly any memory (Shazeer and Stern 2018).
 
-    `eps` are the floors of the squared gradient and of the step; `clip` bounds how large an update may be.
+    `eps` are the floors of the squared gradient and of the step; `clip_threshold` bounds how large an update may be.
     """
 
     kind: Literal["adafactor"] = "adafactor"
     lr: float = 1e-2
-    decay: float = -0.8
+    decay_rate: float = -0.8
     eps: tuple[float, ...] = (1e-30, 1e-3)
-    clip: float = 1.0
+    clip_threshold: float = 1.0
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         check_rate(lr=self.lr)
         check_minimum(0, weight_decay=self.weight_decay)
-        check_minimum(1, clip=self.clip)
+        check_minimum(1, clip_threshold=self.clip_threshold)
         if len(self.eps) != 2 or min(self.eps) < 1e-37:  # less than the least number that fp32 holds well
             raise ConfigError(f"eps: {list(self.eps)} is not two numbers above 0, such as [1e-30, 1e-3]")
-        if not -1 <= self.decay < 0:
-            raise ConfigError(f"decay: {self.decay} is not a power from -1 up to 0, such as -0.8")
+        if not -1 <= self.decay_rate < 0:
+            raise ConfigError(f"decay_rate: {self.decay_rate} is not a power from -1 up to 0, such as -0.8")
 
 
 def check_rate(**rates: float) -> None:
@@ -159,31 +161,33 @@ class NoamSchedule:
 
 @config_class
 class WarmupSchedule:
-    """Up to lr over `warmup` steps, then down to `final` times lr at the end: along a line, a cosine, or not at all."""
+    """Up to lr over `warmup` steps, then down to `min_lr_ratio` times lr at the end: along a line, a cosine, or not at
+    all."""
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
     warmup: int = 4000
-    final: float = 0.0
+    min_lr_ratio: float = 0.0
 
     def __post_init__(self) -> None:
         check_minimum(0, warmup=self.warmup)
-        check_fraction(final=self.final)
-        if self.kind == "constant" and self.final:
-            raise ConfigError("final: a constant schedule does not end lower; choose linear or cosine")
+        check_fraction(min_lr_ratio=self.min_lr_ratio)
+        if self.kind == "constant" and self.min_lr_ratio:
+            raise ConfigError("min_lr_ratio: a constant schedule does not end lower; choose linear or cosine")
 
 
 @config_class
 class WSDSchedule:
-    """Warm-up, stable, decay (WSD): down to `final` times lr along a line over the last `decay` of the run."""
+    """Warm-up, stable, decay (WSD): down to `min_lr_ratio` times lr along a line over the last `decay_fraction` of the
+    run."""
 
     kind: Literal["wsd"] = "wsd"
     warmup: int = 100
-    decay: float = 0.2
-    final: float = 0.0
+    decay_fraction: float = 0.2
+    min_lr_ratio: float = 0.0
 
     def __post_init__(self) -> None:
         check_minimum(0, warmup=self.warmup)
-        check_fraction(decay=self.decay, final=self.final)
+        check_fraction(decay_fraction=self.decay_fraction, min_lr_ratio=self.min_lr_ratio)
 
 
 Optimizer = AdamW | Muon | Adafactor
@@ -194,17 +198,20 @@ Schedule = NoamSchedule | WarmupSchedule | WSDSchedule
 class StepGuard:
     """Which steps are not taken: loss or gradients that are no numbers, and spikes.
 
-    A spike is a loss or a norm so many of its own standard deviations above its running mean, both in logarithms
-    (none: no such check). After `limit` steps in a row that were not taken the run stops, and says which were theirs.
+    A spike is a loss or a norm so many of its own standard deviations above its running mean, both in logarithms (none:
+    no such check). After `max_skipped_steps` steps in a row that were not taken the run stops, and says which were
+    theirs.
     """
 
-    spike: float | None = 8.0
-    limit: int = 10
+    spike_sigmas: float | None = 8.0
+    max_skipped_steps: int = 10
 
     def __post_init__(self) -> None:
-        check_minimum(1, limit=self.limit)
-        if self.spike is not None and self.spike <= 1:
-            raise ConfigError(f"spike: {self.spike} standard deviations are nothing special; choose 5 or more, or none")
+        check_minimum(1, max_skipped_steps=self.max_skipped_steps)
+        if self.spike_sigmas is not None and self.spike_sigmas <= 1:
+            raise ConfigError(
+                f"spike_sigmas: {self.spike_sigmas} standard deviations are nothing special; choose 5 or more, or none"
+            )
 
 
 @config_class
@@ -212,50 +219,50 @@ class Train:
     """How long, on what, and with which optimizer.
 
     A run ends after `steps`, `epochs` or `minutes`, whichever comes first; schedules follow the one that is nearer its
-    end. `batch` sequences of at most `context` tokens make a micro-batch, `accumulate` of them a step; with `tokens`
-    rows of about one length do, as many as fit in so many. `pack` fills rows with several documents, and keeps them
-    apart; other rows are padded on one side. `workers` processes make batches ahead. With `chunk`, the logits of so
-    many tokens are made at a time, and never all.
+    end. `batch_size` sequences of at most `context` tokens make a micro-batch, `gradient_accumulation` of them a step;
+    with `batch_tokens` rows of about one length do, as many as fit in so many. `pack` fills rows with several
+    documents, and keeps them apart; other rows are padded on one side. `workers` processes make batches ahead. With
+    `loss_chunk`, the logits of so many tokens are made at a time, and never all.
 
-    With `carry` a text is read in stripes, and what a model remembers goes on from step to step: the states of a
+    With `carry_state` a text is read in stripes, and what a model remembers goes on from step to step: the states of a
     recurrent one, of attention the last `context` tokens, which is how far back gradients reach.
 
-    `init_from` begins with the weights of another model; `vectors` with a file of words and their vectors; what
-    `freeze` names stays as it is, with `lora` all of it, and adapters learn the change. `recompute` keeps no
-    activations inside of blocks; `average` also keeps a running mean of the weights, and evaluates and saves that one.
-    `augment` changes images on their way into a training batch. On a CPU a run repeats its bits; on a GPU it does
-    so with `deterministic`, more slowly.
+    `init_from` begins with the weights of another model; `word_vectors` with a file of words and their vectors; what
+    `freeze` names stays as it is, with `lora` all of it, and adapters learn the change. `activation_checkpointing`
+    keeps no activations inside of blocks; `ema_decay` also keeps a running mean of the weights, and evaluates and saves
+    that one. `augment` changes images on their way into a training batch. On a CPU a run repeats its bits; on a GPU it
+    does so with `deterministic`, more slowly.
 
     Evaluations come every `eval_every` steps or `eval_minutes`; on the way they read `eval_tokens` of the validation
-    data (none: all of it), the last one all. `keep` newest checkpoints stay, with `best` also the best one; after
-    `patience` evaluations without a better one the run ends. `board` writes for TensorBoard.
+    data (none: all of it), the last one all. `keep_checkpoints` newest checkpoints stay, with `keep_best` also the best
+    one; after `patience` evaluations without a better one the run ends. `tensorboard` writes for TensorBoard.
     """
 
     steps: int | None = 10_000
     epochs: float | None = None
     minutes: float | None = None
     seed: int = 0
-    batch: int = 32
+    batch_size: int = 32
     context: int = 512
-    tokens: int | None = None
+    batch_tokens: int | None = None
     pack: bool = False
-    carry: bool = False
-    padding: Literal["right", "left"] = "right"
+    carry_state: bool = False
+    padding_side: Literal["right", "left"] = "right"
     workers: int = 0
-    chunk: int | None = None
-    accumulate: int = 1
-    clip: float | None = 1.0
+    loss_chunk: int | None = None
+    gradient_accumulation: int = 1
+    max_grad_norm: float | None = 1.0
     guard: StepGuard = StepGuard()
     optimizer: Optimizer = AdamW()
     schedule: Schedule = WarmupSchedule()
-    average: float | None = None
+    ema_decay: float | None = None
     init_from: str | None = None
-    vectors: str | None = None
+    word_vectors: str | None = None
     freeze: tuple[str, ...] = ()
     lora: LoRA | None = None
     augment: ImageAugment | None = None
     precision: Literal["fp32", "mixed", "bf16"] = "fp32"
-    recompute: bool = False
+    activation_checkpointing: bool = False
     compile: Literal["auto"] | bool = "auto"
     deterministic: bool = False
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -264,15 +271,15 @@ class Train:
     eval_minutes: float | None = None
     eval_tokens: int | None = 65_536
     save_every: int | None = 1000
-    keep: int = 2
-    best: bool = False
+    keep_checkpoints: int = 2
+    keep_best: bool = False
     patience: int | None = None
-    board: bool = False
+    tensorboard: bool = False
 
     @property
     def rows(self) -> int:
         """Rows of `context` tokens in a micro-batch."""
-        return self.batch if self.tokens is None else max(1, self.tokens // self.context)
+        return self.batch_size if self.batch_tokens is None else max(1, self.batch_tokens // self.context)
 
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None and self.epochs is None:
@@ -280,27 +287,41 @@ class Train:
         check_minimum(
             0, steps=self.steps, epochs=self.epochs, minutes=self.minutes, seed=self.seed, workers=self.workers
         )
-        check_minimum(1, batch=self.batch, context=self.context, accumulate=self.accumulate, keep=self.keep)
+        check_minimum(
+            1,
+            batch_size=self.batch_size,
+            context=self.context,
+            gradient_accumulation=self.gradient_accumulation,
+            keep_checkpoints=self.keep_checkpoints,
+        )
         check_minimum(1, eval_every=self.eval_every, eval_tokens=self.eval_tokens, save_every=self.save_every)
-        check_minimum(1, tokens=self.tokens, patience=self.patience, chunk=self.chunk)
+        check_minimum(1, batch_tokens=self.batch_tokens, patience=self.patience, loss_chunk=self.loss_chunk)
         if self.rows * self.context > MOST_TOKENS:  # before a tensor of that size is made
-            name = "batch" if self.tokens is None else "tokens"
+            name = "batch_size" if self.batch_tokens is None else "batch_tokens"
             raise ConfigError(f"{name}: {self.rows:,} rows of {self.context:,} tokens are more than {MOST_TOKENS:,} in "
-                             f"a micro-batch; set train.{name} or train.context lower, and train.accumulate higher"
-                             )  # fmt: skip
-        if self.clip is not None and self.clip <= 0:
-            raise ConfigError(f"clip: {self.clip} would stop all learning; choose a norm above zero, or none")
-        if self.average is not None and not 0 < self.average < 1:
-            raise ConfigError(f"average: {self.average} is not between 0 and 1; 0.999 is about the last thousand steps")
+                              f"a micro-batch; set train.{name} or train.context lower, and "
+                              "train.gradient_accumulation higher")  # fmt: skip
+        if self.max_grad_norm is not None and self.max_grad_norm <= 0:
+            raise ConfigError(
+                f"max_grad_norm: {self.max_grad_norm} would stop all learning; choose a norm above zero, or none"
+            )
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise ConfigError(
+                f"ema_decay: {self.ema_decay} is not between 0 and 1; 0.999 is about the last thousand steps"
+            )
         if self.eval_minutes is not None and self.eval_minutes <= 0:
             raise ConfigError(f"eval_minutes: {self.eval_minutes} is no time; choose more, or none")
-        if self.pack and self.tokens is not None:
-            raise ConfigError("tokens: packed rows are all of one length, train.context; leave out one of the two")
-        if self.carry and (self.pack or self.tokens is not None):
-            raise ConfigError("carry: rows of documents do not go on from step to step; leave out pack and tokens")
+        if self.pack and self.batch_tokens is not None:
+            raise ConfigError(
+                "batch_tokens: packed rows are all of one length, train.context; leave out one of the two"
+            )
+        if self.carry_state and (self.pack or self.batch_tokens is not None):
+            raise ConfigError(
+                "carry_state: rows of documents do not go on from step to step; leave out pack and batch_tokens"
+            )
         if "" in self.freeze:
             raise ConfigError("freeze: an empty name; name parts of the model, such as 'embed' or 'trunk.blocks.0'")
         if self.lora is not None and self.init_from is None:
             raise ConfigError("lora: adapters change a model that has learned already; name it with train.init_from")
-        if "" in (self.init_from, self.vectors):
-            raise ConfigError("init_from, vectors: an empty name; name a checkpoint or a file, or leave it out")
+        if "" in (self.init_from, self.word_vectors):
+            raise ConfigError("init_from, word_vectors: an empty name; name a checkpoint or a file, or leave it out")

@@ -13,8 +13,8 @@ from regard.config.positions import Position, RotaryPosition, SinusoidalPosition
 
 # a kernel of your own enters itself
 KERNELS = [
-    "auto", "reference", "fused", "additive", "cells", "flex", "linear", "linformer", "local", "lsh", "performer",
-    "short", "sparse", "tiled", "topk", "varlen",
+    "auto", "reference", "fused", "additive", "window2d", "flex", "linear", "linformer", "local", "lsh", "performer",
+    "short", "sparse", "tiled_flash", "topk", "varlen",
 ]  # fmt: skip
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu")
 T = TypeVar("T")
@@ -37,20 +37,20 @@ class Norm:
 
 @config_class
 class Attention:
-    """Heads and their maps. `groups` is the number of key/value heads; `maps` left out are the identity.
+    """Heads and their maps. `kv_heads` is the number of key/value heads; `projections` left out are the identity.
 
-    `heads` and `groups` may name a number for each layer: pruned models have other heads in every one. A `kernel` may
+    `heads` and `kv_heads` may name a number for each layer: pruned models have other heads in every one. A `kernel` may
     have numbers of its own, such as "topk(32)".
     """
 
     heads: int | tuple[int, ...] = 8
-    groups: int | tuple[int, ...] | None = None
-    width: int | None = None
-    value_width: int | None = None
+    kv_heads: int | tuple[int, ...] | None = None
+    head_dim: int | None = None
+    value_head_dim: int | None = None
     scale: float | None = None
     score: Literal["dot", "cosine"] = "dot"
     qk_norm: Norm | None = None
-    maps: tuple[str, ...] = PROJECTIONS
+    projections: tuple[str, ...] = PROJECTIONS
     bias: tuple[str, ...] = PROJECTIONS
     kernel: str = "auto"
 
@@ -60,25 +60,25 @@ class Attention:
         except ValueError as problem:
             raise ConfigError(f"kernel: {problem}") from None
         check_choice(name, KERNELS, "kernel")
-        for name in (*self.maps, *self.bias):
-            check_choice(name, PROJECTIONS, "maps and bias")
-        check_minimum(1, width=self.width, value_width=self.value_width)
-        heads, groups = as_tuple(self.heads), as_tuple(self.groups)
-        if len(heads) > 1 and self.width is None:
-            raise ConfigError("width: heads that differ from layer to layer need the width of a head")
+        for name in (*self.projections, *self.bias):
+            check_choice(name, PROJECTIONS, "projections and bias")
+        check_minimum(1, head_dim=self.head_dim, value_head_dim=self.value_head_dim)
+        heads, groups = as_tuple(self.heads), as_tuple(self.kv_heads)
+        if len(heads) > 1 and self.head_dim is None:
+            raise ConfigError("head_dim: heads that differ from layer to layer need the width of a head")
         if len(heads) > 1 < len(groups) != len(heads):
-            raise ConfigError(f"groups names {len(groups)} layers and heads {len(heads)}")
+            raise ConfigError(f"kv_heads names {len(groups)} layers and heads {len(heads)}")
         for layer in range(max(len(heads), len(groups))):
             mine, shared = heads[layer % len(heads)], groups[layer % len(groups)]
-            check_minimum(1, heads=mine, groups=shared)
+            check_minimum(1, heads=mine, kv_heads=shared)
             if mine % (shared or mine):
-                raise ConfigError(f"heads {mine} is not divisible by groups {shared}")
+                raise ConfigError(f"heads {mine} is not divisible by kv_heads {shared}")
 
     def counts(self, layer: int, dim: int) -> tuple[int, int, int]:
         """Heads, groups and the width of a head in one layer of a trunk."""
-        heads, groups = as_tuple(self.heads), as_tuple(self.groups)
+        heads, groups = as_tuple(self.heads), as_tuple(self.kv_heads)
         mine = heads[layer % len(heads)]
-        return mine, groups[layer % len(groups)] or mine, self.width or dim // mine
+        return mine, groups[layer % len(groups)] or mine, self.head_dim or dim // mine
 
 
 def as_tuple(one: T | tuple[T, ...]) -> tuple[T, ...]:
@@ -106,15 +106,15 @@ class Dropout:
     embed: float = 0.1
     attention: float = 0.0
     mlp: float = 0.0
-    sublayer: float = 0.1
+    residual: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("embed", "attention", "mlp", "sublayer"):
+        for name in ("embed", "attention", "mlp", "residual"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}: {getattr(self, name)} is not a rate between 0 and 1")
 
 
-NO_DROPOUT = Dropout(embed=0.0, sublayer=0.0)
+NO_DROPOUT = Dropout(embed=0.0, residual=0.0)
 
 
 @config_class
@@ -122,7 +122,7 @@ class Trunk:
     """A stack of blocks: what stands before it, in it and after it.
 
     `mask` may name several masks, tiled over the layers. `cross` adds cross-attention to every block: to the
-    encoder's last layer, or layer by layer; its heads are those of `attention` unless `across` has others.
+    encoder's last layer, or layer by layer; its heads are those of `attention` unless `cross_attention` has others.
     `final_norm` is present for pre-norm and absent for post-norm unless said. `mixer` is what stands in the place of
     attention; without `residual` a sublayer's answer takes the place of what it was given.
     """
@@ -130,51 +130,51 @@ class Trunk:
     kind: Literal["blocks", "reversible"] = "blocks"
     dim: int = 512
     depth: int = 6
-    width: int | None = None
+    embed_dim: int | None = None
     position: Position = SinusoidalPosition()
-    mask: str | tuple[str, ...] = "everything"
+    mask: str | tuple[str, ...] = "full"
     attention: Attention = Attention()
     mixer: Mixer = AttentionMixer()
     mlp: MLP = MLP()
     norm: Norm = Norm()
-    place: Literal["pre", "post"] = "pre"
+    norm_placement: Literal["pre", "post"] = "pre"
     embed_norm: bool = False
     final_norm: bool | None = None
     cross: Literal["none", "last", "layerwise"] = "none"
-    across: Attention | None = None
-    shared: bool = False
+    cross_attention: Attention | None = None
+    share_layers: bool = False
     residual: bool = True
     dropout: Dropout = Dropout()
 
     def __post_init__(self) -> None:
-        check_minimum(1, dim=self.dim, depth=self.depth, width=self.width)
+        check_minimum(1, dim=self.dim, depth=self.depth, embed_dim=self.embed_dim)
         if not self.masks:
             raise ConfigError("mask: name at least one, such as 'causal'")
         for text in self.masks:
             check_mask(text)
-        beside_it = getattr(self.position, "length" if self.position.kind == "onehot" else "width", None) or 0
-        if self.width is None and beside_it >= self.dim:
+        beside_it = getattr(self.position, "length" if self.position.kind == "onehot" else "dim", None) or 0
+        if self.embed_dim is None and beside_it >= self.dim:
             raise ConfigError(f"position: {beside_it} channels set beside the tokens leave none of dim {self.dim}")
         check_mixer(self.mixer, self.masks, self.position, self.dim, self.residual)
         self.check_heads("attention", self.attention)
-        if self.across is not None:
-            self.check_heads("across", self.across)
+        if self.cross_attention is not None:
+            self.check_heads("cross_attention", self.cross_attention)
         scored = self.position.kind == "alibi" or getattr(self.position, "tables", "") == "shared"
         if len(set(self.heads)) > 1 and scored and self.position.kind != "shaw":
             way = "" if self.position.kind == "alibi" else "; set position.tables to layer"
             raise ConfigError(f"attention.heads: positions on the scores need one number of heads{way}")
-        if isinstance(self.position, RotaryPosition) and self.head_width * self.position.part < 2:
-            part = f"{self.position.part} of a head {self.head_width} wide"
-            raise ConfigError(f"position.part: {part} leaves no pair of channels")
+        if isinstance(self.position, RotaryPosition) and self.head_width * self.position.fraction < 2:
+            part = f"{self.position.fraction} of a head {self.head_width} wide"
+            raise ConfigError(f"position.fraction: {part} leaves no pair of channels")
 
     def check_heads(self, name: str, c: Attention) -> None:
-        for what, numbers in (("heads", c.heads), ("groups", c.groups)):
+        for what, numbers in (("heads", c.heads), ("kv_heads", c.kv_heads)):
             if isinstance(numbers, tuple) and len(numbers) != self.depth:
                 raise ConfigError(f"{name}.{what} names {len(numbers)} layers and depth is {self.depth}")
-            if self.shared and len(set(as_tuple(numbers))) > 1:
+            if self.share_layers and len(set(as_tuple(numbers))) > 1:
                 raise ConfigError(f"{name}.{what}: shared layers need one number")
-        if isinstance(c.heads, int) and c.width is None and self.dim % c.heads:
-            raise ConfigError(f"dim {self.dim} is not divisible by {name}.heads {c.heads}; set {name}.width")
+        if isinstance(c.heads, int) and c.head_dim is None and self.dim % c.heads:
+            raise ConfigError(f"dim {self.dim} is not divisible by {name}.heads {c.heads}; set {name}.head_dim")
 
     @property
     def masks(self) -> tuple[str, ...]:
@@ -188,4 +188,4 @@ class Trunk:
 
     @property
     def head_width(self) -> int:
-        return self.attention.width or self.dim // self.heads[0]
+        return self.attention.head_dim or self.dim // self.heads[0]

@@ -12,6 +12,7 @@
      │   head                                  models/heads.py
     logits (B, N, V)
 
-Read in this order: tokens, masks, positions, kernels, layers, model; then init (first weights), cache (generation)
-and hooks (recording and editing activations).
+Read from the top down: model (Transformer, Trunk), layers (Block, Attention, MLP), kernels (the softmax, then which
+kernel computes it), and what these use: tokens, masks, positions. Then init (first weights), cache (generation) and
+hooks (recording and editing activations).
 """

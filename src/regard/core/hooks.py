@@ -114,7 +114,7 @@ class HookContext:
         names = [f"{self.where}.{name}.{what}" for what in ("scores", "pattern")]
         asked = [hook for hook in self.hooks if any(address in hook.names for address in names)]
         if asked and not plan.kernel.exact:
-            raise ConfigError(f"kernel {plan.kernel.name!r} has no table of who looks at whom; watch q, k, v or result")
+            raise ConfigError(f"kernel {plan.kernel.name!r} has no table of attention weights; watch q, k, v or result")
         if any(hook.edit is not None for hook in asked):
             table = plan.table(q, how.bias)
             weights = attention_weights(self.apply(f"{name}.scores", attention_scores(q, k, how.scale, table)))

@@ -36,7 +36,7 @@ def zero_init(role: str, weight: Tensor, c: config.Trunk) -> None:
 
 
 INIT_RULES: dict[str, Callable[[str, Tensor, config.Trunk], object]] = {
-    "gpt2": init_gpt2, "t5": init_t5, "xavier": init_xavier, "quiet": zero_init,
+    "gpt2": init_gpt2, "t5": init_t5, "xavier": init_xavier, "zero_init": zero_init,
     "bert": lambda role, weight, c: nn.init.normal_(weight, std=0.02),
     "vit": lambda role, weight, c: nn.init.trunc_normal_(weight, std=0.02),
 }  # fmt: skip

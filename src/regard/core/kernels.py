@@ -1,8 +1,10 @@
-"""Attention kernels: the table of them, the reference and the fused one, and the Plan that picks one.
+"""Attention kernels: softmax attention spelled out, the Plan that picks a kernel, their table, and the fused one.
 
 Every exact kernel means the same as `reference`; they differ in what they support and how fast. A kernel that cannot
 honour an AttentionSpec says why. The Plan is made once a forward for each distinct mask, not in every layer.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,71 +23,34 @@ from regard.core.positions import Bias
 from regard.core.tokens import TokenIndex, TokenLayout
 
 
-@dataclass(frozen=True, eq=False)
-class AttentionSpec:
-    """What a kernel must honour: mask, layouts, bias, dropout, gradients, cache, dtype and device."""
-
-    mask: Mask
-    q: TokenLayout
-    k: TokenLayout
-    bias: bool = False
-    dropout: bool = False
-    grad: bool = False
-    cached: bool = False
-    dtype: torch.dtype = torch.float32
-    device: str = "cpu"
-
-    @property
-    def causal(self) -> bool:
-        return self.mask == CAUSAL and self.q.is_plain and self.k.is_plain
-
-    @property
-    def plain(self) -> bool:
-        """Nothing but `everything`, or `causal` from the first token on: no table is needed."""
-        return not self.bias and (self.causal or self.mask == FULL)
+def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
+    """softmax(QK'·scale + bias) V, spelled out: the meaning every exact kernel must match."""
+    table = plan.table(q, how.bias)
+    weights = attention_weights(
+        attention_scores(q, k, how.scale, table), sure=table is None or plan.spec.causal and how.bias is None
+    )
+    return F.dropout(weights, how.dropout) @ repeat_kv(v, q)  #: S002
 
 
-@dataclass(frozen=True, eq=False)
-class AttentionArgs:
-    """The rest of one call: scale, dropout, what is added to the scores; a kernel's own weights and past, if any."""
-
-    scale: float
-    dropout: float = 0.0
-    bias: Bias | None = None
-    weights: Any = None
-    cache_entry: Any = None
+def attention_scores(q: Tensor, k: Tensor, scale: float, table: Tensor | None) -> Tensor:
+    """QK'·scale + bias, and minus infinity where attending is forbidden."""
+    s = (q * scale) @ repeat_kv(k, q).mT  #: S005
+    if table is None:
+        return s
+    return s.masked_fill_(~table, float("-inf")) if table.dtype == torch.bool else s + table  # s is ours alone
 
 
-# q (B, H, Q, d), k (B, G, K, d), v (B, G, K, e) -> (B, H, Q, e); G groups of heads share keys and values
-Run = Callable[[Tensor, Tensor, Tensor, "Plan", AttentionArgs], Tensor]
+def attention_weights(s: Tensor, sure: bool = False) -> Tensor:
+    """The softmax over keys. A query without keys gets zeros, not NaN, and finite gradients; `sure`: all have one."""
+    if sure:
+        return s.softmax(-1)
+    empty = s.amax(-1, keepdim=True).detach() == float("-inf")
+    return s.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)  #: S024
 
 
-@dataclass(frozen=True)
-class Kernel:
-    name: str
-    run: Run
-    unsupported_reason: Callable[[AttentionSpec], str] = lambda ask: ""  # why it cannot, or nothing
-    preferred_reason: Callable[[AttentionSpec], str] = lambda ask: ""  # why it is the one for this, or nothing
-    needs_mask_table: Callable[[AttentionSpec], bool] = lambda ask: False  # whether it reads the plan's table
-    exact: bool = True
-    grouped_kv: bool = False  # whether k and v may have fewer rows than q: each serves several of q's in a row
-    weights: Callable[[Any, config.Trunk, tuple[int, ...]], nn.Module] | None = None  # for an Attention, to learn
-    cache_entry: Callable[[Any, int, int, Tensor], Any] | None = None  # for so many rows and tokens, in a cache
-
-
-KERNELS: dict[str, Kernel] = {}
-
-
-def register_kernel(name: str, **facts: Any) -> Callable[[Run], Run]:
-    """Enter a function in the table under a name that configs can say; `facts` are the fields of Kernel."""
-
-    def enter(run: Run) -> Run:
-        KERNELS[name] = Kernel(name, run, **facts)
-        if name not in SAYABLE:
-            SAYABLE.append(name)
-        return run
-
-    return enter
+def repeat_kv(x: Tensor, q: Tensor) -> Tensor:
+    """Grouped-query attention: each key and value head serves as many query heads as there are for it."""
+    return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,37 +113,74 @@ def choose_kernel(ask: AttentionSpec) -> tuple[str, str]:
     return "fused", "one fused pass" if ask.plain else "one fused pass over a table"
 
 
-@register_kernel("reference", needs_mask_table=lambda ask: True)
-def reference(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
-    """softmax(QK'·scale + bias) V, spelled out: the meaning every exact kernel must match."""
-    table = plan.table(q, how.bias)
-    weights = attention_weights(
-        attention_scores(q, k, how.scale, table), sure=table is None or plan.spec.causal and how.bias is None
-    )
-    return F.dropout(weights, how.dropout) @ repeat_kv(v, q)  #: S002
+@dataclass(frozen=True, eq=False)
+class AttentionSpec:
+    """What a kernel must honour: mask, layouts, bias, dropout, gradients, cache, dtype and device."""
+
+    mask: Mask
+    q: TokenLayout
+    k: TokenLayout
+    bias: bool = False
+    dropout: bool = False
+    grad: bool = False
+    cached: bool = False
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+
+    @property
+    def causal(self) -> bool:
+        return self.mask == CAUSAL and self.q.is_plain and self.k.is_plain
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but `full`, or `causal` from the first token on: no table is needed."""
+        return not self.bias and (self.causal or self.mask == FULL)
 
 
-def attention_scores(q: Tensor, k: Tensor, scale: float, table: Tensor | None) -> Tensor:
-    """QK'·scale + bias, and minus infinity where attending is forbidden."""
-    s = (q * scale) @ repeat_kv(k, q).mT  #: S005
-    if table is None:
-        return s
-    return s.masked_fill_(~table, float("-inf")) if table.dtype == torch.bool else s + table  # s is ours alone
+@dataclass(frozen=True, eq=False)
+class AttentionArgs:
+    """The rest of one call: scale, dropout, what is added to the scores; a kernel's own weights and past, if any."""
+
+    scale: float
+    dropout: float = 0.0
+    bias: Bias | None = None
+    weights: Any = None
+    cache_entry: Any = None
 
 
-def attention_weights(s: Tensor, sure: bool = False) -> Tensor:
-    """The softmax over keys. A query without keys gets zeros, not NaN, and finite gradients; `sure`: all have one."""
-    if sure:
-        return s.softmax(-1)
-    nobody = s.amax(-1, keepdim=True).detach() == float("-inf")
-    return s.masked_fill(nobody, 0.0).softmax(-1).masked_fill(nobody, 0.0)  #: S024
+# q (B, H, Q, d), k (B, G, K, d), v (B, G, K, e) -> (B, H, Q, e); G groups of heads share keys and values
+Run = Callable[[Tensor, Tensor, Tensor, Plan, AttentionArgs], Tensor]
 
 
-def repeat_kv(x: Tensor, q: Tensor) -> Tensor:
-    """Grouped-query attention: each key and value head serves as many query heads as there are for it."""
-    return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], 1)
+@dataclass(frozen=True)
+class Kernel:
+    name: str
+    run: Run
+    unsupported_reason: Callable[[AttentionSpec], str] = lambda ask: ""  # why it cannot, or nothing
+    preferred_reason: Callable[[AttentionSpec], str] = lambda ask: ""  # why it is the one for this, or nothing
+    needs_mask_table: Callable[[AttentionSpec], bool] = lambda ask: False  # whether it reads the plan's table
+    exact: bool = True
+    grouped_kv: bool = False  # whether k and v may have fewer rows than q: each serves several of q's in a row
+    weights: Callable[[Any, config.Trunk, tuple[int, ...]], nn.Module] | None = None  # for an Attention, to learn
+    cache_entry: Callable[[Any, int, int, Tensor], Any] | None = None  # for so many rows and tokens, in a cache
 
 
+KERNELS: dict[str, Kernel] = {}
+
+
+def register_kernel(name: str, **facts: Any) -> Callable[[Run], Run]:
+    """Enter a function in the table under a name that configs can say; `facts` are the fields of Kernel."""
+
+    def enter(run: Run) -> Run:
+        KERNELS[name] = Kernel(name, run, **facts)
+        if name not in SAYABLE:
+            SAYABLE.append(name)
+        return run
+
+    return enter
+
+
+register_kernel("reference", needs_mask_table=lambda ask: True)(reference)
 # On the GPU, fastest first. With a table cuDNN is left out: a query without keys gets numbers from it (torch 2.11).
 MASKED_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 FASTEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, *MASKED_BACKENDS]

@@ -1,4 +1,6 @@
-"""Layers of a transformer: norm, fused linear, MLP, attention, cross-attention, and the block made of them."""
+"""Layers of a transformer: the block, and its attention, cross-attention, MLP, norm and fused linear."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -17,39 +19,174 @@ from regard.core.kernels import KERNELS, AttentionArgs, Plan
 from regard.core.positions import Bias, PreparedPosition
 
 
-@dataclass(frozen=True, eq=False)
-class Scope:
-    """What a block is given besides x: plan, positions, memory, cache slots, hooks; made by the trunk in forward."""
+class Block(nn.Module):
+    """Attention, cross-attention if there is an encoder, then the MLP, each with a residual connection."""
 
-    plan: Plan
-    position: PreparedPosition
-    memory: Tensor | None = None  # (B, M, D) what the encoder made
-    cross_plan: Plan | None = None
-    cache_slots: Tensor | None = None  # where new tokens go in the cache
-    is_first: bool = True
-    watch: HookContext | None = None
+    #   pre-norm                     post-norm
+    #   x ─┬─ norm ─ f ─ + ─►        x ─┬─ f ─ + ─ norm ─►
+    #      └─────────────┘              └──────┘
 
-    def tap(self, name: str, x: Tensor, heads: int = 0) -> Tensor:
-        """Let hooks, if there are any, record or replace x. `heads` share x's, if they are fewer."""
-        return x if self.watch is None else self.watch.apply(name, x, heads)
+    def __init__(self, c: config.Trunk, layer: int) -> None:
+        super().__init__()
+        self.post_norm, self.residual, self.dropout = c.norm_placement == "post", c.residual, c.dropout.residual
+        self.attn_norm, self.attn = Norm(c.norm, c.dim), MIXERS[c.mixer.kind](c, layer)
+        self.cross = CrossAttention(c.cross_attention or c.attention, c, layer) if c.cross != "none" else None
+        self.cross_norm = Norm(c.norm, c.dim) if self.cross is not None else None
+        self.mlp_norm, self.mlp = Norm(c.norm, c.dim), MLP(c.mlp, c.dim, c.dropout.mlp)
+
+    def forward(self, x: Tensor, scope: Scope, past: Any = None, across: CrossKV | None = None) -> Tensor:
+        x = self.add(x, self.attn, self.attn_norm, scope, past)
+        if self.cross is not None and self.cross_norm is not None:
+            x = self.add(x, self.cross, self.cross_norm, scope, across)
+        return scope.tap("residual", self.add(x, self.mlp, self.mlp_norm, scope))
+
+    def add(self, x: Tensor, sublayer: nn.Module, norm: Norm, *where: object) -> Tensor:
+        """The residual connection: the one place where pre-norm and post-norm differ."""
+        if not self.residual:
+            return self.drop(sublayer(norm(x), *where))
+        if self.post_norm:
+            return norm(x + self.drop(sublayer(x, *where)))  # type: ignore[no-any-return]  #: S044
+        return x + self.drop(sublayer(norm(x), *where))  #: S042
+
+    def drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
 
 
-def compute_dtype(x: Tensor) -> torch.dtype:
-    """The type that products run in here."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
+class Attention(nn.Module):
+    """Attention: a token asks (q), offers (k) and gives (v); a head mixes the v by how well q and k agree.
+
+    H heads of width d side by side; `groups` of them may share keys and values. Projections left out are the identity.
+    """
+
+    name = "attn"
+    sees: tuple[str, ...] = ("q", "k", "v", "scores", "pattern", "result", "out")
+
+    def __init__(self, c: config.Attention, trunk: config.Trunk, layer: int) -> None:
+        super().__init__()
+        dim = trunk.dim
+        self.heads, self.kv_heads, self.head_dim = c.counts(layer, dim)
+        self.value_head_dim = c.value_head_dim or self.head_dim
+        self.cosine, self.dropout = c.score == "cosine", trunk.dropout.attention
+        self.scale = c.scale if c.scale is not None else math.sqrt(self.head_dim) ** (1 if self.cosine else -1)
+        d, e = self.head_dim, self.value_head_dim
+        sizes, inner = {"q": self.heads * d, "k": self.kv_heads * d, "v": self.kv_heads * e}, self.heads * e
+        for name, size in {**sizes, "out": inner}.items():
+            if name not in c.projections and size != dim:
+                raise ConfigError(f"attention.projections: without {name!r} its width {size} must be dim {dim}")
+        self.q_norm, self.k_norm = (Norm(c.qk_norm, self.head_dim) if c.qk_norm else None for _ in range(2))
+        self.out = FusedLinear(inner, {"out": dim}, c.bias) if "out" in c.projections else nn.Identity()
+        self.build_projections({name: size for name, size in sizes.items() if name in c.projections}, dim, c.bias)
+        name, given = parse_call(c.kernel)
+        self.kernel = KERNELS.get(name)
+        self.own = self.kernel.weights(self, trunk, given) if self.kernel and self.kernel.weights else None
+
+    def build_projections(self, sizes: dict[str, int], dim: int, bias: tuple[str, ...]) -> None:
+        self.qkv = FusedLinear(dim, sizes, bias) if sizes else None
+
+    def forward(self, x: Tensor, scope: Scope, past: Any = None) -> Tensor:
+        q, k, v = self.project(x, scope.position.qk_offset)
+        q, k = scope.position.rotate(q), scope.position.rotate(k)
+        q, k, v = (scope.tap(f"attn.{name}", t, self.heads) for name, t in zip("qkv", (q, k, v), strict=True))
+        bias = scope.position.bias_for(q, self.scale)
+        if isinstance(past, LayerKV):
+            assert scope.cache_slots is not None
+            k, v, past = *past.append(k, v, scope.cache_slots, scope.is_first), None
+        return self.project_output(self.attend(q, k, v, scope.plan, bias, scope, past), scope)
+
+    def entry(self, batch: int, capacity: int, like: Tensor) -> Any:
+        """An empty place in a cache."""
+        if self.kernel and self.kernel.cache_entry:
+            return self.kernel.cache_entry(self, batch, capacity, like)
+        widths = (self.head_dim, self.value_head_dim)
+        return LayerKV(*(like.new_zeros(batch, self.kv_heads, capacity, width) for width in widths))
+
+    def project(self, x: Tensor, lean: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v as (B, H, N, d); positions that lean go into what q and k are made from, not into v."""
+        if self.qkv is None:
+            made = {}
+        elif lean is None:
+            made = self.qkv.split(x)
+        else:
+            made = {**self.qkv.project_only(x + lean.to(x.dtype), "q", "k"), **self.qkv.project_only(x, "v")}  #: S016
+        asked = x if lean is None else x + lean.to(x.dtype)
+        q = self.split(made.get("q", asked), self.heads)
+        k = self.split(made.get("k", asked), self.kv_heads)
+        v = self.split(made.get("v", x), self.kv_heads)
+        return *self.normalize_qk(q, k), v
+
+    def normalize_qk(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Norms on q and k, if any: trained ones, or unit length so that a score is a cosine."""
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return (F.normalize(q, dim=-1), F.normalize(k, dim=-1)) if self.cosine else (q, k)  #: S015
+
+    def split(self, x: Tensor, heads: int) -> Tensor:  # (B, N, H·d) -> (B, H, N, d)
+        return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-any-return]  #: S007
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, bias: Bias | None, scope: Scope, past: Any) -> Tensor:
+        q, k, v = (x.to(compute_dtype(v)) for x in (q, k, v))  # norms answer in fp32
+        how = AttentionArgs(self.scale, self.dropout if self.training else 0.0, bias, self.own, past)
+        if scope.watch is None:
+            return plan.run(q, k, v, how)
+        return scope.watch.attend_and_record(self.name, q, k, v, plan, how)
+
+    def project_output(self, result: Tensor, scope: Scope) -> Tensor:  # (B, H, N, e) -> (B, N, D)
+        result = scope.tap(f"{self.name}.result", result)
+        return scope.tap(f"{self.name}.out", self.out(result.transpose(1, 2).flatten(-2)))  #: S006
 
 
-# bf16 products: an x86 CPU without instructions for them emulates them, a hundred times slower; oneDNN knows the others
-EMULATED = torch.cpu._is_avx2_supported() and not (
-    torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())  # fmt: skip
-ONEDNN_BF16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-CPU_BF16 = ONEDNN_BF16 and not EMULATED
+class CrossAttention(Attention):
+    """Cross-attention: queries from the decoder, keys and values from the encoder's memory."""
+
+    name = "cross"
+
+    def build_projections(self, sizes: dict[str, int], dim: int, bias: tuple[str, ...]) -> None:
+        asks = {name: size for name, size in sizes.items() if name == "q"}
+        gives = {name: size for name, size in sizes.items() if name != "q"}
+        self.q = FusedLinear(dim, asks, bias) if asks else None
+        self.kv = FusedLinear(dim, gives, bias) if gives else None
+
+    def forward(self, x: Tensor, scope: Scope, past: CrossKV | None = None) -> Tensor:
+        assert scope.cross_plan is not None
+        q, (k, v) = self.split(x if self.q is None else self.q(x), self.heads), self.remember(scope, past)
+        if len(k) < len(q) and not (scope.cross_plan.kernel.grouped_kv and scope.watch is None):
+            k, v = (each.repeat_interleave(len(q) // len(each), 0) for each in (k, v))
+        q, k = self.normalize_qk(q, k)
+        q, k, v = (scope.tap(f"cross.{name}", t, self.heads) for name, t in zip("qkv", (q, k, v), strict=True))
+        return self.project_output(self.attend(q, k, v, scope.cross_plan, None, scope, None), scope)
+
+    def remember(self, scope: Scope, past: CrossKV | None) -> tuple[Tensor, Tensor]:
+        """The memory's keys and values; with a cache they are made once for a source."""
+        if past is not None and past.k is not None and past.v is not None:
+            return past.k, past.v
+        assert scope.memory is not None
+        made = {} if self.kv is None else self.kv.split(scope.memory)
+        k, v = (self.split(made.get(name, scope.memory), self.kv_heads) for name in "kv")
+        if past is not None:
+            past.k, past.v = k.detach().clone(), v.detach().clone()  #: S011
+        return k, v
 
 
-def product_dtype(device: str) -> torch.dtype:
-    """What precision "mixed" multiplies in on a kind of device: bf16, or fp32 on a CPU that would emulate bf16."""
-    return torch.bfloat16 if device != "cpu" or CPU_BF16 else torch.float32
+class MLP(nn.Module):
+    """The MLP (feed-forward), on each token by itself: f(x W1 + b1) W2 + b2, or f(x G)·(x W1) W2 when gated."""
+
+    def __init__(self, c: config.MLP, dim: int, dropout: float) -> None:
+        super().__init__()
+        hidden = c.hidden or 4 * dim
+        bias = ("up", "gate") if c.bias else ()
+        self.up = FusedLinear(dim, {"gate": hidden, "up": hidden} if c.gated else {"up": hidden}, bias)
+        self.down = FusedLinear(hidden, {"down": dim}, ("down",) if c.bias else ())
+        self.gated, self.activation, self.dropout = c.gated, c.activation, dropout
+
+    def forward(self, x: Tensor, scope: Scope) -> Tensor:
+        hidden, act = self.up(x), ACTIVATIONS[self.activation]
+        if self.gated:
+            gate, up = hidden.chunk(2, -1)
+            hidden = act(gate) * up
+        else:
+            hidden = act(hidden)  #: S038
+        hidden = scope.tap("mlp.hidden", hidden)
+        return scope.tap("mlp.out", self.down(F.dropout(hidden, self.dropout, self.training)))
 
 
 class Norm(nn.Module):
@@ -123,175 +260,40 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
-class MLP(nn.Module):
-    """The MLP (feed-forward), on each token by itself: f(x W1 + b1) W2 + b2, or f(x G)·(x W1) W2 when gated."""
-
-    def __init__(self, c: config.MLP, dim: int, dropout: float) -> None:
-        super().__init__()
-        hidden = c.hidden or 4 * dim
-        bias = ("up", "gate") if c.bias else ()
-        self.up = FusedLinear(dim, {"gate": hidden, "up": hidden} if c.gated else {"up": hidden}, bias)
-        self.down = FusedLinear(hidden, {"down": dim}, ("down",) if c.bias else ())
-        self.gated, self.activation, self.dropout = c.gated, c.activation, dropout
-
-    def forward(self, x: Tensor, scope: Scope) -> Tensor:
-        hidden, act = self.up(x), ACTIVATIONS[self.activation]
-        if self.gated:
-            gate, up = hidden.chunk(2, -1)
-            hidden = act(gate) * up
-        else:
-            hidden = act(hidden)  #: S038
-        hidden = scope.tap("mlp.hidden", hidden)
-        return scope.tap("mlp.out", self.down(F.dropout(hidden, self.dropout, self.training)))
-
-
-class Attention(nn.Module):
-    """Attention: a token asks (q), offers (k) and gives (v); a head mixes the v by how well q and k agree.
-
-    H heads of width d side by side; `groups` of them may share keys and values. Projections left out are the identity.
-    """
-
-    name = "attn"
-    sees: tuple[str, ...] = ("q", "k", "v", "scores", "pattern", "result", "out")
-
-    def __init__(self, c: config.Attention, trunk: config.Trunk, layer: int) -> None:
-        super().__init__()
-        dim = trunk.dim
-        self.heads, self.groups, self.width = c.counts(layer, dim)
-        self.value_width = c.value_width or self.width
-        self.cosine, self.dropout = c.score == "cosine", trunk.dropout.attention
-        self.scale = c.scale if c.scale is not None else math.sqrt(self.width) ** (1 if self.cosine else -1)
-        sizes = {"q": self.heads * self.width, "k": self.groups * self.width, "v": self.groups * self.value_width}
-        inner = self.heads * self.value_width
-        for name, size in {**sizes, "out": inner}.items():
-            if name not in c.maps and size != dim:
-                raise ConfigError(f"attention.maps: without a map for {name!r} its width {size} must be dim {dim}")
-        self.q_norm, self.k_norm = (Norm(c.qk_norm, self.width) if c.qk_norm else None for _ in range(2))
-        self.out = FusedLinear(inner, {"out": dim}, c.bias) if "out" in c.maps else nn.Identity()
-        self.build_projections({name: size for name, size in sizes.items() if name in c.maps}, dim, c.bias)
-        name, given = parse_call(c.kernel)
-        self.kernel = KERNELS.get(name)
-        self.own = self.kernel.weights(self, trunk, given) if self.kernel and self.kernel.weights else None
-
-    def build_projections(self, sizes: dict[str, int], dim: int, bias: tuple[str, ...]) -> None:
-        self.qkv = FusedLinear(dim, sizes, bias) if sizes else None
-
-    def forward(self, x: Tensor, scope: Scope, past: Any = None) -> Tensor:
-        q, k, v = self.project(x, scope.position.qk_offset)
-        q, k = scope.position.rotate(q), scope.position.rotate(k)
-        q, k, v = (scope.tap(f"attn.{name}", t, self.heads) for name, t in zip("qkv", (q, k, v), strict=True))
-        bias = scope.position.bias_for(q, self.scale)
-        if isinstance(past, LayerKV):
-            assert scope.cache_slots is not None
-            k, v, past = *past.append(k, v, scope.cache_slots, scope.is_first), None
-        return self.project_output(self.attend(q, k, v, scope.plan, bias, scope, past), scope)
-
-    def entry(self, batch: int, capacity: int, like: Tensor) -> Any:
-        """An empty place in a cache."""
-        if self.kernel and self.kernel.cache_entry:
-            return self.kernel.cache_entry(self, batch, capacity, like)
-        widths = (self.width, self.value_width)
-        return LayerKV(*(like.new_zeros(batch, self.groups, capacity, width) for width in widths))
-
-    def project(self, x: Tensor, lean: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v as (B, H, N, d); positions that lean go into what q and k are made from, not into v."""
-        if self.qkv is None:
-            made = {}
-        elif lean is None:
-            made = self.qkv.split(x)
-        else:
-            made = {**self.qkv.project_only(x + lean.to(x.dtype), "q", "k"), **self.qkv.project_only(x, "v")}  #: S016
-        asked = x if lean is None else x + lean.to(x.dtype)
-        q = self.split(made.get("q", asked), self.heads)
-        k = self.split(made.get("k", asked), self.groups)
-        v = self.split(made.get("v", x), self.groups)
-        return *self.normalize_qk(q, k), v
-
-    def normalize_qk(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Norms on q and k, if any: trained ones, or unit length so that a score is a cosine."""
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return (F.normalize(q, dim=-1), F.normalize(k, dim=-1)) if self.cosine else (q, k)  #: S015
-
-    def split(self, x: Tensor, heads: int) -> Tensor:  # (B, N, H·d) -> (B, H, N, d)
-        return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-any-return]  #: S007
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, bias: Bias | None, scope: Scope, past: Any) -> Tensor:
-        q, k, v = (x.to(compute_dtype(v)) for x in (q, k, v))  # norms answer in fp32
-        how = AttentionArgs(self.scale, self.dropout if self.training else 0.0, bias, self.own, past)
-        if scope.watch is None:
-            return plan.run(q, k, v, how)
-        return scope.watch.attend_and_record(self.name, q, k, v, plan, how)
-
-    def project_output(self, result: Tensor, scope: Scope) -> Tensor:  # (B, H, N, e) -> (B, N, D)
-        result = scope.tap(f"{self.name}.result", result)
-        return scope.tap(f"{self.name}.out", self.out(result.transpose(1, 2).flatten(-2)))  #: S006
-
-
-class CrossAttention(Attention):
-    """Cross-attention: queries from the decoder, keys and values from the encoder's memory."""
-
-    name = "cross"
-
-    def build_projections(self, sizes: dict[str, int], dim: int, bias: tuple[str, ...]) -> None:
-        asks = {name: size for name, size in sizes.items() if name == "q"}
-        gives = {name: size for name, size in sizes.items() if name != "q"}
-        self.q = FusedLinear(dim, asks, bias) if asks else None
-        self.kv = FusedLinear(dim, gives, bias) if gives else None
-
-    def forward(self, x: Tensor, scope: Scope, past: CrossKV | None = None) -> Tensor:
-        assert scope.cross_plan is not None
-        q, (k, v) = self.split(x if self.q is None else self.q(x), self.heads), self.remember(scope, past)
-        if len(k) < len(q) and not (scope.cross_plan.kernel.grouped_kv and scope.watch is None):
-            k, v = (each.repeat_interleave(len(q) // len(each), 0) for each in (k, v))
-        q, k = self.normalize_qk(q, k)
-        q, k, v = (scope.tap(f"cross.{name}", t, self.heads) for name, t in zip("qkv", (q, k, v), strict=True))
-        return self.project_output(self.attend(q, k, v, scope.cross_plan, None, scope, None), scope)
-
-    def remember(self, scope: Scope, past: CrossKV | None) -> tuple[Tensor, Tensor]:
-        """The memory's keys and values; with a cache they are made once for a source."""
-        if past is not None and past.k is not None and past.v is not None:
-            return past.k, past.v
-        assert scope.memory is not None
-        made = {} if self.kv is None else self.kv.split(scope.memory)
-        k, v = (self.split(made.get(name, scope.memory), self.groups) for name in "kv")
-        if past is not None:
-            past.k, past.v = k.detach().clone(), v.detach().clone()  #: S011
-        return k, v
-
-
 # What stands in a block's first slot, where tokens learn of each other: (a trunk's setting, layer) -> a module.
 MIXERS: dict[str, Callable[[config.Trunk, int], Any]] = {"attention": lambda c, i: Attention(c.attention, c, i)}
 
 
-class Block(nn.Module):
-    """Attention, cross-attention if there is an encoder, then the MLP, each with a residual connection."""
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """What a block is given besides x: plan, positions, memory, cache slots, hooks; made by the trunk in forward."""
 
-    #   pre-norm                     post-norm
-    #   x ─┬─ norm ─ f ─ + ─►        x ─┬─ f ─ + ─ norm ─►
-    #      └─────────────┘              └──────┘
+    plan: Plan
+    position: PreparedPosition
+    memory: Tensor | None = None  # (B, M, D) what the encoder made
+    cross_plan: Plan | None = None
+    cache_slots: Tensor | None = None  # where new tokens go in the cache
+    is_first: bool = True
+    watch: HookContext | None = None
 
-    def __init__(self, c: config.Trunk, layer: int) -> None:
-        super().__init__()
-        self.post_norm, self.residual, self.dropout = c.place == "post", c.residual, c.dropout.sublayer
-        self.attn_norm, self.attn = Norm(c.norm, c.dim), MIXERS[c.mixer.kind](c, layer)
-        self.cross = CrossAttention(c.across or c.attention, c, layer) if c.cross != "none" else None
-        self.cross_norm = Norm(c.norm, c.dim) if self.cross is not None else None
-        self.mlp_norm, self.mlp = Norm(c.norm, c.dim), MLP(c.mlp, c.dim, c.dropout.mlp)
+    def tap(self, name: str, x: Tensor, heads: int = 0) -> Tensor:
+        """Let hooks, if there are any, record or replace x. `heads` share x's, if they are fewer."""
+        return x if self.watch is None else self.watch.apply(name, x, heads)
 
-    def forward(self, x: Tensor, scope: Scope, past: Any = None, across: CrossKV | None = None) -> Tensor:
-        x = self.add(x, self.attn, self.attn_norm, scope, past)
-        if self.cross is not None and self.cross_norm is not None:
-            x = self.add(x, self.cross, self.cross_norm, scope, across)
-        return scope.tap("residual", self.add(x, self.mlp, self.mlp_norm, scope))
 
-    def add(self, x: Tensor, sublayer: nn.Module, norm: Norm, *where: object) -> Tensor:
-        """The residual connection: the one place where pre-norm and post-norm differ."""
-        if not self.residual:
-            return self.drop(sublayer(norm(x), *where))
-        if self.post_norm:
-            return norm(x + self.drop(sublayer(x, *where)))  # type: ignore[no-any-return]  #: S044
-        return x + self.drop(sublayer(norm(x), *where))  #: S042
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """The type that products run in here."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
 
-    def drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training)
+
+# bf16 products: an x86 CPU without instructions for them emulates them, a hundred times slower; oneDNN knows the others
+EMULATED = torch.cpu._is_avx2_supported() and not (
+    torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())  # fmt: skip
+ONEDNN_BF16 = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+CPU_BF16 = ONEDNN_BF16 and not EMULATED
+
+
+def product_dtype(device: str) -> torch.dtype:
+    """What precision "mixed" multiplies in on a kind of device: bf16, or fp32 on a CPU that would emulate bf16."""
+    return torch.bfloat16 if device != "cpu" or CPU_BF16 else torch.float32

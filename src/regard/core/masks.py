@@ -84,7 +84,7 @@ class Mask:
         return "\n".join(" ".join("■" if cell else "·" for cell in row) for row in table.tolist())
 
 
-class Full(Mask, name="everything"):
+class Full(Mask, name="full"):
     reads = ()
 
     def allows(self, q: TokenIndex, k: TokenIndex) -> Tensor:
@@ -139,7 +139,7 @@ class Blocks(Mask, name="blocks"):
 
 
 @dataclass(frozen=True)
-class GlobalTokens(Mask, name="landmarks"):
+class GlobalTokens(Mask, name="global_tokens"):
     """Global tokens: the first `count` see all tokens and are seen by all (Longformer)."""
 
     count: int
@@ -164,35 +164,6 @@ class Documents(Mask, name="documents"):
 
     def allows(self, q: TokenIndex, k: TokenIndex) -> Tensor:
         return q.read("document") == k.read("document")
-
-
-@dataclass(frozen=True)
-class Edges(Mask, name="edges"):
-    """Neighbours in a graph, and with `loops` each node itself."""
-
-    loops: int = 1
-    reads = ("edges", "order")
-
-    def allows(self, q: TokenIndex, k: TokenIndex) -> Tensor:  #: S026
-        if q.places.edges is None:
-            raise ConfigError("the mask reads 'edges', and these tokens carry none; give edges= to the front end")
-        joined = q.places.edges[q.b, q.i, k.i]
-        return joined | (q.i == k.i) if self.loops else joined & (q.i != k.i)
-
-
-@dataclass(frozen=True)
-class Window2d(Mask, name="cells"):
-    """Square windows of an image: `size` a side, moved by `shift` (Swin: cells(7) and cells(7, 3) in turn)."""
-
-    size: int
-    shift: int = 0
-    reads = ("coords",)
-
-    def allows(self, q: TokenIndex, k: TokenIndex) -> Tensor:
-        same = torch.ones_like(q.i * k.i, dtype=torch.bool)
-        for mine, theirs in zip(q.axes, k.axes, strict=True):
-            same = same & ((mine - self.shift) // self.size == (theirs - self.shift) // self.size)
-        return same
 
 
 @dataclass(frozen=True)
@@ -259,7 +230,7 @@ def dilated_window(radius: int, step: int) -> Mask:
 
 
 def mask(text: str) -> Mask:
-    """The mask that a config writes as text, such as "causal & (window(64) | landmarks(2))"."""
+    """The mask that a config writes as text, such as "causal & (window(64) | global_tokens(2))"."""
     check_mask(text)
     return build_mask(parse_mask(text), text)
 
@@ -274,5 +245,7 @@ def build_mask(node: ast.expr, text: str) -> Mask:
             return ~build_mask(operand, text)
         case ast.Name() | ast.Call():
             name, numbers = parse_mask_call(node, text)
+            if name not in MASK_TYPES and name != "dilated":
+                raise ConfigError(f"mask: {name} stands beside the kernel that it is for; import regard.attention")
             return dilated_window(*numbers) if name == "dilated" else MASK_TYPES[name](*numbers)
     raise AssertionError(f"{text!r} was checked before")

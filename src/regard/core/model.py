@@ -1,4 +1,6 @@
-"""Trunk and Transformer: a front end, a trunk of blocks, a head; and an encoder for an encoder-decoder."""
+"""Transformer and Trunk: a front end, a trunk of blocks, a head; and an encoder for an encoder-decoder."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -18,143 +20,6 @@ from regard.core.layers import Block, Norm, Scope, compute_dtype, product_dtype
 from regard.core.masks import DOCUMENTS, FULL, PADDING, Mask, Prefix, mask
 from regard.core.positions import PreparedPosition, build_position
 from regard.core.tokens import TokenLayout, Tokens
-
-BlockCall = tuple[nn.Module, Scope, tuple[Any, Any]]  # a block, what it may know, and its places in a cache
-Masks = dict[tuple[bool, bool], Mask]  # a mask without and with padding, without and with documents
-
-
-class BlockRunner:
-    """How a trunk runs its blocks: one after another here; `gpu.decode_step` has a runner with fused kernels."""
-
-    def begin(self, cache: KVCache, tokens: TokenLayout) -> tuple[Tensor, TokenLayout]:
-        return cache.begin_step(tokens)
-
-    def plan(
-        self, trunk: "Trunk", x: Tensor, masks: Masks, q: TokenLayout, k: TokenLayout, place: PreparedPosition | None
-    ) -> Plan:
-        """Padding and documents are masked wherever the tokens carry them, whatever the mask; across: no place."""
-        if (q.document is None) != (k.document is None):
-            raise ConfigError("document: a packed target reads a packed source; give both their documents (Tokens)")
-        c = trunk.c
-        ask = AttentionSpec(
-            mask=masks[k.is_real is not None, k.document is not None], q=q, k=k,
-            bias=place is not None and place.biased, dropout=trunk.training and c.dropout.attention > 0,
-            grad=torch.is_grad_enabled(), cached=k is not q and not isinstance(k, Tokens), dtype=compute_dtype(x),
-            device=x.device.type,
-        )  # fmt: skip
-        if place is None:
-            return make_plan((c.across or c.attention).kernel, ask)
-        if c.mixer.kind != "attention":
-            return Plan(KERNELS["reference"], "there is no attention", ask)
-        return make_plan(c.attention.kernel, ask, place.bias if len(trunk.positions) == 1 else None, c.heads[0])
-
-    def run(self, trunk: "Trunk", x: Tensor, calls: list[BlockCall], keep: list[Tensor] | None) -> Tensor:
-        for block, scope, past in calls:
-            # a watched block runs as written: compiled one by one, each would be a graph of its own
-            x = (block if scope.watch is None else block._call_impl)(x, scope, *past)  # type: ignore[no-untyped-call]
-            if keep is not None:
-                keep.append(x if trunk.final_norm is None else trunk.final_norm(x))
-        return x
-
-
-class Trunk(nn.Module):
-    """The trunk, a stack of blocks: positions and norm before it, the loop, a final norm after it."""
-
-    runner = BlockRunner()  # a trunk of another kind may have another one
-
-    def __init__(self, c: config.Trunk, init: str = "xavier") -> None:
-        super().__init__()
-        self.c = c
-        tables = c.depth if getattr(c.position, "tables", "shared") == "layer" else 1
-        wide = c.dim if getattr(c.position, "mode", "") == "qk" else c.width or c.dim
-        positions = (build_position(c.position, wide, c.heads[i], c.head_width) for i in range(tables))
-        self.positions = nn.ModuleList(positions)
-        extra = self.position.extra
-        self.incoming = c.width or c.dim - extra  # the width that the front end must give
-        wide = self.incoming + extra
-        self.embed_norm = Norm(c.norm, wide) if c.embed_norm else None
-        self.project = nn.Linear(wide, c.dim) if wide != c.dim else None
-        self.blocks = nn.ModuleList(Block(c, layer) for layer in range(1 if c.shared else c.depth))
-        final = c.final_norm if c.final_norm is not None else c.place == "pre"
-        self.final_norm = Norm(c.norm, c.dim) if final else None
-        self.masks = [mask_variants(mask(text)) for text in c.masks]
-        self.across = mask_variants(FULL)
-        init_weights(self, init, c)
-
-    @property
-    def position(self) -> Any:
-        return self.positions[0]
-
-    def forward(
-        self, tokens: Tokens, *, memory: Tokens | None = None, layers: list[Tensor] | None = None,
-        cache: KVCache | None = None, watch: HookContext | None = None, keep: list[Tensor] | None = None,
-        runner: BlockRunner | None = None,
-    ) -> Tokens:  # fmt: skip
-        """`layers` is the memory layer by layer; `keep` collects what each block made, for such a decoder."""
-        runner = self.runner if runner is None else runner
-        slots, keys = (None, tokens) if cache is None else runner.begin(cache, tokens)
-        x = self.stem(tokens)
-        places: list[PreparedPosition] = [each.prepare(tokens, keys) for each in self.positions]  # type: ignore[operator]
-        plans = [runner.plan(self, x, masks, tokens, keys, places[0]) for masks in self.masks]
-        across = None if memory is None else runner.plan(self, x, self.across, tokens, memory, None)
-        x, calls = x if watch is None else watch.apply("embed", x), []
-        for i in range(self.c.depth):
-            scope = Scope(
-                plan=plans[i % len(plans)], position=places[i % len(places)], cross_plan=across, cache_slots=slots,
-                memory=layers[i] if layers is not None else None if memory is None else memory.x,
-                is_first=cache is None or cache.fresh, watch=None if watch is None else watch.at(str(i)),
-            )  # fmt: skip
-            past = (None, None) if cache is None else (cache.entries[i], cache.across[i] if cache.across else None)
-            calls.append((self.blocks[i % len(self.blocks)], scope, past))
-        x = runner.run(self, x, calls, keep)
-        if cache is not None:
-            cache.fresh = False
-        x = x if self.final_norm is None else self.final_norm(x)
-        return tokens.with_vectors(x if watch is None else watch.apply("final", x))
-
-    def stem(self, tokens: Tokens) -> Tensor:
-        """Positions, norm, dropout, and the map to dim if the vectors are of another width."""
-        if tokens.x.shape[-1] != self.incoming:
-            raise ConfigError(f"the trunk takes vectors of width {self.incoming}, got {tokens.x.shape[-1]}")
-        self.position.check(tokens.longest, tokens.grid)
-        x = self.position.embed(tokens.x, tokens)
-        x = x if self.embed_norm is None else self.embed_norm(x)
-        x = F.dropout(x, self.c.dropout.embed, self.training)
-        return x if self.project is None else self.project(x)
-
-    def entries(self, batch: int, capacity: int, like: Tensor) -> list[Any]:
-        """An empty place in a cache for each layer."""
-        for each in (each[False, False] for each in self.masks):
-            if each.ahead or not each.tables <= {"order", "is_real"}:
-                raise ConfigError(f"trunk.mask {each}: a cache is for masks that never look ahead; write causal & ...")
-        c = self.c.position
-        if getattr(c, "scaling", "") == "dynamic" or getattr(c, "axes", 1) > 1:
-            raise ConfigError(f"trunk.position {c.kind!r} on several axes or with dynamic scaling has no cache")
-        self.position.check(capacity, None)
-        blocks: list[Any] = [self.blocks[i % len(self.blocks)] for i in range(self.c.depth)]
-        return [block.attn.entry(batch, capacity, like) for block in blocks]
-
-    def addresses(self) -> Iterator[str]:
-        """Every address that `looking` takes."""
-        blocks: list[Any] = [self.blocks[i % len(self.blocks)] for i in range(self.c.depth)]
-        yield "embed"
-        for i, block in enumerate(blocks):
-            yield from (f"{i}.attn.{what}" for what in block.attn.sees)
-            yield from (f"{i}.cross.{what}" for what in (block.cross.sees if block.cross is not None else ()))
-            yield from (f"{i}.mlp.hidden", f"{i}.mlp.out", f"{i}.residual")
-        yield "final"
-
-
-def mask_variants(base: Mask) -> Masks:
-    """The mask with and without padding and documents, made beforehand: forward only picks one."""
-    padded, packed = base & PADDING, base & DOCUMENTS
-    return {(False, False): base, (True, False): padded, (False, True): packed, (True, True): padded & packed}
-
-
-# Stacks by their setting's kind, and what stands before and after them: other rooms enter theirs.
-TRUNKS: dict[str, Callable[[Any, str], Any]] = {"blocks": Trunk}  # a setting and the name of an initialisation
-FRONT_ENDS: dict[str, Callable[[Any, int], Any]] = {}  # a setting and the width to make -> a module that makes Tokens
-HEADS: dict[str, Callable[[Any, Any, Any], nn.Module]] = {}  # a setting, the trunk's, and the front end
 
 
 class Transformer(nn.Module):
@@ -246,3 +111,142 @@ class Transformer(nn.Module):
             if hasattr(part := getattr(self, name), "addresses"):
                 yield from (f"{self.where}.{name}.{step}".lstrip(".") for step in part.addresses())
         yield f"{self.where}.logits".lstrip(".")
+
+
+class Trunk(nn.Module):
+    """The trunk, a stack of blocks: positions and norm before it, the loop, a final norm after it."""
+
+    runner: BlockRunner  # a trunk of another kind may have another one
+
+    def __init__(self, c: config.Trunk, init: str = "xavier") -> None:
+        super().__init__()
+        self.c = c
+        tables = c.depth if getattr(c.position, "tables", "shared") == "layer" else 1
+        wide = c.dim if getattr(c.position, "mode", "") == "qk" else c.embed_dim or c.dim
+        positions = (build_position(c.position, wide, c.heads[i], c.head_width) for i in range(tables))
+        self.positions = nn.ModuleList(positions)
+        extra = self.position.extra
+        self.incoming = c.embed_dim or c.dim - extra  # the width that the front end must give
+        wide = self.incoming + extra
+        self.embed_norm = Norm(c.norm, wide) if c.embed_norm else None
+        self.project = nn.Linear(wide, c.dim) if wide != c.dim else None
+        self.blocks = nn.ModuleList(Block(c, layer) for layer in range(1 if c.share_layers else c.depth))
+        final = c.final_norm if c.final_norm is not None else c.norm_placement == "pre"
+        self.final_norm = Norm(c.norm, c.dim) if final else None
+        self.masks = [mask_variants(mask(text)) for text in c.masks]
+        self.cross_masks = mask_variants(FULL)
+        init_weights(self, init, c)
+
+    @property
+    def position(self) -> Any:
+        return self.positions[0]
+
+    def forward(
+        self, tokens: Tokens, *, memory: Tokens | None = None, layers: list[Tensor] | None = None,
+        cache: KVCache | None = None, watch: HookContext | None = None, keep: list[Tensor] | None = None,
+        runner: BlockRunner | None = None,
+    ) -> Tokens:  # fmt: skip
+        """`layers` is the memory layer by layer; `keep` collects what each block made, for such a decoder."""
+        runner = self.runner if runner is None else runner
+        slots, keys = (None, tokens) if cache is None else runner.begin(cache, tokens)
+        x = self.stem(tokens)
+        places: list[PreparedPosition] = [each.prepare(tokens, keys) for each in self.positions]  # type: ignore[operator]
+        plans = [runner.plan(self, x, masks, tokens, keys, places[0]) for masks in self.masks]
+        across = None if memory is None else runner.plan(self, x, self.cross_masks, tokens, memory, None)
+        x, calls = x if watch is None else watch.apply("embed", x), []
+        for i in range(self.c.depth):
+            scope = Scope(
+                plan=plans[i % len(plans)], position=places[i % len(places)], cross_plan=across, cache_slots=slots,
+                memory=layers[i] if layers is not None else None if memory is None else memory.x,
+                is_first=cache is None or cache.fresh, watch=None if watch is None else watch.at(str(i)),
+            )  # fmt: skip
+            past = (None, None) if cache is None else (cache.entries[i], cache.across[i] if cache.across else None)
+            calls.append((self.blocks[i % len(self.blocks)], scope, past))
+        x = runner.run(self, x, calls, keep)
+        if cache is not None:
+            cache.fresh = False
+        x = x if self.final_norm is None else self.final_norm(x)
+        return tokens.with_vectors(x if watch is None else watch.apply("final", x))
+
+    def stem(self, tokens: Tokens) -> Tensor:
+        """Positions, norm, dropout, and the map to dim if the vectors are of another width."""
+        if tokens.x.shape[-1] != self.incoming:
+            raise ConfigError(f"the trunk takes vectors of width {self.incoming}, got {tokens.x.shape[-1]}")
+        self.position.check(tokens.longest, tokens.grid)
+        x = self.position.embed(tokens.x, tokens)
+        x = x if self.embed_norm is None else self.embed_norm(x)
+        x = F.dropout(x, self.c.dropout.embed, self.training)
+        return x if self.project is None else self.project(x)
+
+    def entries(self, batch: int, capacity: int, like: Tensor) -> list[Any]:
+        """An empty place in a cache for each layer."""
+        for each in (each[False, False] for each in self.masks):
+            if each.ahead or not each.tables <= {"order", "is_real"}:
+                raise ConfigError(f"trunk.mask {each}: a cache is for masks that never look ahead; write causal & ...")
+        c = self.c.position
+        if getattr(c, "scaling", "") == "dynamic" or getattr(c, "axes", 1) > 1:
+            raise ConfigError(f"trunk.position {c.kind!r} on several axes or with dynamic scaling has no cache")
+        self.position.check(capacity, None)
+        blocks: list[Any] = [self.blocks[i % len(self.blocks)] for i in range(self.c.depth)]
+        return [block.attn.entry(batch, capacity, like) for block in blocks]
+
+    def addresses(self) -> Iterator[str]:
+        """Every address that `looking` takes."""
+        blocks: list[Any] = [self.blocks[i % len(self.blocks)] for i in range(self.c.depth)]
+        yield "embed"
+        for i, block in enumerate(blocks):
+            yield from (f"{i}.attn.{what}" for what in block.attn.sees)
+            yield from (f"{i}.cross.{what}" for what in (block.cross.sees if block.cross is not None else ()))
+            yield from (f"{i}.mlp.hidden", f"{i}.mlp.out", f"{i}.residual")
+        yield "final"
+
+
+class BlockRunner:
+    """How a trunk runs its blocks: one after another here; `gpu.decode_step` has a runner with fused kernels."""
+
+    def begin(self, cache: KVCache, tokens: TokenLayout) -> tuple[Tensor, TokenLayout]:
+        return cache.begin_step(tokens)
+
+    def plan(
+        self, trunk: Trunk, x: Tensor, masks: Masks, q: TokenLayout, k: TokenLayout, place: PreparedPosition | None
+    ) -> Plan:
+        """Padding and documents are masked wherever the tokens carry them, whatever the mask; across: no place."""
+        if (q.document is None) != (k.document is None):
+            raise ConfigError("document: a packed target reads a packed source; give both their documents (Tokens)")
+        c = trunk.c
+        ask = AttentionSpec(
+            mask=masks[k.is_real is not None, k.document is not None], q=q, k=k,
+            bias=place is not None and place.biased, dropout=trunk.training and c.dropout.attention > 0,
+            grad=torch.is_grad_enabled(), cached=k is not q and not isinstance(k, Tokens), dtype=compute_dtype(x),
+            device=x.device.type,
+        )  # fmt: skip
+        if place is None:
+            return make_plan((c.cross_attention or c.attention).kernel, ask)
+        if c.mixer.kind != "attention":
+            return Plan(KERNELS["reference"], "there is no attention", ask)
+        return make_plan(c.attention.kernel, ask, place.bias if len(trunk.positions) == 1 else None, c.heads[0])
+
+    def run(self, trunk: Trunk, x: Tensor, calls: list[BlockCall], keep: list[Tensor] | None) -> Tensor:
+        for block, scope, past in calls:
+            # a watched block runs as written: compiled one by one, each would be a graph of its own
+            x = (block if scope.watch is None else block._call_impl)(x, scope, *past)  # type: ignore[no-untyped-call]
+            if keep is not None:
+                keep.append(x if trunk.final_norm is None else trunk.final_norm(x))
+        return x
+
+
+Trunk.runner = BlockRunner()
+BlockCall = tuple[nn.Module, Scope, tuple[Any, Any]]  # a block, what it may know, and its places in a cache
+Masks = dict[tuple[bool, bool], Mask]  # a mask without and with padding, without and with documents
+
+
+def mask_variants(base: Mask) -> Masks:
+    """The mask with and without padding and documents, made beforehand: forward only picks one."""
+    padded, packed = base & PADDING, base & DOCUMENTS
+    return {(False, False): base, (True, False): padded, (False, True): packed, (True, True): padded & packed}
+
+
+# Stacks by their setting's kind, and what stands before and after them: other rooms enter theirs.
+TRUNKS: dict[str, Callable[[Any, str], Any]] = {"blocks": Trunk}  # a setting and the name of an initialisation
+FRONT_ENDS: dict[str, Callable[[Any, int], Any]] = {}  # a setting and the width to make -> a module that makes Tokens
+HEADS: dict[str, Callable[[Any, Any, Any], nn.Module]] = {}  # a setting, the trunk's, and the front end

@@ -101,10 +101,10 @@ class SinusoidalPosition(Position):
 
     def __init__(self, c: config.SinusoidalPosition, dim: int) -> None:
         super().__init__()
-        self.c, self.mode, self.width = c, c.mode, c.width or dim
+        self.c, self.mode, self.width = c, c.mode, c.dim or dim
         self.extra = self.width if c.mode == "concat" else 0
         if self.width % (2 * c.axes):
-            raise ConfigError(f"position.width {self.width} is not divisible by two for each of {c.axes} axes")
+            raise ConfigError(f"position.dim {self.width} is not divisible by two for each of {c.axes} axes")
 
     def table(self, places: TokenLayout) -> Tensor:
         at, each = token_coordinates(places, self.c.axes) + self.c.offset, self.width // self.c.axes
@@ -126,11 +126,11 @@ class LearnedPosition(Position):
 
     def __init__(self, c: config.LearnedPosition, dim: int) -> None:
         super().__init__()
-        self.c, self.mode, width = c, c.mode, c.width or dim
+        self.c, self.mode, width = c, c.mode, c.dim or dim
         self.extra = width if c.mode == "concat" else 0
         lengths = c.length if isinstance(c.length, tuple) else (c.length,)
         if width % len(lengths):
-            raise ConfigError(f"position.width {width} is not divisible by {len(lengths)} axes")
+            raise ConfigError(f"position.dim {width} is not divisible by {len(lengths)} axes")
         sizes = [(length + c.offset, width // len(lengths)) for length in lengths]
         self.tables = nn.ParameterList([nn.Parameter(torch.empty(size)) for size in sizes])
 
@@ -157,9 +157,9 @@ class RotaryPosition(Position):
 
     def __init__(self, c: config.RotaryPosition, width: int) -> None:
         super().__init__()
-        self.c, self.width = c, int(width * c.part) // 2 * 2
-        if c.factors and len(c.factors) != self.width // 2:
-            raise ConfigError(f"position.factors: {len(c.factors)} given for {self.width // 2} pairs of channels")
+        self.c, self.width = c, int(width * c.fraction) // 2 * 2
+        if c.freq_factors and len(c.freq_factors) != self.width // 2:
+            raise ConfigError(f"position.freq_factors: {len(c.freq_factors)} for {self.width // 2} pairs of channels")
 
     def prepare(self, q: TokenLayout, k: TokenLayout) -> PreparedPosition:
         if self.c.scaling == "dynamic" and not (q.is_plain and q is k):
@@ -174,7 +174,7 @@ def rotary_frequencies(c: config.RotaryPosition, width: int, count: int, device:
     """The angle of each pair of channels per step, and how much louder a published scaling makes q and k."""
     pairs = 1.0 / c.base ** (torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
     pairs, loud = (pairs, 1.0) if c.scaling == "none" else ROPE_SCALINGS[c.scaling](c, pairs, count)
-    return pairs, loud if c.stretch is None else c.stretch
+    return pairs, loud if c.attention_factor is None else c.attention_factor
 
 
 # Angles for longer texts than were trained, by the name of a scaling: `regard.models.positions` enters them.
@@ -237,36 +237,36 @@ class T5Bias(LearnedBias):
     """T5's bias: half the buckets for near distances one by one, half for far ones on a logarithmic scale."""
 
     def __init__(self, c: config.T5Bias, heads: int) -> None:
-        super().__init__(c.buckets, heads)
+        super().__init__(c.num_buckets, heads)
         self.c = c
 
     def index(self, q: TokenIndex, k: TokenIndex) -> Tensor:
         ahead = k.order - q.order
-        half = self.c.buckets // 2 if self.c.both else self.c.buckets
-        first = half * (ahead > 0) if self.c.both else torch.zeros_like(ahead)
-        far = ahead.abs() if self.c.both else (-ahead).clamp(min=0)
+        half = self.c.num_buckets // 2 if self.c.bidirectional else self.c.num_buckets
+        first = half * (ahead > 0) if self.c.bidirectional else torch.zeros_like(ahead)
+        far = ahead.abs() if self.c.bidirectional else (-ahead).clamp(min=0)
         near = half // 2
-        steps = (far.clamp(min=1).float() / near).log() / math.log(self.c.distance / near) * (half - near)
+        steps = (far.clamp(min=1).float() / near).log() / math.log(self.c.max_distance / near) * (half - near)
         return first + torch.where(far < near, far, (near + steps.long()).clamp(max=half - 1))
 
 
 class RelativeBias(LearnedBias):
-    """The lecture's r_ij, clipped at `radius` on each axis: (q·k + r_ij)/sqrt(d)."""
+    """The lecture's r_ij, clipped at `max_distance` on each axis: (q·k + r_ij)/sqrt(d)."""
 
     def __init__(self, c: config.RelativeBias, heads: int) -> None:
-        super().__init__((2 * c.radius + 1) ** c.axes, heads)
+        super().__init__((2 * c.max_distance + 1) ** c.axes, heads)
         self.c = c
 
     def index(self, q: TokenIndex, k: TokenIndex) -> Tensor:
-        flat = torch.zeros_like(q.i * k.i)
+        flat, far = torch.zeros_like(q.i * k.i), self.c.max_distance
         if len(q.axes) != self.c.axes:
             raise ConfigError(f"these positions have {self.c.axes} axes, and the tokens {len(q.axes)} coordinates")
         for mine, theirs in zip(q.axes, k.axes, strict=True):
-            flat = flat * (2 * self.c.radius + 1) + (theirs - mine).clamp(-self.c.radius, self.c.radius) + self.c.radius
+            flat = flat * (2 * far + 1) + (theirs - mine).clamp(-far, far) + far
         return flat
 
     def prepare(self, q: TokenLayout, k: TokenLayout) -> PreparedPosition:
-        if not self.c.inside:
+        if not self.c.scaled:
             return super().prepare(q, k)
         return PreparedPosition(build_bias=lambda q, scale: BiasTable(self.bias, self.index, scale))  #: S035
 

@@ -57,8 +57,8 @@ class BucketedBatches:
         self.widths = -(-(rows.lengths() + added) // multiple) * multiple
         if (longest := int(self.widths.max())) > budget:
             raise DataError(f"{rows.name}: a row of {longest:,} tokens with its padding is more than a batch of "
-                            f"{budget:,}; allow more tokens a batch (train.tokens={longest}), or cut rows shorter by "
-                            "train.context")  # fmt: skip
+                            f"{budget:,}; allow more tokens a batch (train.batch_tokens={longest}), or cut rows "
+                            "shorter by train.context")  # fmt: skip
         self.borders = list(bucket_borders(self.widths.sort(descending=True).values, budget))
         self.turns, self.orders = ShuffledEpochs(self.count, seed), dict[int, Tensor]()
 

@@ -153,7 +153,7 @@ def hash_ids(ids: "array[int]") -> int:
 
 
 def store_examples(
-    made: RowMaker, about: dict[str, Any], folder: Path, name: str, bad: OnBadRecord = "stop",
+    made: RowMaker, about: dict[str, Any], folder: Path, name: str, bad: OnBadRecord = "error",
     notice: Notice = warnings.warn, progress: Progress = no_progress,
 ) -> Examples:  # fmt: skip
     """The examples that `about` stands for: from the cache, or made now and kept there."""

@@ -60,7 +60,7 @@ def prepare_splits(
     def those(found: Sequence[RecordSource]) -> Kind:
         name = name_sources([table.name for table in found])
         key = {"sources": [table.digest for table in found], "make": about}
-        return keep(lambda tally: make_examples(found, make, tally), key, folder, name, data.bad)
+        return keep(lambda tally: make_examples(found, make, tally), key, folder, name, data.on_bad_record)
 
     whole = those(sources)
     if isinstance(data.validation, str | tuple):
@@ -104,7 +104,7 @@ def tokenizer_from_records(
     found = find_records(data.sources, data)
     return cached_tokenizer(
         text,
-        [TextColumn(table, column, data.bad) for table in found for column in columns],
+        [TextColumn(table, column, data.on_bad_record) for table in found for column in columns],
         content_cache.cache_dir(cache),
     )
 

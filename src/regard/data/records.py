@@ -31,22 +31,24 @@ class Record(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         raise DataError(f"{self.where}: no column {name!r}; there are {', '.join(map(str, self)) or 'none'}, so name "
-                        "one of them in data.column or task")  # fmt: skip
+                        "one of them in data.text_column or task")  # fmt: skip
 
 
 class BadRecordPolicy:
     """Meets bad records: the first stops everything, or all are passed over and counted."""
 
-    def __init__(self, bad: Literal["stop", "skip"] = "stop") -> None:
+    def __init__(self, bad: Literal["error", "skip"] = "error") -> None:
         self.way, self.count, self.first = bad, 0, ""
 
     @classmethod
     def of(cls, sources: Iterable[Any]) -> "BadRecordPolicy":
         """As the sources say; a plain text says nothing."""
-        return cls("skip" if any(getattr(source, "bad", "stop") == "skip" for source in sources) else "stop")
+        return cls(
+            "skip" if any(getattr(source, "on_bad_record", "error") == "skip" for source in sources) else "error"
+        )
 
     def record_bad(self, problem: DataError) -> None:
-        if self.way == "stop":
+        if self.way == "error":
             raise problem
         self.count, self.first = self.count + 1, self.first or str(problem)
 
@@ -54,7 +56,7 @@ class BadRecordPolicy:
     def summary(self) -> str:
         """What was passed over, in a sentence; nothing where nothing was."""
         bad = "1 bad record was" if self.count == 1 else f"{self.count:,} bad records were"
-        return f"{bad} passed over (data.bad is skip), the first: {self.first}" if self.count else ""
+        return f"{bad} passed over (data.on_bad_record is skip), the first: {self.first}" if self.count else ""
 
 
 class ReadableFile(Protocol):
@@ -143,7 +145,7 @@ class TextColumn:
 
     table: RecordSource
     column: str
-    bad: Literal["stop", "skip"] = "stop"
+    on_bad_record: Literal["error", "skip"] = "error"
 
     @property
     def name(self) -> str:
@@ -151,7 +153,7 @@ class TextColumn:
 
     @cached_property
     def digest(self) -> str:
-        return content_cache.content_key([self.table.digest, self.column, self.bad])
+        return content_cache.content_key([self.table.digest, self.column, self.on_bad_record])
 
     def documents(self, tally: BadRecordPolicy) -> Iterator[Document]:
         for record in self.table.records(tally):
@@ -171,7 +173,7 @@ def text_of_record(record: Record, column: str) -> str:
         return " ".join(found)
     if not isinstance(found, str):
         raise DataError(f"{record.where}: {column!r} is {found!r:.40} and no text; name one that is by "
-                        "data.column or in task, or pass it over by data.bad=skip")  # fmt: skip
+                        "data.text_column or in task, or pass it over by data.on_bad_record=skip")  # fmt: skip
     return found
 
 

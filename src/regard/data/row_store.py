@@ -21,7 +21,7 @@ from regard.data.records import BadRecordPolicy
 from regard.data.token_shards import Notice, Progress, map_file, uncached_notice
 from regard.files import atomic, content_cache
 
-OnBadRecord = Literal["stop", "skip"]
+OnBadRecord = Literal["error", "skip"]
 RowMaker = Callable[[BadRecordPolicy], Iterable[Any]]  # makes all rows, and tallies the records it cannot use
 ColumnSizes = dict[str, int]  # numbers in each file
 STRANGE = (KeyError, TypeError, ValueError, AttributeError)  # what comes of JSON that we did not write

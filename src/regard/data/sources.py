@@ -117,7 +117,7 @@ def match_suffix(name: str, known: Iterable[str]) -> str | None:
 
 def read_texts(sources: Sequence[str], how: Data | None = None) -> Iterator[Document]:
     """The texts of the sources one after the other, each whole."""
-    tally = BadRecordPolicy(how.bad if how else "stop")
+    tally = BadRecordPolicy(how.on_bad_record if how else "error")
     for source in find_texts(sources, how):
         for document in source.documents(tally):
             yield Document(document.name, "".join(document.parts()))
@@ -127,7 +127,10 @@ def find_texts(names: Sequence[str], how: Data | None = None) -> list[TextSource
     """The texts that are there by these names; DataError where there is none."""
     how = how or Data()
     things = (thing for name in names for thing in resolve_name(name, how, TEXT_SUFFIXES))
-    return [thing if isinstance(thing, TextSource) else TextColumn(thing, how.column, how.bad) for thing in things]
+    return [
+        thing if isinstance(thing, TextSource) else TextColumn(thing, how.text_column, how.on_bad_record)
+        for thing in things
+    ]
 
 
 def find_records(names: Sequence[str], how: Data | None = None) -> list[RecordSource]:
@@ -146,7 +149,10 @@ def check_settings_used(how: Data, things: Sequence[TextSource | TextColumn | Re
     """No setting is passed over in silence."""
     told = [thing.table if isinstance(thing, TextColumn) else thing for thing in things]
     known = {name for thing in told if not isinstance(thing, TextSource) for name in thing.settings_used}
-    takers = {"columns": "files that do not name their columns (.csv, .tsv, pairs)", "documents": "lines of text"}
+    takers = {
+        "column_names": "files that do not name their columns (.csv, .tsv, pairs)",
+        "blank_line_ends_document": "lines of text",
+    }
     for name, taker in takers.items():
         if getattr(how, name) and name not in known:
             raise ConfigError(f"data.{name}: it is for {taker}, and there are no such records here; leave it out")
@@ -169,7 +175,7 @@ def resolve_name(name: str, how: Data, kind: tuple[str, ...]) -> list[TextSource
     if (known := find_packaged_set(name)) is not None:
         source = TextSource(known[0].name, known[0])
         other = match_suffix(source.name, SOURCE_SUFFIXES)
-        named = replace(how, columns=how.columns or known[1])
+        named = replace(how, column_names=how.column_names or known[1])
         return [RecordFile(source, named) if other is None else SOURCE_SUFFIXES[other](source)]
     path = Path(name).expanduser()
     if not os.path.lexists(path):
@@ -198,10 +204,10 @@ def resolve_pattern(name: str, how: Data, kind: tuple[str, ...]) -> list[TextSou
         paths = [Path(part.strip()).expanduser() for part in name.split(" + ")]
         if (known := match_suffix(paths[0].name, JOINED_SOURCES)) is not None:
             return [JOINED_SOURCES[known]([check_not_empty(TextSource(str(path), path)) for path in paths])]
-        columns = how.columns or ("source", "target")
+        columns = how.column_names or ("source", "target")
         if len(paths) != len(columns):
             raise DataError(f"{name}: {len(paths)} files and {len(columns)} columns ({', '.join(columns)}); name as "
-                            "many by data.columns")  # fmt: skip
+                            "many by data.column_names")  # fmt: skip
         return [ParallelFiles([check_not_empty(TextSource(str(path), path)) for path in paths], columns)]
     if glob.has_magic(name):
         paths = [Path(found) for found in glob.glob(str(Path(name).expanduser()), recursive=True)]

@@ -178,7 +178,7 @@ def store_tensors(
     about: dict[str, Any],
     folder: Path,
     name: str,
-    bad: OnBadRecord = "stop",
+    bad: OnBadRecord = "error",
     notice: Notice = warnings.warn,
     progress: Progress = no_progress,
     length: RowLength = lambda row: 1,

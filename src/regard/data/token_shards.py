@@ -137,7 +137,7 @@ def encode_documents(
 def separator_ids(tokenizer: Tokenizer, number: int, last: int, ids: Sequence[int]) -> list[int]:
     """What stands between the last id of a document and the ids of the next, of that number; a document may have its
     own start and end, as rendered chats do, and then they are not said twice."""
-    end, start = (tokenizer.special_ids.get(role) for role in ("end", "start"))
+    end, start = (tokenizer.special_ids.get(role) for role in ("eos", "bos"))
     ended = [] if end is None or not number or last == end else [end]
     return ended if start is None or (ids and ids[0] == start) else [*ended, start]
 

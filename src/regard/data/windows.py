@@ -31,7 +31,7 @@ class StripedBatches:
         rows = size * accumulate
         if len(shards) <= rows * context:
             raise DataError(f"{shards.name}: {len(shards):,} tokens are too few for {rows:,} stripes of at least "
-                            f"{context:,}; set train.batch or train.context lower, or name more text")  # fmt: skip
+                            f"{context:,}; set train.batch_size or train.context lower, or name more text")  # fmt: skip
         self.shards, self.context, self.size, self.seed = shards, context, size, seed
         self.accumulate = accumulate
         # as in windows at random, one window less leaves room to begin anywhere

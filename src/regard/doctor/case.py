@@ -24,7 +24,7 @@ LR_RAMP = 10  # steps up to the highest learning rate: those of a whole warm-up 
 
 
 def no_report(line: str) -> None:
-    """Nobody listens."""
+    """The default listener: does nothing."""
 
 
 class DoctorCase:
@@ -66,7 +66,7 @@ class DoctorCase:
 
     @property
     def data(self) -> Any:
-        """Who makes the batches; smaller ones, where whole ones would not fit."""
+        """The source of batches; smaller ones, where whole ones would not fit."""
         made = unwrap_prefetch(self.run.data)
         if self.need is None or self.need.fits or not hasattr(made, "size"):
             return made
@@ -85,7 +85,7 @@ class DoctorCase:
 
     def numbers(self, step: int) -> range:
         """Of the micro-batches of a step."""
-        many = self.settings.accumulate
+        many = self.settings.gradient_accumulation
         return range(step * many, (step + 1) * many)
 
     @cached_property

@@ -26,7 +26,7 @@ from regard.doctor.probe_run import POSITION_NOISE, forward_outputs, other_ids
 from regard.training.diagnostics import cut_rows
 
 ROWS = 4
-RUN = 3  # as many of the same token at the end of a row are padding, where nobody says what is
+RUN = 3  # as many of the same token at the end of a row are padding, where the batch does not say what is
 
 
 def influence(case: DoctorCase, batch: dict[str, Tensor], changed: Tensor, seen: Tensor, side: str = "ids") -> float:
@@ -43,7 +43,7 @@ def replacement_inputs(case: DoctorCase, side: str, ids: Tensor) -> Tensor:
     if ids.is_floating_point():
         return torch.randn(ids.shape, generator=torch.Generator().manual_seed(1)).to(ids)
     c = side_front_end(case, side)
-    return other_ids(ids, c.vocab, {id for id in (c.pad, c.end) if id is not None})
+    return other_ids(ids, c.vocab, {id for id in (c.pad_id, c.eos_id) if id is not None})
 
 
 def broadcast_mask(places: Tensor, ids: Tensor) -> Tensor:
@@ -86,10 +86,10 @@ def check_causality(case: DoctorCase) -> DoctorFinding:
 def check_bidirectional(case: DoctorCase) -> DoctorFinding:
     """A task that asks of every token what it is may look at those behind it, and should."""
     c = case.model.c
-    if c.head.kind != "pooled" and not any(mask(text).ahead for text in c.trunk.masks):
+    if c.head.kind != "pooling" and not any(mask(text).ahead for text in c.trunk.masks):
         return finding_note(f"this task may look both ways, and the mask {c.trunk.masks[0]!r} hides what comes after a "
                             "token",
-                    "model.mask=everything")  # fmt: skip
+                    "model.mask=full")  # fmt: skip
     return finding_ok("this task may look both ways")
 
 
@@ -108,7 +108,7 @@ def check_padding(case: DoctorCase) -> DoctorFinding:
                                    "its "
                          f"spread: padding is looked at", f"{name}= in every batch, True for tokens")  # fmt: skip
         told.append(part)
-    return finding_ok(f"{' and '.join(told)}, and nobody looks at it" if told else "no batch is padded")
+    return finding_ok(f"{' and '.join(told)}, and no token attends to it" if told else "no batch is padded")
 
 
 def padding_of(case: DoctorCase, batch: dict[str, Tensor], side: str) -> tuple[Tensor, dict[str, Tensor]] | None:
@@ -121,7 +121,7 @@ def padding_of(case: DoctorCase, batch: dict[str, Tensor], side: str) -> tuple[T
         return None if whole else (batch[name], batch)
     if not case.textual or batch[side].dtype != torch.long:  # a picture is no row of tokens
         return None
-    pad, own = side_front_end(case, side).pad, getattr(case.run.objective, "specials", None)
+    pad, own = side_front_end(case, side).pad_id, getattr(case.run.objective, "specials", None)
     fill = pad if pad is not None else 0 if own is None else own.fill
     there = batch[side] != fill
     real = (there.flip(-1).cumsum(-1).flip(-1) > 0) & (there.cumsum(-1) > 0)  # all but what fills the ends of a row
@@ -153,7 +153,7 @@ def check_positions(case: DoctorCase) -> DoctorFinding:
     if not found and isinstance(case.model.c.trunk, config.RecurrentStack):
         return finding_ok(f"{case.model.c.trunk.cell} layers read tokens in their order")
     if not found:
-        return finding_ok("nobody sees two tokens whose order could matter")
+        return finding_ok("no token attends to two tokens whose order could matter")
     c = case.model.c
     for side, size in found.items():
         trunk = c.trunk if side == "trunk" or c.encoder is None else c.encoder.trunk
@@ -185,7 +185,9 @@ def order_effect(case: DoctorCase, side: str) -> float | None:
     seen = visible_to_last(trunk, sequence_tokens(torch.empty(1, ids.shape[1], 0)))
     if len(seen) < 2:
         return None
-    ids = other_ids(ids, model.c.embed.vocab, {id for id in (model.c.embed.pad, model.c.embed.end) if id is not None})
+    ids = other_ids(
+        ids, model.c.embed.vocab, {id for id in (model.c.embed.pad_id, model.c.embed.eos_id) if id is not None}
+    )
     moved, strange = ids.clone(), ids.clone()
     moved[0, seen] = ids[0, seen.roll(1)]
     strange[0, seen] = other_ids(ids, model.c.embed.vocab, set())[0, seen]

@@ -40,7 +40,7 @@ def rows_of_batches(batches: Any) -> Held | None:
 def check_leakage(case: DoctorCase) -> DoctorFinding:
     train, kept = rows_of_batches(case.data), rows_of_batches(case.run.validation)
     if train is None or kept is None:
-        return finding_note("nothing is kept back, so nobody can tell what is learned by heart", "data.validation=0.1")
+        return finding_note("nothing is held out for validation, so overfitting cannot be seen", "data.validation=0.1")
     if type(train) is not type(kept):
         return finding_ok("training and validation are of different kinds")
     double, all = count_leaks(first_tokens(train, TRAINED), first_tokens(kept, VALIDATED))
@@ -77,7 +77,7 @@ def check_data_size(case: DoctorCase) -> DoctorFinding:
         return (
             finding_note(told, "train.freeze=['embed'] train.epochs=3") if few and ratio < LEAST else finding_ok(told)
         )
-    best = f"{CostTerms().ratio:g} would be best for what it costs"
+    best = f"{CostTerms().tokens_per_parameter:g} would be best for what it costs"
     if ratio < LEAST:
         return finding_problem(f"{told} ({best}): it will be learned by heart", suggest_width(case, ratio))
     if ratio < LITTLE:  #: S147
@@ -120,7 +120,7 @@ def check_input_scale(case: DoctorCase) -> DoctorFinding | None:
     if not bool(ids.isfinite().all()):
         part = float((~ids.isfinite()).float().mean())
         return finding_problem(f"{part:.1%} of the numbers that are given to the front end are none (nan or infinite)",
-                     "mend the data, or data.bad=skip", ends=True)  # fmt: skip
+                     "mend the data, or data.on_bad_record=skip", ends=True)  # fmt: skip
     middle, spread = float(ids.mean()), float(ids.std())
     told = f"numbers around {middle:.2g}, {spread:.2g} apart"
     if not spread:
@@ -132,13 +132,13 @@ def check_input_scale(case: DoctorCase) -> DoctorFinding | None:
 
 
 def input_column(case: DoctorCase) -> str:
-    return "text" if hasattr(case.run.task.c, "text") else "kind"
+    return "input" if hasattr(case.run.task.c, "input") else "kind"
 
 
 def suggest_normalization(case: DoctorCase) -> str:
     """How this front end is told the mean and the spread of its numbers, if it can be."""
     front = case.model.c.embed
-    named = [name for name in ("mean", "std", "white", "normal") if hasattr(front, name)]
+    named = [name for name in ("mean", "std", "max_value", "normalize") if hasattr(front, name)]
     return ", ".join(f"model.embed.{name}" for name in named) or "scale the data"
 
 
@@ -189,13 +189,13 @@ def check_tokenizer(case: DoctorCase) -> DoctorFinding:
     if int(ids.max()) >= embed.vocab or int(ids.min()) < 0:
         worst = int(ids.min() if int(ids.min()) < 0 else ids.max())
         return finding_problem(f"the data holds token {worst:,}, and the model knows 0 to {embed.vocab - 1:,}: another "
-                     "tokenizer made them", "text: the tokenizer that the model was made for", ends=True)  # fmt: skip
+                     "tokenizer made them", "tokenizer: the one that the model was made for", ends=True)  # fmt: skip
     if own is None:
         return finding_ok(f"{embed.vocab:,} tokens, and no tokenizer to compare them with")
     strange = tokenizer_difference(own, getattr(case.model, "tokenizer", None))
     if strange:
         return finding_problem(
-            strange, "text.kind=file text.path=CHECKPOINT: the tokenizer that the model was trained with"
+            strange, "tokenizer.kind=file tokenizer.path=CHECKPOINT: the tokenizer that the model was trained with"
         )
     if embed.vocab > SPARE * len(own):
         return finding_note(f"the model has {embed.vocab:,} tokens and the tokenizer {len(own):,}: "
@@ -221,8 +221,12 @@ def check_unknown_tokens(case: DoctorCase, own: Tokenizer, ids: torch.Tensor) ->
     unknown = own.special_ids.get("unk")
     part = 0.0 if unknown is None else float((ids == unknown).float().mean())
     if part > UNKNOWN:
-        kind = None if case.run.recipe is None else case.run.recipe.text.kind
-        remedy = "text.fallback=true" if kind in ("char", "word") else "another tokenizer, or a model with another one"
+        kind = None if case.run.recipe is None else case.run.recipe.tokenizer.kind
+        remedy = (
+            "tokenizer.byte_fallback=true"
+            if kind in ("char", "word")
+            else "another tokenizer, or a model with another one"
+        )
         return finding_problem(f"{part:.0%} of {len(ids):,} tokens are unknown words", remedy)
     told = f"{len(own):,} tokens, {part:.1%} of {len(ids):,} unknown"
     written, read = text_and_tokens(case, own)
@@ -230,8 +234,7 @@ def check_unknown_tokens(case: DoctorCase, own: Tokenizer, ids: torch.Tensor) ->
         return finding_ok(told)
     if (like := text_similarity(written, read)) < LIKE:
         return finding_problem(f"the text begins {written[:SHOWN]!r}, and its tokens say {read[:SHOWN]!r}: another "
-                               "tokenizer "
-                     "made them", "text: the tokenizer that made the data")  # fmt: skip
+                     "tokenizer made them", "tokenizer: the one that made the data")  # fmt: skip
     return finding_ok(f"{told}; they say what the text says ({like:.0%} of its first {len(read)} characters)")
 
 
@@ -241,7 +244,11 @@ def text_and_tokens(case: DoctorCase, own: Tokenizer) -> tuple[str, str]:
     if recipe is None or shards is None or any(name.startswith(("-", "hf:")) for name in recipe.data.sources):
         return "", ""
     source = data.find_texts(recipe.data.sources, recipe.data)[0]
-    parts = (part for document in source.documents(data.BadRecordPolicy(recipe.data.bad)) for part in document.parts())
+    parts = (
+        part
+        for document in source.documents(data.BadRecordPolicy(recipe.data.on_bad_record))
+        for part in document.parts()
+    )
     written = next(parts, "")
     read = own.decode(shards.ids(0, SHOWN).tolist())
     return written[: len(read)], read

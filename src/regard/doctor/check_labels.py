@@ -48,7 +48,9 @@ def check_labels(case: DoctorCase) -> DoctorFinding:
 
 
 def suggest_label_fix(case: DoctorCase) -> str:
-    return "labels: the ids, shifted by one" if case.causal else "task.mask=0.8 task.random=0.1"
+    return (
+        "labels: the ids, shifted by one" if case.causal else "task.mask_replace_prob=0.8 task.random_replace_prob=0.1"
+    )
 
 
 def requested_tokens(case: DoctorCase) -> tuple[Tensor, Tensor, Tensor, Tensor | None] | None:

@@ -86,13 +86,18 @@ def largest_micro_batch(case: DoctorCase) -> MicroBatch:
     width = c.context
     if isinstance(rows, Examples) and not c.pack:
         width = min(width, int(rows.lengths().max()) + 2)
-    if isinstance(rows, TensorRows) and c.tokens is not None:
-        return MicroBatch(max(1, c.tokens // max(1, int(rows.lengths().min()))), width, c.accumulate, c.recompute)
-    if c.tokens is None:
-        return MicroBatch(c.batch, width, c.accumulate, c.recompute)
+    if isinstance(rows, TensorRows) and c.batch_tokens is not None:
+        return MicroBatch(
+            max(1, c.batch_tokens // max(1, int(rows.lengths().min()))),
+            width,
+            c.gradient_accumulation,
+            c.activation_checkpointing,
+        )
+    if c.batch_tokens is None:
+        return MicroBatch(c.batch_size, width, c.gradient_accumulation, c.activation_checkpointing)
     seen = [max(table.shape for name, table in batch.items() if name in ("ids", "source")) for batch in case.read()]
-    many, width = max([(max(1, c.tokens // width), width), *seen], key=lambda shape: shape[0] * shape[1])
-    return MicroBatch(many, width, c.accumulate, c.recompute)
+    many, width = max([(max(1, c.batch_tokens // width), width), *seen], key=lambda shape: shape[0] * shape[1])
+    return MicroBatch(many, width, c.gradient_accumulation, c.activation_checkpointing)
 
 
 def added_bytes(case: DoctorCase, size: MicroBatch) -> int:
@@ -172,9 +177,13 @@ def fewer_rows(case: DoctorCase, size: MicroBatch, free: float) -> MicroBatch | 
 def settings_to_type(case: DoctorCase, size: MicroBatch) -> str:
     """The settings as they are typed."""
     c, words, most = case.settings, list[str](), largest_micro_batch(case)
-    rows = f"train.batch={size.rows}" if c.tokens is None else f"train.tokens={c.tokens * size.rows // most.rows}"
+    rows = (
+        f"train.batch_size={size.rows}"
+        if c.batch_tokens is None
+        else f"train.batch_tokens={c.batch_tokens * size.rows // most.rows}"
+    )
     words += [rows] if size.rows < most.rows else []
-    words += [f"train.accumulate={size.accumulate}"] if size.accumulate != c.accumulate else []
+    words += [f"train.gradient_accumulation={size.accumulate}"] if size.accumulate != c.gradient_accumulation else []
     words += [f"train.context={size.width}"] if size.width < most.width else []
-    words += ["train.recompute=true"] if size.recompute and not c.recompute else []
+    words += ["train.activation_checkpointing=true"] if size.recompute and not c.activation_checkpointing else []
     return " ".join(words)

@@ -145,17 +145,16 @@ def check_gradients(case: DoctorCase) -> DoctorFinding:
         return finding_problem(
             "no step of the probe has gradients that are numbers", format_rates(case.settings.optimizer, 0.01)
         )
-    middle, clip = statistics.median(finite), case.settings.clip
+    middle, clip = statistics.median(finite), case.settings.max_grad_norm
     if clip is None and middle > 100:
         return finding_note(
-            f"the gradients' norm is {middle:.3g} in the middle, and nothing bounds it", "train.clip=1.0"
+            f"the gradients' norm is {middle:.3g} in the middle, and nothing bounds it", "train.max_grad_norm=1.0"
         )
     least, most = min(sizes.values(), default=0.0), max(sizes.values(), default=0.0)
     if least and least < FAINT * most and not loss_trouble(course.losses):
-        weak = min(sizes, key=lambda name: sizes[name])
+        weak, post = min(sizes, key=lambda name: sizes[name]), case.model.c.trunk.norm_placement == "post"
         return finding_note(f"the gradients of {weak} are {least / most:.1g} of the largest layer's: they vanish on "
-                            "the way",
-                    "model.trunk.place=pre" if case.model.c.trunk.place == "post" else suggest_clip(case))  # fmt: skip
+                            "the way", "model.trunk.norm_placement=pre" if post else suggest_clip(case))  # fmt: skip
     part = sum(norm > clip for norm in finite) / len(finite) if clip else 0.0
     return finding_ok(f"their norm is {middle:.3g} in the middle of {len(norms)} steps, from {least:.2g} to {most:.2g} "
                       "by "
@@ -201,7 +200,9 @@ def check_batches(case: DoctorCase) -> DoctorFinding:
     if not far:
         return finding_ok(f"{len(losses)} batches, losses from {min(usual):.3f} to {max(usual):.3f}, none stands out")
     worst = max(far, key=lambda number: math.inf if math.isnan(losses[number]) else losses[number])
-    spike = LossSpike(worst // case.settings.accumulate + 1, worst, losses[worst], outlier_rows(case, worst, bound))
+    spike = LossSpike(
+        worst // case.settings.gradient_accumulation + 1, worst, losses[worst], outlier_rows(case, worst, bound)
+    )
     more = f", and {len(far) - 1} more like it" if len(far) > 1 else ""
     return finding_problem(f"the batch of step {spike.step} has a loss of {spike.loss:.3g} where the others have "
                            f"{middle:.3f} ± "
@@ -263,7 +264,7 @@ def row_beginning(case: DoctorCase, batch: Any, row: int) -> str:
 
 
 def suggest_batch_fix(case: DoctorCase) -> str:
-    spike = case.settings.guard.spike
+    spike = case.settings.guard.spike_sigmas
     if spike is None:
-        return "train.guard.spike=8"
-    return f"mend or remove these rows; train.guard.spike={spike:g} passes over steps whose loss leaps"
+        return "train.guard.spike_sigmas=8"
+    return f"mend or remove these rows; train.guard.spike_sigmas={spike:g} passes over steps whose loss leaps"

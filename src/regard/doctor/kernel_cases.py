@@ -46,10 +46,10 @@ class KernelSubject:
     def attention(self, width: int, groups: int) -> config.Attention:
         """With the first set of maps that the kernel does not refuse."""
         for maps in MAPS:
-            c = config.Attention(heads=HEADS, groups=groups, width=width, kernel=self.said, maps=maps)
+            c = config.Attention(heads=HEADS, kv_heads=groups, head_dim=width, kernel=self.said, projections=maps)
             if not refusal_of(lambda: Attention(c, one_layer_trunk(c, width, N), 0)):  # noqa: B023  called at once
                 return c
-        return config.Attention(heads=HEADS, groups=groups, width=width, kernel=self.said)
+        return config.Attention(heads=HEADS, kv_heads=groups, head_dim=width, kernel=self.said)
 
     def settings(self, count: int, width: int = D, groups: int = HEADS) -> config.Trunk:
         return one_layer_trunk(self.attention(width, groups), width, count)
@@ -124,17 +124,17 @@ def image_layout() -> TokenLayout:
 
 
 KERNEL_CASES: dict[str, Callable[[], TokenLayout]] = {
-    "everything": plain_layout,
+    "full": plain_layout,
     "causal": plain_layout,
     "padding": padded_layout,
     "causal & padding": padded_layout,
     "causal & window(3)": plain_layout,
     "causal & window(3) & padding": padded_layout,
-    "window(3) | landmarks(2)": plain_layout,
+    "window(3) | global_tokens(2)": plain_layout,
     "causal & dilated(2, 2)": plain_layout,
     "causal & documents": packed_layout,
     "edges": graph_layout,
-    "cells(2, 1)": image_layout,
+    "window2d(2, 1)": image_layout,
 }
 
 
@@ -151,7 +151,7 @@ def random_qkv(count: int = N, groups: int = HEADS, dtype: torch.dtype = torch.f
     return [x.requires_grad_() for x in made]
 
 
-MASKS = ("causal", "everything", "causal & window(64)", "window(64) | landmarks(4)")
+MASKS = ("causal", "full", "causal & window(64)", "window(64) | global_tokens(4)")
 WIDTH, SHORTEST, TURNS = 16, 256, 2
 ENOUGH = 0.3  # seconds: after a call that takes longer no longer ones are tried
 

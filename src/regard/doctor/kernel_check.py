@@ -4,7 +4,7 @@
     gradients            they are those of small steps, in float64
     the future           no output depends on later tokens where the mask is causal
     padding              no output depends on what is not there
-    nobody               a query that may see no key gets zeros, and gradients are finite
+    empty row            a query that may see no key gets zeros, and gradients are finite
     grouped heads        heads that share keys are heads with equal keys
     the same twice       nothing is drawn anew from call to call
     cache                reading piece by piece from a cache is reading at once
@@ -125,7 +125,7 @@ def equals_reference(subject: KernelSubject) -> Iterator[CaseResult]:
 
 
 def gradients(subject: KernelSubject) -> Iterator[CaseResult]:
-    for case, refused in cases(subject, ("everything", "causal", "padding", "causal & window(3)", "cells(2, 1)")):
+    for case, refused in cases(subject, ("full", "causal", "padding", "causal & window(3)", "window2d(2, 1)")):
         if refused:
             yield CaseResult(case, refused=refused)
             continue
@@ -179,7 +179,7 @@ def empty_rows_are_zero(subject: KernelSubject) -> Iterator[CaseResult]:
 
 def grouped_heads(subject: KernelSubject) -> Iterator[CaseResult]:
     few = HEADS // 3
-    for case, refused in cases(subject, ("everything", "causal", "causal & window(3)", "cells(2, 1)")):
+    for case, refused in cases(subject, ("full", "causal", "causal & window(3)", "window2d(2, 1)")):
         refused = refused or refusal_of(lambda: subject.own(N, groups=few))
         if refused:
             yield CaseResult(case, refused=refused)
@@ -190,7 +190,7 @@ def grouped_heads(subject: KernelSubject) -> Iterator[CaseResult]:
 
 
 def is_repeatable(subject: KernelSubject) -> Iterator[CaseResult]:
-    for case, refused in cases(subject, ("everything", "causal", "causal & window(3)", "cells(2, 1)")):
+    for case, refused in cases(subject, ("full", "causal", "causal & window(3)", "window2d(2, 1)")):
         ask, given = build_spec(case, grad=True), random_qkv()
         yield (
             CaseResult(case, refused=refused)
@@ -218,7 +218,7 @@ KERNEL_LAWS: dict[str, Callable[[KernelSubject], Iterator[CaseResult]]] = {
     "gradients": gradients,
     "the future": no_future,
     "padding": ignores_padding,
-    "nobody": empty_rows_are_zero,
+    "empty row": empty_rows_are_zero,
     "grouped heads": grouped_heads,
     "the same twice": is_repeatable,
     "cache": cached_equals_uncached,

@@ -152,10 +152,10 @@ class ProbeRun:
         """Take the step, and see what it moves."""
         own = self.optimizer.own
         if len(self.taken) < SETTLED:
-            norm, _ = self.optimizer.step(self.case.settings.clip)
+            norm, _ = self.optimizer.step(self.case.settings.max_grad_norm)
             return float(norm), {}
         before = {name: weight.clone() for name, weight in own.items()}
-        norm, _ = self.optimizer.step(self.case.settings.clip)
+        norm, _ = self.optimizer.step(self.case.settings.max_grad_norm)
         sizes: dict[str, list[float]] = {}
         for name, weight in own.items():
             change = float((weight - before[name]).norm())

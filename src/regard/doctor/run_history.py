@@ -33,7 +33,7 @@ def check_history(case: DoctorCase) -> DoctorFinding | None:
     if best is not None and scores[-1]["eval_loss"] > WORSE * best["eval_loss"]:
         return finding_note(f"validation was {best['eval_loss']:.3f} at step {best['step']:,} and is "
                     f"{scores[-1]['eval_loss']:.3f} at step {scores[-1]['step']:,}: it learns by heart",
-                    f"train.steps={best['step']} or train.best=true")  # fmt: skip
+                    f"train.steps={best['step']} or train.keep_best=true")  # fmt: skip
     return finding_ok(f"{len(steps):,} steps, {len(passed):,} passed over{overfit_advice(scores, best)}")
 
 

@@ -66,22 +66,24 @@ class Engine:
     """Give it requests from any thread. `with Engine(model) as engine` runs it in a thread of its own; without one,
     call `step` until it says False.
 
-    `slots` texts at once, each of `capacity` tokens with its prompt; prompts are read in pieces of `chunk` tokens; so
-    many more may be `waiting`; pieces of prompts are kept in as much memory as `prefixes` slots have.
+    `slots` texts at once, each of `max_context` tokens with its prompt; prompts are read in pieces of `chunk` tokens;
+    `max_queue` more may wait; pieces of prompts are kept in as much memory as `prefixes` slots have.
     """
 
     def __init__(
-        self, model: Model, *, slots: int = 8, capacity: int | None = None, chunk: int = 128, waiting: int = 64,
+        self, model: Model, *, slots: int = 8, max_context: int | None = None, chunk: int = 128, max_queue: int = 64,
         prefixes: int = 8,
     ) -> None:  # fmt: skip
-        self.capacity = slot_capacity(model, capacity)
-        check_engine(model, slots=slots, capacity=self.capacity, chunk=chunk, waiting=waiting, prefixes=prefixes)
+        self.max_context = slot_capacity(model, max_context)
+        check_engine(
+            model, slots=slots, max_context=self.max_context, chunk=chunk, max_queue=max_queue, prefixes=prefixes
+        )
         self.model, self.limits, self.modules = model, model.generation_limits, list(model.modules())
         self.barred = barred_tokens(model, self.limits).to(next(model.parameters()).device)
-        self.slots = CacheSlots(model, lambda ids, cache: self.forward(ids, cache), slots, self.capacity)
+        self.slots = CacheSlots(model, lambda ids, cache: self.forward(ids, cache), slots, self.max_context)
         self.kept = PrefixCache(prefixes * cache_bytes(self.slots.cache) // self.slots.rows)
         self.nursery = ChunkedPrefill(model, self.slots, chunk, self.kept)
-        self.line = RequestQueue(slots, waiting)
+        self.line = RequestQueue(slots, max_queue)
         self.steps = Scheduler(self.line, self.slots, self.nursery, self.barred, self.limits.ends)
         self.jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self.thread: threading.Thread | None = None
@@ -100,11 +102,11 @@ class Engine:
         ConfigError, DataError or QueueFull where the request cannot be taken.
         """
         self.admit()
-        ids = check_request(asked, self.model, self.capacity)
+        ids = check_request(asked, self.model, self.max_context)
         seed = randbits(32) if asked.c.seed is None else asked.c.seed
         chooser = Sampler(asked.c, [ids], self.barred, ends=self.limits.ends, seed=seed, rules=[asked.rule],
                           begin=self.limits.begin)  # fmt: skip
-        most = min(asked.c.new, self.capacity - len(ids) + 1)  # the last token is never read
+        most = min(asked.c.max_new_tokens, self.max_context - len(ids) + 1)  # the last token is never read
         ticket = RequestTicket(
             asked=asked, on_token=hear, chooser=chooser, seed=seed, ids=ids, most=most, ring=self.line.ring
         )
@@ -237,7 +239,9 @@ def slot_capacity(model: Model, capacity: int | None) -> int:
     if capacity is None:
         return min(USUAL, most or USUAL)
     if most is not None and capacity > most:
-        raise config.ConfigError(f"capacity: {capacity} is more than the {most} tokens that this model reads at once")
+        raise config.ConfigError(
+            f"max_context: {capacity} is more than the {most} tokens that this model reads at once"
+        )
     return capacity
 
 
@@ -246,23 +250,23 @@ def check_engine(model: Model, **numbers: int) -> None:
     few = min_prompt_tokens(model)  # the first tokens of a prefix mask come in one piece
     if model.encoder is not None:
         raise config.ConfigError("encoder: an engine goes on from texts, and this model translates them; use translate")
-    for name, lowest in {"slots": 1, "capacity": few, "chunk": few, "waiting": 0, "prefixes": 0}.items():
+    for name, lowest in {"slots": 1, "max_context": few, "chunk": few, "max_queue": 0, "prefixes": 0}.items():
         if numbers[name] < lowest:
             raise config.ConfigError(f"{name}: {numbers[name]} is too few; this model takes {lowest} or more")
 
 
 def check_request(asked: GenerationRequest, model: Model, capacity: int) -> tuple[int, ...]:
     """The prompt as it is read, of a request that can be done."""
-    ids, c, vocab = tuple(id for id in asked.ids if id != model.c.embed.pad), asked.c, model.head.out_features
+    ids, c, vocab = tuple(id for id in asked.ids if id != model.c.embed.pad_id), asked.c, model.head.out_features
     check_prompts(model, [ids])
     if len(ids) > capacity:
         raise config.DataError(f"prompt: {len(ids)} tokens, and texts of {capacity} are read here; shorten it, or give "
-                               "the engine more capacity")  # fmt: skip
+                               "the engine a larger max_context")  # fmt: skip
     if not 0 <= asked.logprobs <= vocab:  # type: ignore[operator]
         raise config.ConfigError(f"logprobs: {asked.logprobs} others are not between 0 and the {vocab} there are")
     if c.stop:
-        raise config.ConfigError("stop: strings stop texts, and an engine speaks in ids; ask through Answers")
-    if asked.rule is None and (c.regex or c.schema) is not None:
-        raise config.ConfigError(f"{'schema' if c.regex is None else 'regex'}: an engine in ids needs its rule as well "
-                                 "(rules.rule_of); or ask through Answers")  # fmt: skip
+        raise config.ConfigError("stop: strings stop texts, and an engine speaks in ids; ask through TextEngine")
+    if asked.rule is None and (c.regex or c.json_schema) is not None:
+        raise config.ConfigError(f"{'json_schema' if c.regex is None else 'regex'}: an engine in ids needs its rule as "
+                                 "well (structured_output.build_constraint); or ask through TextEngine")  # fmt: skip
     return ids

@@ -84,7 +84,7 @@ class RequestTicket:
 
 
 class RequestQueue:
-    """Who waits for a slot, and how long a request takes. Many threads meet here, so all of it is behind the `bell`."""
+    """The requests that wait for a slot, and how long one takes. Many threads use it, behind one condition."""
 
     def __init__(self, slots: int, waiting: int) -> None:
         self.condition = threading.Condition()
@@ -106,16 +106,16 @@ class RequestQueue:
             raise QueueFull(self.most, self.guess())
 
     def guess(self) -> float:
-        """Seconds until the last of those who wait gets a slot, if all take as long as usual."""
+        """Seconds until the last waiting request gets a slot, if all take as long as usual."""
         return min(max(self.usual * (len(self.waiting) + 1) / self.slots, SOON), LATE)
 
     def waiting_tickets(self) -> list[RequestTicket]:
-        """Those who wait, in their order."""
+        """The waiting requests, in their order."""
         with self.condition:
             return list(self.waiting)
 
     def pop(self) -> RequestTicket | None:
-        """Who gets the next free slot."""
+        """The request that gets the next free slot."""
         with self.condition:
             if not self.waiting:
                 return None

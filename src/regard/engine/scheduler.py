@@ -100,7 +100,7 @@ class Scheduler:
                 self.notify(ticket, TokenEvent(None, reason="cancelled"))
 
     def admit(self) -> None:
-        """The first of those who wait take the free slots."""
+        """The first waiting requests take the free slots."""
         while self.slots.free and (ticket := self.line.pop()) is not None:
             row = self.rows[ticket] = self.slots.take()
             if ticket.most:
@@ -145,7 +145,7 @@ class Scheduler:
         if pick.problem is not None or pick.id == NOT_FINITE:
             return self.fail(ticket, pick.problem or config.RunError(DAMAGED_LOGITS))
         if pick.id == NO_TOKEN:  # a rule has come to its end, and there is no token to say so
-            return self.notify(ticket, TokenEvent(None, reason="end"))
+            return self.notify(ticket, TokenEvent(None, reason="eos"))
         try:
             ticket.chooser.update([pick.id])
         except Exception as problem:
@@ -153,7 +153,7 @@ class Scheduler:
         self.made += 1
         ticket.generated += 1
         full = "length" if ticket.generated == ticket.most else None
-        self.notify(ticket, TokenEvent(pick.id, pick.logprob, pick.others, "end" if pick.id in self.ends else full))
+        self.notify(ticket, TokenEvent(pick.id, pick.logprob, pick.others, "eos" if pick.id in self.ends else full))
 
     def fail(self, ticket: RequestTicket, problem: Exception) -> None:
         ticket.problem = problem

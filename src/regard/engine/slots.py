@@ -193,7 +193,7 @@ def rows_agree(forward: Forward, cache: KVCache, vocab: int, step: DecodeGraph |
         cache.used = length
         ids = torch.full_like(cache.length, length % vocab)[:, None]
         logits = forward(ids, cache) if step is None else step.replay(ids)
-        logits = logits.nan_to_num()  # who says NaN says it in all rows
+        logits = logits.nan_to_num()  # a NaN in one row is one in all rows
         if not torch.equal(logits, logits[:1].expand_as(logits)):
             return False
     return True

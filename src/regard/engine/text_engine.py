@@ -18,7 +18,7 @@ from regard.config.generation import SamplingParams
 from regard.engine.engine import Engine
 from regard.engine.request_queue import GenerationRequest, QueueFull, RequestTicket, TokenEvent
 from regard.generation.limits import check_prompts
-from regard.generation.params import is_beam_search, sampling_params
+from regard.generation.params import canonical_settings, is_beam_search, sampling_params
 from regard.generation.sampler import TokenConstraint
 from regard.generation.text_stream import Completion, FinishReason, StopStringFilter
 from regard.inference.model import Model
@@ -73,6 +73,7 @@ class TextEngine:
 
         A `rule` is that of these settings (`constraint`), compiled once for several texts.
         """
+        settings = canonical_settings(settings)
         self.engine.admit()  # before anything is encoded or compiled
         tokenizer, ids, c = self.resolve_settings(prompt, settings)
         rules = self.model.constraints(c, 1) if rule is None else [rule.copy()]
@@ -83,7 +84,8 @@ class TextEngine:
 
     def constraint(self, settings: dict[str, Any]) -> TokenConstraint | None:
         """The compiled regex or schema of some settings; None where there is none."""
-        forms = {name: settings[name] for name in ("regex", "schema") if settings.get(name) is not None}
+        settings = canonical_settings(settings)
+        forms = {name: settings[name] for name in ("regex", "json_schema") if settings.get(name) is not None}
         found = self.model.constraints(sampling_params(forms), 1) if forms else []
         return found[0] if found else None
 
@@ -116,7 +118,7 @@ class TextEngine:
         """The tokenizer of what comes after a prompt, the prompt as it is read, and how to choose."""
         model = self.model
         if is_beam_search(settings):
-            raise ConfigError("beams: the texts of an engine are made token by token; use model.complete")
+            raise ConfigError("num_beams: the texts of an engine are made token by token; use model.complete")
         tokenizer = model.output_tokenizer
         if isinstance(prompt, str):
             tokenizer, (ids,) = model.encode_prompts([prompt])
@@ -124,7 +126,7 @@ class TextEngine:
             ids = model.with_start_token(list(prompt))
         if tokenizer is None:
             raise DataError("prompt: this model has no tokenizer; set model.tokenizer, or ask the engine in ids")
-        ids = [id for id in ids if id != model.c.embed.pad]
+        ids = [id for id in ids if id != model.c.embed.pad_id]
         check_prompts(model, [ids])
         return (
             tokenizer,
@@ -176,9 +178,9 @@ class ChunkListener:
 
     def text(self, told: TokenEvent) -> str:
         """What has become certain by this. Of a text that was broken off, what was held back stays so."""
-        text = "" if told.id is None or told.reason == "end" else self.voice.append(self.voice.stream.put(told.id))
-        if not self.voice.stopped and told.reason in ("end", "length"):
-            text += self.voice.finish("end" if told.reason == "end" else "length", 0.0)
+        text = "" if told.id is None or told.reason == "eos" else self.voice.append(self.voice.stream.put(told.id))
+        if not self.voice.stopped and told.reason in ("eos", "length"):
+            text += self.voice.finish("eos" if told.reason == "eos" else "length", 0.0)
         return text
 
 
@@ -195,7 +197,7 @@ class ChunkCollector:
 
     def completion(self) -> Completion:
         last = self.pieces[-1]
-        if last.reason not in ("length", "end", "stop"):
+        if last.reason not in ("length", "eos", "stop"):
             raise RunError(f"a text was broken off: {last.problem or 'it was cancelled'}")
         return Completion(
             prompt=self.prompt,

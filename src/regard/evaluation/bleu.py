@@ -4,7 +4,7 @@
     chrf   the same of one to six characters: kinder to endings (Popović 2015)
 
 Figures can be compared where their signatures are the same. The literature's are often of lower-cased words that were
-tokenised beforehand: `lower`, and `tokenise="none"` for texts that are in words already.
+tokenised beforehand: `lowercase`, and `bleu_tokenize="none"` for texts that are in words already.
 """
 
 from collections.abc import Sequence
@@ -22,21 +22,21 @@ Value = TypeVar("Value")
 class TranslationScoring:
     """How translations are made, and how they are compared.
 
-    With `group` sources that stand there several times are translated once, and each of their targets is right.
+    With `by_group` sources that stand there several times are translated once, and each of their targets is right.
     """
 
-    beams: int = BeamSearchParams.beams
+    num_beams: int = BeamSearchParams.num_beams
     length_penalty: float = BeamSearchParams.length_penalty
-    lower: bool = False
-    tokenise: Literal["13a", "intl", "zh", "char", "none"] = "13a"
-    group: bool = False
+    lowercase: bool = False
+    bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = "13a"
+    by_group: bool = False
 
     def __post_init__(self) -> None:
-        BeamSearchParams(beams=self.beams, length_penalty=self.length_penalty)
+        BeamSearchParams(num_beams=self.num_beams, length_penalty=self.length_penalty)
 
     @property
     def search(self) -> dict[str, Any]:
-        return {"beams": self.beams, "length_penalty": self.length_penalty}
+        return {"num_beams": self.num_beams, "length_penalty": self.length_penalty}
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def score_translations(
     """What was said for each source against what was meant; grouped as well if asked for."""
     how = how or TranslationScoring()
     found = compute_scores(said, [[each] for each in meant], how)
-    if not how.group:
+    if not how.by_group:
         return found
     right: dict[str, list[str]] = {}
     for source, each in zip(sources, meant, strict=True):
@@ -79,9 +79,9 @@ def compute_scores(said: Sequence[str], meant: Sequence[Sequence[str]], how: Tra
     """Each text against all that are right for it."""
     library, most = import_sacrebleu(), max(map(len, meant))
     streams = [[right[place] if place < len(right) else None for right in meant] for place in range(most)]
-    ways = {  # force: how texts look when they are in words already is no news to who set `tokenise`
-        "bleu": library.BLEU(lowercase=how.lower, tokenize=how.tokenise, force=True),
-        "chrf": library.CHRF(lowercase=how.lower),
+    ways = {  # force: how texts look when they are in words already is no news to a caller that set it
+        "bleu": library.BLEU(lowercase=how.lowercase, tokenize=how.bleu_tokenize, force=True),
+        "chrf": library.CHRF(lowercase=how.lowercase),
     }
     scores = {name: float(way.corpus_score(said, streams).score) for name, way in ways.items()}
     return TranslationScores(scores, {name: str(way.get_signature()) for name, way in ways.items()})

@@ -7,14 +7,13 @@ from typing import Any
 
 from regard import config
 from regard.config.errors import ConfigError
-from regard.config.reader import apply_override
+from regard.config.reader import apply_override, canonical_tree, merge_tables
 from regard.core.masks import mask
 from regard.inference.model import Model
 from regard.inference.objective import number_classes, reads_text
 from regard.inputs.processors import build_processor
 from regard.tasks.columns import with_input_column
 from regard.training.data.read import resolve_text_column
-from regard.zoo.preset import merge_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +57,7 @@ def build_eval_spec(
     changes: dict[str, Any] = {}
     for line in overrides:
         apply_override(changes, line)
+    changes = canonical_tree(EvalTables, changes)
     inside = changes.get("data")
     for name in ("source", "validation"):
         if isinstance(inside, dict) and name in inside:
@@ -67,9 +67,9 @@ def build_eval_spec(
         known = guess_task(model.c)
     task = {} if known is None else {"task": config.to_dict(known)}
     like = given if recipe is None else inherit_reading(given, recipe.data, isinstance(known, config.NextToken))
-    if "text" in changes.get("task", {}):  # another column than that of training
-        like = replace(like, column=given.column)
-    elif "column" in changes.get("data", {}) and isinstance(known, config.NextToken):
+    if "input" in changes.get("task", {}):  # another column than that of training
+        like = replace(like, text_column=given.text_column)
+    elif "text_column" in changes.get("data", {}) and isinstance(known, config.NextToken):
         task = {"task": config.to_dict(config.NextToken())}
     made, said = (
         config.from_dict(EvalTables, merge_tables({"data": config.to_dict(data)} | task, changes))
@@ -82,18 +82,21 @@ def build_eval_spec(
     return EvalSpec(made.data, with_input_column(asked, build_processor(model.c.embed)), said.data)
 
 
+DATA_SETTINGS = ("text_column", "on_bad_record", "column_names", "blank_line_ends_document")
+
+
 def inherit_reading(given: config.Data, before: config.Data, text: bool) -> config.Data:
     """Files like those of training are read like them; a text has no columns to name."""
-    names, usual = ("column", "bad") if text else ("column", "bad", "columns", "documents"), config.Data()
+    names, usual = ("text_column", "on_bad_record") if text else DATA_SETTINGS, config.Data()
     left_out = [name for name in names if getattr(given, name) == getattr(usual, name)]
     return replace(given, **{name: getattr(before, name) for name in left_out})
 
 
 def guess_task(c: config.Transformer) -> config.Task:
     """What a model can be asked that does not say so, a published one: if it is words."""
-    if c.head.kind != "vocabulary":
+    if c.head.kind != "lm":
         raise ConfigError(f"task.kind: the model does not say what its head, {c.head.kind!r}, was trained for; say it, "
-                          "as in task.kind=classify task.text=review")  # fmt: skip
+                          "as in task.kind=classification task.input=review")  # fmt: skip
     if c.encoder is not None:
         return config.Translation()
     return config.MaskedLM() if any(mask(text).ahead for text in c.trunk.masks) else config.NextToken()

@@ -1,7 +1,7 @@
 """Evaluation: the loss and the scores of a model on any data, for the task that it was trained for.
 
     regard.evaluate("runs/reviews", "movie-reviews:test").scores["accuracy"]
-    regard.evaluate("runs/en-fr", "mine.jsonl", ["task.source=english", "task.target=french"], beams=8)
+    regard.evaluate("runs/en-fr", "mine.jsonl", ["task.source=english", "task.target=french"], num_beams=8)
 
 A model knows its task, and in which columns that stood. Without data it is scored on what its run held out for
 validation. Bits per byte is the fair measure between models with different tokens, so the bytes of labels are counted.
@@ -55,7 +55,14 @@ from regard.training.validation import ValidationScore
 from regard.training.validation import validate as scored
 from regard.zoo.recipe import read_recipe
 
-WORDS = ("next", "masked", "translate", "spans", "infill", "prefix")  # kinds whose losses are of words
+WORDS = (
+    "next_token",
+    "masked_lm",
+    "translation",
+    "span_corruption",
+    "text_infilling",
+    "prefix_lm",
+)  # kinds whose losses are of words
 Source = str | tuple[str, ...] | config.Data
 
 
@@ -116,7 +123,8 @@ def evaluate(
 
     `overrides` such as "task.label=stars" say how these data are read. `limit` asks so many rows, from everywhere
     alike, or so many tokens of a text. `each` hears of every row: where it stood, what was asked, said and expected.
-    The settings are those of `TranslationScoring`, for translations: beams, length_penalty, lower, tokenise, group.
+    The settings are those of `TranslationScoring`, for translations: num_beams, length_penalty, lowercase,
+    bleu_tokenize, by_group.
     """
     name = "model" if isinstance(model, Model | DualEncoderModel) else str(model)
     run = None if isinstance(model, Model | DualEncoderModel) else run_folder_of(Path(model))
@@ -154,7 +162,7 @@ def best_checkpoint_note(run: Path, folder: Path) -> dict[str, str]:
 
 def load_run_model(path: str | Path, recipe: config.Recipe | None) -> Any:
     """The model of a run, with special tokens in its data read as they were in training."""
-    return load_model(path, specials="plain" if recipe is None else recipe.text.specials)
+    return load_model(path, specials="plain" if recipe is None else recipe.tokenizer.specials)
 
 
 def data_config(source: Source | None) -> config.Data:
@@ -252,7 +260,7 @@ class Evaluator:
 
         def all() -> Iterable[ScoredRow]:
             nonlocal tally
-            tally = BadRecordPolicy(self.asked.data.bad)
+            tally = BadRecordPolicy(self.asked.data.on_bad_record)
             return evaluation_rows(found, make, tally, self.share)
 
         some = sample_evenly(all, self.limit)

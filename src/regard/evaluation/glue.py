@@ -32,11 +32,11 @@ class GlueTask:
 
 
 def single_text(text: str, label: str, *classes: str) -> config.Classification:
-    return config.Classification(text=text, label=label, classes=classes)
+    return config.Classification(input=text, label=label, classes=classes)
 
 
 def text_pair(text: str, pair: str, label: str, *classes: str) -> config.Classification:
-    return config.Classification(text=text, pair=pair, label=label, classes=classes)
+    return config.Classification(input=text, input_pair=pair, label=label, classes=classes)
 
 
 YES_NO = ("entailment", "not_entailment")
@@ -50,7 +50,9 @@ GLUE_TASKS = {
     "MRPC": GlueTask(
         text_pair("#1 String", "#2 String", "Quality", "not_equivalent", "equivalent"), ("f1", "accuracy")
     ),
-    "STS-B": GlueTask(config.Regression(text="sentence1", pair="sentence2", label="score"), ("pearson", "spearman")),
+    "STS-B": GlueTask(
+        config.Regression(input="sentence1", input_pair="sentence2", label="score"), ("pearson", "spearman")
+    ),
     "QQP": GlueTask(
         text_pair("question1", "question2", "is_duplicate", "not_duplicate", "duplicate"),
         ("f1", "accuracy"),
@@ -66,8 +68,8 @@ GLUE_TASKS = {
     "WNLI": GlueTask(text_pair("sentence1", "sentence2", "label", *YES_NO[::-1]), ("accuracy",)),
 }
 
-# The columns of the table in Devlin et al. 2019, and the one metric that each shows. WNLI is left out there: nobody
-# was better at it than who always says the same.
+# The columns of the table in Devlin et al. 2019, and the one metric that each shows. WNLI is left out there: no
+# model was better at it than one constant answer.
 GLUE_COLUMNS = {
     "MNLI-m": "accuracy", "MNLI-mm": "accuracy", "QQP": "f1", "QNLI": "accuracy", "SST-2": "accuracy",
     "CoLA": "matthews", "STS-B": "spearman", "MRPC": "f1", "RTE": "accuracy",
@@ -90,12 +92,12 @@ def glue_data(name: str, folder: str | Path, matched: bool = True) -> config.Dat
     found, place = find_glue_task(name), Path(folder)
     return config.Data(
         source=str(place / "train.tsv"), validation=str(place / found.checks[0 if matched else -1]),
-        columns=found.columns, bad="skip" if found.broken else "stop",
+        column_names=found.columns, on_bad_record="skip" if found.broken else "error",
     )  # fmt: skip
 
 
 def glue_overrides(name: str, folder: str | Path, matched: bool = True) -> list[str]:
-    """Data and task as overrides of any recipe, such as `task.text="sentence"`."""
+    """Data and task as overrides of any recipe, such as `task.input="sentence"`."""
     tables = {
         "data": config.to_dict(glue_data(name, folder, matched)),
         "task": config.to_dict(find_glue_task(name).task),

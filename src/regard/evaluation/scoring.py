@@ -96,7 +96,7 @@ class RowScorer:
     Kinds that are not answered a batch at a time say in `settled` how they are.
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("text", "pair", "words")  # the settings that name what is shown
+    columns: ClassVar[tuple[str, ...]] = ("input", "input_pair", "text", "words")  # settings that name what is shown
 
     def __init__(
         self, model: Model, task: Task, rows: Iterable[ScoredRow], each: RowCallback | None = None,

@@ -84,7 +84,7 @@ class TranslationScorer(RowScorer):
         def run(some: list[str]) -> list[str]:
             return [one.text for one in self.translator.batch(some, [sources[text] for text in some], c, None)]
 
-        batches = length_batches([len(sources[text]) for text in texts], copies=c.beams)
+        batches = length_batches([len(sources[text]) for text in texts], copies=c.num_beams)
         done = count_inputs(lambda count: self.progress(self.count + count * len(portion) // len(texts)))
         found = dict(zip(texts, run_batched(self.model, texts, batches, run, done), strict=True))
         for row in portion:

@@ -69,14 +69,14 @@ Look = Callable[[BeamStep], None]
 
 def beam_search(
     model: Transformer, texts: list[list[int]], c: BeamSearchParams, limits: GenerationLimits = NO_LIMITS, *,
-    new: Sequence[int] | None = None, source: Tensor | None = None, source_real: Tensor | None = None,
+    max_new_tokens: Sequence[int] | None = None, source: Tensor | None = None, source_real: Tensor | None = None,
     look: Look | None = None,
 ) -> list[list[BeamHypothesis]]:  # fmt: skip
-    """The `c.best` best continuations of each text, the best first; fewer where fewer can be said.
+    """The `c.num_return_sequences` best continuations of each text, the best first; fewer where fewer can be said.
 
-    `new` is the most tokens for each text, where they differ. Who wants to `look` is shown the candidates of each step.
+    `max_new_tokens` are those of each text, where they differ. `look` is called with the candidates of each step.
     """
-    most = new or [c.new] * len(texts)
+    most = max_new_tokens or [c.max_new_tokens] * len(texts)
     check_prompts(model, texts)
     check_source(model, source, len(texts))
     check_fits_context(model, limits, texts, most)
@@ -87,7 +87,7 @@ def beam_search(
     with inference_mode(list(model.modules())):
         cache = model.cache(len(texts), longest)
         logits = prefill(model, texts, cache, given)
-        rows = torch.arange(len(texts), device=device).repeat_interleave(c.beams)
+        rows = torch.arange(len(texts), device=device).repeat_interleave(c.num_beams)
         room = cache_capacity(longest + max(most) - 1, context_window(model, limits))
         together = (
             is_loaded() and isinstance(model.trunk, Trunk) and device.type == "cpu" and logits.dtype == torch.float32
@@ -115,11 +115,11 @@ class BeamSearch:
         self.c, self.most, self.limits = c, most, limits  # most (B,)
         self.shut, self.lasts = barred.nonzero()[:, 0], set(most.tolist())  # ids from barred (V,)
         self.prompts = pad_left(texts, most.device)  # (B, P)
-        self.added = bias_vector(c.bias, len(barred)).to(most.device) if c.bias else None  # (V,)
+        self.added = bias_vector(c.logit_bias, len(barred)).to(most.device) if c.logit_bias else None  # (V,)
         self.unfit = torch.tensor(sorted(limits.begin), dtype=torch.long, device=most.device)  # not the first token
         said = sorted(id for id in limits.ends if id < len(barred))
         self.ends = torch.tensor(said, dtype=torch.long, device=most.device)
-        shape, kind = (len(most), c.beams), torch.float32 if most.device.type == "mps" else torch.float64
+        shape, kind = (len(most), c.num_beams), torch.float32 if most.device.type == "mps" else torch.float64
         self.logs = torch.full(shape, -torch.inf, dtype=kind, device=most.device)  # (B, W) log p of the beginnings
         self.logs[:, 0] = 0
         self.said = torch.zeros(*shape, int(most.max()), dtype=torch.long, device=most.device)  # (B, W, L)
@@ -129,7 +129,7 @@ class BeamSearch:
         self.sound = torch.ones((), dtype=torch.bool, device=most.device)  # are the logits numbers?
         self.made = 0
         self.rows, self.last = torch.empty(0), torch.empty(0)  # (B·W,) where each beam grew from; (B·W, 1) its new id
-        self.alike = torch.empty(0)  # (B·W,) its first new tokens that are those of who was there before
+        self.alike = torch.empty(0)  # (B·W,) its first new tokens that it shares with the beam that stood there before
 
     def step(self, logits: Tensor, look: Look | None = None) -> bool:  # (B·W, V), or (B, V) after the prompts
         """Every beginning grows by its likeliest tokens; False when all searches are over."""
@@ -139,12 +139,12 @@ class BeamSearch:
         self.made += 1
         over = torch.isin(ids, self.ends) | (self.made >= self.most)[:, None]  # (B, C)  #: S110
         self.keep(logs, said, over)
-        self.logs, chosen = logs.masked_fill(over, -torch.inf).topk(self.c.beams)
+        self.logs, chosen = logs.masked_fill(over, -torch.inf).topk(self.c.num_beams)
         if look is not None:
             look(BeamStep(logs, rows, ids, over, chosen))
         before, self.said, rows = self.said, gather_beams(said, chosen), rows.gather(1, chosen)
         self.alike = (before == self.said)[..., : self.made - 1].cumprod(-1).sum(-1).flatten()
-        first = torch.arange(len(rows), device=rows.device)[:, None] * self.c.beams
+        first = torch.arange(len(rows), device=rows.device)[:, None] * self.c.num_beams
         self.rows, self.last = (first + rows).flatten(), ids.gather(1, chosen).flatten()[:, None]
         self.open &= self.hopeful()
         going, sound = torch.stack([self.open.any(), self.sound]).tolist()  # the one wait a step
@@ -158,11 +158,13 @@ class BeamSearch:
         There are so many that enough can go on even if every beam could end with each of the end tokens. None of them
         is worse than the C likeliest of its own beam, so only those are compared.
         """
-        texts, count = len(self.most), max(2, 1 + len(self.ends)) * self.c.beams
+        texts, count = len(self.most), max(2, 1 + len(self.ends)) * self.c.num_beams
         logits, total = self.sayable(logits)
         best, ids = largest_columns(logits, min(count, logits.shape[1]))  # (B·W, C), or (B, C) after the prompts
         logs = (best.to(self.logs.dtype) - total).unflatten(0, (texts, -1))
-        if self.c.no_repeat is not None and self.made:  # a beginning that nothing may follow has ended as it is
+        if (
+            self.c.no_repeat_ngram_size is not None and self.made
+        ):  # a beginning that nothing may follow has ended as it is
             self.keep(self.logs, self.said, logs[..., 0] == -torch.inf)
         every = self.logs[..., None] + logs  # (B, W, C)  #: S108
         ids = ids.unflatten(0, (texts, -1)).expand_as(every).flatten(1)
@@ -173,12 +175,12 @@ class BeamSearch:
         """What may be said, and what log p is less than that: a table of a large vocabulary is not written twice."""
         total = logsumexp_rows(logits)
         self.sound &= total.isfinite().all()
-        if self.c.repetition != 1 or self.c.no_repeat is not None or self.added is not None:
+        if self.c.repetition_penalty != 1 or self.c.no_repeat_ngram_size is not None or self.added is not None:
             logits, total = self.priced(logits - total), torch.zeros_like(total)
         logits.index_fill_(1, self.shut, -torch.inf)
         if self.made == 0:
             logits.index_fill_(1, self.unfit, -torch.inf)
-        if self.made < self.c.shortest:
+        if self.made < self.c.min_new_tokens:
             logits.index_fill_(1, self.ends, -torch.inf)
         return self.forced(logits, total.to(self.logs.dtype))
 
@@ -188,10 +190,10 @@ class BeamSearch:
         alive = len(logs) // len(self.most)
         prompts = self.prompts[:, None].expand(-1, alive, -1)
         texts = torch.cat([prompts, self.said[:, :alive, : self.made]], 2).flatten(0, 1)  # (B·W, P + made)
-        if self.c.repetition != 1:
-            logs = repetition_penalty(logs, self.c.repetition, seen_tokens(texts, logs.shape[1]))
-        if self.c.no_repeat is not None:
-            logs = logs.masked_fill(repeated_ngrams(texts, self.c.no_repeat, logs.shape[1]), -torch.inf)
+        if self.c.repetition_penalty != 1:
+            logs = repetition_penalty(logs, self.c.repetition_penalty, seen_tokens(texts, logs.shape[1]))
+        if self.c.no_repeat_ngram_size is not None:
+            logs = logs.masked_fill(repeated_ngrams(texts, self.c.no_repeat_ngram_size, logs.shape[1]), -torch.inf)
         return logs
 
     def forced(self, logits: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,10 +209,10 @@ class BeamSearch:
     def keep(self, logs: Tensor, said: Tensor, over: Tensor) -> None:
         """Candidates that end here and are among the W likeliest join the ended; the W best by score stay."""
         ending = over & self.open[:, None]
-        ending[:, self.c.beams :] = False
+        ending[:, self.c.num_beams :] = False
         scores = (logs / self.made**self.c.length_penalty).masked_fill(~ending, -torch.inf)
         lengths = torch.full_like(over, self.made, dtype=torch.long)
-        self.scores, best = torch.cat([self.scores, scores], 1).topk(self.c.beams)
+        self.scores, best = torch.cat([self.scores, scores], 1).topk(self.c.num_beams)
         self.ended = gather_beams(torch.cat([self.ended, said], 1), best)
         self.lengths = torch.cat([self.lengths, lengths], 1).gather(1, best)
 
@@ -227,7 +229,7 @@ class BeamSearch:
         tables = (self.scores.tolist(), self.lengths.tolist(), self.ended.tolist())
         every = [[BeamHypothesis(tuple(ids[:length]), score) for score, length, ids in zip(*row, strict=True)]
                  for row in zip(*tables, strict=True)]  # fmt: skip
-        return [[one for one in row if one.score > -math.inf][: self.c.best] for row in every]
+        return [[one for one in row if one.score > -math.inf][: self.c.num_return_sequences] for row in every]
 
 
 def largest_columns(table: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -89,18 +89,18 @@ def barred_tokens(model: Transformer, limits: GenerationLimits) -> Tensor:
     ids: Tensor = torch.arange(int(model.head.out_features))  # type: ignore[arg-type]
     known = ids < (len(ids) if limits.known is None else limits.known)
     known[[id for id in limits.never if id < len(ids)]] = False
-    return ~known if model.c.embed.pad is None else ~known | (ids == model.c.embed.pad)
+    return ~known if model.c.embed.pad_id is None else ~known | (ids == model.c.embed.pad_id)
 
 
 def min_prompt_tokens(model: Transformer) -> int:
-    """How many tokens a text must begin with: a prefix mask reads its first ones together. Refuses who cannot write."""
+    """How many tokens a text must begin with: a prefix mask reads them together. Refuses a model that cannot write."""
     return max(probe_cache(model).first, 1)
 
 
 def probe_cache(model: Transformer) -> KVCache:
-    """A cache to look at, which says much of a model. Refuses who cannot write."""
-    if model.c.head.kind != "vocabulary":
-        raise config.ConfigError(f"head.kind: {model.c.head.kind!r} makes no words; who writes has 'vocabulary'")
+    """A cache to look at, which says much of a model. Refuses a model that cannot write."""
+    if model.c.head.kind != "lm":
+        raise config.ConfigError(f"head.kind: {model.c.head.kind!r} makes no words; a model that writes has 'lm'")
     try:
         return model.cache(1, 1)
     except ValueError as problem:
@@ -127,15 +127,15 @@ def check_fits_context(
     for text, more in zip(texts, new, strict=True):
         if most is not None and len(text) + more - 1 > most:
             room = most - len(text) + 1
-            remedy = f"set new to {room} or less" if room > 0 else "shorten the prompt"
+            remedy = f"set max_new_tokens to {room} or less" if room > 0 else "shorten the prompt"
             raise config.ConfigError(
-                f"new: {more} tokens after a prompt of {len(text)} are more than the {most} that this model reads at "
-                f"once, and beams do not slide; {remedy}"
+                f"max_new_tokens: {more} tokens after a prompt of {len(text)} are more than the {most} that this model "
+                f"reads at once, and beams do not slide; {remedy}"
             )
 
 
 def check_source(model: Transformer, source: Tensor | None, rows: int) -> None:
-    """An encoder has something to read, one source for each row; who has none is not given any."""
+    """An encoder has something to read, one source for each row; a model without one takes none."""
     if model.encoder is None and source is not None:
         raise config.ConfigError("source: this model has no encoder to read it; put it into the prompt")
     if model.encoder is not None and (source is None or len(source) != rows):

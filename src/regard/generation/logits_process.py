@@ -128,13 +128,13 @@ def process_logits_steps(
 def history_processors(c: config.SamplingParams, memory: TokenHistory) -> Iterator[tuple[str, Filter]]:
     """What depends on the tokens before."""
     if memory.added is not None:
-        yield "bias", partial(Tensor.add, other=memory.added)
-    if memory.seen is not None and c.repetition != 1:
-        yield "repetition", partial(repetition_penalty, penalty=c.repetition, seen=memory.seen)
-    if memory.counts is not None and c.frequency:
-        yield "frequency", partial(frequency_penalty, penalty=c.frequency, counts=memory.counts)
-    if memory.counts is not None and c.presence:
-        yield "presence", partial(presence_penalty, penalty=c.presence, counts=memory.counts)
+        yield "logit_bias", partial(Tensor.add, other=memory.added)
+    if memory.seen is not None and c.repetition_penalty != 1:
+        yield "repetition_penalty", partial(repetition_penalty, penalty=c.repetition_penalty, seen=memory.seen)
+    if memory.counts is not None and c.frequency_penalty:
+        yield "frequency_penalty", partial(frequency_penalty, penalty=c.frequency_penalty, counts=memory.counts)
+    if memory.counts is not None and c.presence_penalty:
+        yield "presence_penalty", partial(presence_penalty, penalty=c.presence_penalty, counts=memory.counts)
     for name, barred in memory.forbidden.items():
         yield name, partial(Tensor.masked_fill, mask=barred, value=-torch.inf)
 
@@ -149,8 +149,8 @@ def sampling_processors(c: config.SamplingParams) -> Iterator[tuple[str, Filter]
         yield "top_p", partial(filter_top_p, mass=c.top_p)
     if c.min_p is not None:
         yield "min_p", partial(filter_min_p, part=c.min_p)
-    if c.typical is not None and c.typical < 1:
-        yield "typical", partial(filter_typical, mass=c.typical)
+    if c.typical_p is not None and c.typical_p < 1:
+        yield "typical_p", partial(filter_typical, mass=c.typical_p)
 
 
 def process_logits(logits: Tensor, c: config.SamplingParams, memory: TokenHistory = NO_HISTORY) -> Tensor:

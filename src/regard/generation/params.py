@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard import config
+from regard.config.aliases import generation_aliases
 from regard.config.generation import BeamSearchParams
 
 if TYPE_CHECKING:
@@ -23,25 +24,39 @@ SAMPLING_DEFAULTS, BEAM_DEFAULTS = (
 )
 
 
+WHOLE_TEXT_SETTINGS = ("max_new_tokens", "stop", "no_repeat_ngram_size", "regex", "json_schema")
+
+
+def canonical_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under our names, where they have those of `transformers`, vLLM or OpenAI (`regard.config.aliases`)."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        ours = generation_aliases().get(name, name)
+        if ours != name and ours in settings or ours in found:
+            raise config.ConfigError(f"{name}: it is another name of {ours}, and both are given; keep one")
+        found[ours] = value
+    return found
+
+
 def is_beam_search(settings: dict[str, Any]) -> bool:
     """Beams search, one of them as well; what is only said about beams needs them."""
-    if "beams" in settings:
+    if "num_beams" in settings:
         return True
     if lonely := next((name for name in settings if name in BEAM_DEFAULTS.keys() - SAMPLING_DEFAULTS.keys()), None):
-        raise config.ConfigError(f"{lonely}: a setting of beam search; set beams as well, as in beams=4")
+        raise config.ConfigError(f"{lonely}: a setting of beam search; set num_beams as well, as in num_beams=4")
     return False
 
 
 def check_single_text(settings: dict[str, Any], verb: str, other: str) -> None:
     """Refuses to find several texts and to show one."""
-    if settings.get("best", 1) != 1:
-        raise config.ConfigError(f"best: {verb} gives the best text alone; model.{other} gives the others with their "
-                                 "scores, and model.beam_search gives them in ids")  # fmt: skip
+    if settings.get("num_return_sequences", 1) != 1:
+        raise config.ConfigError(f"num_return_sequences: {verb} gives the best text alone; model.{other} gives the "
+                                 "others with their scores, and model.beam_search gives them in ids")  # fmt: skip
 
 
 def check_whole_image(settings: dict[str, Any]) -> None:
     """Refuses what might end a picture before its last pixel."""
-    if ends := next((name for name in settings if name in ("new", "stop", "no_repeat", "regex", "schema")), None):
+    if ends := next((name for name in settings if name in WHOLE_TEXT_SETTINGS), None):
         raise config.ConfigError(f"{ends}: a picture ends with its last pixel; leave it out")
 
 
@@ -59,14 +74,14 @@ def sampling_params(settings: dict[str, Any], tokenizer: "Tokenizer | None" = No
 
 def logit_bias_entries(settings: dict[str, Any], tokenizer: "Tokenizer | None") -> dict[str, Any]:
     """A bias as {id or text: number}, or as it is typed, ["17=2.5", " the=-5"]: by ids."""
-    bias = settings.get("bias", ())
+    bias = settings.get("logit_bias", ())
     if isinstance(bias, Mapping):
         pairs = list(bias.items())
     elif all(isinstance(each, str) for each in bias):
         pairs = [parse_logit_bias(each) for each in bias]
     else:
-        return {"bias": bias}
-    return {"bias": [{"id": token_id(token, tokenizer), "add": add} for token, add in pairs]}
+        return {"logit_bias": bias}
+    return {"logit_bias": [{"token_id": token_id(token, tokenizer), "bias": add} for token, add in pairs]}
 
 
 def parse_logit_bias(line: str) -> tuple[int | str, float]:
@@ -77,7 +92,9 @@ def parse_logit_bias(line: str) -> tuple[int | str, float]:
             raise ValueError
         return (int(token) if token.isdecimal() else token), float(number)
     except ValueError:
-        raise config.ConfigError(f"bias: {line!r} is not a token and a number, as in 17=-100 or ' the'=-5") from None
+        raise config.ConfigError(
+            f"logit_bias: {line!r} is not a token and a number, as in 17=-100 or ' the'=-5"
+        ) from None
 
 
 def token_id(token: Any, tokenizer: "Tokenizer | None") -> Any:
@@ -85,11 +102,13 @@ def token_id(token: Any, tokenizer: "Tokenizer | None") -> Any:
     if not isinstance(token, str):
         return token
     if tokenizer is None:
-        raise config.ConfigError(f"bias: {token!r} is a text, and this model has no tokenizer; give the token's id")
+        raise config.ConfigError(
+            f"logit_bias: {token!r} is a text, and this model has no tokenizer; give the token's id"
+        )
     ids = tokenizer.encode(token)
     if len(ids) != 1:
         texts = " ".join(map(tokenizer.token_text, ids))
-        raise config.ConfigError(f"bias: {token!r} is {len(ids)} tokens, {texts}; give one token, by text or id")
+        raise config.ConfigError(f"logit_bias: {token!r} is {len(ids)} tokens, {texts}; give one token, by text or id")
     return ids[0]
 
 
@@ -98,7 +117,7 @@ def beam_search_params(settings: dict[str, Any], tokenizer: "Tokenizer | None" =
     drawn = {name: value for name, value in settings.items() if name in SAMPLING_DEFAULTS.keys() - BEAM_DEFAULTS.keys()}
     if meant := next((name for name, value in drawn.items() if value not in (SAMPLING_DEFAULTS[name], [])), None):
         why = "a text is searched for as a whole" if meant == "stop" else "beams find the likeliest text and draw none"
-        raise config.ConfigError(f"{meant}: {why}; leave out {meant}, or beams")
+        raise config.ConfigError(f"{meant}: {why}; leave out {meant}, or num_beams")
     found = {name: value for name, value in settings.items() if name not in drawn}
     return config.from_dict(BeamSearchParams, found | logit_bias_entries(found, tokenizer))
 
@@ -168,7 +187,7 @@ def read_generation_config(folder: Path, said: Mapping[str, Any]) -> GenerationD
         "stop_strings"
     )  # beams are heard at the end
     longer = {"bad_words_ids": several_banned, "sequence_bias": several_nudged, "stop_strings": unheard}
-    both = repetition_defaults(theirs) | ({"bias": bias} if bias else {})
+    both = repetition_defaults(theirs) | ({"logit_bias": bias} if bias else {})
     other = [key for key, usual in ELSE.items() if theirs.get(key, usual) not in (usual, None, [])]
     return GenerationDefaults(
         sampling=sampling_defaults(theirs) | both,
@@ -192,7 +211,7 @@ def sampling_defaults(theirs: Any) -> dict[str, Any]:
     told: dict[str, Any] = {}
     if theirs.get_bool("do_sample", False):
         names = {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
-                 "typical_p": "typical"}  # fmt: skip
+                 "typical_p": "typical_p"}  # fmt: skip
         told |= {ours: theirs.get_float(name) for name, ours in names.items() if theirs.get(name) not in (None, 0)}
     if "top_k" in told:
         told["top_k"] = int(told["top_k"])
@@ -206,15 +225,18 @@ def sampling_defaults(theirs: Any) -> dict[str, Any]:
 def repetition_defaults(theirs: Any) -> dict[str, Any]:
     """Settings that SamplingParams and BeamSearchParams share."""
     penalty, size = theirs.get_float("repetition_penalty", 1.0), optional_count(theirs, "no_repeat_ngram_size")
-    return {**({"repetition": penalty} if penalty != 1 else {}), **({"no_repeat": size} if size else {})}
+    return {
+        **({"repetition_penalty": penalty} if penalty != 1 else {}),
+        **({"no_repeat_ngram_size": size} if size else {}),
+    }
 
 
 def beam_defaults(theirs: Any) -> dict[str, Any]:
     """Settings of BeamSearchParams."""
     told: dict[str, Any] = {}
     if theirs.get("num_beams") is not None:
-        told["beams"] = theirs.get_int("num_beams")
-        if told["beams"] > MOST_BEAMS:
+        told["num_beams"] = theirs.get_int("num_beams")
+        if told["num_beams"] > MOST_BEAMS:
             raise theirs.wrong("num_beams", f"expected at most {MOST_BEAMS}, as each takes a cache of its own; mend it")
     if theirs.get("length_penalty") is not None:
         told["length_penalty"] = theirs.get_float("length_penalty")

@@ -64,13 +64,15 @@ class Sampler:
         self.texts, self.generated_count = [list(text) for text in texts], [0] * len(texts)
         self.rules: list[TokenConstraint | None] = list(rules) or [None] * len(texts)
         self.generators = row_generators(seed, len(texts))
-        self.over, self.ends = ends, id_mask(ends, vocab).to(device) if ends and c.shortest else None
+        self.over, self.ends = ends, id_mask(ends, vocab).to(device) if ends and c.min_new_tokens else None
         self.begin = id_mask(begin, vocab).to(device) if begin else None  # (V,)
-        self.added = bias_vector(c.bias, vocab).to(device) if c.bias else None  # (V,)
-        self.seen_tokens = seen_tokens(pad_left(self.texts, device), vocab) if c.repetition != 1 else None  # (B, V)
-        penalised = c.frequency != 0 or c.presence != 0
+        self.added = bias_vector(c.logit_bias, vocab).to(device) if c.logit_bias else None  # (V,)
+        self.seen_tokens = (
+            seen_tokens(pad_left(self.texts, device), vocab) if c.repetition_penalty != 1 else None
+        )  # (B, V)
+        penalised = c.frequency_penalty != 0 or c.presence_penalty != 0
         self.counts = torch.zeros(len(texts), vocab, device=device) if penalised else None  # (B, V)
-        apart = (self.ends, self.begin, self.added, self.seen_tokens, self.counts, c.no_repeat, *self.rules)
+        apart = (self.ends, self.begin, self.added, self.seen_tokens, self.counts, c.no_repeat_ngram_size, *self.rules)
         self.is_greedy = c.temperature == 0 and all(one is None for one in apart)
 
     def choose(self, logits: Tensor) -> Tensor:  # (B, V) -> (B,)
@@ -109,18 +111,20 @@ class Sampler:
 
     def forbidden(self) -> dict[str, Tensor]:  # (B, V) each
         found: dict[str, Tensor] = {}
-        if self.c.no_repeat is not None:
-            found["no_repeat"] = repeated_ngrams(
-                pad_left(self.texts, self.barred.device), self.c.no_repeat, len(self.barred)
+        if self.c.no_repeat_ngram_size is not None:
+            found["no_repeat_ngram_size"] = repeated_ngrams(
+                pad_left(self.texts, self.barred.device), self.c.no_repeat_ngram_size, len(self.barred)
             )
-        if self.ends is not None and min(self.generated_count) < self.c.shortest:
-            found["shortest"] = self.ends & self.rows(made < self.c.shortest for made in self.generated_count)
+        if self.ends is not None and min(self.generated_count) < self.c.min_new_tokens:
+            found["min_new_tokens"] = self.ends & self.rows(
+                made < self.c.min_new_tokens for made in self.generated_count
+            )
         if self.begin is not None and not all(self.generated_count):
             found["begin"] = self.begin & self.rows(made == 0 for made in self.generated_count)
         if any(rule is not None for rule in self.rules):
             every = torch.ones(len(self.barred), dtype=torch.bool)
             allowed = torch.stack([every if rule is None else rule.allowed_tokens() for rule in self.rules])
-            found["schema" if self.c.schema is not None else "regex"] = ~allowed.to(self.barred.device)
+            found["json_schema" if self.c.json_schema is not None else "regex"] = ~allowed.to(self.barred.device)
         return found
 
     def rows(self, claims: Iterable[bool]) -> Tensor:  # (B, 1)
@@ -174,8 +178,8 @@ def bias_vector(bias: Sequence[config.LogitBias], vocab: int) -> Tensor:  # (V,)
     """What is added to the logit of each token."""
     added = torch.zeros(vocab)
     for nudge in bias:
-        if nudge.id >= vocab:
-            raise config.ConfigError(f"bias: token {nudge.id} is outside the model's vocabulary of {vocab}; use an id "
-                                     "of its tokenizer")  # fmt: skip
-        added[nudge.id] = nudge.add
+        if nudge.token_id >= vocab:
+            raise config.ConfigError(f"logit_bias: token {nudge.token_id} is outside the model's vocabulary of "
+                                     f"{vocab}; use an id of its tokenizer")  # fmt: skip
+        added[nudge.token_id] = nudge.bias
     return added

@@ -72,7 +72,7 @@ class DecodeSession:
         rules: Sequence[TokenConstraint | None] = (),
     ) -> None:
         self.model, self.c, self.ends = model, c, limits.ends
-        self.texts = [[id for id in text if id != model.c.embed.pad] for text in texts]
+        self.texts = [[id for id in text if id != model.c.embed.pad_id] for text in texts]
         empty = probe_cache(model)  # made once: on a GPU that takes a millisecond
         self.least = max(empty.first, 1)
         check_prompts(model, self.texts, self.least)
@@ -103,7 +103,7 @@ class DecodeSession:
         self.release_graph: Callable[[], object] = no_op
 
     def __iter__(self) -> Iterator[list[int | None]]:
-        while self.made < self.c.new and any(self.active):
+        while self.made < self.c.max_new_tokens and any(self.active):
             self.made += 1
             yield self.step()
 
@@ -160,7 +160,7 @@ class DecodeSession:
         if self.logits_hook is not None:
             self.logits_hook(logits)
         one, plain = self.decode_graph, self.sampler.is_greedy and self.logits_hook is None and not self.model.hooks
-        if one is None or not plain or self.made >= self.c.new or self.full(one.cache):
+        if one is None or not plain or self.made >= self.c.max_new_tokens or self.full(one.cache):
             ids: list[int] = self.sampler.choose(logits).tolist()
         else:
             chosen = one.tokens if logits is one.logits else self.sampler.choose(logits)
@@ -198,7 +198,7 @@ class DecodeSession:
     @property
     def is_graph_worthwhile(self) -> bool:
         """Whether enough is to come for a step to be captured, on a device that can."""
-        return self.device.type in GRAPH_DEVICES and self.c.new - self.made >= MIN_STEPS
+        return self.device.type in GRAPH_DEVICES and self.c.max_new_tokens - self.made >= MIN_STEPS
 
     def prefill(self) -> Tensor:  # (B, V)
         """The logits after all texts, through a new cache with room for more."""
@@ -216,7 +216,7 @@ class DecodeSession:
         """A new cache with room for more than so many tokens; or a ring, once that is smaller."""
         worth, coming = (
             self.is_graph_worthwhile and can_capture(self.model),
-            min(self.c.new - self.made, SMALLEST * GROWTH),
+            min(self.c.max_new_tokens - self.made, SMALLEST * GROWTH),
         )
         size, around = (
             cache_bucket(longest + coming * worth),
@@ -259,8 +259,8 @@ class DecodeSession:
         if self.cache is None:
             warnings.warn(f"prompt: {length} tokens are more than {most}; it begins from the last {keep}", stacklevel=2)
         else:
-            warnings.warn(f"new: the text has more tokens than {most}; it goes on from the newest {keep}, and does so "
-                          "again whenever it is full", stacklevel=2)  # fmt: skip
+            warnings.warn(f"max_new_tokens: the text has more tokens than {most}; it goes on from the newest {keep}, "
+                          "and does so again whenever it is full", stacklevel=2)  # fmt: skip
 
 
 def no_op() -> None:
@@ -273,7 +273,7 @@ def prefill(
 ) -> Tensor:  # (B, V)  # fmt: skip
     """The logits after all texts, which an empty cache holds from now on: that of a recording, if there is one."""
     ids, real = pad_prompts(texts, cache.length.device)
-    if real is None and model.c.embed.pad is not None:
+    if real is None and model.c.embed.pad_id is not None:
         real = torch.ones_like(ids, dtype=torch.bool)  # a target may begin with the pad token
     parts = list(prefill_chunks(cache, ids.shape[1]))
     if recorded is not None and len(parts) == 1 and all(table is None for table in source.values()):

@@ -73,7 +73,7 @@ class DraftModel:
             with inference_mode(self.modules):
                 logits = fit_vocab(self.follower.after(branch.texts[0]), len(chooser.barred)).to(chooser.barred.device)
             if not logits.amax().isfinite():
-                raise config.RunError(f"draft: {DAMAGED_LOGITS}")
+                raise config.RunError(f"draft_model: {DAMAGED_LOGITS}")
             left = branch.filtered_logits(logits[None])
             if left.amax() == -torch.inf:
                 break  # nothing may be said
@@ -124,17 +124,18 @@ def fit_vocab(logits: Tensor, vocab: int) -> Tensor:  # (v,) -> (V,)
 def check_draft_model(model: Any, draft: Any) -> None:
     """A draft goes on from texts, in the same tokens."""
     if not hasattr(draft, "generation_limits") or not hasattr(draft, "output_tokenizer"):
-        raise config.ConfigError(f"draft: expected a model, as regard.load gives it, got {type(draft).__name__}")
+        raise config.ConfigError(f"draft_model: expected a model, as regard.load gives it, got {type(draft).__name__}")
     if draft.encoder is not None:
-        raise config.ConfigError("draft: it reads one text and writes another; name a model that goes on from a text")
+        raise config.ConfigError("draft_model: it reads one text and writes another; name a model that goes on from a "
+                                 "text")  # fmt: skip
     if model.output_tokenizer is None or draft.output_tokenizer is None:
         ours, theirs = (int(each.head.out_features) for each in (model, draft))
         same, differ = ours == theirs, f"it has {theirs:,} tokens, and the model {ours:,}"
     else:
         same, differ = vocabulary_of(model) == vocabulary_of(draft), "its tokens are not those of the model"
     if not same:
-        raise config.ConfigError(f"draft: {differ}; it guesses in the model's own words, so name a smaller model of "
-                                 "the same family")  # fmt: skip
+        raise config.ConfigError(f"draft_model: {differ}; it guesses in the model's own words, so name a smaller model "
+                                 "of the same family")  # fmt: skip
 
 
 def vocabulary_of(model: Any) -> dict[str, int]:
@@ -142,8 +143,8 @@ def vocabulary_of(model: Any) -> dict[str, int]:
     return found
 
 
-GUESS = 5
-SPECULATION_SETTINGS = ("draft", "lookup", "guess")  # settings of guessing, which say nothing of what is said
+PROPOSED = 5  # tokens at a time
+SPECULATION_SETTINGS = ("draft_model", "prompt_lookup", "num_speculative_tokens")  # they change no text
 
 
 class SpeculativeSession(DecodeSession):
@@ -156,19 +157,23 @@ class SpeculativeSession(DecodeSession):
         c: config.SamplingParams,
         limits: GenerationLimits = NO_LIMITS,
         *,
-        draft: Any = None,
-        lookup: int | None = None,
-        guess: int = GUESS,
+        draft_model: Any = None,
+        prompt_lookup: int | None = None,
+        num_speculative_tokens: int = PROPOSED,
         rules: Sequence[TokenConstraint | None] = (),
     ) -> None:
-        check_speculation(model, draft, lookup, guess)
+        check_speculation(model, draft_model, prompt_lookup, num_speculative_tokens)
         super().__init__(model, texts, c, limits)
         self.rows = []
         for row, text in enumerate(self.texts):
             own = replace(c, seed=row_seed(self.seed, row))
-            guesser = DraftModel(draft, row_seed(own.seed or 0, 1)) if draft is not None else PromptLookup(lookup or 1)
+            drafts = None if draft_model is None else DraftModel(draft_model, row_seed(own.seed or 0, 1))
             rule = rules[row] if rules else None
-            self.rows.append(SpeculativeRow(model, text, own, limits, guesser, guess, rule))
+            self.rows.append(
+                SpeculativeRow(
+                    model, text, own, limits, drafts or PromptLookup(prompt_lookup or 1), num_speculative_tokens, rule
+                )
+            )
 
     def step(self) -> list[int | None]:
         said = [row.next() if live else None for row, live in zip(self.rows, self.active, strict=True)]
@@ -203,7 +208,7 @@ class SpeculativeRow(DecodeSession):
     ) -> None:
         super().__init__(model, [text], c, limits, rules=[rule])
         self.guesser, self.guess, self.ready = guesser, guess, deque[int | None]()
-        self.left, self.guessed, self.kept = c.new, 0, 0
+        self.left, self.guessed, self.kept = c.max_new_tokens, 0, 0
 
     def next(self) -> int | None:
         if not self.ready:
@@ -273,8 +278,10 @@ def wants_speculation(given: dict[str, Any]) -> bool:
     for name in [name for name in SPECULATION_SETTINGS if name in given and given[name] is None]:
         del given[name]
     names = [name for name in SPECULATION_SETTINGS if name in given]
-    if names == ["guess"]:
-        raise config.ConfigError("guess: nobody is there to guess; name a draft model, or set lookup as in lookup=3")
+    if names == ["num_speculative_tokens"]:
+        raise config.ConfigError(
+            "num_speculative_tokens: nothing proposes them; set draft_model, or prompt_lookup as in prompt_lookup=3"
+        )
     if names and (source := next((name for name in given if name.startswith("source")), None)):
         raise config.ConfigError(f"{names[0]}: no tokens are guessed for a model that reads a {source}; leave it out")
     return bool(names)
@@ -284,11 +291,11 @@ def check_speculation(model: Any, draft: Any, lookup: int | None, guess: int) ->
     """Refuses what cannot be guessed ahead, or guessed with."""
     if (draft is None) == (lookup is None):
         what = "neither is given" if draft is None else "both are given"
-        raise config.ConfigError(f"draft and lookup: {what}; guesses come from one of the two")
-    for name, number in (("guess", guess), ("lookup", lookup)):
+        raise config.ConfigError(f"draft_model and prompt_lookup: {what}; tokens are proposed by one of the two")
+    for name, number in (("num_speculative_tokens", guess), ("prompt_lookup", lookup)):
         if number is not None and (type(number) is not int or number < 1):
             raise config.ConfigError(f"{name}: {number!r} is not a whole number of 1 or more")
-    name = "lookup" if draft is None else "draft"
+    name = "prompt_lookup" if draft is None else "draft_model"
     if model.encoder is not None:
         raise config.ConfigError(f"{name}: this model reads one text and writes another; guesses are made for models "
                                  "that go on from a text")  # fmt: skip

@@ -40,11 +40,11 @@ def build_constraint(
     c: config.SamplingParams, tokenizer: "Tokenizer", vocab: int, ends: frozenset[int]
 ) -> TokenConstraint | None:
     """The rule that settings ask for, at its beginning: for one row, as `copy` makes it for others. None if none."""
-    if c.regex is None and c.schema is None:
+    if c.regex is None and c.json_schema is None:
         return None
     words = grammar_vocabulary(tokenizer, vocab, ends)
     rule = GrammarConstraint(
-        words, *(regex_grammar(c.regex, words) if c.regex is not None else schema_grammar(c.schema or "")), ends
+        words, *(regex_grammar(c.regex, words) if c.regex is not None else schema_grammar(c.json_schema or "")), ends
     )
     try_first_token(rule)
     return rule
@@ -127,14 +127,14 @@ def regex_grammar(regex: str, words: "GrammarVocabulary") -> tuple[str, str]:
 def schema_grammar(schema: str) -> tuple[str, str]:
     """A JSON schema; what the library does not know of it is refused, not passed over."""
     if len(schema) > LARGEST:
-        raise ConfigError(f"schema: {len(schema):,} characters are more than {LARGEST:,}; make it shorter")
+        raise ConfigError(f"json_schema: {len(schema):,} characters are more than {LARGEST:,}; make it shorter")
     try:
         told = json.loads(schema)
     except (ValueError, RecursionError) as problem:
-        raise ConfigError(f"schema: {quote_short(schema)} is no JSON: {problem}") from None
+        raise ConfigError(f"json_schema: {quote_short(schema)} is no JSON: {problem}") from None
     if not isinstance(told, dict):
-        raise ConfigError(f'schema: expected an object such as {{"type": "string"}}, got {quote_short(schema)}')
-    return "schema", f"%json {json.dumps(told | {'x-guidance': LAYOUT})}"
+        raise ConfigError(f'json_schema: expected an object such as {{"type": "string"}}, got {quote_short(schema)}')
+    return "json_schema", f"%json {json.dumps(told | {'x-guidance': LAYOUT})}"
 
 
 def quote_short(text: str) -> str:
@@ -183,7 +183,7 @@ def grammar_vocabulary(tokenizer: "Tokenizer", vocab: int, ends: frozenset[int])
 
 
 def reachable_grammar(tokens: set[bytes]) -> str | None:
-    """All texts of these tokens, for those who cannot say every byte: a rule must not lead where no token goes on."""
+    """All texts of these tokens, for a vocabulary that cannot spell every byte: a rule must lead to no dead end."""
     if len({token for token in tokens if len(token) == 1}) == 256:
         return None
     try:
@@ -199,5 +199,5 @@ def import_llguidance() -> Any:
     try:
         return import_module("llguidance")
     except ImportError:
-        raise ConfigError("regex and schema: texts are kept to them by llguidance, which is not here; pip install "
-                          "'regard[constrain]'") from None  # fmt: skip
+        raise ConfigError("regex and json_schema: texts are kept to them by llguidance, which is not here; pip "
+                          "install 'regard[constrain]'") from None  # fmt: skip

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from regard.text.tokenizer import Tokenizer
 
 BEFORE = 16  # tokens of the prompt that a stream is shown: a first word is spelt without the space that others have
-FinishReason = Literal["length", "end", "stop"]
+FinishReason = Literal["length", "eos", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def completion_from_beams(
         voice, ended = StopStringFilter(tokenizer, text, ()), one.ids[-1] in ends
         for id in one.ids[: len(one.ids) - ended]:
             voice.append(voice.stream.put(id))
-        voice.finish("end" if ended else "length", seconds)
+        voice.finish("eos" if ended else "length", seconds)
         told.append(Completion(prompt=prompt, text=voice.text, ids=one.ids, reason=voice.reason or "length", seed=None,
                                seconds=seconds, score=one.score))  # fmt: skip
     return replace(told[0], others=tuple(told[1:]))
@@ -86,7 +86,7 @@ class TextStream:
                 if id is not None and (text := self.append_token(row, id)):
                     yield row, text
         for row, voice in enumerate(self.rows):
-            why: FinishReason = "length" if self.session.active[row] else "end"  # where nothing more could be said
+            why: FinishReason = "length" if self.session.active[row] else "eos"  # where nothing more could be said
             if voice.reason is None and (text := voice.finish(why, self.elapsed)):
                 yield row, text
 
@@ -95,7 +95,7 @@ class TextStream:
         voice = self.rows[row]
         voice.ids.append(id)
         if not self.session.active[row]:
-            return voice.finish("end", self.elapsed)
+            return voice.finish("eos", self.elapsed)
         text = voice.append(voice.stream.put(id))
         if voice.stopped:
             self.session.stop_row(row)

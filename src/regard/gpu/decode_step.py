@@ -142,7 +142,9 @@ def attention_supported(attn: Any, x: Tensor) -> bool:
     ):
         return False
     exact = attn.kernel is None or attn.kernel.exact
-    return exact and attn.q_norm is None and not attn.cosine and attn.own is None and attn.value_width == attn.width
+    return (
+        exact and attn.q_norm is None and not attn.cosine and attn.own is None and attn.value_head_dim == attn.head_dim
+    )
 
 
 def can_attend(attn: Any, scope: Scope, past: Any, x: Tensor) -> bool:

@@ -1,8 +1,8 @@
 """preprocessor_config.json, how published models normalise and resize images: read and written.
 
-    {"size": {"height": 224, "width": 224}, "resample": 2,                        embed.frame
+    {"size": {"height": 224, "width": 224}, "resample": 2,                        embed.resize
      "rescale_factor": 1/255, "image_mean": [0.5, ...], "image_std": [0.5, ...],  embed.mean, embed.std
-     "clusters": [[-1, 1, 0.2], ...]}                                             embed.colours, of a model of pixels
+     "clusters": [[-1, 1, 0.2], ...]}                                             embed.colors, of a model of pixels
 
 There (byte·rescale_factor - mean) / std is what a model sees, here (byte/255 - mean) / std: another factor goes into
 mean and std. The names of classes stand in config.json, under id2label.
@@ -79,10 +79,10 @@ def front_end_from_hf(c: Front, theirs: HFConfig) -> Front:
     std = channel_values(theirs, "image_std", getattr(c, "std", (0.5,))) if normal else (1.0,)
     mean, std = (tuple(one / factor for one in each) for each in (mean, std))
     if isinstance(c, config.PatchEmbedding):
-        return replace(c, mean=mean, std=std, frame=frame)
+        return replace(c, mean=mean, std=std, resize=frame)
     rows, columns = image_size(theirs, "size") or c.grid
     grid = (rows, columns) if rows * columns == c.count else c.grid
-    return replace(c, grid=grid, frame=frame, colours=palette_from_hf(c, theirs, mean, std))
+    return replace(c, grid=grid, resize=frame, colors=palette_from_hf(c, theirs, mean, std))
 
 
 def channel_values(theirs: HFConfig, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
@@ -101,7 +101,7 @@ def palette_from_hf(
     """Their clusters, which are in the numbers that the model sees, as colours."""
     found = theirs.get("clusters")
     if found is None:
-        return c.colours
+        return c.colors
     try:
         means, stds = (each if len(each) > 1 else each * c.channels for each in (mean, std))
         shares = [[v * s + m for v, m, s in zip(each, means, stds, strict=True)] for each in found]
@@ -119,18 +119,20 @@ def hex_digits(share: float, count: int) -> str:
 
 def resize_from_hf(c: Front, theirs: HFConfig) -> config.ImageResize:
     """How an image of another size becomes one of theirs."""
-    way: Any = c.frame.resample
+    way: Any = c.resize.resample
     if (said := theirs.get("resample")) is not None:
         if type(said) is not int or said not in RESAMPLE:
             told = f"{theirs.path}: resample is {said}, where 2 (bilinear) and 3 (bicubic) are known here"
             warnings.warn(f"{told}; images are made larger or smaller by {way} means", stacklevel=6)
         way = RESAMPLE.get(said, way) if type(said) is int else way
     if not theirs.get_bool("do_resize", True):
-        return replace(c.frame, resample=way)
-    edge, wanted = shortest_edge(theirs), c.image if isinstance(c, config.PatchEmbedding) else max(c.grid)
+        return replace(c.resize, resample=way)
+    edge, wanted = shortest_edge(theirs), c.image_size if isinstance(c, config.PatchEmbedding) else max(c.grid)
     high, wide = (edge, edge) if edge else image_size(theirs, "size") or (wanted, wanted)
     cut = theirs.get_bool("do_center_crop", False) and high == wide > wanted
-    return config.ImageResize(fit="shorter" if edge else "squeeze", whole=high if cut else None, resample=way)
+    return config.ImageResize(
+        mode="shortest_edge" if edge else "stretch", size_before_crop=high if cut else None, resample=way
+    )
 
 
 def shortest_edge(theirs: HFConfig) -> int | None:
@@ -170,26 +172,26 @@ def preprocessor_to_hf(c: config.Model, known: FamilyClass | None) -> dict[str, 
     sees = image_front_end(c)
     if known is None or sees is None or known.family.name not in TYPES:
         return None
-    if isinstance(sees, config.PixelEmbedding) and not (sees.colours and sees.channels == 3):
+    if isinstance(sees, config.PixelEmbedding) and not (sees.colors and sees.channels == 3):
         return None  # their processor needs the palette
-    rows, columns = sees.grid if isinstance(sees, config.PixelEmbedding) else (sees.image, sees.image)
-    whole = sees.frame.whole
+    rows, columns = sees.grid if isinstance(sees, config.PixelEmbedding) else (sees.image_size, sees.image_size)
+    whole = sees.resize.size_before_crop
     edge = {"height": whole or rows, "width": whole or columns}
     said = {
         "image_processor_type": TYPES[known.family.name],
         "do_resize": True,
-        "size": edge if sees.frame.fit == "squeeze" else {"shortest_edge": whole or max(rows, columns)},
-        "resample": next(number for number, way in RESAMPLE.items() if way == sees.frame.resample),
+        "size": edge if sees.resize.mode == "stretch" else {"shortest_edge": whole or max(rows, columns)},
+        "resample": next(number for number, way in RESAMPLE.items() if way == sees.resize.resample),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
         "image_mean": per_channel(getattr(sees, "mean", (0.5,)), sees.channels),
         "image_std": per_channel(getattr(sees, "std", (0.5,)), sees.channels),
     }
-    if sees.frame.fit != "squeeze" or whole:
+    if sees.resize.mode != "stretch" or whole:
         said |= {"do_center_crop": True, "crop_size": {"height": rows, "width": columns}}
     if isinstance(sees, config.PixelEmbedding):
-        clusters = [[byte / 127.5 - 1 for byte in parse_color(colour, 3)] for colour in sees.colours]
+        clusters = [[byte / 127.5 - 1 for byte in parse_color(colour, 3)] for colour in sees.colors]
         said |= {"do_color_quantize": True, "clusters": clusters}
     return said
 

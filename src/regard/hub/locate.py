@@ -69,7 +69,8 @@ def list_checkpoints(run: str | Path) -> list[Path]:
 
 
 def default_checkpoint(run: str | Path) -> Path:
-    """The checkpoint that a run stands for: the best one, where train.best keeps it and it is whole, or the newest."""
+    """The checkpoint that a run stands for: the best one, where train.keep_best keeps it and it is whole, or the
+    newest."""
     link = Path(run) / "best"
     if not link.is_symlink():
         return newest_checkpoint(run)

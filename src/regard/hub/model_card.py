@@ -87,7 +87,7 @@ def card_title(c: config.Model, known: FamilyClass | None) -> str:
 
 def card_verb(c: config.Model, speaks: bool) -> str:
     """What a model can be asked in words; nothing where it cannot."""
-    if not speaks or (c.encoder is None and not isinstance(c, config.DualEncoder) and c.head.kind != "vocabulary"):
+    if not speaks or (c.encoder is None and not isinstance(c, config.DualEncoder) and c.head.kind != "lm"):
         return ""
     if isinstance(c, config.DualEncoder):
         return 'match(["cat.png"], ["a cat", "a dog"])'
@@ -95,7 +95,7 @@ def card_verb(c: config.Model, speaks: bool) -> str:
         c.encoder and c.encoder.embed, config.TextEmbedding | None
     ):
         return 'caption(["cat.png"])'
-    return 'generate("Once", new=100)' if c.encoder is None else 'translate("The cat sat on the mat.")'
+    return 'generate("Once", max_new_tokens=100)' if c.encoder is None else 'translate("The cat sat on the mat.")'
 
 
 def usage_section(c: config.Model, speaks: bool) -> str:

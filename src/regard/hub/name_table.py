@@ -62,6 +62,16 @@ def file_name(name: str, family: str) -> str:
     return name
 
 
+# Our own names in folders of format 1, and what they are now.
+RENAMED_PARTS = {"head.vocabulary": "head.lm", "head.pooled": "head.pooling", "embed.seen": "embed.prefix"}
+RENAMED_PATTERN = re.compile(rf"(?:^|(?<=\.))({'|'.join(map(re.escape, RENAMED_PARTS))})(?=\.)")
+
+
+def current_name(name: str) -> str:
+    """A tensor of ours under its name of today."""
+    return RENAMED_PATTERN.sub(lambda found: RENAMED_PARTS[found[1]], name)
+
+
 HOLES = {"{i}": r"(?P<i>\d+)", "{j}": r"(?P<j>\d+)", "{w}": r"(?P<w>weight|bias|gamma|beta)"}
 OLD = {"gamma": "weight", "beta": "bias"}
 READ_ONLY_KINDS = ("tied", "old", "unused")  # rows that are read and never written

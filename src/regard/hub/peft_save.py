@@ -110,7 +110,9 @@ def collect_adapter(model: Any, base: str | None = None) -> PeftAdapter:
     changes = {their: change for path, part in worn.items()
                for their, change in changes_in_hf_layout(path, part, table, rows is None)}  # fmt: skip
     if inside := [name for name in changes if is_within(f"{name}.weight", saved)]:
-        raise config.ConfigError(f"lora.whole: what it names holds {inside[0]}, which has an adapter; leave out one")
+        raise config.ConfigError(
+            f"lora.modules_to_save: what it names holds {inside[0]}, which has an adapter; leave out one"
+        )
     flipped = rows is not None and any(table[f"{name}.weight"][0].transform == "flip" for name in changes)
     drop = max(low.dropout for part in worn.values() for low in part.lora.values())
     task = peft_task_type(known, model.c, saved)
@@ -221,8 +223,8 @@ def modules_to_save(table: Table, trained: Iterable[str]) -> list[str]:
     ours = set(trained)
     holders = {name.rpartition(".")[0] for name, (_, piece) in table.items() if re.sub(r"/[^.]+", "", piece) in ours}
     if "" in holders:
-        raise config.ConfigError("lora.whole: it names a weight that stands by itself in the family's files, which an "
-                                 "adapter's file has no place for; leave it out")  # fmt: skip
+        raise config.ConfigError("lora.modules_to_save: it names a weight that stands by itself in the family's "
+                                 "files, which an adapter's file has no place for; leave it out")  # fmt: skip
     return sorted(name for name in holders if not is_within(name, holders - {name}))
 
 

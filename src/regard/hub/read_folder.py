@@ -61,13 +61,14 @@ def is_pooler_tensor(name: str) -> bool:
     return "pooler." in name
 
 
-FOLDER_FORMAT = 1
+FOLDER_FORMAT = 2  # 1 has the settings of regard 0.1.0, which are read by their aliases
 BEGIN = "decoder_start_token_id"
-ROLES = {"bos_token_id": "start", "eos_token_id": "end", "pad_token_id": "pad"}
+ROLES = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "pad"}
 NAMED = ("id2label", "label2id", "problem_type")
 ALIKE = ("dtype", *ROLES, BEGIN, *NAMED)  # what config.json says in the same words for every model
-PROBLEMS = {"regress": "regression", "classify": "single_label_classification"}
-ANSWERS = {"answer": "ForQuestionAnswering", "tag": "ForTokenClassification"}  # two classes with one kind of head
+PROBLEMS = {"regression": "regression", "classification": "single_label_classification"}
+# two architectures with one kind of head
+ANSWERS = {"question_answering": "ForQuestionAnswering", "token_classification": "ForTokenClassification"}
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ class ModelFolder:
 
 @shorten_values()
 def read_model_folder(path: str | Path) -> ModelFolder:
-    """What a folder says: a run (its newest whole checkpoint, or its best one with train.best), a checkpoint, a Hugging
-    Face folder or id; or a GGUF file."""
+    """What a folder says: a run (its newest whole checkpoint, or its best one with train.keep_best), a checkpoint, a
+    Hugging Face folder or id; or a GGUF file."""
     if Path(path).suffix == ".gguf":
         from regard.hub import gguf_model
 
@@ -201,9 +202,9 @@ def parse_config(said: dict[str, Any], path: str) -> tuple[config.Model, FamilyC
 
 def parse_own_config(said: dict[str, Any], path: str) -> tuple[config.Model, int | None]:
     match said.get("regard"):
-        case {"format": 1, "config": tree, "context": int() | None as context}:
+        case {"format": 1 | 2, "config": tree, "context": int() | None as context}:
             try:
-                if isinstance(tree, dict) and tree.get("kind") == "towers":
+                if isinstance(tree, dict) and tree.get("kind") in ("dual_encoder", "towers"):
                     return config.from_dict(config.DualEncoder, tree), context
                 return config.from_dict(config.Transformer, tree), context
             except config.ConfigError as problem:

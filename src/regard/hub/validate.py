@@ -44,7 +44,7 @@ def own_file(folder: Path, name: str, largest: int | None = LARGEST) -> Path:
 DEEPEST = 10_000
 SPARE = {"layers": 64, "sizes": 1 << 20}  # what costs nothing to build
 LAYERS = re.compile(r"(.*_)?(layers?|depths?|groups|types)")  # their words for numbers that are counted up to
-SIZES = ("dim", "vocab", "hidden", "heads", "width", "segments", "out")  # ours for the axes of tensors
+SIZES = ("dim", "vocab", "hidden", "heads", "embed_dim", "head_dim", "segments", "out")  # ours for the axes of tensors
 
 
 def check_layer_counts(said: Mapping[str, Any], where: str) -> None:
@@ -71,7 +71,7 @@ def check_config_fits_weights(c: config.Model, stored: Mapping[str, StoredTensor
 def block_counts(tree: Any) -> Iterator[int]:
     """How many blocks of its own each stack has."""
     if isinstance(tree, dict):
-        if type(tree.get("depth")) is int and not tree.get("shared"):
+        if type(tree.get("depth")) is int and not tree.get("share_layers"):
             yield tree["depth"]
         for value in tree.values():
             yield from block_counts(value)

@@ -130,6 +130,8 @@ def load_folder_weights(
             if aside:
                 told = f"{folder}: {name_some(sorted(aside))} is of another head than the config's, and left aside"
                 warnings.warn(told, stacklevel=4)
+        if rows is None:
+            found = {name_table.current_name(name): each for name, each in found.items()}
         moves = name_table.plan_moves(model, {name: each.ghost for name, each in found.items()}, rows)
         with WeightReader(each.path for each in found.values()) as reader:
             name_table.check_tied(moves, lambda name: reader.tensor(found[name]))

@@ -121,7 +121,7 @@ def write_model_files(
     known = match_family(c, preferred_architecture(task, origin))
     spoken = None if ours else known
     roles = speaks.special_ids if speaks is not None else {}
-    ids = {key: roles.get(role, c.embed.pad if role == "pad" else None) for key, role in ROLES.items()}
+    ids = {key: roles.get(role, c.embed.pad_id if role == "pad" else None) for key, role in ROLES.items()}
     ids |= {} if begin is None else {BEGIN: begin}
     tensors = name_table.export_tensors(model, spoken.family.rows(spoken.architecture, c) if spoken else None)
     tensors = tensors if origin is None else to_stored_dtype(tensors, origin.types)
@@ -131,7 +131,7 @@ def write_model_files(
     if same and origin is not None:
         old = "torch_dtype" in origin.said and "dtype" not in origin.said
         said = {**origin.said, "torch_dtype" if old else "dtype": facts["dtype"], "regard": said["regard"]}
-        if task is not None and task.kind == "regress":  # which an earlier save did not say
+        if task is not None and task.kind == "regression":  # which an earlier save did not say
             said["problem_type"] = PROBLEMS[task.kind]
     if ours:
         said = {"model_type": "regard", **{name: said[name] for name in (*ALIKE, "regard") if name in said}}
@@ -224,10 +224,10 @@ def problem_type_fields(c: config.Model, task: config.Task | None, origin: Model
     said = {} if origin is None else {key: origin.said[key] for key in NAMED if origin.said.get(key)}
     if len(said.get("id2label") or ()) != head.out:  # another head by now
         said = {}
-    said = said if getattr(task, "kind", None) != "regress" else {}
+    said = said if getattr(task, "kind", None) != "regression" else {}
     if isinstance(head, config.PoolingHead):
         # a published model with one answer may mean a share: its own words stand, whatever they leave out
-        alone = "regress" if task is None and origin is None and head.out == 1 else ""
+        alone = "regression" if task is None and origin is None and head.out == 1 else ""
         kind = PROBLEMS.get(alone if task is None else task.kind)
         said = ({} if kind is None else {"problem_type": kind}) | said
     return said | id2label(task)

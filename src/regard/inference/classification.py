@@ -76,7 +76,7 @@ def is_regression(model: Any) -> bool:
 
 
 def check_classifier(model: Any) -> None:
-    """Refuses who has no answer for the whole text."""
+    """Refuses a model that has no answer for the whole text."""
     head, task = model.c.head, model.task
     trained = task is None or isinstance(task, config.Classification | config.Regression)
     vectors = architecture_ends_with(model, "WithProjection") or isinstance(
@@ -170,7 +170,7 @@ class Classifier:
             raise ConfigError(f"{name}: {problem}") from None
         if self.textual and model.tokenizer is None:
             raise DataError(f"{name}: no tokenizer.json to read a text with; put one beside the model")
-        self.c = model.task or config.Classification(pair=PAIR if self.textual else None)
+        self.c = model.task or config.Classification(input_pair=PAIR if self.textual else None)
         self.task = (
             None
             if self.textual
@@ -181,7 +181,7 @@ class Classifier:
 
     @property
     def kind(self) -> str:
-        return "regress" if is_regression(self.model) else "classify"
+        return "regression" if is_regression(self.model) else "classification"
 
     @property
     def example(self) -> str:
@@ -252,12 +252,12 @@ class Classifier:
     @property
     def column(self) -> str:
         """Where records have what is classified."""
-        found: str = (self.c if self.task is None else self.task.c).text  # type: ignore[union-attr]
+        found: str = (self.c if self.task is None else self.task.c).input  # type: ignore[union-attr]
         return found
 
     def file_records(self, path: str) -> Iterable[Record]:
         """The records of a file or a folder, or the file itself where that is one: an image, a recording."""
-        found = find_records((path,), config.Data(column=self.column) if self.textual else None)
+        found = find_records((path,), config.Data(text_column=self.column) if self.textual else None)
         return (
             record
             for table in found
@@ -276,7 +276,7 @@ class Classifier:
 
     @property
     def pair(self) -> str | None:
-        return getattr(self.c, "pair", None)
+        return getattr(self.c, "input_pair", None)
 
     # ---------------------------------------------------------------- records
 
@@ -285,7 +285,7 @@ class Classifier:
         told: dict[int, Any] = {}
         for paired in (True, False):
             places = [place for place, (_, record) in enumerate(rows) if self.has_pair(record) == paired]
-            columns = (self.c.text, self.pair or PAIR) if paired else (self.c.text,)  # type: ignore[union-attr]
+            columns = (self.c.input, self.pair or PAIR) if paired else (self.c.input,)  # type: ignore[union-attr]
             refuse = None if self.refuse is None else self.pass_over
             said = try_each(((rows[place][1], columns) for place in places), text_columns, refuse)
             known = [(place, texts) for place, texts in zip(places, said, strict=True) if texts is not None]

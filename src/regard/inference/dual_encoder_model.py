@@ -44,11 +44,11 @@ class DualEncoderModel(PretrainedMixin, DualEncoderHFCallMixin, PackableModel, d
         with inference_mode(list(self.modules())):
             return (self.logit_scale * self.embed_images(pictures) @ self.embed_texts(texts).mT).softmax(-1)
 
-    def embeddings(self, things: Sequence[Any], *, raw: bool = False) -> Tensor:  # (B, D)
-        """One vector for each text and each picture, which is named by its file; of length 1 unless `raw`."""
+    def embeddings(self, things: Sequence[Any], *, normalize: bool = True) -> Tensor:  # (B, D)
+        """One vector for each text and each picture, which is named by its file; of length 1 unless not `normalize`."""
         from regard.inference.embedding import embed_inputs
 
-        return embed_inputs(self, things, raw=raw)
+        return embed_inputs(self, things, normalize=normalize)
 
     def embed_images(self, pictures: Sequence[Any]) -> Tensor:  # (B, D)
         """The vector of each picture, of length 1: files by name, bytes (C, H, W), or whatever else the sense takes."""
@@ -67,7 +67,7 @@ class DualEncoderModel(PretrainedMixin, DualEncoderHFCallMixin, PackableModel, d
             raise DataError("this model has no tokenizer to read a text with; put a tokenizer.json beside it")
         around = TaskSpecialTokens.of(self.tokenizer).single
         most = None if self.context is None else self.context - len(around)
-        phrases = isinstance(self.task, config.Contrastive) and self.task.phrases
+        phrases = isinstance(self.task, config.Contrastive) and self.task.phrase_list
         rows = [around(self.ids(normalize_phrases(text) if phrases else text, most)) for text in texts]
         wide = RowPadding(max(4, *map(len, rows)))
         given = {"ids": wide.padded(rows, TaskSpecialTokens.of(self.tokenizer).fill), "real": wide.there(rows)}

@@ -38,12 +38,12 @@ Given = dict[str, Tensor]
 
 
 def embed_inputs(
-    model: Any, things: Sequence[Any], *, raw: bool = False, names: Sequence[str] | None = None,
+    model: Any, things: Sequence[Any], *, normalize: bool = True, names: Sequence[str] | None = None,
     progress: Callable[[int], object] | None = None, refuse: OnBadInput | None = None,
 ) -> Tensor:  # fmt: skip
     """(B, D) in fp32 on the CPU: a vector for each text, and for each picture where the model sees.
 
-    In length 1, unless the folder says otherwise or they are wanted `raw`. `names` are what errors call the things. A
+    In length 1, unless the folder says otherwise or not `normalize`. `names` are what errors call the things. A
     text that cannot be read raises, or has a row of NaN where `refuse` is told of it.
     """
     check_is_list(things)
@@ -56,7 +56,7 @@ def embed_inputs(
         told |= {place: vector for place, vector in zip(places, found, strict=True) if vector is not None}
     none = torch.full_like(next(iter(told.values())), torch.nan) if told else torch.empty(0)
     table = torch.stack([told.get(place, none) for place in range(len(things))]) if things else torch.empty(0, 0)
-    return F.normalize(table, dim=-1) if how.normal and not raw else table
+    return F.normalize(table, dim=-1) if how.normal and normalize else table
 
 
 def add_count(progress: Progress, before: int, done: int) -> None:
@@ -110,7 +110,7 @@ def normalize_text(model: Any, text: str) -> str:
     """A text as the towers were shown theirs: where they were lists, a list of one."""
     from regard.tasks.image_text import normalize_phrases
 
-    return normalize_phrases(text) if isinstance(model.task, config.Contrastive) and model.task.phrases else text
+    return normalize_phrases(text) if isinstance(model.task, config.Contrastive) and model.task.phrase_list else text
 
 
 def token_states(model: Any, given: Given) -> tuple[Tensor, Tensor | None]:
@@ -125,9 +125,9 @@ def token_states(model: Any, given: Given) -> tuple[Tensor, Tensor | None]:
 
 def model_pooled(model: Any, given: Given) -> Tensor | None:
     """(B, D) the vector that a model was trained to give for the whole, as towers are; None where it has none."""
-    head = model.c.head.pooled if isinstance(model.c.head, config.PretrainingHead) else model.c.head
+    head = model.c.head.pooling if isinstance(model.c.head, config.PretrainingHead) else model.c.head
     tower = model.where.startswith("towers") or architecture_ends_with(model, "WithProjection")
-    if not tower and getattr(head, "place", None) != "end":
+    if not tower and getattr(head, "pooling", None) != "eos":
         return None
     said = model(**given)
     whole: Tensor = said[1] if isinstance(said, tuple) else said
@@ -157,7 +157,7 @@ def embed_images(
         tower = next(each for each in model.towers if each.c is not model.c.text)
     elif model.c.encoder is not None:
         raise ConfigError("this model writes about what it is shown, and gives no vector for it; ask it to caption")
-    place = tower.c.head.place if isinstance(tower.c.head, config.PoolingHead) else "mean"
+    place = tower.c.head.pooling if isinstance(tower.c.head, config.PoolingHead) else "mean"
 
     def run(some: list[Record]) -> Tensor:
         return pooled_vectors(tower, front_end_inputs(tower.c.embed, some, next(tower.parameters()).device), place)

@@ -1,7 +1,7 @@
 """Explains generation: at each step the candidates, what each logits processor removed, and the chosen token.
 
     model.explain_generation("the ", top_k=5)     a SampledExplanation: one SamplingStep for each token
-    model.explain_generation("the ", beams=4)     a BeamExplanation: the tree of all beams, those that died among them
+    model.explain_generation("the ", num_beams=4) a BeamExplanation: the tree of all beams, those that died among them
 
 Both are plain data; `format_explanation` writes a paragraph for each sampled token, or the tree of a search.
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from regard import config
 from regard.generation.beam_search import BeamStep, beam_search
 from regard.generation.logits_process import process_logits_steps
-from regard.generation.params import beam_search_params, is_beam_search
+from regard.generation.params import beam_search_params, canonical_settings, is_beam_search
 from regard.generation.sampler import Sampler
 from regard.generation.speculative import SPECULATION_SETTINGS
 from regard.generation.text_stream import Completion, TextStream, completion_from_beams
@@ -98,6 +98,7 @@ class BeamExplanation:
 
 def explain_generation(model: "Model", prompt: str, **settings: Any) -> SampledExplanation | BeamExplanation:
     """The text that `generate` makes of the same settings, with how it came about."""
+    settings = canonical_settings(settings)
     if lonely := next((name for name in SPECULATION_SETTINGS if settings.get(name) is not None), None):
         raise config.ConfigError(f"{lonely}: guesses ahead change how soon a text comes and not the text; leave it out "
                                  "to see how it came about")  # fmt: skip
@@ -197,9 +198,10 @@ class BeamTree:
 def explain_beams(model: "Model", prompt: str, settings: dict[str, Any]) -> BeamExplanation:
     tokenizer, texts = model.encode_prompts([prompt])
     c = beam_search_params(
-        model.default_settings(texts, model.generation_defaults.beam_search, settings.get("new")) | settings, tokenizer
+        model.default_settings(texts, model.generation_defaults.beam_search, settings.get("max_new_tokens")) | settings,
+        tokenizer,
     )
-    tree = BeamTree(tokenizer.token_text, c.length_penalty, c.beams)
+    tree = BeamTree(tokenizer.token_text, c.length_penalty, c.num_beams)
     [found] = beam_search(model, texts, c, model.generation_limits, look=tree.hear)
     return BeamExplanation(
         completion_from_beams(prompt, texts[0], found, tokenizer, model.generation_limits.ends, 0.0), tuple(tree.steps)

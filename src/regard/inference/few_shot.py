@@ -2,7 +2,7 @@
 
     form       Review: {text}        Review: A joy.          an example
                Mood: {label}         Mood: good
-                                                             `between`
+                                                             `separator`
                                      Review: Far too long.   the question
                                      Mood:
 
@@ -21,23 +21,25 @@ from typing import Any, Literal
 
 from regard.config.errors import ConfigError, DataError
 
-BETWEEN = "\n\n"
+SEPARATOR = "\n\n"
 
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """How an example is said: a `form` with fields in braces, the answer last, and what stands `between` examples."""
+    """How an example is said: a `form` with fields in braces, the answer last, and the `separator` of examples."""
 
     form: str
-    between: str = BETWEEN
+    separator: str = SEPARATOR
     parts: tuple[tuple[str, str | None], ...] = field(init=False, repr=False)  # a text, and the field behind it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", parse_template(self.form))
-        if not self.between:
-            raise ConfigError("between: nothing parts the examples; give a line break, or a mark")
-        if any(self.between in literal for literal, _ in self.parts):
-            raise ConfigError(f"between: {self.between!r} stands in the form {self.form!r} too; choose another mark")
+        if not self.separator:
+            raise ConfigError("separator: nothing parts the examples; give a line break, or a mark")
+        if any(self.separator in literal for literal, _ in self.parts):
+            raise ConfigError(
+                f"separator: {self.separator!r} stands in the form {self.form!r} too; choose another mark"
+            )
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -51,10 +53,10 @@ class PromptTemplate:
         """One example, which `parse` makes the same fields of."""
         values = {name: field_value(record, name, where) for name in self.fields}
         text = "".join(literal + ("" if name is None else values[name]) for literal, name in self.parts)
-        ends = (text + self.between).index(self.between)  # a mark that began in the text would end it too soon
+        ends = (text + self.separator).index(self.separator)  # a mark that began in the text would end it too soon
         if ends < len(text) or self.parse(text) != [values]:
-            raise DataError(f"{where}: its fields cannot be told apart from {self.form!r} and {self.between!r} around "
-                            "them; choose another form, or other marks between")  # fmt: skip
+            raise DataError(f"{where}: its fields cannot be told apart from {self.form!r} and {self.separator!r} "
+                            "around them; choose another form, or another separator")  # fmt: skip
         return text
 
     def ask(self, record: Mapping[str, Any], where: str = "question") -> str:
@@ -66,7 +68,7 @@ class PromptTemplate:
         """The fields of each example in a text; None where one does not have this form."""
         held = ((re.escape(literal), "" if name is None else f"(?P<{name}>.*?)") for literal, name in self.parts)
         pattern = "".join(literal + value for literal, value in held)
-        found = [re.fullmatch(pattern, part, re.DOTALL) for part in text.split(self.between)]
+        found = [re.fullmatch(pattern, part, re.DOTALL) for part in text.split(self.separator)]
         return None if None in found else [match.groupdict() for match in found if match is not None]
 
 
@@ -89,7 +91,7 @@ def build_prompt(
     last = template.ask(question, where)
 
     def text(dropped: int) -> str:
-        return template.between.join([*([intro] if intro else []), *said[dropped:], last])  #: S111
+        return template.separator.join([*([intro] if intro else []), *said[dropped:], last])  #: S111
 
     few = 0 if fits is None else bisect_left(range(len(said) + 1), True, key=lambda dropped: fits(text(dropped)))
     if few > len(said):
@@ -125,16 +127,18 @@ def parse_template(form: str) -> tuple[tuple[str, str | None], ...]:
     try:
         found = list(Formatter().parse(form))
     except ValueError as problem:
-        raise ConfigError(f"form: {form!r} cannot be read: {problem}; write {{{{ for a brace that is meant") from None
+        raise ConfigError(
+            f"template: {form!r} cannot be read: {problem}; write {{{{ for a brace that is meant"
+        ) from None
     names = [name for _, name, _, _ in found if name is not None]
     if any(not name.isidentifier() or spec or how for _, name, spec, how in found if name is not None):
-        raise ConfigError(f"form: {form!r} has more than a name in braces; write {{text}} and {{label}}")
+        raise ConfigError(f"template: {form!r} has more than a name in braces; write {{text}} and {{label}}")
     if len(names) < 2 or len(set(names)) < len(names):
-        raise ConfigError(f"form: {form!r} has the fields {', '.join(names) or 'none'}; name what is given and what is "
-                          "asked for, each once, as in 'Review: {text} Mood: {label}'")  # fmt: skip
+        raise ConfigError(f"template: {form!r} has the fields {', '.join(names) or 'none'}; name what is given and "
+                          "what is asked for, each once, as in 'Review: {text} Mood: {label}'")  # fmt: skip
     joined = merge_text_parts([(literal, name) for literal, name, _, _ in found])
     if any(not literal for literal, name in joined[1:] if name is not None):
-        raise ConfigError(f"form: two fields of {form!r} touch each other; put something between them")
+        raise ConfigError(f"template: two fields of {form!r} touch each other; put something between them")
     return tuple(joined)
 
 

@@ -59,13 +59,13 @@ def fill_masks(
 
 
 def check_masked_lm(model: "Model", best: int) -> None:
-    """Refuses who cannot look at what stands behind a blank, and who says no words."""
+    """Refuses a model that cannot attend to what follows a mask, and one that predicts no words."""
     c = model.c
     if best < 1:
-        raise ConfigError(f"best: {best} leaves nothing to tell; choose one or more")
+        raise ConfigError(f"top_k: {best} leaves nothing to tell; choose one or more")
     if c.encoder is not None:
         raise ConfigError("this model reads one text and writes another, and fills no blanks; ask it to translate")
-    words = c.head.vocabulary if isinstance(c.head, config.PretrainingHead) else c.head
+    words = c.head.lm if isinstance(c.head, config.PretrainingHead) else c.head
     if not isinstance(words, config.LMHead):
         raise ConfigError(f"head.kind: {c.head.kind!r} says no words; blanks are filled by a model that was trained on "
                           "hidden words (ForMaskedLM)")  # fmt: skip

@@ -39,6 +39,7 @@ def forecast_table(model: Model, table: Any, **settings: object) -> ForecastResu
     """What comes after the last row of a table, a file or numbers (rows, columns); `settings` are those of task
     forecast that differ from training's."""
     front, task = forecast_config(model)
+    settings = config.canonical_tree(config.Forecasting, settings)
     task = config.from_dict(config.Forecasting, {**config.to_dict(task), **settings}, "task")
     is_file = isinstance(table, str | Path)
     if settings and not is_file:
@@ -47,7 +48,7 @@ def forecast_table(model: Model, table: Any, **settings: object) -> ForecastResu
     device = next(model.parameters()).device
     [said] = run_batched(model, [series.values[-front.length :]], [[0]],
                          lambda windows: model(torch.stack(windows).to(device)).cpu())  # fmt: skip
-    return ForecastResult(series.names, said.clone(), len(series), series.clock, task.date or "")
+    return ForecastResult(series.names, said.clone(), len(series), series.clock, task.date_column or "")
 
 
 def read_table(source: str, task: config.Forecasting) -> TimeSeries:
@@ -70,7 +71,7 @@ def series_of_numbers(table: Any, front: config.SeriesEmbedding) -> TimeSeries:
         raise DataError(f"table: numbers of the shape {tuple(values.shape)}, expected (rows, {front.channels})")
     if not bool(values.isfinite().all()):
         raise DataError("table: a number is missing or infinite; fill the gap")
-    return TimeSeries("table", front.names or tuple(map(str, range(front.channels))), values)
+    return TimeSeries("table", front.channel_names or tuple(map(str, range(front.channels))), values)
 
 
 def forecast_config(model: Model) -> tuple[config.SeriesEmbedding, config.Forecasting]:
@@ -78,16 +79,16 @@ def forecast_config(model: Model) -> tuple[config.SeriesEmbedding, config.Foreca
     front, task = model.c.embed, model.task or config.Forecasting()
     if not isinstance(front, config.SeriesEmbedding) or not isinstance(model.c.head, config.ForecastHead):
         raise ConfigError(f"this model reads {front.kind!r} with a head of kind {model.c.head.kind!r}; a forecast "
-                          "takes a model trained with task.kind=forecast")  # fmt: skip
+                          "takes a model trained with task.kind=forecasting")  # fmt: skip
     assert isinstance(task, config.Forecasting)
     return front, task
 
 
 def check_series(series: TimeSeries, front: config.SeriesEmbedding) -> TimeSeries:
     """The series, if it is one that the model can read."""
-    if front.names and series.names != front.names:
+    if front.channel_names and series.names != front.channel_names:
         raise DataError(f"{series.name}: columns {', '.join(series.names)}, and the model was trained on "
-                        f"{', '.join(front.names)}; name these in this order by task.columns")  # fmt: skip
+                        f"{', '.join(front.channel_names)}; name these in this order by task.columns")  # fmt: skip
     if len(series) < front.length:
         raise DataError(f"{series.name}: {len(series):,} rows, and the model reads {front.length:,}; name a longer one")
     return series

@@ -23,7 +23,7 @@ SETTLED: dict[str, tuple[tuple[Any, ...], str]] = {
     "low_cpu_mem_usage": ((True, None), "weights always go straight to their place"),
     "safe_serialization": ((True, None), "weights are written as safetensors and as nothing else"),
     "push_to_hub": ((False, None), "nothing is sent anywhere; `hf upload` sends a folder"),
-    "token": ((True, None), "`hf auth login` keeps one, or HF_TOKEN says it; in a program everybody would read it"),
+    "token": ((True, None), "`hf auth login` keeps one, or HF_TOKEN says it; in a program anyone could read it"),
 }  # fmt: skip
 READ = ("dtype", "torch_dtype", "device_map", "revision", "token", "local_files_only", "trust_remote_code",
         "use_safetensors", "low_cpu_mem_usage")  # fmt: skip

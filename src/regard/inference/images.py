@@ -8,7 +8,7 @@ An image is the name of a file, a PIL image, an array or a tensor (`record_input
 A pixel model samples value by value, row by row, each after all that are there already.
 
     images = sample_images(regard.load("runs/pixels"), 16, temperature=0.9, seed=0)      # bytes (16, C, rows, columns)
-    images = sample_images(model, 4, begin=half, rows=16)                                # the upper 16 rows are given
+    images = sample_images(model, 4, prefix_image=half, prefix_rows=16)                  # the upper 16 rows are given
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,13 @@ from regard.core.cache import KVCache
 from regard.data.records import Record
 from regard.generation.beam_search import beam_search
 from regard.generation.limits import GenerationLimits
-from regard.generation.params import beam_search_params, check_whole_image, is_beam_search, sampling_params
+from regard.generation.params import (
+    beam_search_params,
+    canonical_settings,
+    check_whole_image,
+    is_beam_search,
+    sampling_params,
+)
 from regard.generation.session import DecodeSession
 from regard.inference.batching import in_chunks, run_batched
 from regard.inference.model import Model
@@ -59,7 +65,7 @@ def device_of_model(model: Any) -> torch.device:
 
 
 class ImageConditionedModel:
-    """A model with a picture before its eyes: who reads the first words through it reads the picture before them."""
+    """A model with an image as its prefix: the first words are read after the image."""
 
     def __init__(self, model: "Model", given: dict[str, Tensor]) -> None:
         self.model, self.given, self.before = model, given, max_image_tokens(model.c)
@@ -81,9 +87,10 @@ def caption_images(model: "Model", pictures: Sequence[Any], **settings: Any) -> 
     """The text that goes with each picture: by beam search with the settings of `config.BeamSearchParams`, or with a
     temperature sampled with those of `config.SamplingParams`."""
     check_is_list(pictures)
+    settings = canonical_settings(settings)
     tokenizer, front = require_tokenizer(model), vision_front_end(model.c)
     if front is None:
-        raise ConfigError("this model sees nothing to write about; one of task 'caption' does")
+        raise ConfigError("this model sees nothing to write about; one of task 'captioning' does")
     task = build_task(
         config.Captioning(),
         tokenizer,
@@ -93,9 +100,9 @@ def caption_images(model: "Model", pictures: Sequence[Any], **settings: Any) -> 
         cross=model.encoder is not None,
     )
     assert isinstance(task, Captioning)
-    settings = {"new": min(NEW, model.context or NEW)} | settings
+    settings = {"max_new_tokens": min(NEW, model.context or NEW)} | settings
     records, drawn = input_records(front, pictures), "temperature" in settings
-    whole = {"beams": BEAMS, "length_penalty": 0.0}  # whole probabilities: long ones are no better
+    whole = {"num_beams": BEAMS, "length_penalty": 0.0}  # whole probabilities: long ones are no better
     c = None if drawn else beam_search_params(whole | settings, tokenizer)
 
     def run(some: list[Record]) -> list[str]:
@@ -126,7 +133,7 @@ def sample_captions(
     tokenizer: "Tokenizer",
 ) -> list[str]:  # fmt: skip
     if is_beam_search(settings):
-        raise ConfigError("beams: a caption is searched for or drawn; leave out beams, or temperature")
+        raise ConfigError("num_beams: a caption is searched for or drawn; leave out num_beams, or temperature")
     c = sampling_params(settings, tokenizer)
     rules = model.constraints(c, len(begin))
     if model.encoder is not None:
@@ -152,17 +159,20 @@ def sample_captions(
 
 def generate_images(model: "Model", texts: Sequence[str], **settings: Any) -> Tensor:
     """A picture for each text, bytes (B, C, rows, columns). The settings are those of `config.SamplingParams`, but for
-    new and stop."""
+    max_new_tokens and stop."""
+    settings = canonical_settings(settings)
     check_whole_image(settings)
     tokenizer, c = require_tokenizer(model), model.task
     if not isinstance(c, config.TextToImage):
-        raise ConfigError("this model draws no pictures for a text; one of task 'draw' does")
+        raise ConfigError("this model draws no pictures for a text; one of task 'text_to_image' does")
     task = build_task(c, tokenizer, model.c, rows=RowPadding(model.context or 1), sense=build_processor(c.pixels))
     assert isinstance(task, TextToImage)
     most = task.room - task.around
     told = task.heard([prompt_ids(tokenizer, task.read(text), most) for text in texts]).tolist()
     colours = GenerationLimits(known=task.first + c.pixels.palette, never=frozenset(range(task.first)))
-    said = model.collect_ids(DecodeSession(model, told, sampling_params({**settings, "new": c.pixels.count}), colours))
+    said = model.collect_ids(
+        DecodeSession(model, told, sampling_params({**settings, "max_new_tokens": c.pixels.count}), colours)
+    )
     return palette.colors_of_ids(torch.tensor(said) - task.first, c.pixels)
 
 
@@ -176,16 +186,19 @@ def prompt_ids(tokenizer: "Tokenizer", text: str, most: int) -> list[int]:
 GAP = 2  # pixels between the pictures of a sheet
 
 
-def sample_images(model: Model, count: int = 16, begin: Tensor | None = None, rows: int = 0, **settings: Any) -> Tensor:
-    """Bytes (count, C, rows, columns). The settings are those of `config.SamplingParams`, but for new and stop.
+def sample_images(
+    model: Model, count: int = 16, prefix_image: Tensor | None = None, prefix_rows: int = 0, **settings: Any
+) -> Tensor:
+    """Bytes (count, C, rows, columns). The settings are those of `config.SamplingParams`, but for those of its length.
 
-    `begin`, bytes (C, H, W) as large as the model's own, gives the first so many `rows`.
+    `prefix_image`, bytes (C, H, W) as large as the model's own, gives the first `prefix_rows`.
     """
     c, known = pixel_config(model), list[int]()
+    settings = canonical_settings(settings)
     check_whole_image(settings)
-    if begin is not None:
-        known = image_prefix(begin, rows, c)
-    asked = sampling_params({**settings, "new": c.count - len(known)})
+    if prefix_image is not None:
+        known = image_prefix(prefix_image, prefix_rows, c)
+    asked = sampling_params({**settings, "max_new_tokens": c.count - len(known)})
     session = DecodeSession(
         model, [[c.palette, *known]] * count, asked, GenerationLimits(known=c.palette, context=c.count)
     )
@@ -200,16 +213,18 @@ def pixel_config(model: Model) -> config.PixelEmbedding:
     c = model.c.embed
     if not isinstance(c, config.PixelEmbedding) or isinstance(c, config.MaskedConvEmbedding):
         raise ConfigError(f"embed.kind: {c.kind!r} draws no pictures; a model of 'pixels' does, value by value")
-    if c.values == "colours":
+    if c.values == "colors":
         palette.palette_table(c)  # refuses a palette without colours
     return c
 
 
 def image_prefix(image: Tensor, rows: int, c: config.PixelEmbedding) -> list[int]:
     if tuple(image.shape) != (c.channels, *c.grid):
-        raise ConfigError(f"begin: an image of {tuple(image.shape)}, expected {(c.channels, *c.grid)} by embed.grid")
+        raise ConfigError(
+            f"prefix_image: an image of {tuple(image.shape)}, expected {(c.channels, *c.grid)} by embed.grid"
+        )
     if not 0 <= rows < c.grid[0]:
-        raise ConfigError(f"rows: {rows} rows of {c.grid[0]} are given; leave at least one to draw")
+        raise ConfigError(f"prefix_rows: {rows} rows of {c.grid[0]} are given; leave at least one to draw")
     ids: list[int] = palette.quantize_colors(image[None], c)[0, :rows].flatten().tolist()
     return ids
 

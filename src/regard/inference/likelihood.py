@@ -4,7 +4,7 @@
     log p      ·     -2.1    -1.4        nothing stands before the first; their sum is that of the whole (chain rule)
 
 The label that is likeliest after the prompt is chosen. Labels that are likely anywhere can be weighed against a
-`neutral` prompt that says nothing (Zhao et al. 2021), and long ones `per` token or character.
+`calibration_prompt` that says nothing (Zhao et al. 2021), and long ones by `score_per` token or character.
 """
 
 import math
@@ -136,19 +136,19 @@ def log_prob_tables(model: Any, batch: list[tuple[int, ...]]) -> Iterator[Tensor
 
 
 def rank_labels(
-    model: Any, prompts: Sequence[str], labels: Sequence[str], *, per: Per = "label", neutral: str | None = None,
-    progress: Callable[[int], object] | None = None,
+    model: Any, prompts: Sequence[str], labels: Sequence[str], *, score_per: Per = "label",
+    calibration_prompt: str | None = None, progress: Callable[[int], object] | None = None,
 ) -> list[dict[str, float]]:  # fmt: skip
     """For each prompt the probability of every label among them, the likeliest first."""
     check_language_model(model)
-    check_label_list(labels, per)
-    asked = [*prompts, *([] if neutral is None else [neutral])]
+    check_label_list(labels, score_per)
+    asked = [*prompts, *([] if calibration_prompt is None else [calibration_prompt])]
     rows = [encode_labels(model, prompt, labels) for prompt in asked]
     logs = iter(token_log_probs(model, [row for _, each in rows for row in each], progress))
     scores = torch.tensor(
-        [[label_score(next(logs)[start:], label, per) for label in labels] for start, _ in rows]
+        [[label_score(next(logs)[start:], label, score_per) for label in labels] for start, _ in rows]
     ).double()
-    scores = scores if neutral is None else scores[:-1] - scores[-1]
+    scores = scores if calibration_prompt is None else scores[:-1] - scores[-1]
     return [{labels[place]: float(share[place]) for place in share.argsort(descending=True, stable=True).tolist()}
             for share in scores.softmax(-1)]  # fmt: skip  #: S113
 
@@ -176,7 +176,7 @@ def check_label_list(labels: Sequence[str], per: str) -> None:
     if isinstance(labels, str) or len(labels) < 2 or "" in labels or len(set(labels)) < len(labels):
         raise ConfigError(f"labels: {labels!r}; give a list of two or more, none of them empty or twice")
     if per not in get_args(Per):
-        raise ConfigError(f"per: no {per!r}; there are {', '.join(get_args(Per))}")
+        raise ConfigError(f"score_per: no {per!r}; there are {', '.join(get_args(Per))}")
 
 
 # ---------------------------------------------------------------- what can be asked
@@ -199,7 +199,7 @@ def check_text_length(model: Any, longest: int, name: str = "text") -> None:
 
 
 def leading_tokens(model: Any) -> list[int]:
-    """The special tokens before every text; who was trained here was told none."""
+    """The special tokens before every text; a model trained here has none."""
     before: list[int] = model.output_tokenizer.leading_ids if model.task is None else []
     return before
 

@@ -21,6 +21,7 @@ from regard.generation.params import (
     NO_DEFAULTS,
     GenerationDefaults,
     beam_search_params,
+    canonical_settings,
     check_single_text,
     is_beam_search,
     sampling_params,
@@ -81,12 +82,14 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def generate(self, prompt: str | list[str] | Tensor, **settings: Any) -> str | list[str] | Tensor:
         """What comes after the prompt. Strings in, strings out; ids in, ids out: (N,) or (B, N) to (new,) or (B, new).
 
-        The settings are those of `config.SamplingParams`: new, temperature, top_k, stop, seed, ...; a `bias` is {id or
-        text: number}. With `beams` the likeliest text is searched for, and they are those of `config.BeamSearchParams`:
-        new, beams, best, length_penalty, ... An encoder-decoder also takes `source` ids (B, S) and `source_real`.
-        With a `draft` model, or with `lookup` in the text so far, `guess` tokens are guessed ahead: the same, sooner.
+        The settings are those of `config.SamplingParams`: max_new_tokens, temperature, top_k, stop, seed, ...; a
+        `logit_bias` is {id or text: number}. With `num_beams` it is a beam search, with the settings of
+        `config.BeamSearchParams`. An encoder-decoder also takes `source` ids (B, S) and `source_real`. With a
+        `draft_model`, or with `prompt_lookup` in the text so far, `num_speculative_tokens` are proposed at a time: the
+        same text, sooner. Names that `transformers`, vLLM and OpenAI have for these settings are accepted.
         Rows of ids that end early are filled up with the token that ended them.
         """
+        settings = canonical_settings(settings)
         check_single_text(settings, "generate", "complete")
         if isinstance(prompt, Tensor):
             return self.generate_ids(prompt, settings)
@@ -95,9 +98,10 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
         """The same text piece by piece, as it becomes certain: no half characters, nothing of a stop string."""
+        settings = canonical_settings(settings)
         if is_beam_search(settings):
-            raise config.ConfigError("beams: which text is the best is known only at its end, so there is nothing to "
-                                     "stream; use generate or complete")  # fmt: skip
+            raise config.ConfigError("num_beams: which text is the best is known only at its end, so there is nothing "
+                                     "to stream; use generate or complete")  # fmt: skip
         speech = self.text_stream([prompt], settings)
         return (text for _, text in speech)
 
@@ -109,9 +113,9 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def complete(self, prompt: str | list[str], **settings: Any) -> Completion | list[Completion]:
         """The text with what is to be known about it: its tokens, why it ended, the seed, the time it took.
 
-        With `beams` also its score, and with `best` the others that were found.
+        With `num_beams` also its score, and with `num_return_sequences` the others that were found.
         """
-        prompts = [prompt] if isinstance(prompt, str) else prompt
+        prompts, settings = [prompt] if isinstance(prompt, str) else prompt, canonical_settings(settings)
         if is_beam_search(settings):
             told = self.complete_by_beams(prompts, settings)
         else:
@@ -122,42 +126,46 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         return told[0] if isinstance(prompt, str) else told
 
     @overload
-    def translate(self, text: str, *, new: int | None = None, **settings: Any) -> str: ...
+    def translate(self, text: str, *, max_new_tokens: int | None = None, **settings: Any) -> str: ...
     @overload
-    def translate(self, text: list[str], *, new: int | None = None, **settings: Any) -> list[str]: ...
+    def translate(self, text: list[str], *, max_new_tokens: int | None = None, **settings: Any) -> list[str]: ...
 
-    def translate(self, text: str | list[str], *, new: int | None = None, **settings: Any) -> str | list[str]:
+    def translate(
+        self, text: str | list[str], *, max_new_tokens: int | None = None, **settings: Any
+    ) -> str | list[str]:
         """What an encoder-decoder makes of a text, by beam search with the settings of `config.BeamSearchParams`.
 
-        A translation has at most `new` tokens; by itself twice as many as the source, and a few.
+        A translation has at most `max_new_tokens`; by itself twice as many as the source, and a few.
         """
+        settings = canonical_settings(settings)
         check_single_text(settings, "translate", "translations")
-        told = self.translations([text] if isinstance(text, str) else text, new=new, **settings)
+        told = self.translations([text] if isinstance(text, str) else text, max_new_tokens=max_new_tokens, **settings)
         return told[0].text if isinstance(text, str) else [one.text for one in told]
 
-    def translations(self, texts: list[str], *, new: int | None = None, **settings: Any) -> list[Completion]:
-        """The same with what is to be known: tokens, score, why each ended; `best` of them, the others in `others`."""
+    def translations(self, texts: list[str], *, max_new_tokens: int | None = None, **settings: Any) -> list[Completion]:
+        """The same with what is to be known: tokens, score, why each ended; `num_return_sequences` of them, the others
+        in `others`."""
         from regard.inference.translation import Translator
 
-        return Translator(self)(texts, settings, new)
+        return Translator(self)(texts, canonical_settings(settings), max_new_tokens)
 
-    def embeddings(self, things: Sequence[Any], *, raw: bool = False) -> Tensor:  # (B, D)
-        """One vector for each text, or for each image, sound or record where the model sees; in length 1 unless the
-        folder says otherwise or they are wanted `raw`."""
+    def embeddings(self, things: Sequence[Any], *, normalize: bool = True) -> Tensor:  # (B, D)
+        """One vector for each text, or for each image, sound or record where the model sees; in length 1 unless
+        the folder says otherwise, or not `normalize`."""
         from regard.inference.embedding import embed_inputs
 
-        return embed_inputs(self, things, raw=raw)
+        return embed_inputs(self, things, normalize=normalize)
 
     @overload
-    def fill_mask(self, text: str, best: int = 5) -> "list[list[MaskPrediction]]": ...
+    def fill_mask(self, text: str, top_k: int = 5) -> "list[list[MaskPrediction]]": ...
     @overload
-    def fill_mask(self, text: list[str], best: int = 5) -> "list[list[list[MaskPrediction]]]": ...
+    def fill_mask(self, text: list[str], top_k: int = 5) -> "list[list[list[MaskPrediction]]]": ...
 
-    def fill_mask(self, text: str | list[str], best: int = 5) -> Any:
+    def fill_mask(self, text: str | list[str], top_k: int = 5) -> Any:
         """The likeliest words for each [MASK] in a text, with their probabilities; of a list of texts a list."""
         from regard.inference.fill_mask import fill_masks
 
-        return fill_masks(self, [text], best)[0] if isinstance(text, str) else fill_masks(self, text, best)
+        return fill_masks(self, [text], top_k)[0] if isinstance(text, str) else fill_masks(self, text, top_k)
 
     @overload
     def answer_question(self, question: str, context: str) -> "AnswerText": ...
@@ -192,8 +200,8 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         return score_texts(self, texts)
 
     def choose_label(self, prompt: str, labels: Sequence[str], **settings: Any) -> dict[str, float]:
-        """The probability of each label to come next among them, the likeliest first; compared `per` label, token or
-        character, and weighed against a `neutral` prompt if there is one."""
+        """The probability of each label to come next among them, the likeliest first; compared by `score_per`
+        label, token or character, and weighed against a `calibration_prompt` if there is one."""
         from regard.inference.likelihood import rank_labels
 
         return rank_labels(self, [prompt], labels, **settings)[0]
@@ -285,7 +293,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
 
     def explain_generation(self, prompt: str, **settings: Any) -> "SampledExplanation | BeamExplanation":
         """The text that `generate` makes of the same settings, with how it came about: the candidates of each step and
-        what the filters did to them, or with `beams` the tree of all beginnings."""
+        what the filters did to them, or with `num_beams` the tree of all beginnings."""
         from regard.inference.explain_generation import explain_generation
 
         return explain_generation(self, prompt, **settings)
@@ -309,7 +317,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         if (tokenizer := self.output_tokenizer) is None:
             raise config.DataError("prompt: this model has no tokenizer; set model.tokenizer, or give a tensor of ids")
         try:
-            before = tokenizer.leading_ids if self.task is None else []  # who was trained here was told no start
+            before = tokenizer.leading_ids if self.task is None else []  # a model trained here saw no start token
             return tokenizer, [
                 self.with_start_token(start_once(before, tokenizer.encode(prompt))) for prompt in prompts
             ]
@@ -343,16 +351,19 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
 
     def beam_search(self, texts: list[list[int]], **settings: Any) -> list[list[BeamHypothesis]]:
         """The best continuations of each text in ids, by beam search, with their scores."""
+        settings = canonical_settings(settings)
         sources = {name: settings.pop(name) for name in ("source", "source_real") if name in settings}
-        texts = [[id for id in text if id != self.c.embed.pad] for text in texts]
+        texts = [[id for id in text if id != self.c.embed.pad_id] for text in texts]
         c = beam_search_params(
-            self.default_settings(texts, self.generation_defaults.beam_search, settings.get("new")) | settings,
+            self.default_settings(texts, self.generation_defaults.beam_search, settings.get("max_new_tokens"))
+            | settings,
             self.output_tokenizer,
         )
         return beam_search(self, texts, c, self.generation_limits, **sources)
 
     def session(self, texts: list[list[int]], **settings: Any) -> DecodeSession:
-        """A session in ids: for those who want to see or to change every step."""
+        """A session in ids, whose steps can be seen and changed."""
+        settings = canonical_settings(settings)
         given = {
             name: settings.pop(name) for name in ("source", "source_real", *SPECULATION_SETTINGS) if name in settings
         }
@@ -368,7 +379,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
 
     def constraints(self, c: config.SamplingParams, rows: int) -> list[TokenConstraint | None]:
         """What each row may say, where the settings ask for a form."""
-        if c.regex is None and c.schema is None:
+        if c.regex is None and c.json_schema is None:
             return []
         from regard.generation.structured_output import build_constraint
 
@@ -385,7 +396,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     ) -> dict[str, Any]:  # fmt: skip
         """How the next token is chosen, or a text searched for, unless said: as the folder has it.
 
-        Who asks for fewer `new` tokens than the folder's shortest text gets a short one.
+        Fewer `new` tokens than the folder's shortest text give a short one.
         """
         self.generation_defaults.warn()
         longest = max(map(len, texts), default=0)
@@ -395,12 +406,16 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         )
         least = least if most is None else min(least, most - 1)
         told = self.generation_defaults.sampling if told is None else told
-        return {**told, **({} if most is None else {"new": most}), **({"shortest": least} if least else {})}
+        return {
+            **told,
+            **({} if most is None else {"max_new_tokens": most}),
+            **({"min_new_tokens": least} if least else {}),
+        }
 
     @property
     def generation_limits(self) -> GenerationLimits:
         defaults = self.generation_defaults
-        own = frozenset(id for id in (self.special_token_id("end"), self.c.embed.end) if id is not None)
+        own = frozenset(id for id in (self.special_token_id("eos"), self.c.embed.eos_id) if id is not None)
         return GenerationLimits(
             context=self.context, known=None if self.output_tokenizer is None else len(self.output_tokenizer),
             ends=own | defaults.ends, never=defaults.suppress_ids, begin=defaults.begin_suppress_ids,
@@ -410,7 +425,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def with_start_token(self, ids: list[int]) -> list[int]:
         """Nothing at all begins as texts do: after the start token, or after the end of another text."""
         first = next(
-            (id for id in (self.special_token_id("start"), self.special_token_id("end")) if id is not None), None
+            (id for id in (self.special_token_id("bos"), self.special_token_id("eos")) if id is not None), None
         )
         if not ids and first is None:
             raise config.DataError("prompt: it is empty, and the tokenizer has no start or end token to begin from; "

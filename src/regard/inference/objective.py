@@ -12,7 +12,7 @@ from regard.tasks.collate import RowPadding
 from regard.tasks.task import Task
 
 DEFAULT_LENGTH = 512  # of rows, for a model that does not say how much it reads at once
-START_ROLES: tuple[DecoderStart, ...] = ("start", "pad", "end")  # the roles of a token that a target may begin with
+START_ROLES: tuple[DecoderStart, ...] = ("bos", "pad", "eos")  # the roles of a token that a target may begin with
 
 
 def reads_text(model: Any) -> bool:
@@ -32,7 +32,7 @@ def build_objective(model: Model, c: config.Task) -> Task:
         return tasks.build_input_task(c, build_processor(model.c.embed), model.c)
     assert model.tokenizer is not None
     if isinstance(c, config.Translation):
-        c = replace(c, smoothing=0.0)
+        c = replace(c, label_smoothing=0.0)
     roles = {} if model.output_tokenizer is None else model.output_tokenizer.special_ids
     role = next(
         (
@@ -45,7 +45,7 @@ def build_objective(model: Model, c: config.Task) -> Task:
     if role is not None and isinstance(
         c, config.Translation | config.SpanCorruption | config.TextInfilling | config.PrefixLM
     ):
-        c = replace(c, begin=role)
+        c = replace(c, decoder_start=role)
     other: dict[str, Any] = {"target": model.target_tokenizer} if isinstance(c, config.Translation) else {}
     return tasks.build_task(c, model.tokenizer, model.c, rows=RowPadding(max(4, max_length(model))), **other)
 

@@ -48,7 +48,7 @@ class PackedWeights:
 
     @contextmanager
     def used(self, modules: list[nn.Module]) -> Iterator[None]:
-        """Multiply by the packed copy, from the first who enters until the last leaves."""
+        """Multiply by the packed copy, from the first caller that enters until the last leaves."""
         with self.lock:
             if not self.users:
                 self.renew(modules)

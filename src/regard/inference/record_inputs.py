@@ -4,7 +4,7 @@
     a PIL image, an array, a tensor  as a column holds it    {"array": ..., "sampling_rate": n}  have images and sounds
     (samples, rate)                  a sound                 {"tags": [...], "edges": [...]}     a record, by columns
 
-An image in numbers has those that its model's records have, from 0 to `embed.white` (255 unless said).
+An image in numbers has those that its model's records have, from 0 to `embed.max_value` (255 unless said).
 """
 
 from collections.abc import Mapping, Sequence

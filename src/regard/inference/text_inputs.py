@@ -28,7 +28,7 @@ T = TypeVar("T")
 OnBadInput = Callable[
     [int, DataError], object
 ]  # is told which text has no answer, and why: then the others have theirs
-ENDLESS = 1 << 20  # tokens: a card that says more means that nobody knows
+ENDLESS = 1 << 20  # tokens: a card that says more does not know
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class FrameSlice(NamedTuple):
 
 
 def split_frame(frame: EncodedText, longest: int | None) -> Iterator[FrameSlice]:
-    """A frame in parts that can be read at once; each tells of its middle, and who begins or ends of that too."""
+    """A frame in parts that can be read at once; each answers for its middle, the first and last for their ends too."""
     size = len(frame)
     if longest is None or size <= longest:
         yield FrameSlice(frame, 0, size, 0)

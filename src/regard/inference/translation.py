@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from regard.inference.model import Model
 
 BEAMS = 4
-TIMES, MORE = 2, 20  # a translation has at most twice the tokens of its source, and twenty: who says more is lost
+TIMES, MORE = 2, 20  # a translation has at most twice the tokens of its source, and twenty
 
 
 class Translator:
@@ -70,7 +70,7 @@ class Translator:
         `cut` is told of it. `check` is called at each step of the search, and ends it if it raises.
         """
         c = beam_search_params(
-            self.usual(settings, new) | settings | ({} if new is None else {"new": new}), self.speaks
+            self.usual(settings, new) | settings | ({} if new is None else {"max_new_tokens": new}), self.speaks
         )
         names = names or (["text"] if len(texts) == 1 else [f"text {place}" for place in range(1, len(texts) + 1)])
         sources: dict[int, list[int]] = {}
@@ -86,18 +86,18 @@ class Translator:
         def run(rows: list[int]) -> list[Completion]:
             return self.batch([texts[row] for row in rows], [sources[row] for row in rows], c, new, check)
 
-        batches = length_batches(lengths, BATCH_TOKENS, copies=c.beams)
+        batches = length_batches(lengths, BATCH_TOKENS, copies=c.num_beams)
         return run_batched(self.model, range(len(texts)), batches, run)
 
     def usual(self, settings: dict[str, Any], new: int | None) -> dict[str, Any]:
         """What is searched for unless said: as the folder has it."""
         manner = self.model.generation_defaults
         manner.warn()
-        usual = {"beams": BEAMS} | manner.beam_search
-        if (least := manner.min_new_tokens(1)) and "shortest" not in settings:
-            usual["shortest"] = least if new is None else min(least, new - 1)
-        if settings.get("best", 1) > usual["beams"]:
-            usual["beams"] = settings["best"]
+        usual = {"num_beams": BEAMS} | manner.beam_search
+        if (least := manner.min_new_tokens(1)) and "min_new_tokens" not in settings:
+            usual["min_new_tokens"] = least if new is None else min(least, new - 1)
+        if settings.get("num_return_sequences", 1) > usual["num_beams"]:
+            usual["num_beams"] = settings["num_return_sequences"]
         return usual
 
     def source(self, text: str, name: str = "text", cut: Callable[[], object] | None = None) -> list[int]:
@@ -139,7 +139,7 @@ class Translator:
     def most(self, length: int, c: BeamSearchParams) -> int:
         """Tokens that the translation of a source of this length may have."""
         usual = self.model.generation_defaults.max_new_tokens(1) or TIMES * length + MORE
-        wanted, room = max(usual, c.shortest + 1), context_window(self.model, self.model.generation_limits)
+        wanted, room = max(usual, c.min_new_tokens + 1), context_window(self.model, self.model.generation_limits)
         return wanted if room is None else min(wanted, room)
 
     def batch(
@@ -152,8 +152,8 @@ class Translator:
         real = torch.tensor([[place < len(source) for place in range(longest)] for source in sources], device=device)
         most = [self.most(len(source), c) if new is None else new for source in sources]
         limits = self.model.generation_limits
-        found = beam_search(self.model, [[self.begin]] * len(texts), c, limits, new=most, source=ids, source_real=real,
-                       look=None if check is None else lambda grown: check())  # fmt: skip
+        found = beam_search(self.model, [[self.begin]] * len(texts), c, limits, max_new_tokens=most, source=ids,
+                            source_real=real, look=None if check is None else lambda grown: check())  # fmt: skip
         seconds = time.perf_counter() - began
         return [completion_from_beams(text, [self.begin], each, self.speaks, limits.ends, seconds)
                 for text, each in zip(texts, found, strict=True)]  # fmt: skip
@@ -191,7 +191,7 @@ def align_translation(
         [best] = translator([source], {})
         target = best.ids
     if isinstance(target, str):
-        target = [*translator.ids(target, "target", target=True), translator.task.target["end"]]
+        target = [*translator.ids(target, "target", target=True), translator.task.target["eos"]]
     weights = cross_attention_weights(translator, read, list(target), layer % depth)
     tokens = tuple(map(translator.reads.token_text, read)), tuple(map(translator.speaks.token_text, target))
     return Alignment(*tokens, weights=weights, layer=layer % depth)

@@ -9,11 +9,12 @@
                 (B, M, W) ── 3 windows ── GELU ── 3 at every other one ── GELU ──►  a token for each pair of windows
 
 T samples, W windows, M mel bands. Windows begin at the first sample and silence follows the last one, so a sound means
-the same alone and beside longer ones. For `convolved` every sound is as long as the front end takes, filled with
+the same alone and beside longer ones. For `conv` every sound is as long as the front end takes, filled with
 silence, and mirrored where it begins and ends.
 """
 
 import math
+from collections import Counter
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from regard import config
 from regard.config.errors import ConfigError
 from regard.core.model import FRONT_ENDS
 from regard.core.tokens import Tokens, grid_tokens, sequence_tokens
+from regard.inputs.cost import FrontEndCost, TrunkCost, linear_flops
 
 FLOOR = 1e-10  # of the power whose logarithm is taken
 EPS = 1e-5
@@ -31,26 +33,36 @@ DEPTH = 8.0  # powers of ten below the loudest band of a sound
 
 
 class MelSpectrogram(nn.Module):
-    """A log-mel spectrogram, `frames` windows of it a token."""
+    """A log-mel spectrogram, `frames_per_token` windows of it a token."""
 
     def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
-        assert isinstance(c.way, config.MelSpectrogram)
-        self.c, self.way = c, c.way
-        self.map = nn.Linear(self.way.frames * (self.way.bands or self.way.mels), width)
+        assert isinstance(c.features, config.MelSpectrogram)
+        self.c, self.way = c, c.features
+        self.map = nn.Linear(self.way.frames_per_token * (self.way.bands_per_token or self.way.n_mels), width)
 
     def forward(self, samples: Tensor, real: Tensor | None, hide: Tensor | None = None) -> Tokens:
         """`hide` (B, pieces, 4) names parts of the spectrogram that are not heard: first window and band, how many."""
         way, steps = self.way, self.way.steps(samples.shape[1])
-        table = log_mel_spectrogram(samples, way, self.c.rate, steps * way.frames)  # (B, W, M)
-        keep = None if real is None else real.unflatten(1, (steps, way.rows))[..., 0].repeat_interleave(way.frames, 1)
-        table = normalize_spectrogram(table, self.c.normal, keep)
+        table = log_mel_spectrogram(samples, way, self.c.sample_rate, steps * way.frames_per_token)  # (B, W, M)
+        keep = (
+            None
+            if real is None
+            else real.unflatten(1, (steps, way.rows))[..., 0].repeat_interleave(way.frames_per_token, 1)
+        )
+        table = normalize_spectrogram(table, self.c.normalize, keep)
         if hide is not None:
             table = table.masked_fill(spec_augment_mask(hide, *table.shape[1:]), 0.0)
         # (B, steps, frames, rows, bands) -> a token for each step and row
         parts = table.unflatten(2, (way.rows, -1)).unflatten(1, (steps, -1)).transpose(2, 3).flatten(3).flatten(1, 2)
         x = self.map(parts.to(self.map.weight.dtype))
-        return grid_tokens(x, (steps, way.rows)) if way.bands is not None else sequence_tokens(x)
+        return grid_tokens(x, (steps, way.rows)) if way.bands_per_token is not None else sequence_tokens(x)
+
+    def cost(self) -> Counter[str]:
+        """The bands are gathered by a product too."""
+        way, count = self.way, self.c.count
+        prepared = 2 * way.steps(self.c.limit) * way.frames_per_token * (way.win_length // 2 + 1) * way.n_mels
+        return Counter({"input": linear_flops(self, count), "prepared": prepared})
 
 
 def log_mel_spectrogram(
@@ -58,12 +70,14 @@ def log_mel_spectrogram(
 ) -> Tensor:  # (B, T) -> (B, count, M)
     """The logarithm of the power in each band, for `count` windows of a Hann shape."""
     with torch.autocast(samples.device.type, enabled=False):  # fewer bits would be heard
-        longer = (count - 1) * c.hop + c.window - samples.shape[1]
-        return mel_bands(F.pad(samples.float(), (0, max(0, longer))).unfold(1, c.window, c.hop)[:, :count], c, rate)
+        longer = (count - 1) * c.hop_length + c.win_length - samples.shape[1]
+        return mel_bands(
+            F.pad(samples.float(), (0, max(0, longer))).unfold(1, c.win_length, c.hop_length)[:, :count], c, rate
+        )
 
 
 def mel_bands(frames: Tensor, c: config.MelSpectrogram, rate: int) -> Tensor:  # (B, W, window) -> (B, W, M)
-    spectrum = torch.fft.rfft(frames * torch.hann_window(c.window, device=frames.device))
+    spectrum = torch.fft.rfft(frames * torch.hann_window(c.win_length, device=frames.device))
     power = spectrum.real.square() + spectrum.imag.square()
     loud: Tensor = power @ mel_filterbank(c, rate, frames.device)
     return loud.clamp(min=FLOOR).log()
@@ -73,17 +87,17 @@ def mel_filterbank(
     c: config.MelSpectrogram, rate: int, device: torch.device | None = None
 ) -> Tensor:  # (window//2 + 1, M)
     """Triangles over the frequencies, evenly apart on the mel scale, each of area one (Slaney) or height one (HTK)."""
-    high = rate / 2 if c.high is None else c.high
-    ends = torch.tensor([c.low, high], dtype=torch.float64, device=device)
-    low_mel, high_mel = hertz_to_mel(ends, c.scale)
-    steps = torch.linspace(0, 1, c.mels + 2, dtype=torch.float64, device=device)
-    edges = mel_to_hertz(low_mel + (high_mel - low_mel) * steps, c.scale)
-    bins = torch.linspace(0, rate / 2, c.window // 2 + 1, dtype=torch.float64, device=device)
-    if c.window % 2:  # an odd window has no bin at half the rate
-        bins = torch.arange(c.window // 2 + 1, dtype=torch.float64, device=device) * (rate / c.window)
+    high = rate / 2 if c.f_max is None else c.f_max
+    ends = torch.tensor([c.f_min, high], dtype=torch.float64, device=device)
+    low_mel, high_mel = hertz_to_mel(ends, c.mel_scale)
+    steps = torch.linspace(0, 1, c.n_mels + 2, dtype=torch.float64, device=device)
+    edges = mel_to_hertz(low_mel + (high_mel - low_mel) * steps, c.mel_scale)
+    bins = torch.linspace(0, rate / 2, c.win_length // 2 + 1, dtype=torch.float64, device=device)
+    if c.win_length % 2:  # an odd window has no bin at half the rate
+        bins = torch.arange(c.win_length // 2 + 1, dtype=torch.float64, device=device) * (rate / c.win_length)
     left, middle, right = edges[:-2], edges[1:-1], edges[2:]
     up, down = (bins[:, None] - left) / (middle - left), (right - bins[:, None]) / (right - middle)
-    area = 2 / (right - left) if c.scale == "slaney" else 1.0
+    area = 2 / (right - left) if c.mel_scale == "slaney" else 1.0
     return (torch.minimum(up, down).clamp(min=0) * area).float()
 
 
@@ -129,13 +143,16 @@ class RawFrames(nn.Module):
 
     def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
-        assert isinstance(c.way, config.RawFrames)
-        self.c, self.size = c, c.way.size
+        assert isinstance(c.features, config.RawFrames)
+        self.c, self.size = c, c.features.frame_size
         self.map = nn.Linear(self.size, width)
 
     def forward(self, samples: Tensor, real: Tensor | None) -> Tokens:
-        samples = normalize_samples(samples, real, self.size) if self.c.normal else samples
+        samples = normalize_samples(samples, real, self.size) if self.c.normalize else samples
         return sequence_tokens(self.map(frame_samples(samples, self.size).to(self.map.weight.dtype)))
+
+    def cost(self) -> Counter[str]:
+        return Counter({"input": linear_flops(self, self.c.count)})
 
 
 class MultiRateFrames(nn.Module):
@@ -143,22 +160,26 @@ class MultiRateFrames(nn.Module):
 
     def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
-        assert isinstance(c.way, config.MultiRateFrames)
-        self.c, self.way = c, c.way
-        self.maps = nn.ModuleList(nn.Linear(c.way.size, width) for _ in c.way.steps)
-        self.rates = nn.Embedding(len(c.way.steps), width)
+        assert isinstance(c.features, config.MultiRateFrames)
+        self.c, self.way = c, c.features
+        self.maps = nn.ModuleList(nn.Linear(c.features.frame_size, width) for _ in c.features.strides)
+        self.rates = nn.Embedding(len(c.features.strides), width)
 
     def forward(self, samples: Tensor, real: Tensor | None) -> Tokens:
         way, kind = self.way, self.rates.weight.dtype
         fine = None if real is None else real[:, -way.each(samples.shape[1])[-1] :]
-        samples = normalize_samples(samples, fine, way.size * way.steps[-1]) if self.c.normal else samples
+        samples = normalize_samples(samples, fine, way.frame_size * way.strides[-1]) if self.c.normalize else samples
         parts, times = [], []
-        for step, map, rate in zip(way.steps, self.maps, self.rates.weight, strict=True):
-            parts.append(map(frame_samples(samples[:, ::step], way.size).to(kind)) + rate)  #: S081
-            times.append(torch.arange(parts[-1].shape[1], device=samples.device) * (step // way.steps[-1]))
+        for step, map, rate in zip(way.strides, self.maps, self.rates.weight, strict=True):
+            parts.append(map(frame_samples(samples[:, ::step], way.frame_size).to(kind)) + rate)  #: S081
+            times.append(torch.arange(parts[-1].shape[1], device=samples.device) * (step // way.strides[-1]))
         tokens = sequence_tokens(torch.cat(parts, 1))
         tokens.coords = torch.cat(times).expand(len(samples), -1)[..., None]
         return tokens
+
+    def cost(self) -> Counter[str]:
+        counts = zip(self.maps, self.way.each(self.c.limit), strict=True)
+        return Counter({"input": sum(linear_flops(one, many) for one, many in counts)})
 
 
 def frame_samples(samples: Tensor, size: int) -> Tensor:  # (B, T) -> (B, N, size)
@@ -174,7 +195,7 @@ def normalize_samples(samples: Tensor, real: Tensor | None, size: int) -> Tensor
     return samples / (power + EPS**2).sqrt()
 
 
-AUDIO_FEATURES: dict[str, Any] = {"mel": MelSpectrogram, "frames": RawFrames, "rates": MultiRateFrames}
+AUDIO_FEATURES: dict[str, Any] = {"mel": MelSpectrogram, "raw": RawFrames, "multi_rate": MultiRateFrames}
 
 
 class AudioEmbedding(nn.Module):
@@ -183,11 +204,11 @@ class AudioEmbedding(nn.Module):
     def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
         self.c = c
-        self.way = AUDIO_FEATURES[c.way.kind](c, width)
+        self.way = AUDIO_FEATURES[c.features.kind](c, width)
 
     def forward(self, samples: Tensor, *, real: Tensor | None = None, **given: Tensor) -> Tokens:
         count = self.count(samples)
-        spectral = isinstance(self.c.way, config.MelSpectrogram | config.ConvSpectrogram)
+        spectral = isinstance(self.c.features, config.MelSpectrogram | config.ConvSpectrogram)
         if given.keys() - {"hide"} or ("hide" in given and not spectral):
             raise ConfigError(f"{', '.join(given)}: sounds carry none; leave it out")
         if real is not None and tuple(real.shape) != (len(samples), count):
@@ -199,20 +220,27 @@ class AudioEmbedding(nn.Module):
 
     def count(self, x: Tensor) -> int:
         """How many tokens each sound becomes; refuses what is no sound."""
-        c, way = self.c, self.c.way
+        c, way = self.c, self.c.features
         if x.dim() == 2 and 0 < x.shape[1] <= c.limit:
             return c.tokens(x.shape[1])
         other = ""
         if isinstance(way, config.ConvSpectrogram):
             most = way.windows(c.limit)
-            if x.dim() == 3 and x.shape[1] == way.mels and 0 < x.shape[2] <= most:
+            if x.dim() == 3 and x.shape[1] == way.n_mels and 0 < x.shape[2] <= most:
                 return -(-x.shape[2] // 2)
-            other = f", or a spectrogram (batch, {way.mels}, 1 to {most:,})"
-        raise ConfigError(f"samples must be (batch, 1 to {c.limit:,}) by embed.rate and embed.seconds{other}, got a "
-                         f"tensor of shape {tuple(x.shape)}")  # fmt: skip
+            other = f", or a spectrogram (batch, {way.n_mels}, 1 to {most:,})"
+        raise ConfigError(f"samples must be (batch, 1 to {c.limit:,}) by embed.sample_rate and "
+                          f"embed.max_seconds{other}, got a tensor of shape {tuple(x.shape)}")  # fmt: skip
+
+    def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
+        return FrontEndCost(self.way.cost(), self.c.count)
+
+    def describe(self) -> str:
+        c = self.c
+        return f"{c.features.kind}, {c.max_seconds:g} s at {c.sample_rate:,} Hz -> {c.count:,} tokens"
 
 
-FRONT_ENDS["sound"] = AudioEmbedding
+FRONT_ENDS["audio"] = AudioEmbedding
 
 
 class ConvSpectrogram(nn.Module):
@@ -220,9 +248,9 @@ class ConvSpectrogram(nn.Module):
 
     def __init__(self, c: config.AudioEmbedding, width: int) -> None:
         super().__init__()
-        assert isinstance(c.way, config.ConvSpectrogram)
-        self.c, self.way = c, c.way
-        self.first = nn.Conv1d(self.way.mels, width, 3, padding=1)
+        assert isinstance(c.features, config.ConvSpectrogram)
+        self.c, self.way = c, c.features
+        self.first = nn.Conv1d(self.way.n_mels, width, 3, padding=1)
         self.second = nn.Conv1d(width, width, 3, stride=2, padding=1)
 
     def forward(self, samples: Tensor, real: Tensor | None, hide: Tensor | None = None) -> Tokens:
@@ -237,9 +265,15 @@ class ConvSpectrogram(nn.Module):
         way, limit = self.way, self.c.limit
         with torch.autocast(samples.device.type, enabled=False):  # fewer bits would be heard
             whole = F.pad(samples.float(), (0, limit - samples.shape[1]))
-            mirrored = F.pad(whole, (way.window // 2, way.window // 2), mode="reflect")
-            frames = mirrored.unfold(1, way.window, way.hop)[:, : way.windows(limit)]
-            return normalize_spectrogram(mel_bands(frames, way.spectrum, self.c.rate), self.c.normal).mT
+            mirrored = F.pad(whole, (way.win_length // 2, way.win_length // 2), mode="reflect")
+            frames = mirrored.unfold(1, way.win_length, way.hop_length)[:, : way.windows(limit)]
+            return normalize_spectrogram(mel_bands(frames, way.spectrum, self.c.sample_rate), self.c.normalize).mT
+
+    def cost(self) -> Counter[str]:
+        windows, way = self.way.windows(self.c.limit), self.way
+        first, second = (2 * each.weight.numel() for each in (self.first, self.second))
+        bands = 2 * windows * (way.win_length // 2 + 1) * way.n_mels
+        return Counter({"input": first * windows, "embedding": second * self.c.count, "prepared": bands})
 
 
-AUDIO_FEATURES["convolved"] = ConvSpectrogram
+AUDIO_FEATURES["conv"] = ConvSpectrogram

@@ -21,32 +21,32 @@ ROUND = 8  # batches are as long as a multiple of so many tokens in time, so tha
 
 
 class AudioProcessor:
-    """A file, a cut of one ("a.wav#5145+5148"), samples from -1 to 1 at the rate of model.embed.rate, or with their
-    own rate: (samples, rate)."""
+    """A file, a cut of one ("a.wav#5145+5148"), samples from -1 to 1 at the rate of model.embed.sample_rate, or with
+    their own rate: (samples, rate)."""
 
     column = AUDIO_COLUMN
 
     def __init__(self, front: config.AudioEmbedding, augment: Any = None) -> None:
         if augment is not None:
-            raise ConfigError("train.augment: it changes images; sounds are varied by model.embed.vary")
-        self.front, self.vary = front, front.vary
+            raise ConfigError("train.augment: it changes images; sounds are varied by model.embed.augment")
+        self.front, self.vary = front, front.augment
 
     @property
     def about(self) -> dict[str, Any]:
         """What examples depend on: not on what a token is."""
-        return {"sound": 1, **{name: getattr(self.front, name) for name in ("rate", "seconds", "long")}}
+        return {"sound": 1, **{name: getattr(self.front, name) for name in ("sample_rate", "max_seconds", "too_long")}}
 
     def example(self, record: Record, name: str) -> TensorExample:
-        found, c, cut = record[name], self.front, self.front.long == "cut"
+        found, c, cut = record[name], self.front, self.front.too_long == "truncate"
         if isinstance(found, str | Path):
-            return {"sound": read_audio(found, c.rate, c.seconds, cut=cut, where=record.where)}
+            return {"sound": read_audio(found, c.sample_rate, c.max_seconds, cut=cut, where=record.where)}
         where = f"{record.where}: column {name!r}"
         if (rated := samples_with_rate(found)) is not None:
             return {"sound": self.resampled(*rated, where)}
         samples = to_mono(parse_samples(found, where), where)
         if len(samples) > c.limit and not cut:
-            raise DataError(f"{where} holds {len(samples):,} samples, and {c.seconds:g} seconds are {c.limit:,}; cut "
-                            "it, or set model.embed.seconds, or model.embed.long=cut")  # fmt: skip
+            raise DataError(f"{where} holds {len(samples):,} samples, and {c.max_seconds:g} seconds are {c.limit:,}; "
+                            "cut it, or set model.embed.max_seconds, or model.embed.too_long=truncate")  # fmt: skip
         return {"sound": samples[: c.limit]}
 
     def resampled(self, found: Any, rate: int, where: str) -> Tensor:
@@ -57,10 +57,10 @@ class AudioProcessor:
         if not (found if isinstance(found, Tensor) else torch.tensor(found)).is_floating_point():
             raise DataError(f"{where} holds whole numbers; samples are from -1 to 1, so divide them by the largest "
                             "number of their kind (32,768 where they have 16 bits)")  # fmt: skip
-        if len(samples) > c.seconds * rate and c.long != "cut":
-            raise DataError(f"{where}: {len(samples) / rate:,.1f} seconds of sound, more than {c.seconds:g}; cut it, "
-                            "or set model.embed.seconds, or model.embed.long=cut")  # fmt: skip
-        return resample(to_mono(samples[: max(1, int(c.seconds * rate))], where), rate, c.rate, where)
+        if len(samples) > c.max_seconds * rate and c.too_long != "truncate":
+            raise DataError(f"{where}: {len(samples) / rate:,.1f} seconds of sound, more than {c.max_seconds:g}; cut "
+                            "it, or set model.embed.max_seconds, or model.embed.too_long=truncate")  # fmt: skip
+        return resample(to_mono(samples[: max(1, int(c.max_seconds * rate))], where), rate, c.sample_rate, where)
 
     def blank(self, context: int) -> TensorExample:
         """An example without content, to count what a model costs: as long as can be."""
@@ -78,21 +78,21 @@ class AudioProcessor:
         width = min(-(-longest // self.step) * self.step, self.front.limit)
         batch = {"ids": torch.stack([F.pad(sound, (0, width - len(sound))) for sound in sounds]),
                  "real": torch.stack([self.real(len(sound), width) for sound in sounds])}  # fmt: skip
-        if vary is not None and chance is not None and vary.times + vary.bands:
+        if vary is not None and chance is not None and vary.time_masks + vary.freq_masks:
             batch["hide"] = torch.stack([self.hide(len(sound), vary, chance) for sound in sounds])
         return batch
 
     @property
     def step(self) -> int:
         """Samples in a few tokens."""
-        way = self.front.way
+        way = self.front.features
         if isinstance(way, config.MelSpectrogram | config.ConvSpectrogram):
-            return ROUND * way.hop * (way.frames if isinstance(way, config.MelSpectrogram) else 2)
-        return ROUND * way.size * (way.steps[-1] if isinstance(way, config.MultiRateFrames) else 1)
+            return ROUND * way.hop_length * (way.frames_per_token if isinstance(way, config.MelSpectrogram) else 2)
+        return ROUND * way.frame_size * (way.strides[-1] if isinstance(way, config.MultiRateFrames) else 1)
 
     def real(self, samples: int, width: int) -> Tensor:  # (N,)
         """Which tokens of a batch this wide are sound."""
-        way = self.front.way
+        way = self.front.features
         if isinstance(way, config.MultiRateFrames):
             each = zip(way.each(samples), way.each(width), strict=True)
             return torch.cat([torch.arange(wide) < count for count, wide in each])
@@ -100,11 +100,11 @@ class AudioProcessor:
 
     def hide(self, samples: int, vary: config.AudioAugment, chance: Generator) -> Tensor:  # (pieces, 4)
         """Stretches of time and of frequency that will not be heard."""
-        way = self.front.way
+        way = self.front.features
         assert isinstance(way, config.MelSpectrogram | config.ConvSpectrogram)
         windows = way.windows(samples)
-        times = [(*random_span(windows, vary.hidden, chance), 0, way.mels) for _ in range(vary.times)]
-        bands = [(0, windows, *random_span(way.mels, vary.hidden, chance)) for _ in range(vary.bands)]
+        times = [(*random_span(windows, vary.mask_fraction, chance), 0, way.n_mels) for _ in range(vary.time_masks)]
+        bands = [(0, windows, *random_span(way.n_mels, vary.mask_fraction, chance)) for _ in range(vary.freq_masks)]
         return torch.tensor(times + bands)
 
 
@@ -138,7 +138,7 @@ def augment_audio(sound: Tensor, c: config.AudioAugment, front: config.AudioEmbe
         size = max(1, round(len(sound) / factor))
         sound = F.interpolate(sound[None, None], size=size, mode="linear", align_corners=True)[0, 0]
     room = max(0, front.limit - len(sound))
-    sound = F.pad(sound, (min(room, int(shift * c.shift * front.rate)), 0))[: front.limit]
+    sound = F.pad(sound, (min(room, int(shift * c.shift * front.sample_rate)), 0))[: front.limit]
     if c.noise:
         loud = sound.square().mean().sqrt() * c.noise * noise
         sound = sound + loud * torch.randn(len(sound), generator=chance)
@@ -151,4 +151,4 @@ def random_span(whole: int, most: float, chance: Generator) -> tuple[int, int]:
     return int(torch.randint(whole - size + 1, (), generator=chance)), size
 
 
-PROCESSORS["sound"] = AudioProcessor
+PROCESSORS["audio"] = AudioProcessor

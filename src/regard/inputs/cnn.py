@@ -8,6 +8,7 @@ Letters: C channels, H rows, W columns.
 """
 
 import math
+from collections import Counter
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from regard import config
 from regard.config.errors import ConfigError
 from regard.core.model import FRONT_ENDS
 from regard.core.tokens import Tokens, grid_tokens, sequence_tokens
+from regard.inputs.cost import FrontEndCost, TrunkCost, linear_flops
 from regard.inputs.image import PixelEmbedding, check_images, check_pixel_grid, normalize_image
 
 
@@ -49,7 +51,7 @@ class ConvEmbedding(nn.Module):
         before = (c.widths[0], *c.widths)
         self.blocks = nn.Sequential(*(
             ResidualConv(wide if block else before[stage], wide, 2 if stage and not block else 1)
-            for stage, wide in enumerate(c.widths) for block in range(c.blocks)
+            for stage, wide in enumerate(c.widths) for block in range(c.blocks_per_stage)
         ))  # fmt: skip
         self.norm = group_norm(c.widths[-1])
         self.map = nn.Conv2d(c.widths[-1], width, 1)
@@ -58,6 +60,22 @@ class ConvEmbedding(nn.Module):
         check_images(self.c, images, given)
         x = self.blocks(self.stem(normalize_image(self.c, images).to(self.stem.weight.dtype)))
         return grid_tokens(self.map(F.relu(self.norm(x))).flatten(2).mT, (self.c.side, self.c.side))
+
+    def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
+        """A convolution's weights multiply every place that it makes."""
+        side = self.c.image_size
+        parts = Counter({"patches": linear_flops(self.stem, side * side)})  # pixels need no gradient
+        for block in self.blocks:
+            assert isinstance(block, ResidualConv)
+            side //= block.first.stride[0]
+            parts["embedding"] += linear_flops(block, side * side)
+        parts["embedding"] += linear_flops(self.map, side * side)
+        return FrontEndCost(parts, self.c.count, (self.c.side, self.c.side))
+
+    def describe(self) -> str:
+        c, widths = self.c, ", ".join(map(str, self.c.widths))
+        seen = f"{c.image_size} x {c.image_size} x {c.channels}"
+        return f"{seen}, convolutions {widths} wide -> {c.side} x {c.side} tokens"
 
 
 class MaskedConv(nn.Module):
@@ -104,6 +122,9 @@ class MaskedConvEmbedding(PixelEmbedding):
         self.blocks = nn.Sequential(*(MaskedBottleneck(c.width, c.dropout) for _ in range(c.blocks)))
         self.map = nn.Conv2d(c.width, width, 1)
 
+    def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
+        return FrontEndCost(Counter({"embedding": linear_flops(self, self.pixels.count)}), self.pixels.count)
+
     def forward(self, ids: Tensor, **given: Tensor) -> Tokens:  # type: ignore[override]
         if given or ids.dim() == 2:
             raise ConfigError("convolutions read whole images of ids (B, rows, columns), and have no cache")
@@ -111,4 +132,4 @@ class MaskedConvEmbedding(PixelEmbedding):
         return sequence_tokens(self.map(F.relu(self.blocks(self.first(x)))).flatten(2).mT)
 
 
-FRONT_ENDS.update(convolutions=ConvEmbedding, masked_pixels=MaskedConvEmbedding)
+FRONT_ENDS.update(conv=ConvEmbedding, masked_conv=MaskedConvEmbedding)

@@ -18,6 +18,7 @@ from regard.core.kernels import AttentionSpec, mask_table
 from regard.core.layers import MIXERS, FusedLinear, Scope
 from regard.core.positions import POSITIONS, BiasTable, LearnedBias, PreparedPosition
 from regard.core.tokens import TokenLayout
+from regard.inputs.cost import MIXER_GROWTH
 
 SPARSE_NODES, SPARSE_SHARE = (
     256,
@@ -104,15 +105,19 @@ class GraphDistanceBias(LearnedBias):
     """A number for each head and distance, added to the scores."""
 
     def __init__(self, c: config.GraphDistanceBias, heads: int) -> None:
-        super().__init__(c.radius + 2, heads)
-        self.radius = c.radius
+        super().__init__(c.max_distance + 2, heads)
+        self.radius = c.max_distance
 
     def prepare(self, q: TokenLayout, k: TokenLayout) -> PreparedPosition:
         if q.edges is None:
-            raise ConfigError("trunk.position 'spatial' reads edges, and these tokens carry none; give edges= to the "
-                             "front end")  # fmt: skip
+            raise ConfigError("trunk.position 'graph_distance' reads edges, and these tokens carry none; give edges= "
+                              "to the front end")  # fmt: skip
         apart = shortest_paths(q.edges, self.radius)  # (B, N, N)
         return PreparedPosition(bias=BiasTable(self.bias, lambda q, k: apart[q.b, q.i, k.i]))
+
+    def prepared_flops(self, queries: int) -> int:
+        """Which nodes are how far apart is computed by products, once."""
+        return 2 * self.radius * queries**3
 
 
 # ---------------------------------------------------------------- in place of attention
@@ -127,9 +132,9 @@ class GraphConv(nn.Module):
     def __init__(self, trunk: config.Trunk) -> None:
         super().__init__()
         assert isinstance(trunk.mixer, config.GraphConv)
-        if trunk.position.kind == "spatial":
-            raise ConfigError("trunk.position: 'spatial' is added to scores, and the mixer 'graph' has none; set it to "
-                             "none")  # fmt: skip
+        if trunk.position.kind == "graph_distance":
+            raise ConfigError("trunk.position: 'graph_distance' is added to scores, and the mixer 'graph_conv' has "
+                              "none; set it to none")  # fmt: skip
         self.dropout, self.sums = trunk.dropout.attention, trunk.mixer.sums
         self.map: FusedLinear = FusedLinear(trunk.dim, {"v": trunk.dim}, ("v",) if trunk.mixer.bias else ())
 
@@ -139,16 +144,19 @@ class GraphConv(nn.Module):
         return scope.tap("attn.out", step(self.map(x)))
 
     def entry(self, batch: int, capacity: int, like: Tensor) -> object:
-        raise ConfigError("trunk.mixer 'graph': the nodes of a graph see each other all at once; there is no cache")
+        raise ConfigError(
+            "trunk.mixer 'graph_conv': the nodes of a graph see each other all at once; there is no cache"
+        )
 
 
 def visible_pairs(ask: AttentionSpec) -> Tensor:
     """(B, N, N) True for those that the mask lets a token see."""
     rows = torch.arange(ask.q.count, device=ask.q.order.device)
     table = mask_table(ask, rows[:1], rows, None, torch.float32)
-    everybody = rows.new_ones(1, ask.q.count, ask.k.count, dtype=torch.bool)
-    return everybody if table is None else table[:, 0]
+    full = rows.new_ones(1, ask.q.count, ask.k.count, dtype=torch.bool)
+    return full if table is None else table[:, 0]
 
 
 POSITIONS[config.GraphDistanceBias] = lambda c, dim, heads, width: GraphDistanceBias(c, heads)
-MIXERS["graph"] = lambda trunk, layer: GraphConv(trunk)
+MIXER_GROWTH["graph_conv"] = ("e·d", 2.0)
+MIXERS["graph_conv"] = lambda trunk, layer: GraphConv(trunk)

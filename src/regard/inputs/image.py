@@ -11,6 +11,7 @@ positions need nothing.
 """
 
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from regard.config.errors import ConfigError
 from regard.core.layers import Norm
 from regard.core.model import FRONT_ENDS, Transformer
 from regard.core.tokens import Tokens, grid_tokens, sequence_tokens
+from regard.inputs.cost import FrontEndCost, TrunkCost, linear_flops
 from regard.inputs.text import TextEmbedding
 
 
@@ -32,10 +34,12 @@ class PatchEmbedding(nn.Module):
     def __init__(self, c: config.PatchEmbedding, width: int) -> None:
         super().__init__()
         self.c = c
-        self.map = nn.Conv2d(c.channels, width, c.size, stride=c.size, bias=c.bias)
+        self.map = nn.Conv2d(c.channels, width, c.patch_size, stride=c.patch_size, bias=c.bias)
         self.norm = Norm(config.Norm(), width) if c.norm else None
-        self.cls = nn.Embedding(1, width) if c.cls else None
-        self.others = nn.Embedding(c.cls - 1, width) if c.cls > 1 else None  # learned tokens beside the first
+        self.cls = nn.Embedding(1, width) if c.cls_tokens else None
+        self.others = (
+            nn.Embedding(c.cls_tokens - 1, width) if c.cls_tokens > 1 else None
+        )  # learned tokens beside the first
 
     def forward(self, images: Tensor, **given: Tensor) -> Tokens:
         check_images(self.c, images, given)
@@ -46,13 +50,23 @@ class PatchEmbedding(nn.Module):
         learned = [self.cls.weight] if self.others is None else [self.cls.weight, self.others.weight]
         return sequence_tokens(torch.cat([*(each.to(x.dtype).expand(len(x), -1, -1) for each in learned), x], 1))
 
+    def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
+        side, grid = self.c.side, None if self.c.cls_tokens else (self.c.side, self.c.side)
+        return FrontEndCost(Counter({"patches": linear_flops(self, side * side)}), self.c.count, grid)
+
+    def describe(self) -> str:
+        c, width = self.c, self.map.weight.shape[0]
+        return f"{c.side} x {c.side} patches, {c.patch_size} x {c.patch_size} x {c.channels} -> {width}"
+
 
 def check_images(c: config.PatchEmbedding | config.ConvEmbedding, images: Tensor, given: dict[str, Tensor]) -> None:
     if given:
         raise ConfigError(f"{', '.join(given)}: images carry none; leave it out")
-    if tuple(images.shape[1:]) != (c.channels, c.image, c.image):
-        wanted, got = f"(batch, {c.channels}, {c.image}, {c.image})", tuple(images.shape)
-        raise ConfigError(f"images must be {wanted} by embed.channels and embed.image, got a tensor of shape {got}")
+    if tuple(images.shape[1:]) != (c.channels, c.image_size, c.image_size):
+        wanted, got = f"(batch, {c.channels}, {c.image_size}, {c.image_size})", tuple(images.shape)
+        raise ConfigError(
+            f"images must be {wanted} by embed.channels and embed.image_size, got a tensor of shape {got}"
+        )
 
 
 def normalize_image(c: config.PatchEmbedding | config.ConvEmbedding, images: Tensor) -> Tensor:
@@ -124,7 +138,7 @@ def extend_positions(model: Transformer, *lengths: int) -> None:
     embed, position = model.c.embed, model.c.trunk.position
     if not isinstance(position, config.LearnedPosition):
         raise ConfigError(f"extend: trunk.position is {position.kind!r}; only learned ones stretch")
-    if len(lengths) == 1 and isinstance(embed, config.PatchEmbedding) and embed.cls:
+    if len(lengths) == 1 and isinstance(embed, config.PatchEmbedding) and embed.cls_tokens:
         return resize_model(
             model, image_size_for(embed, lengths[0])
         )  # those of patches behind a first token are a picture
@@ -140,22 +154,22 @@ def extend_positions(model: Transformer, *lengths: int) -> None:
 
 def image_size_for(c: config.PatchEmbedding, length: int) -> int:
     """The pixels a side of images whose patches, and the learned tokens before them, are so many."""
-    side = math.isqrt(max(0, length - c.cls))
-    if side < 1 or side * side + c.cls != length:
-        near, before = max(1, side), "a token" if c.cls == 1 else f"{c.cls} tokens"
+    side = math.isqrt(max(0, length - c.cls_tokens))
+    if side < 1 or side * side + c.cls_tokens != length:
+        near, before = max(1, side), "a token" if c.cls_tokens == 1 else f"{c.cls_tokens} tokens"
         raise ConfigError(f"extend: {length} places are no square of patches and {before} before them, such as "
-                         f"{near * near + c.cls} or {(near + 1) ** 2 + c.cls}")  # fmt: skip
-    return side * c.size
+                         f"{near * near + c.cls_tokens} or {(near + 1) ** 2 + c.cls_tokens}")  # fmt: skip
+    return side * c.patch_size
 
 
 def resized_config(embed: Any, image: int) -> Any:
     """The front end's setting for images of another size; where the middle is seen, of as much more."""
     if isinstance(embed, config.StageEmbedding):
         return replace(embed, patches=resized_config(embed.patches, image))
-    if isinstance(embed, config.PatchEmbedding) and embed.frame.whole is not None:
-        frame = replace(embed.frame, whole=embed.frame.whole * image // embed.image)
-        return replace(embed, image=image, frame=frame)
-    return replace(embed, image=image)
+    if isinstance(embed, config.PatchEmbedding) and embed.resize.size_before_crop is not None:
+        frame = replace(embed.resize, size_before_crop=embed.resize.size_before_crop * image // embed.image_size)
+        return replace(embed, image_size=image, resize=frame)
+    return replace(embed, image_size=image)
 
 
 def resize_positions(model: Transformer, old: Any, new: Any) -> None:
@@ -163,11 +177,11 @@ def resize_positions(model: Transformer, old: Any, new: Any) -> None:
     table, side = model.trunk.position, getattr(new, "side", round(new.count**0.5))
     if len(table.lengths) == 2:
         return extend_positions(model, side, side)
-    if not getattr(new, "cls", False) or table.lengths != (old.count,):
+    if not getattr(new, "cls_tokens", False) or table.lengths != (old.count,):
         raise ConfigError(f"resize: {table.lengths[0]} places in a line do not say which is above which; one more than "
-                         f"the grid of {old.count - int(getattr(old, 'cls', False))} has does")  # fmt: skip
+                         f"the grid of {old.count - int(getattr(old, 'cls_tokens', False))} has does")  # fmt: skip
     places = table.tables[0]
-    table.tables[0] = nn.Parameter(interpolate_positions(places.detach(), table.c.offset + new.cls, side))
+    table.tables[0] = nn.Parameter(interpolate_positions(places.detach(), table.c.offset + new.cls_tokens, side))
     table.c = replace(table.c, length=new.count)
     model.trunk.c = replace(model.trunk.c, position=table.c)
     model.c = replace(model.c, trunk=model.trunk.c)

@@ -24,11 +24,11 @@ def augment_images(images: Tensor, c: config.ImageAugment, chance: Generator) ->
     if c.crop:
         images = random_crop(images, torch.randint(2 * c.crop + 1, (len(images), 2), generator=chance), c.crop)
     x = images.float()
-    if c.turn or c.zoom:
+    if c.rotate or c.zoom:
         angle, size = (2 * random_uniform(images, chance).flatten() - 1 for _ in range(2))
-        x = affine_warp(x, rotation_matrix(angle * c.turn) / (1 + c.zoom * size)[:, None, None])
-    for _ in range(c.changes):
-        x = rand_augment(x, c.strength, chance)
+        x = affine_warp(x, rotation_matrix(angle * c.rotate) / (1 + c.zoom * size)[:, None, None])
+    for _ in range(c.rand_augment):
+        x = rand_augment(x, c.magnitude, chance)
     return to_bytes(x)
 
 

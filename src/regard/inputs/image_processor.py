@@ -36,20 +36,28 @@ class ImageProcessor:
     def __init__(self, front: Any, augment: config.ImageAugment | None = None) -> None:
         self.front, self.augment = front, augment
         self.look: Any = front.patches if isinstance(front, config.StageEmbedding) else front
-        self.size = front.grid if isinstance(front, config.PixelEmbedding) else (self.look.image, self.look.image)
-        self.frame: config.ImageResize = getattr(self.look, "frame", CUT)
+        self.size = (
+            front.grid if isinstance(front, config.PixelEmbedding) else (self.look.image_size, self.look.image_size)
+        )
+        self.frame: config.ImageResize = getattr(self.look, "resize", CUT)
 
     @property
     def about(self) -> dict[str, Any]:
         """What examples depend on; how they are normed or cut into patches comes later."""
         other = {} if self.frame == CUT else {"frame": config.to_dict(self.frame)}
-        return {"images": 1, "size": list(self.size), "channels": self.look.channels, "white": self.look.white, **other}
+        return {
+            "images": 1,
+            "size": list(self.size),
+            "channels": self.look.channels,
+            "max_value": self.look.max_value,
+            **other,
+        }
 
     def example(self, record: Record, name: str) -> TensorExample:
         found = record[name]
         if isinstance(found, str | Path):
             found = path_in_record(record, name)
-        made = load_image(found, self.look.channels, f"{record.where}: column {name!r}", self.look.white)
+        made = load_image(found, self.look.channels, f"{record.where}: column {name!r}", self.look.max_value)
         rows, columns = self.size
         return {"image": resize_image(made, rows, columns, self.frame)}
 
@@ -68,15 +76,15 @@ class ImageProcessor:
 def resize_image(image: Tensor, rows: int, columns: int, frame: config.ImageResize = CUT) -> Tensor:
     """An image (C, H, W) as one of so many rows and columns, in the way that the frame says."""
     high, wide = image.shape[1:]
-    if (high, wide) == (rows, columns) and frame.whole is None:
+    if (high, wide) == (rows, columns) and frame.size_before_crop is None:
         return image
-    if frame.fit == "cut":
+    if frame.mode == "crop":
         scale = min(high / rows, wide / columns)
         image = center_crop(image, max(1, round(rows * scale)), max(1, round(columns * scale)))
         resized = interpolate_image(image.float(), rows, columns, frame.resample)
         return resized.round().clamp(0, 255).to(torch.uint8)
-    tall, broad = frame.whole or rows, frame.whole or columns
-    if frame.fit == "shorter":
+    tall, broad = frame.size_before_crop or rows, frame.size_before_crop or columns
+    if frame.mode == "shortest_edge":
         short = min(high, wide)
         image = center_crop(image, min(high, STRIP * short), min(wide, STRIP * short))
         tall, broad = (tall * side // short for side in image.shape[1:])
@@ -110,7 +118,7 @@ class PixelProcessor(ImageProcessor):
 PROCESSORS.update(
     patches=ImageProcessor,
     stages=ImageProcessor,
-    convolutions=ImageProcessor,
+    conv=ImageProcessor,
     pixels=PixelProcessor,
-    masked_pixels=PixelProcessor,
+    masked_conv=PixelProcessor,
 )

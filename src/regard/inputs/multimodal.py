@@ -16,6 +16,7 @@ from regard import config
 from regard.config.errors import ConfigError
 from regard.core.model import FRONT_ENDS
 from regard.core.tokens import Tokens
+from regard.inputs.cost import FrontEndCost, TrunkCost, front_end_cost
 from regard.inputs.text import TextEmbedding
 
 SEEN = "seen_"  # before the names of what else is given to the front end of what is seen
@@ -27,7 +28,7 @@ class MultimodalEmbedding(nn.Module):
     def __init__(self, c: config.MultimodalEmbedding, width: int) -> None:
         super().__init__()
         self.c = c
-        self.seen = FRONT_ENDS[c.seen.kind](c.seen, width)
+        self.prefix = FRONT_ENDS[c.prefix.kind](c.prefix, width)
         self.text = TextEmbedding(c.text, width)
         self.kinds = nn.Embedding(2, width)
 
@@ -46,11 +47,15 @@ class MultimodalEmbedding(nn.Module):
             if start is None:
                 raise ConfigError("seen: a model of both reads it before the text; give seen= beside the ids")
             return self.told(self.text(ids, start=start, **given), 1)
-        first = self.told(self.seen(seen, **other), 0)
+        first = self.told(self.prefix(seen, **other), 0)
         if first.batch != len(ids):
             raise ConfigError(f"seen: {first.batch} rows, and there are {len(ids)} texts; give one for each")
         counts = first.order.new_full((first.batch,), first.count) if first.is_real is None else first.is_real.sum(-1)
         return concatenate_tokens(first, self.told(self.text(ids, start=counts, **given), 1))  #: S083
+
+    def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
+        first, text = (front_end_cost(each, context, trunk_cost) for each in (self.prefix, self.text))
+        return FrontEndCost(first.parts + text.parts, first.tokens + text.tokens)
 
     def told(self, tokens: Tokens, kind: int) -> Tokens:
         """The tokens with the vector of their kind."""
@@ -75,4 +80,4 @@ def all_real(tokens: Tokens) -> Tensor:
     return torch.ones_like(tokens.order, dtype=torch.bool)
 
 
-FRONT_ENDS["mixed"] = MultimodalEmbedding
+FRONT_ENDS["multimodal"] = MultimodalEmbedding

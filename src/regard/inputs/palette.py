@@ -40,10 +40,10 @@ def colors_of_ids(ids: Tensor, c: config.PixelEmbedding) -> Tensor:
 
 def palette_table(c: config.PixelEmbedding) -> Tensor:  # (K, C)
     """The colours as numbers from 0 to 255."""
-    if not c.colours:
-        raise ConfigError(f"model.embed.colours: which {c.palette} colours there are is not known; they are learned in "
+    if not c.colors:
+        raise ConfigError(f"model.embed.colors: which {c.palette} colours there are is not known; they are learned in "
                           "training, or said here")  # fmt: skip
-    return torch.tensor([parse_color(colour, c.channels) for colour in c.colours], dtype=torch.float32)
+    return torch.tensor([parse_color(colour, c.channels) for colour in c.colors], dtype=torch.float32)
 
 
 def nearest_color(pixels: Tensor, colours: Tensor) -> Tensor:  # (P, C), (K, C) -> (P,)

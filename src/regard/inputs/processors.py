@@ -38,7 +38,7 @@ class Processor(Protocol):
     def collate(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> dict[str, Tensor]:
         """Forward's arguments by name, row by row; "ids" is the first of them.
 
-        With `chance` it is for training, and may be augmented; without it never. Rows that were mixed say with whom
+        With `chance` it is for training, and may be augmented; without it never. Rows that were mixed say with which
         ("partner", (B,) rows of this batch) and how much of each is its own ("share", (B,)).
         """
         ...
@@ -54,5 +54,5 @@ def build_processor(front: Any, augment: Any = None) -> Processor:
     if front.kind not in PROCESSORS:
         raise ConfigError(f"model.embed.kind: no sense reads records for {front.kind!r}; there are "
                           f"{', '.join(sorted(PROCESSORS))} and text, or enter yours in "
-                          "regard.inputs.SENSES")  # fmt: skip
+                          "regard.inputs.processors.PROCESSORS")  # fmt: skip
     return PROCESSORS[front.kind](front, augment)

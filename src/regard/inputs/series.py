@@ -7,6 +7,7 @@ What is taken from a window on the way in (its level and its spread) travels wit
 way out. Numbers go in and come out in their own units.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from regard.core.layers import FusedLinear
 from regard.core.model import FRONT_ENDS, HEADS
 from regard.core.tokens import Tokens, sequence_tokens
 from regard.data.records import Record
+from regard.inputs.cost import FrontEndCost, TrunkCost, linear_flops
 from regard.inputs.processors import PROCESSORS, TensorExample
 
 EPS = 1e-5
@@ -43,8 +45,8 @@ class SeriesEmbedding(nn.Module):
         if not c.channels:
             raise ConfigError("embed.channels: 0; say how many numbers a row has")
         self.c = c
-        self.map = nn.Linear(c.patch * (c.channels if c.mix == "mixed" else 1), width)
-        trained = c.normal and c.affine
+        self.map = nn.Linear(c.patch_length * (c.channels if c.channel_mixing == "mixed" else 1), width)
+        trained = c.normalize and c.affine
         self.gain = nn.Parameter(torch.ones(c.channels)) if trained else None
         self.shift = nn.Parameter(torch.zeros(c.channels)) if trained else None
 
@@ -52,7 +54,7 @@ class SeriesEmbedding(nn.Module):
         self.check(rows, given)
         x = self.units(rows.float(), into=True)
         level, spread = (
-            channel_statistics(x) if self.c.normal else (torch.zeros_like(x[:, :1]), torch.ones_like(x[:, :1]))
+            channel_statistics(x) if self.c.normalize else (torch.zeros_like(x[:, :1]), torch.ones_like(x[:, :1]))
         )
         x = (x - level) / spread
         x = x if self.gain is None or self.shift is None else x * self.gain.float() + self.shift.float()
@@ -71,15 +73,15 @@ class SeriesEmbedding(nn.Module):
         """Stretches of rows that overlap; the last row is repeated, so that it is in as many as others."""
         c = self.c
         longer: Tensor = F.pad(x.mT, (0, c.padding), mode="replicate")
-        parts = longer.unfold(-1, c.patch, c.stride)  # (B, C, N, patch)
-        made: Tensor = parts.flatten(0, 1) if c.mix == "independent" else parts.transpose(1, 2).flatten(2)
+        parts = longer.unfold(-1, c.patch_length, c.stride)  # (B, C, N, patch)
+        made: Tensor = parts.flatten(0, 1) if c.channel_mixing == "independent" else parts.transpose(1, 2).flatten(2)
         return made
 
     def units(self, x: Tensor, into: bool) -> Tensor:
         """Numbers `into` deviations from the training data's mean, or back into their own units."""
-        if not self.c.center:
+        if not self.c.mean:
             return x
-        center, scale = torch.tensor([self.c.center, self.c.scale]).to(x.device, non_blocking=True).unbind()
+        center, scale = torch.tensor([self.c.mean, self.c.std]).to(x.device, non_blocking=True).unbind()
         return (x - center) / scale if into else x * scale + center
 
     def restored(self, said: Tensor, tokens: Tokens) -> Tensor:  # (B, horizon, C)
@@ -89,6 +91,15 @@ class SeriesEmbedding(nn.Module):
         if self.gain is not None and self.shift is not None:
             said = (said - self.shift.float()) / (self.gain.float() + EPS**2)
         return self.units(said * tokens.spread + tokens.level, into=False)
+
+    def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
+        rows = self.c.channels if self.c.channel_mixing == "independent" else 1
+        name = "input" if self.gain is None else "embedding"  # a gain is trained before the map
+        return FrontEndCost(Counter({name: rows * linear_flops(self, self.c.count)}), self.c.count, rows=rows)
+
+    def describe(self) -> str:
+        c, how = self.c, "each of" if self.c.channel_mixing == "independent" else "all"
+        return f"{c.count} patches of {c.patch_length} rows, {how} {c.channels} channels -> {self.map.out_features}"
 
 
 def channel_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,10 +114,10 @@ class ForecastHead(nn.Module):
         super().__init__()
         if not isinstance(front, SeriesEmbedding):
             raise ConfigError("head.kind: 'forecast' says how a series goes on; set embed.kind to series")
-        self.c, self.channels, self.mixed = c, front.c.channels, front.c.mix == "mixed"
-        told = {"head": c.horizon * (self.channels if self.mixed else 1)}  # by this name init "quiet" makes it zero
+        self.c, self.channels, self.mixed = c, front.c.channels, front.c.channel_mixing == "mixed"
+        told = {"head": c.horizon * (self.channels if self.mixed else 1)}  # by this name init "zero_init" makes it zero
         self.out = FusedLinear(front.c.count * trunk.dim, told, ("head",))
-        self.line = FusedLinear(front.c.length, {"head": c.horizon}, ("head",)) if c.line else None
+        self.line = FusedLinear(front.c.length, {"head": c.horizon}, ("head",)) if c.linear_skip else None
         self.restored = front.restored  # a method, and no second home for the front end's weights
 
     def forward(self, tokens: Tokens) -> Tensor:  # (B, N, D) or (B·C, N, D) -> (B, horizon, C)
@@ -116,6 +127,12 @@ class ForecastHead(nn.Module):
             assert isinstance(tokens, SeriesTokens)
             rows = rows + self.line(tokens.rows.mT.to(said.dtype)).mT
         return self.restored(rows, tokens)
+
+    def flops(self, tokens: int) -> int:
+        """Once for all tokens of a window; the linear skip for each channel, where channels are mixed."""
+        if self.line is None or not self.mixed:
+            return linear_flops(self, 1)
+        return linear_flops(self.out, 1) + linear_flops(self.line, self.channels)
 
 
 FRONT_ENDS["series"] = SeriesEmbedding
@@ -140,9 +157,9 @@ class SeriesProcessor:
     def example(self, record: Record, name: str) -> TensorExample:
         if not self.front.channels:
             raise ConfigError("model.embed.channels: 0; say how many numbers a row of the series has")
-        if self.front.mix == "independent" and self.front.channels > 1:
-            raise ConfigError("model.embed.mix: 'independent' answers for each channel by itself, and here is one "
-                              "answer for all; set it to mixed")  # fmt: skip
+        if self.front.channel_mixing == "independent" and self.front.channels > 1:
+            raise ConfigError("model.embed.channel_mixing: 'independent' answers for each channel by itself, and here "
+                              "is one answer for all; set it to mixed")  # fmt: skip
         return {"series": parse_window(record[name], self.front, f"{record.where}: column {name!r}")}
 
     def blank(self, context: int) -> TensorExample:
@@ -168,7 +185,7 @@ def parse_window(found: Any, c: config.SeriesEmbedding, where: str) -> Tensor:  
     if not bool(table.isfinite().all()):
         row = int((~table.isfinite()).any(-1).nonzero()[0])
         raise DataError(f"{where} has a gap in row {row}: a number is missing or infinite; fill it, or pass it over by "
-                        "data.bad=skip")  # fmt: skip
+                        "data.on_bad_record=skip")  # fmt: skip
     return table
 
 

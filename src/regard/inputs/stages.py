@@ -14,6 +14,7 @@ from regard.core.hooks import HookContext
 from regard.core.layers import Norm
 from regard.core.model import FRONT_ENDS, Trunk
 from regard.core.tokens import Tokens, grid_tokens
+from regard.inputs.cost import FrontEndCost, TrunkCost, linear_flops
 from regard.inputs.image import PatchEmbedding
 
 
@@ -50,6 +51,16 @@ class StageEmbedding(nn.Module):
         for place, (trunk, merge) in enumerate(zip(self.trunks, self.merges, strict=True)):
             tokens = merge(trunk(tokens, watch=None if watch is None else watch.at(str(place))))
         return tokens  # type: ignore[no-any-return]
+
+    def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
+        made = self.patches.cost(context, trunk_cost)
+        found, tokens, grid = made.parts, made.tokens, made.grid
+        for trunk, merge in zip(self.trunks, self.merges, strict=True):
+            assert grid is not None
+            found += trunk_cost(trunk, tokens, grid)
+            tokens, grid = tokens // 4, (grid[0] // 2, grid[1] // 2)
+            found["embedding"] += linear_flops(merge, tokens)
+        return FrontEndCost(found, tokens, grid)
 
     def addresses(self) -> Iterator[str]:
         for place, trunk in enumerate(self.trunks):

@@ -7,6 +7,7 @@
 A chunk begins with the row's first real token, so padding changes nothing. Letters: C chunks of S tokens.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 import torch
@@ -18,6 +19,7 @@ from regard.config.errors import ConfigError
 from regard.core.hooks import HookContext
 from regard.core.model import FRONT_ENDS, TRUNKS
 from regard.core.tokens import Tokens, document_starts, sequence_tokens
+from regard.inputs.cost import FrontEndCost, TrunkCost, linear_flops
 
 
 class ChunkEmbedding(nn.Module):
@@ -40,9 +42,9 @@ class ChunkEmbedding(nn.Module):
     ) -> Tokens:
         if given:
             raise ConfigError(f"{', '.join(given)}: a text in chunks is read whole, and alone; leave it out")
-        if real is None and self.c.pad is not None:
-            real = ids != self.c.pad
-        plain = real is None and ids.shape[1] % self.c.size == 0
+        if real is None and self.c.pad_id is not None:
+            real = ids != self.c.pad_id
+        plain = real is None and ids.shape[1] % self.c.chunk_size == 0
         real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
         ids, real = (self.folded(x, real) for x in (ids, real))  # (B, C, S)
         made = self.trunk(self.text(ids.flatten(0, 1), real=real.flatten(0, 1)), watch=watch)
@@ -53,17 +55,24 @@ class ChunkEmbedding(nn.Module):
         """Each row from its first real token on, filled up to whole chunks with what is not there."""
         number = torch.arange(table.shape[1], device=table.device)
         from_first = (number + real.int().argmax(-1, keepdim=True)) % table.shape[1]
-        chunks: Tensor = F.pad(table.gather(1, from_first), (0, -table.shape[1] % self.c.size))
-        return chunks.unflatten(1, (-1, self.c.size))  # type: ignore[no-any-return]
+        chunks: Tensor = F.pad(table.gather(1, from_first), (0, -table.shape[1] % self.c.chunk_size))
+        return chunks.unflatten(1, (-1, self.c.chunk_size))  # type: ignore[no-any-return]
 
     def pooled(self, x: Tensor, real: Tensor) -> Tensor:  # (B, C, S, D) -> (B, C, D)
-        if self.c.pool == "first":
+        if self.c.pooling == "first":
             return x[:, :, 0]
         keep = real[..., None].to(x.dtype)
         return (x * keep).sum(2) / keep.sum(2).clamp(min=1)
 
     def addresses(self) -> Iterator[str]:
         yield from self.trunk.addresses()
+
+    def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
+        """Each chunk is a short text of its own."""
+        count = -(-context // self.c.chunk_size)
+        inner = trunk_cost(self.trunk, self.c.chunk_size, None)
+        found = Counter({name: count * operations for name, operations in inner.items()})
+        return FrontEndCost(found + Counter({"embedding": linear_flops(self.map, count)}), count)
 
 
 def chunk_tokens(x: Tensor, there: Tensor) -> Tokens:
@@ -92,8 +101,8 @@ class TextEmbedding(nn.Module):
         """`start` (B,) is the order of the first token, after what a cache holds; `pieces` bounds the documents."""
         if ids.dim() != 2:
             raise ConfigError(f"ids must be (batch, tokens), got a tensor of shape {tuple(ids.shape)}")
-        if real is None and self.c.pad is not None:
-            real = ids != self.c.pad
+        if real is None and self.c.pad_id is not None:
+            real = ids != self.c.pad_id
         x = self.tokens(ids) * self.c.scale if self.c.scale != 1 else self.tokens(ids)
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(ids) if segment is None else segment)
@@ -106,9 +115,17 @@ class TextEmbedding(nn.Module):
             document=document,
             segment=segment,
             num_documents=pieces,
-            end=None if self.c.end is None else (ids if self.c.highest else (ids == self.c.end).int()).argmax(-1),
+            end=None
+            if self.c.eos_id is None
+            else (ids if self.c.eos_is_max_id else (ids == self.c.eos_id).int()).argmax(-1),
             is_plain=real is None and document is None and start is None,
         )
+
+    def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
+        return FrontEndCost(Counter(), context)
+
+    def describe(self) -> str:
+        return f"{self.tokens.num_embeddings:,} x {self.tokens.embedding_dim}"
 
 
 def token_order(ids: Tensor, real: Tensor | None, document: Tensor | None, start: Tensor | None) -> Tensor:

@@ -27,22 +27,31 @@ class VideoEmbedding(nn.Module):
     def __init__(self, c: config.VideoEmbedding, width: int) -> None:
         super().__init__()
         self.c = c
-        self.map = nn.Linear(c.tube * c.channels * c.size * c.size, width)
+        self.map = nn.Linear(c.tubelet_size * c.channels * c.patch_size * c.patch_size, width)
 
     def forward(self, films: Tensor, **given: Tensor) -> Tokens:
-        c, wanted = self.c, (self.c.frames, self.c.channels, self.c.image, self.c.image)
+        c, wanted = self.c, (self.c.frames, self.c.channels, self.c.image_size, self.c.image_size)
         if given:
             raise ConfigError(f"{', '.join(given)}: films carry none; leave it out")
         if tuple(films.shape[1:]) != wanted:
             shape = f"(batch, {', '.join(map(str, wanted))})"
-            raise ConfigError(f"films must be {shape} by embed.frames, embed.channels and embed.image, got a tensor of "
-                             f"shape {tuple(films.shape)}")  # fmt: skip
+            raise ConfigError(f"films must be {shape} by embed.frames, embed.channels and embed.image_size, got a "
+                              f"tensor of shape {tuple(films.shape)}")  # fmt: skip
         return grid_tokens(self.map(tubelets(films, c).to(self.map.weight.dtype)), c.grid)  #: S082
+
+    def describe(self) -> str:
+        c, (time, rows, columns) = self.c, self.c.grid
+        block = f"{c.tubelet_size} frames of {c.patch_size} x {c.patch_size} x {c.channels}"
+        return f"{time} x {rows} x {columns} blocks, {block} -> {self.map.out_features}"
 
 
 def tubelets(films: Tensor, c: config.VideoEmbedding) -> Tensor:  # (B, T, C, H, W) -> (B, N, tube·C·size·size)
     """The pixels of each block, in the order of time, rows and columns."""
-    cut = films.unfold(1, c.tube, c.tube).unfold(3, c.size, c.size).unfold(4, c.size, c.size)
+    cut = (
+        films.unfold(1, c.tubelet_size, c.tubelet_size)
+        .unfold(3, c.patch_size, c.patch_size)
+        .unfold(4, c.patch_size, c.patch_size)
+    )
     return cut.movedim(2, 4).flatten(4).flatten(1, 3)  # (B, t, h, w, C, tube, size, size) before the two
 
 
@@ -59,21 +68,23 @@ class VideoProcessor:
     @property
     def about(self) -> dict[str, Any]:
         """What examples depend on: not on what a token is."""
-        return {"film": 1, **{name: getattr(self.front, name) for name in ("frames", "image", "channels")}}
+        return {"film": 1, **{name: getattr(self.front, name) for name in ("frames", "image_size", "channels")}}
 
     def example(self, record: Record, name: str) -> TensorExample:
         c, where = self.front, f"{record.where}: column {name!r}"
         found = list_frames(record[name], Path(record.where.rpartition(":")[0]).parent, where)
         if len(found) < c.frames:
             raise DataError(f"{where}: {len(found)} frames, expected {c.frames} or more by model.embed.frames; leave "
-                            "it out, or pass it over by data.bad=skip")  # fmt: skip
+                            "it out, or pass it over by data.on_bad_record=skip")  # fmt: skip
         some = [found[place * len(found) // c.frames] for place in range(c.frames)]  # evenly, from the first on
-        return {"film": torch.stack([resize_frame(load_image(frame, c.channels, where), c.image) for frame in some])}
+        return {
+            "film": torch.stack([resize_frame(load_image(frame, c.channels, where), c.image_size) for frame in some])
+        }
 
     def blank(self, context: int) -> TensorExample:
         """An example without content, to count what a model costs."""
         c = self.front
-        return {"film": torch.zeros(c.frames, c.channels, c.image, c.image, dtype=torch.uint8)}
+        return {"film": torch.zeros(c.frames, c.channels, c.image_size, c.image_size, dtype=torch.uint8)}
 
     def length(self, example: TensorExample) -> int:
         return self.front.count
@@ -114,5 +125,5 @@ def resize_frame(frame: Tensor, side: int) -> Tensor:  # (C, H, W) -> (C, side, 
     return made.round().clamp(0, 255).to(torch.uint8)
 
 
-FRONT_ENDS["film"] = VideoEmbedding
-PROCESSORS["film"] = VideoProcessor
+FRONT_ENDS["video"] = VideoEmbedding
+PROCESSORS["video"] = VideoProcessor

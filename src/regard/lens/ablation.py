@@ -72,7 +72,7 @@ def ablate_all(  #: S151
 
 def ablation_targets(model: Any) -> dict[str, int]:
     """Every attention and feed-forward with its number of heads, none for a feed-forward; a shared one once."""
-    shared, found = {where for where, trunk in find_trunks(model).items() if trunk.c.shared}, {}
+    shared, found = {where for where, trunk in find_trunks(model).items() if trunk.c.share_layers}, {}
     counts = {where: attention.heads for where, attention in find_attentions(model).items()}
     for address in model.addresses():
         where, _, what = address.rpartition(".")
@@ -104,7 +104,7 @@ def ablate(model: Any, heads: Mapping[str, Sequence[int] | None], *, mean: bool 
     """The model as it is without these heads of these attentions ("trunk.3.attn"); None takes the whole of it."""
     with ExitStack() as stack:
         notes: dict[str, TrunkNote] = {}
-        if mean:  # padding is no part of a mean, and who is padding is noted by hooks, which compiled code passes over
+        if mean:  # a mean leaves padding out, which hooks note, and compiled code passes them over
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             notes = stack.enter_context(record_trunk_inputs(unwrap_model(model)))
         edit: HookEdit = (
@@ -165,7 +165,7 @@ def shared_kv_heads(model: Any, rows: Sequence[AblationRow]) -> tuple[dict[str, 
     places = dict.fromkeys(where for where, _ in deltas)
     found = {where: next(known[each] for each in known if fnmatchcase(each, where)) for where in places}
     for where, attention in found.items():
-        for some in torch.arange(attention.heads).view(attention.groups, -1).tolist():
+        for some in torch.arange(attention.heads).view(attention.kv_heads, -1).tolist():
             if all((where, head) in deltas for head in some):
                 units.append((sum(deltas[where, head] for head in some), where, some))
     return {where: each.heads for where, each in found.items()}, [unit[1:] for unit in sorted(units)]

@@ -88,14 +88,14 @@ def why_not_watchable(model: Any) -> str:
     """Why the heads of a model cannot be watched, in words, or nothing."""
     model = unwrap_model(model)
     if not any(address.endswith(".result") for address in model.addresses()):
-        return "nobody attends in this model, so there are no heads to look at"
+        return "this model has no attention, so there are no heads to look at"
     if any(isinstance(part, RecurrentStack) for part in model.modules()):
         return "a recurrent stack has no heads, and those beside it are not looked at alone"
     for where, trunk in find_trunks(model).items():
         kernel = trunk.c.attention.kernel
         name, _ = parse_call(kernel)
         if name != "auto" and not KERNELS[name].exact:
-            return f"{where}.attention.kernel: {kernel!r} has no table of who looks at whom; set it to auto"
+            return f"{where}.attention.kernel: {kernel!r} has no table of attention weights; set it to auto"
     return ""
 
 
@@ -109,7 +109,7 @@ def build_view(where: str, pattern: Tensor, notes: "dict[str, TrunkNote]", marks
     beside = note if own else notes[trunk.removesuffix("trunk") + "encoder"]
     keys = note.tokens if own else note.memory
     assert keys is not None
-    masks = note.trunk.masks[int(layer) % len(note.trunk.masks)] if own else note.trunk.across
+    masks = note.trunk.masks[int(layer) % len(note.trunk.masks)] if own else note.trunk.cross_masks
     mask = masks[keys.is_real is not None, keys.document is not None]
     table = mask.table(note.tokens, keys).expand(note.tokens.batch, note.tokens.count, keys.count)
     ids, shares = beside.read.ids, pattern.float().cpu()
@@ -176,8 +176,8 @@ class TrunkNote:
         ids = given.cpu() if isinstance(given, Tensor) and given.shape == tokens.order.shape else None
         real = torch.ones_like(tokens.order, dtype=torch.bool) if tokens.is_real is None else tokens.is_real
         at = tokens.coordinates.expand(*tokens.order.shape, -1).float()
-        if isinstance(given, config.PatchEmbedding) and given.cls:
-            at = patch_coordinates(given.side, int(given.cls)).expand(tokens.batch, -1, -1)
+        if isinstance(given, config.PatchEmbedding) and given.cls_tokens:
+            at = patch_coordinates(given.side, int(given.cls_tokens)).expand(tokens.batch, -1, -1)
         image = tokens.grid is not None or isinstance(given, config.PatchEmbedding)
         return TrunkInput(tokens.order.cpu(), real.cpu(), at.cpu(), ids, image)
 

@@ -28,7 +28,7 @@ class HeadSummary:
     scores: dict[str, RoleScore]
     entropy: float  # bits; 2^entropy is the number of tokens it looks at
     relative: float  # entropy over that of looking at everything visible alike: 0 one token, 1 all of them
-    distance: float | None  # tokens between who asks and who is looked at, patches in an image; across there is none
+    distance: float | None  # tokens between query and key, patches in an image; none for cross-attention
 
     @property
     def layer(self) -> int:
@@ -74,7 +74,7 @@ def repeat_ids(x: Any, front: Any, vocabulary: Tensor | None) -> Any:
     if not isinstance(x, Tensor) or x.is_floating_point() or x[0].numel() < LEAST:
         return x
     words = torch.arange(front.vocab) if vocabulary is None else vocabulary.cpu()
-    silent = [ident for ident in (front.pad, front.end) if ident is not None]
+    silent = [ident for ident in (front.pad_id, front.eos_id) if ident is not None]
     return repeated_ids(words[~torch.isin(words, torch.tensor(silent, dtype=torch.long))], x[0].numel() // 2, len(x))
 
 
@@ -127,7 +127,7 @@ def mean_distance(view: AttentionView) -> Tensor | None:  # (H,)
     return (counted * far.nan_to_num()[:, None]).sum((0, 2, 3)) / counted.sum((0, 2, 3)).clamp(min=1e-9)
 
 
-# ---------------------------------------------------------------- who does the same
+# ---------------------------------------------------------------- heads that do the same
 
 
 def head_similarity(found: list[AttentionView]) -> Tensor:  #: S191

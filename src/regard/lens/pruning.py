@@ -74,7 +74,7 @@ def name_some(names: Mapping[str, Any]) -> str:
 
 
 def check_prunable(where: str, attention: Attention, gone: set[int]) -> None:
-    count, size = attention.heads, attention.heads // attention.groups
+    count, size = attention.heads, attention.heads // attention.kv_heads
     if strange := [head for head in gone if type(head) is not int or not 0 <= head < count]:
         raise config.ConfigError(f"{where}: no head {strange[0]!r}; there are 0 to {count - 1}")
     if len(gone) == count:
@@ -83,7 +83,9 @@ def check_prunable(where: str, attention: Attention, gone: set[int]) -> None:
         not isinstance(attention.out, FusedLinear)
         or sum(len(fused.sizes) for fused in qkv_projections(attention).values()) < 3
     ):
-        raise config.ConfigError(f"{where}: a map that attention.maps leaves out has no rows to lose; no head can go")
+        raise config.ConfigError(
+            f"{where}: a map that attention.projections leaves out has no rows to lose; no head can go"
+        )
     for first in range(0, count, size):
         together = set(range(first, first + size))
         if gone & together not in (set(), together):
@@ -94,9 +96,9 @@ def check_prunable(where: str, attention: Attention, gone: set[int]) -> None:
 def check_trunk(where: str, trunk: Trunk, gone: Mapping[str, set[int]]) -> None:
     for side in ("attn", "cross"):
         layers = [gone.get(f"{where}.{layer}.{side}", set()) for layer in range(trunk.c.depth)]
-        if trunk.c.shared and any(layer != layers[0] for layer in layers):
+        if trunk.c.share_layers and any(layer != layers[0] for layer in layers):
             raise config.ConfigError(f"{where}: its layers share one block; name them all at once, '{where}.*.{side}'")
-        if side == "attn" and any(layers) and (kind := trunk.c.position.kind) in ("alibi", "near"):
+        if side == "attn" and any(layers) and (kind := trunk.c.position.kind) in ("alibi", "conv_like"):
             raise config.ConfigError(f"{where}.position: {kind!r} gives each head a slope or a place by its number, "
                                      "which would change for those that stay; no head can go")  # fmt: skip
 
@@ -108,11 +110,11 @@ def pruned_trunk(where: str, trunk: Trunk, kept: Kept) -> config.Trunk:
     c = trunk.c
     own, across = ([kept.get(f"{where}.{layer}.{side}", []) for layer in range(c.depth)] for side in ("attn", "cross"))
     attention = pruned_attention(c.attention, own, c.dim)
-    other = None if c.cross == "none" else pruned_attention(c.across or c.attention, across, c.dim)
+    other = None if c.cross == "none" else pruned_attention(c.cross_attention or c.attention, across, c.dim)
     position = c.position
     if isinstance(position, config.T5Bias | config.RelativeBias) and any(each != own[0] for each in own):
         position = replace(position, tables="layer")  # other columns in every layer
-    return replace(c, attention=attention, across=None if other == attention else other, position=position)
+    return replace(c, attention=attention, cross_attention=None if other == attention else other, position=position)
 
 
 def pruned_attention(c: config.Attention, kept: list[list[int]], dim: int) -> config.Attention:
@@ -121,7 +123,9 @@ def pruned_attention(c: config.Attention, kept: list[list[int]], dim: int) -> co
         return c
     groups = [len(each) * groups // heads for each, (heads, groups, _) in zip(kept, before, strict=True)]
     heads = single_or_tuple([len(each) for each in kept])
-    return replace(c, heads=heads, groups=None if c.groups is None else single_or_tuple(groups), width=before[0][2])
+    return replace(
+        c, heads=heads, kv_heads=None if c.kv_heads is None else single_or_tuple(groups), head_dim=before[0][2]
+    )
 
 
 def single_or_tuple(numbers: list[int]) -> int | tuple[int, ...]:
@@ -172,12 +176,12 @@ def pruned_attention_weights(
     attention: Attention, path: str, whole: Mapping[str, Tensor], kept: list[int]
 ) -> dict[str, Tensor]:
     """The rows of each part, and the columns of the last map, that belong to the heads that stay."""
-    size = attention.heads // attention.groups
+    size = attention.heads // attention.kv_heads
     groups = [head // size for head in kept[::size]]
-    own = {"q": head_channels(kept, attention.width), "k": head_channels(groups, attention.width),
-           "v": head_channels(groups, attention.value_width)}  # fmt: skip
+    own = {"q": head_channels(kept, attention.head_dim), "k": head_channels(groups, attention.head_dim),
+           "v": head_channels(groups, attention.value_head_dim)}  # fmt: skip
     out = f"{path}.out.weight"
-    found = {out: whole[out][:, head_channels(kept, attention.value_width)]}
+    found = {out: whole[out][:, head_channels(kept, attention.value_head_dim)]}
     for name, fused in qkv_projections(attention).items():
         parts = fused.named_parts(whole[f"{path}.{name}.weight"])
         found[f"{path}.{name}.weight"] = torch.cat([weight[own[part]] for part, (weight, _) in parts.items()])

@@ -113,7 +113,7 @@ def score_role(role: HeadRole, view: AttentionView) -> list[RoleScore] | None:
 
 
 def repeated_ids(vocabulary: Tensor, length: int, batch: int = 4, seed: int = 0) -> Tensor:
-    """(batch, 2·length) ids drawn at random and said twice: only who remembers can guess the second half.
+    """(batch, 2·length) ids drawn at random and repeated once: only a head that looks back can predict the second half.
 
     No id comes twice within a half, as long as the vocabulary allows (Olsson et al. 2022).
     """
@@ -129,7 +129,7 @@ def repeated_ids(vocabulary: Tensor, length: int, batch: int = 4, seed: int = 0)
 def delimiter_ids(tokenizer: Any) -> frozenset[int]:
     """The ids of tokens of nothing but spaces, line breaks and punctuation, and of those that part texts."""
     marks = {ident for ident in range(len(tokenizer)) if is_delimiter(tokenizer.decode([ident]))}
-    return frozenset(marks | {tokenizer.special_ids[role] for role in ("sep", "end") if role in tokenizer.special_ids})
+    return frozenset(marks | {tokenizer.special_ids[role] for role in ("sep", "eos") if role in tokenizer.special_ids})
 
 
 def is_delimiter(text: str) -> bool:

@@ -149,17 +149,18 @@ def fake_loss(out: Any) -> None:
 
 def double_layers(trunk: config.Trunk) -> config.Trunk:
     """Two of each layer that differs: one for every mask, or all of them where they have heads of their own."""
-    own = [each for each in (trunk.attention, trunk.across) if each is not None]
-    differ = any(isinstance(count, tuple) for each in own for count in (each.heads, each.groups))
+    own = [each for each in (trunk.attention, trunk.cross_attention) if each is not None]
+    differ = any(isinstance(count, tuple) for each in own for count in (each.heads, each.kv_heads))
     period = trunk.depth if differ else len(trunk.masks)
 
     def twice(c: config.Attention) -> config.Attention:
         heads, groups, width = zip(*(c.counts(layer % period, trunk.dim) for layer in range(2 * period)), strict=True)
-        return replace(c, heads=heads, groups=groups, width=width[0]) if differ else c
+        return replace(c, heads=heads, kv_heads=groups, head_dim=width[0]) if differ else c
 
     return replace(
         trunk, depth=2 * period, mask=tuple(trunk.masks[layer % len(trunk.masks)] for layer in range(period)),
-        attention=twice(trunk.attention), across=None if trunk.across is None else twice(trunk.across),
+        attention=twice(trunk.attention),
+        cross_attention=None if trunk.cross_attention is None else twice(trunk.cross_attention),
         cross="last" if trunk.cross == "layerwise" else trunk.cross,
     )  # fmt: skip
 
@@ -179,8 +180,8 @@ def shorten_model(c: ModelConfig) -> ModelConfig:
 
 def shorten_trunk(trunk: config.Trunk) -> config.Trunk:
     """As many layers as there are masks; where layers have heads of their own, all of them."""
-    attention = [trunk.attention] if trunk.across is None else [trunk.attention, trunk.across]
-    differ = any(isinstance(count, tuple) for each in attention for count in (each.heads, each.groups))
+    attention = [trunk.attention] if trunk.cross_attention is None else [trunk.attention, trunk.cross_attention]
+    differ = any(isinstance(count, tuple) for each in attention for count in (each.heads, each.kv_heads))
     return trunk if differ else replace(trunk, depth=min(trunk.depth, len(trunk.masks)))
 
 
@@ -189,18 +190,18 @@ def single_layer_trunk(trunk: config.Trunk, layer: int, depth: int = 1) -> confi
 
     def counted(c: config.Attention) -> config.Attention:
         heads, groups, width = c.counts(layer, trunk.dim)
-        return replace(c, heads=heads, groups=groups, width=width)
+        return replace(c, heads=heads, kv_heads=groups, head_dim=width)
 
     return replace(
         trunk, depth=depth, mask=trunk.masks[layer % len(trunk.masks)], attention=counted(trunk.attention),
-        across=None if trunk.across is None else counted(trunk.across),
+        cross_attention=None if trunk.cross_attention is None else counted(trunk.cross_attention),
         cross="last" if trunk.cross == "layerwise" else trunk.cross,
     )  # fmt: skip
 
 
 def with_kernel(trunk: config.Trunk, kernel: str) -> config.Trunk:
-    across = None if trunk.across is None else replace(trunk.across, kernel=kernel)
-    return replace(trunk, attention=replace(trunk.attention, kernel=kernel), across=across)
+    across = None if trunk.cross_attention is None else replace(trunk.cross_attention, kernel=kernel)
+    return replace(trunk, attention=replace(trunk.attention, kernel=kernel), cross_attention=across)
 
 
 def map_trunks(c: ModelConfig, change: Callable[[config.Trunk], config.Trunk]) -> ModelConfig:

@@ -22,10 +22,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from regard import config
+from regard.attention.cost import DENSE, KERNEL_COSTS, charged_pairs
 from regard.config.errors import parse_call
-from regard.measure.attention_flops import KERNEL_FLOPS, attention_field, charged_pairs
+from regard.inputs.cost import MIXER_GROWTH
 from regard.measure.fake_model import ModelConfig
-from regard.measure.flops import FlopCount
+from regard.measure.flops import FlopCount, attention_field
 
 
 @dataclass(frozen=True)
@@ -121,15 +122,15 @@ def formula_applies(c: config.Transformer, tokens: int) -> bool:
         return False
     trunk, attention = c.trunk, c.trunk.attention
     squares = all(
-        (heads * width, groups, attention.value_width or width) == (trunk.dim, heads, width)
+        (heads * width, groups, attention.value_head_dim or width) == (trunk.dim, heads, width)
         for heads, groups, width in (attention.counts(layer, trunk.dim) for layer in range(trunk.depth))
     )
     fields = [attention_field(trunk, layer, tokens) for layer in range(len(trunk.masks))]
-    dense = parse_call(attention.kernel)[0] not in KERNEL_FLOPS
+    dense = KERNEL_COSTS.get(parse_call(attention.kernel)[0], DENSE).flops is None
     dense = dense and all(charged_pairs(seen, attention.kernel) == tokens * tokens for seen in fields)
     thinking = (trunk.mlp.hidden or 4 * trunk.dim) == 4 * trunk.dim and not trunk.mlp.gated
     alone = c.encoder is None and not isinstance(c.embed, config.StageEmbedding) and trunk.position.kind != "shaw"
-    return squares and dense and thinking and alone and len(attention.maps) == 4
+    return squares and dense and thinking and alone and len(attention.projections) == 4
 
 
 def main_model(c: ModelConfig) -> config.Transformer:
@@ -137,19 +138,9 @@ def main_model(c: ModelConfig) -> config.Transformer:
     return max(c.towers, key=lambda tower: tower.trunk.dim) if isinstance(c, config.DualEncoder) else c
 
 
-COST_ORDERS: dict[str, tuple[str, float]] = {  # the formula, and its power of n
-    "reference": ("n²·d", 2.0), "fused": ("n²·d", 2.0), "short": ("n²·d", 2.0), "flex": ("n²·d", 2.0),
-    "varlen": ("n²·d", 2.0), "tiled": ("n²·d", 2.0), "topk": ("n²·d", 2.0), "additive": ("n²·d", 2.0),
-    "local": ("n·w·d", 1.0), "cells": ("n·w·d", 1.0), "linear": ("n·d²", 1.0), "performer": ("n·m·d", 1.0),
-    "linformer": ("n·k·d", 1.0), "lsh": ("n·log n·d", 1.0), "sparse": ("e·d", 2.0), "graph": ("e·d", 2.0),
-    "fc": ("n²·d²", 2.0), "conv": ("k·n·d²", 1.0), "rnn": ("n·d²", 1.0), "gru": ("n·d²", 1.0), "lstm": ("n·d²", 1.0),
-    "cnn": ("k·n·d²", 1.0), "ssm": ("n·s·d", 1.0), "none": ("0", 0.0),
-}  # fmt: skip
-
-
 def cost_order(name: str) -> tuple[str, float] | None:
-    """The formula and the power of n; nothing for a name without a formula."""
-    return COST_ORDERS.get(name)
+    """The formula and the power of n, of a kernel, a mixer or a recurrent cell; nothing for one that declares none."""
+    return KERNEL_COSTS[name].growth if name in KERNEL_COSTS else MIXER_GROWTH.get(name)
 
 
 Costs = tuple[float, ...]  # of one length: the first decides whether a longer one is tried

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from regard import config
-from regard.attention.local import window_reach
+from regard.attention.pairwise import window_reach
 from regard.core.masks import mask
 from regard.measure.activations import ActivationMemory, activation_memory, get_at, map_trunks, trunk_paths
 from regard.measure.complexity import (
@@ -185,7 +185,7 @@ def training_speed(terms: CostTerms, precision: str, ranks: int) -> TrainingSpee
         return None
     chosen = find_device(terms.device)
     chosen.peak(precision)  # a device without one in this precision says so here
-    return TrainingSpeed(chosen, precision, ranks, terms.utilisation, terms.price)
+    return TrainingSpeed(chosen, precision, ranks, terms.utilization, terms.price)
 
 
 def without_saved_dropout(trunk: config.Trunk) -> config.Trunk:
@@ -211,7 +211,7 @@ def attention_heads(c: config.Transformer) -> tuple[int, ...]:
     own = [heads for trunk in around for heads in trunk.heads if trunk.mixer.kind == "attention"]
     if isinstance(c.trunk, config.RecurrentStack) or c.trunk.cross == "none":
         return tuple(own)
-    across = c.trunk.across or c.trunk.attention
+    across = c.trunk.cross_attention or c.trunk.attention
     return (*own, *(across.counts(i, c.trunk.dim)[0] for i in range(c.trunk.depth)))
 
 
@@ -220,10 +220,13 @@ def training_cost(
 ) -> TrainingCost | None:
     if terms.tokens is None:
         return None
-    run = TrainingCost(terms.tokens, parameters, None if flops is None else flops * terms.tokens, terms.ratio, pace)
+    run = TrainingCost(
+        terms.tokens, parameters, None if flops is None else flops * terms.tokens, terms.tokens_per_parameter, pace
+    )
     if not run.enough:
-        warnings.warn(f"{run.ratio:.3g} tokens for each parameter, where {run.wanted:g} are wanted: read "
-                      f"{run.wanted * parameters:.2e} tokens, or make the model smaller", stacklevel=3)  # fmt: skip
+        warnings.warn(f"{run.tokens_per_parameter:.3g} tokens for each parameter, where {run.wanted:g} are wanted: "
+                      f"read {run.wanted * parameters:.2e} tokens, or make the model "
+                      "smaller", stacklevel=3)  # fmt: skip
     return run
 
 

@@ -9,6 +9,7 @@ from regard import config
 from regard.core.kernels import Plan
 from regard.core.layers import Attention, Block
 from regard.core.model import BlockRunner, Transformer, Trunk
+from regard.inputs.cost import describe_front_end
 from regard.inputs.multimodal import MultimodalEmbedding
 from regard.inputs.stages import StageEmbedding
 from regard.inputs.text import ChunkEmbedding
@@ -16,7 +17,6 @@ from regard.measure.activations import shorten_model
 from regard.measure.estimate import ModelEstimate, estimate_model
 from regard.measure.fake_model import AnyModel, ModelConfig, build_fake_model, max_tokens, meta_model
 from regard.measure.flops import recurrent_rows
-from regard.measure.input_flops import describe_input
 from regard.models.dual_encoder import DualEncoder
 from regard.models.recurrent import RecurrentStack
 
@@ -33,7 +33,7 @@ def explain_model(
     bill = estimate_model(shape.c, batch=batch, context=context, optimizer=optimizer)
     found = kernel_plans(shape.c, context, batch=batch, device=device)
     wide = max((len(where) for where, _ in found), default=0)
-    chosen = [f"{where:<{wide}}  {plan}" for where, plan in found] or ["nobody attends"]
+    chosen = [f"{where:<{wide}}  {plan}" for where, plan in found] or ["no attention"]
     return "\n\n".join([format_table(model_rows(shape)), "\n".join(["plans", *indent(chosen)]), cost_lines(bill)])
 
 
@@ -65,15 +65,19 @@ def front_end_rows(name: str, front: Any) -> Iterator[Row]:
             merge: Any = front.merges[i]
             yield f"{name}.{i}.merge", f"4 x {trunk.c.dim} -> {merge.map.out_features}", parameter_count(merge)
     elif isinstance(front, MultimodalEmbedding):
-        yield from front_end_rows(f"{name}.seen", front.seen)
+        yield from front_end_rows(f"{name}.prefix", front.prefix)
         yield from front_end_rows(f"{name}.text", front.text)
         yield f"{name}.kinds", "what is seen, and the text", parameter_count(front.kinds)
     elif isinstance(front, ChunkEmbedding):
         yield from front_end_rows(f"{name}.text", front.text)
         yield from trunk_rows(f"{name}.trunk", front.trunk)
-        yield f"{name}.map", f"chunks of {front.c.size} tokens -> {front.map.out_features}", parameter_count(front.map)
+        yield (
+            f"{name}.map",
+            f"chunks of {front.c.chunk_size} tokens -> {front.map.out_features}",
+            parameter_count(front.map),
+        )
     else:
-        yield name, describe_input(front), parameter_count(front)
+        yield name, describe_front_end(front), parameter_count(front)
 
 
 def trunk_rows(name: str, trunk: Trunk | RecurrentStack) -> Iterator[Row]:
@@ -107,7 +111,7 @@ def trunk_rows(name: str, trunk: Trunk | RecurrentStack) -> Iterator[Row]:
 def block_runs(trunk: Trunk) -> Iterator[tuple[str, list[Block]]]:
     """Neighbouring blocks of one shape, under one name such as "0-3"; shared layers are one block."""
     blocks: list[Block] = list(trunk.blocks)  # type: ignore[arg-type]
-    if trunk.c.shared:
+    if trunk.c.share_layers:
         yield f"0-{trunk.c.depth - 1} (shared)", blocks
         return
     start = 0
@@ -118,7 +122,7 @@ def block_runs(trunk: Trunk) -> Iterator[tuple[str, list[Block]]]:
 
 
 def block_shape(block: Block) -> list[tuple[int, int]]:
-    return [(each.heads, each.groups) for each in (block.attn, block.cross) if isinstance(each, Attention)]
+    return [(each.heads, each.kv_heads) for each in (block.attn, block.cross) if isinstance(each, Attention)]
 
 
 def parameter_count(*modules: nn.Module | None) -> int:
@@ -126,8 +130,8 @@ def parameter_count(*modules: nn.Module | None) -> int:
 
 
 def heads_cell(attention: Attention) -> str:
-    shared = f", {attention.groups} of keys and values" if attention.groups != attention.heads else ""
-    return f"{attention.heads} heads of {attention.width}{shared}"
+    shared = f", {attention.kv_heads} of keys and values" if attention.kv_heads != attention.heads else ""
+    return f"{attention.heads} heads of {attention.head_dim}{shared}"
 
 
 def mlp_cell(c: config.Trunk) -> str:
@@ -135,7 +139,7 @@ def mlp_cell(c: config.Trunk) -> str:
 
 
 def norm_cell(c: config.Trunk) -> str:
-    return f"{c.norm.kind}, {c.place}" + ("" if c.norm.gain else ", no gain")
+    return f"{c.norm.kind}, {c.norm_placement}" + ("" if c.norm.gain else ", no gain")
 
 
 def head_row(model: Transformer) -> str:
@@ -144,15 +148,15 @@ def head_row(model: Transformer) -> str:
 
 def head_cell(c: config.Head, model: Transformer) -> str:
     if isinstance(c, config.PretrainingHead):
-        return f"{head_cell(c.vocabulary, model)}; {head_cell(c.pooled, model)}"
+        return f"{head_cell(c.lm, model)}; {head_cell(c.pooling, model)}"
     if isinstance(c, config.LMHead):
-        return f"{model.c.trunk.dim} -> {c.size or model.c.embed.vocab:,}" + (", tied to embed" if c.tied else "")
+        return f"{model.c.trunk.dim} -> {c.vocab or model.c.embed.vocab:,}" + (", tied to embed" if c.tied else "")
     if isinstance(c, config.PoolingHead):
-        return f"one vector from {c.place}" + (f", {model.c.trunk.dim} -> {c.out:,}" if c.out else "")
+        return f"one vector from {c.pooling}" + (f", {model.c.trunk.dim} -> {c.out:,}" if c.out else "")
     if isinstance(c, config.TokenHead):
         return f"every vector, {model.c.trunk.dim} -> {c.out:,}"
     if isinstance(c, config.ForecastHead):
-        return f"all tokens of a channel, -> {c.horizon} rows" + (", and a line" if c.line else "")
+        return f"all tokens of a channel, -> {c.horizon} rows" + (", and a line" if c.linear_skip else "")
     return "none"
 
 

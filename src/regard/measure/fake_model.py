@@ -74,11 +74,11 @@ class FakeModel:
         if isinstance(front, config.StageEmbedding):
             front = front.patches
         if isinstance(front, config.MultimodalEmbedding):
-            seen = self.input_names(front.seen, batch, context)
+            seen = self.input_names(front.prefix, batch, context)
             return {"ids": self.ids(batch, context), "seen": seen.pop("ids"),
                     **{f"seen_{name}": table for name, table in seen.items()}}  # fmt: skip
         if isinstance(front, config.PatchEmbedding | config.ConvEmbedding):
-            return {"ids": self.empty(batch, front.channels, front.image, front.image)}
+            return {"ids": self.empty(batch, front.channels, front.image_size, front.image_size)}
         if isinstance(front, config.MaskedConvEmbedding):
             return {"ids": self.ids(batch, front.grid[0], front.grid[1])}
         if isinstance(front, config.TextEmbedding | config.PixelEmbedding):
@@ -119,7 +119,7 @@ def can_fake(c: ModelConfig) -> bool:
     """Whether a model can be run on fake tensors: whether the inputs of all its front ends are known."""
     models = c.towers if isinstance(c, config.DualEncoder) else (c,)
     fronts: list[Any] = [
-        each.embed.seen if isinstance(each.embed, config.MultimodalEmbedding) else each.embed for each in models
+        each.embed.prefix if isinstance(each.embed, config.MultimodalEmbedding) else each.embed for each in models
     ]
     fronts += [each.encoder.embed for each in models if each.encoder is not None]
     return all(
@@ -175,6 +175,8 @@ def text_trunks(c: config.Transformer) -> list[config.Trunk | config.RecurrentSt
 
 
 def known_length(position: config.Position) -> int | None:
+    if isinstance(position, config.RotaryPosition):
+        return position.original_length
     length = getattr(position, "length", None)
     return length if isinstance(length, int) else None
 

@@ -1,7 +1,7 @@
 """FLOPs of a model, in training and in inference: its matrix products, which are nearly all of them.
 
 A product of (m, k) and (k, n) counts 2·m·k·n: a multiplication and an addition each. Attention counts what its kernel
-multiplies (attention_flops.py): dense ones the whole square of queries and keys, though one that skips the causal half
+multiplies (attention/cost.py): dense ones the whole square of queries and keys, though one that skips the causal half
 does half of that part. Backward counts as twice forward; kernels that compute their scores again there do a little
 more. Norms, softmax and activation functions are left out: a few percent of the count. Recurrent layers count their
 matrix products too.
@@ -12,22 +12,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from regard import config
+from regard.attention.cost import AttentionField, GridShape, attention_flops
 from regard.core.layers import Attention, Block, CrossAttention
-from regard.core.masks import FULL
+from regard.core.masks import FULL, mask
 from regard.core.model import Transformer, Trunk
-from regard.inputs.series import ForecastHead
-from regard.measure.attention_flops import AttentionField, GridShape, attention_field, attention_flops
+from regard.inputs.cost import front_end_cost, linear_flops
 from regard.measure.fake_model import AnyModel, ModelConfig, count_unit, meta_model
-from regard.measure.input_flops import front_end_cost, linear_flops
 from regard.models.dual_encoder import DualEncoder
-from regard.models.heads import PretrainingHead, TokenHead
-from regard.models.mixers import DenseMixer, MixerLayer
+from regard.models.heads import head_flops
+from regard.models.mixers import reader_flops
 from regard.models.recurrent import RecurrentStack
 from regard.models.seq2seq import BahdanauAttention
-from regard.models.state_space import StateSpaceMixer
 
 # what is run again where it is recomputed
 BLOCKS = ("attention", "looking", "mixing", "cross-attention", "feed-forward", "encoder")
@@ -119,24 +115,14 @@ def inner_trunk_flops(trunk: Trunk | RecurrentStack, tokens: int, grid: GridShap
     return trunk_flops(trunk, tokens, grid=grid)
 
 
-def head_flops(part: nn.Module, tokens: int) -> int:
-    """Logits are made for every token; one vector for the whole, once."""
-    if isinstance(part, PretrainingHead):
-        return head_flops(part.vocabulary, tokens) + head_flops(part.pooled, tokens)
-    if isinstance(part, ForecastHead) and part.line is not None and part.mixed:  # a line for each channel
-        return linear_flops(part.out, 1) + linear_flops(part.line, part.channels)
-    return linear_flops(part, tokens if isinstance(part, nn.Linear | TokenHead) else 1)
-
-
 def trunk_flops(trunk: Trunk | RecurrentStack, queries: int, memory: int = 0, grid: GridShape = None) -> Counter[str]:
     """One sequence through a trunk: maps cost by their weights, looking as its kernel does it."""
     if isinstance(trunk, RecurrentStack):
-        return recurrent_flops(trunk, queries, memory)
+        return trunk.flops(queries, memory)
     found = Counter({"embedding": 0 if trunk.project is None else linear_flops(trunk.project, queries)})
-    if isinstance(
-        trunk.c.position, config.GraphDistanceBias
-    ):  # which nodes are how far apart is found out by products, once
-        found["prepared"] += 2 * trunk.c.position.radius * queries**3
+    if prepared := getattr(trunk.position, "prepared_flops", None):
+        found["prepared"] += prepared(queries)
+    scored = getattr(trunk.position, "score_flops", None)
     for i in range(trunk.c.depth):
         block = trunk.blocks[i % len(trunk.blocks)]
         assert isinstance(block, Block)
@@ -145,26 +131,29 @@ def trunk_flops(trunk: Trunk | RecurrentStack, queries: int, memory: int = 0, gr
             found["looking"] += attention_flops(
                 block.attn, attention_field(trunk.c, i, queries, grid), trunk.c.attention.kernel
             )
-            found["looking"] += shaw_flops(trunk.c.position, block.attn, queries)
+            found["looking"] += 0 if scored is None else scored(block.attn.heads, block.attn.head_dim, queries)
         else:
-            found["mixing"] += mixer_flops(block.attn, queries)
+            found["mixing"] += reader_flops(block.attn, queries)
         found["feed-forward"] += linear_flops(block.mlp, queries)
         if block.cross is not None:
-            kernel = (trunk.c.across or trunk.c.attention).kernel
+            kernel = (trunk.c.cross_attention or trunk.c.attention).kernel
             found["cross-attention"] += cross_attention_flops(block.cross, queries, memory, kernel)
     return found
+
+
+BIASED_POSITIONS = ("alibi", "t5", "shaw", "relative", "graph_distance", "conv_like")  # positions that add to scores
+
+
+def attention_field(c: config.Trunk, layer: int, tokens: int, grid: GridShape = None) -> AttentionField:
+    """What one layer of a trunk has before it."""
+    return AttentionField(
+        tokens, tokens, mask(c.masks[layer % len(c.masks)]), c.position.kind in BIASED_POSITIONS, grid
+    )
 
 
 def projection_flops(attention: Attention, tokens: int) -> int:
     """The maps of q, k, v and out: what a kernel has of its own is counted with the looking."""
     return linear_flops(attention, tokens) - (0 if attention.own is None else linear_flops(attention.own, tokens))
-
-
-def shaw_flops(position: config.Position, attention: Attention, queries: int) -> int:
-    """Shaw's table of q·a for each distance."""
-    if not isinstance(position, config.ShawPosition):
-        return 0
-    return 2 * attention.heads * queries * attention.width * (2 * position.radius + 1)
 
 
 def cross_attention_flops(cross: CrossAttention, queries: int, memory: int, kernel: str) -> int:
@@ -175,48 +164,19 @@ def cross_attention_flops(cross: CrossAttention, queries: int, memory: int, kern
     )
 
 
-def matrix_flops(part: nn.Module) -> int:
-    """Operations for one token: every matrix multiplies it once."""
-    return sum(2 * weight.numel() for weight in part.parameters() if weight.dim() > 1)
-
-
-def mixer_flops(mixer: nn.Module, tokens: int) -> int:
-    """Operations of what stands in attention's place, for one sequence."""
-    reader = mixer.reader if isinstance(mixer, MixerLayer) else mixer
-    if isinstance(reader, DenseMixer):
-        return int(2 * reader.weight.shape[-1] ** 2 * tokens * tokens)
-    if isinstance(reader, StateSpaceMixer):  # a complex multiplication and addition for each state, and the map
-        return (8 * len(reader.ways) * reader.dim * reader.pairs + matrix_flops(reader.out)) * tokens
-    return matrix_flops(reader) * tokens
-
-
-def recurrent_flops(stack: RecurrentStack, tokens: int, memory: int) -> Counter[str]:
-    """Every weight multiplies every token once; an alignment scores all of the source at every step."""
-    found = Counter({"embedding": 0 if stack.project is None else matrix_flops(stack.project) * tokens})
-    for block in stack.blocks:
-        if isinstance(block, BahdanauAttention):
-            found["recurrent"] += (matrix_flops(block.cell) + matrix_flops(block.out)) * tokens
-            found["cross-attention"] += matrix_flops(block.ask) * tokens + matrix_flops(block.offer) * memory
-            found["cross-attention"] += 4 * stack.c.dim * tokens * memory + matrix_flops(block.begin)
-        else:
-            found["recurrent"] += mixer_flops(block, tokens)
-    found["cross-attention"] += 0 if stack.fixed is None else matrix_flops(stack.fixed)  # once for a source
-    return found
-
-
 def recurrent_rows(name: str, stack: RecurrentStack) -> Iterator[tuple[str, str, int]]:
     """A part, its shape in words, its parameters."""
 
     def count(part: Any) -> int:
         return sum(weight.numel() for weight in part.parameters())
 
-    c, ways = stack.c, " both ways" if stack.c.mask == "everything" else ""
+    c, ways = stack.c, " both ways" if stack.c.mask == "full" else ""
     if stack.project is not None:
         yield f"{name}.project", f"{stack.incoming} -> {c.dim}", count(stack.project)
     if stack.fixed is not None:
         yield f"{name}.fixed", "one vector for a whole source", count(stack.fixed)
     for i, block in enumerate(stack.blocks):
-        seen = f", {c.size} places {c.dilation**i} apart" if c.cell == "cnn" else ""
+        seen = f", {c.kernel_size} places {c.dilation**i} apart" if c.cell == "cnn" else ""
         looks = ", looking at the source before each step" if isinstance(block, BahdanauAttention) else ""
         yield f"{name}.{i}", f"{c.cell}, {c.dim} wide{ways}{seen}{looks}", count(block)
     if stack.final_norm is not None:

@@ -181,7 +181,7 @@ def attention_share_rows(bill: ModelEstimate) -> Iterator[tuple[str, ...]]:
 def training_rows(bill: ModelEstimate | ParameterEstimate) -> Iterator[tuple[str, ...]]:
     training, pace = bill.training, bill.pace
     if training is not None:
-        yield "tokens", format_power(training.tokens), f"{training.ratio:.3g} for each parameter"
+        yield "tokens", format_power(training.tokens), f"{training.tokens_per_parameter:.3g} for each parameter"
         if training.flops is not None:
             yield "arithmetic, counted", f"{format_power(training.flops)} FLOP"
         yield (
@@ -224,7 +224,7 @@ def list_assumptions(bill: ModelEstimate | ParameterEstimate) -> Iterator[str]:
     pace = bill.pace
     if pace is not None:
         peak = f"{format_si(pace.peak, 'FLOP/s')} in {'fp32' if pace.precision == 'fp32' else pace.device.type}"
-        yield f"{pace.device.title}: {peak}, of which {pace.utilisation:.3g} is reached ({pace.device.source})."
+        yield f"{pace.device.title}: {peak}, of which {pace.utilization:.3g} is reached ({pace.device.source})."
         twice = isinstance(bill, ModelEstimate) and bill.recompute
         again = "blocks run forward once more in backward" if twice else "nothing is computed twice"
         yield f"Training is forward and twice that backward; {again}, and no rank ever waits or fails."
@@ -277,6 +277,6 @@ def memory_table(memory: TrainingMemory) -> dict[str, int]:
 def training_cost_table(run: TrainingCost) -> dict[str, Any]:
     return {
         "tokens": run.tokens, "flops": run.flops, "rule": run.rule, "rounded_rule": run.rounded_rule,
-        "ratio": run.ratio, "wanted": run.wanted, "enough": run.enough, "seconds": run.seconds,
-        "device_hours": run.device_hours, "cost": run.cost,
+        "tokens_per_parameter": run.tokens_per_parameter, "wanted": run.wanted, "enough": run.enough,
+        "seconds": run.seconds, "device_hours": run.device_hours, "cost": run.cost,
     }  # fmt: skip

@@ -66,7 +66,7 @@ def find_device(name: str) -> HardwareDevice:
 def measured_device() -> HardwareDevice:
     """This machine as it was measured: the best of its products, and the pace of what does not fit its caches."""
     from regard.measure.calibration import (
-        load_calibration,  # who measures counts work first, and so needs this room's others
+        load_calibration,  # measuring counts work first, and so needs this room's others
     )
 
     kind = local_chip()
@@ -103,16 +103,17 @@ EXA = 1e18
 @dataclass(frozen=True, kw_only=True)
 class CostTerms:
     """What a training run is planned with: tokens to read, devices, the share of their peak that is reached
-    (`utilisation`), the price of a device for an hour, and the tokens wanted for each parameter (`ratio`).
+    (`utilization`), the price of a device for an hour, and the tokens wanted for each parameter
+    (`tokens_per_parameter`).
 
     Twenty tokens a parameter is where Hoffmann et al. (2022) find a fixed budget best spent.
     """
 
     tokens: float | None = None
     device: str | None = None
-    utilisation: float = 0.4
+    utilization: float = 0.4
     price: float | None = None
-    ratio: float = 20.0
+    tokens_per_parameter: float = 20.0
 
     def __post_init__(self) -> None:
         check_ranges(COST_LIMITS, self)
@@ -127,7 +128,7 @@ class TrainingSpeed:
     device: HardwareDevice
     precision: str
     ranks: int
-    utilisation: float
+    utilization: float
     price: float | None = None
 
     @property
@@ -136,12 +137,12 @@ class TrainingSpeed:
 
     @property
     def rate(self) -> float:
-        return self.ranks * self.peak * self.utilisation
+        return self.ranks * self.peak * self.utilization
 
     @property
     def exaflop_cost(self) -> float | None:
         """Money for 1e18 FLOP: the number of ranks does not matter."""
-        return None if self.price is None else EXA / (self.peak * self.utilisation) / HOUR * self.price
+        return None if self.price is None else EXA / (self.peak * self.utilization) / HOUR * self.price
 
     def decoding(self, read: int, batch: int) -> float:
         """Tokens a second at most: each step reads all weights and what is remembered, and writes `batch` tokens."""
@@ -168,12 +169,12 @@ class TrainingCost:
         return rule_of_thumb(round_figures(self.parameters), self.tokens)
 
     @property
-    def ratio(self) -> float:
+    def tokens_per_parameter(self) -> float:
         return self.tokens / self.parameters
 
     @property
     def enough(self) -> bool:
-        return self.ratio >= self.wanted
+        return self.tokens_per_parameter >= self.wanted
 
     @property
     def seconds(self) -> float | None:

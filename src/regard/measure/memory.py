@@ -105,7 +105,7 @@ class CacheMemory:
 
 def cache_memory(shape: AnyModel, batch: int, context: int) -> CacheMemory | None:
     """As the model itself would allocate it; None for a model that does not write from left to right."""
-    if isinstance(shape, DualEncoder) or shape.c.head.kind != "vocabulary":
+    if isinstance(shape, DualEncoder) or shape.c.head.kind != "lm":
         return None
     shape = meta_model(shape.c)
     assert isinstance(shape, Transformer)
@@ -121,10 +121,10 @@ def source_cache_bytes(c: config.Transformer, batch: int, context: int) -> int:
     """Cross-attention's keys and values of a source as long as the context, and the encoder's vectors themselves."""
     if isinstance(c.trunk, config.RecurrentStack):  # the encoder's vectors, and what an alignment makes of them once
         return batch * context * c.trunk.dim * (2 if c.precision == "bf16" else 4) * (1 + (c.trunk.cross == "additive"))
-    asks, size, numbers = c.trunk.across or c.trunk.attention, 4 if c.precision == "fp32" else 2, 0
+    asks, size, numbers = c.trunk.cross_attention or c.trunk.attention, 4 if c.precision == "fp32" else 2, 0
     for layer in range(c.trunk.depth):
         _, groups, width = asks.counts(layer, c.trunk.dim)
-        numbers += groups * (width + (asks.value_width or width))
+        numbers += groups * (width + (asks.value_head_dim or width))
     vectors = c.trunk.depth if c.trunk.cross == "layerwise" else 1
     vectors_size = 2 if c.precision == "bf16" else 4  # norms answer in fp32
     return batch * context * (numbers * size + (vectors + (vectors > 1)) * c.trunk.dim * vectors_size)

@@ -124,7 +124,7 @@ def optimizer_work(c: ModelConfig, optimizer: OptimizerConfig, products: torch.d
     charges: Counter[OpCharge] = Counter({("update", count): 1, ("call", 1): 6 * len(weights)})
     for (a, b), n in stacks.items():
         assert isinstance(optimizer, config.Muon)
-        charges += newton_schulz_charges(n, min(a, b), max(a, b), optimizer.rounds, products)
+        charges += newton_schulz_charges(n, min(a, b), max(a, b), optimizer.newton_schulz_steps, products)
     return StepWork(charges, late=muon_bytes(stacks, products.itemsize) + masters)
 
 

@@ -35,7 +35,7 @@ def set_checkpointing(model: nn.Module, on: bool = True) -> None:
     """Let every block of a model forget its insides, or keep them again; its weights and their names stay."""
     old, new = (Block, CheckpointedBlock) if on else (CheckpointedBlock, Block)
     if on and not any(isinstance(part, Block) for part in model.modules()):
-        raise ConfigError("train.recompute: this model has no blocks to run once more; leave it out")
+        raise ConfigError("train.activation_checkpointing: this model has no blocks to run once more; leave it out")
     for part in model.modules():
         if type(part) is old:  # a copy of the model forgets too, which a changed method would not live through
             part.__class__ = new

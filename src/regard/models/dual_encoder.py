@@ -27,11 +27,11 @@ class DualEncoder(nn.Module):
         self.c = c
         widths = {tower.head.out or tower.trunk.dim for tower in c.towers if isinstance(tower.head, config.PoolingHead)}
         if len(c.towers) < 2 or not all(isinstance(tower.head, config.PoolingHead) for tower in c.towers):
-            raise ConfigError("towers: at least two, each with a head of kind 'pooled'")
+            raise ConfigError("towers: at least two, each with a head of kind 'pooling'")
         if len(widths) > 1:
             raise ConfigError(f"towers: their vectors are {sorted(widths)} wide; set head.out to one width for all")
         self.towers: list[Transformer] = nn.ModuleList(Transformer(tower) for tower in c.towers)  # type: ignore[assignment]
-        self.scale = nn.Parameter(torch.tensor(math.log(c.scale)))
+        self.scale = nn.Parameter(torch.tensor(math.log(c.initial_scale)))
         for i, tower in enumerate(self.towers):
             tower.where = f"towers.{i}"
 
@@ -53,12 +53,12 @@ class DualEncoder(nn.Module):
     @property
     def logit_scale(self) -> Tensor:
         """What cosines are multiplied by."""
-        return self.scale.clamp(max=math.log(self.c.limit)).exp()
+        return self.scale.clamp(max=math.log(self.c.max_scale)).exp()
 
     @torch.no_grad()
     def clamp_scale(self) -> None:
         """Bring the scale back to its limit: beyond it no gradient would ever do so."""
-        self.scale.clamp_(max=math.log(self.c.limit))
+        self.scale.clamp_(max=math.log(self.c.max_scale))
 
     def addresses(self) -> Iterator[str]:
         for tower in self.towers:

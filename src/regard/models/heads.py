@@ -12,6 +12,7 @@ from regard.config.errors import ConfigError
 from regard.core.layers import ACTIVATIONS, FusedLinear, Norm, compute_dtype
 from regard.core.model import HEADS, Transformer
 from regard.core.tokens import Tokens
+from regard.inputs.cost import linear_flops
 from regard.inputs.text import TextEmbedding
 
 HEAD_ACTIVATIONS = ACTIVATIONS | {"tanh": torch.tanh}
@@ -30,7 +31,7 @@ class LMHead(FusedLinear):
 
     def __init__(self, c: config.LMHead, trunk: config.Trunk, embed: TextEmbedding) -> None:
         vocab, width = embed.tokens.weight.shape if c.tied or c.transform else (embed.c.vocab, trunk.dim)
-        vocab = c.size or vocab
+        vocab = c.vocab or vocab
         super().__init__(width, {"head": vocab}, ("head",) if c.bias else ())
         self.scale = c.scale
         self.dense = nn.Linear(trunk.dim, width) if c.transform else None
@@ -55,7 +56,7 @@ class LMHead(FusedLinear):
 def defer_logits(model: nn.Module, ids: Tensor, **given: Any) -> Any:
     """What a model returns, with DeferredLogits for logits: a vocabulary may be too large for all of them at once."""
     if not any(isinstance(part, LMHead) for part in model.modules()):  # the model may be inside of a wrapper
-        raise ConfigError("head.kind: only 'vocabulary' and 'both' make logits over words that can be held back")
+        raise ConfigError("head.kind: only 'lm' and 'pretraining' make logits over words that can be held back")
     return model(ids, deferred=True, **given)
 
 
@@ -80,10 +81,13 @@ class PretrainingHead(nn.Module):
 
     def __init__(self, c: config.PretrainingHead, trunk: config.Trunk, embed: TextEmbedding) -> None:
         super().__init__()
-        self.vocabulary, self.pooled = (HEADS[each.kind](each, trunk, embed) for each in (c.vocabulary, c.pooled))
+        self.lm, self.pooling = (HEADS[each.kind](each, trunk, embed) for each in (c.lm, c.pooling))
 
     def forward(self, tokens: Tokens, **deferred: bool) -> tuple[Tensor | DeferredLogits, Tensor]:
-        return self.vocabulary(tokens, **deferred), self.pooled(tokens)
+        return self.lm(tokens, **deferred), self.pooling(tokens)
+
+    def flops(self, tokens: int) -> int:
+        return head_flops(self.lm, tokens) + head_flops(self.pooling, tokens)
 
 
 class TokenHead(nn.Module):
@@ -97,6 +101,9 @@ class TokenHead(nn.Module):
     def forward(self, tokens: Tokens) -> Tensor:  # (B, N, D) -> (B, N, out)
         x = tokens.x if self.dense is None else HEAD_ACTIVATIONS[self.activation](self.dense(tokens.x))
         return self.out(x)  # type: ignore[no-any-return]  #: S164
+
+    def flops(self, tokens: int) -> int:
+        return linear_flops(self, tokens)
 
 
 class NoHead(nn.Module):
@@ -114,7 +121,7 @@ class PoolingHead(nn.Module):
         self.c = c
         self.dense = nn.Linear(trunk.dim, trunk.dim) if c.dense else None
         self.out = nn.Linear(trunk.dim, c.out, bias=c.bias) if c.out else None
-        self.others = nn.ModuleList(nn.Linear(trunk.dim, c.out or 0, bias=c.bias) for _ in range(1, c.voices))
+        self.others = nn.ModuleList(nn.Linear(trunk.dim, c.out or 0, bias=c.bias) for _ in range(1, c.classifiers))
 
     def forward(self, tokens: Tokens) -> Tensor:
         x = self.pick(tokens)
@@ -128,15 +135,15 @@ class PoolingHead(nn.Module):
     def pick(self, tokens: Tokens, after: int = 0) -> Tensor:  # (B, D)
         """The vector that stands for the sequence, or one that comes `after` the first."""
         x, real = tokens.x, tokens.is_real
-        if self.c.place == "mean":
+        if self.c.pooling == "mean":
             keep = x.new_ones(x.shape[:2]) if real is None else real.to(x.dtype)
             return (x * keep[..., None]).sum(1) / keep.sum(1, keepdim=True).clamp(min=1)
         at = torch.zeros_like(tokens.order[:, 0])  #: S054
-        if self.c.place == "end":
+        if self.c.pooling == "eos":
             if tokens.end is None:
-                raise ConfigError("head.place 'end': these tokens do not say where the text ends (Tokens.end)")
+                raise ConfigError("head.pooling 'eos': these tokens do not say where the text ends (Tokens.end)")
             at = tokens.end
-        elif self.c.place == "last":
+        elif self.c.pooling == "last":
             index = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
             at = (index if real is None else index * real).amax(-1)
         elif real is not None:
@@ -144,6 +151,12 @@ class PoolingHead(nn.Module):
         return x.take_along_dim((at + after)[:, None, None], 1)[:, 0]
 
 
+def head_flops(head: nn.Module, tokens: int) -> int:
+    """What a head declares; logits are made for every token, and one vector for the sequence once."""
+    declared = getattr(head, "flops", None)
+    return declared(tokens) if declared else linear_flops(head, tokens if isinstance(head, nn.Linear) else 1)
+
+
 HEADS.update(
-    vocabulary=LMHead, pooled=PoolingHead, both=PretrainingHead, each=TokenHead, none=lambda c, trunk, embed: NoHead()
+    lm=LMHead, pooling=PoolingHead, pretraining=PretrainingHead, token=TokenHead, none=lambda c, trunk, embed: NoHead()
 )

@@ -230,15 +230,15 @@ def parameter_names(model: nn.Module, parts: Iterable[str]) -> set[str]:
         here = {name for name in every if path_matches(name.split(".")[: len(steps)], steps)}
         if not here:
             known = [name for name, _ in model.named_children()]
-            raise ConfigError(f"lora.whole: no part {part!r} in the model{did_you_mean(part, known)} its parts "
-                                     f"are {', '.join(known)}, and what is inside of them")  # fmt: skip
+            raise ConfigError(f"lora.modules_to_save: no part {part!r} in the model{did_you_mean(part, known)} its "
+                              f"parts are {', '.join(known)}, and what is inside of them")  # fmt: skip
         found |= here
     return found
 
 
 def add_adapters(model: nn.Module, c: config.LoRA) -> None:
     """Attach fresh adapters, which alone are trained from now on, with the modules to train whole."""
-    alone = parameter_names(model, c.whole or ())
+    alone = parameter_names(model, c.modules_to_save or ())
     if adapted_modules(model):
         raise ConfigError("lora: the model wears adapters already; merge them first")
     places = {

@@ -17,6 +17,7 @@ from regard import config
 from regard.config.errors import ConfigError
 from regard.core.layers import MIXERS, Scope
 from regard.core.masks import mask
+from regard.inputs.cost import MIXER_GROWTH, matrix_flops
 from regard.models.rnn import CausalConv, LeftAligned, RecurrentState, RNNLayer, StateEntry
 from regard.models.state_space import StateSpaceMixer
 
@@ -40,8 +41,8 @@ class DenseMixer(nn.Module):
     ) -> tuple[Tensor, RecurrentState]:
         count = x.shape[1]
         if count > self.length:
-            raise ConfigError(f"trunk.mixer.length: {count} tokens, and there are maps for {self.length} places; give "
-                             "it shorter texts, or build it longer")  # fmt: skip
+            raise ConfigError(f"trunk.mixer.max_length: {count} tokens, and there are maps for {self.length} places; "
+                             "give it shorter texts, or build it longer")  # fmt: skip
         rows = None if real is None else LeftAligned(real)
         x = x if rows is None else rows.gather(x)
         if state is None:
@@ -53,6 +54,9 @@ class DenseMixer(nn.Module):
         y = torch.einsum("btsoi,bsi->bto", self.maps(self.length)[at].to(x.dtype), read.to(x.dtype))
         counts = torch.full_like(done, count) if rows is None else rows.counts
         return y if rows is None else rows.back(y), [read, done + counts]
+
+    def flops(self, tokens: int) -> int:
+        return int(2 * self.weight.shape[-1] ** 2 * tokens * tokens)
 
     def maps(self, count: int) -> Tensor:
         maps = self.weight[:count, :count]
@@ -82,6 +86,9 @@ class MixerLayer(nn.Module):
     def entry(self, batch: int, capacity: int, like: Tensor) -> StateEntry:
         return StateEntry(self.reader.fresh(batch, like))
 
+    def flops(self, tokens: int) -> int:
+        return reader_flops(self.reader, tokens)
+
 
 class NoMixer(nn.Module):
     """No mixer: it adds zero."""
@@ -95,15 +102,25 @@ class NoMixer(nn.Module):
         return StateEntry([])
 
 
+def reader_flops(reader: nn.Module, tokens: int) -> int:
+    """Operations for one sequence: what a reader declares, or each of its matrices once for each token."""
+    declared = getattr(reader, "flops", None)
+    return declared(tokens) if declared else matrix_flops(reader) * tokens
+
+
 def refuse_packed_documents(document: Tensor | None) -> None:
     """A state would go on from one document into the next."""
     if document is not None:
         raise ConfigError("document: packed documents are kept apart by attention alone; set train.pack to false, and "
-                         "train.tokens to have rows of about one length")  # fmt: skip
+                         "train.batch_tokens to have rows of about one length")  # fmt: skip
 
 
-def register_mixer(kind: str, make: Callable[[Any, int, bool], Any]) -> None:
-    """A reader of a setting, a width, and whether it may look ahead."""
+MIXER_GROWTH |= {"none": ("0", 0.0), "cnn": ("k·n·d²", 1.0)} | dict.fromkeys(("rnn", "gru", "lstm"), ("n·d²", 1.0))
+
+
+def register_mixer(kind: str, make: Callable[[Any, int, bool], Any], growth: tuple[str, float] | None = None) -> None:
+    """A reader of a setting, a width, and whether it may look ahead; and how its cost grows with the length."""
+    MIXER_GROWTH.update({} if growth is None else {kind: growth})
 
     def made(c: config.Trunk, layer: int) -> MixerLayer:
         return MixerLayer(make(c.mixer, c.dim, mask(c.masks[layer % len(c.masks)]).ahead))
@@ -111,8 +128,8 @@ def register_mixer(kind: str, make: Callable[[Any, int, bool], Any]) -> None:
     MIXERS[kind] = made
 
 
-register_mixer("fc", lambda c, dim, both: DenseMixer(dim, c.length, both))
-register_mixer("conv", lambda c, dim, both: CausalConv(dim, dim, c.size, c.dilation, both))
-register_mixer("rnn", lambda c, dim, both: RNNLayer(c.cell, dim, dim, both))
-register_mixer("ssm", lambda c, dim, both: StateSpaceMixer(dim, c.states, both))
+register_mixer("dense", lambda c, dim, both: DenseMixer(dim, c.max_length, both), ("n²·d²", 2.0))
+register_mixer("conv", lambda c, dim, both: CausalConv(dim, dim, c.kernel_size, c.dilation, both), ("k·n·d²", 1.0))
+register_mixer("recurrent", lambda c, dim, both: RNNLayer(c.cell, dim, dim, both))
+register_mixer("ssm", lambda c, dim, both: StateSpaceMixer(dim, c.state_dim, both), ("n·s·d", 1.0))
 MIXERS["none"] = lambda c, layer: NoMixer()

@@ -92,14 +92,18 @@ class ShawPosition(Position):
 
     def __init__(self, c: config.ShawPosition, width: int) -> None:
         super().__init__()
-        self.radius = c.radius
-        self.keys = nn.Parameter(torch.empty(2 * c.radius + 1, width))
+        self.radius = c.max_distance
+        self.keys = nn.Parameter(torch.empty(2 * c.max_distance + 1, width))
 
     def prepare(self, q: TokenLayout, k: TokenLayout) -> PreparedPosition:
         def make(q: Tensor, scale: float) -> Bias:
             return ShawBias(torch.einsum("bhqd,rd->bhqr", q, self.keys.to(q.dtype)) * scale, self.radius)
 
         return PreparedPosition(build_bias=make)
+
+    def score_flops(self, heads: int, width: int, queries: int) -> int:
+        """The table of q·a for each distance."""
+        return 2 * heads * queries * width * (2 * self.radius + 1)
 
 
 @dataclass(eq=False)
@@ -121,38 +125,38 @@ def scale_linear(c: config.RotaryPosition, pairs: Tensor, count: int) -> tuple[T
 
 def scale_dynamic(c: config.RotaryPosition, pairs: Tensor, count: int) -> tuple[Tensor, float]:
     """Another base, by how much longer than trained this input is."""
-    if count <= c.length:
+    if count <= c.original_length:
         return pairs, 1.0
     width = 2 * len(pairs)
-    base = c.base * (c.factor * count / c.length - (c.factor - 1)) ** (width / (width - 2))
+    base = c.base * (c.factor * count / c.original_length - (c.factor - 1)) ** (width / (width - 2))
     exponents = torch.arange(0, width, 2, device=pairs.device, dtype=torch.float32) / width
     return 1.0 / base**exponents, 1.0
 
 
 def scale_llama3(c: config.RotaryPosition, pairs: Tensor, count: int) -> tuple[Tensor, float]:
     """Long waves are stretched, short ones kept, the ones between mixed."""
-    turns = c.length * pairs / (2 * math.pi)
-    keep = ((turns - c.low) / (c.high - c.low)).clamp(0, 1)
+    turns = c.original_length * pairs / (2 * math.pi)
+    keep = ((turns - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor)).clamp(0, 1)
     return pairs * (keep + (1 - keep) / c.factor), 1.0
 
 
 def scale_yarn(c: config.RotaryPosition, pairs: Tensor, count: int) -> tuple[Tensor, float]:
     """The same by channels, and q and k a little louder (Peng et al. 2023)."""
     keep = 1 - linear_ramp(
-        yarn_channel(c, len(pairs), c.fast), yarn_channel(c, len(pairs), c.slow), len(pairs), pairs.device
+        yarn_channel(c, len(pairs), c.beta_fast), yarn_channel(c, len(pairs), c.beta_slow), len(pairs), pairs.device
     )
     return pairs * (keep + (1 - keep) / c.factor), 0.1 * math.log(c.factor) + 1 if c.factor > 1 else 1.0
 
 
 def scale_longrope(c: config.RotaryPosition, pairs: Tensor, count: int) -> tuple[Tensor, float]:
     """A factor of its own for every wave (Ding et al. 2024)."""
-    loud = math.sqrt(1 + math.log(c.factor) / math.log(c.length)) if c.factor > 1 else 1.0
-    return pairs / torch.tensor(c.factors).to(pairs.device, non_blocking=True), loud
+    loud = math.sqrt(1 + math.log(c.factor) / math.log(c.original_length)) if c.factor > 1 else 1.0
+    return pairs / torch.tensor(c.freq_factors).to(pairs.device, non_blocking=True), loud
 
 
 def yarn_channel(c: config.RotaryPosition, count: int, turns: float) -> float:
     """The channel whose wave turns so many times within the trained length."""
-    return count * math.log(c.length / (turns * 2 * math.pi)) / math.log(c.base)
+    return count * math.log(c.original_length / (turns * 2 * math.pi)) / math.log(c.base)
 
 
 def linear_ramp(low: float, high: float, count: int, device: torch.device) -> Tensor:

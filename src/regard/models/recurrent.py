@@ -5,6 +5,7 @@
 Same tokens before it, same heads behind it. Generation keeps one state a layer, whatever the length.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +22,8 @@ from regard.core.masks import mask
 from regard.core.model import TRUNKS, mask_variants
 from regard.core.positions import build_position
 from regard.core.tokens import Tokens
-from regard.models.mixers import refuse_packed_documents
+from regard.inputs.cost import matrix_flops
+from regard.models.mixers import reader_flops, refuse_packed_documents
 from regard.models.rnn import CausalConv, RecurrentState, RNNLayer, StateEntry
 from regard.models.seq2seq import BahdanauAttention, FixedContext
 
@@ -32,7 +34,7 @@ class GatedConv(nn.Module):
     def __init__(self, c: config.RecurrentStack, layer: int) -> None:
         super().__init__()
         self.norm = Norm(c.norm, c.dim)
-        self.window = CausalConv(c.dim, 2 * c.dim, c.size, c.dilation**layer, c.mask == "everything")
+        self.window = CausalConv(c.dim, 2 * c.dim, c.kernel_size, c.dilation**layer, c.mask == "full")
 
     def fresh(self, batch: int, like: Tensor) -> RecurrentState:
         return self.window.fresh(batch, like)
@@ -49,7 +51,7 @@ class RecurrentStack(nn.Module):
 
     def __init__(self, c: config.RecurrentStack, init: str = "xavier") -> None:
         super().__init__()
-        self.c, self.incoming = c, c.width or c.dim
+        self.c, self.incoming = c, c.embed_dim or c.dim
         self.position = build_position(c.position, c.dim, 1, c.dim)
         self.masks = [mask_variants(mask(c.mask))]
         self.project = nn.Linear(self.incoming, c.dim) if self.incoming != c.dim else None
@@ -109,8 +111,19 @@ class RecurrentStack(nn.Module):
     def entries(self, batch: int, capacity: int, like: Tensor) -> list[Any]:
         """An empty state for each layer."""
         if self.c.mask != "causal":
-            raise ConfigError("trunk.mask everything: a cache is for who reads from left to right; set it to causal")
+            raise ConfigError("trunk.mask full: a cache is for models that read from left to right; set it to causal")
         return [StateEntry(block.fresh(batch, like)) for block in self.blocks]  # type: ignore[operator]
+
+    def flops(self, tokens: int, memory: int) -> Counter[str]:
+        """Every weight multiplies every token once; an alignment scores all of the source at every step."""
+        found = Counter({"embedding": 0 if self.project is None else matrix_flops(self.project) * tokens})
+        for block in self.blocks:
+            if isinstance(block, BahdanauAttention):
+                found += block.flops(tokens, memory)
+            else:
+                found["recurrent"] += reader_flops(block, tokens)
+        found["cross-attention"] += 0 if self.fixed is None else matrix_flops(self.fixed)  # once for a source
+        return found
 
     def addresses(self) -> Iterator[str]:
         yield "embed"
@@ -124,9 +137,7 @@ def build_recurrent_layer(c: config.RecurrentStack, i: int) -> nn.Module:
     if c.cell == "cnn":
         return GatedConv(c, i)
     return (
-        BahdanauAttention(c)
-        if c.cross == "additive" and i == 0
-        else RNNLayer(c.cell, c.dim, c.dim, c.mask == "everything")
+        BahdanauAttention(c) if c.cross == "additive" and i == 0 else RNNLayer(c.cell, c.dim, c.dim, c.mask == "full")
     )
 
 

@@ -50,8 +50,10 @@ class ReversibleTrunk(Trunk):
     runner = ReversibleRunner()
 
     def __init__(self, c: config.Trunk, init: str = "xavier") -> None:
-        if c.place != "pre" or not c.residual:
-            raise ConfigError("trunk.kind 'reversible' adds to streams: set trunk.place = 'pre', trunk.residual = true")
+        if c.norm_placement != "pre" or not c.residual:
+            raise ConfigError(
+                "trunk.kind 'reversible' adds to streams: set trunk.norm_placement = 'pre', trunk.residual = true"
+            )
         super().__init__(c, init)
 
 

@@ -9,6 +9,7 @@ The query is the state *before* the step: s_t does not exist yet. So the steps o
 once, not even in training. T target tokens, S source tokens.
 """
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from regard.core.cache import CrossKV
 from regard.core.hooks import HookContext
 from regard.core.kernels import attention_weights
 from regard.core.tokens import Tokens
+from regard.inputs.cost import matrix_flops
 from regard.models.rnn import RecurrentState
 
 STEPS: dict[str, Any] = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
@@ -68,6 +70,14 @@ class BahdanauAttention(nn.Module):
 
     def fresh(self, batch: int, like: Tensor) -> RecurrentState:
         return initial_state(torch.zeros(batch, self.cell.hidden_size, device=like.device), self.kind)
+
+    def flops(self, tokens: int, memory: int) -> Counter[str]:
+        dim = self.cell.hidden_size
+        aligned = matrix_flops(self.ask) * tokens + matrix_flops(self.offer) * memory
+        return Counter({
+            "recurrent": (matrix_flops(self.cell) + matrix_flops(self.out)) * tokens,
+            "cross-attention": aligned + 4 * dim * tokens * memory + matrix_flops(self.begin),
+        })  # fmt: skip
 
     def first(self, memory: Tokens) -> RecurrentState:
         real = memory.x.new_ones(memory.x.shape[:2]) if memory.is_real is None else memory.is_real.to(memory.x.dtype)

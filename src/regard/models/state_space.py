@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.core.layers import FusedLinear
+from regard.inputs.cost import matrix_flops
 from regard.models.rnn import LeftAligned, RecurrentState
 
 
@@ -42,6 +43,10 @@ class StateSpaceMixer(nn.Module):
             y = y + self.ways[1](u.flip(1), None, None)[0].flip(1)  # padding is zero, and leaves a state of zeros
         y = F.gelu(y + self.skip * u).to(x.dtype)
         return self.out(y if rows is None else rows.back(y)), after
+
+    def flops(self, tokens: int) -> int:
+        """A complex multiplication and addition for each state, and the map."""
+        return (8 * len(self.ways) * self.dim * self.pairs + matrix_flops(self.out)) * tokens
 
 
 class DiagonalSSM(nn.Module):

@@ -32,8 +32,8 @@ def native_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: Attention
 
 
 # Not to be named in a config: it is there for "auto", where a text grows.
-KERNELS["steps"] = Kernel(
-    "steps",
+KERNELS["native_decode"] = Kernel(
+    "native_decode",
     native_attention,
     unsupported_reason,
     preferred_reason,

@@ -5,8 +5,8 @@
  *     weigh     log of the sum of e^x                                   row by row, and the largest of a row
  *
  * Weights lie in panels: P of their rows side by side, (N/P, K, P), and in bf16 two numbers of a row together,
- * (N/P, K/2, P, 2). A panel is read from end to end, as memory likes it, for six who ask at a time, as registers like
- * it. An answer is the sum over k in its order: what is answered to one does not depend on who asks beside it, to the
+ * (N/P, K/2, P, 2). A panel is read from end to end, as memory likes it, for six rows of x at a time, as registers like
+ * it. An answer is the sum over k in its order: what one row gets does not depend on the rows beside it, to the
  * last bit. Only where so many ask that the adder is waited for, and not memory, x is rounded to bf16 if w is (or is
  * bytes) and the processor multiplies bf16: that is twice as fast.
  * Vectors are the compiler's own (gcc, clang); where AVX-512 is there, what compilers miss is spelt out.
@@ -28,7 +28,7 @@
 #define VECTORS 2 /* 12 sums, and 16 registers */
 #endif
 #define PANEL (LANES * VECTORS)
-#define ROWS 6 /* who are answered at a time */
+#define ROWS 6 /* rows of x at a time */
 #define PIECE 256 /* of a long row, where the largest numbers are looked for */
 #define INLINE static inline __attribute__((always_inline))
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -88,7 +88,7 @@ INLINE float power(float x) /* e^x for x <= 0: 2^n e^r with n whole and |r| <= l
     return x < -87 ? 0 : y * two;
 }
 
-/* ---------------------------------------------------------------- a panel, and M who ask: acc += w x */
+/* ---------------------------------------------------------------- a panel, and M rows of x: acc += w x */
 
 #define EACH(i) _Pragma("GCC unroll 4") for (int i = 0; i < VECTORS; i++)
 #define EVERY(m) _Pragma("GCC unroll 6") for (int m = 0; m < M; m++)
@@ -116,7 +116,7 @@ INLINE void ask_bf16(const uint16_t *w, const float *x, long K, const int M, til
         }
 }
 
-/* Many who ask: a panel is made ready for all of them on a desk, and x with it, in what the processor multiplies
+/* Many rows of x: a panel is made ready for all of them on a desk, and x with it, in what the processor multiplies
  * fastest. That is bf16 in pairs, where it has such products (bytes are exact in it), and else fp32. */
 #ifdef __AVX512BF16__
 typedef uint16_t many;
@@ -236,7 +236,7 @@ MAP(f32, float)
 MAP(bf16, uint16_t)
 MAP(int8, int8_t)
 
-/* Memory that nobody has written to yet, in pages of 2 MB where the system has them: the processor finds its way
+/* Memory that was never written to, in pages of 2 MB where the system has them: the processor finds its way
  * quicker through half a gigabyte. */
 void in_large_pages(char *start, long size)
 {
@@ -324,7 +324,7 @@ void attend(const float *q, const float *k, const float *v, const uint8_t *allow
         }
         const float most = most_of(s, K);
         memset(y, 0, e * sizeof *y);
-        if (most == -INFINITY) continue; /* who may look at nobody gets zeros */
+        if (most == -INFINITY) continue; /* a query without keys gets zeros */
         const float total = powers(s, most, s, K);
         long i = 0;
         for (; i + PANEL <= e; i += PANEL) {

@@ -171,8 +171,8 @@ def generation_rows(
     most = batch["labels"].shape[1] + 8
     begin = batch["ids"][:, :1]
     sources = {name: batch[name] for name in ("source", "source_real") if name in batch}
-    made = model.generate(begin, new=most, temperature=0.0, **sources).tolist()
-    end, rows = task.specials.roles.get("end"), []
+    made = model.generate(begin, max_new_tokens=most, temperature=0.0, **sources).tolist()
+    end, rows = task.specials.roles.get("eos"), []
     for row, ids in enumerate(made):
         read = batch["source"][row][: LONGEST + 1].tolist()
         ids = ids[: ids.index(end)] if end in ids else ids
@@ -202,12 +202,12 @@ def mark_gaps(task: Task, ids: Sequence[int], tokenizer: Any) -> str:
 
 
 ROW_BUILDERS: dict[str, Callable[[Task, Any, TaskBatch, Sequence[TaskExample], Any], list[Row]]] = {
-    "classify": classification_rows,
-    "regress": classification_rows,
-    "masked": mask_rows,
-    "tag": tag_rows,
-    "answer": qa_rows,
-    "spans": generation_rows,
-    "infill": generation_rows,
-    "prefix": generation_rows,
+    "classification": classification_rows,
+    "regression": classification_rows,
+    "masked_lm": mask_rows,
+    "token_classification": tag_rows,
+    "question_answering": qa_rows,
+    "span_corruption": generation_rows,
+    "text_infilling": generation_rows,
+    "prefix_lm": generation_rows,
 }

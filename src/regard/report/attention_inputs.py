@@ -114,7 +114,7 @@ def translated_pairs(run: LoggedRun, model: Any, asked: str | None, note: str) -
         best = translator([asked], {})[0]
         pairs.append(TranslatedPair(asked, best.text, best.ids))
     for line in run.last_translations if run.translations else []:
-        ids = (*translator.speaks.encode(line["text"]), translator.task.target["end"])
+        ids = (*translator.speaks.encode(line["text"]), translator.task.target["eos"])
         pairs.append(
             TranslatedPair(line["source"], line["text"], ids[:most])
         )  # bytes that were no text are more when read back

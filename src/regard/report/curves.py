@@ -39,7 +39,7 @@ def training_curves(run: LoggedRun) -> dict[str, Any]:
         "speed": speed_curve(steps),
         "clipped": clip_events(steps),
         "skipped": skip_events(steps),
-        "clip": None if run.recipe is None else run.recipe.train.clip,
+        "clip": None if run.recipe is None else run.recipe.train.max_grad_norm,
     }  # fmt: skip
 
 

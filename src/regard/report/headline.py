@@ -26,9 +26,9 @@ def flop_rows(run: LoggedRun, model: Any, parameters: int) -> list[Row]:
     assert run.recipe is not None
     c, each = run.recipe.train, median_step_time(run)
     rows = c.rows
-    whole = measure.count_flops(model, c.context).training_sequence * rows * c.accumulate
+    whole = measure.count_flops(model, c.context).training_sequence * rows * c.gradient_accumulation
     paid, note = "not timed", "matrix products, forward and backward"
-    if run.recipe.task.kind != "next":  # rows are of many lengths, and what their padding costs is not known
+    if run.recipe.task.kind != "next_token":  # rows are of many lengths, and what their padding costs is not known
         return [
             ("parameters", f"{parameters:,}", count_unit_of(run), "", ""),
             ("arithmetic of a step", f"at most {format_count(whole)}FLOP", "", "", f"{note}, if every row were full"),
@@ -146,7 +146,7 @@ MEANS = {
 
 def headline_numbers(run: LoggedRun, model: Any, task: config.Task, speed: float | None) -> list[dict[str, str]]:
     last = run.steps[-1] if run.steps else None
-    told = [] if task.kind == "next" else score_rows(run, task)[:FIRST]  # of a text the loss says more
+    told = [] if task.kind == "next_token" else score_rows(run, task)[:FIRST]  # of a text the loss says more
     rows = [(each["name"], f"{each['value']:.4g}", each["means"]) for each in told]
     rows += loss_numbers(run, task)
     rows += [("parameters", f"{sum(weight.numel() for weight in model.parameters()):,}", model_shape_text(model))]
@@ -167,8 +167,8 @@ def loss_numbers(run: LoggedRun, task: config.Task) -> list[tuple[str, str, str]
     if not math.isfinite(loss):
         return [(f"{whose} loss", str(loss), "the run diverged")]
     unit = "error squared" if isinstance(task, config.Regression) else f"nats a {task_wording(run, task).unit}"
-    unit += ", smoothed" if getattr(task, "smoothing", 0.0) else ""
-    if run.final and run.final.get("whole") and run.recipe and run.recipe.train.best:
+    unit += ", smoothed" if getattr(task, "label_smoothing", 0.0) else ""
+    if run.final and run.final.get("whole") and run.recipe and run.recipe.train.keep_best:
         unit += f", at step {run.final['step']:,}, the best"
     told = [(f"{whose} loss", f"{loss:.4f}", unit)]
     if not is_plain_loss(task):
@@ -181,7 +181,7 @@ def loss_numbers(run: LoggedRun, task: config.Task) -> list[tuple[str, str, str]
 def is_plain_loss(task: config.Task) -> bool:
     """Whether a loss is the surprise at a token, and nothing else is in it."""
     words = is_autoregressive(task) or isinstance(task, config.MaskedLM)
-    return words and not getattr(task, "smoothing", 0.0) and not getattr(task, "next_sentence", False)
+    return words and not getattr(task, "label_smoothing", 0.0) and not getattr(task, "next_sentence", False)
 
 
 def final_scores(run: LoggedRun) -> dict[str, float]:

@@ -151,7 +151,7 @@ def processor_inputs(examples: Sequence[TensorExample]) -> list[Tensor]:
 
 
 ROWS: dict[str, Callable[[ValidationExamples, Any, Any, Sequence[int]], list[ImageTextRow]]] = {
-    "caption": caption_rows, "contrast": match_rows, "draw": generated_rows,
+    "captioning": caption_rows, "contrastive": match_rows, "text_to_image": generated_rows,
 }  # fmt: skip
 
 COLOURS = {1: 0, 3: 2, 4: 6}  # PNG's number for grey, for red, green and blue, and for these with how solid they are

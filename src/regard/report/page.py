@@ -43,7 +43,7 @@ def write_report(run: str | Path, model: Any, tokenizer: Any) -> Path:
     made = render_page(found, trained_task_of(found, model), collect_sections(found, model, tokenizer))
     path = found.path / "report.html"
     try:
-        atomic.write_file(path, [made.encode()])  # who looks at the page meanwhile sees the old one, whole
+        atomic.write_file(path, [made.encode()])  # a reader of the page meanwhile sees the old one, whole
     except OSError as problem:
         raise unwritable_error(path, problem) from None
     return path

@@ -37,8 +37,8 @@ class LoggedRun:
 
     @property
     def final(self) -> dict[str, Any] | None:
-        """The last evaluation, the one over the whole validation text if there is one; with train.best the best one's,
-        which the log tells last."""
+        """The last evaluation, the one over the whole validation text if there is one; with train.keep_best the best
+        one's, which the log tells last."""
         whole = [line for line in self.evaluations if line.get("whole")] or self.evaluations
         return whole[-1] if whole else None
 

@@ -244,7 +244,7 @@ def line_figure(rows: list[dict[str, Any]], key: str, what: str, caption: str, l
 
 
 def context_figure(rows: list[dict[str, Any]]) -> str:
-    """Who cannot read them at all has one point, and the colour that it has elsewhere."""
+    """A model that cannot read them has one point, and the colour that it has elsewhere."""
     series = []
     for row in (row for row in rows if row["context"]):
         there = {int(at): loss for at, loss in row["beyond"].items() if not isinstance(loss, str)}

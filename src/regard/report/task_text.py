@@ -24,82 +24,82 @@ class TaskWording:
 
 UNSEEN = "{Things} that it never trained on"
 TASK_WORDINGS = {
-    "next": TaskWording(
+    "next_token": TaskWording(
         "Trained on {data}", "What does it write?",
         "The same prompt along the training, colder and warmer: at a low temperature it says what it is sure of, at a "
         "high one it dares more.", "Samples", "How surprised is it by the next token?", "the next token",
     ),
-    "masked": TaskWording(
+    "masked_lm": TaskWording(
         "Guesses hidden words of {data}", "What does it read into the gaps?",
         f"{UNSEEN}, some of their tokens hidden. In every gap stands what it says; where that is wrong, what stood "
         "there follows.", "Gaps", "How surprised is it by what was hidden?", "the hidden tokens", "hidden token",
     ),
-    "translate": TaskWording(
+    "translation": TaskWording(
         "Translates {data}", "How does it translate?",
         "The same sentences along the training, none of them trained on: what it says, and what was meant.",
         "Translations", "How surprised is it by the next word of the target?", "the next token of the target",
     ),
-    "spans": TaskWording(
+    "span_corruption": TaskWording(
         "Tells what was cut out of {data}", "What does it put back?",
         f"{UNSEEN}, a mark wherever some words were cut out; it tells what stood at each mark.",
         "Answers", "How surprised is it by what was cut out?", "the next token of what was cut out",
     ),
-    "infill": TaskWording(
+    "text_infilling": TaskWording(
         "Mends holes in {data}", "How does it mend a text?",
         f"{UNSEEN}, with holes; it tells the whole text.",
         "Answers", "How surprised is it by the whole text?", "the next token of the whole text",
     ),
-    "prefix": TaskWording(
+    "prefix_lm": TaskWording(
         "Goes on from how {data} begins", "How does it go on?",
         f"{UNSEEN}, cut at some place; it tells what comes after.",
         "Answers", "How surprised is it by how the text goes on?", "the next token",
     ),
-    "classify": TaskWording(
+    "classification": TaskWording(
         "Tells what the {things} of {data} are", "What does it take {a_thing} for?",
         f"{UNSEEN}: what it takes each for, how sure it is of that, and what it really is.",
         "Answers", "How surprised is it by the right class?", "the right class", "{thing}",
     ),
-    "regress": TaskWording(
+    "regression": TaskWording(
         "Gives each {thing} of {data} a number", "Which number does it give?",
         f"{UNSEEN}: the number it gives to each, and the one it should.",
         "Answers", "How far off is it?", "", "{thing}",
     ),
-    "tag": TaskWording(
+    "token_classification": TaskWording(
         "Names every word of {data}", "What does it call each word?",
         f"{UNSEEN}. Words that it names, or should have named, are marked; where it is wrong, the right name follows.",
         "Answers", "How surprised is it by the right name of a word?", "the right name of each word", "word",
     ),
-    "answer": TaskWording(
+    "question_answering": TaskWording(
         "Finds answers in {data}", "Where does it find the answer?",
         f"{UNSEEN}: the question, and the words of the text that it answers with.",
         "Answers", "How surprised is it by where the answer stands?", "where the answer begins and ends",
         "end of an answer",
     ),
-    "pixels": TaskWording(
+    "next_pixel": TaskWording(
         "Tells the {things} of {data} value by value", "What does it draw?",
         "Nothing is drawn here: regard generate draws.", "Samples", "How surprised is it by the next value?",
         "the next value", "value",
     ),
-    "forecast": TaskWording(
+    "forecasting": TaskWording(
         "Tells how {data} goes on", "How does it go on?", "What it tells is scored and not shown here.",
         "Answers", "How far off is it?", "", "number",
     ),
-    "nodes": TaskWording(
+    "node_classification": TaskWording(
         "Tells what the nodes of {data} are", "What does it take a node for?",
         "All nodes are read at once, and what it takes them for is scored and not shown here.",
         "Answers", "How surprised is it by the right class?", "the right class of a node", "node",
     ),
-    "caption": TaskWording(
+    "captioning": TaskWording(
         "Says what the pictures of {data} show", "What does it see?",
         "Pictures that it never trained on, each with the text that it writes.",
         "Answers", "How surprised is it by the next word of a text?", "the next token",
     ),
-    "draw": TaskWording(
+    "text_to_image": TaskWording(
         "Draws what the texts of {data} say", "What does it draw?",
         "Texts that it never trained on, each with a picture that it draws.",
         "Pictures", "How surprised is it by the next colour?", "the next colour, and at the next word", "token",
     ),
-    "contrast": TaskWording(
+    "contrastive": TaskWording(
         "Finds which text of {data} goes with which picture", "Does it find them?",
         "Pictures that it never trained on, each with the text that it finds nearest, among those of all.",
         "Answers", "How surprised is it by what goes together?", "what goes together", "pair",
@@ -146,8 +146,8 @@ def task_summary(run: LoggedRun, task: config.Task) -> str:
         return "A run whose recipe could not be read."
     sources, c = run.recipe.data.sources, run.recipe.train
     named = ", ".join(sources[:3]) + (" and more" if len(sources) > 3 else "")
-    length = f"{c.context} tokens at a time" if task.kind == "next" else f"rows of at most {c.context} tokens"
-    spelling = SPELT.get(run.recipe.text.kind, "piece by piece")
+    length = f"{c.context} tokens at a time" if task.kind == "next_token" else f"rows of at most {c.context} tokens"
+    spelling = SPELT.get(run.recipe.tokenizer.kind, "piece by piece")
     how = f", {spelling}, {length}" if input_nouns(run)[0] == "text" else f", at most {c.context} tokens each"
     return f"{task_wording(run, task).does.replace('{data}', named)}{task_details(task)}{how}."
 
@@ -171,7 +171,7 @@ def loss_lead(run: LoggedRun, task: config.Task) -> str:
         return f"Loss is the error squared, averaged over {input_nouns(run)[1]}. {lines}"
     if isinstance(task, config.Forecasting):
         return f"Loss is how far off each number is, in deviations of the training rows. {lines}"
-    smooth = getattr(task, "smoothing", 0.0)
+    smooth = getattr(task, "label_smoothing", 0.0)
     aside = f", a part of {smooth:g} of it for all other words (label smoothing)" if smooth else ""
     both = " and at whether two parts follow each other" if isinstance(task, config.MaskedLM) and task.next_sentence \
         else ""  # fmt: skip

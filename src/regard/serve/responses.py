@@ -32,7 +32,7 @@ from regard.web.stream_bridge import CompletionStream, run_while_connected
 CONVERTED = ("max_tokens", "seed", "stop", "logit_bias", "response_format")  # fields that are no plain value
 ODDS = 1 << 18  # log-probabilities of one answer, those of alternatives included
 TURN = 8  # pieces of a stream, after which others have their turn
-FINISH_REASONS = {"length": "length", "end": "stop", "stop": "stop"}  # ours, and theirs
+FINISH_REASONS = {"length": "length", "eos": "stop", "stop": "stop"}  # ours, and theirs
 
 
 @dataclass
@@ -92,11 +92,11 @@ def sampling_settings(asked: GenerationFields, new: int) -> dict[str, Any]:
     if asked.stop is not None:
         given["stop"] = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop)
     if asked.logit_bias:
-        given["bias"] = parse_logit_bias_field(asked.logit_bias)
+        given["logit_bias"] = parse_logit_bias_field(asked.logit_bias)
     if asked.response_format is not None and asked.response_format.type != "text":
         schema = asked.response_format.json_schema
-        given["schema"] = json.dumps({"type": "object"} if schema is None else schema.schema_)
-    return given | {"new": new}
+        given["json_schema"] = json.dumps({"type": "object"} if schema is None else schema.schema_)
+    return given | {"max_new_tokens": new}
 
 
 def parse_logit_bias_field(bias: dict[str, float]) -> dict[int, float]:
@@ -114,7 +114,7 @@ def build_order(
     """`best` texts for each prompt, of which n are shown; each has a seed of its own, if there is one."""
     kept = asked.n or 1
     made = max(kept, best)
-    count, room = len(prompts) * made, settings.slots + settings.waiting
+    count, room = len(prompts) * made, settings.slots + settings.max_queue
     if count > settings.texts:
         raise ApiError(400, f"n: {count} texts are more than the {settings.texts} that one request may ask for; ask "
                             "for "
@@ -152,7 +152,7 @@ async def respond(
     note_request(request, resident, prompt_tokens=order.read)
     line = CompletionStream(house, resident, len(order.prompts), request.app.state.post)
     try:
-        formed = not order.settings[0].keys().isdisjoint(("regex", "schema"))
+        formed = not order.settings[0].keys().isdisjoint(("regex", "json_schema"))
         take = house.compiling.run if formed else house.texts.finish
         await run_while_connected(request, take(line.submit, order.prompts, order.settings))
         house.figures.tokens.labels(resident.name, "read").inc(order.read)

@@ -127,10 +127,10 @@ class GenerationFields(ModelRequest):
     response_format: ResponseFormat | None = None
     top_k: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     min_p: Share | None = None
-    typical: Share | None = None
-    repetition: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
-    no_repeat: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
-    shortest: Count | None = None
+    typical_p: Share | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
+    no_repeat_ngram_size: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    min_new_tokens: Count | None = None
     regex: Annotated[str, Field(max_length=PATTERN)] | None = None
 
     @model_validator(mode="after")
@@ -211,23 +211,23 @@ class ClassifyRequest(ModelRequest):
 
     input: Texts
     pair: Texts | None = None
-    top: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    top_k: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
 
 
 class FillRequest(ModelRequest):
     """POST /v1/fill"""
 
     input: Texts
-    best: Annotated[int, Field(ge=1, le=100)] | None = None
+    top_k: Annotated[int, Field(ge=1, le=100)] | None = None
 
 
 class TranslateRequest(ModelRequest):
     """POST /v1/translate"""
 
     input: Texts
-    beams: Annotated[int, Field(ge=1, le=32)] | None = None
+    num_beams: Annotated[int, Field(ge=1, le=32)] | None = None
     length_penalty: Annotated[float, Field(ge=-10, le=10, allow_inf_nan=False)] | None = None
-    best: Annotated[int, Field(ge=1, le=32)] | None = None
+    num_return_sequences: Annotated[int, Field(ge=1, le=32)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
 
 

@@ -87,7 +87,7 @@ async def post_classify(request: Request, asked: ClassifyRequest) -> Response:
     resident, found, count = await run_on_model(request, asked, weigh, work, pairs=pairs)
 
     def rows() -> list[Any]:
-        return [{"index": place} | class_entries(each, asked.top) for place, each in enumerate(found)]
+        return [{"index": place} | class_entries(each, asked.top_k) for place, each in enumerate(found)]
 
     return await list_response(request, resident, rows, count)
 
@@ -114,14 +114,14 @@ def class_entries(found: dict[str, float] | float, top: int | None) -> dict[str,
 @router.post("/v1/fill")
 async def post_fill(request: Request, asked: FillRequest) -> Response:
     """The likeliest words for each [MASK] of each text."""
-    best = asked.best or BEST
+    best = asked.top_k or BEST
 
     def weigh(model: Any, texts: list[str], names: list[str]) -> list[int]:
         sizes, known = count_input_tokens(model, texts, None, names), model.tokenizer
         marks = {MASK, known.token(known.special_ids["mask"])} if "mask" in known.special_ids else {MASK}
         blanks = sum(text.count(mark) for text in texts for mark in marks)
         if blanks * best > WORDS:
-            raise ConfigError(f"best: {best} words for each of {blanks:,} blanks are more than the {WORDS:,} that one "
+            raise ConfigError(f"top_k: {best} words for each of {blanks:,} blanks are more than the {WORDS:,} that one "
                               "request may ask for; ask for less")  # fmt: skip
         return sizes
 
@@ -144,7 +144,11 @@ async def post_translate(request: Request, asked: TranslateRequest) -> Response:
     if (asked.max_tokens or 0) > house.settings.most:
         raise ApiError(400, f"max_tokens: {asked.max_tokens:,} tokens are more than the {house.settings.most:,} that "
                       "this server writes; ask for less", param="max_tokens")  # fmt: skip
-    said = {"beams": asked.beams, "length_penalty": asked.length_penalty, "best": asked.best}
+    said = {
+        "num_beams": asked.num_beams,
+        "length_penalty": asked.length_penalty,
+        "num_return_sequences": asked.num_return_sequences,
+    }
     given = {name: value for name, value in said.items() if value is not None}
 
     def weigh(model: Any, texts: list[str], names: list[str]) -> list[int]:
@@ -154,7 +158,9 @@ async def post_translate(request: Request, asked: TranslateRequest) -> Response:
     def work(model: Any, batch: TaskBatch) -> list[Any]:
         return Translator(model)(batch.texts, given, asked.max_tokens, batch.names, check=batch.token.check)
 
-    resident, found, count = await run_on_model(request, asked, weigh, work, asked.beams or asked.best or BEAMS)
+    resident, found, count = await run_on_model(
+        request, asked, weigh, work, asked.num_beams or asked.num_return_sequences or BEAMS
+    )
 
     def rows() -> list[Any]:
         return [{"index": place, "text": one.text, "score": one.score,

@@ -26,11 +26,11 @@ LAYERS: dict[str, tuple[str, dict[str, Any]]] = {  # the row of `measure.complex
     "attention, fused": ("attention", {"attention": {"heads": HEADS, "kernel": "fused"}}),
     f"attention, window {WINDOW}": (f"attention, window {WINDOW}", {
         "attention": {"heads": HEADS, "kernel": "local"}, "mask": f"window({WINDOW})"}),
-    "recurrent": ("recurrent", {"mixer": {"kind": "rnn", "cell": "rnn"}, "mask": "causal"}),
-    "convolution, kernel 3": ("convolution, kernel 3", {"mixer": {"kind": "conv", "size": 3}, "mask": "causal"}),
+    "recurrent": ("recurrent", {"mixer": {"kind": "recurrent", "cell": "rnn"}, "mask": "causal"}),
+    "convolution, kernel 3": ("convolution, kernel 3", {"mixer": {"kind": "conv", "kernel_size": 3}, "mask": "causal"}),
 }  # fmt: skip
 SHARES = {"gpt3-175b": 2048, "bert-base": 512, "transformer-base": 1024}  # tokens that each reads
-MODELS = {"transformer-base": {"encoder": "none", "trunk": {"cross": "none", "mask": "everything"}}}
+MODELS = {"transformer-base": {"encoder": "none", "trunk": {"cross": "none", "mask": "full"}}}
 LONGEST, SHORT = 2048, 1024
 
 
@@ -73,7 +73,7 @@ def format_power(exponent: float) -> str:
 
 
 def measure_layers(parts: dict[str, Any], longest: int) -> dict[str, Any]:
-    table = {"dim": WIDTH, "depth": 1, "mask": "everything", "position": {"kind": "none"}, **parts}
+    table = {"dim": WIDTH, "depth": 1, "mask": "full", "position": {"kind": "none"}, **parts}
     try:
         recipe = config.Recipe(model=config.from_dict(config.Transformer, {"trunk": table}))
         return time_exponent(lambda length: recipe, longest)
@@ -100,7 +100,7 @@ def memory_table(asked: DemoSettings) -> DemoTable:
         **{name: [(n.tokens, float(size)) for n, size in zip(lengths, held[name], strict=True)] for name in held},
     }
     note = "reference holds scores and weights at once, twice the formula; what a fused kernel takes inside is not seen"
-    drawing = DemoFigure("Who writes down the square?", "tokens", "bytes", lines, (True, True))
+    drawing = DemoFigure("Which kernel writes down the square?", "tokens", "bytes", lines, (True, True))
     return DemoTable(f"How much memory do the weights of {heads} heads take?", [f"n={n.tokens:,}" for n in lengths],
                  columns, numbers, [note], [drawing])  # fmt: skip
 
@@ -139,7 +139,7 @@ def attention_share_of(c: config.Transformer, tokens: int) -> float:
     """The part of the products in the blocks that scores and mixing are: of one block without numbers, seeing all."""
     assert isinstance(c.trunk, config.Trunk)
     attention = replace(c.trunk.attention, kernel="reference")
-    one = measure.build_fake_model(replace(c, trunk=replace(c.trunk, depth=1, mask="everything", attention=attention)))
+    one = measure.build_fake_model(replace(c, trunk=replace(c.trunk, depth=1, mask="full", attention=attention)))
     with one.mode, FlopCounterMode(display=False) as counter:
         one.run(1, tokens)
     counted = counter.get_flop_counts()

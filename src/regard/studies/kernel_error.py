@@ -28,7 +28,7 @@ from regard.training.run import Run
 
 SHORTEST, LONG, LAST = 2048, 0.04, 3  # tokens; seconds that end it; lengths that are fitted
 CPU = torch.device("cpu")
-WORDS = 256  # of a vocabulary that nobody reads
+WORDS = 256  # of a vocabulary whose words do not matter
 AGAIN = 5  # times that each length is measured; the quickest counts, for nothing is quicker than it can be
 KERNEL_CALLS = "*.result"  # the addresses where kernels are called
 
@@ -132,7 +132,7 @@ def one_layer_model(c: config.Transformer | config.DualEncoder) -> config.Transf
         raise ValueError("the growth with the length is measured of texts that one trunk reads")
     embed = replace(c.embed, vocab=WORDS)
     even = isinstance(getattr(getattr(c.trunk, "attention", None), "heads", 1), int)
-    head = c.head if c.head.kind == "vocabulary" else config.LMHead()
+    head = c.head if c.head.kind == "lm" else config.LMHead()
     return replace(c, embed=embed, head=head, trunk=replace(c.trunk, depth=1) if even else c.trunk)
 
 

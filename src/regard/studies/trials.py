@@ -29,7 +29,7 @@ TrialReporter = Callable[[str], object]
 
 
 def no_output(line: str) -> None:
-    """Nobody is told."""
+    """The default listener: does nothing."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class StudyTrial:
 
     @property
     def recipe(self) -> config.Recipe:
-        """As it is trained. Texts are not sampled at the end: nobody would read them all."""
+        """As it is trained. Texts are not sampled at the end: they would not all be read."""
         made = self.variant.recipe
         assert made is not None
         train = replace(made.train, seed=made.train.seed + self.seed)
@@ -79,7 +79,7 @@ def refusal_sentence(problem: BaseException) -> str | None:
 
 
 def bug_sentence(problem: Exception) -> str:
-    """What nobody foresaw, in one line; REGARD_DEBUG=1 shows where."""
+    """An unexpected exception, in one line; REGARD_DEBUG=1 shows where."""
     if os.environ.get("REGARD_DEBUG"):
         raise problem
     first = next(iter(str(problem).splitlines()), "")

@@ -55,7 +55,7 @@ def propose_warmups(c: config.Recipe) -> Iterator[Changes]:
 
 def propose_batch_sizes(c: config.Recipe) -> Iterator[Changes]:
     """Half and twice as many rows, for as many tokens: twice and half as many steps."""
-    name = "batch" if c.train.tokens is None else "tokens"
+    name = "batch_size" if c.train.batch_tokens is None else "batch_tokens"
     size = int(getattr(c.train, name))
     for numerator, denominator in ((1, 2), (2, 1)):
         made = max(1, size * numerator // denominator)
@@ -84,7 +84,7 @@ def propose_shapes(c: config.Recipe) -> Iterator[Changes]:
 STAGES: dict[str, tuple[str, Offers]] = {  #: S101
     "learning rate": ("train.optimizer.lr", propose_learning_rates),
     "warm-up": ("train.schedule.warmup", propose_warmups),
-    "batch": ("train.batch", propose_batch_sizes),
+    "batch": ("train.batch_size", propose_batch_sizes),
     "dropout": ("model.dropout", propose_dropouts),
     "shape": ("model.dim", propose_shapes),
 }

@@ -96,14 +96,14 @@ def seconds_per_token(run: Run, prompt: Prompt, new: int) -> float:
     model: Any = run.model
     start = time.perf_counter()
     with warnings.catch_warnings(action="ignore"):  # a very short context slides
-        made = model.generate(prompt[0], new=new, temperature=0.0, **prompt[1])
+        made = model.generate(prompt[0], max_new_tokens=new, temperature=0.0, **prompt[1])
     return (time.perf_counter() - start) / int(made.shape[-1])
 
 
 def generation_prompt(run: Run) -> Prompt | None:
     """What a model goes on from, and what it reads for it; None for models that write nothing."""
     assert run.recipe is not None
-    if run.recipe.model.head.kind != "vocabulary" or run.tokenizer is None:
+    if run.recipe.model.head.kind != "lm" or run.tokenizer is None:
         return None
     batch = probe_batch(run)
     read = batch if isinstance(batch, dict) else {"ids": batch}

@@ -22,7 +22,7 @@ TRAIN_SIZES, TEST_IMAGES = (
     500,
 )  # images to learn from; those that all are asked about, the last ones
 IMAGE_RECIPES = {"compare-digits-vit": "ViT", "compare-digits-cnn": "CNN"}
-QUICK = ("train.steps=4", "train.batch=8")
+QUICK = ("train.steps=4", "train.batch_size=8")
 
 
 @register_demo("vit-vs-cnn", "Vision transformer or convolutions, with few images and with many?",
@@ -48,7 +48,7 @@ def write_subsets(folder: Path, sizes: Sequence[int]) -> dict[int, Path]:
     """The first so many of the digits in a file each, and the last ones to be asked about; all known already stay."""
     create_folder(folder)
     [table] = find_records(["digits"])
-    every = list(table.records(BadRecordPolicy("stop")))
+    every = list(table.records(BadRecordPolicy("error")))
     files = {size: folder / f"train-{size}.jsonl" for size in sizes}
     parts = {folder / "test.jsonl": every[-TEST_IMAGES:], **{path: every[:size] for size, path in files.items()}}
     for path, some in parts.items():
@@ -68,8 +68,8 @@ def accuracy_table(made: list[VariantRow]) -> DemoTable:
         if accuracy := each.scores.get("accuracy"):
             points = lines.setdefault(IMAGE_RECIPES[each.chosen["recipe"]], [])
             points.append((float(each.chosen[VARIANT_KEY]), 100 * (1 - accuracy.mean)))
-    drawing = DemoFigure("Who needs fewer images?", "images to learn from", "percent wrong", lines, (True, True))
+    drawing = DemoFigure("Which needs fewer images?", "images to learn from", "percent wrong", lines, (True, True))
     said = [note for note in table_notes(made) if "did not read" not in note]
-    return DemoTable(f"{TEST_IMAGES} digits that nobody "
+    return DemoTable(f"{TEST_IMAGES} digits that no model "
                      "saw", names, table_columns(made), [row_dict(each) for each in made], said,
                  [drawing] if lines else [])  # fmt: skip

@@ -33,7 +33,7 @@ STEADY = (
 ASIDE = ("ids", "labels", "tokens")  # what of a batch is not given to the model by name
 
 
-@register_task("caption")
+@register_task("captioning")
 @dataclass(frozen=True, eq=False)
 class Captioning(ImageTextTask, TextTask):
     """Teacher forcing after a picture."""
@@ -45,14 +45,14 @@ class Captioning(ImageTextTask, TextTask):
 
     @classmethod
     def special_tokens_needed(cls, c: Any, specials: TaskSpecialTokens) -> tuple[str, ...]:
-        return () if "end" in specials.roles else ("start", "end")
+        return () if "eos" in specials.roles else ("bos", "eos")
 
     def check(self, model: config.Model) -> None:
         if isinstance(model, config.DualEncoder) or vision_front_end(model) is None:
-            raise ConfigError("model: task 'caption' is asked of one that sees and writes; give it model.encoder.embed "
-                              "of kind patches, or model.embed.kind=mixed")  # fmt: skip
-        if model.head.kind != "vocabulary":
-            raise ConfigError(f"model.head.kind: {model.head.kind!r}, and task 'caption' needs vocabulary")
+            raise ConfigError("model: task 'captioning' is asked of one that sees and writes; give it "
+                              "model.encoder.embed of kind patches, or model.embed.kind=multimodal")  # fmt: skip
+        if model.head.kind != "lm":
+            raise ConfigError(f"model.head.kind: {model.head.kind!r}, and task 'captioning' needs lm")
         if model.embed.vocab < self.specials.size:
             raise ConfigError(f"model.embed.vocab: {model.embed.vocab:,}, and the tokenizer has {self.specials.size:,} "
                               "tokens; leave it out, or make it larger")  # fmt: skip
@@ -67,7 +67,7 @@ class Captioning(ImageTextTask, TextTask):
                                   f"{check_caption_model(model)!r}")  # fmt: skip
 
     def made(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
-        texts, end = self.words(examples, chance), self.specials["end"]
+        texts, end = self.words(examples, chance), self.specials["eos"]
         batch = self.given(self.sense.collate(examples, chance)) | self.counted(examples)
         return batch | self.heard(texts) | {"labels": self.rows.padded([[*text, end] for text in texts], IGNORE_INDEX)}
 
@@ -101,7 +101,7 @@ def caption_logits(model: nn.Module, batch: TaskBatch, deferred: bool = False) -
 def vision_front_end(model: config.Transformer) -> Any:
     """The setting of the front end that sees; None where there is none."""
     if model.encoder is None:
-        return model.embed.seen if isinstance(model.embed, config.MultimodalEmbedding) else None
+        return model.embed.prefix if isinstance(model.embed, config.MultimodalEmbedding) else None
     own = model.encoder.embed
     return (
         own
@@ -112,12 +112,12 @@ def vision_front_end(model: config.Transformer) -> Any:
 
 def max_image_tokens(model: config.Transformer) -> int:
     """Tokens of what is seen that stand before the text."""
-    return getattr(model.embed.seen, "count", 0) if isinstance(model.embed, config.MultimodalEmbedding) else 0
+    return getattr(model.embed.prefix, "count", 0) if isinstance(model.embed, config.MultimodalEmbedding) else 0
 
 
 def fixed_image_tokens(model: config.Transformer) -> int:
     """Tokens that stand before every text: all of a picture, while a sound may be shorter."""
-    steady = isinstance(model.embed, config.MultimodalEmbedding) and isinstance(model.embed.seen, STEADY)
+    steady = isinstance(model.embed, config.MultimodalEmbedding) and isinstance(model.embed.prefix, STEADY)
     return max_image_tokens(model) if steady else 0
 
 

@@ -46,7 +46,7 @@ class InputTask(Task):
     """Objectives on what a sense reads; those with a label for the whole say what it is."""
 
     sense: Processor = field(kw_only=True)
-    heads = ("pooled",)
+    heads = ("pooling",)
 
     def check(self, model: config.Transformer) -> None:
         super().check(model)
@@ -56,12 +56,13 @@ class InputTask(Task):
         if head.out != self.out:
             raise ConfigError(f"model.head.out: {head.out}, and there {'is' if self.out == 1 else 'are'} {self.out} to "
                               f"answer; set it to {self.out}")  # fmt: skip
-        front = getattr(model.embed, "cls", None)
-        if head.place == "cls" and front is False:
-            raise ConfigError("model.head.place: 'cls' reads a first token that stands for the whole, and this front "
-                              "end puts none there; set model.embed.cls=true, or model.head.place=mean")  # fmt: skip
-        if head.place == "cls" and not any(mask(text).ahead for text in model.trunk.masks):
-            raise ConfigError(f"model.head.place: 'cls' is the first token, and under the mask "
+        front = getattr(model.embed, "cls_tokens", None)
+        if head.pooling == "cls" and front is False:
+            raise ConfigError("model.head.pooling: 'cls' reads a first token that stands for the whole, and this "
+                              "front end puts none there; set model.embed.cls_tokens=true, or "
+                              "model.head.pooling=mean")  # fmt: skip
+        if head.pooling == "cls" and not any(mask(text).ahead for text in model.trunk.masks):
+            raise ConfigError(f"model.head.pooling: 'cls' is the first token, and under the mask "
                               f"{model.trunk.masks[0]!r} it sees itself alone; set it to last")  # fmt: skip
 
     def vocabularies(self, model: config.Transformer) -> list[tuple[str, int, int]]:
@@ -77,8 +78,8 @@ class InputTask(Task):
 
     def seen(self, record: Record) -> TensorExample:
         """What the sense makes of it; a file by itself is what is meant, whatever its column is called."""
-        alone = self.c.text not in record and isinstance(record.get(self.sense.column), Path)
-        return self.sense.example(record, self.sense.column if alone else self.c.text)
+        alone = self.c.input not in record and isinstance(record.get(self.sense.column), Path)
+        return self.sense.example(record, self.sense.column if alone else self.c.input)
 
     def label(self, record: Record) -> Tensor:
         raise NotImplementedError
@@ -119,7 +120,7 @@ class InputTask(Task):
         return {"loss": batch["label"].tolist()}
 
 
-@register_input_task("classify")
+@register_input_task("classification")
 @dataclass(frozen=True, eq=False)
 class InputClassification(InputTask):
     """The likeliest class."""
@@ -145,7 +146,7 @@ class InputClassification(InputTask):
         return classification_scores(said["loss"], meant["loss"], self.out)
 
 
-@register_input_task("regress")
+@register_input_task("regression")
 @dataclass(frozen=True, eq=False)
 class InputRegression(InputTask):
     """A number; its error counts squared."""
@@ -169,11 +170,11 @@ class InputRegression(InputTask):
 class TextClassificationBase(Task):
     """A text or a pair, and one label."""
 
-    heads = ("pooled",)
+    heads = ("pooling",)
 
     @classmethod
     def special_tokens_needed(cls, c: Any, specials: TaskSpecialTokens) -> tuple[str, ...]:
-        return missing_separators(specials, c.pair is not None)
+        return missing_separators(specials, c.input_pair is not None)
 
     def check(self, model: config.Transformer) -> None:
         super().check(model)
@@ -182,11 +183,11 @@ class TextClassificationBase(Task):
         if head.out != self.out:
             raise config.ConfigError(f"model.head.out: {head.out}, and there {'is' if self.out == 1 else 'are'} "
                                      f"{self.out} to answer; set it to {self.out}")  # fmt: skip
-        if head.place == "cls" and not self.specials.single.before:
-            raise config.ConfigError("model.head.place: 'cls' reads a first token that stands for the whole, and this "
-                                     "tokenizer puts none before a text; set it to mean or last")  # fmt: skip
-        if head.place == "cls" and not any(mask(text).ahead for text in model.trunk.masks):
-            raise config.ConfigError(f"model.head.place: 'cls' is the first token, and under the mask "
+        if head.pooling == "cls" and not self.specials.single.before:
+            raise config.ConfigError("model.head.pooling: 'cls' reads a first token that stands for the whole, and "
+                                     "this tokenizer puts none before a text; set it to mean or last")  # fmt: skip
+        if head.pooling == "cls" and not any(mask(text).ahead for text in model.trunk.masks):
+            raise config.ConfigError(f"model.head.pooling: 'cls' is the first token, and under the mask "
                                      f"{model.trunk.masks[0]!r} it sees itself alone; set it to last")  # fmt: skip
 
     @property
@@ -195,8 +196,8 @@ class TextClassificationBase(Task):
         return 1
 
     def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
-        first = columns.get_ids(record, self.c.text, tokenizer)
-        second = None if self.c.pair is None else columns.get_ids(record, self.c.pair, tokenizer)
+        first = columns.get_ids(record, self.c.input, tokenizer)
+        second = None if self.c.input_pair is None else columns.get_ids(record, self.c.input_pair, tokenizer)
         return self.row(first, second) | {"label": self.label(record)}
 
     def row(self, first: list[int], second: list[int] | None) -> TaskExample:
@@ -223,7 +224,7 @@ class TextClassificationBase(Task):
         return {"loss": batch["label"].tolist()}
 
 
-@register_task("classify")
+@register_task("classification")
 @dataclass(frozen=True, eq=False)
 class Classification(TextClassificationBase):
     """The likeliest class."""
@@ -247,7 +248,7 @@ class Classification(TextClassificationBase):
         return classification_scores(said["loss"], meant["loss"], self.out)
 
 
-@register_task("regress")
+@register_task("regression")
 @dataclass(frozen=True, eq=False)
 class Regression(TextClassificationBase):
     """A number; its error counts squared."""

@@ -75,7 +75,7 @@ class TaskSpecialTokens:
 
     def __getitem__(self, role: str) -> int:
         if role not in self.roles:
-            raise ConfigError(f"text: this tokenizer has no {role} token; add one with regard.tasks.add_task_tokens")
+            raise ConfigError(f"tokenizer: it has no {role} token; add one with regard.tasks.add_task_tokens")
         return self.roles[role]
 
     @property
@@ -92,7 +92,7 @@ class TaskSpecialTokens:
         """The token before a target."""
         if said != "auto":
             return self[said]
-        return next((self.roles[role] for role in ("start", "pad", "end") if role in self.roles), -1)
+        return next((self.roles[role] for role in ("bos", "pad", "eos") if role in self.roles), -1)
 
 
 def frames_of_tokenizer(tokenizer: Tokenizer) -> tuple[SpecialTokenFrame, SpecialTokenFrame, bool]:
@@ -101,7 +101,7 @@ def frames_of_tokenizer(tokenizer: Tokenizer) -> tuple[SpecialTokenFrame, Specia
     if None in one.sequence_ids and 0 in one.sequence_ids:
         return frame_from_ids(one.ids, one.sequence_ids), frame_from_ids(two.ids, two.sequence_ids), True
     roles = tokenizer.special_ids
-    first, last = ("cls", "sep") if "sep" in roles else ("start", "end")
+    first, last = ("cls", "sep") if "sep" in roles else ("bos", "eos")
     before, after = (tuple(roles[role] for role in (name,) if role in roles) for name in (first, last))
     return SpecialTokenFrame(before, (), after), SpecialTokenFrame(before, after, after), False
 

@@ -98,7 +98,7 @@ def label_index(record: RecordLike, name: str, label: Any, classes: Sequence[str
     shown = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
     raise DataError(f"{record_place(record)}: label {label!r} in column {name!r} is none of the {len(classes)} classes "
                     f"({shown}); mend the label, or name it in task.classes, or pass it over by "
-                    "data.bad=skip")  # fmt: skip
+                    "data.on_bad_record=skip")  # fmt: skip
 
 
 def column_error(record: RecordLike, name: str, found: Any, expected: str) -> DataError:
@@ -106,13 +106,17 @@ def column_error(record: RecordLike, name: str, found: Any, expected: str) -> Da
     return DataError(f"{record_place(record)}: column {name!r} holds {shown}; expected {expected}")
 
 
-TEXT_COLUMNS = {"translate": ("source", "target"), "classify": ("text", "pair"), "regress": ("text", "pair"),
-         "tag": ("words",), "answer": ("question", "context")}  # fmt: skip
+TEXT_COLUMNS = {  # the settings that name the columns with text, by the kind of a task
+    "translation": ("source", "target"), "classification": ("input", "input_pair"),
+    "regression": ("input", "input_pair"), "token_classification": ("words",),
+    "question_answering": ("question", "context"),
+}  # fmt: skip
 
 
 def text_columns(c: config.Task) -> tuple[str, ...]:
     """The columns whose words a tokenizer must know."""
-    said = (getattr(c, name) for name in TEXT_COLUMNS.get(c.kind, ("text",)))
+    usual = ("input",) if hasattr(c, "input") else ("text",)
+    said = (getattr(c, name) for name in TEXT_COLUMNS.get(c.kind, usual))
     return tuple(column for column in said if column is not None)
 
 
@@ -152,7 +156,7 @@ def labels_in_record(
 
 def with_input_column(task: config.Task, reader: Processor) -> config.Task:
     """The task with the sense's own column, where the recipe names none."""
-    if getattr(task, "pair", None) is not None:
-        raise ConfigError("task.pair: a second text, and here is none; leave it out")
-    unsaid = getattr(task, "text", None) == "text"
-    return replace(task, text=reader.column) if unsaid else task  # type: ignore[arg-type]
+    if getattr(task, "input_pair", None) is not None:
+        raise ConfigError("task.input_pair: a second text, and here is none; leave it out")
+    unsaid = getattr(task, "input", None) == "text"
+    return replace(task, input=reader.column) if unsaid else task  # type: ignore[arg-type]

@@ -36,14 +36,14 @@ BEST = (1, 5)  # recall at so many
 SEEN, CLASS = "seen_", "class"
 
 
-@register_task("contrast")
+@register_task("contrastive")
 @dataclass(frozen=True, eq=False)
 class Contrastive(ImageTextTask):
     """Pairs among pairs. `prompts` are the texts of the classes, in ids."""
 
     c: config.Contrastive = config.Contrastive()
     prompts: tuple[tuple[int, ...], ...] = ()
-    heads = ("pooled",)
+    heads = ("pooling",)
 
     @classmethod
     def build(cls, c: config.Contrastive, tokenizer: Tokenizer | None, **how: Any) -> Self:
@@ -63,15 +63,15 @@ class Contrastive(ImageTextTask):
 
     def check(self, model: config.Model) -> None:
         if not isinstance(model, config.DualEncoder) or len(model.towers) != 2:
-            raise ConfigError("model.kind: task 'contrast' is asked of two towers; set it to towers, with one that "
-                              "reads text and one that does not")  # fmt: skip
+            raise ConfigError("model.kind: task 'contrastive' is asked of two towers; set it to dual_encoder, with "
+                              "one that reads text and one that does not")  # fmt: skip
         if [isinstance(tower.embed, config.TextEmbedding) for tower in model.towers] != [False, True]:
             raise ConfigError("model.towers: the first reads what is seen and the second text; embed.kind says "
                               f"{' and '.join(repr(tower.embed.kind) for tower in model.towers)}")  # fmt: skip
         widths = [getattr(tower.head, "out", None) or tower.trunk.dim for tower in model.towers]
-        if other := [tower.head.kind for tower in model.towers if tower.head.kind != "pooled"]:
+        if other := [tower.head.kind for tower in model.towers if tower.head.kind != "pooling"]:
             raise ConfigError(f"model.towers: a head of kind {other[0]!r}, and what is compared is one vector for the "
-                              "whole; set head.kind of both to pooled")  # fmt: skip
+                              "whole; set head.kind of both to pooling")  # fmt: skip
         if len({*widths}) > 1:
             raise ConfigError(f"model.towers: their vectors are {widths[0]} and {widths[1]} wide; set head.out of both "
                               "to one width")  # fmt: skip
@@ -109,9 +109,9 @@ class Contrastive(ImageTextTask):
         seen, told, factor = model(*tower_inputs(batch), compare=False)
         match = batch["match"]
         all_seen, all_told = (gather_in_batch(side, match, ranks) for side in (seen, told))
-        nobody, partner = missing_pairs(match, ranks), match.int().argmax(-1)
-        by_row = F.cross_entropy(factor * seen @ all_told.mT + nobody, partner, reduction="sum")
-        by_column = F.cross_entropy(factor * told @ all_seen.mT + nobody, partner, reduction="sum")
+        absent, partner = missing_pairs(match, ranks), match.int().argmax(-1)
+        by_row = F.cross_entropy(factor * seen @ all_told.mT + absent, partner, reduction="sum")
+        by_column = F.cross_entropy(factor * told @ all_seen.mT + absent, partner, reduction="sum")
         return {"loss": (by_row + by_column) / 2}  #: S091
 
     # ---------------------------------------------------------------- how good it is
@@ -169,7 +169,7 @@ def missing_pairs(match: Tensor, ranks: int = 1) -> Tensor:
 
 
 def sum_over_ranks(x: Tensor, match: Tensor, ranks: int) -> Tensor:
-    """Summed over all ranks, where each has some of the rows; who cuts a batch by himself has all there is."""
+    """Summed over all ranks, where each has some of the rows; a rank that cuts its own batch has all there is."""
     apart = ranks > 1 and match.shape[0] < match.shape[1]
     return AllReduceSum.apply(x) if apart else x  # type: ignore[no-untyped-call]
 
@@ -191,8 +191,9 @@ class AllReduceSum(torch.autograd.Function):
 def refuse_accumulation(accumulate: int) -> None:
     """Refuses what would silently ask something easier."""
     if accumulate > 1:
-        raise ConfigError(f"train.accumulate: {accumulate}, and task 'contrast' tells each pair from all others of its "
-                          "batch, which smaller ones cannot; set it to 1, and train.batch larger")  # fmt: skip
+        raise ConfigError(f"train.gradient_accumulation: {accumulate}, and task 'contrastive' tells each pair from all "
+                          "others of its batch, which smaller ones cannot; set it to 1, and train.batch_size "
+                          "larger")  # fmt: skip
 
 
 def fill_contrastive_classes(

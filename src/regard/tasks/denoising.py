@@ -39,14 +39,14 @@ class DenoisingTask(Seq2SeqTask):
     """Objectives that make source and target of one text, anew each time it is read."""
 
     def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
-        ids = columns.get_ids(record, self.c.text, tokenizer)
+        ids = columns.get_ids(record, self.c.input, tokenizer)
         if len(ids) < 2:
-            raise columns.column_error(record, self.c.text, record[self.c.text], "a text of two tokens or more")
+            raise columns.column_error(record, self.c.input, record[self.c.input], "a text of two tokens or more")
         return self.around(ids[: self.room]) | {"cut": max(0, len(ids) - self.room)}
 
     def examples(self, record: RecordLike, tokenizer: Tokenizer) -> list[TaskExample]:
-        if len(ids := columns.get_ids(record, self.c.text, tokenizer)) < 2:
-            raise columns.column_error(record, self.c.text, record[self.c.text], "a text of two tokens or more")
+        if len(ids := columns.get_ids(record, self.c.input, tokenizer)) < 2:
+            raise columns.column_error(record, self.c.input, record[self.c.input], "a text of two tokens or more")
         return [self.around(piece) | {"cut": 0} for piece in split_evenly(ids, self.room)]
 
     def around(self, ids: Sequence[int]) -> TaskExample:
@@ -76,7 +76,7 @@ class DenoisingTask(Seq2SeqTask):
         return count
 
 
-@register_task("spans")
+@register_task("span_corruption")
 @dataclass(frozen=True, eq=False)
 class SpanCorruption(DenoisingTask):
     """As many tokens go as the rate says, in as many spans as their mean length says: the same number for each row."""
@@ -88,12 +88,10 @@ class SpanCorruption(DenoisingTask):
         made = super().build(c, tokenizer, **how)
         marks, need = len(made.specials.sentinels), made.spans(made.room) + 1
         if not marks:
-            raise config.ConfigError(
-                "text: this tokenizer has no sentinels; add them with regard.tasks.add_task_tokens"
-            )
+            raise config.ConfigError("tokenizer: it has no sentinels; add them with regard.tasks.add_task_tokens")
         if need > marks:
             raise config.ConfigError(f"task.sentinels: {marks} are too few for rows of {made.rows.length:,} tokens, "
-                                     f"which ask for {need}; set more, or a larger task.mean")  # fmt: skip
+                                     f"which ask for {need}; set more, or a larger task.mean_span_length")  # fmt: skip
         return made
 
     def corrupted(self, ids: list[int], chance: torch.Generator) -> tuple[list[int], list[int]]:
@@ -108,7 +106,7 @@ class SpanCorruption(DenoisingTask):
     def spans(self, count: int) -> int:
         """In how many spans they go; a token stays between two of them."""
         noise = self.noise(count)
-        return min(max(1, round(noise / self.c.mean)), count - noise + 1)
+        return min(max(1, round(noise / self.c.mean_span_length)), count - noise + 1)
 
     def fits(self, count: int) -> bool:
         noise, spans = self.noise(count), self.spans(count)
@@ -147,7 +145,7 @@ def random_composition(total: int, count: int, least: int, chance: torch.Generat
     return [after - before - 1 + least for before, after in zip([-1, *bars], [*bars, free + count - 1], strict=True)]
 
 
-@register_task("infill")
+@register_task("text_infilling")
 @dataclass(frozen=True, eq=False)
 class TextInfilling(DenoisingTask):
     c: config.TextInfilling = config.TextInfilling()
@@ -164,7 +162,7 @@ class TextInfilling(DenoisingTask):
         """Of spans, drawn until they hold so many tokens; the last one is cut to fit."""
         found: list[int] = []
         while (left := noise - sum(found)) > 0:
-            found.append(min(left, int(torch.poisson(torch.tensor(self.c.mean), generator=chance))))
+            found.append(min(left, int(torch.poisson(torch.tensor(self.c.mean_span_length), generator=chance))))
         while len(found) > noise:  # so many empty ones that the source would be longer than the text
             found.remove(0)
         return found
@@ -177,7 +175,7 @@ class TextInfilling(DenoisingTask):
         return [*source, *ids[last:]]
 
 
-@register_task("prefix")
+@register_task("prefix_lm")
 @dataclass(frozen=True, eq=False)
 class PrefixLM(DenoisingTask):
     c: config.PrefixLM = config.PrefixLM()

@@ -17,7 +17,7 @@ from regard.tasks.metrics import safe_ratio
 from regard.tasks.task import LossPart, Task, TaskOutputs, register_task
 
 
-@register_task("forecast")
+@register_task("forecasting")
 @dataclass(frozen=True, eq=False)
 class Forecasting(Task):
     """The rows that come next; `scale` are the deviations of the channels in the training rows."""
@@ -29,8 +29,8 @@ class Forecasting(Task):
 
     def check(self, model: config.Transformer) -> None:
         if not isinstance(model.embed, config.SeriesEmbedding):
-            raise ConfigError(f"model.embed.kind: {model.embed.kind!r}, and task 'forecast' is asked of series; set it "
-                              "to series")  # fmt: skip
+            raise ConfigError(f"model.embed.kind: {model.embed.kind!r}, and task 'forecasting' is asked of series; set "
+                              "it to series")  # fmt: skip
         super().check(model)
 
     def vocabularies(self, model: config.Transformer) -> list[tuple[str, int, int]]:

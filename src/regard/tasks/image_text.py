@@ -48,8 +48,8 @@ class ImageTextTask(Task):
         most = self.room - self.around
         if len(ids) > most:
             raise DataError(f"{columns.record_place(record)}: column {self.c.text!r} has {len(ids)} tokens, and there "
-                            "is room "
-                            f"for {most}; make train.context larger, or pass it over by data.bad=skip")  # fmt: skip
+                            f"is room for {most}; make train.context larger, or pass it over by "
+                            "data.on_bad_record=skip")  # fmt: skip
         seen = self.sense.example(record, self.c.image)  # type: ignore[arg-type]
         return seen | {TEXT_KEY: torch.tensor(ids)}
 
@@ -89,7 +89,7 @@ class ImageTextTask(Task):
 
 def reads_phrases(c: Any) -> bool:
     """Whether a task reads its texts as lists."""
-    return getattr(c, "phrases", False) is True
+    return getattr(c, "phrase_list", False) is True
 
 
 def rename_tensors(tables: dict[str, Tensor], first: str, before: str) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def separator_id(tokenizer: Tokenizer) -> int:
     except DataError:  # it can say no comma at all
         marks = []
     if len(marks) != 1:
-        raise ConfigError("task.phrases: this tokenizer has no token that is a comma and nothing else; choose another "
-                          "in text, or leave phrases out")  # fmt: skip
+        raise ConfigError("task.phrase_list: this tokenizer has no token that is a comma and nothing else; choose "
+                          "another in text, or leave phrases out")  # fmt: skip
     return marks[0]
 
 

@@ -35,7 +35,7 @@ from regard.tasks.task import LossPart, Task, TaskOutputs, labelled_entries, reg
 from regard.text.tokenizer import Tokenizer
 
 
-@register_task("masked")
+@register_task("masked_lm")
 @dataclass(frozen=True, eq=False)
 class MaskedLM(Task):
     """Each word or token is chosen with the same chance; loss on the chosen ones alone.
@@ -45,7 +45,7 @@ class MaskedLM(Task):
 
     c: config.MaskedLM
     joints: WordBoundaries | None = None
-    heads = ("vocabulary", "both")
+    heads = ("lm", "pretraining")
 
     @classmethod
     def special_tokens_needed(cls, c: config.MaskedLM, specials: TaskSpecialTokens) -> tuple[str, ...]:
@@ -59,25 +59,27 @@ class MaskedLM(Task):
         super().check(model)
         if not any(mask(text).ahead for text in model.trunk.masks):
             raise config.ConfigError(f"model.trunk.mask: under {model.trunk.masks[0]!r} nobody sees what stands behind "
-                                     "a hidden token; set it to everything, or ask for the next one")  # fmt: skip
-        if self.c.next_sentence and (not isinstance(model.head, config.PretrainingHead) or model.head.pooled.out != 2):
-            raise config.ConfigError("model.head.kind: next_sentence needs both, with model.head.pooled.out = 2")
+                                     "a hidden token; set it to full, or ask for the next one")  # fmt: skip
+        if self.c.next_sentence and (not isinstance(model.head, config.PretrainingHead) or model.head.pooling.out != 2):
+            raise config.ConfigError(
+                "model.head.kind: next_sentence needs pretraining, with model.head.pooling.out = 2"
+            )
         if not self.c.next_sentence and isinstance(model.head, config.PretrainingHead):
-            raise config.ConfigError("model.head.kind: 'both' is for task.next_sentence; set it to vocabulary")
+            raise config.ConfigError("model.head.kind: 'pretraining' is for task.next_sentence; set it to lm")
 
     def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
         """A text in a row of its own; or, for pairs, a document: its ids, and how many are in each sentence."""
         if self.c.next_sentence:
-            lines = columns.get_texts(record, self.c.text, split="\n")
-            sentences = [columns.encode_column(record, self.c.text, line, tokenizer) for line in lines]
+            lines = columns.get_texts(record, self.c.input, split="\n")
+            sentences = [columns.encode_column(record, self.c.input, line, tokenizer) for line in lines]
             return {"ids": [id for ids in sentences for id in ids], "sentences": list(map(len, sentences)), "cut": 0}
-        ids = columns.get_ids(record, self.c.text, tokenizer)
+        ids = columns.get_ids(record, self.c.input, tokenizer)
         return self.around(ids[: self.room]) | {"cut": max(0, len(ids) - self.room)}
 
     def examples(self, record: RecordLike, tokenizer: Tokenizer) -> list[TaskExample]:
         if self.c.next_sentence:
             return [self.example(record, tokenizer)]
-        ids = columns.get_ids(record, self.c.text, tokenizer)
+        ids = columns.get_ids(record, self.c.input, tokenizer)
         return [self.around(piece) | {"cut": 0} for piece in split_evenly(ids, self.room)]
 
     def around(self, ids: Sequence[int]) -> TaskExample:
@@ -119,8 +121,10 @@ class MaskedLM(Task):
         chosen = may & (luck < c.rate)
         fate, ordinary = torch.rand(ids.shape, generator=chance), self.specials.ordinary
         other = ordinary[torch.randint(len(ordinary), ids.shape, generator=chance)]
-        shown = ids.masked_fill(chosen & (fate < c.mask), self.specials["mask"])  #: S087
-        shown = torch.where(chosen & (c.mask <= fate) & (fate < c.mask + c.random), other, shown)
+        shown = ids.masked_fill(chosen & (fate < c.mask_replace_prob), self.specials["mask"])  #: S087
+        shown = torch.where(
+            chosen & (c.mask_replace_prob <= fate) & (fate < c.mask_replace_prob + c.random_replace_prob), other, shown
+        )
         return shown, ids.where(chosen, IGNORE_INDEX)
 
     def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:

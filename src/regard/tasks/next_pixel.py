@@ -27,7 +27,7 @@ from regard.text.tokenizer import Tokenizer
 BITS, RIGHT = "bits per dimension", "accuracy"
 
 
-@register_task("pixels")
+@register_task("next_pixel")
 @dataclass(frozen=True, eq=False)
 class NextPixel(Task):
     """A batch is ids (B, rows, columns): the front end reads all but the last of them, and the model says them all."""
@@ -46,15 +46,15 @@ class NextPixel(Task):
             raise ConfigError(f"model.trunk.position.grid: {list(position.grid)}, and model.embed tells {wanted[0]} "
                               f"rows of {wanted[1]} values; set it to {wanted}")  # fmt: skip
         head = model.head
-        if isinstance(head, config.LMHead) and not head.tied and head.size not in (None, model.embed.palette):
-            raise ConfigError(f"model.head.size: {head.size}, and the palette has {model.embed.palette}; set it to "
+        if isinstance(head, config.LMHead) and not head.tied and head.vocab not in (None, model.embed.palette):
+            raise ConfigError(f"model.head.vocab: {head.vocab}, and the palette has {model.embed.palette}; set it to "
                               f"{model.embed.palette}")  # fmt: skip
 
     def vocabularies(self, model: config.Transformer) -> list[tuple[str, int, int]]:
         return []
 
     def example(self, record: Record, tokenizer: Tokenizer | None = None) -> TensorExample:  # type: ignore[override]
-        return self.sense.example(record, self.c.text)
+        return self.sense.example(record, self.c.input)
 
     def length(self, example: TensorExample) -> int:
         return self.sense.length(example)
@@ -83,7 +83,7 @@ class NextPixel(Task):
         return {BITS: (nats / math.log(2)).tolist(), RIGHT: right.tolist()}
 
     def expected(self, batch: Any) -> TaskOutputs:
-        """What who knows the image would need: no bits, and all values right."""
+        """What a model that knows the image would need: no bits, and all values right."""
         return {BITS: [0.0] * len(batch["ids"]), RIGHT: [1.0] * len(batch["ids"])}
 
     def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:

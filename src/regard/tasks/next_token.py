@@ -17,7 +17,7 @@ from regard.tasks.task import LossPart, TaskOutputs, TextTask, register_task, sp
 from regard.text.tokenizer import Tokenizer
 
 
-@register_task("next")
+@register_task("next_token")
 @dataclass(frozen=True, eq=False)
 class NextToken(TextTask):
     """A batch is ids (B, N + 1): the first N are read, the last N are predicted. Or rows of several lengths."""
@@ -26,11 +26,11 @@ class NextToken(TextTask):
     causal = True
 
     def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
-        ids, room = columns.get_ids(record, self.c.text, tokenizer), self.room
+        ids, room = columns.get_ids(record, self.c.input, tokenizer), self.room
         return self.around(ids[:room]) | {"cut": max(0, len(ids) - room)}
 
     def examples(self, record: RecordLike, tokenizer: Tokenizer) -> list[TaskExample]:
-        ids = columns.get_ids(record, self.c.text, tokenizer)
+        ids = columns.get_ids(record, self.c.input, tokenizer)
         return [self.around(piece) | {"cut": 0} for piece in split_evenly(ids, self.room)]
 
     def around(self, ids: Sequence[int]) -> TaskExample:
@@ -41,7 +41,7 @@ class NextToken(TextTask):
 
     @property
     def after(self) -> tuple[int, ...]:
-        end = self.specials.roles.get("end")
+        end = self.specials.roles.get("eos")
         return self.specials.single.after or (() if end is None else (end,))
 
     @property

@@ -23,20 +23,20 @@ PARTS = ("train", "validation", "test")
 SHORT = {"val": "validation", "valid": "validation"}
 
 
-@register_task("nodes")
+@register_task("node_classification")
 @dataclass(frozen=True, eq=False)
 class NodeClassification(Task):
     """The likeliest class of every node that has a label in the batch."""
 
     c: config.NodeClassification = config.NodeClassification()
-    heads = ("each",)
+    heads = ("token",)
 
     def check(self, model: config.Transformer) -> None:
         super().check(model)
         head = model.head
         if not isinstance(model.embed, config.GraphEmbedding):
-            raise ConfigError(f"model.embed.kind: {model.embed.kind!r}, and task 'nodes' is asked of graphs; set it to "
-                              "graph")  # fmt: skip
+            raise ConfigError(f"model.embed.kind: {model.embed.kind!r}, and task 'node_classification' is asked of "
+                              "graphs; set it to graph")  # fmt: skip
         if isinstance(head, config.TokenHead) and head.out != len(self.c.classes):
             raise ConfigError(f"model.head.out: {head.out}, and there are {len(self.c.classes)} classes; set it so")
 

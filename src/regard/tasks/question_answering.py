@@ -35,11 +35,11 @@ class AnswerSpan(NamedTuple):
     score: float
 
 
-@register_task("answer")
+@register_task("question_answering")
 @dataclass(frozen=True, eq=False)
 class QuestionAnswering(Task):
     c: config.QuestionAnswering = config.QuestionAnswering()
-    heads = ("each",)
+    heads = ("token",)
 
     @classmethod
     def special_tokens_needed(cls, c: config.QuestionAnswering, specials: TaskSpecialTokens) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class QuestionAnswering(Task):
         if self.right(record) and not best["stop"]:
             raise DataError(f"{columns.record_place(record)}: the answer does not fit in a row of {self.rows.length} "
                             "tokens; "
-                            "let rows be longer, or task.stride smaller")  # fmt: skip
+                            "let rows be longer, or task.doc_stride smaller")  # fmt: skip
         return best
 
     def windows(self, record: RecordLike, tokenizer: Tokenizer) -> list[TaskExample]:
@@ -74,7 +74,7 @@ class QuestionAnswering(Task):
         free = self.rows.length - len(self.specials.pair)
         question = all_asked[: free // 2]  # the context keeps half of the row at least
         room, lost = free - len(question), len(all_asked) - len(question)
-        step = min(self.c.stride, room)
+        step = min(self.c.doc_stride, room)
         starts = range(0, max(1, len(ids) - room + step), step)
         made = [
             self.window(question, ids[at : at + room], offsets[at : at + room], shift_span(held, at)) for at in starts
@@ -100,14 +100,14 @@ class QuestionAnswering(Task):
         """From which to which character the first right answer stands; None: there is none."""
         if not (right := self.right(record)):
             return None
-        if self.c.start is not None and self.c.start not in record:
-            raise DataError(f"{columns.record_place(record)}: no column {self.c.start!r} with the answer's first "
-                            "character; "
-                            "name it in task.start, or set task.start=none to look for the answer")  # fmt: skip
-        at = context.find(right[0]) if self.c.start is None else first_of(record[self.c.start])
+        if self.c.answer_start is not None and self.c.answer_start not in record:
+            raise DataError(f"{columns.record_place(record)}: no column {self.c.answer_start!r} with the answer's "
+                            "first character; name it in task.answer_start, or set task.answer_start=none to look for "
+                            "the answer")  # fmt: skip
+        at = context.find(right[0]) if self.c.answer_start is None else first_of(record[self.c.answer_start])
         start = int(at) if str(at).isdecimal() else len(context)
         if context[start : start + len(right[0])] != right[0]:
-            where = "in" if self.c.start is None else f"at character {at} of"
+            where = "in" if self.c.answer_start is None else f"at character {at} of"
             raise DataError(f"{columns.record_place(record)}: answer {right[0]!r} does not stand {where} column "
                             f"{self.c.context!r}; mend it, or leave the record out")  # fmt: skip
         return start, start + len(right[0])
@@ -167,7 +167,7 @@ class QuestionAnswering(Task):
         """Spans of the context that do not end before they begin, and are not too long."""
         inside = batch["from"] >= 0
         square = torch.ones_like(inside[0]).expand(inside.shape[1], -1)
-        return (square.triu() & ~square.triu(self.c.longest)) & inside[:, :, None] & inside[:, None, :]
+        return (square.triu() & ~square.triu(self.c.max_answer_tokens)) & inside[:, :, None] & inside[:, None, :]
 
     def characters(self, batch: TaskBatch, first: Tensor, last: Tensor) -> list[tuple[int, int]]:
         """From which to which character of the context a span of tokens goes; 0 to 0 outside."""

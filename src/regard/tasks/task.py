@@ -76,7 +76,13 @@ def combine_losses(sums: Mapping[str, Tensor], parts: Mapping[str, LossPart]) ->
 
 
 TaskOutputs = dict[str, list[Any]]  # by the name of a part
-FRAMED = ("classify", "regress", "tag", "answer", "masked")  # read whole texts between special tokens
+FRAMED = (
+    "classification",
+    "regression",
+    "token_classification",
+    "question_answering",
+    "masked_lm",
+)  # read whole texts between special tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +103,7 @@ class Task:
 
     encoder: ClassVar[bool] = False  # reads a source
     causal: ClassVar[bool] = False  # must not see what it should say
-    heads: ClassVar[tuple[str, ...]] = ("vocabulary",)
+    heads: ClassVar[tuple[str, ...]] = ("lm",)
 
     @classmethod
     def special_tokens_needed(cls, c: Any, specials: TaskSpecialTokens) -> tuple[str, ...]:
@@ -184,7 +190,7 @@ class TextTask(Task):
 
     @property
     def smoothing(self) -> float:
-        return getattr(self.c, "smoothing", 0.0)
+        return getattr(self.c, "label_smoothing", 0.0)
 
     def loss_sums(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         said = model_outputs(model, batch, deferred=self.chunk is not None)
@@ -237,7 +243,7 @@ def build_task(
     """The objective that a setting describes, for texts in this tokenizer's words; checked against the model."""
     task = TASKS[c.kind]
     if missing := task.special_tokens_needed(c, TaskSpecialTokens.of(tokenizer)):
-        raise ConfigError(f"text: task {c.kind!r} needs a {missing[0]} token, and this tokenizer has none; "
+        raise ConfigError(f"tokenizer: task {c.kind!r} needs a {missing[0]} token, and this one has none; "
                           "add it with regard.tasks.add_task_tokens")  # fmt: skip
     segments = model is None or (isinstance(model.embed, config.TextEmbedding) and model.embed.segments > 1)
     made = task.build(c, tokenizer, rows=rows or RowPadding(), chunk=chunk, segments=segments, **more)

@@ -23,7 +23,7 @@ from regard.tasks.losses import cross_entropy_sum, model_outputs
 from regard.tasks.task import LossPart, TaskOutputs, TextTask, labelled_entries, register_task
 
 
-@register_task("draw")
+@register_task("text_to_image")
 @dataclass(frozen=True, eq=False)
 class TextToImage(ImageTextTask, TextTask):
     """The next token of both; what is asked of colours and of words is counted apart."""
@@ -34,7 +34,7 @@ class TextToImage(ImageTextTask, TextTask):
 
     @classmethod
     def special_tokens_needed(cls, c: Any, specials: TaskSpecialTokens) -> tuple[str, ...]:
-        return tuple(role for role in ("start", "end", "pad") if role not in specials.roles)
+        return tuple(role for role in ("bos", "eos", "pad") if role not in specials.roles)
 
     @property
     def first(self) -> int:
@@ -51,14 +51,14 @@ class TextToImage(ImageTextTask, TextTask):
 
     def check(self, model: config.Model) -> None:
         if isinstance(model, config.DualEncoder) or not isinstance(model.embed, config.TextEmbedding):
-            raise ConfigError("model.embed.kind: task 'draw' reads words and colours as ids of one vocabulary; set it "
-                              "to text")  # fmt: skip
+            raise ConfigError("model.embed.kind: task 'text_to_image' reads words and colours as ids of one "
+                              "vocabulary; set it to text")  # fmt: skip
         super().check(model)
         if self.room < self.around + 1:
             raise ConfigError(f"train.context: {self.rows.length} tokens, and a picture has {self.c.pixels.count}; "
                               "make it larger by the longest text, or task.pixels.grid smaller")  # fmt: skip
-        if model.embed.pad is not None:
-            raise ConfigError("model.embed.pad: what fills up a text is read like words, so that pixels keep their "
+        if model.embed.pad_id is not None:
+            raise ConfigError("model.embed.pad_id: what fills up a text is read like words, so that pixels keep their "
                               "places; leave it out")  # fmt: skip
 
     def vocabularies(self, model: config.Transformer) -> list[tuple[str, int, int]]:
@@ -74,7 +74,7 @@ class TextToImage(ImageTextTask, TextTask):
 
     def heard(self, texts: Sequence[Sequence[int]]) -> Tensor:  # (B, room)
         """Texts with what stands around them, filled up to one length."""
-        start, end, pad = (self.specials[role] for role in ("start", "end", "pad"))
+        start, end, pad = (self.specials[role] for role in ("bos", "eos", "pad"))
         whole = [[start, *text, end] for text in texts]
         return torch.tensor([[*row, *[pad] * (self.room - len(row))] for row in whole])
 
@@ -82,10 +82,10 @@ class TextToImage(ImageTextTask, TextTask):
         """The labels of colours and of words, apart; nothing is asked elsewhere."""
         colours = labels >= self.first
         parts = {"image": labels.where(colours, IGNORE_INDEX)}
-        return parts | ({"text": labels.masked_fill(colours, IGNORE_INDEX)} if self.c.words else {})
+        return parts | ({"text": labels.masked_fill(colours, IGNORE_INDEX)} if self.c.text_loss_weight else {})
 
     def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:
-        weights = {"image": 1 - self.c.words, "text": self.c.words}
+        weights = {"image": 1 - self.c.text_loss_weight, "text": self.c.text_loss_weight}
         return {name: LossPart(int((labels != IGNORE_INDEX).sum()), weights[name])
                 for name, labels in self.asked_of(batch["labels"]).items()}  # fmt: skip
 

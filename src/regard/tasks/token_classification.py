@@ -23,11 +23,11 @@ from regard.tasks.task import Task, TaskOutputs, register_task
 from regard.text.tokenizer import Tokenizer
 
 
-@register_task("tag")
+@register_task("token_classification")
 @dataclass(frozen=True, eq=False)
 class TokenClassification(Task):
     c: config.TokenClassification = config.TokenClassification()
-    heads = ("each",)
+    heads = ("token",)
 
     def check(self, model: config.Transformer) -> None:
         super().check(model)

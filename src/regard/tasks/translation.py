@@ -32,7 +32,7 @@ class Seq2SeqTask(TextTask):
 
     @classmethod
     def special_tokens_needed(cls, c: Any, specials: TaskSpecialTokens) -> tuple[str, ...]:
-        return () if "end" in specials.roles else ("start", "end")
+        return () if "eos" in specials.roles else ("bos", "eos")
 
     @property
     def target(self) -> TaskSpecialTokens:
@@ -41,7 +41,7 @@ class Seq2SeqTask(TextTask):
     @property
     def closing(self) -> tuple[int, ...]:
         """What ends a source: as the tokenizer ends its texts, or its end token."""
-        return self.specials.single.after or (self.specials["end"],)
+        return self.specials.single.after or (self.specials["eos"],)
 
     @property
     def opening(self) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ class Seq2SeqTask(TextTask):
         return [(where, read, self.specials.size), ("embed", model.embed.vocab, self.target.size)]
 
     def batch(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> TaskBatch:
-        begin, end = self.target.begin(self.c.begin), self.target["end"]
+        begin, end = self.target.begin(self.c.decoder_start), self.target["eos"]
         read = [[*self.opening, *source, *self.closing] for source in sources]
         heard, said = [[begin, *target] for target in targets], [[*target, end] for target in targets]  #: S085
         batch = {"source": self.rows.padded(read, self.specials.fill), "ids": self.rows.padded(heard, self.target.fill)}
@@ -72,7 +72,7 @@ class Seq2SeqTask(TextTask):
         return self.rows.length - len(self.opening) - len(self.closing)
 
 
-@register_task("translate")
+@register_task("translation")
 @dataclass(frozen=True, eq=False)
 class Translation(Seq2SeqTask):
     """Teacher forcing with smoothed labels."""

@@ -17,8 +17,8 @@ from regard.config.errors import DataError
 # A role, the name that transformers has for it, and the tokens that mean it.
 SPECIAL_TOKEN_ROLES = {
     "pad": ("pad_token", ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")),
-    "start": ("bos_token", ("<start>", "<s>", "<bos>", "[BOS]", "<sos>", "<|startoftext|>", "<|begin_of_text|>")),
-    "end": ("eos_token", ("<end>", "</s>", "<eos>", "[EOS]", "<stop>", "<|endoftext|>", "<|end_of_text|>")),
+    "bos": ("bos_token", ("<start>", "<s>", "<bos>", "[BOS]", "<sos>", "<|startoftext|>", "<|begin_of_text|>")),
+    "eos": ("eos_token", ("<end>", "</s>", "<eos>", "[EOS]", "<stop>", "<|endoftext|>", "<|end_of_text|>")),
     "mask": ("mask_token", ("<mask>", "[MASK]")),
     "cls": ("cls_token", ("<cls>", "[CLS]")),
     "sep": ("sep_token", ("<sep>", "[SEP]")),

@@ -159,7 +159,7 @@ def margin_width(name: str, given: list[Any]) -> int:
 
 def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
            sort_keys: bool = False) -> str:  # fmt: skip
-    """As people who write templates expect it: signs of HTML stay what they are."""
+    """As authors of templates expect it: signs of HTML stay what they are."""
     between = separators if isinstance(separators, list | tuple) else ()
     wide = 0 if indent is None else indent if isinstance(indent, int) else len(indent)
     if any(not isinstance(each, str) or len(each) > DEEPEST for each in between) or wide > DEEPEST:
@@ -271,7 +271,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(BINARY_OPERATORS)
 
     def __init__(self) -> None:
-        blocks = dict(trim_blocks=True, lstrip_blocks=True)  # as those who write templates expect it
+        blocks = dict(trim_blocks=True, lstrip_blocks=True)  # as authors of templates expect it
         super().__init__(**blocks, extensions=[loopcontrols, GenerationTag], finalize=charge_output, cache_size=0)
         known = {name: self.filters[name] for name in FILTERS} | {"tojson": tojson}
         self.filters = {name: charged_filter(name, each) for name, each in known.items()}

@@ -29,7 +29,7 @@ from regard.text.split_points import Borders, split_at_borders, split_pattern
 from regard.text.token_bytes import bytes_of_vocabulary, lookup_encoder, printable, sayable_characters
 
 CHUNK = 1 << 14  # characters: a longer text is cut, and its parts are encoded side by side
-UNKNOWN = "is not in the vocabulary; train the tokenizer on text that has it, or with text.fallback=true"
+UNKNOWN = "is not in the vocabulary; train the tokenizer on text that has it, or with tokenizer.byte_fallback=true"
 HALF = "is half of a surrogate pair and no character; decode the text as UTF-16 first"
 
 
@@ -42,7 +42,7 @@ class UnknownCharacter(DataError):
 
 
 class Tokenizer:
-    """Text to ids and back; `roles` are the ids of "pad", "start", "end", "mask", "cls", "sep", "unk", if it has them.
+    """Text to ids and back; `roles` are the ids of "pad", "bos", "eos", "mask", "cls", "sep", "unk", if it has them.
 
     `card` is what stands in a tokenizer_config.json: the special tokens by the names `transformers` has for roles.
     `specials` says whether special tokens in a text are parsed; unless said they are, if the card does not forbid it.

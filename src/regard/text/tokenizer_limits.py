@@ -25,7 +25,7 @@ MOST_AROUND = 1024  # special tokens around a text
 # sound add 700,000 letters; each letter takes a place in the tree of the library and in a regular expression.
 MOST_ADDED = 1 << 20
 # Letters of a token once it is decoded: for each word that is unknown, the unknown token is written. The longest that
-# are published are runs of hundreds of spaces; a vocabulary of words has the longest word of somebody's text.
+# are published are runs of hundreds of spaces; a vocabulary of words has the longest word of its training text.
 LONGEST_TOKEN = 1 << 16
 LONGEST_WORD = 1000  # letters of a word that pieces are looked for in, which takes the square
 LONGEST_PREFIX = 64  # letters before each piece within a word
@@ -35,7 +35,7 @@ LONGEST_MAPPED = 64  # letters that a compiled table of characters writes for on
 INSIDE = ("normalizers", "pretokenizers", "decoders", "processors")
 PARTS = ("normalizer", "pre_tokenizer", "decoder", "post_processor")
 # All steps that there are. The library also reads a step without a type, and a list of values without names, for
-# files that nobody writes: what such a step does could not be told from the file.
+# files that no library writes: what such a step does could not be told from the file.
 STEPS = {
     "BertNormalizer", "BertPreTokenizer", "BertProcessing", "BPEDecoder", "ByteFallback", "ByteLevel", "CTC",
     "CharDelimiterSplit", "Delimiter", "Digits", "FixedLength", "Fuse", "Lowercase", "Metaspace", "NFC", "NFD", "NFKC",

@@ -52,9 +52,9 @@ def train_char(setting: config.CharTokenizer, texts: Iterable[str]) -> tokenizer
     found: set[str] = set()
     for text in texts:
         found.update(text)
-    names = [*sorted(found), *(BYTE_TOKENS if setting.fallback else ())]
-    inner = tokenizers.Tokenizer(models.BPE(vocab=number_tokens(names), merges=[], byte_fallback=setting.fallback))
-    inner.decoder = byte_decoder() if setting.fallback else decoders.Fuse()
+    names = [*sorted(found), *(BYTE_TOKENS if setting.byte_fallback else ())]
+    inner = tokenizers.Tokenizer(models.BPE(vocab=number_tokens(names), merges=[], byte_fallback=setting.byte_fallback))
+    inner.decoder = byte_decoder() if setting.byte_fallback else decoders.Fuse()
     return inner
 
 
@@ -67,26 +67,28 @@ def train_byte(setting: config.ByteTokenizer, texts: Iterable[str]) -> tokenizer
 
 def train_word(setting: config.WordTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """The most frequent words; the others in bytes, or <unk> without the fallback."""
-    fixed = (*WORD, *(BYTE_TOKENS if setting.fallback else (UNKNOWN,)))
+    fixed = (*WORD, *(BYTE_TOKENS if setting.byte_fallback else (UNKNOWN,)))
     check_vocab_size(setting.vocab, len(fixed) + 1)
-    counter = word_tokenizer(models.WordLevel(), setting.lower)
+    counter = word_tokenizer(models.WordLevel(), setting.lowercase)
     fit_tokenizer(counter, trainers.WordLevelTrainer(vocab_size=setting.vocab - len(fixed), show_progress=False), texts)
     known = counter.get_vocab()
     vocab = number_tokens([*fixed, *sorted(known, key=known.__getitem__)])
-    if setting.fallback:  # a BPE without merges: a word that it has is one token, any other its characters or bytes
+    if (
+        setting.byte_fallback
+    ):  # a BPE without merges: a word that it has is one token, any other its characters or bytes
         inner = word_tokenizer(
-            models.BPE(vocab=vocab, merges=[], byte_fallback=True, ignore_merges=True), setting.lower
+            models.BPE(vocab=vocab, merges=[], byte_fallback=True, ignore_merges=True), setting.lowercase
         )
     else:
-        inner = word_tokenizer(models.WordLevel(vocab=vocab, unk_token=UNKNOWN), setting.lower)
-    inner.decoder = byte_decoder() if setting.fallback else decoders.Fuse()
+        inner = word_tokenizer(models.WordLevel(vocab=vocab, unk_token=UNKNOWN), setting.lowercase)
+    inner.decoder = byte_decoder() if setting.byte_fallback else decoders.Fuse()
     inner.add_special_tokens(list(WORD))  # <unk> is not among them: it stands for a word, so decoding shows it
     return inner
 
 
 def train_bpe(setting: config.SubwordTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """GPT-2's: pairs of bytes that stand together most often become one token, over and over (Sennrich et al. 2016)."""
-    inner = with_lowercase(tokenizers.Tokenizer(models.BPE()), setting.lower)
+    inner = with_lowercase(tokenizers.Tokenizer(models.BPE()), setting.lowercase)
     inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     fit_tokenizer(inner, trainers.BpeTrainer(
         vocab_size=setting.vocab, special_tokens=list(GPT), initial_alphabet=list(BYTE_LETTERS), show_progress=False,
@@ -106,12 +108,12 @@ def train_wordpiece(setting: config.SubwordTokenizer, texts: Iterable[str]) -> t
         vocab_size=setting.vocab, special_tokens=[*BERT, *inside],  # named here, their ids do not depend on chance
         initial_alphabet=list(BYTE_LETTERS), continuing_subword_prefix=WORDPIECE_PREFIX, show_progress=False,
     )  # fmt: skip
-    learner = word_tokenizer(models.WordPiece(unk_token=BERT[1]), setting.lower, byte_letters())
+    learner = word_tokenizer(models.WordPiece(unk_token=BERT[1]), setting.lowercase, byte_letters())
     fit_tokenizer(learner, trainer, texts)
     vocab = learner.get_vocab()
     inner = word_tokenizer(models.WordPiece(
         vocab=vocab, unk_token=BERT[1], continuing_subword_prefix=WORDPIECE_PREFIX, max_input_chars_per_word=1000,
-    ), setting.lower, byte_letters())  # fmt: skip
+    ), setting.lowercase, byte_letters())  # fmt: skip
     inner.decoder = decoders.Sequence([decoders.Replace(Regex(f"^{WORDPIECE_PREFIX}"), ""), decoders.ByteLevel()])
     inner.add_special_tokens(list(BERT))
     return inner
@@ -119,7 +121,7 @@ def train_wordpiece(setting: config.SubwordTokenizer, texts: Iterable[str]) -> t
 
 def train_unigram(setting: config.SubwordTokenizer, texts: Iterable[str]) -> tokenizers.Tokenizer:
     """T5's: the pieces under which the text is most likely, each with a probability of its own (Kudo 2018)."""
-    learner = word_tokenizer(models.Unigram(), setting.lower)
+    learner = word_tokenizer(models.Unigram(), setting.lowercase)
     trainer = trainers.UnigramTrainer(
         vocab_size=setting.vocab - len(BYTE_TOKENS), special_tokens=list(T5), unk_token=T5[2], show_progress=False
     )
@@ -128,12 +130,12 @@ def train_unigram(setting: config.SubwordTokenizer, texts: Iterable[str]) -> tok
     except DataError as problem:
         if "not large enough" not in str(problem):
             raise
-        raise ConfigError(f"text.vocab: {setting.vocab:,} is too few for all characters of the text; "
+        raise ConfigError(f"tokenizer.vocab: {setting.vocab:,} is too few for all characters of the text; "
                           f"set more, or choose bpe, which needs bytes alone") from None  # fmt: skip
     pieces = prune_unigram(learner, setting.vocab - len(BYTE_TOKENS))
     lowest = min(score for _, score in pieces)
     scores = [*((token, 0.0) for token in T5), *pieces, *((name, lowest) for name in BYTE_TOKENS)]
-    inner = word_tokenizer(models.Unigram(vocab=scores, unk_id=2, byte_fallback=True), setting.lower)
+    inner = word_tokenizer(models.Unigram(vocab=scores, unk_id=2, byte_fallback=True), setting.lowercase)
     inner.decoder = byte_decoder()
     inner.add_special_tokens(list(T5))
     return inner
@@ -183,7 +185,7 @@ def with_lowercase(inner: tokenizers.Tokenizer, lower: bool) -> tokenizers.Token
 
 def check_vocab_size(vocab: int, least: int) -> None:
     if vocab < least:
-        raise ConfigError(f"text.vocab: {vocab:,} is too few; bytes and special tokens alone ask for {least:,}")
+        raise ConfigError(f"tokenizer.vocab: {vocab:,} is too few; bytes and special tokens alone ask for {least:,}")
 
 
 def fit_tokenizer(inner: tokenizers.Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]) -> None:

@@ -39,7 +39,7 @@ def fit(recipe: config.Recipe, out: str | Path, *, command: str = "", quiet: boo
         if ranks.is_main and any((out / name).exists() for name in ("config.toml", "log.jsonl", "checkpoints")):
             raise config.ConfigError(f"{out}: there is a run already; resume it, or choose another folder")
         check_stdin(recipe, ranks)
-        if recipe.train.board:
+        if recipe.train.tensorboard:
             tensorboard.check_tensorboard()
         notes: list[str] = []
         with DataProgress(quiet or not ranks.is_main) as counting:
@@ -147,10 +147,10 @@ def restore_run(
         return run, out, now, [], state
     create_folder(out / "checkpoints")
     best = (state.get("best") or {}).get("step")
-    if recipe.train.best:
+    if recipe.train.keep_best:
         checkpoint.restore_best_link(out, best)
     checkpoint.prune_checkpoints(
-        out / "checkpoints", recipe.train.keep, newest, best
+        out / "checkpoints", recipe.train.keep_checkpoints, newest, best
     )  # it may have been stopped before it could
     notes += [gap for name in ("log", "samples") if (gap := truncate_log(out / f"{name}.jsonl", state[name]))]
     notes += [

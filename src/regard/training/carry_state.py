@@ -42,16 +42,16 @@ class StateCache(KVCache):
 def build_states(model: Transformer, rows: int, context: int) -> KVCache:
     """What so many rows remember, which is nothing yet: states, or of attention the last `context` tokens."""
     if model.encoder is not None:
-        raise config.ConfigError("train.carry: an encoder-decoder begins anew with every source; leave it out")
+        raise config.ConfigError("train.carry_state: an encoder-decoder begins anew with every source; leave it out")
     like = next(model.parameters()).new_empty(0)
     try:
         entries = model.trunk.entries(rows, 1, like)
         if any(isinstance(entry, LayerKV) for entry in entries):
             return build_segment_memory(model, rows, context)
     except ValueError as problem:
-        raise config.ConfigError(f"train.carry: {problem}") from None
+        raise config.ConfigError(f"train.carry_state: {problem}") from None
     if not any(entry.tables() for entry in entries):
-        raise config.ConfigError("train.carry: this model remembers nothing that could go on; leave it out")
+        raise config.ConfigError("train.carry_state: this model remembers nothing that could go on; leave it out")
     return StateCache(entries, rows, 1, False, like)
 
 
@@ -70,7 +70,9 @@ class CarriedState:
     """The states of a run: one for each micro-batch of a step, whose rows are always the same stripes of the text."""
 
     def __init__(self, model: Transformer, c: config.Train) -> None:
-        self.models = [StatefulModel(model, build_states(model, c.batch, c.context)) for _ in range(c.accumulate)]
+        self.models = [
+            StatefulModel(model, build_states(model, c.batch_size, c.context)) for _ in range(c.gradient_accumulation)
+        ]
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor that the next step depends on."""

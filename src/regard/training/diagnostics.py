@@ -47,7 +47,9 @@ class TrainingDiagnostics:
     def look(self, step: int) -> dict[str, Any]:
         """What to write in the log after a step: numbers in four figures, and words where one is none."""
         run, model = self.run, unwrap_model(self.run.model)
-        batch = first_rows(unwrap_prefetch(run.data).batch(run.step * run.settings.accumulate), run.objective)
+        batch = first_rows(
+            unwrap_prefetch(run.data).batch(run.step * run.settings.gradient_accumulation), run.objective
+        )
         parts, there = run.objective.count_parts(batch), batch_to_device(batch, run.device)
         with quiet_run(run), deterministic_sums(run.device):
             loss = combine_losses(run.objective.loss_sums(model, there), parts)
@@ -123,7 +125,7 @@ def layer_norms(run: Run) -> Sizes:
     optimizer = run.optimizer
     optimizer.set_lr_factor(lr_factor(run))
     norm = torch.nn.utils.get_total_norm(optimizer.gradients())
-    clip = math.inf if run.settings.clip is None else run.settings.clip
+    clip = math.inf if run.settings.max_grad_norm is None else run.settings.max_grad_norm
     names, rows = [], []
     for name, weight in optimizer.own.items():
         grad = torch.zeros_like(weight) if weight.grad is None else weight.grad

@@ -149,7 +149,7 @@ class StepRunner:
     def replicate(self) -> DistributedDataParallel:
         """The model as one of many that learn the same; the first row tells whether all of its weights learn."""
         run, before = self.run, get_rng_states(self.run.device)
-        row = take_rows(unwrap_prefetch(run.data).batch(run.step * run.settings.accumulate), FIRST_ROW)
+        row = take_rows(unwrap_prefetch(run.data).batch(run.step * run.settings.gradient_accumulation), FIRST_ROW)
         found = has_unused_parameters(run.model, run.objective.loss_sums(run.model, batch_to_device(row, run.device)))
         set_rng_states(before, run.device)
         return wrap_ddp(run.model, lambda model, batch: self.sums(model, batch, **self.across), found)
@@ -171,11 +171,11 @@ class StepRunner:
                 self.run.objective.loss_sums, dynamic=False if self.run.has_fixed_shapes else None
             )
         # what is recomputed draws its random numbers a second time, which a graph has no place for
-        whole = self.run.has_fixed_counts and self.run.ranks.size == 1 and not c.recompute
+        whole = self.run.has_fixed_counts and self.run.ranks.size == 1 and not c.activation_checkpointing
         self.run_step = CapturedStep(self.step) if cuda and whole else self.step
 
     def __call__(self) -> tuple[Tensor, Tensor, Tensor, int]:
-        run, count = self.run, self.run.settings.accumulate
+        run, count = self.run, self.run.settings.gradient_accumulation
         if run.carried_state is not None and unwrap_prefetch(run.data).begins(run.step):  # type: ignore[attr-defined]
             run.carried_state.forget()
         batches = [run.data.batch(run.step * count + i) for i in range(count)]
@@ -233,7 +233,7 @@ class StepRunner:
             share.backward()
             losses.append(share.detach())
         loss = run.ranks.mean(torch.stack(losses).sum())
-        norm, taken = run.optimizer.step(run.settings.clip, lambda norm: run.guard.check(loss, norm))
+        norm, taken = run.optimizer.step(run.settings.max_grad_norm, lambda norm: run.guard.check(loss, norm))
         if run.ema is not None:
             run.ema.update(taken)
         if run.carried_state is not None:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from regard.config.terminal import escape_controls, unfiltered_stream
 from regard.training.run import Run
 
-REPORT_SECONDS = 10.0  # seconds between lines where nobody watches a bar
+REPORT_SECONDS = 10.0  # seconds between lines where there is no terminal for a bar
 MANY = 100  # steps whose losses have a mean
 
 

@@ -73,7 +73,7 @@ def set_rng_states(states: Chance, device: torch.device) -> None:
 
 @contextmanager
 def use_rng_states(mine: Chance, device: torch.device) -> Iterator[None]:
-    """Draw from one's own numbers, which move on; afterwards everybody else's are as they were."""
+    """Draw from this generator's numbers, which move on; afterwards the global ones are as they were."""
     before = get_rng_states(device)
     set_rng_states(mine, device)
     try:
@@ -87,7 +87,7 @@ def use_rng_states(mine: Chance, device: torch.device) -> Iterator[None]:
 def deterministic_sums(device: torch.device, asked: bool = False) -> Iterator[None]:
     """On a CPU, sums in one order: compiled code would let threads add to a table of gradients as they come.
 
-    On a GPU many fast kernels have no such order: it is for those who ask (`train.deterministic`).
+    On a GPU many fast kernels have no such order: it is on request (`train.deterministic`).
     """
     if device.type != "cpu" and not asked:
         yield

@@ -51,7 +51,7 @@ class Run:
         self.optimizer, self.schedule, self.settings = optimizer, schedule, settings or config.Train()
         self.step, self.seconds, self.rng_state = 0, 0.0, get_rng_states(self.device)
         self.guard = StepGuard(self.settings.guard, self.device)
-        self.ema = None if self.settings.average is None else ModelEMA(model, self.settings.average)
+        self.ema = None if self.settings.ema_decay is None else ModelEMA(model, self.settings.ema_decay)
         self.carried_state: CarriedState | None = None  # what the model remembers from step to step
         self.ended = False  # early, since it became no better
         self.recipe: config.Recipe | None = None
@@ -96,11 +96,11 @@ class Run:
             taken = pretrained.transfer_weights(model, source)
             notice(pretrained.describe_transfer(taken))
             reading = trainable.resolve_lora(reading, model, taken)
-        if recipe.train.vectors is not None and fresh:
+        if recipe.train.word_vectors is not None and fresh:
             assert reading.tokenizer is not None  # others have refused it
             notice(
                 word_vectors.describe_match(
-                    word_vectors.load_word_vectors(text_model(model), reading.tokenizer, recipe.train.vectors)
+                    word_vectors.load_word_vectors(text_model(model), reading.tokenizer, recipe.train.word_vectors)
                 )
             )
         model = model if ranks.sharded else model.to(device)  # in parts it goes there part by part
@@ -118,17 +118,17 @@ class Run:
             trainable.start_lora(model, c.lora, ranks)
         if c.freeze:
             freeze_parameters(model, c.freeze)
-        set_checkpointing(model, c.recompute)
+        set_checkpointing(model, c.activation_checkpointing)
         if ranks.sharded:
             wrap_fsdp(model, ranks, training_device(c.device))
         optimizer = OptimizerGroup(model, c.optimizer)
         run = cls(model, reading.task, reading.train, optimizer, build_schedule(c.schedule, recipe.model.trunk.dim), c)
         run.recipe, run.tokenizer, run.validation = recipe, reading.tokenizer, reading.validation
         run.digest, run.ranks = reading.digest, ranks
-        if c.carry and ranks.size > 1:
-            raise config.ConfigError(f"train.carry: {ranks.size} processes would each need the states of their rows; "
-                                     "train in one, with train.parallel=none")  # fmt: skip
-        run.carried_state = CarriedState(model, c) if c.carry and isinstance(model, Model) else None
+        if c.carry_state and ranks.size > 1:
+            raise config.ConfigError(f"train.carry_state: {ranks.size} processes would each need the states of their "
+                                     "rows; train in one, with train.parallel=none")  # fmt: skip
+        run.carried_state = CarriedState(model, c) if c.carry_state and isinstance(model, Model) else None
         return run
 
     @property
@@ -180,7 +180,7 @@ class Run:
         """How often the data have been read."""
         if self.settings.epochs is None and not hasattr(self.data, "epochs"):  # a custom source that does not say
             return 0.0
-        return float(self.data.epochs(self.step * self.settings.accumulate))  # type: ignore[attr-defined]
+        return float(self.data.epochs(self.step * self.settings.gradient_accumulation))  # type: ignore[attr-defined]
 
     @property
     def is_over(self) -> bool:
@@ -204,7 +204,7 @@ class Run:
 
 
 def unwrap_prefetch(batches: BatchSource) -> BatchSource:
-    """Who makes the batches, here or in other processes."""
+    """The source of batches, here or in other processes."""
     return batches.data if isinstance(batches, Prefetcher) else batches
 
 
@@ -223,5 +223,5 @@ def build_run_model(reading: RunData) -> Model | DualEncoderModel:
     model.tokenizer, model.task = reading.tokenizer, reading.recipe.task
     model.context = None if reading.tokenizer is None else reading.recipe.train.context
     if isinstance(task, Seq2SeqTask):
-        model.decoder_start_id = task.target.begin(task.c.begin)
+        model.decoder_start_id = task.target.begin(task.c.decoder_start)
     return model

@@ -33,8 +33,10 @@ def describe_run(run: Run) -> dict[str, Any]:
     }
     if not measure.can_fake(model):
         return {**known, "kernels": [], "predicted": {}}
-    bill = measure.predict_step(model, batch=rows, context=c.context, optimizer=c.optimizer, accumulate=c.accumulate,
-                           device=device, compiled=should_compile(run), recompute=c.recompute)  # fmt: skip
+    bill = measure.predict_step(
+        model, batch=rows, context=c.context, optimizer=c.optimizer, accumulate=c.gradient_accumulation, device=device,
+        compiled=should_compile(run), recompute=c.activation_checkpointing,
+    )  # fmt: skip
     kernels = [f"{where} {plan}" for where, plan in measure.kernel_plans(model, c.context, batch=rows, device=device)]
     return {**known, "kernels": kernels, "predicted": predicted_cost(bill, device, should_compile(run))}
 
@@ -112,21 +114,21 @@ def describe_epoch(run: Run) -> str:
 
 
 COUNTED_UNITS = {
-    "forecast": "values",
-    "nodes": "nodes",
-    "contrast": "pairs",
-    "pixels": "values",
+    "forecasting": "values",
+    "node_classification": "nodes",
+    "contrastive": "pairs",
+    "next_pixel": "values",
 }  # by the kind of a task
 # by the kind of a front end
-INPUT_UNITS = {"text": "texts", "chunks": "texts", "patches": "images", "stages": "images", "convolutions": "images",
-        "sound": "sounds", "series": "series", "film": "films", "graph": "graphs"}  # fmt: skip
+INPUT_UNITS = {"text": "texts", "chunks": "texts", "patches": "images", "stages": "images", "conv": "images",
+        "audio": "sounds", "series": "series", "video": "films", "graph": "graphs"}  # fmt: skip
 
 
 def counted_unit(task: config.Task, model: config.Model) -> str:
-    """Who is counted one by one in a loss: whole examples where one vector is asked, else what the task asks of."""
+    """The unit that a loss counts: whole examples where the head makes one vector, else the task's own."""
     if task.kind in COUNTED_UNITS:
         return COUNTED_UNITS[task.kind]
-    return INPUT_UNITS.get(model.embed.kind, "examples") if model.head.kind == "pooled" else "tokens"
+    return INPUT_UNITS.get(model.embed.kind, "examples") if model.head.kind == "pooling" else "tokens"
 
 
 class SkippedSteps:
@@ -149,13 +151,13 @@ class SkippedSteps:
 
     def named(self, step: TrainStep) -> dict[str, list[int]]:
         """Which rows were read: of records their numbers, of a text where they begin."""
-        names, count = getattr(self.run.data, "names", None), self.run.settings.accumulate
+        names, count = getattr(self.run.data, "names", None), self.run.settings.gradient_accumulation
         first = (step.number - 1) * count
         return {str(number): names(number) if names else [] for number in range(first, first + count)}
 
     @property
     def too_many(self) -> bool:
-        return len(self.row) >= self.run.settings.guard.limit
+        return len(self.row) >= self.run.settings.guard.max_skipped_steps
 
     def problem(self, line: dict[str, Any]) -> RunError:
         return RunError(f"{self.out}: nothing could be learned from steps {self.row[0]:,} to {self.row[-1]:,} "

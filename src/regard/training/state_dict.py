@@ -4,11 +4,13 @@ import torch
 from torch import Tensor
 
 from regard import config
+from regard.hub.name_table import current_name
 
 
 @torch.no_grad()
 def load_state_tensors(slots: dict[str, Tensor], held: dict[str, Tensor], what: str) -> None:
     """Copy into each slot what is held under its name; the slots stay the tensors that they are."""
+    held = {current_name(name): tensor for name, tensor in held.items()}
     if strange := sorted(slots.keys() ^ held.keys()):
         side = "missing" if strange[0] in slots else "unknown"
         raise config.DataError(f"{what}: {strange[0]} is {side}; it was saved with other settings, or for another "

@@ -22,8 +22,8 @@ APART = ("step", "tokens", "eval_tokens", "seconds", "batches")  # where a point
 def check_tensorboard() -> None:
     """Refuses, before anything is trained, where the package is missing."""
     if find_spec("tensorboard") is None:
-        raise config.ConfigError("train.board: the package tensorboard is not here; pip install 'regard[board]', or "
-                                 "set it to false")  # fmt: skip
+        raise config.ConfigError("train.tensorboard: the package tensorboard is not here; pip install "
+                                 "'regard[board]', or set it to false")  # fmt: skip
 
 
 class TensorBoardLog:

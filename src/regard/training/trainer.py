@@ -56,7 +56,7 @@ class FitResult:
     interrupted: int | None = None
     scores: dict[str, float] | None = None
     rank: int = 0  # of the process that says so
-    best: int | None = None  # the step that `eval_loss` and `scores` are of, with train.best
+    best: int | None = None  # the step that `eval_loss` and `scores` are of, with train.keep_best
 
 
 class Trainer:
@@ -92,7 +92,9 @@ class Trainer:
             SignalHandler(many=ranks.size > 1, speaks=ranks.local == 0) as self.signals,
             self.opened("log.jsonl") as self.log,
             self.opened("samples.jsonl") as self.samples,
-            TensorBoardLog(self.out / "board", run.step) if c.board and ranks.is_main else nullcontext() as self.board,
+            TensorBoardLog(self.out / "board", run.step)
+            if c.tensorboard and ranks.is_main
+            else nullcontext() as self.board,
         ):
             for line in (*introduction_lines(run, self.facts), *self.notes):
                 self.display.say(line)
@@ -167,7 +169,7 @@ class Trainer:
     def flush(self, keep: int = 0) -> None:
         count = len(self.waiting) - keep
         for step in self.waiting[:count]:
-            line = step_line(step, self.run.settings.clip)
+            line = step_line(step, self.run.settings.max_grad_norm)
             if "skipped" in line:
                 line["batches"] = self.refusals.named(step)
             self.write(line)
@@ -227,7 +229,7 @@ class Trainer:
     def ask(self, validation: ValidationSource, tokens: int | None, whole: bool) -> ValidationScore:
         """The score over the validation data or a part of them."""
         run, batches = self.run, self.until_stopped(validation.batches(tokens))
-        telling = "vocabulary" in run.task.heads  # scores would cost as much again
+        telling = "lm" in run.task.heads  # scores would cost as much again
         marks = not isinstance(run.task, NextToken) and (whole or not telling)
         return validate(with_carried_state(run.model, validation), batches, run.task, marks, run.ranks)
 
@@ -265,9 +267,9 @@ class Trainer:
             marks = {name: json_number(value) for name, value in self.score.scores.items()}
             self.best = {"step": run.step, "loss": self.score.loss, "count": self.score.count, "scores": marks}
             self.waited = 0
-            if c.best and self.saved != run.step:
+            if c.keep_best and self.saved != run.step:
                 self.save()
-            elif c.best:
+            elif c.keep_best:
                 self.point(run.step)
         else:
             self.waited += 1
@@ -284,7 +286,7 @@ class Trainer:
         The state that a longer run goes on from keeps the best on the way, which is compared over the same part.
         """
         run, last = self.run, self.score
-        if not run.settings.best or last is None:
+        if not run.settings.keep_best or last is None:
             return
         self.chosen, before = run.step, self.score_before(last)
         if before is not None:
@@ -358,8 +360,8 @@ class Trainer:
         self.saved = self.run.step
         if not self.run.ranks.is_main:
             return
-        best = self.best["step"] if self.best is not None and self.run.settings.best else None
-        checkpoint.prune_checkpoints(folder, self.run.settings.keep, made, best)
+        best = self.best["step"] if self.best is not None and self.run.settings.keep_best else None
+        checkpoint.prune_checkpoints(folder, self.run.settings.keep_checkpoints, made, best)
         if best == self.run.step:
             self.point(best)
 

@@ -44,8 +44,10 @@ def sample_texts(run: Run, whole: bool, until: Until) -> Iterator[dict[str, Any]
     assert run.recipe is not None and isinstance(run.model, Model)
     prompt, report = run.prompt, run.recipe.report
     for temperature in report.temperatures if whole else (WARM,):
-        new = report.new if whole else SHORT
-        text = "".join(until(run.model.stream(prompt, new=new, temperature=temperature, seed=run.settings.seed)))
+        new = report.max_new_tokens if whole else SHORT
+        text = "".join(
+            until(run.model.stream(prompt, max_new_tokens=new, temperature=temperature, seed=run.settings.seed))
+        )
         yield {"step": run.step, "temperature": temperature, "prompt": prompt, "text": text}
 
 
@@ -54,7 +56,7 @@ def sample_translations(run: Run, until: Until) -> Iterator[dict[str, Any]]:
     assert isinstance(run.model, Model) and run.tokenizer is not None
     for example in until(first_examples(run)):
         source, meant = run.tokenizer.decode(example["source"]), run.tokenizer.decode(example["target"])
-        yield {"step": run.step, "source": source, "text": run.model.translate(source, beams=1), "target": meant}
+        yield {"step": run.step, "source": source, "text": run.model.translate(source, num_beams=1), "target": meant}
 
 
 def first_examples(run: Run) -> Iterator[dict[str, Any]]:

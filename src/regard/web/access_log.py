@@ -29,7 +29,7 @@ def log_event(**fields: Any) -> None:
 
 
 def error_location(problem: BaseException) -> dict[str, Any]:
-    """What nobody foresaw, without its message: a text may stand there that is none of our business."""
+    """An unexpected exception, without its message: a text of a client may stand there."""
     frames = traceback.extract_tb(problem.__traceback__)[-8:]
     return {"bug": type(problem).__name__, "at": [f"{each.filename}:{each.lineno} {each.name}" for each in frames]}
 

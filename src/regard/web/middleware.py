@@ -105,7 +105,7 @@ class GatewayRequest:
     def __init__(self, scope: Scope, receive: Receive, send: Send, house: ModelPool) -> None:
         self.scope, self.incoming, self.outgoing, self.house = scope, receive, send, house
         self.limits: ServerSettings = house.settings
-        self.held = 0  # bytes of its body beyond those that everybody may have
+        self.held = 0  # bytes of its body beyond those that every request may have
         self.headers, self.began = Headers(scope=scope), time.perf_counter()
         self.status, self.size, self.whole = 0, 0, False
         self.notes: dict[str, Any] = {}
@@ -157,7 +157,7 @@ class GatewayRequest:
             await answer(self.scope, self.receive, self.send)
 
     async def let_by(self) -> None:
-        """What is still coming, for a while and not endlessly: who is cut off while sending never hears why."""
+        """Read on for a while, not endlessly: a client that is cut off while sending never hears why."""
         if "expect" in self.headers:  # asks before it sends
             return
         with suppress(TimeoutError):

@@ -52,7 +52,7 @@ class ServerMetrics:
                              buckets=GAPS, registry=own)  # fmt: skip
         self.refused = Counter("regard_refused", "Requests refused because the queue was full.", ("model",),
                                registry=own)  # fmt: skip
-        self.cancelled = Counter("regard_cancelled", "Texts that nobody waited for any more.", ("model",),
+        self.cancelled = Counter("regard_cancelled", "Texts that no client waited for any more.", ("model",),
                                  registry=own)  # fmt: skip
         self.running = Gauge("regard_running", "Texts that are being written.", ("model",), registry=own)
         self.waiting = Gauge("regard_waiting", "Texts that wait for a slot.", ("model",), registry=own)
@@ -72,15 +72,15 @@ T = TypeVar("T")
 QUEUE = 256  # jobs that wait for a pool
 DEADLINE, COMPILING = 30.0, 5.0  # seconds
 LETTERS, TIMES = 1 << 18, 16  # of a text: so many, or so many for each token that a model reads
-LONGEST = 64  # letters of a name that are repeated to who asked for it
+LONGEST = 64  # letters of a name that are repeated to the client
 
 
 class ServedModel:
     """One model under its name. What it cannot do is a sentence: `silent` for writing, `mute` for chats."""
 
     def __init__(self, name: str, model: Any, settings: ServerSettings, texts: WorkerPool) -> None:
-        self.texts = texts  # who makes ids of texts
-        self.name, self.model, self.most, self.made = name, model, settings.waiting, int(time.time())
+        self.texts = texts  # the pool of threads that make ids of texts
+        self.name, self.model, self.most, self.made = name, model, settings.max_queue, int(time.time())
         self.no_generation_reason, self.no_chat_reason, self.form = why_no_generation(model), "", None
         read_specials(model, settings.specials)  # here, before any text of a client can be encoded
         self.pending = 0
@@ -93,9 +93,11 @@ class ServedModel:
         self.engine: Engine | None = None
         self.worker: WorkerPool | None = None
         if self.no_generation_reason:
-            self.worker = WorkerPool(name, 1, settings.waiting, DEADLINE)
+            self.worker = WorkerPool(name, 1, settings.max_queue, DEADLINE)
         else:
-            self.engine = Engine(model, slots=settings.slots, capacity=settings.capacity, waiting=settings.waiting)
+            self.engine = Engine(
+                model, slots=settings.slots, max_context=settings.max_context, max_queue=settings.max_queue
+            )
             self.answers = TextEngine(self.engine, model)
 
     @property
@@ -103,7 +105,9 @@ class ServedModel:
         """How many tokens a text may have, its prompt among them."""
         if isinstance(self.model.c, config.DualEncoder):
             return None
-        return context_window(self.model, self.model.generation_limits) if self.engine is None else self.engine.capacity
+        return (
+            context_window(self.model, self.model.generation_limits) if self.engine is None else self.engine.max_context
+        )
 
     def check_letters(self, count: int, param: str) -> None:
         """Refuses a text that is certainly too long, before it is cut into tokens."""
@@ -225,7 +229,7 @@ class ModelPool:
             each.start()
 
     def disconnect_all(self) -> None:
-        """End all texts that are on their way, and tell those who wait for them."""
+        """End all texts that are on their way, and tell the clients that wait for them."""
         self.closed.set()
         for line in list(self.lines):
             line.disconnect()

@@ -170,7 +170,7 @@ def open_socket(settings: ServerSettings) -> socket.socket:
     except OSError as problem:
         found.close()
         taken = problem.errno == errno.EADDRINUSE
-        why = "somebody listens there already" if taken else (problem.strerror or str(problem)).lower()
+        why = "another process listens there already" if taken else (problem.strerror or str(problem)).lower()
         raise config.ConfigError(f"port: {settings.host}:{settings.port}: {why}; choose an address of this machine and "
                                  "another port, or 0 for a free one") from None  # fmt: skip
     return found

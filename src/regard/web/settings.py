@@ -11,9 +11,9 @@ from regard import config
 class ServerSettings:
     """Where to listen, the keys that open the door, and the limits; the sizes are in bytes, the times in seconds.
 
-    Of each model `slots` texts are written at a time, each with room for `capacity` tokens, while `waiting` others
-    wait. One request asks about at most `texts` texts, an answer has at most `most` tokens. Who sends a request or
-    reads an answer so slowly that nothing moves for `patience` is left alone; `drain` is the time that texts are given
+    Of each model `slots` texts are written at a time, each with room for `max_context` tokens, while `max_queue` others
+    wait. One request asks about at most `texts` texts, an answer has at most `most` tokens. A client that
+    sends or reads so slowly that nothing moves for `patience` is disconnected; `drain` is the time that texts are given
     to end when the server stops. Of more than so many `connections` those that have been idle for longest are closed.
 
     A `body` of JSON is parsed in one call, during which nothing else runs: some 20 ms for each MiB.
@@ -26,8 +26,8 @@ class ServerSettings:
     port: int = 8000
     keys: tuple[str, ...] = field(default=(), repr=False)
     slots: int = 8
-    capacity: int | None = None
-    waiting: int = 64
+    max_context: int | None = None
+    max_queue: int = 64
     body: int = 1 << 20
     header: int = 16 << 10
     texts: int = 128
@@ -40,11 +40,11 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port < 1 << 16:
             raise config.ConfigError(f"port: {self.port} is not between 0 and 65535; 0 picks a free one")
-        for name in ("slots", "waiting", "body", "header", "texts", "connections", "most"):
+        for name in ("slots", "max_queue", "body", "header", "texts", "connections", "most"):
             if (value := getattr(self, name)) < 1:
                 raise config.ConfigError(f"{name}: {value} is less than 1")
-        if self.capacity is not None and self.capacity < 1:
-            raise config.ConfigError(f"capacity: {self.capacity} is less than 1")
+        if self.max_context is not None and self.max_context < 1:
+            raise config.ConfigError(f"max_context: {self.max_context} is less than 1")
         if self.specials not in get_args(config.Specials):
             raise config.ConfigError(f"specials: no {self.specials!r}; there are plain and parse")
         if not all(key.isascii() and key.isprintable() and key and " " not in key for key in self.keys):
@@ -52,7 +52,7 @@ class ServerSettings:
                                      "ASCII, without spaces")  # fmt: skip
         if not self.keys and not self.near:
             raise config.ConfigError(f"host: {self.host} can be reached from other machines, and there is no key; give "
-                                     "one (REGARD_API_KEY or --key-file), or stay at 127.0.0.1")  # fmt: skip
+                                     "one (REGARD_API_KEY or --api-key-file), or stay at 127.0.0.1")  # fmt: skip
 
     @property
     def near(self) -> bool:

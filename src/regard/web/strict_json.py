@@ -86,7 +86,7 @@ def field_path(path: Sequence[Any]) -> str:
 
 DEEPEST = 64  # tables and lists in each other
 DEEP = f"tables and lists stand in each other more than {DEEPEST} deep"
-DIGITS = 64  # of a number: nobody means more
+DIGITS = 64  # of a number: more are never meant
 TABLES = 1 << 14  # tables and lists of a body: each is an object that the collector of garbage looks at
 NAMES = 1 << 14  # of one table
 SMALL = 1 << 12  # bytes of a body that is read at once, since a thread would take longer

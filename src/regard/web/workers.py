@@ -43,7 +43,7 @@ class WorkerPool:
         self.queue: SimpleQueue[Job | None] = SimpleQueue()
         self.lock = threading.Lock()
         self.threads: list[threading.Thread] = []
-        self.pending = 0  # waiting or being done, also for clients who have left
+        self.pending = 0  # waiting or being done, also for clients that have left
 
     async def run(self, work: Callable[..., T], *given: Any) -> T:
         """The result of some work. Refuses where the queue is full, and after the deadline."""

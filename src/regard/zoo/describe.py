@@ -18,7 +18,7 @@ ACTIVATIONS = {
 }  # fmt: skip
 PLACES = {
     "cls": "the first token's vector", "mean": "the mean of all vectors", "last": "the last token's vector",
-    "end": "the end-of-text token's vector",
+    "eos": "the end-of-text token's vector",
 }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def describe_model(c: config.Transformer | config.DualEncoder) -> str:
         each = " ".join(
             f"Tower {place}: {lower_first(describe_model(tower))}" for place, tower in enumerate(c.towers, 1)
         )
-        scale = f"a trained scale that begins at {c.scale:.3g}"
+        scale = f"a trained scale that begins at {c.initial_scale:.3g}"
         return f"{len(c.towers)} towers, their vectors compared by cosine times {scale}. {each}"
     fronts = [describe_front_end(c.embed)]
     if c.encoder is not None and c.encoder.embed is not None:
@@ -71,13 +71,16 @@ def describe_front_end(c: Any) -> str:
     if isinstance(c, config.StageEmbedding):
         return f"{describe_front_end(c.patches)}; every 2 x 2 of them merge into one after a stage"
     if isinstance(c, config.PatchEmbedding):
-        more = f" and {'a learned one' if c.cls == 1 else f'{c.cls} learned ones'}" if c.cls else ""
-        return f"Reads images of {c.image} x {c.image} in patches of {c.size} x {c.size}: {c.side**2:,} tokens{more}"
+        more = (
+            f" and {'a learned one' if c.cls_tokens == 1 else f'{c.cls_tokens} learned ones'}" if c.cls_tokens else ""
+        )
+        sizes = f"{c.image_size} x {c.image_size} in patches of {c.patch_size} x {c.patch_size}"
+        return f"Reads images of {sizes}: {c.side**2:,} tokens{more}"
     if isinstance(c, config.PixelEmbedding):
         rows, columns = c.grid
         return f"Reads images of {rows} x {columns} pixels in {c.palette:,} colours, a token each, after a start token"
     if isinstance(c, config.MultimodalEmbedding):
-        return f"{describe_front_end(c.seen)}; after them, in one sequence, {lower_first(describe_front_end(c.text))}"
+        return f"{describe_front_end(c.prefix)}; after them, in one sequence, {lower_first(describe_front_end(c.text))}"
     if not isinstance(c, config.TextEmbedding):
         count = getattr(c, "count", None)
         return f"Reads what {c.kind!r} makes tokens of" + (f", {count:,} at most" if count else "")
@@ -88,16 +91,16 @@ def describe_front_end(c: Any) -> str:
 
 def describe_head(c: config.Head, vocab: int) -> str:
     if isinstance(c, config.PretrainingHead):
-        return f"{describe_head(c.vocabulary, vocab)}; and {describe_head(c.pooled, vocab)}"
+        return f"{describe_head(c.lm, vocab)}; and {describe_head(c.pooling, vocab)}"
     if isinstance(c, config.LMHead):
         tied = ", tied to the embedding" if c.tied else ""
         before = " after a dense layer and a norm" if c.transform else ""
         scale = "" if c.scale == 1 else f", times {c.scale:.3g}"
-        return f"logits over {c.size or vocab:,}{tied}{before}{', with a bias' if c.bias else ''}{scale}"
+        return f"logits over {c.vocab or vocab:,}{tied}{before}{', with a bias' if c.bias else ''}{scale}"
     if isinstance(c, config.PoolingHead):
         dense, out = f", a dense {c.activation} layer" if c.dense else "", f", mapped to {c.out:,}" if c.out else ""
-        several = f"; the mean of {c.voices} first tokens, each by a map of its own" if c.voices > 1 else ""
-        return f"{PLACES[c.place]}{dense}{out}{several}"
+        several = f"; the mean of {c.classifiers} first tokens, each by a map of its own" if c.classifiers > 1 else ""
+        return f"{PLACES[c.pooling]}{dense}{out}{several}"
     if isinstance(c, config.TokenHead):
         dense = f", a dense {c.activation} layer" if c.dense else ""
         return f"every token's vector{dense}, mapped to {c.out:,}"
@@ -136,18 +139,20 @@ def trunk_clauses(c: config.Trunk | config.RecurrentStack) -> list[str]:
     ]
     if c.cross != "none":
         where = "at the encoder's last layer" if c.cross == "last" else "at the encoder, layer by layer"
-        found.append(f"looks across {where}" + (f" with {describe_heads(c.across, c.dim)}" if c.across else ""))
+        found.append(
+            f"looks across {where}" + (f" with {describe_heads(c.cross_attention, c.dim)}" if c.cross_attention else "")
+        )
     return [*found, describe_dropout(c)]
 
 
 def recurrent_clauses(c: config.RecurrentStack) -> list[str]:
     """What is to be said of a recurrent stack."""
-    wide = f" after embeddings of {c.width:,}" if c.width not in (None, c.dim) else ""
+    wide = f" after embeddings of {c.embed_dim:,}" if c.embed_dim not in (None, c.dim) else ""
     found = [f"{c.depth} layer{'s' * (c.depth > 1)} of {c.cell}, {c.dim:,} wide{wide}",
              "reads from left to right" if c.mask == "causal" else "reads both ways"]  # fmt: skip
     if c.cell == "cnn":
         apart = f", {c.dilation} times further apart in each layer" if c.dilation > 1 else ""
-        found.append(f"each sees {c.size} places{apart}")
+        found.append(f"each sees {c.kernel_size} places{apart}")
     if c.cross != "none":
         found.append("knows the source by one vector" if c.cross == "fixed" else "aligns itself with the source")
     return [*found, f"dropout {c.dropout:g}" if c.dropout else "no dropout"]
@@ -156,13 +161,13 @@ def recurrent_clauses(c: config.RecurrentStack) -> list[str]:
 def describe_mixer(c: config.Trunk) -> str:
     """What stands where tokens learn of each other."""
     match c.mixer:
-        case config.DenseMixer(length=length):
+        case config.DenseMixer(max_length=length):
             return f"a map for every pair of {length:,} places"
-        case config.ConvMixer(size=size, dilation=dilation):
+        case config.ConvMixer(kernel_size=size, dilation=dilation):
             return f"convolutions over {size} place{'s' * (size > 1)}" + (f", {dilation} apart" if dilation > 1 else "")
         case config.RecurrentMixer(cell=cell):
             return f"a {cell} in the place of attention"
-        case config.StateSpaceMixer(states=states):
+        case config.StateSpaceMixer(state_dim=states):
             return f"a state space of {states} numbers a channel in the place of attention"
         case config.NoMixer():
             return "no token learns of another"
@@ -170,18 +175,20 @@ def describe_mixer(c: config.Trunk) -> str:
 
 
 def describe_layers(c: config.Trunk) -> str:
-    many = f"one layer {c.depth} times" if c.shared else f"{c.depth} layer{'s' * (c.depth > 1)}"
-    return f"{many}, {c.dim:,} wide" + (f" after embeddings of {c.width:,}" if c.width not in (None, c.dim) else "")
+    many = f"one layer {c.depth} times" if c.share_layers else f"{c.depth} layer{'s' * (c.depth > 1)}"
+    return f"{many}, {c.dim:,} wide" + (
+        f" after embeddings of {c.embed_dim:,}" if c.embed_dim not in (None, c.dim) else ""
+    )
 
 
 def describe_heads(c: config.Attention, dim: int) -> str:
     many = number_range(c.heads)
-    groups = "" if c.groups in (None, c.heads) else f", {number_range(c.groups or 0)} of keys and values"
+    groups = "" if c.kv_heads in (None, c.heads) else f", {number_range(c.kv_heads or 0)} of keys and values"
     normed = ", q and k normed" if c.qk_norm else ""
     scores = ", compared by cosine" if c.score == "cosine" else ""
     if c.scale is not None:
         scores += ", scores not scaled" if c.scale == 1 else f", scores times {c.scale:.3g}"
-    width = c.width or (dim // c.heads if isinstance(c.heads, int) else dim // c.heads[0])
+    width = c.head_dim or (dim // c.heads if isinstance(c.heads, int) else dim // c.heads[0])
     return f"{many} head{'s' * (many != '1')} of {width}{groups}{normed}{scores}"
 
 
@@ -192,13 +199,13 @@ def number_range(counts: int | tuple[int, ...]) -> str:
 
 
 def describe_norms(c: config.Trunk) -> str:
-    final = c.final_norm if c.final_norm is not None else c.place == "pre"
+    final = c.final_norm if c.final_norm is not None else c.norm_placement == "pre"
     more = [word for word, there in (("after the embedding", c.embed_norm), ("at the end", final)) if there]
-    return f"{c.place}-norm ({c.norm.kind}{''.join(f', also {word}' for word in more)})"
+    return f"{c.norm_placement}-norm ({c.norm.kind}{''.join(f', also {word}' for word in more)})"
 
 
 def describe_masks(c: config.Trunk) -> str:
-    words = ["everybody sees everybody" if mask == "everything" else mask for mask in c.masks]
+    words = ["every token attends to every token" if mask == "full" else mask for mask in c.masks]
     return f"in turn {' and '.join(words)}" if len(words) > 1 else words[0]
 
 
@@ -217,14 +224,14 @@ def describe_positions(c: config.Position) -> str:
         case config.AlibiPosition():
             return "a slope on the distance for each head"
         case config.T5Bias():
-            return f"{c.buckets} buckets of distance" + (" both ways" if c.both else " looking back")
+            return f"{c.num_buckets} buckets of distance" + (" both ways" if c.bidirectional else " looking back")
         case config.ShawPosition():
-            return f"a vector for each distance up to {c.radius}"
+            return f"a vector for each distance up to {c.max_distance}"
         case config.GraphDistanceBias():
-            return f"a number for each length of the shortest path up to {c.radius}"
+            return f"a number for each length of the shortest path up to {c.max_distance}"
         case config.ConvLikePosition():
             return f"rows and columns ({c.grid[0]:,} x {c.grid[1]:,}), and a neighbour to look at for each head"
-    return f"a number for each offset up to {c.radius}" + (f" on {c.axes} axes" if c.axes > 1 else "")
+    return f"a number for each offset up to {c.max_distance}" + (f" on {c.axes} axes" if c.axes > 1 else "")
 
 
 def describe_mlp(c: config.Trunk) -> str:
@@ -240,5 +247,5 @@ def describe_biases(c: config.Trunk) -> str:
 
 
 def describe_dropout(c: config.Trunk) -> str:
-    rates = sorted({c.dropout.embed, c.dropout.attention, c.dropout.mlp, c.dropout.sublayer} - {0.0})
+    rates = sorted({c.dropout.embed, c.dropout.attention, c.dropout.mlp, c.dropout.residual} - {0.0})
     return f"dropout {' and '.join(f'{rate:g}' for rate in rates)}" if rates else "no dropout"

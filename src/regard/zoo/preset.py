@@ -12,6 +12,7 @@ from typing import Any
 from regard import config
 from regard.config.aliases import suggest_word
 from regard.config.errors import did_you_mean
+from regard.config.reader import merge_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,22 +49,25 @@ SHORT_KEYS = {
     "dim": ("trunk.dim",),
     "depth": ("trunk.depth",),
     "heads": ("trunk.attention.heads",),
-    "groups": ("trunk.attention.groups",),
+    "kv_heads": ("trunk.attention.kv_heads",),
     "kernel": ("trunk.attention.kernel",),
     "hidden": ("trunk.mlp.hidden",),
     "mask": ("trunk.mask",),
     "position": ("trunk.position",),
-    "dropout": ("trunk.dropout.embed", "trunk.dropout.attention", "trunk.dropout.sublayer"),
+    "dropout": ("trunk.dropout.embed", "trunk.dropout.attention", "trunk.dropout.residual"),
     "vocab": ("embed.vocab",),
 }
-ALIKE = ("dim", "depth", "heads", "groups", "kernel", "hidden", "dropout")  # an encoder follows these words too
+ALIKE = ("dim", "depth", "heads", "kv_heads", "kernel", "hidden", "dropout")  # an encoder follows these words too
 
 
 def preset(name: str, /, **changes: Any) -> config.Transformer | config.DualEncoder:
-    """A model by its name, with changes by short words or tables: preset("gpt2", depth=4, trunk={"place": "post"})."""
+    """A model by its name, with changes by short words or tables: preset("gpt2", depth=4, trunk={"norm_placement":
+    "post"})."""
     base = preset_table(name)
     if "towers" not in base:
+        changes = config.canonical_tree(config.Transformer, changes)
         return config.from_dict(config.Transformer, expand_preset({"preset": name, **changes}))
+    changes = config.canonical_tree(config.DualEncoder, changes)
     for word in changes:
         if word not in base:
             raise config.ConfigError(f"{word}: {name} is several towers, and none of them is named; give towers whole")
@@ -112,15 +116,15 @@ def scale_mlp(whole: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any
 
 def scale_heads(whole: dict[str, Any], theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     said, known = ours.get("attention", {}), theirs["attention"]
-    if not isinstance(said, dict) or {"heads", "width"} & {*said} or "width" in known:
+    if not isinstance(said, dict) or {"heads", "head_dim"} & {*said} or "head_dim" in known:
         return whole
-    width, sharing = theirs["dim"] // known["heads"], known["heads"] // known.get("groups", known["heads"])
+    width, sharing = theirs["dim"] // known["heads"], known["heads"] // known.get("kv_heads", known["heads"])
     heads, rest = divmod(ours["dim"], width)
     if rest:
         return whole
     shared = max(1, heads // sharing)
-    groups = {"groups": shared} if "groups" in known and heads % shared == 0 else {}
-    attention = {**whole["trunk"]["attention"], "heads": heads, **groups, **said}
+    kv_heads = {"kv_heads": shared} if "kv_heads" in known and heads % shared == 0 else {}
+    attention = {**whole["trunk"]["attention"], "heads": heads, **kv_heads, **said}
     return {**whole, "trunk": {**whole["trunk"], "attention": attention}}
 
 
@@ -185,14 +189,3 @@ def expand_short_keys(given: dict[str, Any], path: str, encoder: bool = False) -
     if alike and isinstance(whole.get("encoder", {}), dict):
         whole["encoder"] = merge_tables({"trunk": expand_short_keys(alike, path)["trunk"]}, whole.get("encoder", {}))
     return whole
-
-
-def merge_tables(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
-    """Tables joined, the top one winning; a table of another `kind` replaces what was there."""
-    joined = dict(base)
-    for name, value in top.items():
-        under = joined.get(name)
-        if isinstance(value, dict) and isinstance(under, dict) and value.get("kind") in (None, under.get("kind")):
-            value = merge_tables(under, value)
-        joined[name] = value
-    return joined

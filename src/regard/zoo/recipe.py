@@ -3,7 +3,7 @@
 The towers of a dual encoder are tables of any name, each filled in as a single model would be:
 
     [model]                   becomes     [model]
-    kind = "towers"                       kind = "towers"
+    kind = "dual_encoder"                 kind = "dual_encoder"
     [model.image]                         [[model.towers]]      in this order
     dim = 96                              trunk = {dim = 96}
     [model.text]                          [[model.towers]]
@@ -17,12 +17,13 @@ from typing import Any
 
 from regard import config
 from regard.config.errors import did_you_mean
-from regard.config.reader import apply_override, parse_toml, read_file
-from regard.zoo.preset import expand_preset, expand_short_keys, merge_tables, preset_table
+from regard.config.reader import apply_override, merge_tables, parse_toml, read_file
+from regard.zoo.preset import expand_preset, expand_short_keys, preset_table
 
 PRECISIONS = ("fp32", "mixed", "bf16")
-BOTH_WAYS = ("masked", "classify", "regress", "tag", "answer")  # asked of models that see what comes before and after
-ONE_WAY = ("text", "pixels", "masked_pixels", "mixed", "")  # front ends of models that tell what comes next
+# tasks of models that see what comes before and after a token
+BOTH_WAYS = ("masked_lm", "classification", "regression", "token_classification", "question_answering")
+ONE_WAY = ("text", "pixels", "masked_conv", "multimodal", "")  # front ends of models that tell what comes next
 UNKNOWN_VOCAB = 1  # a vocabulary of one: the tokenizer will say
 HERE = Path(__file__).resolve()
 FOLDERS = (HERE.parents[1] / "recipes", HERE.parents[3] / "recipes")  # in an installed package, in a checkout
@@ -40,6 +41,7 @@ def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> config.Recip
         raise config.ConfigError(f"{path}: the file holds no settings; write some, or name a packaged recipe")
     for line in overrides:
         apply_override(changes, line)
+    given, changes = (config.canonical_tree(config.Recipe, table) for table in (given, changes))
     return config.from_dict(config.Recipe, fill_defaults(given, changes))
 
 
@@ -49,6 +51,7 @@ def describe_kind_changes(path: str | Path, overrides: Iterable[str]) -> list[st
     lines, changes, told = list(overrides), dict[str, Any](), list[str]()
     for line in lines:
         apply_override(changes, line)
+    changes = config.canonical_tree(config.Recipe, changes)
     asked = {name: nested_table(changes, "train", name) for name in ("optimizer", "schedule")}
     if (
         not any("kind" in table for table in asked.values()) or not find_recipe(path).is_file()
@@ -69,9 +72,10 @@ def describe_kind_changes(path: str | Path, overrides: Iterable[str]) -> list[st
     return told
 
 
-def model_from_table(given: dict[str, Any], task: str = "next") -> config.Transformer:
+def model_from_table(given: dict[str, Any], task: str = "next_token") -> config.Transformer:
     """The model that a recipe with this table of it would have, for a task."""
-    made = config.from_dict(config.Recipe, fill_defaults({"model": given, "task": {"kind": task}}, {})).model
+    tables = config.canonical_tree(config.Recipe, {"model": given, "task": {"kind": task}})
+    made = config.from_dict(config.Recipe, fill_defaults(tables, {})).model
     assert isinstance(made, config.Transformer)
     return made
 
@@ -105,7 +109,9 @@ def fill_defaults(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     asked = merge_tables(expand_short_keys(model, "model", encoder), expand_short_keys(model_changes, "model", encoder))
     whole, train = expand_preset(asked, "model"), merge_tables(train, train_changes)
     task = nested_table(merge_tables(given, changes), "task")
-    if front_end_kind(whole) not in ("text", "mixed") and (longest := fixed_token_count(nested_table(whole, "embed"))):
+    if front_end_kind(whole) not in ("text", "multimodal") and (
+        longest := fixed_token_count(nested_table(whole, "embed"))
+    ):
         train = {"context": longest, **train}
     default_vocab(whole, asked)
     default_mask(whole, asked, task)
@@ -133,7 +139,7 @@ def default_vocab(whole: dict[str, Any], asked: dict[str, Any]) -> None:
     """The tokenizer will say how many words there are."""
     if front_end_kind(whole) == "text" and "vocab" not in nested_table(asked, "embed"):
         whole["embed"] = {**nested_table(whole, "embed"), "vocab": UNKNOWN_VOCAB}
-    if front_end_kind(whole) == "mixed" and "vocab" not in nested_table(asked, "embed", "text"):
+    if front_end_kind(whole) == "multimodal" and "vocab" not in nested_table(asked, "embed", "text"):
         whole["embed"] = merge_tables(whole["embed"], {"text": {"vocab": UNKNOWN_VOCAB}})
 
 
@@ -162,15 +168,11 @@ def default_head(whole: dict[str, Any], asked: dict[str, Any], task: dict[str, A
     )
     if not said and head:
         whole["head"] = head
-    elif (
-        not said
-        and front_end_kind(whole) not in ONE_WAY
-        and nested_table(whole, "head").get("kind", "vocabulary") == "vocabulary"
-    ):
+    elif not said and front_end_kind(whole) not in ONE_WAY and nested_table(whole, "head").get("kind", "lm") == "lm":
         whole["head"] = {"kind": "none"}  # the task says that it needs another
-    if task.get("kind") in ("classify", "regress") and "out" not in nested_table(asked, "head"):
+    if task.get("kind") in ("classification", "regression") and "out" not in nested_table(asked, "head"):
         whole["head"] = {name: value for name, value in nested_table(whole, "head").items() if name != "out"}
-    if nested_table(whole, "head").get("kind") == "each" and "out" not in nested_table(asked, "head"):
+    if nested_table(whole, "head").get("kind") == "token" and "out" not in nested_table(asked, "head"):
         whole["head"] = {**nested_table(whole, "head"), "out": UNKNOWN_VOCAB}
 
 
@@ -201,11 +203,11 @@ def max_positions(model: dict[str, Any], side: str, context: Any) -> Any:
     """
     if side == "encoder":
         return position_count(nested_table(model, "encoder", "embed")) or context
-    if front_end_kind(model) not in ("text", "mixed"):
+    if front_end_kind(model) not in ("text", "multimodal"):
         return position_count(nested_table(model, "embed")) or context
     seen = (
-        fixed_token_count(nested_table(model, "embed", "seen"))
-        if nested_table(model, "embed").get("kind") == "mixed"
+        fixed_token_count(nested_table(model, "embed", "prefix"))
+        if nested_table(model, "embed").get("kind") == "multimodal"
         else None
     )
     return context + seen if seen and isinstance(context, int) else context
@@ -213,18 +215,18 @@ def max_positions(model: dict[str, Any], side: str, context: Any) -> Any:
 
 def has_cls_token(embed: dict[str, Any]) -> bool:
     """Whether a front end puts a learned token first, to stand for the whole."""
-    return getattr(front_end_config(embed), "cls", False) is True
+    return getattr(front_end_config(embed), "cls_tokens", False) is True
 
 
 def head_for_task(task: dict[str, Any], head: dict[str, Any], cls: bool = False) -> dict[str, Any]:
     """A head that can be asked this, where the model's own cannot; nothing where it can."""
-    kind, asked = head.get("kind", "vocabulary"), task.get("kind")
-    if asked == "masked":
-        wanted = "both" if task.get("next_sentence") is True else "vocabulary"
+    kind, asked = head.get("kind", "lm"), task.get("kind")
+    if asked == "masked_lm":
+        wanted = "pretraining" if task.get("next_sentence") is True else "lm"
         return {} if kind == wanted else {"kind": wanted}
-    if asked in ("classify", "regress"):
-        return {} if kind == "pooled" else {"kind": "pooled", "place": "cls" if cls else "mean"}
-    return {} if asked not in ("tag", "answer") or kind == "each" else {"kind": "each"}
+    if asked in ("classification", "regression"):
+        return {} if kind == "pooling" else {"kind": "pooling", "pooling": "cls" if cls else "mean"}
+    return {} if asked not in ("token_classification", "question_answering") or kind == "token" else {"kind": "token"}
 
 
 def has_encoder(model: dict[str, Any]) -> bool:
@@ -247,7 +249,7 @@ Fill = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
 def is_dual_encoder(model: dict[str, Any]) -> bool:
     """Whether a table of a model describes several beside each other."""
     preset = model.get("preset")
-    return model.get("kind") == "towers" or (preset in config.PRESETS and "towers" in preset_table(preset))
+    return model.get("kind") == "dual_encoder" or (preset in config.PRESETS and "towers" in preset_table(preset))
 
 
 def expand_towers(given: dict[str, Any], changes: dict[str, Any], fill: Fill) -> dict[str, Any]:
@@ -260,7 +262,7 @@ def expand_towers(given: dict[str, Any], changes: dict[str, Any], fill: Fill) ->
         for path, each in tower_tables(model, base)
     ]
     rest = {name: value for name, value in {**base, **model}.items() if name in OWN - {"preset", "towers"}}
-    return {**asked, "model": {**rest, "kind": "towers", "towers": towers}}
+    return {**asked, "model": {**rest, "kind": "dual_encoder", "towers": towers}}
 
 
 def tower_tables(model: dict[str, Any], base: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -280,11 +282,12 @@ def tower_tables(model: dict[str, Any], base: dict[str, Any]) -> list[tuple[str,
 
 def expand_tower(given: dict[str, Any], path: str, train: dict[str, Any], fill: Fill) -> dict[str, Any]:
     """One of them, as a model that reads the whole and gives one vector; only a text has the run's context."""
+    given = config.canonical_tree(config.Transformer, given, path)
     front = expand_preset(given, path).get("embed", {})
     textual = not isinstance(front, dict) or front.get("kind", "text") == "text"
     known = {name: value for name, value in train.items() if name == "precision" or (textual and name == "context")}
     try:
-        made: dict[str, Any] = fill({"model": given, "train": known, "task": {"kind": "classify"}}, {})["model"]
+        made: dict[str, Any] = fill({"model": given, "train": known, "task": {"kind": "classification"}}, {})["model"]
     except config.ConfigError as problem:
         raise config.ConfigError(str(problem).replace("model.", f"{path}.", 1)) from None
     return made

@@ -16,45 +16,55 @@ LONGEST = 3600.0  # seconds: what is heard at once must fit in memory
 
 @config_class
 class MelSpectrogram:
-    """Log-mel spectrogram: windows of `window` samples, `hop` apart, their spectrum gathered in `mels` bands.
+    """Log-mel spectrogram: windows of `win_length` samples, `hop_length` apart, their spectrum gathered in `n_mels`
+    bands.
 
-    The bands lie evenly on Slaney's or the HTK scale between `low` and `high` hertz (none: half the rate). A token is
-    `frames` windows side by side; with `bands` it is so many bands of them, and tokens stand on a grid of time and
-    frequency.
+    The bands lie evenly on Slaney's or the HTK scale between `f_min` and `f_max` hertz (none: half the rate). A token
+    is `frames_per_token` windows side by side; with `bands_per_token` it is so many bands of them, and tokens stand on
+    a grid of time and frequency.
     """
 
     kind: Literal["mel"] = "mel"
-    window: int = 400
-    hop: int = 160
-    mels: int = 80
-    low: float = 0.0
-    high: float | None = None
-    scale: Literal["slaney", "htk"] = "slaney"
-    frames: int = 4
-    bands: int | None = None
+    win_length: int = 400
+    hop_length: int = 160
+    n_mels: int = 80
+    f_min: float = 0.0
+    f_max: float | None = None
+    mel_scale: Literal["slaney", "htk"] = "slaney"
+    frames_per_token: int = 4
+    bands_per_token: int | None = None
 
     def __post_init__(self) -> None:
-        check_minimum(1, window=self.window, hop=self.hop, mels=self.mels, frames=self.frames, bands=self.bands)
-        check_minimum(0, low=self.low)
-        if self.hop > self.window:
-            raise ConfigError(f"hop: {self.hop} samples between windows of {self.window} leave some unheard")
-        if self.bands is not None and self.mels % self.bands:
-            raise ConfigError(f"bands: {self.mels} mels are not a whole number of {self.bands}")
-        if self.high is not None and self.high <= self.low:
-            raise ConfigError(f"high: {self.high:g} hertz is not above low, which is {self.low:g}")
+        check_minimum(
+            1,
+            win_length=self.win_length,
+            hop_length=self.hop_length,
+            n_mels=self.n_mels,
+            frames_per_token=self.frames_per_token,
+            bands_per_token=self.bands_per_token,
+        )
+        check_minimum(0, f_min=self.f_min)
+        if self.hop_length > self.win_length:
+            raise ConfigError(
+                f"hop_length: {self.hop_length} samples between windows of {self.win_length} leave some unheard"
+            )
+        if self.bands_per_token is not None and self.n_mels % self.bands_per_token:
+            raise ConfigError(f"bands_per_token: {self.n_mels} mels are not a whole number of {self.bands_per_token}")
+        if self.f_max is not None and self.f_max <= self.f_min:
+            raise ConfigError(f"f_max: {self.f_max:g} hertz is not above f_min, which is {self.f_min:g}")
 
     @property
     def rows(self) -> int:
         """Tokens at one time."""
-        return 1 if self.bands is None else self.mels // self.bands
+        return 1 if self.bands_per_token is None else self.n_mels // self.bands_per_token
 
     def windows(self, samples: int) -> int:
         """Windows that a sound fills; the last one may end in silence."""
-        return 1 + max(0, -(-(samples - self.window) // self.hop))
+        return 1 + max(0, -(-(samples - self.win_length) // self.hop_length))
 
     def steps(self, samples: int) -> int:
         """Tokens in time that a sound becomes."""
-        return -(-self.windows(samples) // self.frames)
+        return -(-self.windows(samples) // self.frames_per_token)
 
     def tokens(self, samples: int) -> int:
         return self.steps(samples) * self.rows
@@ -64,24 +74,24 @@ class MelSpectrogram:
 class ConvSpectrogram:
     """Log-mel spectrogram read by two convolutions over three windows each, the second at every other window.
 
-    Windows stand around every `hop`-th sample, and every sound is as long as can be: silence fills it, and both ends
-    are mirrored (Radford et al. 2022). A spectrogram (B, mels, windows) may be given in the place of samples.
+    Windows stand around every `hop_length`-th sample, and every sound is as long as can be: silence fills it, and both
+    ends are mirrored (Radford et al. 2022). A spectrogram (B, mels, windows) may be given in the place of samples.
     """
 
-    kind: Literal["convolved"] = "convolved"
-    window: int = 400
-    hop: int = 160
-    mels: int = 80
+    kind: Literal["conv"] = "conv"
+    win_length: int = 400
+    hop_length: int = 160
+    n_mels: int = 80
 
     def __post_init__(self) -> None:
         self.spectrum  # noqa: B018  its settings are checked there
 
     @property
     def spectrum(self) -> MelSpectrogram:
-        return MelSpectrogram(window=self.window, hop=self.hop, mels=self.mels)
+        return MelSpectrogram(win_length=self.win_length, hop_length=self.hop_length, n_mels=self.n_mels)
 
     def windows(self, samples: int) -> int:
-        return max(1, -(-samples // self.hop))
+        return max(1, -(-samples // self.hop_length))
 
     def tokens(self, samples: int) -> int:
         return -(-self.windows(samples) // 2)
@@ -89,39 +99,39 @@ class ConvSpectrogram:
 
 @config_class
 class RawFrames:
-    """Raw samples, `size` of them a token."""
+    """Raw samples, `frame_size` of them a token."""
 
-    kind: Literal["frames"] = "frames"
-    size: int = 160
+    kind: Literal["raw"] = "raw"
+    frame_size: int = 160
 
     def __post_init__(self) -> None:
-        check_minimum(1, size=self.size)
+        check_minimum(1, frame_size=self.frame_size)
 
     def tokens(self, samples: int) -> int:
-        return -(-samples // self.size)
+        return -(-samples // self.frame_size)
 
 
 @config_class
 class MultiRateFrames:
-    """Raw samples at several rates: of every `steps[i]`-th sample, `size` are a token; coarse ones come first.
+    """Raw samples at several rates: of every `steps[i]`-th sample, `frame_size` are a token; coarse ones come first.
 
     So with [100, 10, 1] a coarse token tells of 100 times as long as a fine one.
     """
 
-    kind: Literal["rates"] = "rates"
-    size: int = 160
-    steps: tuple[int, ...] = (100, 10, 1)
+    kind: Literal["multi_rate"] = "multi_rate"
+    frame_size: int = 160
+    strides: tuple[int, ...] = (100, 10, 1)
 
     def __post_init__(self) -> None:
-        check_minimum(1, size=self.size)
-        if not self.steps or any(step < 1 for step in self.steps):
-            raise ConfigError(f"steps: {list(self.steps)} are not whole numbers from 1 on, such as [100, 10, 1]")
-        if list(self.steps) != sorted(set(self.steps), reverse=True):
-            raise ConfigError(f"steps: {list(self.steps)} do not fall from coarse to fine, such as [100, 10, 1]")
+        check_minimum(1, frame_size=self.frame_size)
+        if not self.strides or any(step < 1 for step in self.strides):
+            raise ConfigError(f"strides: {list(self.strides)} are not whole numbers from 1 on, such as [100, 10, 1]")
+        if list(self.strides) != sorted(set(self.strides), reverse=True):
+            raise ConfigError(f"strides: {list(self.strides)} do not fall from coarse to fine, such as [100, 10, 1]")
 
     def each(self, samples: int) -> tuple[int, ...]:
         """Tokens at each rate."""
-        return tuple(-(-samples // (step * self.size)) for step in self.steps)
+        return tuple(-(-samples // (step * self.frame_size)) for step in self.strides)
 
     def tokens(self, samples: int) -> int:
         return sum(self.each(samples))
@@ -132,65 +142,68 @@ class AudioAugment:
     """Changes to the sounds of a training batch, drawn anew each time; nothing is changed in evaluation.
 
     `speed` is up to such a part faster and higher, or slower and lower; `shift` up to so many seconds of silence before
-    it; `noise` is white, up to such a part of the sound's own loudness. `times` stretches of time and `bands` stretches
-    of frequency are hidden, each up to such a part of the whole as `hidden` says (SpecAugment: Park et al. 2019).
+    it; `noise` is white, up to such a part of the sound's own loudness. `time_masks` stretches of time and `freq_masks`
+    stretches of frequency are hidden, each up to such a part of the whole as `mask_fraction` says (SpecAugment: Park et
+    al. 2019).
     """
 
     speed: float = 0.0
     shift: float = 0.0
     noise: float = 0.0
-    times: int = 0
-    bands: int = 0
-    hidden: float = 0.2
+    time_masks: int = 0
+    freq_masks: int = 0
+    mask_fraction: float = 0.2
 
     def __post_init__(self) -> None:
-        check_minimum(0, shift=self.shift, noise=self.noise, times=self.times, bands=self.bands)
-        check_fraction(hidden=self.hidden)
+        check_minimum(0, shift=self.shift, noise=self.noise, time_masks=self.time_masks, freq_masks=self.freq_masks)
+        check_fraction(mask_fraction=self.mask_fraction)
         if not 0 <= self.speed < 1:
             raise ConfigError(f"speed: {self.speed} is not from 0 up to 1; 0.1 is up to a tenth faster or slower")
 
 
 @config_class
 class AudioEmbedding(NonTextEmbedding):
-    """Sound of one channel, `rate` samples a second; files of another rate are resampled.
+    """Sound of one channel, `sample_rate` samples a second; files of another rate are resampled.
 
-    A sound of more than `seconds` is refused, or cut there where `long` says so. With `normal` it does not matter how
-    loud it was recorded: samples have mean square 1, and the logs of mel bands mean 0 and deviation 1. With "peak" no
-    band is more than 80 decibels below the loudest, and 20 decibels are half a unit: as Whisper hears.
+    A sound of more than `max_seconds` is refused, or cut there where `too_long` says so. With `normalize` it does not
+    matter how loud it was recorded: samples have mean square 1, and the logs of mel bands mean 0 and deviation 1. With
+    "peak" no band is more than 80 decibels below the loudest, and 20 decibels are half a unit: as Whisper hears.
     """
 
-    kind: Literal["sound"] = "sound"
-    rate: int = 16_000
-    seconds: float = 10.0
-    long: Literal["refuse", "cut"] = "refuse"
-    way: MelSpectrogram | ConvSpectrogram | RawFrames | MultiRateFrames = MelSpectrogram()
-    normal: bool | Literal["peak"] = True
-    vary: AudioAugment | None = None
+    kind: Literal["audio"] = "audio"
+    sample_rate: int = 16_000
+    max_seconds: float = 10.0
+    too_long: Literal["error", "truncate"] = "error"
+    features: MelSpectrogram | ConvSpectrogram | RawFrames | MultiRateFrames = MelSpectrogram()
+    normalize: bool | Literal["peak"] = True
+    augment: AudioAugment | None = None
 
     def __post_init__(self) -> None:
-        check_minimum(1, rate=self.rate)
-        if not 0 < self.seconds <= LONGEST:
-            raise ConfigError(f"seconds: {self.seconds:g} is not more than 0 and at most {LONGEST:g}")
-        spectral = isinstance(self.way, MelSpectrogram | ConvSpectrogram)
-        if self.vary is not None and self.vary.times + self.vary.bands and not spectral:
-            raise ConfigError("vary.times: stretches of a spectrogram are hidden, and there is none here; set times "
-                              "and "
-                             "bands to 0, or way.kind to mel")  # fmt: skip
-        if self.normal == "peak" and not spectral:
-            raise ConfigError("normal: 'peak' is about the bands of a spectrogram, and there is none here; set it to "
-                             "true or false, or way.kind to mel")  # fmt: skip
-        if isinstance(self.way, ConvSpectrogram) and self.limit <= self.way.window // 2:
-            raise ConfigError(f"seconds: {self.limit} samples are too few for windows of {self.way.window} that are "
-                             f"mirrored at the ends; {self.way.window // 2 + 1} are the least")  # fmt: skip
-        high = self.way.high if isinstance(self.way, MelSpectrogram) else None
-        if high is not None and high > self.rate / 2:
-            raise ConfigError(f"way.high: {high:g} hertz cannot be heard at a rate of {self.rate:,}; at most half of "
-                              "it")  # fmt: skip
+        check_minimum(1, sample_rate=self.sample_rate)
+        if not 0 < self.max_seconds <= LONGEST:
+            raise ConfigError(f"max_seconds: {self.max_seconds:g} is not more than 0 and at most {LONGEST:g}")
+        spectral = isinstance(self.features, MelSpectrogram | ConvSpectrogram)
+        if self.augment is not None and self.augment.time_masks + self.augment.freq_masks and not spectral:
+            raise ConfigError("augment.time_masks: stretches of a spectrogram are hidden, and there is none here; set "
+                             "time_masks and freq_masks to 0, or features.kind to mel")  # fmt: skip
+        if self.normalize == "peak" and not spectral:
+            raise ConfigError("normalize: 'peak' is about the bands of a spectrogram, and there is none here; set it "
+                              "to true or false, or features.kind to mel")  # fmt: skip
+        if isinstance(self.features, ConvSpectrogram) and self.limit <= self.features.win_length // 2:
+            raise ConfigError(f"max_seconds: {self.limit} samples are too few for windows of "
+                              f"{self.features.win_length} that are mirrored at the ends; "
+                              f"{self.features.win_length // 2 + 1} are the least")  # fmt: skip
+        high = self.features.f_max if isinstance(self.features, MelSpectrogram) else None
+        if high is not None and high > self.sample_rate / 2:
+            raise ConfigError(f"features.f_max: {high:g} hertz cannot be heard at a rate of {self.sample_rate:,}; at "
+                              "most half of it")  # fmt: skip
 
     @property
     def limit(self) -> int:
         """The most samples."""
-        return max(1, int(self.rate * self.seconds + 1e-6))  # seconds may be a quotient of samples by the rate
+        return max(
+            1, int(self.sample_rate * self.max_seconds + 1e-6)
+        )  # seconds may be a quotient of samples by the rate
 
     @property
     def count(self) -> int:
@@ -199,4 +212,4 @@ class AudioEmbedding(NonTextEmbedding):
 
     def tokens(self, samples: int) -> int:
         """Tokens that a sound of so many samples becomes."""
-        return self.way.tokens(self.limit if isinstance(self.way, ConvSpectrogram) else samples)
+        return self.features.tokens(self.limit if isinstance(self.features, ConvSpectrogram) else samples)

@@ -13,31 +13,40 @@ from regard.config.trunk import Trunk
 
 @config_class
 class VideoEmbedding(NonTextEmbedding):
-    """`frames` images of `image` pixels a side; a token is a block of `tube` frames and `size` pixels a side.
+    """`frames` images of `image_size` pixels a side; a token is a block of `tubelet_size` frames and `patch_size`
+    pixels a side.
 
     Tokens stand on a grid of time, rows and columns: positions have three axes (Arnab et al. 2021).
     """
 
-    kind: Literal["film"] = "film"
+    kind: Literal["video"] = "video"
     frames: int = 16
-    image: int = 64
+    image_size: int = 64
     channels: int = 3
-    tube: int = 2
-    size: int = 16
+    tubelet_size: int = 2
+    patch_size: int = 16
 
     def __post_init__(self) -> None:
-        check_minimum(1, frames=self.frames, image=self.image, tube=self.tube, size=self.size)
+        check_minimum(
+            1,
+            frames=self.frames,
+            image_size=self.image_size,
+            tubelet_size=self.tubelet_size,
+            patch_size=self.patch_size,
+        )
         if self.channels not in (1, 3):
             raise ConfigError(f"channels: {self.channels}; 1 is grey and 3 is colour")
-        if self.frames % self.tube:
-            raise ConfigError(f"tube: blocks of {self.tube} frames do not fill {self.frames}")
-        if self.image % self.size:
-            raise ConfigError(f"size: blocks of {self.size} pixels do not fill an image of {self.image}")
+        if self.frames % self.tubelet_size:
+            raise ConfigError(f"tubelet_size: blocks of {self.tubelet_size} frames do not fill {self.frames}")
+        if self.image_size % self.patch_size:
+            raise ConfigError(
+                f"patch_size: blocks of {self.patch_size} pixels do not fill an image of {self.image_size}"
+            )
 
     @property
     def grid(self) -> tuple[int, int, int]:
         """Blocks in time, in a column and in a row."""
-        return self.frames // self.tube, self.image // self.size, self.image // self.size
+        return self.frames // self.tubelet_size, self.image_size // self.patch_size, self.image_size // self.patch_size
 
     @property
     def count(self) -> int:
@@ -49,15 +58,15 @@ class VideoEmbedding(NonTextEmbedding):
 HEX = set("0123456789abcdef")
 
 
-def check_channels(channels: int, white: float, **numbers: tuple[float, ...]) -> None:
+def check_channels(channels: int, max_value: float, **numbers: tuple[float, ...]) -> None:
     check_minimum(1, channels=channels)
     for name, each in numbers.items():
         if len(each) not in (1, channels):
             raise ConfigError(f"{name}: {list(each)} for {channels} channels; say one number, or one for each")
     if min(numbers.get("std", (1.0,))) <= 0:
         raise ConfigError(f"std: {list(numbers['std'])}, and to divide by it, it must be more than zero")
-    if white <= 0:
-        raise ConfigError(f"white: {white} is not more than black, which is 0")
+    if max_value <= 0:
+        raise ConfigError(f"max_value: {max_value} is not more than black, which is 0")
 
 
 def check_grid(grid: tuple[int, ...]) -> None:
@@ -70,28 +79,31 @@ def check_grid(grid: tuple[int, ...]) -> None:
 class ImageResize:
     """How an image of another size becomes one that the model sees.
 
-    `fit` is what happens to other proportions: with "cut" the middle that has the right ones is made as large; with
-    "squeeze" all of it, whatever it had; with "shorter" its shorter side fits, and what hangs over is cut off. Where
-    `whole` is said, the image is first made so many pixels a side, and its middle is what is seen (DeiT: 224 of 256).
+    `mode` is what happens to other proportions: with "crop" the middle that has the right ones is made as large; with
+    "stretch" all of it, whatever it had; with "shortest_edge" its shorter side fits, and what hangs over is cut off.
+    With `size_before_crop` the image is first made so many pixels a side, and its middle is used (DeiT: 224 of 256).
     """
 
-    fit: Literal["cut", "squeeze", "shorter"] = "cut"
-    whole: int | None = None
+    mode: Literal["crop", "stretch", "shortest_edge"] = "crop"
+    size_before_crop: int | None = None
     resample: Literal["bilinear", "bicubic"] = "bilinear"
 
     def __post_init__(self) -> None:
-        check_minimum(1, whole=self.whole)
-        if self.whole is not None and self.fit == "cut":
-            raise ConfigError("whole: an image that is cut first is made as large as it is seen; leave it out, or let "
-                             "fit be squeeze or shorter")  # fmt: skip
+        check_minimum(1, size_before_crop=self.size_before_crop)
+        if self.size_before_crop is not None and self.mode == "crop":
+            raise ConfigError("size_before_crop: with mode 'crop' an image is cut to its proportions first; leave it "
+                              "out, or set mode to stretch or shortest_edge")  # fmt: skip
 
 
-def check_image_resize(frame: ImageResize, rows: int, columns: int) -> None:
-    if frame.whole is not None and frame.whole < max(rows, columns):
-        raise ConfigError(f"frame.whole: {frame.whole} pixels a side, and {rows} x {columns} of them are to be seen")
-    if frame.fit == "shorter" and rows != columns:
-        raise ConfigError(f"frame.fit: the shorter side of a square fits, and {rows} x {columns} is none; set it to "
-                          "cut")  # fmt: skip
+def check_image_resize(resize: ImageResize, rows: int, columns: int) -> None:
+    if resize.size_before_crop is not None and resize.size_before_crop < max(rows, columns):
+        raise ConfigError(
+            f"resize.size_before_crop: {resize.size_before_crop} pixels a side, and {rows} x {columns} of them are to "
+            "be seen"
+        )
+    if resize.mode == "shortest_edge" and rows != columns:
+        raise ConfigError(f"resize.mode: the shorter side of a square fits, and {rows} x {columns} is none; set it to "
+                          "crop")  # fmt: skip
 
 
 class SquareGrid(NonTextEmbedding):
@@ -115,48 +127,51 @@ class SquareGrid(NonTextEmbedding):
 
 @config_class
 class PatchEmbedding(NonTextEmbedding):
-    """Square patches of `size` pixels, each one token (Dosovitskiy et al. 2021); `cls` puts a learned token first.
+    """Square patches of `patch_size` pixels, each one token (Dosovitskiy et al. 2021); `cls_tokens` puts a learned
+    token first.
 
-    With `cls` the tokens stand in a line, the learned one at place 0; without it they stand on a grid. A number puts
-    as many learned ones first (DeiT has 2: Touvron et al. 2021).
+    With `cls_tokens` the tokens stand in a line, the learned one at place 0; without it they stand on a grid. A number
+    puts as many learned ones first (DeiT has 2: Touvron et al. 2021).
     """
 
     kind: Literal["patches"] = "patches"
-    size: int = 16
-    image: int = 224
+    patch_size: int = 16
+    image_size: int = 224
     channels: int = 3
-    cls: bool | int = True
+    cls_tokens: bool | int = True
     bias: bool = True
     norm: bool = False
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
-    white: float = 255.0
-    frame: ImageResize = ImageResize()
+    max_value: float = 255.0
+    resize: ImageResize = ImageResize()
 
     def __post_init__(self) -> None:
-        check_minimum(1, size=self.size, image=self.image)
-        check_minimum(0, cls=self.cls)
-        if self.cls in (0, 1):
-            object.__setattr__(self, "cls", bool(self.cls))  # one spelling for each model
-        check_channels(self.channels, self.white, mean=self.mean, std=self.std)
-        check_image_resize(self.frame, self.image, self.image)
-        if self.image % self.size:
-            raise ConfigError(f"size: patches of {self.size} pixels do not fill an image of {self.image}")
+        check_minimum(1, patch_size=self.patch_size, image_size=self.image_size)
+        check_minimum(0, cls_tokens=self.cls_tokens)
+        if self.cls_tokens in (0, 1):
+            object.__setattr__(self, "cls_tokens", bool(self.cls_tokens))  # one spelling for each model
+        check_channels(self.channels, self.max_value, mean=self.mean, std=self.std)
+        check_image_resize(self.resize, self.image_size, self.image_size)
+        if self.image_size % self.patch_size:
+            raise ConfigError(
+                f"patch_size: patches of {self.patch_size} pixels do not fill an image of {self.image_size}"
+            )
 
     @property
     def side(self) -> int:
         """Patches in a row of the image."""
-        return self.image // self.size
+        return self.image_size // self.patch_size
 
     @property
     def count(self) -> int:
         """The tokens that an image becomes."""
-        return self.side * self.side + self.cls
+        return self.side * self.side + self.cls_tokens
 
     @property
     def raster(self) -> tuple[int, int] | None:
         """Rows and columns of the tokens; None where they stand in a line behind a learned one."""
-        return None if self.cls else (self.side, self.side)
+        return None if self.cls_tokens else (self.side, self.side)
 
 
 @config_class
@@ -167,21 +182,21 @@ class StageEmbedding(SquareGrid):
     """
 
     kind: Literal["stages"] = "stages"
-    patches: PatchEmbedding = PatchEmbedding(size=4, cls=False, norm=True)
+    patches: PatchEmbedding = PatchEmbedding(patch_size=4, cls_tokens=False, norm=True)
     trunks: tuple[Trunk, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.trunks:
             raise ConfigError("trunks: name at least one, or let embed be of kind 'patches'")
-        if self.patches.cls:
-            raise ConfigError("patches.cls: tokens on a grid merge, a learned one beside them does not; set it to "
-                              "false")  # fmt: skip
+        if self.patches.cls_tokens:
+            raise ConfigError("patches.cls_tokens: tokens on a grid merge, a learned one beside them does not; set it "
+                              "to false")  # fmt: skip
         if self.patches.side % 2 ** len(self.trunks):
             halves = f"{len(self.trunks)} stages halve it as often"
             raise ConfigError(f"trunks: a grid of {self.patches.side} x {self.patches.side} patches, and {halves}")
         for place, trunk in enumerate(self.trunks):
             if trunk.cross != "none":
-                raise ConfigError(f"trunks[{place}].cross: a stage has nobody to look across to")
+                raise ConfigError(f"trunks[{place}].cross: a stage has no memory for cross-attention; set it to none")
 
     @property
     def side(self) -> int:
@@ -193,31 +208,31 @@ class StageEmbedding(SquareGrid):
 class ConvEmbedding(SquareGrid):
     """Residual convolutions of 3 x 3 pixels in stages, each of half the side of the one before (He et al. 2016).
 
-    `widths` are the channels of the stages, `blocks` the residual blocks in each. The tokens stand on the last grid.
-    Norms are over groups of channels (Wu and He 2018): an image is seen alike whatever else is in its batch.
+    `widths` are the channels of the stages, `blocks_per_stage` the residual blocks in each. The tokens stand on the
+    last grid. Norms are over groups of channels (Wu and He 2018): an image is seen alike whatever else is in its batch.
     """
 
-    kind: Literal["convolutions"] = "convolutions"
-    image: int = 32
+    kind: Literal["conv"] = "conv"
+    image_size: int = 32
     channels: int = 3
     widths: tuple[int, ...] = (64, 128, 256)
-    blocks: int = 2
+    blocks_per_stage: int = 2
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
-    white: float = 255.0
+    max_value: float = 255.0
 
     def __post_init__(self) -> None:
-        check_minimum(1, image=self.image, blocks=self.blocks)
-        check_channels(self.channels, self.white, mean=self.mean, std=self.std)
+        check_minimum(1, image_size=self.image_size, blocks_per_stage=self.blocks_per_stage)
+        check_channels(self.channels, self.max_value, mean=self.mean, std=self.std)
         if not self.widths or min(self.widths) < 1:
             raise ConfigError(f"widths: {list(self.widths)} is not a width for each stage, such as [64, 128, 256]")
-        if self.image % 2 ** (len(self.widths) - 1):
-            raise ConfigError(f"widths: {len(self.widths)} stages halve an image of {self.image} pixels "
+        if self.image_size % 2 ** (len(self.widths) - 1):
+            raise ConfigError(f"widths: {len(self.widths)} stages halve an image of {self.image_size} pixels "
                              f"{len(self.widths) - 1} times")  # fmt: skip
 
     @property
     def side(self) -> int:
-        side: int = self.image // 2 ** (len(self.widths) - 1)
+        side: int = self.image_size // 2 ** (len(self.widths) - 1)
         return side
 
 
@@ -226,7 +241,7 @@ class PixelEmbedding(NonTextEmbedding):
     """Images as ids of a `palette`, row by row after a start token (ImageGPT: Chen et al. 2020).
 
     The start token is the id after the last colour: the model reads it and all pixels but the last, and says them all.
-    With `values` of "colours" a pixel is the nearest of them: `colours` in hexadecimal, such as "ff8000" or "c0" for a
+    With `values` of "colors" a pixel is the nearest of them: `colors` in hexadecimal, such as "ff8000" or "c0" for a
     grey, or with four digits a channel where they lie between bytes; or as many as the palette has, learned from the
     training data where none are said. With "levels" every number of a pixel is a token, the nearest of so many from
     black to white (Image Transformer: Parmar et al. 2018).
@@ -236,18 +251,18 @@ class PixelEmbedding(NonTextEmbedding):
     palette: int = 512
     grid: tuple[int, ...] = (32, 32)
     channels: int = 3
-    values: Literal["colours", "levels"] = "colours"
-    colours: tuple[str, ...] = ()
-    white: float = 255.0
-    frame: ImageResize = ImageResize()
+    values: Literal["colors", "levels"] = "colors"
+    colors: tuple[str, ...] = ()
+    max_value: float = 255.0
+    resize: ImageResize = ImageResize()
 
     def __post_init__(self) -> None:
         check_minimum(1, palette=self.palette)
         check_grid(self.grid)
-        check_image_resize(self.frame, *self.grid)
-        check_channels(self.channels, self.white)
-        check_palette(self.colours, self.palette, self.channels)
-        if self.values == "levels" and (self.colours or not 2 <= self.palette <= 256):
+        check_image_resize(self.resize, *self.grid)
+        check_channels(self.channels, self.max_value)
+        check_palette(self.colors, self.palette, self.channels)
+        if self.values == "levels" and (self.colors or not 2 <= self.palette <= 256):
             raise ConfigError(f"palette: {self.palette} levels; there are 2 to 256 from black to white, and no colours")
 
     @property
@@ -267,11 +282,11 @@ class PixelEmbedding(NonTextEmbedding):
 
 def check_palette(colours: tuple[str, ...], palette: int, channels: int) -> None:
     if colours and len(colours) != palette:
-        raise ConfigError(f"colours: {len(colours)} are said, and the palette has {palette}")
+        raise ConfigError(f"colors: {len(colours)} are said, and the palette has {palette}")
     for colour in colours:
         if len(colour) not in (2 * channels, 4 * channels) or not set(colour.lower()) <= HEX:
             wanted = "ff8000" if channels == 3 else "c0" * channels
-            raise ConfigError(f"colours: {colour!r} is not {channels} bytes in hexadecimal, such as {wanted!r}")
+            raise ConfigError(f"colors: {colour!r} is not {channels} bytes in hexadecimal, such as {wanted!r}")
 
 
 def parse_color(colour: str, channels: int) -> list[float]:
@@ -288,7 +303,7 @@ class MaskedConvEmbedding(PixelEmbedding):
     `dropout` inside (Salimans et al. 2017).
     """
 
-    kind: Literal["masked_pixels"] = "masked_pixels"  # type: ignore[assignment]
+    kind: Literal["masked_conv"] = "masked_conv"  # type: ignore[assignment]
     blocks: int = 5
     width: int = 64
     dropout: float = 0.0
@@ -298,4 +313,4 @@ class MaskedConvEmbedding(PixelEmbedding):
         check_minimum(1, blocks=self.blocks, width=self.width)
         check_fraction(dropout=self.dropout)
         if self.numbers > 1:
-            raise ConfigError("values: a masked convolution has one token a pixel; take colours, or one channel")
+            raise ConfigError("values: a masked convolution has one token a pixel; take colors, or one channel")

@@ -34,28 +34,30 @@ FrontEnd = (
 
 @config_class
 class MultimodalEmbedding:
-    """What is `seen` and then a `text`, in one sequence: tokens of both look at each other as the mask allows.
+    """What is `prefix` and then a `text`, in one sequence: tokens of both look at each other as the mask allows.
 
     Positions run on from the one to the other, and a learned vector tells the two apart. Under the mask "prefix(n)", n
     being the tokens of what is seen, these see each other and the text is written after them (GIT: Wang et al. 2022).
     """
 
-    kind: Literal["mixed"] = "mixed"
-    seen: FrontEnd = PatchEmbedding()
+    kind: Literal["multimodal"] = "multimodal"
+    prefix: FrontEnd = PatchEmbedding()
     text: TextEmbedding = TextEmbedding()
 
     def __post_init__(self) -> None:
-        if isinstance(self.seen, TextEmbedding):
-            raise ConfigError("seen.kind: 'text' is what comes after it; choose patches or another that reads no text")
+        if isinstance(self.prefix, TextEmbedding):
+            raise ConfigError(
+                "prefix.kind: 'text' is what comes after it; choose patches or another that reads no text"
+            )
 
     @property
     def vocab(self) -> int:
         return self.text.vocab
 
     @property
-    def pad(self) -> int | None:
-        return self.text.pad
+    def pad_id(self) -> int | None:
+        return self.text.pad_id
 
     @property
-    def end(self) -> int | None:
-        return self.text.end
+    def eos_id(self) -> int | None:
+        return self.text.eos_id

@@ -9,46 +9,49 @@ from regard.config.trunk import Trunk
 
 @config_class
 class TextEmbedding:
-    """Ids to vectors. `pad` is the id that is not there (None: say `real` yourself), `end` the end-of-text id.
+    """Ids to vectors. `pad_id` is the id that is not there (None: say `real` yourself), `eos_id` the end-of-text id.
 
-    With `highest` a text ends where its highest id stands, as early models had it (CLIP: Radford et al. 2021).
+    With `eos_is_max_id` a text ends where its highest id stands, as early models had it (CLIP: Radford et al. 2021).
     """
 
     kind: Literal["text"] = "text"
     vocab: int = 37_000
     segments: int = 0
     scale: float = 1.0
-    pad: int | None = None
-    end: int | None = None
-    highest: bool = False
+    pad_id: int | None = None
+    eos_id: int | None = None
+    eos_is_max_id: bool = False
 
     def __post_init__(self) -> None:
         check_minimum(1, vocab=self.vocab)
-        for name, ident in (("pad", self.pad), ("end", self.end)):
+        for name, ident in (("pad_id", self.pad_id), ("eos_id", self.eos_id)):
             if ident is not None and not 0 <= ident < self.vocab:
                 raise ConfigError(f"{name}: {ident} is outside the vocabulary of {self.vocab}")
-        if self.pad is not None and self.pad == self.end:
-            raise ConfigError(f"pad: {self.pad} is also the end-of-text id; leave pad out and say which tokens are "
-                              "real")  # fmt: skip
-        if self.highest and self.end is None:
-            raise ConfigError("highest: where a text ends is asked for only if there is an end-of-text id; set end")
+        if self.pad_id is not None and self.pad_id == self.eos_id:
+            raise ConfigError(f"pad_id: {self.pad_id} is also the end-of-text id; leave pad_id out and say which "
+                              "tokens are real")  # fmt: skip
+        if self.eos_is_max_id and self.eos_id is None:
+            raise ConfigError(
+                "eos_is_max_id: where a text ends is asked for only if there is an end-of-text id; set eos_id"
+            )
 
 
 @config_class
 class ChunkEmbedding(TextEmbedding):
-    """A long text in chunks of `size` tokens: each is read by a `trunk` of its own and becomes one vector by `pool`.
+    """A long text in chunks of `chunk_size` tokens: each is read by a `trunk` of its own and becomes one vector by
+    `pooling`.
 
     The model's trunk then reads the chunks: n tokens cost n·size and (n/size)² pairs of query and key, not n². What
     it makes stands for a chunk and not for a word, so heads over the vocabulary are not for it.
     """
 
     kind: Literal["chunks"] = "chunks"  # type: ignore[assignment]
-    size: int = 128
-    pool: Literal["mean", "first"] = "mean"
+    chunk_size: int = 128
+    pooling: Literal["mean", "first"] = "mean"
     trunk: Trunk = Trunk()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_minimum(1, size=self.size)
+        check_minimum(1, chunk_size=self.chunk_size)
         if self.trunk.cross != "none":
-            raise ConfigError("trunk.cross: a chunk has nobody to look across to")
+            raise ConfigError("trunk.cross: a chunk has no memory for cross-attention; set it to none")

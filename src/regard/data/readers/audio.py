@@ -207,7 +207,9 @@ def parse_audio_span(said: str, where: str = "") -> AudioSpan:
     if found is not None:
         return parse_audio_span(found[1], where)._replace(start=int(found[2]), size=int(found[3]))
     there = f", here or in {beside}" if where else ""
-    raise DataError(f"{where or said}: no sound file {said!r}{there}; mend its name, or pass it over by data.bad=skip")
+    raise DataError(
+        f"{where or said}: no sound file {said!r}{there}; mend its name, or pass it over by data.on_bad_record=skip"
+    )
 
 
 def read_audio(said: str | Path, rate: int, limit: float, *, cut: bool = False, where: str = "") -> Tensor:
@@ -223,7 +225,7 @@ def read_audio(said: str | Path, rate: int, limit: float, *, cut: bool = False, 
         count = file.count - start if size is None else size
         if count > limit * file.rate and not cut:
             raise DataError(f"{name}: {count / file.rate:,.1f} seconds of sound, more than {limit:g}; cut it, or set "
-                            "model.embed.seconds, or model.embed.long=cut")  # fmt: skip
+                            "model.embed.max_seconds, or model.embed.too_long=truncate")  # fmt: skip
         count = min(count, max(1, int(limit * file.rate)))
         samples, old = file.read(start, count), file.rate
         if len(samples) < count:
@@ -234,14 +236,16 @@ def read_audio(said: str | Path, rate: int, limit: float, *, cut: bool = False, 
 def to_mono(samples: Tensor, name: str) -> Tensor:  # (T, channels) -> (T,)
     """The mean of the channels, where it is a sound at all."""
     if not len(samples):
-        raise DataError(f"{name}: a sound without samples; leave it out, or pass it over by data.bad=skip")
+        raise DataError(f"{name}: a sound without samples; leave it out, or pass it over by data.on_bad_record=skip")
     if not bool(samples.isfinite().all()):
         raise DataError(f"{name}: holds numbers that are no samples (infinite, or none at all); write it again")
     if samples.shape[1] > 1:
         warnings.warn(MONO_NOTICE, stacklevel=2)
     mean = samples.mean(-1)
     if not bool(mean.any()):
-        raise DataError(f"{name}: silence from beginning to end; leave it out, or pass it over by data.bad=skip")
+        raise DataError(
+            f"{name}: silence from beginning to end; leave it out, or pass it over by data.on_bad_record=skip"
+        )
     if float((samples.abs() >= 1 - 2**-14).float().mean()) > CLIPPED:
         warnings.warn(LOUD, stacklevel=2)
     return mean
@@ -261,8 +265,8 @@ def resample(samples: Tensor, old: int, new: int, name: str = "a sound") -> Tens
     up, down = new // math.gcd(old, new), old // math.gcd(old, new)
     width = math.ceil(CROSSINGS * max(1.0, down / up))
     if up * (2 * width + down) > BIGGEST:
-        raise DataError(f"{name}: {old:,} samples a second, which has no small ratio to {new:,} (model.embed.rate); "
-                        "bring it to that rate with another program")  # fmt: skip
+        raise DataError(f"{name}: {old:,} samples a second, which has no small ratio to {new:,} "
+                        "(model.embed.sample_rate); bring it to that rate with another program")  # fmt: skip
     weights = sinc_kernel(up, down, width)
     count = -(-len(samples) * up // down)
     around = F.pad(samples, (width, width + down))[None, None]

@@ -79,5 +79,5 @@ def path_in_record(record: Record, name: str) -> Path:
     if found is None:
         raise DataError(f"{record.where}: column {name!r} names {str(path)!r}, and there is no such file, here or "
                         f"beside {record.where.rpartition(':')[0] or 'it'}; mend the name, or pass it over by "
-                        "data.bad=skip")  # fmt: skip
+                        "data.on_bad_record=skip")  # fmt: skip
     return found

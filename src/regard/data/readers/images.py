@@ -168,8 +168,8 @@ def scale_to_bytes(values: Tensor, where: str, white: float) -> Tensor:
         return values
     low, high = float(values.min()), float(values.max())
     if not (low >= 0 and high <= white):  # also where one is no number
-        raise DataError(f"{where}: numbers from {low:g} to {high:g}, expected 0 to {white:g}; set model.embed.white to "
-                        "the number that is white")  # fmt: skip
+        raise DataError(f"{where}: numbers from {low:g} to {high:g}, expected 0 to {white:g}; set "
+                        "model.embed.max_value to the number that is white")  # fmt: skip
     return (values.double() * (255 / white)).round().to(torch.uint8)
 
 

@@ -75,7 +75,7 @@ def iterate_json_list(file: ReadableFile) -> Iterator[Record]:
 
 
 def read_csv(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
-    return name_columns(file, split_fields(file, tally, ","), how.columns, tally)
+    return name_columns(file, split_fields(file, tally, ","), how.column_names, tally)
 
 
 def read_tsv(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
@@ -85,7 +85,7 @@ def read_tsv(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> It
     everything = all(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
     plain = ((number, [unquote_field(field) for field in line.rstrip("\r\n").split("\t")])
              for number, line in good_lines(file, tally) if line.strip("\r\n"))  # fmt: skip
-    return name_columns(file, split_fields(file, tally, "\t") if everything else plain, how.columns, tally)
+    return name_columns(file, split_fields(file, tally, "\t") if everything else plain, how.column_names, tally)
 
 
 def unquote_field(field: str) -> str:
@@ -133,7 +133,7 @@ def name_columns(
             names = row
             if len(set(names)) < len(names):
                 raise DataError(f"{file.name}:{number}: two columns have the same name in {', '.join(names)}; name "
-                                "them apart, or by data.columns")  # fmt: skip
+                                "them apart, or by data.column_names")  # fmt: skip
         elif len(row) != len(names):
             tally.record_bad(
                 DataError(f"{file.name}:{number}: {len(row)} fields, expected {len(names)} ({', '.join(names)})")
@@ -143,28 +143,28 @@ def name_columns(
 
 
 def read_text_lines(file: ReadableFile, how: config.Data, tally: BadRecordPolicy) -> Iterator[Record]:
-    """A line is a record; with data.documents, lines up to an empty one are, as a list."""
+    """A line is a record; with data.blank_line_ends_document, lines up to an empty one are, as a list."""
     held: list[str] = []
     begun = 0
     for number, line in good_lines(file, tally):
         line = line.rstrip("\r\n")
-        if line.strip() and not how.documents:
-            yield Record({how.column: line}, f"{file.name}:{number}")
+        if line.strip() and not how.blank_line_ends_document:
+            yield Record({how.text_column: line}, f"{file.name}:{number}")
         elif line.strip():
             begun = begun if held else number
             held.append(line)
         elif held:
-            yield Record({how.column: held}, f"{file.name}:{begun}")
+            yield Record({how.text_column: held}, f"{file.name}:{begun}")
             held = []
     if held:
-        yield Record({how.column: held}, f"{file.name}:{begun}")
+        yield Record({how.text_column: held}, f"{file.name}:{begun}")
 
 
 FORMATS: dict[str, tuple[Reader, tuple[str, ...]]] = {  # how to read it, and the settings it heeds
     ".jsonl": (read_json_lines, ()), ".ndjson": (read_json_lines, ()), ".json": (read_json, ()),
-    ".csv": (read_csv, ("columns",)), ".tsv": (read_tsv, ("columns",)),
+    ".csv": (read_csv, ("column_names",)), ".tsv": (read_tsv, ("column_names",)),
 }  # fmt: skip
-LINES: tuple[Reader, tuple[str, ...]] = (read_text_lines, ("column", "documents"))  # any other name
+LINES: tuple[Reader, tuple[str, ...]] = (read_text_lines, ("text_column", "blank_line_ends_document"))  # any other name
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class ParallelFiles:
 
     @property
     def settings_used(self) -> dict[str, Any]:
-        return {"columns": self.columns}
+        return {"column_names": self.columns}
 
     @cached_property
     def digest(self) -> str:

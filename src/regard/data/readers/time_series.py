@@ -71,21 +71,21 @@ def read_series(table: RecordSource, c: config.Forecasting) -> TimeSeries:
     dates: list[str] = []
     lines: list[str] = []
     for record in table.records(BadRecordPolicy()):
-        if c.date is not None:
-            dates.append(str(date_of(record, c.date)).strip())
+        if c.date_column is not None:
+            dates.append(str(date_of(record, c.date_column)).strip())
         names = names or value_columns(record, c)
         rows.append([parse_value(record, name) for name in names])
         lines.append(record.where)
     if len(rows) < 2:
         raise DataError(f"{table.name}: {len(rows)} rows are no series; name a table with more")
     values = torch.tensor(rows, dtype=torch.float64)
-    clock, places = parse_time_axis(dates, lines) if c.date is not None else (None, list(range(len(rows))))
-    return TimeSeries(table.name, names, fill_gaps(values, places, names, lines, c.gaps).float(), clock)
+    clock, places = parse_time_axis(dates, lines) if c.date_column is not None else (None, list(range(len(rows))))
+    return TimeSeries(table.name, names, fill_gaps(values, places, names, lines, c.fill_gaps).float(), clock)
 
 
 def value_columns(record: Record, c: config.Forecasting) -> tuple[str, ...]:
     """All columns but the date."""
-    found = tuple(name for name in record if name != c.date)
+    found = tuple(name for name in record if name != c.date_column)
     if not found:
         raise DataError(f"{record.where}: no column beside the date; a series has numbers to tell")
     return found
@@ -94,8 +94,8 @@ def value_columns(record: Record, c: config.Forecasting) -> tuple[str, ...]:
 def date_of(record: Record, name: str) -> Any:
     if name not in record:
         raise DataError(f"{record.where}: no column {name!r}{did_you_mean(name, list(record))} there are "
-                        f"{', '.join(record)}; name the dates by task.date, or set task.date=none where rows are "
-                        "evenly apart")  # fmt: skip
+                        f"{', '.join(record)}; name the dates by task.date_column, or set task.date_column=none where "
+                        "rows are evenly apart")  # fmt: skip
     return record[name]
 
 
@@ -133,7 +133,8 @@ def parse_time_axis(dates: Sequence[str], lines: Sequence[str]) -> tuple[TimeAxi
     for row, step in enumerate(steps, 1):
         if step % usual:
             raise DataError(f"{lines[row]}: {dates[row]!r} is not a whole number of steps after {dates[row - 1]!r}, "
-                            "and rows must be evenly apart; set task.date=none if their order is all")  # fmt: skip
+                            "and rows must be evenly apart; set task.date_column=none if their order is "
+                            "all")  # fmt: skip
         places.append(places[-1] + step // usual)
     return TimeAxis(unit, first, usual, dates[0]), places
 
@@ -157,7 +158,7 @@ def parse_date(said: str, line: str) -> datetime:
             continue
         return when if when.tzinfo is None else when.astimezone(UTC).replace(tzinfo=None)
     raise DataError(f"{line}: {said!r:.40} is no date; write it as 2016-07-01 00:00:00, or name another column by "
-                    "task.date")  # fmt: skip
+                    "task.date_column")  # fmt: skip
 
 
 # ---------------------------------------------------------------- gaps
@@ -167,14 +168,14 @@ def fill_gaps(values: Tensor, places: list[int], names: Sequence[str], lines: Se
     """A row for every moment and a number in every cell."""
     missing = [row for row in range(1, len(places)) if places[row] > places[row - 1] + 1]
     holes = values.isnan().nonzero().tolist()
-    if way == "refuse" and missing:
+    if way == "error" and missing:
         row = missing[0]
         raise DataError(f"{lines[row]}: {places[row] - places[row - 1] - 1:,} rows are missing before this one; fill "
-                        "them, or set task.gaps to last or linear")  # fmt: skip
-    if way == "refuse" and holes:
+                        "them, or set task.fill_gaps to last or linear")  # fmt: skip
+    if way == "error" and holes:
         row, column = holes[0]
         raise DataError(f"{lines[row]}: no number in column {names[column]!r} ({len(holes):,} in all are missing); "
-                        "fill it, or set task.gaps to last or linear")  # fmt: skip
+                        "fill it, or set task.fill_gaps to last or linear")  # fmt: skip
     if not missing and not holes:
         return values
     check_bytes(32 * (places[-1] + 1) * values.shape[1], f"{lines[-1]} ({places[-1] + 1:,} rows with the gaps filled)")

@@ -92,7 +92,7 @@ def seq2seq_probe(target: ProbeInput, ours: Any, theirs: Any, tokens: int, chanc
     if isinstance(c.encoder.embed, config.AudioEmbedding):
         heard = probe_audio(c.encoder.embed, chance)
         return ProbeInput({"input_features": heard, **asked}, (ids,), {"source": heard, "real": real}, (real,))
-    reads = c if c.encoder.embed is None else replace(c, embed=replace(c.encoder.embed, end=c.embed.end))
+    reads = c if c.encoder.embed is None else replace(c, embed=replace(c.encoder.embed, eos_id=c.embed.eos_id))
     source, kept = probe_ids(ours, reads, theirs, tokens, chance, LONGER)
     asked |= {"input_ids": source, "attention_mask": kept.long()}
     if isinstance(c.head, config.PoolingHead):  # a source that is classified is read once more, one place later
@@ -113,7 +113,7 @@ def probe_ids(
     vocab, pad = c.embed.vocab, pad_token_id(theirs)
     count = min(tokens, max_probe_tokens(ours, c)) + more
     ids = probe_sentence(ours.tokenizer, vocab) or torch.randint(vocab, (97,), generator=chance).tolist()
-    ids = [id for id in ids if id not in (pad, c.embed.end)] or [0]
+    ids = [id for id in ids if id not in (pad, c.embed.eos_id)] or [0]
     rows = (
         ROWS if pad is not None or not reads_last_token(c) else 1
     )  # a head on the last token must know which are padding
@@ -121,8 +121,8 @@ def probe_ids(
     lacks = torch.tensor(LACKS[:rows]).clamp(max=count - 1) * (getattr(c.trunk.position, "scaling", "") != "dynamic")
     real = torch.arange(count) < count - lacks[:, None]  # dynamic scaling goes by the length of the input
     table = table.masked_fill(~real, 0 if pad is None else pad)
-    if c.embed.end is not None:
-        table[torch.arange(rows), real.sum(-1) - 1] = c.embed.end
+    if c.embed.eos_id is not None:
+        table[torch.arange(rows), real.sum(-1) - 1] = c.embed.eos_id
     return table, real
 
 
@@ -142,27 +142,28 @@ def pad_token_id(theirs: Any) -> int | None:
 
 
 def reads_last_token(c: config.Transformer) -> bool:
-    return isinstance(c.head, config.PoolingHead) and c.head.place == "last"
+    return isinstance(c.head, config.PoolingHead) and c.head.pooling == "last"
 
 
 def max_probe_tokens(ours: Any, c: config.Transformer) -> int:
     """As many tokens as the model has places for; where it reads another text, a few are left over for that."""
     reads = c.encoder is not None and not isinstance(c.encoder.embed, config.AudioEmbedding)
     stacks = [c.trunk, c.encoder.trunk] if reads and c.encoder is not None else [c.trunk]
-    lengths = [getattr(stack.position, "length", None) for stack in stacks if isinstance(stack, config.Trunk)]
+    places = [stack.position for stack in stacks if isinstance(stack, config.Trunk)]
+    lengths = [getattr(each, "original_length", getattr(each, "length", None)) for each in places]
     known = [each for each in (*lengths, ours.context) if isinstance(each, int)]
     return max(1, min(known, default=1 << 20) - LONGER * reads)
 
 
 def probe_pixels(c: Any, chance: torch.Generator) -> Tensor:  # (B, channels, rows, columns)
     c = c.patches if isinstance(c, config.StageEmbedding) else c
-    return torch.randn(ROWS, c.channels, c.image, c.image, generator=chance)
+    return torch.randn(ROWS, c.channels, c.image_size, c.image_size, generator=chance)
 
 
 def probe_audio(c: config.AudioEmbedding, chance: torch.Generator) -> Tensor:  # (B, mels, windows)
     """A spectrogram of noise, as long as can be."""
-    assert isinstance(c.way, config.ConvSpectrogram)  # the families that hear do so
-    return torch.randn(ROWS, c.way.mels, c.way.windows(c.limit), generator=chance)
+    assert isinstance(c.features, config.ConvSpectrogram)  # the families that hear do so
+    return torch.randn(ROWS, c.features.n_mels, c.features.windows(c.limit), generator=chance)
 
 
 def forward_parameters(theirs: Any) -> Any:

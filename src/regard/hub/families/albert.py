@@ -19,7 +19,7 @@ from regard.hub.families.registry import Family, register_family
 
 def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     trunk = block_trunk(c)
-    return encoder_to_hf(c) | {"embedding_size": trunk.width or trunk.dim}
+    return encoder_to_hf(c) | {"embedding_size": trunk.embed_dim or trunk.dim}
 
 
 def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
@@ -30,12 +30,12 @@ def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
         raise theirs.wrong("embedding_size", "as wide as hidden_size, with a map between them that models here only "
                            "have where widths differ")  # fmt: skip
     theirs = theirs.default(hidden_act="gelu_new", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    return encoder_from_hf(theirs, head, width=width, shared=True)
+    return encoder_from_hf(theirs, head, embed_dim=width, share_layers=True)
 
 
 def pretraining_head(theirs: HFConfig) -> config.Head:
     """Words, and which of two sentences was the first."""
-    return config.PretrainingHead(vocabulary=tied_mlm_head(theirs), pooled=classification_head(theirs))
+    return config.PretrainingHead(lm=tied_mlm_head(theirs), pooling=classification_head(theirs))
 
 
 HEADS = {

@@ -21,17 +21,17 @@ def bart_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     longest = max_length(both_trunks(c)[1], context, 1024)
     tied = not isinstance(c.head, config.LMHead) or c.head.tied
     words = {"max_position_embeddings": longest, "tie_word_embeddings": tied}
-    ends = {} if c.embed.end is None else {"eos_token_id": c.embed.end}
+    ends = {} if c.embed.eos_id is None else {"eos_token_id": c.embed.eos_id}
     return trunks_to_hf(c) | words | ends | labels_to_hf(c.head)
 
 
-def bart_from_hf(theirs: HFConfig, head: config.Head, place: str = "post") -> config.Transformer:
+def bart_from_hf(theirs: HFConfig, head: config.Head, norm_placement: str = "post") -> config.Transformer:
     theirs.require("tie_word_embeddings", True)
     position = config.LearnedPosition(length=theirs.get_int("max_position_embeddings", 1024), offset=OFFSET)
-    around: dict[str, Any] = {"position": position, "place": place, "embed_norm": True}
+    around: dict[str, Any] = {"position": position, "norm_placement": norm_placement, "embed_norm": True}
     embed = embedding_from_hf(theirs)
     if isinstance(head, config.PoolingHead):  # theirs looks for the end of a source, and it is the last word of both
-        embed = replace(embed, end=eos_id(theirs))
+        embed = replace(embed, eos_id=eos_id(theirs))
     return config.Transformer(
         embed=embed,
         trunk=trunk_from_hf(theirs, "decoder", **around),
@@ -55,7 +55,7 @@ def lm_head(theirs: HFConfig) -> config.Head:
 def bart_classification_head(theirs: HFConfig, usual: int = 3) -> config.Head:
     """Three labels unless said: entailed, contradicted, neither."""
     many = labels(theirs) if theirs.get("id2label") or theirs.get("num_labels") else usual
-    return config.PoolingHead(place="last", dense=True, out=many)
+    return config.PoolingHead(pooling="last", dense=True, out=many)
 
 
 def qa_head(theirs: HFConfig) -> config.Head:

@@ -30,7 +30,7 @@ def next_sentence_head(theirs: HFConfig) -> config.PoolingHead:
 
 
 def pretraining_head(theirs: HFConfig) -> config.Head:
-    return config.PretrainingHead(vocabulary=tied_mlm_head(theirs), pooled=next_sentence_head(theirs))
+    return config.PretrainingHead(lm=tied_mlm_head(theirs), pooling=next_sentence_head(theirs))
 
 
 HEADS = {

@@ -26,13 +26,18 @@ def canonicalize(c: config.Model) -> config.Model:
     """
     if isinstance(c, config.DualEncoder):
         plain = config.DualEncoder(towers=c.towers)
-        return replace(c, towers=tuple(canonicalize(each) for each in c.towers), scale=plain.scale, limit=plain.limit)
+        return replace(
+            c,
+            towers=tuple(canonicalize(each) for each in c.towers),
+            initial_scale=plain.initial_scale,
+            max_scale=plain.max_scale,
+        )
     reads = c.encoder
     if reads is not None and isinstance(reads.trunk, config.Trunk):
         own = None if reads.embed is None else canonical_front_end(reads.embed)
         reads = replace(reads, trunk=canonical_trunk(reads.trunk), embed=own)
-    whole = c.head.pooled if isinstance(c.head, config.PretrainingHead) else c.head
-    front = canonical_front_end(c.embed, isinstance(whole, config.PoolingHead) and whole.place == "end")
+    whole = c.head.pooling if isinstance(c.head, config.PretrainingHead) else c.head
+    front = canonical_front_end(c.embed, isinstance(whole, config.PoolingHead) and whole.pooling == "eos")
     trunk = canonical_trunk(block_trunk(c))
     head = canonical_head(c.head, trunk.mlp.activation)
     return replace(c, embed=front, trunk=trunk, encoder=reads, head=head, init="xavier", precision="fp32")
@@ -41,7 +46,7 @@ def canonicalize(c: config.Model) -> config.Model:
 def canonical_head(c: Any, usual: str) -> Any:
     """An activation is said where it is another than the trunk's, and where there is a layer that has one."""
     if isinstance(c, config.PretrainingHead):
-        return replace(c, vocabulary=canonical_head(c.vocabulary, usual), pooled=canonical_head(c.pooled, usual))
+        return replace(c, lm=canonical_head(c.lm, usual), pooling=canonical_head(c.pooling, usual))
     if isinstance(c, config.LMHead):
         return replace(c, activation=(c.activation or usual) if c.transform else None)
     if isinstance(c, config.PoolingHead | config.TokenHead) and not c.dense:
@@ -52,15 +57,15 @@ def canonical_head(c: Any, usual: str) -> Any:
 def canonical_front_end(c: Any, ends: bool = False) -> Any:
     """`ends` where a head asks for the token that ends the text."""
     if type(c) is config.TextEmbedding:
-        return replace(c, pad=None, end=c.end if ends else None, highest=c.highest and ends)
+        return replace(c, pad_id=None, eos_id=c.eos_id if ends else None, eos_is_max_id=c.eos_is_max_id and ends)
     if isinstance(c, config.PatchEmbedding):
         plain = config.PatchEmbedding()
-        return replace(c, mean=plain.mean, std=plain.std, white=plain.white, frame=plain.frame)
+        return replace(c, mean=plain.mean, std=plain.std, max_value=plain.max_value, resize=plain.resize)
     if type(c) is config.PixelEmbedding:
         usual = config.PixelEmbedding()
-        return replace(c, grid=(1, c.grid[0] * c.grid[1]), colours=(), white=usual.white, frame=usual.frame)
+        return replace(c, grid=(1, c.grid[0] * c.grid[1]), colors=(), max_value=usual.max_value, resize=usual.resize)
     if isinstance(c, config.AudioEmbedding):
-        return replace(c, long="refuse", vary=None)
+        return replace(c, too_long="error", augment=None)
     if isinstance(c, config.StageEmbedding):
         return replace(
             c, patches=canonical_front_end(c.patches), trunks=tuple(canonical_trunk(each) for each in c.trunks)
@@ -84,14 +89,14 @@ def canonical_trunk(c: config.Trunk) -> config.Trunk:
     masks = [str(mask(text)) for text in c.masks]
     return replace(
         c,
-        width=None if c.width == c.dim else c.width,
+        embed_dim=None if c.embed_dim == c.dim else c.embed_dim,
         position=canonical_rotary(c.position) if isinstance(c.position, config.RotaryPosition) else c.position,
         mask=shortest_tile([masks[layer % len(masks)] for layer in range(c.depth)]),
         attention=canonical_attention(c, c.attention),
-        across=canonical_cross_attention(c),
+        cross_attention=canonical_cross_attention(c),
         mlp=replace(c.mlp, hidden=c.mlp.hidden or 4 * c.dim),
         norm=canonical_norm(c.norm),
-        final_norm=c.place == "pre" if c.final_norm is None else c.final_norm,
+        final_norm=c.norm_placement == "pre" if c.final_norm is None else c.final_norm,
         dropout=config.NO_DROPOUT,
     )
 
@@ -106,9 +111,9 @@ def shortest_tile(masks: Sequence[str]) -> str | tuple[str, ...]:
 
 def canonical_cross_attention(trunk: config.Trunk) -> config.Attention | None:
     """Heads across, where they are others than those that look around."""
-    if trunk.cross == "none" or trunk.across is None:
+    if trunk.cross == "none" or trunk.cross_attention is None:
         return None
-    mine, others = canonical_attention(trunk, trunk.attention), canonical_attention(trunk, trunk.across)
+    mine, others = canonical_attention(trunk, trunk.attention), canonical_attention(trunk, trunk.cross_attention)
     return None if mine == others else others
 
 
@@ -122,13 +127,15 @@ def canonical_attention(trunk: config.Trunk, c: config.Attention) -> config.Atte
     return replace(
         c,
         heads=heads,
-        groups=c.counts(0, trunk.dim)[1] if isinstance(heads, int) and not isinstance(c.groups, tuple) else c.groups,
-        width=width,
-        value_width=c.value_width or width,
+        kv_heads=c.counts(0, trunk.dim)[1]
+        if isinstance(heads, int) and not isinstance(c.kv_heads, tuple)
+        else c.kv_heads,
+        head_dim=width,
+        value_head_dim=c.value_head_dim or width,
         scale=usual if c.scale is None or math.isclose(c.scale, usual, rel_tol=1e-12) else c.scale,
         qk_norm=None if c.qk_norm is None else canonical_norm(c.qk_norm),
-        maps=tuple(sorted(set(c.maps))),
-        bias=tuple(sorted(set(c.bias) & set(c.maps))),
+        projections=tuple(sorted(set(c.projections))),
+        bias=tuple(sorted(set(c.bias) & set(c.projections))),
         kernel="auto" if exact else c.kernel,
     )
 
@@ -142,13 +149,16 @@ def canonical_norm(c: config.Norm) -> config.Norm:
 USED = {
     "none": (),
     "linear": ("factor",),
-    "dynamic": ("factor", "length"),
-    "yarn": ("factor", "length", "fast", "slow"),
-    "llama3": ("factor", "length", "low", "high"),
-    "longrope": ("factor", "length", "factors"),
+    "dynamic": ("factor", "original_length"),
+    "yarn": ("factor", "original_length", "beta_fast", "beta_slow"),
+    "llama3": ("factor", "original_length", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("factor", "original_length", "freq_factors"),
 }
 
 
 def canonical_rotary(c: config.RotaryPosition) -> config.RotaryPosition:
-    used = {name: getattr(c, name) for name in ("base", "layout", "part", "scaling", "stretch", *USED[c.scaling])}
+    used = {
+        name: getattr(c, name)
+        for name in ("base", "layout", "fraction", "scaling", "attention_factor", *USED[c.scaling])
+    }
     return config.RotaryPosition(**used)

@@ -35,7 +35,7 @@ def to_hf(c: config.DualEncoder, context: int | None) -> dict[str, Any]:
         "vision_config": {**vision_to_hf(sees, None), "model_type": "clip_vision_model"},
         "text_config": {**text_to_hf(reads, context), "model_type": "clip_text_model"},
         "projection_dim": projection_width(reads),
-        "logit_scale_init_value": round(math.log(c.scale), 4),
+        "logit_scale_init_value": round(math.log(c.initial_scale), 4),
     }
 
 
@@ -44,9 +44,13 @@ def from_hf(theirs: HFConfig, head: config.Head) -> config.DualEncoder:
     scale = math.exp(theirs.get_float("logit_scale_init_value", 2.6592))
     assert isinstance(head, config.PoolingHead)
     sees = vision_from_hf(tower_config(theirs, "vision_config"), head)
-    reads = text_from_hf(tower_config(theirs, "text_config"), config.PoolingHead(place="end", out=head.out, bias=False))
+    reads = text_from_hf(
+        tower_config(theirs, "text_config"), config.PoolingHead(pooling="eos", out=head.out, bias=False)
+    )
     return config.DualEncoder(
-        towers=(sees, reads), scale=scale, limit=max(scale, config.DualEncoder(towers=(sees, reads)).limit)
+        towers=(sees, reads),
+        initial_scale=scale,
+        max_scale=max(scale, config.DualEncoder(towers=(sees, reads)).max_scale),
     )
 
 
@@ -69,17 +73,17 @@ def projection_width(c: config.Transformer) -> int:
 
 def vision_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     assert isinstance(c.embed, config.PatchEmbedding)
-    sizes = {"image_size": c.embed.image, "patch_size": c.embed.size, "num_channels": c.embed.channels}
+    sizes = {"image_size": c.embed.image_size, "patch_size": c.embed.patch_size, "num_channels": c.embed.channels}
     return sizes | trunk_to_hf(c)
 
 
 def vision_from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
     embed = config.PatchEmbedding(
-        size=square_side(theirs, "patch_size", 32),
-        image=square_side(theirs, "image_size", 224),
+        patch_size=square_side(theirs, "patch_size", 32),
+        image_size=square_side(theirs, "image_size", 224),
         channels=theirs.get_int("num_channels", 3),
         bias=False,
-        frame=config.ImageResize(fit="shorter", resample="bicubic"),
+        resize=config.ImageResize(mode="shortest_edge", resample="bicubic"),
         **(COLOURS if theirs.get("num_channels", 3) == 3 else {}),
     )
     trunk = trunk_from_hf(theirs, (768, 3072, 12), position=config.LearnedPosition(length=embed.count), embed_norm=True)
@@ -100,7 +104,9 @@ def text_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     return {
         "vocab_size": c.embed.vocab,
         "max_position_embeddings": length if isinstance(length, int) else 77,
-        "eos_token_id": HIGHEST if isinstance(c.embed, config.TextEmbedding) and c.embed.highest else c.embed.end,
+        "eos_token_id": HIGHEST
+        if isinstance(c.embed, config.TextEmbedding) and c.embed.eos_is_max_id
+        else c.embed.eos_id,
         **trunk_to_hf(c),
     }
 
@@ -111,17 +117,17 @@ def text_from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
     trunk = trunk_from_hf(theirs, (512, 2048, 8), position=position, mask="causal")
     said = theirs.get_int("eos_token_id", 49_407)
     highest = said == HIGHEST
-    embed = config.TextEmbedding(vocab=vocab, end=vocab - 1 if highest else said, highest=highest)
+    embed = config.TextEmbedding(vocab=vocab, eos_id=vocab - 1 if highest else said, eos_is_max_id=highest)
     return config.Transformer(embed=embed, trunk=trunk, head=head, init="bert")
 
 
 def eos_head(theirs: HFConfig) -> config.Head:
     """Every token's vector, and that of the end token for the whole."""
-    return config.PretrainingHead(vocabulary=config.NoHead(), pooled=config.PoolingHead(place="end"))
+    return config.PretrainingHead(lm=config.NoHead(), pooling=config.PoolingHead(pooling="eos"))
 
 
 def eos_projection_head(theirs: HFConfig) -> config.Head:
-    return config.PoolingHead(place="end", out=theirs.get_int("projection_dim", PROJECTION), bias=False)
+    return config.PoolingHead(pooling="eos", out=theirs.get_int("projection_dim", PROJECTION), bias=False)
 
 
 # ---------------------------------------------------------------- what both have
@@ -153,7 +159,7 @@ def trunk_from_hf(theirs: HFConfig, usual: tuple[int, int, int], **more: Any) ->
             activation=theirs.get_str("hidden_act", HF_ACTIVATIONS, "quick_gelu"),
         ),
         norm=config.Norm(eps=theirs.get_float("layer_norm_eps", 1e-5)),
-        dropout=config.Dropout(embed=0.0, attention=theirs.get_float("attention_dropout", 0.0), sublayer=0.0),
+        dropout=config.Dropout(embed=0.0, attention=theirs.get_float("attention_dropout", 0.0), residual=0.0),
         **more,
     )
 

@@ -21,7 +21,7 @@ def causal_lm_head(theirs: HFConfig, tied: bool) -> config.Head:
 
 def sequence_head(theirs: HFConfig) -> config.Head:
     """A class for the whole text, by its last token: the only one that has seen all the others."""
-    return config.PoolingHead(place="last", out=num_labels(theirs), bias=False)
+    return config.PoolingHead(pooling="last", out=num_labels(theirs), bias=False)
 
 
 def token_head(theirs: HFConfig) -> config.Head:
@@ -52,7 +52,7 @@ def decoder_embedding(theirs: HFConfig, head: config.Head) -> config.TextEmbeddi
     """The front end. A head on the last token must know padding, even where no attention mask is given."""
     vocab, pad = theirs.get_int("vocab_size"), theirs.get("pad_token_id")
     known = isinstance(head, config.PoolingHead) and type(pad) is int and 0 <= pad < vocab
-    return config.TextEmbedding(vocab=vocab, pad=pad if known else None)
+    return config.TextEmbedding(vocab=vocab, pad_id=pad if known else None)
 
 
 def is_tied(c: config.Transformer) -> bool:

@@ -26,7 +26,7 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
         "n_heads": trunk.heads[0],
         "hidden_dim": trunk.mlp.hidden or 4 * trunk.dim,
         "activation": hf_word(trunk.mlp.activation, HF_ACTIVATIONS),
-        "dropout": trunk.dropout.sublayer,
+        "dropout": trunk.dropout.residual,
         "attention_dropout": trunk.dropout.attention,
         "max_position_embeddings": positions_to_hf(trunk.position)[0],
         "tie_word_embeddings": is_tied_head(c.head),
@@ -46,9 +46,9 @@ def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
             hidden=theirs.get_int("hidden_dim"), activation=theirs.get_str("activation", HF_ACTIVATIONS, "gelu")
         ),
         norm=config.Norm(eps=1e-12),
-        place="post",
+        norm_placement="post",
         embed_norm=True,
-        dropout=config.Dropout(embed=rate, attention=theirs.get_float("attention_dropout", 0.1), sublayer=rate),
+        dropout=config.Dropout(embed=rate, attention=theirs.get_float("attention_dropout", 0.1), residual=rate),
     )  # fmt: skip
     return config.Transformer(
         embed=config.TextEmbedding(vocab=theirs.get_int("vocab_size")), trunk=trunk, head=head, init="bert"

@@ -22,11 +22,11 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     trunk, said = block_trunk(c), encoder_to_hf(c)
     if isinstance(c.head, config.TokenHead) and c.head.dense:  # a yes or no for every token is no label
         said = {key: value for key, value in said.items() if key not in ("id2label", "label2id")}
-    return said | {"embedding_size": trunk.width or trunk.dim}
+    return said | {"embedding_size": trunk.embed_dim or trunk.dim}
 
 
 def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    return encoder_from_hf(theirs, head, width=theirs.get_int("embedding_size", 128))
+    return encoder_from_hf(theirs, head, embed_dim=theirs.get_int("embedding_size", 128))
 
 
 def discriminator_head(theirs: HFConfig) -> config.Head:

@@ -19,14 +19,14 @@ def encoder_to_hf(c: config.Transformer) -> dict[str, Any]:
         "num_attention_heads": trunk.heads[0],
         "intermediate_size": trunk.mlp.hidden or 4 * trunk.dim,
         "hidden_act": hf_word(trunk.mlp.activation, HF_ACTIVATIONS),
-        "hidden_dropout_prob": trunk.dropout.sublayer,
+        "hidden_dropout_prob": trunk.dropout.residual,
         "attention_probs_dropout_prob": trunk.dropout.attention,
         "max_position_embeddings": length + offset,
         "type_vocab_size": c.embed.segments,
         "layer_norm_eps": trunk.norm.eps,
         "tie_word_embeddings": is_tied_head(head),
         **({"add_pooling_layer": False} if isinstance(head, config.NoHead) else {}),  # for as long as it is heard back
-        **labels_to_hf(head.pooled if isinstance(head, config.PretrainingHead) else head),
+        **labels_to_hf(head.pooling if isinstance(head, config.PretrainingHead) else head),
     }
 
 
@@ -37,7 +37,7 @@ def positions_to_hf(c: config.Position) -> tuple[int, int]:
 
 def is_tied_head(c: config.Head) -> bool:
     """Whether words go out by the table they come in by; without such a head yet, one that is added would be tied."""
-    words = c.vocabulary if isinstance(c, config.PretrainingHead) else c
+    words = c.lm if isinstance(c, config.PretrainingHead) else c
     return words.tied if isinstance(words, config.LMHead) else True
 
 
@@ -59,10 +59,10 @@ def encoder_from_hf(theirs: HFConfig, head: config.Head, offset: int = 0, **trun
             attention=config.Attention(heads=theirs.get_int("num_attention_heads")),
             mlp=config.MLP(hidden=theirs.get_int("intermediate_size"), activation=activation),
             norm=config.Norm(eps=theirs.get_float("layer_norm_eps", 1e-12)),
-            place="post",
+            norm_placement="post",
             embed_norm=True,
             dropout=config.Dropout(
-                embed=rate, attention=theirs.get_float("attention_probs_dropout_prob", 0.1), sublayer=rate
+                embed=rate, attention=theirs.get_float("attention_probs_dropout_prob", 0.1), residual=rate
             ),
             **trunk,
         ),
@@ -78,7 +78,7 @@ def body_head(theirs: HFConfig) -> config.Head:
     """Every token's vector, and one for the whole where there is a pooler: what classes called Model answer."""
     if not theirs.get_bool("add_pooling_layer", True):
         return config.NoHead()
-    return config.PretrainingHead(vocabulary=config.NoHead(), pooled=config.PoolingHead(dense=True))
+    return config.PretrainingHead(lm=config.NoHead(), pooling=config.PoolingHead(dense=True))
 
 
 def mlm_head(theirs: HFConfig) -> config.LMHead:

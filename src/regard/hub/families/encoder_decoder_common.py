@@ -33,7 +33,7 @@ def trunks_to_hf(c: config.Transformer) -> dict[str, Any]:
         said[f"{side}_ffn_dim"] = trunk.mlp.hidden or 4 * trunk.dim
     return said | {
         "activation_function": hf_word(writes.mlp.activation, HF_ACTIVATIONS),
-        "dropout": dropout.sublayer,
+        "dropout": dropout.residual,
         "attention_dropout": dropout.attention,
         "activation_dropout": dropout.mlp,
         "scale_embedding": getattr(c.embed, "scale", 1) != 1,
@@ -57,7 +57,7 @@ def trunk_from_hf(theirs: HFConfig, side: str, **more: Any) -> config.Trunk:
             embed=rate,
             attention=theirs.get_float("attention_dropout", 0.0),
             mlp=theirs.get_float("activation_dropout", 0.0),
-            sublayer=rate,
+            residual=rate,
         ),
         **across,
         **more,

@@ -17,7 +17,7 @@ def gpt_to_hf(c: config.Transformer, length: int) -> dict[str, Any]:
         "n_head": trunk.heads[0],
         "embd_pdrop": trunk.dropout.embed,
         "attn_pdrop": trunk.dropout.attention,
-        "resid_pdrop": trunk.dropout.sublayer,
+        "resid_pdrop": trunk.dropout.residual,
         "layer_norm_epsilon": trunk.norm.eps,
     }
 
@@ -34,7 +34,7 @@ def gpt_from_hf(theirs: HFConfig, mlp: config.MLP, **trunk: Any) -> config.Trunk
         dropout=config.Dropout(
             embed=theirs.get_float("embd_pdrop", 0.1),
             attention=theirs.get_float("attn_pdrop", 0.1),
-            sublayer=theirs.get_float("resid_pdrop", 0.1),
+            residual=theirs.get_float("resid_pdrop", 0.1),
         ),
         **trunk,
     )

@@ -36,7 +36,7 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
         "activation_function": hf_word(trunk.mlp.activation, HF_ACTIVATIONS),
         "embed_dropout": trunk.dropout.embed,
         "attention_dropout": trunk.dropout.attention,
-        "resid_dropout": trunk.dropout.sublayer,
+        "resid_dropout": trunk.dropout.residual,
         "layer_norm_epsilon": trunk.norm.eps,
         "tie_word_embeddings": is_tied(c),
         **labels_to_hf(c.head),
@@ -59,7 +59,7 @@ def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
         dropout=config.Dropout(
             embed=theirs.get_float("embed_dropout", 0.0),
             attention=theirs.get_float("attention_dropout", 0.0),
-            sublayer=theirs.get_float("resid_dropout", 0.0),
+            residual=theirs.get_float("resid_dropout", 0.0),
         ),
     )
     return config.Transformer(embed=decoder_embedding(theirs, head), trunk=trunk, head=head, init="gpt2")

@@ -23,7 +23,7 @@ def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
     norm = config.Norm(kind="rms", eps=norm_eps_from_hf(theirs))
     trunk = gpt_from_hf(theirs, mlp_from_hf(theirs, "quick_gelu"), norm=norm)
     grid = squarest_grid(theirs.get_int("n_positions"))
-    embed = config.PixelEmbedding(palette=palette_size(theirs), grid=grid, frame=config.ImageResize(fit="squeeze"))
+    embed = config.PixelEmbedding(palette=palette_size(theirs), grid=grid, resize=config.ImageResize(mode="stretch"))
     return config.Transformer(embed=embed, trunk=trunk, head=head, init="gpt2")
 
 
@@ -44,7 +44,7 @@ def squarest_grid(pixels: int) -> tuple[int, int]:
 def pixel_lm_head(theirs: HFConfig) -> config.Head:
     """Logits over the colours; the start token is never said."""
     theirs.require("tie_word_embeddings", False)
-    return config.LMHead(tied=False, size=palette_size(theirs))
+    return config.LMHead(tied=False, vocab=palette_size(theirs))
 
 
 register_family(

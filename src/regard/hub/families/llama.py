@@ -27,7 +27,9 @@ def llama_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
         "head_dim": trunk.head_width,
         "hidden_act": hf_word(trunk.mlp.activation, HF_ACTIVATIONS),
         # dynamic scaling begins where their longest text ends
-        "max_position_embeddings": rotary.length if rotary.scaling == "dynamic" else context or rotary.length,
+        "max_position_embeddings": rotary.original_length
+        if rotary.scaling == "dynamic"
+        else context or rotary.original_length,
         "rope_parameters": rope_to_hf(rotary),
         "rms_norm_eps": trunk.norm.eps,
         "attention_dropout": trunk.dropout.attention,
@@ -52,7 +54,7 @@ def llama_from_hf(
         position=rope_from_hf(theirs, theirs.get_int("max_position_embeddings", 2048)),
         mask=mask,
         attention=config.Attention(
-            heads=heads, groups=theirs.get_int("num_key_value_heads", heads), width=width, bias=bias,
+            heads=heads, kv_heads=theirs.get_int("num_key_value_heads", heads), head_dim=width, bias=bias,
             qk_norm=norm if qk_norm else None,
         ),
         mlp=config.MLP(
@@ -62,7 +64,7 @@ def llama_from_hf(
             bias=mlp_bias,
         ),
         norm=norm,
-        dropout=config.Dropout(embed=0.0, attention=theirs.get_float("attention_dropout", 0.0), sublayer=0.0),
+        dropout=config.Dropout(embed=0.0, attention=theirs.get_float("attention_dropout", 0.0), residual=0.0),
     )  # fmt: skip
     return config.Transformer(embed=decoder_embedding(theirs, head), trunk=trunk, head=head, init="bert")
 

@@ -7,7 +7,7 @@ from regard.hub.families.registry import Family, register_family
 
 
 def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
-    return bart.bart_from_hf(theirs, head, place="pre")
+    return bart.bart_from_hf(theirs, head, norm_placement="pre")
 
 
 def classification_head(theirs: HFConfig) -> config.Head:

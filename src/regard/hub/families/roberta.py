@@ -20,8 +20,10 @@ from regard.hub.families.registry import Family, register_family
 
 def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     pad = positions_to_hf(block_trunk(c).position)[1] - 1
-    if c.embed.pad not in (None, pad):
-        raise ValueError(f"embed.pad is {c.embed.pad}, where RoBERTa with trunk.position.offset {pad + 1} has {pad}")
+    if c.embed.pad_id not in (None, pad):
+        raise ValueError(
+            f"embed.pad_id is {c.embed.pad_id}, where RoBERTa with trunk.position.offset {pad + 1} has {pad}"
+        )
     return encoder_to_hf(c) | {"pad_token_id": pad}
 
 

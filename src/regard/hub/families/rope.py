@@ -13,23 +13,23 @@ WORDS = {
     "dynamic": {"factor": "factor"},  # and the longest text, which stands elsewhere
     "yarn": {
         "factor": "factor",
-        "original_max_position_embeddings": "length",
-        "beta_fast": "fast",
-        "beta_slow": "slow",
-        "attention_factor": "stretch",
+        "original_max_position_embeddings": "original_length",
+        "beta_fast": "beta_fast",
+        "beta_slow": "beta_slow",
+        "attention_factor": "attention_factor",
     },
     "llama3": {
         "factor": "factor",
-        "original_max_position_embeddings": "length",
-        "low_freq_factor": "low",
-        "high_freq_factor": "high",
+        "original_max_position_embeddings": "original_length",
+        "low_freq_factor": "low_freq_factor",
+        "high_freq_factor": "high_freq_factor",
     },
     "longrope": {
         "factor": "factor",
-        "original_max_position_embeddings": "length",
-        "attention_factor": "stretch",
-        "short_factor": "factors",
-        "long_factor": "factors",
+        "original_max_position_embeddings": "original_length",
+        "attention_factor": "attention_factor",
+        "short_factor": "freq_factors",
+        "long_factor": "freq_factors",
     },
 }
 OURS = {theirs: "none" if theirs == "default" else theirs for theirs in WORDS}
@@ -63,40 +63,40 @@ def scaling_factor(theirs: HFConfig, rope: HFConfig, longest: int) -> dict[str, 
     """The factor, or what follows from both lengths, and how loud."""
     length = original_length(theirs, rope, longest)
     loud = rope.get_float("attention_factor") if rope.get("attention_factor") else None
-    return {"factor": rope.get_float("factor", longest / length), "length": length, "stretch": loud}
+    return {"factor": rope.get_float("factor", longest / length), "original_length": length, "attention_factor": loud}
 
 
 def yarn_from_hf(theirs: HFConfig, rope: HFConfig, longest: int) -> dict[str, Any]:
     rope.require("truncate", True)
     said = scaling_factor(theirs, rope, longest)
-    if said["stretch"] is None and rope.get("mscale") and rope.get("mscale_all_dim"):
+    if said["attention_factor"] is None and rope.get("mscale") and rope.get("mscale_all_dim"):
         most = math.log(max(said["factor"], 1.0))
         loud, quiet = (0.1 * rope.get_float(key) * most + 1 for key in ("mscale", "mscale_all_dim"))
-        said["stretch"] = loud / quiet
-    return said | {"fast": rope.get_float("beta_fast", 32.0), "slow": rope.get_float("beta_slow", 1.0)}
+        said["attention_factor"] = loud / quiet
+    return said | {"beta_fast": rope.get_float("beta_fast", 32.0), "beta_slow": rope.get_float("beta_slow", 1.0)}
 
 
 def longrope_from_hf(theirs: HFConfig, rope: HFConfig, longest: int) -> dict[str, Any]:
     short, long = rope.numbers("short_factor"), rope.numbers("long_factor")
     if short != long:
         raise rope.wrong("long_factor", "short_factor differs, and factors here do not change with the length")
-    return scaling_factor(theirs, rope, longest) | {"factors": short}
+    return scaling_factor(theirs, rope, longest) | {"freq_factors": short}
 
 
 def llama3_from_hf(theirs: HFConfig, rope: HFConfig, longest: int) -> dict[str, Any]:
     low, high = rope.get_float("low_freq_factor"), rope.get_float("high_freq_factor")
     return {
         "factor": rope.get_float("factor"),
-        "length": original_length(theirs, rope, longest),
-        "low": low,
-        "high": high,
+        "original_length": original_length(theirs, rope, longest),
+        "low_freq_factor": low,
+        "high_freq_factor": high,
     }
 
 
 HEAR = {
     "none": lambda theirs, rope, longest: {},
     "linear": lambda theirs, rope, longest: {"factor": rope.get_float("factor")},
-    "dynamic": lambda theirs, rope, longest: {"factor": rope.get_float("factor"), "length": longest},
+    "dynamic": lambda theirs, rope, longest: {"factor": rope.get_float("factor"), "original_length": longest},
     "yarn": yarn_from_hf,
     "llama3": llama3_from_hf,
     "longrope": longrope_from_hf,

@@ -25,17 +25,17 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     assert isinstance(embed, config.StageEmbedding)
     trunks = (*embed.trunks, last)
     return {
-        "image_size": embed.patches.image,
-        "patch_size": embed.patches.size,
+        "image_size": embed.patches.image_size,
+        "patch_size": embed.patches.patch_size,
         "num_channels": embed.patches.channels,
         "embed_dim": trunks[0].dim,
         "depths": [trunk.depth for trunk in trunks],
         "num_heads": [trunk.heads[0] for trunk in trunks],
-        "window_size": last.position.radius + 1 if isinstance(last.position, config.RelativeBias) else 7,
+        "window_size": last.position.max_distance + 1 if isinstance(last.position, config.RelativeBias) else 7,
         "mlp_ratio": mlp_ratio(trunks),
         "qkv_bias": "q" in last.attention.bias,
         "hidden_act": hf_word(last.mlp.activation, HF_ACTIVATIONS),
-        "hidden_dropout_prob": last.dropout.sublayer,
+        "hidden_dropout_prob": last.dropout.residual,
         "attention_probs_dropout_prob": last.dropout.attention,
         "drop_path_rate": 0.0,
         "layer_norm_eps": last.norm.eps,
@@ -56,12 +56,12 @@ def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
     if len(depths) < 2 or len(heads) != len(depths):
         raise theirs.wrong("num_heads", f"expected two stages or more, and one number for each of {list(depths)}")
     patches = config.PatchEmbedding(
-        size=square_side(theirs, "patch_size", 4),
-        image=square_side(theirs, "image_size", 224),
+        patch_size=square_side(theirs, "patch_size", 4),
+        image_size=square_side(theirs, "image_size", 224),
         channels=theirs.get_int("num_channels", 3),
-        cls=False,
+        cls_tokens=False,
         norm=True,
-        frame=config.ImageResize(fit="squeeze", resample="bicubic"),
+        resize=config.ImageResize(mode="stretch", resample="bicubic"),
         **(COLOURS if theirs.get("num_channels", 3) == 3 else {}),
     )
     *trunks, last = (stage_from_hf(theirs, place, patches.side, depths, heads) for place in range(len(depths)))
@@ -77,7 +77,9 @@ def stage_from_hf(theirs: HFConfig, place: int, grid: int, depths: Sequence[int]
         dim=dim,
         depth=depths[place],
         mask=stage_masks(theirs, grid // 2**place, depths[place]),
-        position=config.RelativeBias(radius=theirs.get_int("window_size", 7) - 1, axes=2, inside=False, tables="layer"),
+        position=config.RelativeBias(
+            max_distance=theirs.get_int("window_size", 7) - 1, axes=2, scaled=False, tables="layer"
+        ),
         attention=config.Attention(
             heads=heads[place],
             bias=("q", "k", "v", "out") if theirs.get_bool("qkv_bias", True) else ("out",),
@@ -91,7 +93,7 @@ def stage_from_hf(theirs: HFConfig, place: int, grid: int, depths: Sequence[int]
         dropout=config.Dropout(
             embed=dropout if place == 0 else 0.0,
             attention=theirs.get_float("attention_probs_dropout_prob", 0.0),
-            sublayer=dropout,
+            residual=dropout,
         ),
     )
 
@@ -102,7 +104,7 @@ def stage_masks(theirs: HFConfig, grid: int, depth: int) -> str | tuple[str, ...
     if grid < size or grid % size:
         raise theirs.wrong("window_size", f"a stage has {grid} x {grid} tokens, which such windows do not fill")
     moved = grid > size > 1 and depth > 1
-    return (f"cells({size})", f"cells({size}, {size // 2})") if moved else f"cells({size})"
+    return (f"window2d({size})", f"window2d({size}, {size // 2})") if moved else f"window2d({size})"
 
 
 def int_list(theirs: HFConfig, key: str, default: Sequence[int]) -> tuple[int, ...]:
@@ -116,12 +118,12 @@ def int_list(theirs: HFConfig, key: str, default: Sequence[int]) -> tuple[int, .
 
 
 def swin_classification_head(theirs: HFConfig) -> config.Head:
-    return config.PoolingHead(place="mean", out=num_labels(theirs))
+    return config.PoolingHead(pooling="mean", out=num_labels(theirs))
 
 
 def mean_pooling_head(theirs: HFConfig) -> config.Head:
     """Every token's vector, and their mean."""
-    return config.PretrainingHead(vocabulary=config.NoHead(), pooled=config.PoolingHead(place="mean"))
+    return config.PretrainingHead(lm=config.NoHead(), pooling=config.PoolingHead(pooling="mean"))
 
 
 register_family(

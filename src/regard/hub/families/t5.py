@@ -25,9 +25,9 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
         "num_layers": reads.depth,
         "num_decoder_layers": writes.depth,
         "num_heads": reads.heads[0],
-        "relative_attention_num_buckets": place.buckets,
-        "relative_attention_max_distance": place.distance,
-        "dropout_rate": reads.dropout.sublayer,
+        "relative_attention_num_buckets": place.num_buckets,
+        "relative_attention_max_distance": place.max_distance,
+        "dropout_rate": reads.dropout.residual,
         "layer_norm_epsilon": reads.norm.eps,
         "is_encoder_decoder": c.encoder is not None,
         **t5_mlp_to_hf(reads.mlp),
@@ -68,16 +68,16 @@ def trunk_from_t5(theirs: HFConfig, depth: int, both: bool, **more: Any) -> conf
         dim=theirs.get_int("d_model"),
         depth=depth,
         position=config.T5Bias(
-            buckets=theirs.get_int("relative_attention_num_buckets", 32),
-            distance=theirs.get_int("relative_attention_max_distance", 128),
-            both=both,
+            num_buckets=theirs.get_int("relative_attention_num_buckets", 32),
+            max_distance=theirs.get_int("relative_attention_max_distance", 128),
+            bidirectional=both,
         ),
         attention=config.Attention(
-            heads=theirs.get_int("num_heads"), width=theirs.get_int("d_kv", 64), scale=1.0, bias=()
+            heads=theirs.get_int("num_heads"), head_dim=theirs.get_int("d_kv", 64), scale=1.0, bias=()
         ),
         mlp=t5_mlp_from_hf(theirs),
         norm=config.Norm(kind="rms", eps=theirs.get_float("layer_norm_epsilon", 1e-6)),
-        dropout=config.Dropout(embed=rate, attention=rate, mlp=rate, sublayer=rate),
+        dropout=config.Dropout(embed=rate, attention=rate, mlp=rate, residual=rate),
         **more,
     )
 

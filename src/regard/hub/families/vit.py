@@ -14,15 +14,15 @@ def vit_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     trunk, embed = block_trunk(c), c.embed
     assert isinstance(embed, config.PatchEmbedding)
     return {
-        "image_size": embed.image,
-        "patch_size": embed.size,
+        "image_size": embed.image_size,
+        "patch_size": embed.patch_size,
         "num_channels": embed.channels,
         "hidden_size": trunk.dim,
         "num_hidden_layers": trunk.depth,
         "num_attention_heads": trunk.heads[0],
         "intermediate_size": trunk.mlp.hidden or 4 * trunk.dim,
         "hidden_act": hf_word(trunk.mlp.activation, HF_ACTIVATIONS),
-        "hidden_dropout_prob": trunk.dropout.sublayer,
+        "hidden_dropout_prob": trunk.dropout.residual,
         "attention_probs_dropout_prob": trunk.dropout.attention,
         "layer_norm_eps": trunk.norm.eps,
         "qkv_bias": "q" in trunk.attention.bias,
@@ -34,11 +34,11 @@ def vit_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
 def vit_from_hf(theirs: HFConfig, head: config.Head, cls: bool | int = True) -> config.Transformer:
     """`cls` is the number of learned tokens: DeiT has one more."""
     embed = config.PatchEmbedding(
-        size=square_side(theirs, "patch_size", 16),
-        image=square_side(theirs, "image_size", 224),
+        patch_size=square_side(theirs, "patch_size", 16),
+        image_size=square_side(theirs, "image_size", 224),
         channels=theirs.get_int("num_channels", 3),
-        cls=cls,
-        frame=config.ImageResize(fit="squeeze"),
+        cls_tokens=cls,
+        resize=config.ImageResize(mode="stretch"),
     )
     dropout = theirs.get_float("hidden_dropout_prob", 0.0)
     trunk = config.Trunk(
@@ -55,7 +55,7 @@ def vit_from_hf(theirs: HFConfig, head: config.Head, cls: bool | int = True) -> 
         ),
         norm=config.Norm(eps=theirs.get_float("layer_norm_eps", 1e-12)),
         dropout=config.Dropout(
-            embed=dropout, attention=theirs.get_float("attention_probs_dropout_prob", 0.0), sublayer=dropout
+            embed=dropout, attention=theirs.get_float("attention_probs_dropout_prob", 0.0), residual=dropout
         ),
     )
     return config.Transformer(embed=embed, trunk=trunk, head=head, init="vit")
@@ -84,12 +84,12 @@ def vit_pooler_head(theirs: HFConfig) -> config.Head:
         return config.NoHead()
     theirs.require("pooler_output_size", theirs.get_int("hidden_size", 768))
     shape = theirs.get_str("pooler_act", SHAPES, "tanh")
-    return config.PretrainingHead(vocabulary=config.NoHead(), pooled=config.PoolingHead(dense=True, activation=shape))
+    return config.PretrainingHead(lm=config.NoHead(), pooling=config.PoolingHead(dense=True, activation=shape))
 
 
 def pooler_to_hf(head: config.Head) -> dict[str, Any]:
     if isinstance(head, config.PretrainingHead):
-        return {"pooler_act": hf_word(head.pooled.activation, SHAPES)}
+        return {"pooler_act": hf_word(head.pooling.activation, SHAPES)}
     return {"add_pooling_layer": False} if isinstance(head, config.NoHead) else {}
 
 

@@ -18,7 +18,7 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
     if not isinstance(heard, config.AudioEmbedding):
         raise ValueError("encoder.embed is no sound, and Whisper reads nothing else")
     return trunks_to_hf(c) | {
-        "num_mel_bins": getattr(heard.way, "mels", WHISPER_AUDIO.mels),
+        "num_mel_bins": getattr(heard.features, "n_mels", WHISPER_AUDIO.n_mels),
         "max_source_positions": max_length(reads, None, heard.count),
         "max_target_positions": max_length(writes, context, 448),
         "tie_word_embeddings": not isinstance(c.head, config.LMHead) or c.head.tied,
@@ -42,8 +42,10 @@ def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
 
 def audio_from_hf(mels: int, tokens: int) -> config.AudioEmbedding:
     """As long as there are places: two windows become a token."""
-    seconds = tokens * 2 * WHISPER_AUDIO.hop / RATE
-    return config.AudioEmbedding(rate=RATE, seconds=seconds, way=config.ConvSpectrogram(mels=mels), normal="peak")
+    seconds = tokens * 2 * WHISPER_AUDIO.hop_length / RATE
+    return config.AudioEmbedding(
+        sample_rate=RATE, max_seconds=seconds, features=config.ConvSpectrogram(n_mels=mels), normalize="peak"
+    )
 
 
 def lm_head(theirs: HFConfig) -> config.Head:

@@ -11,7 +11,7 @@ function startAnswers() {
   else host.append(absent("The rows that were kept back are too short to ask something."));
 }
 
-const TELLING = ["spans", "infill", "prefix"]; // a text for a text, as a translation is
+const TELLING = ["span_corruption", "text_infilling", "prefix_lm"]; // a text for a text, as a translation is
 
 function answerCard(row) {
   const texts = row.asked.map((text) => make("p", { class: "text" }, ...text.map(spot), row.cut ? " …" : null));

@@ -1,8 +1,8 @@
 // What does it write? Samples along the training, a column for each temperature.
 
 function startSamples() {
-  if (data.task === "translate") return along(data.translations, pairCard, "No translations were written during this run.");
-  if (data.task !== "next" && !data.samples.length) return;
+  if (data.task === "translation") return along(data.translations, pairCard, "No translations were written during this run.");
+  if (data.task !== "next_token" && !data.samples.length) return;
   along(data.samples, (sample) => make("article", { class: "sample" }, make("h3", {}, `temperature ${sample.temperature}`),
     make("p", { tabindex: 0 }, ...said(sample))), "No samples were written during this run.");
 }

@@ -29,7 +29,12 @@ from regard.training.data.resolve_sizes import resolve_sizes
 AT_ONCE = 8192  # tokens that are evaluated together
 LENGTH_MULTIPLE = 8  # lengths of rows are rounded up to this, so that there are few
 SHORTEST = 4  # tokens of a row
-UNCHUNKED = ("classify", "regress", "tag", "answer")  # tasks without a vocabulary to answer in
+UNCHUNKED = (
+    "classification",
+    "regression",
+    "token_classification",
+    "question_answering",
+)  # tasks without a vocabulary to answer in
 FORMAT = 1  # of the examples that are kept
 
 
@@ -110,13 +115,13 @@ class RunData:
 
 @dataclass(frozen=True)
 class Reporter:
-    """Who is told what: `notice` what is worth a line, `progress` how much is done."""
+    """Callbacks: `notice` for what is worth a line, `progress` for how much is done."""
 
     notice: Notice
     progress: Progress = data.no_progress
 
 
-# Who reads the data of a recipe that are no text: by the kind of its task, else "senses" for all others.
+# Readers of the data of a recipe that are no text: by the kind of its task, else "senses" for all others.
 INPUT_READERS: dict[str, Callable[[config.Recipe, Reporter], RunData]] = {}
 # The same for what is seen and a text that goes with it, which has a tokenizer.
 IMAGE_TEXT_READERS: dict[str, Callable[[config.Recipe, Tokenizer | None, Reporter], RunData]] = {}
@@ -125,7 +130,7 @@ IMAGE_TEXT_READERS: dict[str, Callable[[config.Recipe, Tokenizer | None, Reporte
 def read_run_data(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Reporter) -> RunData:
     """The data of a recipe; with this tokenizer, or one learned from them."""
     c = recipe.train
-    tokenizer = None if tokenizer is None else tokenizer.with_specials(recipe.text.specials)
+    tokenizer = None if tokenizer is None else tokenizer.with_specials(recipe.tokenizer.specials)
     if recipe.task.kind in IMAGE_TEXT_READERS:
         made = IMAGE_TEXT_READERS[recipe.task.kind](check_evaluations(recipe), tokenizer, voice)
         return replace(made, train=data.Prefetcher(made.train, c.workers)) if c.workers else made
@@ -133,13 +138,13 @@ def read_run_data(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Rep
         made = INPUT_READERS.get(recipe.task.kind, INPUT_READERS["senses"])(check_evaluations(recipe), voice)
         return replace(made, train=data.Prefetcher(made.train, c.workers)) if c.workers else made
     recipe = check_text_settings(recipe)
-    windows = isinstance(recipe.task, config.NextToken) and not c.pack and c.tokens is None
-    if c.padding == "left" and (windows or c.pack):
-        raise config.ConfigError("train.padding: windows of a text and packed rows are full, so there is nothing to "
-                                 "pad; leave it out")  # fmt: skip
-    if c.carry and not windows:
-        raise config.ConfigError(f"train.carry: task {recipe.task.kind!r} asks of each row by itself, so nothing goes "
-                                 "on from one to the next; leave it out")  # fmt: skip
+    windows = isinstance(recipe.task, config.NextToken) and not c.pack and c.batch_tokens is None
+    if c.padding_side == "left" and (windows or c.pack):
+        raise config.ConfigError("train.padding_side: windows of a text and packed rows are full, so there is nothing "
+                                 "to pad; leave it out")  # fmt: skip
+    if c.carry_state and not windows:
+        raise config.ConfigError(f"train.carry_state: task {recipe.task.kind!r} asks of each row by itself, so nothing "
+                                 "goes on from one to the next; leave it out")  # fmt: skip
     made = read_windows(recipe, tokenizer, voice) if windows else read_examples(recipe, tokenizer, voice)
     return replace(made, train=data.Prefetcher(made.train, c.workers)) if c.workers else made
 
@@ -147,7 +152,7 @@ def read_run_data(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Rep
 def check_evaluations(recipe: config.Recipe) -> config.Recipe:
     """The recipe, where it has the evaluations that it asks for."""
     c = recipe.train
-    check = {"train.best": c.best, "train.patience": c.patience is not None}
+    check = {"train.keep_best": c.keep_best, "train.patience": c.patience is not None}
     for name in (name for name, asked in check.items() if asked):
         if not recipe.data.validation or (c.eval_every is None and c.eval_minutes is None):
             raise config.ConfigError(f"{name}: it takes evaluations on the way, and there are none; set "
@@ -160,42 +165,44 @@ def check_text_settings(recipe: config.Recipe) -> config.Recipe:
     c = check_evaluations(recipe).train
     if c.augment is not None:
         raise config.ConfigError("train.augment: it changes images, and model.embed.kind is 'text'; leave it out")
-    if c.chunk is not None and recipe.task.kind in UNCHUNKED:
-        raise config.ConfigError(f"train.chunk: task {recipe.task.kind!r} answers in no vocabulary; leave it out")
+    if c.loss_chunk is not None and recipe.task.kind in UNCHUNKED:
+        raise config.ConfigError(f"train.loss_chunk: task {recipe.task.kind!r} answers in no vocabulary; leave it out")
     data, task = resolve_text_column(recipe.data, recipe.task)
     return replace(recipe, data=data, task=task)
 
 
 def resolve_text_column(data: config.Data, task: config.Task) -> tuple[config.Data, config.Task]:
     """A text is looked for in one column, whichever of the two settings names it."""
-    column, usual = data.column, config.Data().column
-    if column == getattr(task, "text", None):
+    column, usual = data.text_column, config.Data().text_column
+    if column == getattr(task, "input", None):
         return data, task
     if not isinstance(task, config.NextToken):
         if column != usual:
-            raise config.ConfigError(f"data.column: {column!r} is for the next token; name the columns of task "
+            raise config.ConfigError(f"data.text_column: {column!r} is for the next token; name the columns of task "
                                      f"{task.kind!r} in task")  # fmt: skip
         return data, task
-    if usual not in (task.text, column):
-        raise config.ConfigError(f"task.text: {task.text!r}, and data.column is {column!r}; name the column once")
-    named = column if task.text == usual else task.text
-    return replace(data, column=named), replace(task, text=named)
+    if usual not in (task.input, column):
+        raise config.ConfigError(
+            f"task.input: {task.input!r}, and data.text_column is {column!r}; name the column once"
+        )
+    named = column if task.input == usual else task.input
+    return replace(data, text_column=named), replace(task, input=named)
 
 
 def read_windows(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Reporter) -> RunData:
     c = recipe.train
     made = data.prepare_text(
-        recipe.data, recipe.text, tokenizer=tokenizer, notice=voice.notice, progress=voice.progress
+        recipe.data, recipe.tokenizer, tokenizer=tokenizer, notice=voice.notice, progress=voice.progress
     )
     recipe = resolve_sizes(recipe, made.tokenizer)
     task = tasks.build_task(
-        recipe.task, made.tokenizer, recipe.model, rows=RowPadding(max(SHORTEST, c.context)), chunk=c.chunk
+        recipe.task, made.tokenizer, recipe.model, rows=RowPadding(max(SHORTEST, c.context)), chunk=c.loss_chunk
     )
-    if c.carry:
-        stripes = data.StripedBatches(made.train, c.context, c.batch, c.seed, c.accumulate)
+    if c.carry_state:
+        stripes = data.StripedBatches(made.train, c.context, c.batch_size, c.seed, c.gradient_accumulation)
         stream = None if made.validation is None else ContinuousText(made.validation, c.context)
         return RunData(recipe, made.tokenizer, task, stripes, stream, made.train.digest)
-    train = data.WindowBatches(made.train, c.context, c.batch, c.seed)
+    train = data.WindowBatches(made.train, c.context, c.batch_size, c.seed)
     validation = None if made.validation is None else TextWindows(made.validation, c.context)
     return RunData(recipe, made.tokenizer, task, train, validation, made.train.digest)
 
@@ -204,19 +211,19 @@ def read_examples(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: Rep
     c = recipe.train
     if c.pack and not isinstance(recipe.task, config.NextToken):
         raise config.ConfigError(f"train.pack: task {recipe.task.kind!r} asks of each row by itself; leave it out, or "
-                                 "use train.tokens to have rows of about one length")  # fmt: skip
+                                 "use train.batch_tokens to have rows of about one length")  # fmt: skip
     if c.context < SHORTEST:
         raise config.ConfigError(f"train.context: {c.context} leaves no room for a text and its special tokens; choose "
                                  f"{SHORTEST} or more")  # fmt: skip
-    tally = data.BadRecordPolicy(recipe.data.bad)  # what is bad is told of once, where examples are made
+    tally = data.BadRecordPolicy(recipe.data.on_bad_record)  # what is bad is told of once, where examples are made
     recipe = replace(
         recipe, task=tasks.fill_classes(recipe.task, iterate_records(recipe.data, tally), tally.record_bad)
     )
-    tokenizer = tokenizer or data.tokenizer_from_records(recipe.data, recipe.text, tasks.text_columns(recipe.task))
+    tokenizer = tokenizer or data.tokenizer_from_records(recipe.data, recipe.tokenizer, tasks.text_columns(recipe.task))
     tokenizer = tasks.add_task_tokens(recipe.task, tokenizer)
     recipe = resolve_sizes(recipe, tokenizer)
-    rows = RowPadding(c.context, c.padding, 1 if c.tokens is None else LENGTH_MULTIPLE)
-    task = tasks.build_task(recipe.task, tokenizer, recipe.model, rows=rows, chunk=c.chunk)
+    rows = RowPadding(c.context, c.padding_side, 1 if c.batch_tokens is None else LENGTH_MULTIPLE)
+    task = tasks.build_task(recipe.task, tokenizer, recipe.model, rows=rows, chunk=c.loss_chunk)
     make = whole_documents(task, tokenizer) if c.pack else lambda record: task.examples(record, tokenizer)
     train, validation = data.prepare_examples(
         recipe.data, make, examples_key(recipe, task, tokenizer), notice=voice.notice, progress=voice.progress
@@ -237,12 +244,16 @@ def iterate_records(c: config.Data, tally: data.BadRecordPolicy) -> Iterator[dat
 def whole_documents(task: Task, tokenizer: Tokenizer) -> Callable[[Any], Any]:
     """Documents as they are: packing lays them in rows."""
     assert isinstance(task, tasks.NextToken)
-    return lambda record: task.around(get_ids(record, task.c.text, tokenizer))
+    return lambda record: task.around(get_ids(record, task.c.input, tokenizer))
 
 
 def examples_key(recipe: config.Recipe, task: Task, tokenizer: Tokenizer) -> dict[str, Any]:
     """What examples depend on beside the records."""
-    kept = {name: value for name, value in config.to_dict(recipe.task).items() if name not in ("smoothing", "begin")}
+    kept = {
+        name: value
+        for name, value in config.to_dict(recipe.task).items()
+        if name not in ("label_smoothing", "decoder_start")
+    }
     return {"format": FORMAT, "task": kept, "tokenizer": tokenizer_key(tokenizer), "length": task.rows.length,
             "packed": recipe.train.pack, "segments": task.segments}  # fmt: skip
 
@@ -276,7 +287,8 @@ def next_sentence_examples(documents: Examples, task: tasks.MaskedLM, seed: int,
                 yield pair
         if empty:
             raise config.DataError(f"{documents.name}: no document has two sentences, which are its lines; set "
-                                   "data.documents=true to have an empty line end a document")  # fmt: skip
+                                   "data.blank_line_ends_document=true to have an empty line end a "
+                                   "document")  # fmt: skip
 
     which = None if documents.which is None else content_cache.content_key(documents.which.tolist())
     key = {"pairs": FORMAT, "of": documents.digest, "which": which, "seed": seed}
@@ -288,10 +300,10 @@ def next_sentence_examples(documents: Examples, task: tasks.MaskedLM, seed: int,
 def training_batches(rows: Examples | TensorRows, task: Task, c: config.Train) -> BatchSource:
     if c.pack:
         assert isinstance(rows, Examples)
-        return data.PackedBatches(rows, c.context, c.batch, c.seed, task.specials.fill)
-    if c.tokens is not None:
-        return data.BucketedBatches(rows, task.collate, c.tokens, c.seed, LENGTH_MULTIPLE, task.extra_tokens)
-    return data.FixedSizeBatches(rows, task.collate, c.batch, c.seed)
+        return data.PackedBatches(rows, c.context, c.batch_size, c.seed, task.specials.fill)
+    if c.batch_tokens is not None:
+        return data.BucketedBatches(rows, task.collate, c.batch_tokens, c.seed, LENGTH_MULTIPLE, task.extra_tokens)
+    return data.FixedSizeBatches(rows, task.collate, c.batch_size, c.seed)
 
 
 def validation_source(rows: Examples | TensorRows | None, task: Task, c: config.Train) -> ValidationSource | None:

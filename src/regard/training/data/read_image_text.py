@@ -1,7 +1,7 @@
 """Image-text pairs of a recipe as batches: the image through its processor, the text through a tokenizer.
 
-contrast    the processors of two towers      caption    of the encoder, or of the front end's first part
-draw        the palette of the task, whose colours are learned from the training images
+contrastive      the processors of two towers      captioning   of the encoder, or of the front end's first part
+text_to_image    the palette of the task, whose colours are learned from the training images
 """
 
 from collections.abc import Iterator
@@ -48,9 +48,9 @@ def read_image_text(recipe: config.Recipe, tokenizer: Tokenizer | None, voice: R
     tokenizer = tokenizer or train_text_tokenizer(recipe)
     tokenizer = tasks.add_task_tokens(recipe.task, tokenizer)
     recipe = replace(recipe, model=resolve_text_vocab(recipe, tokenizer))
-    rows = RowPadding(c.context, c.padding, 1 if c.tokens is None else LENGTH_MULTIPLE)
+    rows = RowPadding(c.context, c.padding_side, 1 if c.batch_tokens is None else LENGTH_MULTIPLE)
     how = {"cross": recipe.model.encoder is not None} if isinstance(recipe.task, config.Captioning) else {}
-    task = tasks.build_task(recipe.task, tokenizer, recipe.model, rows=rows, chunk=c.chunk, sense=reader, **how)
+    task = tasks.build_task(recipe.task, tokenizer, recipe.model, rows=rows, chunk=c.loss_chunk, sense=reader, **how)
     words = tokenizer
     train, validation = data.prepare_tensors(recipe.data, lambda record: task.examples(record, words),
                                    image_text_key(recipe, reader, task, tokenizer), task.length, notice=voice.notice,
@@ -75,12 +75,14 @@ class PhraseColumn(TextColumn):
 def train_text_tokenizer(recipe: config.Recipe) -> Tokenizer:
     """The tokenizer of a recipe, from texts as they will be read."""
     if not reads_phrases(recipe.task):
-        return data.tokenizer_from_records(recipe.data, recipe.text, tasks.text_columns(recipe.task))
+        return data.tokenizer_from_records(recipe.data, recipe.tokenizer, tasks.text_columns(recipe.task))
     tables = data.find_records(recipe.data.sources, recipe.data)
     lists = [
-        PhraseColumn(table, column, recipe.data.bad) for table in tables for column in tasks.text_columns(recipe.task)
+        PhraseColumn(table, column, recipe.data.on_bad_record)
+        for table in tables
+        for column in tasks.text_columns(recipe.task)
     ]
-    return cached_tokenizer(recipe.text, lists, content_cache.cache_dir(None))
+    return cached_tokenizer(recipe.tokenizer, lists, content_cache.cache_dir(None))
 
 
 def check_settings(recipe: config.Recipe) -> None:
@@ -88,13 +90,13 @@ def check_settings(recipe: config.Recipe) -> None:
     c, kind = recipe.train, recipe.task.kind
     if c.pack:
         raise ConfigError(f"train.pack: task {kind!r} asks of each pair by itself; leave it out")
-    if kind == "contrast":
-        refuse_accumulation(c.accumulate)
+    if kind == "contrastive":
+        refuse_accumulation(c.gradient_accumulation)
         if c.parallel == "fsdp":
             raise ConfigError("train.parallel: fsdp cuts every weight in parts, and the scale between towers is one "
                               "number; let it be ddp")  # fmt: skip
-        if c.chunk is not None:
-            raise ConfigError("train.chunk: task 'contrast' answers in no vocabulary; leave it out")
+        if c.loss_chunk is not None:
+            raise ConfigError("train.loss_chunk: task 'contrastive' answers in no vocabulary; leave it out")
     if c.augment is not None and (c.augment.mixup or c.augment.cutmix):
         raise ConfigError(f"train.augment: mixup and cutmix mix the answers too, and task {kind!r} has one text for a "
                           "picture; leave them out")  # fmt: skip
@@ -116,14 +118,14 @@ def resolve_task(recipe: config.Recipe) -> config.Task:
     """The task with what the training data settle of it: classes, or colours."""
     task, tally = (
         recipe.task,
-        data.BadRecordPolicy(recipe.data.bad),
+        data.BadRecordPolicy(recipe.data.on_bad_record),
     )  # what is bad is told of once, where examples are made
     if isinstance(task, config.Contrastive):
         return fill_contrastive_classes(task, iterate_records(recipe.data, tally), tally.record_bad)
-    if isinstance(task, config.TextToImage) and task.pixels.values == "colours" and not task.pixels.colours:
+    if isinstance(task, config.TextToImage) and task.pixels.values == "colors" and not task.pixels.colors:
         chance = data.seeded_generator(recipe.train.seed, "palette", 0)
         colours = palette.learn_palette(training_images(recipe, tally), task.pixels.palette, chance)
-        return replace(task, pixels=replace(task.pixels, colours=colours))
+        return replace(task, pixels=replace(task.pixels, colors=colours))
     return task
 
 
@@ -151,7 +153,7 @@ def resolve_text_vocab(recipe: config.Recipe, tokenizer: Tokenizer) -> config.Mo
         return replace(model, towers=tuple(towers))
     if isinstance(model.embed, config.MultimodalEmbedding):
         text = resolve_vocab(model.embed.text, tokenizer, "embed.text", grows)
-        check_length(model.trunk.position, "trunk", context + getattr(model.embed.seen, "count", 0))
+        check_length(model.trunk.position, "trunk", context + getattr(model.embed.prefix, "count", 0))
         return replace(model, embed=replace(model.embed, text=text))
     if isinstance(model.embed, config.TextEmbedding):
         if model.encoder is not None and model.encoder.embed is not None:
@@ -173,9 +175,11 @@ def check_encoder_positions(encoder: config.Encoder) -> None:
 def image_text_key(recipe: config.Recipe, reader: Processor, task: Task, tokenizer: Tokenizer) -> dict[str, Any]:
     """What examples depend on beside the records."""
     seen = getattr(reader, "about", None) or config.to_dict(vision_config(recipe))
-    kept = {name: value for name, value in config.to_dict(recipe.task).items() if name not in ("smoothing", "prompt")}
+    kept = {
+        name: value for name, value in config.to_dict(recipe.task).items() if name not in ("label_smoothing", "prompt")
+    }
     return {"mixture": FORMAT, "task": kept, "front": seen, "tokenizer": tokenizer_key(tokenizer),
             "length": task.rows.length}  # fmt: skip
 
 
-IMAGE_TEXT_READERS.update(contrast=read_image_text, caption=read_image_text, draw=read_image_text)
+IMAGE_TEXT_READERS.update(contrastive=read_image_text, captioning=read_image_text, text_to_image=read_image_text)

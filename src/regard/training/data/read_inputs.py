@@ -36,22 +36,27 @@ def read_pixels(recipe: config.Recipe, voice: Reporter) -> RunData:
         model.embed, config.PixelEmbedding
     )  # the task has checked it
     front = model.embed
-    if front.values == "levels" or front.colours:
+    if front.values == "levels" or front.colors:
         return reading
     assert isinstance(reading.train, data.FixedSizeBatches | data.BucketedBatches)
     rows = reading.train.rows
     chance = data.seeded_generator(recipe.train.seed, "palette", 0)
     step = -(-len(rows) // MOST)
     images = [rows[place]["image"] for place in range(0, len(rows), step)]
-    embed = replace(front, colours=palette.learn_palette(images, front.palette, chance))
+    embed = replace(front, colors=palette.learn_palette(images, front.palette, chance))
     return read_inputs(replace(recipe, model=replace(model, embed=embed)), Reporter(lambda line: None))
 
 
-INPUT_READERS["pixels"] = read_pixels
+INPUT_READERS["next_pixel"] = read_pixels
 
 FORMAT = 1  # of the examples that are kept
 USUAL = config.Train()
-TEXTUAL = {"pack": "packs texts", "padding": "pads texts", "chunk": "is for words", "vectors": "gives vectors to words"}
+TEXTUAL = {
+    "pack": "packs texts",
+    "padding_side": "pads texts",
+    "loss_chunk": "is for words",
+    "word_vectors": "gives vectors to words",
+}
 
 
 def read_inputs(recipe: config.Recipe, voice: Reporter) -> RunData:
@@ -59,7 +64,7 @@ def read_inputs(recipe: config.Recipe, voice: Reporter) -> RunData:
     check_no_text_settings(recipe)
     c, front = recipe.train, recipe.model.embed
     reader = build_processor(front, getattr(c, "augment", None))
-    tally = data.BadRecordPolicy(recipe.data.bad)  # what is bad is told of once, where examples are made
+    tally = data.BadRecordPolicy(recipe.data.on_bad_record)  # what is bad is told of once, where examples are made
     recipe = replace(recipe, task=with_input_column(recipe.task, reader))
     recipe = replace(
         recipe, task=tasks.fill_classes(recipe.task, iterate_records(recipe.data, tally), tally.record_bad)
@@ -86,8 +91,8 @@ def check_no_text_settings(recipe: config.Recipe) -> None:
     for name, why in TEXTUAL.items():
         if getattr(recipe.train, name) != getattr(USUAL, name):
             raise ConfigError(f"train.{name}: it {why}, and model.embed.kind is {kind!r}; leave it out")
-    if recipe.text != config.CharTokenizer():
-        raise ConfigError(f"text: no tokenizer reads what model.embed.kind {kind!r} takes; leave it out")
+    if recipe.tokenizer != config.CharTokenizer():
+        raise ConfigError(f"tokenizer: none reads what model.embed.kind {kind!r} takes; leave it out")
     if recipe.model.encoder is not None:
         raise ConfigError(f"model.encoder: a model that reads {kind!r} alone has one trunk; leave it out")
 

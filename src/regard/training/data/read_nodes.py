@@ -44,9 +44,9 @@ class WholeGraphBatches:
 
     def batch(self, step: int) -> TaskBatch:
         batch = self.graph | {"labels": self.labels}
-        if self.seed is not None and "waves" in batch:
-            waves = batch["waves"]
-            batch["waves"] = waves * random_signs(1, waves.shape[-1], seeded_generator(self.seed, "step", step))
+        if self.seed is not None and "laplacian_pe" in batch:
+            vectors, chance = batch["laplacian_pe"], seeded_generator(self.seed, "step", step)
+            batch["laplacian_pe"] = vectors * random_signs(1, vectors.shape[-1], chance)
         return batch
 
     def names(self, step: int) -> list[int]:
@@ -92,7 +92,7 @@ def read_nodes(recipe: config.Recipe, voice: Reporter) -> RunData:
     other = None if not share else train
     if recipe.data.validations:
         other = lay_out_graph(open_graph(recipe.data, recipe.data.validations)[0], GraphProcessor(model.embed), 1.0)
-    validation = None if other is None else other.asking(made.c, made.c.part)
+    validation = None if other is None else other.asking(made.c, made.c.eval_split)
     return RunData(recipe, None, made, train.asking(made.c, "train", recipe.train.seed), validation, digest)
 
 
@@ -105,21 +105,22 @@ def lay_out_graph(record: Record, sense: GraphProcessor, share: float) -> GraphB
 
 def check_no_row_settings(c: config.Train) -> None:
     """No setting for rows is passed over in silence."""
-    for name in ("batch", "tokens", "accumulate"):
+    for name in ("batch_size", "batch_tokens", "gradient_accumulation"):
         if getattr(c, name) != getattr(USUAL, name):
-            raise ConfigError(f"train.{name}: task 'nodes' reads one whole graph at each step; leave it out")
+            raise ConfigError(
+                f"train.{name}: task 'node_classification' reads one whole graph at each step; leave it out"
+            )
 
 
 def open_graph(c: config.Data, sources: Sequence[str]) -> tuple[Record, str]:
     """The only record there is, and what tells it from others."""
     found = data.find_records(sources, c)
     check_settings_used(c, found)
-    tally = data.BadRecordPolicy(c.bad)
+    tally = data.BadRecordPolicy(c.on_bad_record)
     records = [record for table in found for record in table.records(tally)]
     if len(records) != 1:
-        raise DataError(f"{name_sources([table.name for table in found])}: {len(records):,} graphs; task 'nodes' asks "
-                        "the nodes "
-                        "of one, so name that alone")  # fmt: skip
+        raise DataError(f"{name_sources([table.name for table in found])}: {len(records):,} graphs; task "
+                        "'node_classification' asks the nodes of one, so name that alone")  # fmt: skip
     return records[0], content_cache.content_key(["nodes", [table.digest for table in found]])
 
 
@@ -127,14 +128,16 @@ def resolve_graph_sizes(recipe: config.Recipe, graph: Graph) -> config.Recipe:
     """The recipe with what the graph settles: how many features or tags, how many nodes, how many classes."""
     model, front, task = recipe.model, recipe.model.embed, recipe.task
     if not isinstance(model, config.Transformer) or not isinstance(front, config.GraphEmbedding):
-        raise ConfigError(f"model.embed.kind: {front.kind!r}, and task 'nodes' is asked of graphs; set it to graph")
+        raise ConfigError(
+            f"model.embed.kind: {front.kind!r}, and task 'node_classification' is asked of graphs; set it to graph"
+        )
     head = model.head
-    if not front.features and not front.tags:
+    if not front.features and not front.num_tags:
         front = replace(front, features=graph.features.shape[1]) if graph.features is not None else (
-            replace(front, tags=int(graph.tags.max()) + 1) if graph.tags is not None else front)  # fmt: skip
+            replace(front, num_tags=int(graph.tags.max()) + 1) if graph.tags is not None else front)  # fmt: skip
     if isinstance(head, config.TokenHead) and head.out == UNKNOWN_VOCAB and isinstance(task, config.NodeClassification):
         head = replace(head, out=len(task.classes))
-    return replace(recipe, model=replace(model, embed=replace(front, nodes=graph.count), head=head))
+    return replace(recipe, model=replace(model, embed=replace(front, max_nodes=graph.count), head=head))
 
 
-INPUT_READERS["nodes"] = read_nodes
+INPUT_READERS["node_classification"] = read_nodes

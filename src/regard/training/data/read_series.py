@@ -25,8 +25,8 @@ def read_forecast(recipe: config.Recipe, voice: Reporter) -> RunData:
     check_no_text_settings(recipe)
     task, c, model = recipe.task, recipe.train, recipe.model
     assert isinstance(task, config.Forecasting) and isinstance(model, config.Transformer)
-    if c.tokens is not None or getattr(c, "augment", None) is not None:
-        name = "tokens" if c.tokens is not None else "augment"
+    if c.batch_tokens is not None or getattr(c, "augment", None) is not None:
+        name = "batch_tokens" if c.batch_tokens is not None else "augment"
         raise ConfigError(f"train.{name}: windows are all of one length and read as they are; leave it out")
     Forecasting(task).check(model)
     front, head = model.embed, model.head
@@ -37,28 +37,30 @@ def read_forecast(recipe: config.Recipe, voice: Reporter) -> RunData:
 
     def windows(name: str, of: TimeSeries, first: int, last: int, size: int) -> ForecastWindows:
         return ForecastWindows(f"{name} of {of.name}", of.values, first, last, front.length, head.horizon, size, c.seed,
-                        front.count * (front.channels if front.mix == "independent" else 1))  # fmt: skip
+                        front.count * (front.channels if front.channel_mixing == "independent" else 1))  # fmt: skip
 
-    train = windows("train", series, *borders[0], c.batch)
+    train = windows("train", series, *borders[0], c.batch_size)
     validation = None
     if recipe.data.validations:
         other, more = open_series(recipe.data.validations, recipe.data, task)
         check_columns_equal(other, series)
         there = validation_range(split_ranges(other, recipe.data, task), task) if task.split else (0, len(other))
-        part = task.part if task.split else "all"
-        validation, digest = windows(part, other, *there, c.batch), content_cache.content_key([digest, more])
+        part = task.eval_split if task.split else "all"
+        validation, digest = windows(part, other, *there, c.batch_size), content_cache.content_key([digest, more])
     elif len(borders) > 1:
-        validation = windows(task.part, series, *validation_range(borders, task), c.batch)
+        validation = windows(task.eval_split, series, *validation_range(borders, task), c.batch_size)
     recipe = replace(recipe, model=replace(model, embed=front))
-    return RunData(recipe, None, Forecasting(task, scale=front.scale), train, validation, digest)
+    return RunData(recipe, None, Forecasting(task, scale=front.std), train, validation, digest)
 
 
 def open_series(names: tuple[str, ...], how: config.Data, task: config.Forecasting) -> tuple[TimeSeries, str]:
     """The only table there is, and what tells it from others."""
     found = data.find_records(names, how)
     check_settings_used(how, found)
-    if how.bad == "skip":
-        raise ConfigError("data.bad: rows of a series cannot be passed over; leave it out, and set task.gaps")
+    if how.on_bad_record == "skip":
+        raise ConfigError(
+            "data.on_bad_record: rows of a series cannot be passed over; leave it out, and set task.fill_gaps"
+        )
     if len(found) != 1:
         raise DataError(f"{name_sources([table.name for table in found])}: {len(found)} tables; a series is one, so "
                         "name that "
@@ -89,9 +91,9 @@ def split_ranges(series: TimeSeries, how: config.Data, task: config.Forecasting)
 
 def validation_range(borders: list[tuple[int, int]], task: config.Forecasting) -> tuple[int, int]:
     """The rows that are asked to validate: those after the training rows, or the last ones."""
-    if task.part == "test" and len(borders) < 3:
-        raise ConfigError("task.part: no rows are to test on; name three numbers in task.split")
-    return borders[2 if task.part == "test" else 1]
+    if task.eval_split == "test" and len(borders) < 3:
+        raise ConfigError("task.eval_split: no rows are to test on; name three numbers in task.split")
+    return borders[2 if task.eval_split == "test" else 1]
 
 
 def standardize_series(front: config.SeriesEmbedding, series: TimeSeries, rows: Tensor) -> config.SeriesEmbedding:
@@ -99,10 +101,10 @@ def standardize_series(front: config.SeriesEmbedding, series: TimeSeries, rows: 
     if front.channels not in (0, len(series.names)):
         raise ConfigError(f"model.embed.channels: {front.channels}, and {series.name} has {len(series.names)} columns "
                           f"({', '.join(series.names)}); leave it out")  # fmt: skip
-    if front.names and front.names != series.names:
+    if front.channel_names and front.channel_names != series.names:
         raise DataError(f"{series.name}: columns {', '.join(series.names)}, and the model was made for "
-                        f"{', '.join(front.names)}; name the same ones by task.columns")  # fmt: skip
-    if front.center:  # settled before, as in a run that goes on
+                        f"{', '.join(front.channel_names)}; name the same ones by task.columns")  # fmt: skip
+    if front.mean:  # settled before, as in a run that goes on
         return front
     exact = rows.double()
     center, scale = exact.mean(0), exact.std(0, correction=0)
@@ -110,8 +112,8 @@ def standardize_series(front: config.SeriesEmbedding, series: TimeSeries, rows: 
         still = series.names[int(scale.argmin())]
         raise DataError(f"{series.name}: column {still!r} never changes in the {len(rows):,} training rows; leave it "
                         "out by task.columns")  # fmt: skip
-    return replace(front, channels=len(series.names), names=series.names, center=tuple(center.tolist()),
-                   scale=tuple(scale.tolist()))  # fmt: skip
+    return replace(front, channels=len(series.names), channel_names=series.names, mean=tuple(center.tolist()),
+                   std=tuple(scale.tolist()))  # fmt: skip
 
 
-INPUT_READERS["forecast"] = read_forecast
+INPUT_READERS["forecasting"] = read_forecast

@@ -1,6 +1,6 @@
 """Pretrained initialisation: a run starts from the weights of another model (pre-train once, fine-tune many times).
 
-    runs/bert     embed │ trunk ▓▓▓▓▓▓▓▓ │ head.vocabulary, head.pooled
+    runs/bert     embed │ trunk ▓▓▓▓▓▓▓▓ │ head.lm, head.pooling
                     │         │                        │
     this run      embed │ trunk ▓▓▓▓▓▓▓▓ │ head.dense ◄┘, head.out (new)
 
@@ -23,8 +23,11 @@ from regard.inference.model import Model, build_model
 from regard.text.tokenizer import Tokenizer
 from regard.zoo.recipe import model_from_table
 
-WORDS = ("embed.tokens.weight", "encoder_embed.tokens.weight", "head.vocabulary.weight", "head.vocabulary.bias")
-ANSWERS = ("head.pooled.out.", "head.each.out.")  # what they say is a class, and means what it meant for one task alone
+WORDS = ("embed.tokens.weight", "encoder_embed.tokens.weight", "head.lm.weight", "head.lm.bias")
+ANSWERS = (
+    "head.pooling.out.",
+    "head.token.out.",
+)  # what they say is a class, and means what it meant for one task alone
 FREE = ("head", "precision", "init", "dropout", "kernel", "vocab")  # settings that may differ from those of the weights
 
 
@@ -49,8 +52,8 @@ def inherit_model(
         recipe = replace(recipe, model=model_config_from(recipe.model, folder))
     if tokenizer is not None or not isinstance(folder.config.embed, config.TextEmbedding):
         return recipe, tokenizer
-    text, tokenizer = tokenizer_of_folder(recipe.text, folder)
-    return replace(recipe, text=text), tokenizer
+    text, tokenizer = tokenizer_of_folder(recipe.tokenizer, folder)
+    return replace(recipe, tokenizer=text), tokenizer
 
 
 def leaves_model_open(model: config.Transformer, task: config.Task) -> bool:
@@ -69,10 +72,10 @@ def model_config_from(asked: config.Transformer, folder: read_folder.ModelFolder
     """
     theirs, head = folder.config, asked.head
     assert isinstance(theirs, config.Transformer)  # towers were refused
-    own: config.Head = theirs.head.vocabulary if isinstance(theirs.head, config.PretrainingHead) else theirs.head
+    own: config.Head = theirs.head.lm if isinstance(theirs.head, config.PretrainingHead) else theirs.head
     if head == config.LMHead() and isinstance(own, config.LMHead):
         head = own
-    if head == config.PoolingHead(place="mean") and isinstance(own, config.PoolingHead) and not theirs.embed.vocab:
+    if head == config.PoolingHead(pooling="mean") and isinstance(own, config.PoolingHead) and not theirs.embed.vocab:
         head = replace(own, out=None)  # of an image, as much is unsaid
     trunk, encoder, dropout = theirs.trunk, theirs.encoder, asked.trunk.dropout
     if dropout != config.Dropout():
@@ -95,12 +98,12 @@ def tokenizer_of_folder(text: config.Tokenizer, folder: read_folder.ModelFolder)
     if folder.tokenizer_path is None:
         if said is None:
             raise config.DataError(f"{folder.path}: there is no tokenizer.json, and nothing else knows its words; name "
-                                   'one: text={kind="file", path="..."}')  # fmt: skip
+                                   'one: tokenizer={kind="file", path="..."}')  # fmt: skip
         return text, said
     own = Tokenizer.load(folder.tokenizer_path)
     if replace(text, specials="plain") != config.CharTokenizer() and (said is None or said.text() != own.text()):
-        raise config.ConfigError(f"text: {text.kind!r}, and the weights know the words of {folder.path}; leave it out, "
-                                 f'or say text={{kind="file", path="{folder.path}"}}')  # fmt: skip
+        raise config.ConfigError(f"tokenizer: {text.kind!r}, and the weights know the words of {folder.path}; leave it "
+                                 f'out, or say tokenizer={{kind="file", path="{folder.path}"}}')  # fmt: skip
     return config.TokenizerFile(path=str(folder.path), specials=text.specials), own
 
 
@@ -156,7 +159,7 @@ def load_twin(folder: read_folder.ModelFolder) -> Model:
 def head_tensor_name(name: str, model: Model) -> str:
     """A tensor's name with the kind of its head: the `dense` of one kind is not that of another."""
     kind = model.c.head.kind
-    return name.replace("head.", f"head.{kind}.", 1) if name.startswith("head.") and kind != "both" else name
+    return name.replace("head.", f"head.{kind}.", 1) if name.startswith("head.") and kind != "pretraining" else name
 
 
 def can_transfer(place: str, weight: Tensor, old: Tensor) -> bool:
@@ -199,7 +202,7 @@ def config_leaves(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, 
 
 
 def describe_transfer(taken: TransferReport) -> str:
-    """One line for whoever begins the run."""
+    """One line for the start of the run."""
     kept, new = sum(taken.kept.values()), sum(taken.new.values())
     said = [f"from {taken.path}: {kept:,} of {kept + new:,} weights"]
     said += [f"new: {sum_by_layer(taken.new)}"] * bool(new)

@@ -73,8 +73,8 @@ def resolve_lora(reading: RunData, model: nn.Module, taken: TransferReport) -> R
     if c is None or base is None:
         return reading
     base = str(taken.path) if taken.path.is_relative_to(base) else base
-    whole = tuple(new_modules(model, taken)) if c.whole is None else c.whole
-    train = replace(recipe.train, init_from=base, lora=replace(c, whole=whole))
+    whole = tuple(new_modules(model, taken)) if c.modules_to_save is None else c.modules_to_save
+    train = replace(recipe.train, init_from=base, lora=replace(c, modules_to_save=whole))
     return replace(reading, recipe=replace(recipe, train=train))
 
 

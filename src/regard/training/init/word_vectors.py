@@ -58,7 +58,7 @@ def load_word_vectors(model: Transformer, tokenizer: Tokenizer, path: str | Path
             table[id].copy_(found[word])
     if len(missing) == len(known):
         raise config.DataError(f"{path}: knows none of the {len(known):,} tokens, such as {', '.join(missing[:3])}; "
-                               "let text.kind be word, or name vectors of such tokens")  # fmt: skip
+                               "let tokenizer.kind be word, or name vectors of such tokens")  # fmt: skip
     longest = sorted(missing, key=len, reverse=True)[:5]  # words say more than letters and marks
     return VectorMatch(path, len(known) - len(missing), len(known), tuple(longest))
 
@@ -67,8 +67,8 @@ def embedding_table(model: Transformer) -> nn.Embedding:
     """The table of the words that are read."""
     table = getattr(model.encoder_embed or model.embed, "tokens", None)
     if not isinstance(table, nn.Embedding):
-        raise config.ConfigError(f"train.vectors: the front end is {model.c.embed.kind!r}, which reads no words; leave "
-                                 "it out")  # fmt: skip
+        raise config.ConfigError(f"train.word_vectors: the front end is {model.c.embed.kind!r}, which reads no words; "
+                                 "leave it out")  # fmt: skip
     return table
 
 
@@ -98,7 +98,7 @@ def load_table(table: Tensor, tokenizer: Tokenizer, path: Path) -> VectorMatch:
 
 
 def describe_match(found: VectorMatch) -> str:
-    """One line for whoever begins the run."""
+    """One line for the start of the run."""
     rest = f"; without one: {', '.join(found.missing)}" if found.missing else ""
     return f"vectors from {found.path}: for {found.count:,} of {found.of:,} tokens{rest}"
 
@@ -192,7 +192,7 @@ READERS: dict[str, Callable[[IO[bytes], Path, int, Wanted], Vectors]] = {
 def check_vector_width(path: Path, count: int, dim: int) -> None:
     if count != dim:
         raise config.DataError(f"{path}: its vectors have {count:,} numbers, and the model's words {dim:,}; set "
-                               f"model.trunk.width={count}, or name other vectors")  # fmt: skip
+                               f"model.trunk.embed_dim={count}, or name other vectors")  # fmt: skip
 
 
 def printable_bytes(text: bytes) -> str:

@@ -43,8 +43,8 @@ class StepGuard:
         seen = torch.stack([loss, norm]).float()
         far = (seen.clamp(min=0) + self.soft).log() - self.mean
         taken = seen.isfinite().all()
-        if self.c.spike is not None:
-            loss_is, norm_is = (far > self.c.spike * self.variance.sqrt().maximum(self.floors)).unbind()
+        if self.c.spike_sigmas is not None:
+            loss_is, norm_is = (far > self.c.spike_sigmas * self.variance.sqrt().maximum(self.floors)).unbind()
             spike = loss_is | (norm_is & (norm > ABOVE * self.first))
             taken = taken & ~(spike & (self.steps >= WARMUP_STEPS))
         self.update(far, norm, taken)

@@ -55,7 +55,7 @@ class OptimizerGroup:
     def init_state(self) -> None:
         """Make all state, also of weights that have no gradient yet: what is saved and loaded is then always whole.
 
-        Not before it is needed, since who only looks at a run has no use for it; but once, so that it stays in place.
+        Not before it is needed, since reading a run has no use for it; but once, so that it stays in place.
         """
         for part in self.parts:
             for weight in (weight for group in part.param_groups for weight in group["params"]):
@@ -63,7 +63,7 @@ class OptimizerGroup:
 
     @torch.no_grad()
     def step(self, clip: float | None, judge: Callable[[Tensor], Tensor] = torch.isfinite) -> tuple[Tensor, Tensor]:
-        """Clip and move. The norm of the gradients before, and whether `judge`, who is told it, let the step be taken.
+        """Clip and move. The norm of the gradients before, and whether `judge`, called with it, let the step be taken.
 
         A step that is not taken changes nothing: no weight, no moment, no count.
         """
@@ -110,13 +110,15 @@ def build_optimizers(
     if isinstance(c, config.AdamW):
         return [build_adamw(parameter_groups(own, c.lr, c.weight_decay), c)]
     if isinstance(c, config.Adafactor):
-        return [Adafactor(parameter_groups(own, c.lr, c.weight_decay), c.decay, (c.eps[0], c.eps[1]), c.clip)]
+        return [
+            Adafactor(parameter_groups(own, c.lr, c.weight_decay), c.decay_rate, (c.eps[0], c.eps[1]), c.clip_threshold)
+        ]
     matrices = {name: rows for name, rows in block_matrices(model) if name in own}
     rest = {name: weight for name, weight in own.items() if name not in matrices}
     found: list[torch.optim.Optimizer] = [build_adamw(parameter_groups(rest, c.adam_lr, 0.0), c)] if rest else []
     if matrices:
         moved = [(own[name], rows) for name, rows in matrices.items()]
-        found.append(Muon(moved, c.lr, c.momentum, c.rounds, c.weight_decay))
+        found.append(Muon(moved, c.lr, c.momentum, c.newton_schulz_steps, c.weight_decay))
     return found
 
 
@@ -165,9 +167,9 @@ def build_schedule(c: config.NoamSchedule | config.WarmupSchedule | config.WSDSc
     def factor(step: int, progress: float) -> float:
         if step <= c.warmup:
             return step / c.warmup
-        begin = 1 - c.decay if isinstance(c, config.WSDSchedule) else progress * c.warmup / max(1, step - 1)
+        begin = 1 - c.decay_fraction if isinstance(c, config.WSDSchedule) else progress * c.warmup / max(1, step - 1)
         late = max(0.0, (progress - begin) / (1 - begin)) if begin < 1 else 0.0  # how far on the way down
-        return c.final + (1 - c.final) * down(late)
+        return c.min_lr_ratio + (1 - c.min_lr_ratio) * down(late)
 
     return factor
 

@@ -98,7 +98,7 @@ class Heartbeat:
         os._exit(code)
 
 
-LINGER = 3 * HEARTBEAT_SECONDS  # in which the others have heard, also who waits in a collective and cannot go yet
+LINGER = 3 * HEARTBEAT_SECONDS  # in which the others have heard, also one that waits in a collective and cannot go yet
 WAIT = timedelta(minutes=10)  # for each other in a collective; the dead are noticed much earlier
 TORN = ("gloo", "nccl", "connection closed", "connection reset", "socket", "broken pipe", "tcpstore")
 
@@ -200,7 +200,7 @@ def report_errors(ranks: ProcessRanks) -> Iterator[None]:
             yield
             ranks.barrier()
             pulse.stop()
-            leave_group(ranks, last=ranks.is_main)  # who may have the store
+            leave_group(ranks, last=ranks.is_main)  # which may have the store
         except Exception as raised:
             raise first_error(ranks, raised, pulse) from raised
         except KeyboardInterrupt as raised:
@@ -229,7 +229,7 @@ def first_error(ranks: ProcessRanks, raised: BaseException, pulse: Heartbeat) ->
 
 
 def leave_group(ranks: ProcessRanks, last: bool) -> None:
-    """Go; who goes `last` lets the others go before, or at least hear why: the store or the launcher ends with it."""
+    """Leave; the rank that leaves `last` lets the others go before, or at least hear why: the store ends with it."""
     gone, until = ranks.store.add("gone", 1), time.monotonic() + LINGER
     while last and gone < ranks.size and time.monotonic() < until:
         time.sleep(0.02)

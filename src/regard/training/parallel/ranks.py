@@ -27,7 +27,7 @@ PROBLEM_KEY = "problem"  # where in the store the first thing that went wrong is
 ERROR_KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind for kind in (config.ConfigError, config.DataError, config.RunError)
 }  # fmt: skip
-SHORT, LONG = 0.005, 0.25  # seconds between two looks at who is there
+SHORT, LONG = 0.005, 0.25  # seconds between two looks at which processes are there
 FIRST_ROW = slice(1)  # row
 Made = TypeVar("Made")
 
