@@ -65,3 +65,16 @@ def test_bad_data_is_the_same_sentence_and_a_killed_process_is_one():
         ahead.batch(9)
     assert int(ahead.batch(3)["step"]) == 3  # and it can begin again
     ahead.close()
+
+
+@pytest.mark.parametrize("problem", [ConnectionResetError(104, "Connection reset by peer"), EOFError()])
+def test_a_process_that_is_killed_while_it_hands_a_batch_over_is_told_alike(problem):
+    def broken():
+        raise problem
+        yield
+
+    ahead = Prefetcher(Slow(), 1)
+    ahead.next, ahead.coming = 9, broken()
+
+    with pytest.raises(RunError, match="a process that made batches was killed before step 9; "):
+        ahead.batch(9)

@@ -44,3 +44,17 @@ def test_every_setting_that_both_routes_write_with_is_in_the_table():
     settings = {field.name for field in fields(config.SamplingParams)}
     for kind in (CompletionRequest, ChatCompletionRequest):
         assert {field for field in kind.model_fields if field in settings} <= set(SETTING_OF_FIELD)
+
+
+@pytest.mark.parametrize("sent, field, value", [
+    ({"max_new_tokens": 5}, "max_tokens", 5), ({"repeat_penalty": 1.5}, "repetition_penalty", 1.5),
+    ({"stop_strings": ["."]}, "stop", ["."]), ({"min_tokens": 2}, "min_new_tokens", 2), ({"max_tokens": 5},
+                                                                                         "max_tokens", 5),
+])  # fmt: skip
+def test_a_setting_may_have_its_name_in_transformers_or_vllm(sent, field, value):
+    assert getattr(CompletionRequest.model_validate({"prompt": "a", **sent}), field) == value
+
+
+def test_a_field_under_two_names_is_refused():
+    with pytest.raises(ValueError, match="max_new_tokens: it is another name of max_tokens, and both are given"):
+        CompletionRequest.model_validate({"prompt": "a", "max_tokens": 5, "max_new_tokens": 5})

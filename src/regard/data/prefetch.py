@@ -40,9 +40,9 @@ class Prefetcher:
             self.coming = self.begin(step)
         try:
             found: Any = next(self.coming)
-        except RuntimeError as problem:
+        except (RuntimeError, ConnectionError, EOFError) as problem:  # the last two: while a batch is handed over
             self.close()
-            if "exited unexpectedly" not in str(problem):
+            if isinstance(problem, RuntimeError) and "exited unexpectedly" not in str(problem):
                 raise
             raise RunError(
                 f"a process that made batches was killed before step {step:,}; resume the run, and if the "

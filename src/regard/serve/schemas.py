@@ -7,12 +7,15 @@ Every field changes the answer or is refused; only `user` and its like, which ar
 Nothing is converted: "0.5" is a text and no number.
 """
 
+from collections.abc import Container
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from regard.config.aliases import generation_aliases
 from regard.config.errors import did_you_mean
+from regard.web.field_names import FIELD_OF_SETTING
 
 LONGEST = 64  # letters of a name that are shown
 IDS = 1 << 17  # of all prompts of a request
@@ -61,12 +64,27 @@ class RequestModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def no_others(cls, value: Any) -> Any:
-        for name in value if isinstance(value, dict) else ():
-            if name not in cls.model_fields:
+        if not isinstance(value, dict):
+            return value
+        found: dict[str, Any] = {}
+        for name, item in value.items():
+            ours = field_of_alias(name, cls.model_fields)
+            if ours not in cls.model_fields:
                 meant = did_you_mean(name, cls.model_fields)
                 said = f"there is no {name[:LONGEST]!r} here{meant} there are {', '.join(cls.model_fields)}"
                 raise PydanticCustomError("unknown", "{said}", {"said": said})
-        return value
+            if ours in found:
+                said = f"{name}: it is another name of {ours}, and both are given; keep one"
+                raise PydanticCustomError("both", "{said}", {"said": said})
+            found[ours] = item
+        return found
+
+
+def field_of_alias(name: str, fields: Container[str]) -> str:
+    """Our field for a setting's name in `transformers` or vLLM, such as max_new_tokens; else the name itself."""
+    setting = generation_aliases().get(name, name)
+    field = FIELD_OF_SETTING.get(setting, setting)
+    return field if name not in fields and field in fields else name
 
 
 class ModelRequest(RequestModel):

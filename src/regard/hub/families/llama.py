@@ -10,7 +10,7 @@ from regard.hub.families.canonical import block_trunk
 from regard.hub.families.decoder_common import SEQUENCE_CLASS, TOKEN_CLASS, decoder_classes, decoder_embedding, is_tied
 from regard.hub.families.hf_config import HF_ACTIVATIONS, HFConfig, hf_word, labels_to_hf
 from regard.hub.families.registry import Family, register_family
-from regard.hub.families.rope import rope_from_hf, rope_to_hf
+from regard.hub.families.rope_config import rope_from_hf, rope_to_hf
 
 
 def llama_to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
