@@ -62,6 +62,7 @@ def place(tmp_path_factory):
         patch.chdir(folder)
         patch.setenv("REGARD_CACHE", str(folder / "cache"))
         patch.setattr("regard.measure.calibration.matmul_speed", lambda *sizes: 1e9)
+        torch.manual_seed(0)
         images = ({"pixels": torch.randint(0, 256, (4, 4)).tolist(), "label": ("day", "night")[n % 2]}
                   for n in range(31))  # fmt: skip
         said = ({"text": f"so it is {n}", "label": ("no", "yes")[n % 2], "score": n / 7} for n in range(31))

@@ -8,7 +8,7 @@ import torch
 
 import regard
 from regard import config
-from regard.config.aliases import ALIASES, ANSWERS, RENAMED, RENAMED_VALUES, generation_aliases, suggest_word
+from regard.config.aliases import ALIASES, ANSWERS, CURRENT, RENAMED, RENAMED_VALUES, generation_aliases, suggest_word
 from regard.config.reader import field_types
 from regard.zoo.preset import SHORT_KEYS
 from regard.zoo.recipe import read_recipe
@@ -187,3 +187,12 @@ def test_no_renamed_value_is_one_of_today_for_the_same_setting(name):
     table = RENAMED_VALUES[name]
 
     assert name == "kind" or set(table).isdisjoint(table.values())
+
+
+def test_a_kernel_of_one_s_own_may_have_a_name_that_was_another_s(monkeypatch):
+    assert config.from_dict(config.Attention, {"kernel": "tiled(8)"}).kernel == "tiled_flash(8)"
+
+    monkeypatch.setattr("regard.config.trunk.KERNELS", known := [*config.KERNELS, "tiled"])
+    monkeypatch.setitem(CURRENT, "kernel", known)
+
+    assert config.from_dict(config.Attention, {"kernel": "tiled(8)"}).kernel == "tiled(8)"

@@ -7,7 +7,7 @@ thing ("hidden_size" is no "hidden").
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import cache
 
 # Names of other libraries, by the config class whose table they may stand in. Ours may be a path from that table.
@@ -252,6 +252,8 @@ RENAMED_VALUES: dict[str, dict[str, str]] = {
     "kernel": {"cells": "window2d", "tiled": "tiled_flash", "steps": "native_decode"},
 }  # fmt: skip
 
+CURRENT: dict[str, Container[str]] = {}  # names of masks and of kernels today, those that a user has entered included
+
 # Where the table of a class stands in a recipe, for answers.
 PLACES = {
     "Transformer": "model", "Trunk": "model.trunk", "Attention": "model.trunk.attention", "Train": "train",
@@ -291,8 +293,10 @@ def class_aliases(name: str) -> dict[str, str]:
 def canonical_value(setting: str, value: str, allowed: Iterable[str] | None = None) -> str:
     """A value under its name of today: of a mask or a kernel each word, of a choice the whole, where it is allowed."""
     table = RENAMED_VALUES.get(setting, {})
-    if setting in ("mask", "kernel"):
-        return "".join(table.get(word, word) for word in re.split(r"(\w+)", value))
+    if setting in CURRENT:
+        return "".join(
+            word if word in CURRENT[setting] else table.get(word, word) for word in re.split(r"(\w+)", value)
+        )
     new = table.get(value, value)
     known = {new} if allowed is None else set(allowed)
     return new if new in known and (allowed is None or value not in known) else value

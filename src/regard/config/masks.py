@@ -7,6 +7,7 @@ misspelt mask in a config is caught before torch is imported.
 
 import ast
 
+from regard.config.aliases import CURRENT
 from regard.config.errors import ConfigError, did_you_mean
 
 MASKS: dict[str, tuple[str, ...]] = {
@@ -23,6 +24,7 @@ MASKS: dict[str, tuple[str, ...]] = {
     "edges": ("loops=1",),
     "window2d": ("size", "shift=0"),
 }
+CURRENT["mask"] = MASKS
 LONGEST, DEEPEST, LARGEST = 1_000, 50, 2**31 - 1
 
 

@@ -5,6 +5,7 @@ Defaults are the original Transformer's (Vaswani et al. 2017): 512 wide, 6 layer
 
 from typing import Literal, TypeVar
 
+from regard.config.aliases import CURRENT
 from regard.config.errors import ConfigError, parse_call
 from regard.config.fields import check_choice, check_minimum, config_class
 from regard.config.masks import check_mask
@@ -16,6 +17,7 @@ KERNELS = [
     "auto", "reference", "fused", "additive", "window2d", "flex", "linear", "linformer", "local", "lsh", "performer",
     "short", "sparse", "tiled_flash", "topk", "varlen",
 ]  # fmt: skip
+CURRENT["kernel"] = KERNELS
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu")
 T = TypeVar("T")
 PROJECTIONS = ("q", "k", "v", "out")
