@@ -32,7 +32,7 @@ class GenerationRequest:
 class TokenEvent:
     """One token: its log-probability and the likeliest others, as the model has them before anything is filtered.
 
-    The last one has a reason, `length`, `end`, `cancelled` or `error`, and no id where none was said.
+    The last one has a reason, `length`, `eos`, `cancelled` or `error`, and no id where none was said.
     """
 
     id: int | None

@@ -49,7 +49,7 @@ class TokenUsage:
 
 @dataclass(frozen=True)
 class CompletionChunk:
-    """Text as it becomes certain. The last piece has a reason, `length`, `end`, `stop`, `cancelled` or `error`, and the
+    """Text as it becomes certain. The last piece has a reason, `length`, `eos`, `stop`, `cancelled` or `error`, and the
     usage."""
 
     text: str

@@ -22,7 +22,7 @@ FinishReason = Literal["length", "eos", "stop"]
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What came after a prompt, and why it ended: after `length` tokens, by an `end` token, or by a `stop` string.
+    """What came after a prompt, and why it ended: after `length` tokens, by an `eos` token, or by a `stop` string.
 
     `ids` are all tokens chosen, that which ended it included; `text` leaves out the end token and the stop string.
     `seconds` pass from the first look at the prompt to the last token; `seed` gives the same prompts the same texts.
