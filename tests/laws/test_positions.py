@@ -17,7 +17,6 @@ from regard.core.hooks import looking
 from regard.core.positions import (
     RotaryPosition,
     SinusoidalPosition,
-    T5Bias,
     alibi_slopes,
     rotate_pairs,
     sinusoidal_table,
@@ -25,6 +24,7 @@ from regard.core.positions import (
 from regard.core.tokens import TokenIndex, TokenLayout, Tokens, grid_tokens, sequence_tokens
 from regard.inference.model import Model  # the core's, and what can be done with it besides
 from regard.models.positions import OneHotPosition
+from regard.models.relative_bias import T5Bias
 
 B, N, D, H, V = 2, 7, 12, 3, 19
 WIDE = 512  # the width of the original Transformer

@@ -235,6 +235,127 @@ def test_towers_are_watched_each_under_its_own_number():
     assert [seen[name].shape[1] for name in seen] == [N, S]
 
 
+# ---------------------------------------------------------------- the residual stream, part by part
+
+
+@pytest.mark.parametrize("place", ["pre", "post"])
+@torch.no_grad()
+def test_the_residual_stream_is_recorded_before_after_and_between_the_sublayers(place):
+    one = translator(norm_placement=place)
+    with looking(one, "trunk.*") as seen:
+        one(ids(B, N), source=ids(B, S))
+    block, x = one.trunk.blocks[1], seen["trunk.0.residual"]
+
+    for name, after in (("attn", "residual_attn"), ("cross", "residual_cross"), ("mlp", "residual")):
+        norm, out = getattr(block, f"{name}_norm"), seen[f"trunk.1.{name}.out"]
+        assert torch.equal(seen[f"trunk.1.{name}.input"], norm(x) if place == "pre" else x)
+        x = x + out if place == "pre" else norm(x + out)
+        assert torch.equal(seen[f"trunk.1.{after}"], x)
+
+
+@torch.no_grad()
+def test_an_edit_between_attention_and_mlp_is_what_the_mlp_and_the_stream_go_on_with():
+    one, given = model(), ids(B, N)
+    moved = torch.randn(B, N, D)
+    with looking(one, "trunk.1.residual_attn", edit=lambda address, x: moved), looking(one, "trunk.1.*") as seen:
+        one(given)
+    block = one.trunk.blocks[1]
+
+    assert torch.equal(seen["trunk.1.mlp.input"], block.mlp_norm(moved))
+    assert_close(seen["trunk.1.residual"], moved + seen["trunk.1.mlp.out"])
+
+
+@pytest.mark.parametrize("projections", [("q", "k", "v", "out"), ("q", "k", "v")])
+@torch.no_grad()
+def test_what_the_heads_add_to_the_stream_sums_to_what_attention_adds(projections):
+    one, given = model(attention=C.Attention(heads=H, projections=projections)).double(), ids(B, N)
+    made = watched(one, "trunk.1.attn.head_out", "trunk.1.attn.out", given=given)
+    some = watched(one, "trunk.1.attn.head_out", given=given, heads=[2, 0], queries=slice(1, -2))
+    bias = one.trunk.blocks[1].attn.out.bias if "out" in projections else 0.0
+
+    assert made["attn.head_out"].shape == (B, H, N, D)
+    assert_close(made["attn.head_out"].sum(1) + bias, made["attn.out"], atol=1e-12, rtol=0)
+    assert_close(some["attn.head_out"], made["attn.head_out"][:, [2, 0], 1:-2])
+
+
+@torch.no_grad()
+def test_what_a_head_adds_is_edited_like_the_head_itself():
+    one, given = model(), ids(B, N)
+    with looking(one, "trunk.1.attn.head_out", heads=[1], queries=slice(2, 5), edit=lambda address, x: 0 * x):
+        added = one(given)
+    with looking(one, "trunk.1.attn.result", heads=[1], queries=slice(2, 5), edit=lambda address, x: 0 * x):
+        mixed = one(given)
+
+    assert_close(added, mixed, atol=1e-6, rtol=0)
+
+
+# ---------------------------------------------------------------- gradients
+
+PLACES = ["embed", "1.attn.input", "1.attn.q", "1.attn.v", "1.attn.result", "1.attn.head_out", "1.attn.out",
+          "1.residual_attn", "1.mlp.input", "1.mlp.hidden", "1.residual", "1.attn.scores", "1.attn.pattern",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_gradient_is_the_slope_of_the_loss_along_a_small_edit(place):
+    one, given, address = model(mask="full").double(), ids(B, N), f"trunk.{place}"
+    one.requires_grad_(place != "embed")  # whether or not a weight before the address is trained
+    with looking(one, address, grad=True) as seen:
+        one(given).square().sum().backward()
+    slope, way = seen.grad(address), torch.randn(seen[address].shape, dtype=torch.float64)
+
+    def loss(step: float) -> float:
+        with torch.no_grad(), looking(one, address, edit=lambda name, x: x + step * way):
+            return float(one(given).square().sum())
+
+    assert_close(float((slope * way).sum()), (loss(1e-5) - loss(-1e-5)) / 2e-5, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", EXACT)
+def test_keeping_gradients_changes_neither_the_output_nor_the_gradients_of_the_weights(kernel):
+    one, given = model(attention=C.Attention(heads=H, kernel=kernel)), ids(B, N)
+
+    def step() -> tuple[Tensor, dict[str, Tensor]]:
+        one.zero_grad()
+        out = one(given)
+        out.square().mean().backward()
+        return out, gradients(one)
+
+    out, before = step()
+    with looking(one, "*", grad=True) as seen:
+        again, after = step()
+
+    assert_close(again, out, atol=1e-6, rtol=0)  # patterns were made by `reference`
+    assert all(seen.grad(address).shape == seen[address].shape for address in seen)
+    for name in before:
+        assert_close(after[name], before[name], atol=1e-6, rtol=1e-4)
+
+
+def test_the_gradient_of_chosen_heads_and_rows_is_that_part_of_all_of_it():
+    one, given, address = model(), ids(B, N), "trunk.1.attn.pattern"
+    found = []
+    for choice in ({}, dict(heads=[2, 0], queries=slice(1, -2))):
+        with looking(one, address, grad=True, **choice) as seen:
+            one(given).square().sum().backward()
+        found.append(seen.grad(address))
+
+    assert_close(found[1], found[0][:, [2, 0], 1:-2])
+
+
+def test_a_gradient_that_cannot_be_is_refused_in_a_sentence():
+    one, given = model(), ids(B, N)
+    with looking(one, "trunk.embed", grad=True) as seen, pytest.raises(KeyError, match="takes looking.*then backward"):
+        one(given)
+        seen.grad("trunk.embed")
+    with looking(one, "trunk.embed", grad=True), torch.no_grad(), pytest.raises(ValueError, match="gradients are off"):
+        one(given)
+    with (
+        pytest.raises(ValueError, match="edit or grad=True, not both"),
+        looking(one, "trunk.embed", grad=True, edit=lambda address, x: x),
+    ):
+        one(given)
+
+
 # ---------------------------------------------------------------- choosing heads and rows
 
 

@@ -1,12 +1,12 @@
-"""Hooks: `looking` records or edits activations by address while a model runs.
+"""Hooks: `looking` records or edits activations by address while a model runs, and keeps their gradients.
 
 An ordinary branch, not a torch hook: an unwatched model runs not one extra operation, and a compiled model that has
 already run takes a new hook. Fused kernels keep running: the attention weights of a hooked head are computed again
-from that kernel's own q, k, scale, bias and mask, for the chosen heads and rows alone.
+from that kernel's own q, k, scale, bias and mask, for the chosen heads and rows alone. docs/looking.md lists addresses.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,26 +17,27 @@ from torch import Tensor
 from regard.config.errors import ConfigError, did_you_mean
 from regard.core.kernels import AttentionArgs, Plan, attention_scores, attention_weights, mask_table, repeat_kv
 
-HEADED = ("q", "k", "v", "scores", "pattern", "result")  # (B, H, N, …); everything else is (B, N, …)
+HEADED = ("q", "k", "v", "scores", "pattern", "result", "head_out")  # (B, H, N, …); everything else is (B, N, …)
 HookEdit = Callable[[str, Tensor], Tensor]
+ReadGrad = Callable[[], Tensor | None]  # the gradient of what was recorded, once there is one
 ROWS = 128
 
 
 class RecordedLink:
     """One record and those before it: a chain, since a list that grows would be another graph at every call."""
 
-    def __init__(self, before: "RecordedLink | None" = None, x: Tensor | None = None) -> None:
-        self.before, self.x = before, x
+    def __init__(self, before: "RecordedLink | None" = None, x: Tensor | None = None, grad: ReadGrad | None = None):
+        self.before, self.x, self.grad = before, x, grad
 
 
 class Activations:
-    """What was recorded: `seen[address]` is the last tensor, `seen.every(address)` one for each call."""
+    """What was recorded: `seen[address]` is the last tensor, `seen.all_calls(address)` one for each call."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.last = {name: RecordedLink() for name in names}
 
-    def add(self, name: str, x: Tensor) -> None:
-        self.last[name] = RecordedLink(self.last[name], x)
+    def add(self, name: str, x: Tensor, grad: ReadGrad | None = None) -> None:
+        self.last[name] = RecordedLink(self.last[name], x, grad)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.all_calls(name)[-1]
@@ -48,6 +49,14 @@ class Activations:
             link = link.before
         if not found:
             raise KeyError(f"nothing was seen at {name!r}; watched were {', '.join(self.last)}")
+        return found
+
+    def grad(self, name: str) -> Tensor:
+        """The gradient of the last tensor, after backward, where `looking` was told `grad=True`."""
+        self[name]  # says what was hooked, where this was not
+        read = self.last[name].grad
+        if read is None or (found := read()) is None:
+            raise KeyError(f"no gradient at {name!r}: it takes looking(..., grad=True) and then backward")
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -62,6 +71,7 @@ class Hook:
         self.heads = slice(None) if heads is None else list(heads)
         self.queries = queries or slice(None)
         self.run_kernel: Callable[..., Tensor] | None = None  # in the place of Plan.run, where a result is hooked
+        self.grad = False
         self.seen = Activations(names)
 
     def take(self, address: str, x: Tensor, heads: int) -> Tensor:
@@ -69,7 +79,7 @@ class Hook:
         where = self.where(address, x.shape[1], heads or x.shape[1])
         part = x[where]
         if self.edit is None:
-            self.seen.add(address, part)
+            self.seen.add(address, part, self.keep_grad(address, x, where))
             return x
         new = self.edit(address, part)
         if not isinstance(new, Tensor) or new.shape != part.shape:
@@ -77,6 +87,15 @@ class Hook:
         out = x.clone()
         out[where] = new.to(x.dtype)
         return out
+
+    def keep_grad(self, address: str, x: Tensor, where: tuple[Any, ...]) -> ReadGrad | None:
+        """Let x keep its gradient, whether or not a weight before it is trained; how to read the chosen part of it."""
+        if not self.grad:
+            return None
+        if not torch.is_grad_enabled():
+            raise ConfigError(f"looking(grad=True): gradients are off at {address}; leave torch.no_grad() for this")
+        x.requires_grad_().retain_grad()
+        return lambda: None if x.grad is None else x.grad[where]
 
     def where(self, address: str, count: int, heads: int) -> tuple[Any, ...]:
         """The index of the chosen part; `count` keys and values may serve more `heads`."""
@@ -109,13 +128,32 @@ class HookContext:
                 x = hook.take(address, x, heads)
         return x
 
+    def apply_by_head(self, name: str, result: Tensor, out: Any, x: Tensor) -> Tensor:
+        """Record or edit what each head adds to x through its slice of the projection `out`, made for these alone."""
+        address = f"{self.where}.{name}"
+        for hook in [hook for hook in self.hooks if address in hook.names]:
+            at = hook.where(address, result.shape[1], result.shape[1])
+            width = result.shape[1] * result.shape[3]
+            maps = out(torch.eye(width, dtype=result.dtype, device=x.device)) - out(result.new_zeros(1, width))
+            maps = maps.unflatten(0, (result.shape[1], -1))[at[1]]  # (H, e, D), with adapters or packed weights in
+            parts = result.detach()[at] @ maps.detach() if hook.grad else result[at] @ maps
+            if hook.edit is None:
+                hook.seen.add(address, parts, hook.keep_grad(address, parts, ()))
+                moved = parts - parts.detach() if hook.grad else None  # zero, with the gradient of what it is added to
+            else:
+                moved = hook.edit(address, parts) - parts
+            if moved is not None:
+                x = x.clone()
+                x[:, at[2]] += moved.sum(1)
+        return x
+
     def attend_and_record(self, name: str, q: Tensor, k: Tensor, v: Tensor, plan: Plan, how: AttentionArgs) -> Tensor:
         """Attention with its scores or its pattern recorded or edited, where a hook is on them."""
         names = [f"{self.where}.{name}.{what}" for what in ("scores", "pattern")]
         asked = [hook for hook in self.hooks if any(address in hook.names for address in names)]
         if asked and not plan.kernel.exact:
             raise ConfigError(f"kernel {plan.kernel.name!r} has no table of attention weights; watch q, k, v or result")
-        if any(hook.edit is not None for hook in asked):
+        if any(hook.edit is not None or hook.grad for hook in asked):
             table = plan.table(q, how.bias)
             weights = attention_weights(self.apply(f"{name}.scores", attention_scores(q, k, how.scale, table)))
             return F.dropout(self.apply(f"{name}.pattern", weights), how.dropout) @ repeat_kv(v, q)
@@ -148,13 +186,14 @@ def attention_table(name: str, heads: Any, rows: slice, q: Tensor, k: Tensor, pl
 @contextmanager
 def looking(
     model: Any, *names: str, heads: Sequence[int] | None = None, queries: slice | None = None,
-    edit: HookEdit | None = None, run_kernel: Callable[..., Tensor] | None = None,
+    edit: HookEdit | None = None, run_kernel: Callable[..., Tensor] | None = None, grad: bool = False,
 ) -> Iterator[Activations]:  # fmt: skip
     """Hook a model at addresses such as "trunk.3.attn.pattern" or "trunk.*.mlp.out".
 
     Without `edit` it records and changes no bit; with it, `edit(address, tensor)` returns what takes the tensor's
     place. `heads` and `queries` choose heads and token rows. Works on compiled models that have already run. Where a
     `result` is hooked, `run_kernel(plan, q, k, v, how)` is called in the place of `plan.run`: to time it, to compare.
+    `grad`: `seen.grad(address)` has the gradient after backward; patterns and scores are run on `reference` then.
     """
     for wrapper in ("_orig_mod", "module"):
         model = getattr(model, wrapper, model)
@@ -165,9 +204,12 @@ def looking(
         if not found:
             raise ConfigError(f"no address {name!r}{did_you_mean(name, known)} model.addresses() lists {len(known)}")
         chosen.update(dict.fromkeys(found))
+    if grad and edit:
+        raise ConfigError("looking: edit or grad=True, not both; look twice, one within the other")
     hook = Hook(list(chosen), heads, queries, edit)
-    hook.run_kernel, model.hooks = run_kernel, (*model.hooks, hook)
+    hook.run_kernel, hook.grad, model.hooks = run_kernel, grad, (*model.hooks, hook)
     try:
-        yield hook.seen
+        with torch.compiler.set_stance("force_eager") if grad else nullcontext():
+            yield hook.seen
     finally:
         model.hooks = tuple(each for each in model.hooks if each is not hook)

@@ -35,18 +35,19 @@ class Block(nn.Module):
         self.mlp_norm, self.mlp = Norm(c.norm, c.dim), MLP(c.mlp, c.dim, c.dropout.mlp)
 
     def forward(self, x: Tensor, scope: Scope, past: Any = None, across: CrossKV | None = None) -> Tensor:
-        x = self.add(x, self.attn, self.attn_norm, scope, past)
-        if self.cross is not None and self.cross_norm is not None:
-            x = self.add(x, self.cross, self.cross_norm, scope, across)
-        return scope.tap("residual", self.add(x, self.mlp, self.mlp_norm, scope))
+        x = scope.tap("residual_attn", self.add("attn", x, scope, past))
+        if self.cross is not None:
+            x = scope.tap("residual_cross", self.add("cross", x, scope, across))
+        return scope.tap("residual", self.add("mlp", x, scope))
 
-    def add(self, x: Tensor, sublayer: nn.Module, norm: Norm, *where: object) -> Tensor:
+    def add(self, name: str, x: Tensor, scope: Scope, *past: object) -> Tensor:
         """The residual connection: the one place where pre-norm and post-norm differ."""
-        if not self.residual:
-            return self.drop(sublayer(norm(x), *where))
-        if self.post_norm:
-            return norm(x + self.drop(sublayer(x, *where)))  # type: ignore[no-any-return]  #: S044
-        return x + self.drop(sublayer(norm(x), *where))  #: S042
+        sublayer, norm = getattr(self, name), getattr(self, f"{name}_norm")
+        given = scope.tap(f"{name}.input", x if self.post_norm and self.residual else norm(x))
+        out = self.drop(sublayer(given, scope, *past))
+        if self.residual and self.post_norm:
+            return norm(x + out)  # type: ignore[no-any-return]  #: S044
+        return x + out if self.residual else out  #: S042
 
     def drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
@@ -59,7 +60,7 @@ class Attention(nn.Module):
     """
 
     name = "attn"
-    sees: tuple[str, ...] = ("q", "k", "v", "scores", "pattern", "result", "out")
+    sees: tuple[str, ...] = ("q", "k", "v", "scores", "pattern", "result", "head_out", "out")
 
     def __init__(self, c: config.Attention, trunk: config.Trunk, layer: int) -> None:
         super().__init__()
@@ -132,7 +133,9 @@ class Attention(nn.Module):
 
     def project_output(self, result: Tensor, scope: Scope) -> Tensor:  # (B, H, N, e) -> (B, N, D)
         result = scope.tap(f"{self.name}.result", result)
-        return scope.tap(f"{self.name}.out", self.out(result.transpose(1, 2).flatten(-2)))  #: S006
+        out = self.out(result.transpose(1, 2).flatten(-2))  #: S006
+        out = out if scope.watch is None else scope.watch.apply_by_head(f"{self.name}.head_out", result, self.out, out)
+        return scope.tap(f"{self.name}.out", out)
 
 
 class CrossAttention(Attention):

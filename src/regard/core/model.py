@@ -195,9 +195,11 @@ class Trunk(nn.Module):
         blocks: list[Any] = [self.blocks[i % len(self.blocks)] for i in range(self.c.depth)]
         yield "embed"
         for i, block in enumerate(blocks):
-            yield from (f"{i}.attn.{what}" for what in block.attn.sees)
-            yield from (f"{i}.cross.{what}" for what in (block.cross.sees if block.cross is not None else ()))
-            yield from (f"{i}.mlp.hidden", f"{i}.mlp.out", f"{i}.residual")
+            yield from (f"{i}.attn.{what}" for what in ("input", *block.attn.sees))
+            yield f"{i}.residual_attn"
+            yield from (f"{i}.cross.{what}" for what in (("input", *block.cross.sees) if block.cross else ()))
+            yield from (f"{i}.residual_cross",) if block.cross else ()
+            yield from (f"{i}.mlp.input", f"{i}.mlp.hidden", f"{i}.mlp.out", f"{i}.residual")
         yield "final"
 
 

@@ -3,7 +3,7 @@
     embed    on the token vectors           sinusoidal, learned, one-hot; added or concatenated
     lean     on what q and k are made from  the same tables: W_q(x + p), while values stay W_v x
     rotate   on q and k themselves          rotary
-    bias     on the scores                  ALiBi, T5 bias, relative bias r_ij; Shaw's in regard.models.positions
+    bias     on the scores                  ALiBi; T5's, r_ij and Shaw's in regard.models.positions, relative_bias
 
 A Position reads coordinates, never indices, so left padding, packing and caches need no further care.
 `prepare` runs once a forward; blocks only apply the PreparedPosition that it returns.
@@ -208,7 +208,7 @@ class AlibiBias(Bias):
 
 
 class LearnedBias(Position):
-    """A trained number for each head and kind of offset: the base of T5Bias and RelativeBias."""
+    """A trained number for each head and kind of offset: the base of T5's bias, of r_ij and of distances in a graph."""
 
     def __init__(self, count: int, heads: int) -> None:
         super().__init__()
@@ -233,44 +233,6 @@ class BiasTable(Bias):
         return self.table[self.index(q, k), h] * self.scale
 
 
-class T5Bias(LearnedBias):
-    """T5's bias: half the buckets for near distances one by one, half for far ones on a logarithmic scale."""
-
-    def __init__(self, c: config.T5Bias, heads: int) -> None:
-        super().__init__(c.num_buckets, heads)
-        self.c = c
-
-    def index(self, q: TokenIndex, k: TokenIndex) -> Tensor:
-        ahead = k.order - q.order
-        half = self.c.num_buckets // 2 if self.c.bidirectional else self.c.num_buckets
-        first = half * (ahead > 0) if self.c.bidirectional else torch.zeros_like(ahead)
-        far = ahead.abs() if self.c.bidirectional else (-ahead).clamp(min=0)
-        near = half // 2
-        steps = (far.clamp(min=1).float() / near).log() / math.log(self.c.max_distance / near) * (half - near)
-        return first + torch.where(far < near, far, (near + steps.long()).clamp(max=half - 1))
-
-
-class RelativeBias(LearnedBias):
-    """The lecture's r_ij, clipped at `max_distance` on each axis: (q·k + r_ij)/sqrt(d)."""
-
-    def __init__(self, c: config.RelativeBias, heads: int) -> None:
-        super().__init__((2 * c.max_distance + 1) ** c.axes, heads)
-        self.c = c
-
-    def index(self, q: TokenIndex, k: TokenIndex) -> Tensor:
-        flat, far = torch.zeros_like(q.i * k.i), self.c.max_distance
-        if len(q.axes) != self.c.axes:
-            raise ConfigError(f"these positions have {self.c.axes} axes, and the tokens {len(q.axes)} coordinates")
-        for mine, theirs in zip(q.axes, k.axes, strict=True):
-            flat = flat * (2 * far + 1) + (theirs - mine).clamp(-far, far) + far
-        return flat
-
-    def prepare(self, q: TokenLayout, k: TokenLayout) -> PreparedPosition:
-        if not self.c.scaled:
-            return super().prepare(q, k)
-        return PreparedPosition(build_bias=lambda q, scale: BiasTable(self.bias, self.index, scale))  #: S035
-
-
 def build_position(c: config.Position, dim: int, heads: int, width: int) -> Position:
     """The module for a setting: `dim` is the vectors' width, `width` a head's."""
     return POSITIONS[type(c)](c, dim, heads, width)
@@ -282,6 +244,4 @@ POSITIONS: dict[type, Callable[[Any, int, int, int], Position]] = {
     config.LearnedPosition: lambda c, dim, heads, width: LearnedPosition(c, dim),
     config.RotaryPosition: lambda c, dim, heads, width: RotaryPosition(c, width),
     config.AlibiPosition: lambda c, dim, heads, width: AlibiPosition(heads),
-    config.T5Bias: lambda c, dim, heads, width: T5Bias(c, heads),
-    config.RelativeBias: lambda c, dim, heads, width: RelativeBias(c, heads),
 }

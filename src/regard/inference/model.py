@@ -312,6 +312,15 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         rows = zip(prompts, texts, found, strict=True)
         return [completion_from_beams(prompt, text, each, tokenizer, ends, seconds) for prompt, text, each in rows]
 
+    def encode_inputs(
+        self, text: str | None, *, source: str | None = None, pair: str | None = None
+    ) -> dict[str, Tensor]:
+        """A text as forward takes it, by name and in one row: what a decoder goes on from; what an encoder reads, with
+        its special tokens; or for an encoder-decoder the target so far, by itself the translation of its `source`."""
+        from regard.inference.text_inputs import encode_model_inputs
+
+        return encode_model_inputs(self, text, source, pair)
+
     def encode_prompts(self, prompts: list[str]) -> tuple["Tokenizer", list[list[int]]]:
         """Prompts in ids, and the tokenizer of what comes after them."""
         if (tokenizer := self.output_tokenizer) is None:

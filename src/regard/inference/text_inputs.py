@@ -158,6 +158,30 @@ class TextInputs:
         return {name: table.to(self.device) for name, table in given.items()}
 
 
+def encode_model_inputs(model: Any, text: str | None, source: str | None, pair: str | None) -> dict[str, Tensor]:
+    """One text, with its source or its pair, as the forward of this kind of model takes it."""
+    if model.c.encoder is not None:
+        from regard.inference.translation import encode_pair
+
+        if pair is not None or source is None:
+            raise ConfigError("source: an encoder-decoder reads one, and goes on with a target; give source='...'")
+        return encode_pair(model, source, text)
+    if source is not None:
+        raise ConfigError("source: this model has no encoder; give one text, and for a pair of texts pair='...'")
+    if text is None:
+        raise ConfigError("prompt: give a text")
+    if all(not mask.ahead for mask in (variants[False, False] for variants in model.trunk.masks)):
+        if pair is not None:
+            raise ConfigError("pair: a decoder reads one text; write both into it")
+        return {"ids": torch.tensor(model.encode_prompts([text])[1], device=next(model.parameters()).device)}
+    reader = TextInputs.of(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        [row] = reader.frames([text], None if pair is None else [pair])
+    assert row is not None
+    return {name: table[:, : len(row)] for name, table in reader.batch([row]).items() if name != "real"}
+
+
 def try_each(given: Iterable[tuple[Any, ...]], make: Callable[..., T], refuse: OnBadInput | None) -> list[T | None]:
     """What is made of each; where that is a DataError, `refuse` is told and it is None."""
     made: list[T | None] = []

@@ -197,6 +197,21 @@ def align_translation(
     return Alignment(*tokens, weights=weights, layer=layer % depth)
 
 
+def encode_pair(model: "Model", source: str, target: str | None) -> dict[str, Tensor]:
+    """The ids of a source, and those that the decoder reads of a target: its start, and all but what comes next."""
+    translator = Translator(model)
+    read = translator.source(source, "source")
+    if target is None:
+        [best] = translator([source], {})
+        target_ids = [id for id in best.ids if id not in model.generation_limits.ends]
+    else:
+        target_ids = translator.ids(target, "prompt", target=True) if target else []
+    device = next(model.parameters()).device
+    heard = torch.tensor([[translator.begin, *target_ids]], device=device)
+    real = torch.ones_like(heard, dtype=torch.bool)  # a target may begin with the pad token
+    return {"ids": heard, "real": real, "source": torch.tensor([read], device=device)}
+
+
 def cross_attention_weights(
     translator: Translator, source: list[int], target: list[int], layer: int
 ) -> Tensor:  # (T, S)

@@ -3,6 +3,6 @@
 What a config can name registers itself in the core's tables when it is imported.
 """
 
-from regard.models import heads, mixers, positions, recurrent, reversible
+from regard.models import heads, mixers, positions, recurrent, relative_bias, reversible
 
-__all__ = ["heads", "mixers", "positions", "recurrent", "reversible"]
+__all__ = ["heads", "mixers", "positions", "recurrent", "relative_bias", "reversible"]

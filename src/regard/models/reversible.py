@@ -37,7 +37,7 @@ class ReversibleRunner(BlockRunner):
         for block, scope, past in calls:
             for name in sublayer_names(block):
                 a, b = b, a + sublayer_output(block, name, b.to(x.dtype), scope, past[name == "cross"])
-            a, b = hook_streams(scope, a, b)
+                a, b = hook_streams(scope, "residual" if name == "mlp" else f"residual_{name}", a, b)
             if keep is not None:
                 middle = ((a + b) / 2).to(x.dtype)
                 keep.append(middle if trunk.final_norm is None else trunk.final_norm(middle))
@@ -64,14 +64,15 @@ def sublayer_names(block: nn.Module) -> Iterator[str]:
 def sublayer_output(block: Any, name: str, x: Tensor, scope: Scope, past: Any = None) -> Tensor:
     """What one sublayer adds to a stream."""
     where = (scope,) if name == "mlp" else (scope, past)
-    return block.drop(getattr(block, name)(getattr(block, f"{name}_norm")(x), *where))  # type: ignore[no-any-return]
+    given = scope.tap(f"{name}.input", getattr(block, f"{name}_norm")(x))
+    return block.drop(getattr(block, name)(given, *where))  # type: ignore[no-any-return]
 
 
-def hook_streams(scope: Scope, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def hook_streams(scope: Scope, name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Let hooks see the streams' mean; an edit moves both."""
     if scope.watch is None:
         return a, b
-    moved = scope.tap("residual", (a + b) / 2) - (a + b) / 2
+    moved = scope.tap(name, (a + b) / 2) - (a + b) / 2
     return a + moved, b + moved
 
 

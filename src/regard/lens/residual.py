@@ -1,0 +1,103 @@
+"""The residual stream by its places, and the model's own final norm and head applied at any of them.
+
+    embed ─► 0.attn ─► 0.mlp ─► 1.attn ─► 1.cross ─► 1.mlp ─► … ─► final norm ─► head
+
+A place is named for the sublayer that has just been added. In a model with norms after the sum (post-norm) the vectors
+at a place are those that came out of that norm.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.config.errors import ConfigError
+from regard.core.hooks import Activations, looking
+from regard.core.model import Trunk
+from regard.core.tokens import Tokens
+from regard.lens.attention_maps import evaluation_mode, record_trunk_inputs, unwrap_model
+from regard.lens.prompt import Prompt
+from regard.models.heads import LMHead, PoolingHead, PretrainingHead, TokenHead
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place of the residual stream: its address for `looking`, and the sublayer after which it is."""
+
+    name: str  # embed, 3.attn, 3.cross, 3.mlp
+    address: str
+    layer: int  # -1 for embed
+    part: str  # embed, attn, cross or mlp
+
+
+def residual_places(model: Any, halves: bool = True, trunk: str = "trunk") -> list[Place]:
+    """The places of a trunk in the order of the walk; without `halves` one for each block and the embedding."""
+    blocks = find_trunk(model, trunk)
+    places = [Place("embed", f"{trunk}.embed", -1, "embed")]
+    for layer in range(blocks.c.depth):
+        block: Any = blocks.blocks[layer % len(blocks.blocks)]
+        if halves:
+            places.append(Place(f"{layer}.attn", f"{trunk}.{layer}.residual_attn", layer, "attn"))
+            if block.cross is not None:
+                places.append(Place(f"{layer}.cross", f"{trunk}.{layer}.residual_cross", layer, "cross"))
+        places.append(Place(f"{layer}.mlp", f"{trunk}.{layer}.residual", layer, "mlp"))
+    return places
+
+
+def find_trunk(model: Any, name: str = "trunk") -> Trunk:
+    """The trunk of that name, or a sentence for a model that has none of blocks."""
+    trunk = getattr(unwrap_model(model), name, None)
+    if not isinstance(trunk, Trunk):
+        raise ConfigError(f"{name}: this model has no stack of blocks there, so it has no residual stream to look at")
+    return trunk
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """What a model said of a prompt, what was recorded on the way, and the trunk's tokens without their vectors."""
+
+    out: Any
+    seen: Activations
+    tokens: Tokens
+    memory: Tokens | None = None
+
+
+@contextmanager
+def recording(model: Any, prompt: Prompt, *addresses: str, grad: bool = False) -> Iterator[Recording]:
+    """Run the model once with these addresses recorded; without dropout, with gradients only where asked for."""
+    model = unwrap_model(model)
+    with evaluation_mode(model), torch.set_grad_enabled(grad):
+        with record_trunk_inputs(model) as notes, looking(model, "trunk.embed", *addresses, grad=grad) as seen:
+            out = prompt.run(model)
+            note = notes["trunk"]
+        yield Recording(out, seen, note.tokens, note.memory)
+
+
+class Unembedding:
+    """The model's final norm and head, for vectors of the residual stream (B, N, D): logits (B, N, V).
+
+    A head that pools answers once for a sequence, (B, 1, classes), from the vectors that it would pool.
+    """
+
+    def __init__(self, model: Any, tokens: Tokens) -> None:
+        self.model, self.tokens = unwrap_model(model), tokens
+        self.trunk, head = find_trunk(self.model), self.model.head
+        self.head = head.lm if isinstance(head, PretrainingHead) else head
+        if not isinstance(self.head, LMHead | TokenHead | PoolingHead) or getattr(self.head, "out", True) is None:
+            raise ConfigError("head: this model answers with vectors, neither with words nor with classes, so there is "
+                              "nothing to decode its residual stream into")  # fmt: skip
+
+    @property
+    def pools(self) -> bool:
+        return isinstance(self.head, PoolingHead)
+
+    def __call__(self, x: Tensor, final: bool = True) -> Tensor:
+        """`final` applies the trunk's final norm first, if it has one; its own output has had it."""
+        x = x if not final or self.trunk.final_norm is None else self.trunk.final_norm(x)
+        kind = self.model.autocast()
+        with torch.autocast(x.device.type, kind, enabled=kind is not None):
+            logits: Tensor = self.head(self.tokens.with_vectors(x))
+        return logits[:, None] if self.pools else logits
