@@ -12,7 +12,7 @@ from regard import config as C
 NAMES = {
     "DualEncoderModel", "Engine", "KERNELS", "Model", "Run", "TextEngine", "Tokens", "Transformer", "UserError",
     "__version__", "attention", "build", "config", "estimate", "evaluate", "explain", "fit", "from_pretrained",
-    "grid_tokens", "inputs", "lens", "load", "looking", "mask", "preset", "register_kernel", "resume",
+    "grid_tokens", "inputs", "lens", "load", "looking", "mask", "plot", "preset", "register_kernel", "resume",
     "sequence_tokens", "train",
 }  # fmt: skip
 SETTINGS = [

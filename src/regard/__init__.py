@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from regard.inference.model import build_model as build
     from regard.measure.estimate import estimate_model as estimate
     from regard.measure.explain import explain_model as explain
+    from regard.report.lens_figures import plot
     from regard.training.api import fit
     from regard.training.api import resume_fit as resume
     from regard.training.loop import train_steps as train
@@ -42,17 +43,17 @@ HOMES = {
     "evaluate": "evaluation.evaluator:evaluate", "explain": "measure.explain:explain_model", "fit": "training.api:fit",
     "from_pretrained": "inference.hf_api:from_pretrained", "grid_tokens": "core.tokens:grid_tokens",
     "inputs": "inputs", "lens": "lens", "load": "inference.load:load_model", "looking": "core.hooks:looking",
-    "mask": "core.masks:mask", "preset": "zoo.preset:preset", "register_kernel": "core.kernels:register_kernel",
-    "resume": "training.api:resume_fit", "sequence_tokens": "core.tokens:sequence_tokens",
-    "train": "training.loop:train_steps",
+    "mask": "core.masks:mask", "plot": "report.lens_figures:plot", "preset": "zoo.preset:preset",
+    "register_kernel": "core.kernels:register_kernel", "resume": "training.api:resume_fit",
+    "sequence_tokens": "core.tokens:sequence_tokens", "train": "training.loop:train_steps",
 }  # fmt: skip
 TORCHLESS = {"config", "config.errors", "zoo.preset"}  # the homes that need no torch
 
 __all__ = [
     "DualEncoderModel", "Engine", "KERNELS", "Model", "Run", "TextEngine", "Tokens", "Transformer", "UserError",
     "attention", "build", "config", "estimate", "evaluate", "explain", "fit", "from_pretrained", "grid_tokens",
-    "inputs", "lens", "load", "looking", "mask", "preset", "register_kernel", "resume", "sequence_tokens", "train",
-    "__version__",
+    "inputs", "lens", "load", "looking", "mask", "plot", "preset", "register_kernel", "resume", "sequence_tokens",
+    "train", "__version__",
 ]  # fmt: skip
 
 
