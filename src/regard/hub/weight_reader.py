@@ -77,6 +77,12 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         }
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """The words that were stored beside the tensors in a file."""
+    with open_safetensors(path) as file:
+        return dict(file.metadata() or {})
+
+
 def tensor_offsets(path: Path) -> dict[str, int]:
     """Where each tensor begins in a file that safetensors has found whole: it says all but that."""
     with path.open("rb") as file:

@@ -1,19 +1,25 @@
-"""Interpretability: what attention heads do, ablation and pruning, receptive fields, nearest embeddings."""
+"""Interpretability: logit and tuned lens, attention heads, ablation, pruning, receptive fields, nearest embeddings."""
 
 from regard.lens.ablation import AblationRow, ablate, ablate_all, idle_heads, noise_threshold, prunable_heads
 from regard.lens.attention_maps import AttentionView, attention_patterns, attention_views, why_not_watchable
 from regard.lens.embeddings import closest_pairs, nearest_tokens, project_pca, solve_analogy, token_vectors
 from regard.lens.gradient_reach import gradient_decay, jacobian_norms, receptive_field
 from regard.lens.heads import HeadSummary, head_similarity, most_similar_heads, summarize_heads
+from regard.lens.logit_lens import LogitLens, logit_lens
+from regard.lens.prompt import Prompt, read_prompt
 from regard.lens.pruning import prune_heads
 from regard.lens.roles import ROLES, HeadRole, delimiter_ids, repeated_ids
+from regard.lens.tuned_lens import TunedLens, tune_lens
 
 __all__ = [
     "AblationRow",
     "AttentionView",
     "HeadRole",
     "HeadSummary",
+    "LogitLens",
+    "Prompt",
     "ROLES",
+    "TunedLens",
     "ablate",
     "ablate_all",
     "attention_patterns",
@@ -24,16 +30,19 @@ __all__ = [
     "head_similarity",
     "idle_heads",
     "jacobian_norms",
+    "logit_lens",
     "most_similar_heads",
     "nearest_tokens",
     "noise_threshold",
     "project_pca",
     "prunable_heads",
     "prune_heads",
+    "read_prompt",
     "receptive_field",
     "repeated_ids",
     "solve_analogy",
     "summarize_heads",
     "token_vectors",
+    "tune_lens",
     "why_not_watchable",
 ]

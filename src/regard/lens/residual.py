@@ -76,6 +76,22 @@ def recording(model: Any, prompt: Prompt, *addresses: str, grad: bool = False) -
         yield Recording(out, seen, note.tokens, note.memory)
 
 
+def find_head(model: Any) -> LMHead | TokenHead | PoolingHead:
+    """The head that makes logits, or a sentence for a model that makes none."""
+    head = unwrap_model(model).head
+    head = head.lm if isinstance(head, PretrainingHead) else head
+    if not isinstance(head, LMHead | TokenHead | PoolingHead) or getattr(head, "out", True) is None:
+        raise ConfigError("head: this model answers with vectors, neither with words nor with classes, so there is "
+                          "nothing to decode its residual stream into")  # fmt: skip
+    return head
+
+
+def logit_count(model: Any) -> int:
+    """How many logits the head makes: the size of the vocabulary, or the number of classes."""
+    head = find_head(model)
+    return int((head if isinstance(head, LMHead) else head.out).out_features)  # type: ignore[union-attr]
+
+
 class Unembedding:
     """The model's final norm and head, for vectors of the residual stream (B, N, D): logits (B, N, V).
 
@@ -84,11 +100,7 @@ class Unembedding:
 
     def __init__(self, model: Any, tokens: Tokens) -> None:
         self.model, self.tokens = unwrap_model(model), tokens
-        self.trunk, head = find_trunk(self.model), self.model.head
-        self.head = head.lm if isinstance(head, PretrainingHead) else head
-        if not isinstance(self.head, LMHead | TokenHead | PoolingHead) or getattr(self.head, "out", True) is None:
-            raise ConfigError("head: this model answers with vectors, neither with words nor with classes, so there is "
-                              "nothing to decode its residual stream into")  # fmt: skip
+        self.trunk, self.head = find_trunk(self.model), find_head(self.model)
 
     @property
     def pools(self) -> bool:
