@@ -2,7 +2,7 @@
 
     python bench/families.py           # two minutes on one core; writes bench/results/families.csv and prints a table
 
-The models are those of the tests (tests/hub/odd_*.py). Answers are compared in fp32, with padding wherever theirs can
+The models are those of the tests (tests/hub/*_cases.py). Answers are compared in fp32, with padding wherever theirs can
 bear it; gradients and 64 greedy tokens in fp64.
 """
 

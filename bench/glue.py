@@ -8,7 +8,7 @@
 Settings are those of the recipes glue-*.toml, and the Trainer is told the same: AdamW and its decay on the same
 weights, a warm-up and a line down to zero, clipping at 1, 128 tokens, padding to the longest of a batch, fp32, the
 checkpoint's dropout, a new head from N(0, 0.02). In three things the two are not alike, and tests say that nothing else
-is (tests/train/test_as_trainer.py):
+is (tests/training/test_hf_trainer.py):
 
 - the random numbers: order of rows, dropout and the new head are drawn from the same seed in another way;
 - the last batch of an epoch: the Trainer's is short, ours is filled from the next epoch;

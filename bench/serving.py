@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import torch  # noqa: E402
 from common import keep, show  # noqa: E402
 from faults.clients import ask, complete, share  # noqa: E402
-from faults.serving import KINDS, Alone, Others, Served, scribe  # noqa: E402
+from faults.server_process import KINDS, Alone, Others, Served, scribe  # noqa: E402
 
 
 class Load:

@@ -1,10 +1,14 @@
 """The library keeps the order of its rooms, and the test that says so can fail."""
 
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from rooms import PACKAGE, ROOMS, diagram, main, offences
+
+TESTS = Path(__file__).resolve().parent
+BESIDE = {"laws", "parity", "faults", "docs", "examples"}  # and gpu, a room: what needs CUDA, of whatever room
 
 
 def test_every_room_imports_only_rooms_above_it():
@@ -138,6 +142,13 @@ def test_the_script_fails_on_an_offence_and_says_where(plant, tmp_path, capsys):
 
     assert main(tmp_path / "regard") == 1
     assert "regard/core/model.py:1: core imports numpy" in capsys.readouterr().err
+
+
+def test_a_folder_of_tests_is_a_room_or_stands_beside_them_by_name():
+    """Folders without Python files are what a checkout of another day left behind."""
+    folders = {path.relative_to(TESTS).parts[0] for path in TESTS.glob("*/**/*.py")}
+
+    assert folders - {*ROOMS} == BESIDE
 
 
 def test_no_room_is_named_twice():

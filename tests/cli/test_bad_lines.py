@@ -4,8 +4,8 @@ import json
 
 import numpy
 import pytest
-from cli.use import CONTEXT, stocked
-from generate.test_likelihood import gpt2
+from cli.published_folders import CONTEXT, stocked
+from inference.test_likelihood import gpt2
 
 
 @pytest.fixture(scope="module")

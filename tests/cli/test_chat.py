@@ -13,7 +13,7 @@ import termios
 import time
 
 import pytest
-from generate import chatty
+from chat import chat_model
 
 from regard.chat.conversation import Conversation
 from regard.chat.formats import ContinuationFormat, TemplateFormat, find_chat_template
@@ -24,7 +24,7 @@ GREEDY = ("--max-new-tokens", 7, "--temperature", 0)
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    return chatty.folder(tmp_path_factory.mktemp("chat") / "tiny", length=99_999)
+    return chat_model.folder(tmp_path_factory.mktemp("chat") / "tiny", length=99_999)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from hub.odd_decoders import CASES
+from hub.decoder_cases import CASES
 from hub.published import pair
 
 import regard

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 import transformers as hf
-from hub import ggufs
-from hub.odd_decoders import CASES
+from hub import gguf_files
+from hub.decoder_cases import CASES
 from hub.published import pair, quiet
 
 import regard
@@ -95,7 +95,7 @@ def test_a_tokenizer_goes_along(say, checkpoint, tmp_path):
 
 def test_a_gguf_file_becomes_a_folder_that_is_equal_in_transformers(say, tmp_path):
     pytest.importorskip("gguf")
-    file = ggufs.write(tmp_path / "llama.gguf", ggufs.made(CASES["llama"]))
+    file = gguf_files.write(tmp_path / "llama.gguf", gguf_files.made(CASES["llama"]))
     refused, told = say("check", file), say("convert", file, tmp_path / "out")
     found = say("check", tmp_path / "out", "--quick", "--dtype", "fp32")
 

@@ -11,7 +11,7 @@ import warnings
 import pytest
 import torch
 import transformers as hf
-from generate.folders import bert, bytelevel, saved
+from hub.text_folders import bert, bytelevel, saved
 from safetensors.torch import save_file
 
 from regard import config

@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from core.made import DIM, VOCAB, B, ids_of, model, padded, parameters, trunk
+from core.builders import DIM, VOCAB, B, ids_of, model, padded, parameters, trunk
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parity.near import assert_near, randomise
+from parity.tolerance import assert_near, randomise
 
 from regard import config as C
 from regard.core.model import Transformer

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from core.made import B, H, ids_of, model, trunk
+from core.builders import B, H, ids_of, model, trunk
 
 from regard import config as C
 from regard.core.init import INIT_RULES, weight_roles

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core.made import (
+from core.builders import (
     DIM,
     DROPPING,
     GRID,
@@ -21,7 +21,7 @@ from core.made import (
     translator,
     trunk,
 )
-from parity.near import NORM, assert_near
+from parity.tolerance import NORM, assert_near
 from torch import Tensor, nn
 
 from regard import config as C

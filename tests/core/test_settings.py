@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 import torch
-from core.made import DIM, VOCAB, B, H, ids_of, model, translator, trunk
+from core.builders import DIM, VOCAB, B, H, ids_of, model, translator, trunk
 
 import regard
 from regard import config as C

@@ -198,7 +198,7 @@ WARM = ("regard.training", "regard.inference.load", "regard.hub.read_folder", "r
 @pytest.fixture(scope="session")
 def warm():
     """A process that forks for each command, with everything imported."""
-    words = [sys.executable, Path(__file__).with_name("warm.py"), *WARM]
+    words = [sys.executable, Path(__file__).with_name("fork_server.py"), *WARM]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "warm\n", "the warm process did not begin"

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from faults.made import Desk
+from faults.trials import Desk
 
 MEMORY = Path("/dev/shm")  # a disk in memory: a thousand saves would wait for a real one, and prove no more
 

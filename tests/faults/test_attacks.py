@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from faults.attacks import attack, attacks
 from faults.clients import ask
-from faults.made import FULL, HERE
-from faults.serving import ON_LINUX, Others, Served, scribe
-from serve.made import judge, masked, talker, writer
+from faults.server_process import ON_LINUX, Others, Served, scribe
+from faults.trials import FULL, HERE
+from serve.served_models import judge, masked, talker, writer
 
 LOOP = 0.05  # seconds that the loop may be away
 GIB = 1 << 30
@@ -33,8 +33,8 @@ def shelf(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(shelf):
-    names = ("writer", "talker", "masked", "judge")
-    server = Served(shelf / "lines", *(shelf / name for name in names), "en-fr", program=(str(HERE / "watched.py"),))
+    names, program = ("writer", "talker", "masked", "judge"), (str(HERE / "loop_watchdog.py"),)
+    server = Served(shelf / "lines", *(shelf / name for name in names), "en-fr", program=program)
     try:
         yield server.ready()
     finally:

@@ -5,7 +5,7 @@ import shutil
 from importlib import import_module
 
 import pytest
-from faults.made import count
+from faults.trials import count
 
 from regard.files import manifest
 from regard.hub import locate

@@ -7,7 +7,7 @@ import shutil
 from itertools import cycle
 
 import pytest
-from faults.made import count, damaged
+from faults.trials import count, damaged
 
 # What each call may meet. `short` is no error: the rest must be written too.
 MEETS = {

@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 import schemathesis
-from faults import odd_words
+from faults import request_tables
 from faults.clients import Heard, ask, metrics
-from faults.made import count
-from faults.serving import ON_LINUX, Others, Served
-from faults.strange_bodies import strange
+from faults.pathological_bodies import strange
+from faults.server_process import ON_LINUX, Others, Served
+from faults.trials import count
 from faults.wrong_requests import posted, written, wrong
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from serve.made import judge, masked, talker, writer
+from serve.served_models import judge, masked, talker, writer
 
 LATE = 2.0  # seconds until a body is answered, or another beside it
 PATIENCE = 60.0  # seconds until an answer must have come, on a machine that others may use
@@ -174,7 +174,7 @@ def test_what_the_schema_allows_or_forbids_is_never_the_servers_fault(served, mo
 def test_what_several_models_are_asked_at_once_adds_up(served, figures):
     many = count(10_000, 300)
     kinds = [(path, {name: value for name, value in body.items() if not name.startswith("stream")})
-             for path, body in odd_words.RIGHT]  # fmt: skip
+             for path, body in request_tables.RIGHT]  # fmt: skip
     alone = [shown(told(served.place, posted(path, written(body)))) for path, body in kinds]
     left, wanted = iter(range(many)), Counter()
 

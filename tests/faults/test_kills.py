@@ -4,7 +4,7 @@ import random
 import shutil
 
 import pytest
-from faults.made import count, damaged
+from faults.trials import count, damaged
 
 from regard.files import atomic
 

@@ -8,9 +8,9 @@ import subprocess
 import time
 
 import pytest
-from faults.made import count, damaged, files
-from train.crew import Crew, children, gone
-from train.made import RECIPE, TEXT, lines
+from faults.trials import count, damaged, files
+from training.builders import RECIPE, TEXT, lines
+from training.launcher import Launcher, children, gone
 
 from regard.hub import locate
 
@@ -20,13 +20,13 @@ TENSORS = ("model.safetensors", "train/optim.safetensors", "train/guard.safetens
 
 
 @pytest.fixture(scope="module")
-def crew(tmp_path_factory):
+def group(tmp_path_factory):
     if not hasattr(os, "pidfd_open"):
         pytest.skip("processes are watched as only Linux can")
     place = tmp_path_factory.mktemp("ranks")
     (place / "text.txt").write_text(TEXT)
     (place / "recipe.toml").write_text(RECIPE)
-    made = Crew(place)
+    made = Launcher(place)
     for way in ("ddp", "fsdp"):
         assert made.run(*train(way, f"straight {way}")).codes == [0, 0]
     yield made
@@ -37,11 +37,11 @@ def train(way, out):
     return "train", "recipe.toml", *CHANGES, f"train.parallel={way}", "--out", out
 
 
-def struck(crew, way, chance):
+def struck(group, way, chance):
     """Launch a run and kill one of its processes; whether it was there to be killed, and how long the others lived."""
-    run, quiet = crew.place / "run", {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    run, quiet = group.place / "run", {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     after, late = chance.randint(0, 50), chance.uniform(0, 0.3)  # lines of the log, and seconds after them
-    launcher = crew.torchrun(*train(way, "run"), **quiet)
+    launcher = group.torchrun(*train(way, "run"), **quiet)
     while not gone(launcher.pid, 0.005) and logged(run) < after:
         pass
     gone(launcher.pid, late if after else 12 * late)  # without a line it is anywhere in its beginning
@@ -65,12 +65,12 @@ def logged(run):
         return 0
 
 
-def assert_goes_on(crew, way):
-    run, straight = crew.place / "run", crew.place / f"straight {way}"
+def assert_goes_on(group, way):
+    run, straight = group.place / "run", group.place / f"straight {way}"
     assert damaged(run) == []
     if not (run / "config.toml").exists():
         shutil.rmtree(run, ignore_errors=True)
-    again = crew.run("resume", "run") if run.exists() else crew.run(*train(way, "run"))
+    again = group.run("resume", "run") if run.exists() else group.run(*train(way, "run"))
 
     assert again.codes == [0, 0], again
     assert files(run) == files(straight)
@@ -85,11 +85,11 @@ def assert_goes_on(crew, way):
 @pytest.mark.slow
 @pytest.mark.spec("S089")
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_whoever_is_killed_nobody_hangs_and_nothing_is_lost(crew, way, figures):
+def test_whoever_is_killed_nobody_hangs_and_nothing_is_lost(group, way, figures):
     chance, kills, slowest = random.Random(way), 0, 0.0
     while kills < count(20, 2):
-        landed, took = struck(crew, way, chance)
+        landed, took = struck(group, way, chance)
         kills, slowest = kills + landed, max(slowest, took)
-        assert_goes_on(crew, way)
+        assert_goes_on(group, way)
 
     figures(kills=kills, slowest=f"{slowest:.1f} s until all are gone")

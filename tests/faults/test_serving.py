@@ -12,8 +12,8 @@ from itertools import cycle
 import pytest
 from faults.attacks import READER, TALKER, WRITER, attack, attacks, renamed
 from faults.clients import Heard, ask, closed, complete, metrics, request, share
-from faults.made import count
-from faults.serving import KINDS, ON_LINUX, ROOM, Alone, Others, Served, scribe
+from faults.server_process import KINDS, ON_LINUX, ROOM, Alone, Others, Served, scribe
+from faults.trials import count
 
 SLOTS, WAITING = 64, 64
 LONG = {"model": "scribe", "prompt": "Once", "max_tokens": 200, "temperature": 0.8, "seed": 5}

@@ -6,7 +6,7 @@ import random
 import shutil
 
 import pytest
-from faults.made import CHANGES, count, damaged
+from faults.trials import CHANGES, count, damaged
 
 from regard.hub import locate
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from faults import odd_words as odd
+from faults import request_tables as odd
 
 LARGE = 4 << 20  # who sends more is cut off, and may not hear why
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from generate.made import model, prompts, session
+from generation.builders import model, prompts, session
 
 import regard
 from regard.cli.chat_commands import write_saved

@@ -1,7 +1,8 @@
 """Small random models made by `transformers`, saved by it, opened here; and the same question to both.
 
-A case is a function that makes one of theirs. Families say theirs in `CASES` of odd_encoders, odd_decoders, odd_pairs
-and odd_images: odd settings, sizes that differ from each other, biases and gains moved away from 0 and 1.
+A case is a function that makes one of theirs. Families say theirs in `CASES` of encoder_cases, decoder_cases,
+encoder_decoder_cases and image_cases: odd settings, sizes that differ from each other, biases and gains moved away from
+0 and 1.
 """
 
 import copy
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parity.near import randomise
+from parity.tolerance import randomise
 from safetensors.torch import load_file
 from torch import Tensor, nn
 

@@ -7,7 +7,7 @@ import peft
 import pytest
 import torch
 import transformers as hf
-from hub import odd_decoders, odd_encoders, odd_images, odd_pairs
+from hub import decoder_cases, encoder_cases, encoder_decoder_cases, image_cases
 from hub.published import answers, pair, question, quiet
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -20,7 +20,7 @@ from regard.hub.families import hf_config
 from regard.hub.name_table import RUNTIME_NAMES, file_name, runtime_name
 from regard.models import lora
 
-CASES = {**odd_decoders.CASES, **odd_encoders.CASES, **odd_pairs.CASES, **odd_images.CASES}
+CASES = {**decoder_cases.CASES, **encoder_cases.CASES, **encoder_decoder_cases.CASES, **image_cases.CASES}
 CLOSE = 1e-5
 QUICK = ["gpt2", "llama", "bert", "t5"]
 OTHERS = [

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from hub.made import gpt2, model, nobodys, words
+from hub.builders import gpt2, model, nobodys, words
 
 from regard.config.errors import DataError
 from regard.core.model import Transformer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hub import odd_decoders, odd_encoders, odd_images, odd_pairs
+from hub import decoder_cases, encoder_cases, encoder_decoder_cases, image_cases
 from hub.published import LENGTH, pair
 
 import regard
@@ -15,7 +15,7 @@ from regard.config.errors import DataError
 from regard.hub import check
 from regard.hub.check.reference import flatten_probe, unflatten_probe
 
-CASES = odd_decoders.CASES | odd_encoders.CASES | odd_images.CASES | odd_pairs.CASES
+CASES = decoder_cases.CASES | encoder_cases.CASES | image_cases.CASES | encoder_decoder_cases.CASES
 KINDS = ("gpt2", "llama", "bert words and pairs, relu", "roberta", "albert words and order", "electra", "t5", "bart",
          "bart classes", "marian apart, two vocabularies", "whisper", "vit", "swin", "clip", "imagegpt")  # fmt: skip
 

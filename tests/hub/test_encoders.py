@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers as hf
-from hub.odd_encoders import albert, bert, distilbert, electra, roberta
+from hub.encoder_cases import albert, bert, distilbert, electra, roberta
 from hub.published import pair, quiet
-from parity.near import assert_near
+from parity.tolerance import assert_near
 from safetensors.torch import load_file, save_file
 
 import regard

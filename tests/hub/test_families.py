@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers as hf
-from hub.made import D, F, H, gpt2, llama, nobodys
+from hub.builders import D, F, H, gpt2, llama, nobodys
 from parity.families import MODELS
-from parity.near import NORM, assert_near
+from parity.tolerance import NORM, assert_near
 from transformers.activations import ACT2FN
 
 import regard

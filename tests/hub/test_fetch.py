@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import huggingface_hub
 import pytest
 import torch
-from hub.made import gpt2, model, words
+from hub.builders import gpt2, model, words
 from hub.test_bad_folders import shards
 from huggingface_hub import constants, errors
 

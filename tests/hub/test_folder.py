@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers as hf
-from hub.made import LENGTH, ROTARY, F, H, V, gpt2, llama, model, nobodys, words
+from hub.builders import LENGTH, ROTARY, F, H, V, gpt2, llama, model, nobodys, words
 from parity.families import MODELS
-from parity.near import assert_near, randomise
+from parity.tolerance import assert_near, randomise
 
 from regard import config as C
 from regard.core.model import Transformer

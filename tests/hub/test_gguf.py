@@ -13,9 +13,9 @@ import warnings
 import pytest
 import torch
 import transformers as hf
-from hub import ggufs, odd_decoders
-from hub.odd_decoders import llama, qwen2, qwen3
-from parity.near import OUTPUT, assert_near
+from hub import decoder_cases, gguf_files
+from hub.decoder_cases import llama, qwen2, qwen3
+from parity.tolerance import OUTPUT, assert_near
 
 import regard
 from regard.config.errors import DataError
@@ -36,24 +36,24 @@ EVERY = pytest.mark.parametrize("name", CASES)
 WIDE = dict(hidden_size=96, intermediate_size=160, head_dim=32, num_attention_heads=6, num_key_value_heads=3)
 
 
-def ids(vocab=odd_decoders.V):
+def ids(vocab=decoder_cases.V):
     torch.manual_seed(11)
     return torch.randint(3, vocab, (3, 9))
 
 
 @EVERY
 def test_a_file_of_floats_answers_as_the_model_that_was_written(name, tmp_path):
-    theirs = ggufs.made(CASES[name])
-    ours = regard.load(ggufs.write(tmp_path / "model.gguf", theirs), device="cpu")
+    theirs = gguf_files.made(CASES[name])
+    ours = regard.load(gguf_files.write(tmp_path / "model.gguf", theirs), device="cpu")
 
     assert_near(ours(ids()), theirs(ids()).logits, OUTPUT)
-    assert ours.context == odd_decoders.LENGTH
+    assert ours.context == decoder_cases.LENGTH
 
 
 @EVERY
 def test_what_was_read_is_saved_as_a_folder_that_transformers_opens_with_every_bit(name, tmp_path):
-    theirs = ggufs.made(CASES[name])
-    regard.load(ggufs.write(tmp_path / "model.gguf", theirs), device="cpu").save(tmp_path / "out")
+    theirs = gguf_files.made(CASES[name])
+    regard.load(gguf_files.write(tmp_path / "model.gguf", theirs), device="cpu").save(tmp_path / "out")
     again, report = type(theirs).from_pretrained(tmp_path / "out", output_loading_info=True)
 
     assert not any(report.values()), report
@@ -67,9 +67,9 @@ def test_what_was_read_is_saved_as_a_folder_that_transformers_opens_with_every_b
 def test_blocks_of_few_bits_are_what_the_package_makes_of_them(kind, case, tmp_path):
     """Against the same model with every table quantised and back: equal; against the model itself: as near as bits."""
     kind = gguf.GGMLQuantizationType[kind]
-    theirs = ggufs.made(case(**WIDE))
+    theirs = gguf_files.made(case(**WIDE))
     exact = theirs(ids()).logits
-    ours = regard.load(ggufs.write(tmp_path / "model.gguf", theirs, kind), device="cpu")
+    ours = regard.load(gguf_files.write(tmp_path / "model.gguf", theirs, kind), device="cpu")
     for _, weight in theirs.named_parameters():
         if weight.dim() > 1:  # rows of q and k change places as wholes, so that blocks stay what they are
             weight.data = torch.from_numpy(gguf.dequantize(gguf.quantize(weight.data.numpy(), kind), kind)).clone()
@@ -82,10 +82,10 @@ def test_blocks_of_few_bits_are_what_the_package_makes_of_them(kind, case, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
 def test_transformers_reads_the_same_model_from_the_same_file(kind, tmp_path):
-    theirs = ggufs.made(llama(**WIDE))
-    path = ggufs.write(tmp_path / "model.gguf", theirs, None if kind == "F32" else gguf.GGMLQuantizationType.Q8_0,
-                       LISTS | {"add_token_list": [f"w{i}" for i in range(odd_decoders.V)],
-                                "add_token_types": [1] * odd_decoders.V, "add_tokenizer_model": "gpt2",
+    theirs = gguf_files.made(llama(**WIDE))
+    path = gguf_files.write(tmp_path / "model.gguf", theirs, None if kind == "F32" else gguf.GGMLQuantizationType.Q8_0,
+                       LISTS | {"add_token_list": [f"w{i}" for i in range(decoder_cases.V)],
+                                "add_token_types": [1] * decoder_cases.V, "add_tokenizer_model": "gpt2",
                                 "add_token_merges": []})  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -98,7 +98,7 @@ def test_transformers_reads_the_same_model_from_the_same_file(kind, tmp_path):
 @pytest.mark.parametrize("scaling", ["linear", "yarn"])
 def test_stretched_positions_are_heard(scaling, tmp_path):
     length = dict(original_max_position_embeddings=16) if scaling == "yarn" else {}
-    theirs = ggufs.made(llama(**odd_decoders.rope(scaling, factor=5.0, **length)))
+    theirs = gguf_files.made(llama(**decoder_cases.rope(scaling, factor=5.0, **length)))
 
     def more(file):
         file.add_rope_scaling_type(gguf.RopeScalingType[scaling.upper()])
@@ -106,17 +106,18 @@ def test_stretched_positions_are_heard(scaling, tmp_path):
         if length:
             file.add_rope_scaling_orig_ctx_len(16)
 
-    ours = regard.load(ggufs.write(tmp_path / "model.gguf", theirs, more=more), device="cpu")
+    ours = regard.load(gguf_files.write(tmp_path / "model.gguf", theirs, more=more), device="cpu")
     assert_near(ours(ids()), theirs(ids()).logits, OUTPUT)
 
 
 def test_a_factor_for_each_pair_of_channels_is_what_llama_3_means(tmp_path):
     """llama.cpp computes the scaling of Llama 3 when it converts, and keeps its factors as a tensor."""
-    theirs = ggufs.made(odd_decoders.CASES["llama 3"])
+    theirs = gguf_files.made(decoder_cases.CASES["llama 3"])
     usual = 1 / 500.0 ** (torch.arange(0, 14, 2) / 14)
     factors = (usual / theirs.model.rotary_emb.inv_freq).float().numpy()
     assert factors.std() > 0.1
-    path = ggufs.write(tmp_path / "model.gguf", theirs, more=lambda file: file.add_tensor("rope_freqs.weight", factors))
+    path = tmp_path / "model.gguf"
+    gguf_files.write(path, theirs, more=lambda file: file.add_tensor("rope_freqs.weight", factors))
     ours = regard.load(path, device="cpu")
     ours.save(tmp_path / "out")
     again = hf.LlamaForCausalLM.from_pretrained(tmp_path / "out")
@@ -151,8 +152,8 @@ def scored():
 
 
 def spoken(lists, tmp_path):
-    theirs = ggufs.made(llama(vocab_size=len(lists["add_token_list"])))
-    path = ggufs.write(tmp_path / "model.gguf", theirs, lists=LISTS | lists)
+    theirs = gguf_files.made(llama(vocab_size=len(lists["add_token_list"])))
+    path = gguf_files.write(tmp_path / "model.gguf", theirs, lists=LISTS | lists)
     return regard.load(path, device="cpu"), path
 
 
@@ -231,7 +232,7 @@ def test_a_file_with_words_and_a_chat_template_speaks_and_keeps_both(tmp_path):
     ],
 )
 def test_without_a_tokenizer_that_is_known_it_says_so_and_takes_ids(lists, told, tmp_path):
-    usual = {"add_token_list": [f"w{i}" for i in range(odd_decoders.V)]}
+    usual = {"add_token_list": [f"w{i}" for i in range(decoder_cases.V)]}
     with pytest.warns(UserWarning, match=told) as warned:
         ours, path = spoken(usual | lists, tmp_path)
 
@@ -259,7 +260,7 @@ EDGES = {
 @pytest.mark.parametrize("name", EDGES)
 def test_a_file_that_is_not_whole_is_one_sentence(name, tmp_path):
     spoil, told = EDGES[name]
-    path = ggufs.write(tmp_path / "model.gguf", ggufs.made(llama()))
+    path = gguf_files.write(tmp_path / "model.gguf", gguf_files.made(llama()))
     path.write_bytes(spoil(path.read_bytes()))
 
     with pytest.raises(DataError, match=told) as error:
@@ -277,7 +278,7 @@ def test_lists_that_promise_more_than_the_file_has_are_refused_at_once(tmp_path)
 
 
 def test_every_file_that_is_cut_short_is_refused_in_a_sentence(tmp_path):
-    path = ggufs.write(tmp_path / "model.gguf", ggufs.made(llama()))
+    path = gguf_files.write(tmp_path / "model.gguf", gguf_files.made(llama()))
     raw = path.read_bytes()
     for length in range(0, len(raw), len(raw) // 97):
         path.write_bytes(raw[:length])
@@ -292,7 +293,7 @@ REFUSED = {
     "a window": (lambda file: file.add_sliding_window(8), "llama.attention.sliding_window is 8"),
     "a scaling": (lambda file: file.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE), "longrope"),
     "a scaling's word": (lambda file: file.add_float32("llama.rope.scaling.yarn_beta_fast", 4.0), "yarn_beta_fast"),
-    "a tensor too many": (lambda file: file.add_tensor("blk.7.strange.weight", ggufs.np.zeros((3, 4), "f4")),
+    "a tensor too many": (lambda file: file.add_tensor("blk.7.strange.weight", gguf_files.np.zeros((3, 4), "f4")),
                           "blk.7.strange.weight"),
     "heads that differ": (lambda file: file.add_array("llama.attention.head_count", [6, 3, 6]), "head_count"),
 }  # fmt: skip
@@ -301,12 +302,12 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_said_here_is_refused_by_its_name(name, tmp_path):
     more, told = REFUSED[name]
-    theirs = ggufs.made(llama())
+    theirs = gguf_files.made(llama())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = tmp_path / "model.gguf"
         try:
-            ggufs.write(path, theirs, more=more)
+            gguf_files.write(path, theirs, more=more)
         except ValueError:  # said twice: the writer refuses, so the file is told another way
             path = reworded(path, theirs, name)
 
@@ -316,7 +317,7 @@ def test_what_cannot_be_said_here_is_refused_by_its_name(name, tmp_path):
 
 
 def reworded(path, theirs, name):
-    ggufs.write(path, theirs)
+    gguf_files.write(path, theirs)
     raw = path.read_bytes()
     if name == "another architecture":
         raw = raw.replace(struct.pack("<Q", 5) + b"llama", struct.pack("<Q", 5) + b"mamba", 1)
@@ -330,7 +331,7 @@ def reworded(path, theirs, name):
 
 
 def test_without_the_package_a_sentence_says_how_to_install_it(tmp_path, monkeypatch):
-    path = ggufs.write(tmp_path / "model.gguf", ggufs.made(llama()))
+    path = gguf_files.write(tmp_path / "model.gguf", gguf_files.made(llama()))
     monkeypatch.setitem(sys.modules, "gguf", None)
 
     with pytest.raises(DataError, match=r"pip install 'regard\[gguf\]'"):
@@ -347,8 +348,8 @@ def test_files_with_other_bytes_in_them_are_read_or_refused_in_a_sentence(tmp_pa
     tokens, merges = byte_pairs()
     lists = dict(add_tokenizer_model="gpt2", add_tokenizer_pre="qwen2", add_token_list=tokens, add_token_merges=merges,
                  add_token_types=[3, 3, 3, *[1] * (len(tokens) - 3)], **LISTS)  # fmt: skip
-    theirs = ggufs.made(llama(vocab_size=len(tokens), num_hidden_layers=1))
-    path = ggufs.write(tmp_path / "model.gguf", theirs, lists=lists)
+    theirs = gguf_files.made(llama(vocab_size=len(tokens), num_hidden_layers=1))
+    path = gguf_files.write(tmp_path / "model.gguf", theirs, lists=lists)
     raw, chance, refused = path.read_bytes(), random.Random(5), 0
     for _ in range(300):
         at, spoilt = chance.randrange(raw.index(b"output_norm.weight") + 40), bytearray(raw)

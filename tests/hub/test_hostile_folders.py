@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from hub.made import gpt2, llama, model, nobodys, words
+from hub.builders import gpt2, llama, model, nobodys, words
 from hub.test_bad_folders import edit, retensor, shards
 
 import regard

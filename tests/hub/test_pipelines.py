@@ -10,9 +10,9 @@ import json
 import pytest
 import torch
 import transformers as hf
-from generate.folders import TEXTS, bert, bytelevel, saved
-from hub import odd_images
-from hub.test_pictures_of_others import PROCESSORS, photo
+from hub import image_cases
+from hub.test_image_models import PROCESSORS, photo
+from hub.text_folders import TEXTS, bert, bytelevel, saved
 from tokenizers import processors
 
 import regard
@@ -243,7 +243,7 @@ def test_which_class_an_image_is(case, ours, tmp_path):
 
 @BOTH
 def test_vectors_of_images(ours, tmp_path):
-    saved(odd_images.CASES["vit body"](), None, tmp_path / "m")
+    saved(image_cases.CASES["vit body"](), None, tmp_path / "m")
     PROCESSORS["vit"][1].save_pretrained(tmp_path / "m")
     model, place = again(tmp_path / "m", ours)
     found = pipeline("image-feature-extraction", place)
@@ -257,7 +257,7 @@ def test_vectors_of_images(ours, tmp_path):
 @BOTH
 def test_which_text_an_image_is(ours, tmp_path):
     words = bytelevel()
-    theirs = odd_images.clip(dict(vocab_size=len(words), bos_token_id=0, eos_token_id=2, pad_token_id=1,
+    theirs = image_cases.clip(dict(vocab_size=len(words), bos_token_id=0, eos_token_id=2, pad_token_id=1,
                                   max_position_embeddings=60))  # fmt: skip
     saved(theirs, words, tmp_path / "m")
     PROCESSORS["clip"][1].save_pretrained(tmp_path / "m")

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from hub.made import gpt2, model, words
+from hub.builders import gpt2, model, words
 
 import regard
 from regard.config.errors import DataError

@@ -5,15 +5,15 @@ import json
 import pytest
 import torch
 import transformers as hf
-from hub import odd_decoders, odd_encoders, odd_images, odd_pairs
+from hub import decoder_cases, encoder_cases, encoder_decoder_cases, image_cases
 from hub.published import answers, begun, pair, question, quiet, sides, slopes, stored
-from parity.near import GRADIENT, OUTPUT
+from parity.tolerance import GRADIENT, OUTPUT
 
 import regard
 from regard import config
 from regard.lens.ablation import ablate
 
-CASES = {**odd_encoders.CASES, **odd_decoders.CASES, **odd_pairs.CASES, **odd_images.CASES}
+CASES = {**encoder_cases.CASES, **decoder_cases.CASES, **encoder_decoder_cases.CASES, **image_cases.CASES}
 EVERY = pytest.mark.parametrize("name", CASES)
 
 
@@ -113,7 +113,7 @@ def test_what_is_inside_can_be_looked_at_and_taken_out(name, tmp_path):
 
 
 def speaks(name) -> bool:
-    return name in odd_decoders.SPEAK | odd_pairs.SPEAK | odd_images.SPEAK
+    return name in decoder_cases.SPEAK | encoder_decoder_cases.SPEAK | image_cases.SPEAK
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if speaks(name)])

@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers as hf
 from hub.wheels import wheel
-from parity import test_stories as stories
-from parity.near import assert_near
+from parity import test_tinyllamas as stories
+from parity.tolerance import assert_near
 from safetensors.torch import load_file, save_file
 
 import regard

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import transformers as hf
 from hub.published import quiet
 from hub.wheels import wheel
-from parity.near import OUTPUT, assert_near
+from parity.tolerance import OUTPUT, assert_near
 from safetensors.torch import save_file
 
 import regard

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from parity.near import gradients, randomise
+from parity.tolerance import gradients, randomise
 from torch import Tensor, nn
 from torch.testing import assert_close
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from core.made import (
+from core.builders import (
     BIASES,
     CPU_KERNELS,
     GRID,
@@ -26,7 +26,7 @@ from core.made import (
     scattered,
     scattered_pair,
 )  # fmt: skip
-from parity.near import GRADIENT, assert_near
+from parity.tolerance import GRADIENT, assert_near
 from torch import Tensor
 
 from regard.core.kernels import KERNELS, AttentionArgs, AttentionSpec, make_plan

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from core.made import asking, attend, gradients, heads_of
-from parity.near import GRADIENT, assert_near
+from core.builders import asking, attend, gradients, heads_of
+from parity.tolerance import GRADIENT, assert_near
 
 from regard.core.kernels import make_plan
 from regard.core.tokens import sequence_tokens

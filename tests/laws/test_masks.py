@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from core.made import MEANINGS, B, K, Q, asking, meant, scattered, scattered_pair, stack
+from core.builders import MEANINGS, B, K, Q, asking, meant, scattered, scattered_pair, stack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_mask

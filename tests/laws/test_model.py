@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from core.made import (
+from core.builders import (
     CPU_KERNELS,
     DIM,
     MEANINGS,
@@ -24,7 +24,7 @@ from core.made import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parity.near import NORM, assert_near
+from parity.tolerance import NORM, assert_near
 from torch import Tensor
 
 from regard import config as C

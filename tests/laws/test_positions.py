@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from parity.near import randomise
+from parity.tolerance import randomise
 from torch import Tensor
 from torch.testing import assert_close
 

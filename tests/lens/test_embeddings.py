@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from core.made import model
+from core.builders import model
 
 from regard import lens
 

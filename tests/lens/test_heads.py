@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core.made import model, padded
-from lens.shapes import SHAPES, SOURCE, VOCAB, B, Shape
+from core.builders import model, padded
+from lens.small_models import SHAPES, SOURCE, VOCAB, B, Shape
 from torch import Tensor
 
 import regard

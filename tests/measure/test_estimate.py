@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core.made import translator, trunk
-from measure.small import SHAPES, B, N, build, config
+from core.builders import translator, trunk
+from measure.small_models import SHAPES, B, N, build, config
 
 import regard
 from regard import config as C

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core.made import translator
-from measure.small import SHAPES, B, N, build, config, run, together
+from core.builders import translator
+from measure.small_models import SHAPES, B, N, build, config, run, together
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 

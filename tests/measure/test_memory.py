@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from core.made import model
-from measure.small import SHAPES, B, N, build, config, run, together
+from core.builders import model
+from measure.small_models import SHAPES, B, N, build, config, run, together
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

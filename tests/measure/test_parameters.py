@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from core.made import translator
-from measure.small import SHAPES, build
+from core.builders import translator
+from measure.small_models import SHAPES, build
 
 import regard
 from regard import config as C

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core.made import trunk
-from measure.small import build, run
+from core.builders import trunk
+from measure.small_models import build, run
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 

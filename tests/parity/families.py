@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 import transformers as hf
-from parity.near import randomise
+from parity.tolerance import randomise
 from torch import Tensor, nn
 
 from regard import config as C

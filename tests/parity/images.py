@@ -2,7 +2,7 @@
 
 import torch
 import transformers as hf
-from parity.near import randomise
+from parity.tolerance import randomise
 from torch import Tensor, nn
 
 import regard

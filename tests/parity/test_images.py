@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from parity.images import V, pair, pictures, stored
-from parity.near import assert_all_near, assert_near, gradients, renamed_gradients
+from parity.tolerance import assert_all_near, assert_near, gradients, renamed_gradients
 
 import regard
 from regard.hub import name_table

@@ -3,7 +3,7 @@
 import torch
 import transformers as hf
 from parity.families import LENGTH, B, D, F, H, N, V, bert, ids
-from parity.near import assert_near, randomise
+from parity.tolerance import assert_near, randomise
 
 from regard import config as C
 from regard.core.model import Transformer

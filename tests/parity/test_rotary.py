@@ -3,7 +3,7 @@
 import pytest
 import torch
 from parity.families import ids, pair
-from parity.near import NORM, assert_near
+from parity.tolerance import NORM, assert_near
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

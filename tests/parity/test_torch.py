@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from parity.near import NORM, assert_all_near, assert_near, gradients, randomise, renamed_gradients
+from parity.tolerance import NORM, assert_all_near, assert_near, gradients, randomise, renamed_gradients
 from torch import Tensor, nn
 
 from regard import config as C

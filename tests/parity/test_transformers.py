@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from parity.families import MODELS, N, S, V, family, ids, keep, pair, questions, stored
-from parity.near import assert_all_near, assert_near, gradients, renamed_gradients
+from parity.tolerance import assert_all_near, assert_near, gradients, renamed_gradients
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import GenerationConfig

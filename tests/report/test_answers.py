@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from report.made import asked_run, data_in, put
+from report.run_folders import asked_run, data_in, put
 from sklearn.metrics import confusion_matrix
 
 from regard import config as C

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report.made import HOSTILE, SAID, eventful, whole_run
+from report.run_folders import HOSTILE, SAID, eventful, whole_run
 
 import regard
 from regard import config as C

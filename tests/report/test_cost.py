@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from report.made import data_in, whole_run
+from report.run_folders import data_in, whole_run
 
 from regard import report
 from regard.report.headline import format_difference

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from report import made as made_up
-from report.made import HOSTILE, SAID, asked_run, data_in, eventful, look, put, recipe, whole_run, write_run
+from report import run_folders
+from report.run_folders import HOSTILE, SAID, asked_run, data_in, eventful, look, put, recipe, whole_run, write_run
 
 import regard
 from regard import config as C
@@ -312,7 +312,7 @@ def test_scores_and_steps_that_were_not_taken_are_on_the_page(tmp_path):
         == [("accuracy", 0.75), ("f1", 0.5), ("matthews", 0.25)]  # fmt: skip
     assert data["curves"]["scores"]["f1"] == {"step": [30, 60, 90, 120, 120], "seconds": [1.5, 3.0, 4.5, 6.0, 6.0],
                                               "value": [0.125, 0.25, 0.375, 0.5, 0.5]}  # fmt: skip
-    assert data["curves"]["skipped"]["why"] == {made_up.LEAPT: [40, 41], made_up.NONE: [77]}
+    assert data["curves"]["skipped"]["why"] == {run_folders.LEAPT: [40, 41], run_folders.NONE: [77]}
     assert data["curves"]["loss"]["value"][76] is None and len(data["curves"]["loss"]["step"]) == 120
     assert "steps that were not taken" in page
 

@@ -8,7 +8,7 @@ import jsonschema
 import openai
 import pytest
 import torch
-from serve.made import events
+from serve.served_models import events
 
 from regard.engine.engine import Engine
 from regard.engine.text_engine import TextEngine

@@ -4,7 +4,7 @@ them."""
 import pytest
 import torch
 from fastapi.testclient import TestClient
-from generate.test_special_tokens import CHATS, llama
+from inference.test_special_tokens import CHATS, llama
 
 import regard
 from regard.config.errors import ConfigError

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from train.made import V, model
+from training.builders import V, model
 
 from regard.tasks.next_token import NextToken
 from regard.tasks.task import LossPart, combine_losses, total_counts

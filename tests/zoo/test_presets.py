@@ -11,8 +11,8 @@ import pytest
 import torch
 import transformers as hf
 from torch import nn
-from zoo import theirs
-from zoo.small import said, shapes, small
+from zoo import hf_models
+from zoo.tiny_presets import said, shapes, small
 
 import regard
 from regard import config, measure, zoo
@@ -56,13 +56,13 @@ def test_it_has_the_published_number_of_parameters(name):
 
 
 @pytest.mark.spec("S143")
-@pytest.mark.parametrize("name", theirs.MODELS)
+@pytest.mark.parametrize("name", hf_models.MODELS)
 def test_transformers_counts_as_many_in_the_same_config(name):
-    assert total(zoo.preset(name)) == theirs.count(name)
+    assert total(zoo.preset(name)) == hf_models.count(name)
 
 
 def test_whoever_is_not_counted_by_transformers_is_counted_by_a_published_number():
-    assert {*theirs.MODELS, *PUBLISHED} == {*config.PRESETS}
+    assert {*hf_models.MODELS, *PUBLISHED} == {*config.PRESETS}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -77,7 +77,7 @@ def test_its_variants_have_the_published_number_of_parameters(name):
 ])  # fmt: skip
 def test_with_the_heads_of_pretraining_transformers_counts_as_many(name, cls):
     first, *_ = zoo.preset_info(name).also
-    whole = theirs.built(cls, theirs.MODELS[name]()[1])
+    whole = hf_models.built(cls, hf_models.MODELS[name]()[1])
 
     assert total(zoo.preset(name, **first.change)) == sum(weight.numel() for weight in whole.parameters())
 
