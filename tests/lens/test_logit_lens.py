@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers as hf
-from lens.shapes import DEPTH, DIM, SHAPES, VOCAB, B, N, ragged
+from lens.small_models import DEPTH, DIM, SHAPES, VOCAB, B, N, ragged
 from torch.testing import assert_close
 
 import regard

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lens.shapes import SHAPES
+from lens.small_models import SHAPES
 from torch.testing import assert_close
 
 from regard import config as C

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from lens.shapes import SHAPES, VOCAB, B, N, ragged
+from lens.small_models import SHAPES, VOCAB, B, N, ragged
 from lens.test_logit_lens import DECODES, every, shaped
 from torch.testing import assert_close
 
