@@ -2,9 +2,11 @@
 
 from regard.lens.ablation import AblationRow, ablate, ablate_all, idle_heads, noise_threshold, prunable_heads
 from regard.lens.attention_maps import AttentionView, attention_patterns, attention_views, why_not_watchable
+from regard.lens.direct_attribution import attribute_logit
 from regard.lens.embeddings import closest_pairs, nearest_tokens, project_pca, solve_analogy, token_vectors
 from regard.lens.gradient_reach import gradient_decay, jacobian_norms, receptive_field
 from regard.lens.heads import HeadSummary, head_similarity, most_similar_heads, summarize_heads
+from regard.lens.logit_parts import LogitAttribution, LogitPart
 from regard.lens.pruning import prune_heads
 from regard.lens.roles import ROLES, HeadRole, delimiter_ids, repeated_ids
 
@@ -13,11 +15,14 @@ __all__ = [
     "AttentionView",
     "HeadRole",
     "HeadSummary",
+    "LogitAttribution",
+    "LogitPart",
     "ROLES",
     "ablate",
     "ablate_all",
     "attention_patterns",
     "attention_views",
+    "attribute_logit",
     "closest_pairs",
     "delimiter_ids",
     "gradient_decay",
