@@ -2,29 +2,42 @@
 
 from regard.lens.ablation import AblationRow, ablate, ablate_all, idle_heads, noise_threshold, prunable_heads
 from regard.lens.attention_maps import AttentionView, attention_patterns, attention_views, why_not_watchable
+from regard.lens.circuits import CompositionScores, composition_scores, ov_matrix, qk_matrix
+from regard.lens.direct_attribution import attribute_logit
 from regard.lens.embeddings import closest_pairs, nearest_tokens, project_pca, solve_analogy, token_vectors
+from regard.lens.factored_matrix import CircuitMatrix
 from regard.lens.gradient_reach import gradient_decay, jacobian_norms, receptive_field
 from regard.lens.heads import HeadSummary, head_similarity, most_similar_heads, summarize_heads
 from regard.lens.logit_lens import LogitLens, logit_lens
+from regard.lens.logit_parts import LogitAttribution, LogitPart
 from regard.lens.prompt import Prompt, read_prompt
 from regard.lens.pruning import prune_heads
 from regard.lens.roles import ROLES, HeadRole, delimiter_ids, repeated_ids
 from regard.lens.tuned_lens import TunedLens, tune_lens
+from regard.lens.vocabulary_circuits import WordEffects, copying_score, ov_words
 
 __all__ = [
     "AblationRow",
     "AttentionView",
+    "CircuitMatrix",
+    "CompositionScores",
     "HeadRole",
     "HeadSummary",
+    "LogitAttribution",
     "LogitLens",
+    "LogitPart",
     "Prompt",
     "ROLES",
     "TunedLens",
+    "WordEffects",
     "ablate",
     "ablate_all",
     "attention_patterns",
     "attention_views",
+    "attribute_logit",
     "closest_pairs",
+    "composition_scores",
+    "copying_score",
     "delimiter_ids",
     "gradient_decay",
     "head_similarity",
@@ -34,9 +47,12 @@ __all__ = [
     "most_similar_heads",
     "nearest_tokens",
     "noise_threshold",
+    "ov_matrix",
+    "ov_words",
     "project_pca",
     "prunable_heads",
     "prune_heads",
+    "qk_matrix",
     "read_prompt",
     "receptive_field",
     "repeated_ids",

@@ -66,11 +66,15 @@ class Recording:
 
 
 @contextmanager
-def recording(model: Any, prompt: Prompt, *addresses: str, grad: bool = False) -> Iterator[Recording]:
-    """Run the model once with these addresses recorded; without dropout, with gradients only where asked for."""
+def recording(
+    model: Any, prompt: Prompt, *addresses: str, grad: bool = False, queries: slice | None = None
+) -> Iterator[Recording]:
+    """Run the model once with these addresses recorded, of all rows or the chosen ones; without dropout, with gradients
+    only where asked for."""
     model = unwrap_model(model)
     with evaluation_mode(model), torch.set_grad_enabled(grad):
-        with record_trunk_inputs(model) as notes, looking(model, "trunk.embed", *addresses, grad=grad) as seen:
+        looks = looking(model, "trunk.embed", *addresses, grad=grad, queries=queries)
+        with record_trunk_inputs(model) as notes, looks as seen:
             out = prompt.run(model)
             note = notes["trunk"]
         yield Recording(out, seen, note.tokens, note.memory)
