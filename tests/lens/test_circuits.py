@@ -3,7 +3,7 @@
 import pytest
 import torch
 from lens.small_models import SHAPES, VOCAB, text
-from parity.near import randomise
+from parity.tolerance import randomise
 from torch.testing import assert_close
 
 from regard import config as C

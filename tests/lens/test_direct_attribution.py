@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from lens.small_models import SHAPES, VOCAB, text, trunk
-from parity.near import randomise
+from parity.tolerance import randomise
 from torch import Tensor
 from torch.testing import assert_close
-from zoo.small import N, S, read, small
+from zoo.tiny_presets import N, S, read, small
 
 import regard
 from regard import config as C
