@@ -152,6 +152,7 @@ def test_a_planted_direction_is_what_the_model_then_says(model):
     token, vector = 17, plant(model, 17)
     with steering(model, vector, 100.0):
         told = greedy(model)
+        assert model.generate(torch.tensor([1, 2]), num_beams=3, max_new_tokens=5).tolist() == [token] * 5
 
     assert told == [[token, token]] * NEW != greedy(model)
 
