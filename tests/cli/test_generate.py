@@ -6,9 +6,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from regard.cli import main
 from regard.inference.load import load_model
+from regard.lens import SteeringVector, steering
 
 
 def test_stdout_is_exactly_what_the_model_generates(say, checkpoint):
@@ -96,3 +98,31 @@ def test_a_note_waits_until_the_text_is_whole(checkpoint):
     both = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60).stdout
 
     assert both.index("regard: note: ") == 19
+
+
+@pytest.mark.parametrize("strength", ["", ":-2.5", ":0"])
+def test_a_saved_vector_steers_the_text(say, checkpoint, strength):
+    model = load_model(checkpoint)
+    vector = SteeringVector("trunk.1.residual", 9 * torch.randn(model.c.trunk.dim))
+    vector.save("v.safetensors")
+    words = ["generate", checkpoint, "the cat", "--max-new-tokens", 9, "--temperature", 0]
+    with steering(model, vector, float(strength[1:] or 1)):
+        wanted = model.generate("the cat", max_new_tokens=9, temperature=0)
+
+    assert say(*words, "--steer", f"v.safetensors{strength}").out == wanted
+    assert (wanted == say(*words).out) == (strength == ":0")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--steer", "none.safetensors:2"], "none.safetensors: no such file"),
+        (["--steer", "v.safetensors:nan"], "expected finite numbers"),
+        (["--steer", "v.safetensors", "--interactive"], "--steer: a text in turns is not steered"),
+    ],
+)
+def test_a_vector_that_cannot_steer_is_refused(say, checkpoint, words, problem):
+    SteeringVector("trunk.1.residual", torch.ones(12)).save("v.safetensors")
+    told = say("generate", checkpoint, "the cat", *words)
+
+    assert told.code and problem in told.err and not told.out

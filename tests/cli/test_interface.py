@@ -21,8 +21,8 @@ SURFACE = {
     "resume": "run overrides --quiet --json",
     "evaluate": "checkpoint files --limit --out --num-beams --length-penalty --bleu-tokenize --lowercase --by-group "
                 "--json",
-    "generate": "checkpoint prompt --file --count --interactive --explain --weights --dtype --specials --json "
-                "--max-new-tokens --min-new-tokens --temperature --top-k --top-p --min-p --typical-p "
+    "generate": "checkpoint prompt --file --count --interactive --explain --steer --weights --dtype --specials "
+                "--json --max-new-tokens --min-new-tokens --temperature --top-k --top-p --min-p --typical-p "
                 "--repetition-penalty --frequency-penalty --presence-penalty --no-repeat-ngram-size --logit-bias "
                 "--regex --json-schema --stop --seed --num-beams --num-return-sequences --length-penalty "
                 "--draft-model --prompt-lookup --num-speculative-tokens",

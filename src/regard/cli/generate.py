@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, make_dataclass
 from typing import Annotated, Any
 
@@ -73,6 +74,10 @@ def generate(
     explain: Annotated[
         bool, typer.Option("--explain", help="Show how each token was chosen, or the tree of a search.")
     ] = False,
+    steer: Annotated[
+        str | None,
+        typer.Option(metavar="FILE[:STRENGTH]", help="Add a steering vector, saved by regard.lens, to every token."),
+    ] = None,
     weights: WeightsOption = "auto",
     dtype: Dtype = "fp32",
     specials: Specials = "parse",
@@ -89,6 +94,8 @@ def generate(
     if ahead and (explain or interactive or search):
         raise config.ConfigError(f"--{next(iter(ahead)).replace('_', '-')}: speculative decoding is for a text that is "
                                  "sampled and shown; leave out --explain, --interactive and --num-beams")  # fmt: skip
+    if steer and interactive:
+        raise config.ConfigError("--steer: a text in turns is not steered; leave out --interactive")
     if interactive:
         from regard.cli.chat import continue_text
 
@@ -101,13 +108,26 @@ def generate(
 
     model = load_for_inference(checkpoint, dtype=dtype, weights=weights, specials=how)
     check_generator(model, checkpoint)
-    if explain:
-        return show_explanation(model.explain_generation(begin, **given), json)
-    if "draft_model" in ahead:
-        ahead["draft_model"] = load_for_inference(ahead["draft_model"], dtype=dtype, weights=weights)
-    if json or search or count > 1:
-        return show_completions(model, model.complete([begin] * count, **given, **ahead), given, json)
-    stream_text(model, begin, given | ahead)
+    with nullcontext() if steer is None else steering_of(model, steer):
+        if explain:
+            return show_explanation(model.explain_generation(begin, **given), json)
+        if "draft_model" in ahead:
+            ahead["draft_model"] = load_for_inference(ahead["draft_model"], dtype=dtype, weights=weights)
+        if json or search or count > 1:
+            return show_completions(model, model.complete([begin] * count, **given, **ahead), given, json)
+        stream_text(model, begin, given | ahead)
+
+
+def steering_of(model: Any, option: str) -> AbstractContextManager[None]:
+    """The steering that FILE[:STRENGTH] asks for; a colon of the path itself is no strength."""
+    from regard.lens.steering import SteeringVector, steering
+
+    path, _, number = option.rpartition(":")
+    try:
+        strength = float(number) if path else 1.0
+    except ValueError:
+        path, strength = option, 1.0
+    return steering(model, SteeringVector.load(path or option), strength)
 
 
 def stream_text(model: Any, begin: str, given: dict[str, Any]) -> None:

@@ -29,6 +29,7 @@ class PrefillTask:
     row: int
     read: int = 0
     states: list[Tensor] = field(default_factory=list)
+    hooked: bool = False  # a hook may have changed what was computed of it
 
     @property
     def next(self) -> int:
@@ -47,13 +48,15 @@ class ChunkedPrefill:
     def read(self, one: PrefillTask) -> Tensor | None:  # (1, V)
         """One piece more, and the logits after the last."""
         self.reserve(one)
-        self.skip(one)
+        one.hooked |= bool(self.slots.model.hooks)  # such pieces are of no use to others, nor theirs to it
+        if not one.hooked:
+            self.skip(one)
         ids = one.ticket.ids
         start, end = one.read, min(one.read + self.chunk, len(ids))
         given = torch.tensor([ids[start:end]], device=self.cache.length.device)
         logits = self.slots.forward(given, self.cache)
         self.tokens += end - start
-        if end - start == self.chunk:
+        if end - start == self.chunk and not one.hooked:
             self.kept.keep(ids[:end], row_tensors(self.cache, 0, start, end))
         self.transfer(one, start, end)
         return logits if end == len(ids) else None

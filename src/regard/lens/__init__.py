@@ -1,4 +1,4 @@
-"""Interpretability: logit and tuned lens, attention heads, ablation, pruning, receptive fields, nearest embeddings."""
+"""Interpretability: logit lens, attribution, patching, circuits, neurons, probes, steering, head roles, ablation."""
 
 from regard.lens.ablation import AblationRow, ablate, ablate_all, idle_heads, noise_threshold, prunable_heads
 from regard.lens.attention_maps import AttentionView, attention_patterns, attention_views, why_not_watchable
@@ -10,24 +10,38 @@ from regard.lens.gradient_reach import gradient_decay, jacobian_norms, receptive
 from regard.lens.heads import HeadSummary, head_similarity, most_similar_heads, summarize_heads
 from regard.lens.logit_lens import LogitLens, logit_lens
 from regard.lens.logit_parts import LogitAttribution, LogitPart
+from regard.lens.neuron_words import NeuronMatches, NeuronWords, neuron_words, search_neurons
+from regard.lens.neurons import NeuronExamples, TokenExample, find_top_examples
+from regard.lens.probes import ProbeResult, ProbeSweep, fit_probe, fit_probes
 from regard.lens.prompt import Prompt, read_prompt
 from regard.lens.pruning import prune_heads
 from regard.lens.roles import ROLES, HeadRole, delimiter_ids, repeated_ids
+from regard.lens.steering import SteeringVector, steering, steering_vector
 from regard.lens.tuned_lens import TunedLens, tune_lens
 from regard.lens.vocabulary_circuits import WordEffects, copying_score, ov_words
+from regard.lens.word_in_context import ContextComparison, ContextSimilarity, compare_contexts, context_similarity
 
 __all__ = [
     "AblationRow",
     "AttentionView",
     "CircuitMatrix",
     "CompositionScores",
+    "ContextComparison",
+    "ContextSimilarity",
     "HeadRole",
     "HeadSummary",
     "LogitAttribution",
     "LogitLens",
     "LogitPart",
+    "NeuronExamples",
+    "NeuronMatches",
+    "NeuronWords",
+    "ProbeResult",
+    "ProbeSweep",
     "Prompt",
     "ROLES",
+    "SteeringVector",
+    "TokenExample",
     "TunedLens",
     "WordEffects",
     "ablate",
@@ -36,9 +50,14 @@ __all__ = [
     "attention_views",
     "attribute_logit",
     "closest_pairs",
+    "compare_contexts",
     "composition_scores",
+    "context_similarity",
     "copying_score",
     "delimiter_ids",
+    "find_top_examples",
+    "fit_probe",
+    "fit_probes",
     "gradient_decay",
     "head_similarity",
     "idle_heads",
@@ -46,6 +65,7 @@ __all__ = [
     "logit_lens",
     "most_similar_heads",
     "nearest_tokens",
+    "neuron_words",
     "noise_threshold",
     "ov_matrix",
     "ov_words",
@@ -56,7 +76,10 @@ __all__ = [
     "read_prompt",
     "receptive_field",
     "repeated_ids",
+    "search_neurons",
     "solve_analogy",
+    "steering",
+    "steering_vector",
     "summarize_heads",
     "token_vectors",
     "tune_lens",
