@@ -20,7 +20,6 @@ from torch import Tensor
 
 from regard.config.errors import ConfigError, DataError
 from regard.core.hooks import HEADED, looking
-from regard.hub.weights import load_tensors_lazy, save_tensors
 from regard.lens.activation_stream import BatchTokens, Text, find_addresses, stream_activations
 from regard.lens.attention_maps import unwrap_model
 from regard.lens.prompt import read_prompt
@@ -51,10 +50,14 @@ class SteeringVector(LensResult):
 
     def save(self, path: str | Path) -> None:
         """One tensor as safetensors, named by its address."""
+        from regard.hub.weights import save_tensors  # here, since it brings the tables of all families
+
         save_tensors(path, {self.address: self.vector})
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
+        from regard.hub.weights import load_tensors_lazy
+
         found = load_tensors_lazy(path)
         if len(found) != 1 or next(iter(found.values())).dim() != 1:
             shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in list(found.items())[:3]) or "nothing"
