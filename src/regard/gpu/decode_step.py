@@ -61,8 +61,8 @@ class FusedDecodeRunner(BlockRunner):
             or not all(attention_supported(block.attn, x) for block in trunk.blocks)
         ):
             return super().plan(trunk, x, masks, q, k, place)
-        ask = AttentionSpec(mask=mask, q=q, k=k, cached=True, dtype=x.dtype, device=x.device.type)
-        return Plan(KERNELS["fused"], "the loops of a step", ask)
+        spec = AttentionSpec(mask=mask, q=q, k=k, cached=True, dtype=x.dtype, device=x.device.type)
+        return Plan(KERNELS["fused"], "the loops of a step", spec)
 
     def run(self, trunk: Trunk, x: Tensor, calls: list[BlockCall], keep: list[Tensor] | None) -> Tensor:  # (B, 1, D)
         assert keep is None, "encoders keep what their layers made, and they take no steps"
@@ -317,10 +317,10 @@ def attend_cache(attn: Attention, qkv: Tensor, scope: Scope, past: LayerKV) -> T
     """The new token's key and value into the cache, and what its query finds there."""
     from regard.gpu import decode_attention
 
-    place, ask, slots = scope.position, scope.plan.spec, scope.cache_slots
-    assert slots is not None and ask.k.is_real is not None
+    place, spec, slots = scope.position, scope.plan.spec, scope.cache_slots
+    assert slots is not None and spec.k.is_real is not None
     rows, groups, capacity, d = past.k.shape
-    window, heads = mask_reach(ask.mask) or 0, attn.heads
+    window, heads = mask_reach(spec.mask) or 0, attn.heads
     turn = 0 if place.cos is None else 2 * place.cos.shape[-1]
     cos, sin = (qkv if one is None else one.contiguous() for one in (place.cos, place.sin))
     size, warps, ahead = attention_tile(rows * groups, d) if heads == groups else (64, 4, 3)
@@ -330,7 +330,7 @@ def attend_cache(attn: Attention, qkv: Tensor, scope: Scope, past: LayerKV) -> T
     sums = out if parts == 1 else qkv.new_empty(rows, heads, parts, d, dtype=torch.float32)
     tops, totals = (qkv.new_empty(rows, heads, parts, dtype=torch.float32) for _ in range(2))
     decode_attention.attend_slots[rows, groups, parts](
-        qkv, past.k, past.v, ask.k.order, ask.k.is_real, slots, ask.q.order.contiguous(), cos, sin,
+        qkv, past.k, past.v, spec.k.order, spec.k.is_real, slots, spec.q.order.contiguous(), cos, sin,
         0 if place.cos is None or place.cos.shape[0] == 1 else place.cos.shape[-1] * place.cos.shape[-2], sums, tops,
         totals, scale=attn.scale, heads=heads, groups=groups, d=d, wide=next_power_of_two(d),
         many=1 if heads == groups else max(16, next_power_of_two(heads // groups)), capacity=capacity, window=window,

@@ -40,9 +40,9 @@ def kernel_error(run: Run) -> float | None:
     """
     found, model = list[float](), full_precision(run.model)
 
-    def beside(plan: Plan, q: Tensor, k: Tensor, v: Tensor, how: AttentionArgs) -> Tensor:
-        made, there = plan.run(q, k, v, how), plan.spec.q.is_real
-        meant = reference(q, k, v, plan, how)
+    def beside(plan: Plan, q: Tensor, k: Tensor, v: Tensor, args: AttentionArgs) -> Tensor:
+        made, there = plan.run(q, k, v, args), plan.spec.q.is_real
+        meant = reference(q, k, v, plan, args)
         one, other = (made, meant) if there is None else (t.transpose(1, 2)[there] for t in (made, meant))
         found.append(float((one - other).norm() / other.norm().clamp(min=1e-30)))  # outputs of padding do not matter
         return made
