@@ -97,7 +97,7 @@ class Conversation:
 
     def finish_reply(self, text: str, past: list[Exchange]) -> Iterator[str]:
         began, self.speech, self.stopped = time.perf_counter(), None, False
-        first, ids = self.fitted(text, past)
+        first, ids = self.fit_window(text, past)
         session, whole = self.session(ids, len(past) + self.tries), False
         before = len(session.texts[0])
         try:
@@ -153,7 +153,7 @@ class Conversation:
         finally:
             self.model.generation_defaults = manner
 
-    def fitted(self, text: str, past: list[Exchange]) -> tuple[int, list[int]]:
+    def fit_window(self, text: str, past: list[Exchange]) -> tuple[int, list[int]]:
         """The exchange to begin with and the ids to be read: all while there is room for an answer, then fewer."""
         first, most = min(self.first, len(past)), context_window(self.model, self.model.generation_limits)
         ids = self.form.ids(self.prompt_ids(past[first:], user_message(text)))

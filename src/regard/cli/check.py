@@ -124,7 +124,8 @@ def check_facts(thing: str, device: str) -> dict[str, Any]:
     return {
         "folder": model.source_folder.path, "family": model.source_folder.family, "class": there.__name__,
         "transformers": room.transformers_version(), "device": device,
-        "parameters": sum(weight.numel() for weight in model.parameters()), "back": {"whole": gone.whole, **vars(gone)},
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "back": {"whole": gone.is_lossless, **vars(gone)},
     }  # fmt: skip
 
 

@@ -86,14 +86,14 @@ class LabelClassifier:
         records, column = text_records(words, file), self.template.fields[0]
         questions = [{column: record["text"], **record} for record in records]
         calibration = self.c.calibration_prompt
-        calibration = None if calibration is None else self.asked({column: calibration})
+        calibration = None if calibration is None else self.prompt_text({column: calibration})
         with show_progress(len(records)) as told:
-            found = rank_labels(self.model, [self.asked(each) for each in questions], self.labels,
+            found = rank_labels(self.model, [self.prompt_text(each) for each in questions], self.labels,
                              score_per=self.c.score_per, calibration_prompt=calibration, progress=told)  # fmt: skip
         for record, shares in zip(records, found, strict=True):
             yield {"of": record["text"], "classes": dict(list(shares.items())[: top_k or 1])}
 
-    def asked(self, question: dict[str, Any]) -> str:
+    def prompt_text(self, question: dict[str, Any]) -> str:
         from regard.inference.few_shot import build_prompt, fits_context
 
         longest = max(len(self.model.output_tokenizer.encode(label)) for label in self.labels if label)

@@ -83,7 +83,7 @@ def compare(
 
 def run_comparison(made: Any, json: bool) -> int:
     """Train and measure, then tell it: the table on stdout, compare.json, .csv and .html in the folder."""
-    if (stopped := made.go()) is not None:
+    if (stopped := made.run()) is not None:
         return interrupted_exit(made.out, stopped)
     from regard import studies as room
     from regard.report.study_pages import write_comparison_page
@@ -100,7 +100,7 @@ def run_comparison(made: Any, json: bool) -> int:
 def run_tuning(tuning: Any, json: bool) -> int:
     from regard.studies import tune
 
-    if (stopped := tuning.go()) is not None:
+    if (stopped := tuning.run()) is not None:
         return interrupted_exit(tuning.out, stopped)
     print_json(tune.tuning_table(tuning)) if json else print(tune.format_tuning(tuning))
     return 0

@@ -64,7 +64,7 @@ def embed(
     if len(said) > 1 and sys.stdout.isatty() and normalize and file is None and not json:
         show_cosines(said, vectors)
         return 0
-    for line, place in bad.merged(given.lines):
+    for line, place in bad.merge_lines(given.lines):
         if place is None:
             bad.show(line, json)
         elif json:

@@ -43,7 +43,7 @@ def tag(
         found = tag_texts(
             model, said, entities=joined, names=given.names, progress=progress, refuse=bad.refuse(given.lines)
         )
-    for at, (line, place) in enumerate(bad.merged(given.lines)):
+    for at, (line, place) in enumerate(bad.merge_lines(given.lines)):
         if place is None:
             bad.show(line, json)
             continue

@@ -79,7 +79,7 @@ class Plan:
 
 
 def mask_table(spec: AttentionSpec, h: Tensor, i: Tensor, bias: Bias | None, dtype: torch.dtype) -> Tensor | None:
-    """The table of some heads and some query rows; broadcasts to (B, H, Q, K)."""
+    """The table of heads h and query rows i; broadcasts to (B, H, Q, K)."""
     if spec.mask == FULL and bias is None:
         return None
     b = torch.arange(spec.q.batch, device=i.device).view(-1, 1, 1, 1)

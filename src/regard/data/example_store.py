@@ -121,7 +121,7 @@ class ExampleWriter:
         self.rows += 1
         self.cut, self.shortened = self.cut + example.get("cut", 0), self.shortened + (example.get("cut", 0) > 0)
 
-    def told(self, tally: BadRecordPolicy) -> tuple[str, ...]:
+    def notices(self, tally: BadRecordPolicy) -> tuple[str, ...]:
         """The notices for the user: what was cut and what is missing."""
         cut = f"{self.shortened:,} of {self.rows:,} rows were too long, and {self.cut:,} of their tokens are cut off"
         return (*([cut] if self.cut else []), *([tally.summary] if tally.count else []))  #: S028
@@ -130,8 +130,12 @@ class ExampleWriter:
     def full(self) -> bool:
         return len(self.parts["ids"]) + len(self.parts["ends"]) >= CHUNK
 
-    def known(self, sizes: ColumnSizes, tally: BadRecordPolicy) -> dict[str, Any]:
-        return {"total": self.total, "told": self.told(tally), "columns": asdict(self.columns) if self.columns else {}}
+    def facts(self, sizes: ColumnSizes, tally: BadRecordPolicy) -> dict[str, Any]:
+        return {
+            "total": self.total,
+            "told": self.notices(tally),
+            "columns": asdict(self.columns) if self.columns else {},
+        }
 
     def sizes(self, known: dict[str, Any]) -> ColumnSizes:
         count, columns = int(known["count"]), columns_of_json(known)

@@ -129,7 +129,7 @@ def gradients(subject: KernelSubject) -> Iterator[CaseResult]:
         if refused:
             yield CaseResult(case, refused=refused)
             continue
-        spec, own = build_spec(case, torch.float64, grad=True), subject.own(N)
+        spec, own = build_spec(case, torch.float64, grad=True), subject.kernel_weights(N)
         right = torch.autograd.gradcheck(
             lambda *given, spec=spec, own=own: subject(list(given), spec, own), random_qkv(dtype=torch.float64),
             raise_exception=False, fast_mode=True,
@@ -143,7 +143,7 @@ def no_future(subject: KernelSubject) -> Iterator[CaseResult]:
         if refused:
             yield CaseResult(case, refused=refused)
             continue
-        spec, given, own = build_spec(case, grad=True), random_qkv(), subject.own(N)
+        spec, given, own = build_spec(case, grad=True), random_qkv(), subject.kernel_weights(N)
         out = real_queries(subject(given, spec, own), spec)[:, :, :now]
         yield CaseResult(
             case, max(float(x[:, :, now:].abs().max()) for x in random_gradients(out, given)), what="gradients"
@@ -157,7 +157,7 @@ def ignores_padding(subject: KernelSubject) -> Iterator[CaseResult]:
         if refused:
             yield CaseResult(case, refused=refused)
             continue
-        spec, given, own = build_spec(case, grad=True), random_qkv(), subject.own(N)
+        spec, given, own = build_spec(case, grad=True), random_qkv(), subject.kernel_weights(N)
         assert spec.k.is_real is not None
         loud = [torch.where(spec.k.is_real[:, None, :, None], x, LOUD).detach() for x in given]
         pair = [real_queries(subject(each, spec, own), spec) for each in (given, loud)]
@@ -180,11 +180,15 @@ def empty_rows_are_zero(subject: KernelSubject) -> Iterator[CaseResult]:
 def grouped_heads(subject: KernelSubject) -> Iterator[CaseResult]:
     few = HEADS // 3
     for case, refused in cases(subject, ("full", "causal", "causal & window(3)", "window2d(2, 1)")):
-        refused = refused or refusal_of(lambda: subject.own(N, groups=few))
+        refused = refused or refusal_of(lambda: subject.kernel_weights(N, groups=few))
         if refused:
             yield CaseResult(case, refused=refused)
             continue
-        spec, (q, k, v), own = build_spec(case, grad=True), random_qkv(groups=few), subject.own(N, groups=few)
+        spec, (q, k, v), own = (
+            build_spec(case, grad=True),
+            random_qkv(groups=few),
+            subject.kernel_weights(N, groups=few),
+        )
         whole = [q, *(x.repeat_interleave(3, 1) for x in (k, v))]
         yield CaseResult(case, max_difference(subject([q, k, v], spec, own), subject(whole, spec, own)), OUTPUT)
 
@@ -204,7 +208,7 @@ def cached_equals_uncached(subject: KernelSubject) -> Iterator[CaseResult]:
     for mask in ("causal", "causal & window(3)"):
         with torch.no_grad():
             made: list[Tensor] = []
-            refused = refusal_of(lambda mask=mask, made=made: made.extend(subject.cached(x, mask, [5, 1, N - 6])))  # type: ignore[misc]
+            refused = refusal_of(lambda mask=mask, made=made: made.extend(subject.run_cached(x, mask, [5, 1, N - 6])))  # type: ignore[misc]
         yield CaseResult(mask, refused=refused) if refused else CaseResult(mask, max_difference(*made), GRADIENT)
 
 

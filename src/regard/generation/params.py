@@ -136,9 +136,10 @@ ELSE = {
 class GenerationDefaults:
     """Defaults of generation, as generation_config.json has them.
 
-    `drawn` and `found` are settings of SamplingParams and BeamSearchParams. `most` and `least` tokens are made, or
-    `most_whole` and `least_whole` with those before them. A text begins with the id `first`; cut short, it ends with
-    `last`; `never` are not generated, `unfit` not at once, `ends` end it, and `begin` stands before a target.
+    `sampling` and `beam_search` are settings of SamplingParams and BeamSearchParams. `most` and `least` bound the new
+    tokens, `most_whole` and `least_whole` those of the prompt as well. `forced_bos` begins a text and `forced_eos` ends
+    one that is cut short; `begin_suppress_ids` are barred as the first token; `ends` are end tokens, and `begin` is the
+    decoder start token.
     """
 
     sampling: dict[str, Any] = field(default_factory=dict)
@@ -218,7 +219,7 @@ def sampling_defaults(theirs: Any) -> dict[str, Any]:
     stops = theirs.get("stop_strings") or []
     stops = [stops] if isinstance(stops, str) else stops
     if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
-        raise theirs.wrong("stop_strings", "expected a string, or a list of them")
+        raise theirs.error("stop_strings", "expected a string, or a list of them")
     return told | ({"stop": tuple(stops)} if stops else {})
 
 
@@ -237,7 +238,7 @@ def beam_defaults(theirs: Any) -> dict[str, Any]:
     if theirs.get("num_beams") is not None:
         told["num_beams"] = theirs.get_int("num_beams")
         if told["num_beams"] > MOST_BEAMS:
-            raise theirs.wrong("num_beams", f"expected at most {MOST_BEAMS}, as each takes a cache of its own; mend it")
+            raise theirs.error("num_beams", f"expected at most {MOST_BEAMS}, as each takes a cache of its own; mend it")
     if theirs.get("length_penalty") is not None:
         told["length_penalty"] = theirs.get_float("length_penalty")
     if (early := theirs.get("early_stopping")) in (True, False, "never") and early is not None:
@@ -259,7 +260,7 @@ def id_list(theirs: Any, key: str) -> list[int]:
     value = theirs.get(key, [])
     ids = value if isinstance(value, list) else [value]
     if not all(type(id) is int and id >= 0 for id in ids):
-        raise theirs.wrong(key, "expected an id from 0 on, or a list of them")
+        raise theirs.error(key, "expected an id from 0 on, or a list of them")
     return ids
 
 
@@ -267,7 +268,7 @@ def banned_ids(theirs: Any) -> tuple[frozenset[int], bool]:
     """Ids that are never said, and whether there are rows of them that are not."""
     rows = theirs.get("bad_words_ids", [])
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        raise theirs.wrong("bad_words_ids", "expected a list of lists of ids")
+        raise theirs.error("bad_words_ids", "expected a list of lists of ids")
     alone = [row[0] for row in rows if len(row) == 1 and type(row[0]) is int]
     return frozenset([*alone, *id_list(theirs, "suppress_tokens")]), any(len(row) > 1 for row in rows)
 
@@ -276,7 +277,7 @@ def sequence_bias(theirs: Any) -> tuple[dict[int, float], bool]:
     """What is added to single tokens, and whether there are rows of them to which something is."""
     rows = theirs.get("sequence_bias", [])
     if not isinstance(rows, list) or not all(is_single_token_bias(pair) for pair in rows):
-        raise theirs.wrong("sequence_bias", "expected a list of lists: the ids of some tokens, and a number")
+        raise theirs.error("sequence_bias", "expected a list of lists: the ids of some tokens, and a number")
     alone = {ids[0]: float(add) for ids, add in rows if len(ids) == 1}
     return alone, any(len(ids) > 1 for ids, _ in rows)
 

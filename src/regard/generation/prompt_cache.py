@@ -32,7 +32,7 @@ class PromptCache:
     def take(self, session: DecodeSession) -> int:
         """Let a session that has read nothing go on from here; how many tokens it need not read.
 
-        While it reads, cache and ids do not match: a caller that is interrupted must call `forget`.
+        While it reads, cache and ids do not match: a caller that is interrupted must call `PromptCache.forget`.
         """
         [text], cache = session.texts, self.cache
         if cache is None or not (cache.reach or len(text) <= cache.capacity):

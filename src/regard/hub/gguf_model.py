@@ -59,7 +59,7 @@ def gguf_to_hf_config(file: GGUFFile) -> dict[str, Any]:
         raise DataError(f"{file.path}: there is no token_embd.weight, a row for each token; fetch it again")
     for key in (f"{kind}.expert_count", f"{kind}.attention.sliding_window"):
         if theirs.get(key):
-            raise theirs.wrong(key, f"a {KINDS[kind]} here has none")
+            raise theirs.error(key, f"a {KINDS[kind]} here has none")
     heads = theirs.get_int(f"{kind}.attention.head_count")
     width = theirs.get_int(f"{kind}.rope.dimension_count", max(1, table.shape[1] // heads))
     ids = {key: theirs.get(f"tokenizer.ggml.{name}_token_id") for key, name in ROLES.items()}
@@ -100,7 +100,7 @@ def rope_config(file: GGUFFile, theirs: HFConfig, kind: str) -> dict[str, Any]:
     scaling = theirs.get_str(f"{where}type", {"none": "default", "linear": "linear", "yarn": "yarn"}, "none")
     told = {key.removeprefix(where): value for key, value in file.facts.items() if key.startswith(where)}
     if strange := sorted(told.keys() - SCALED.keys() - {"type", "finetuned"}):
-        raise theirs.wrong(where + strange[0], "no such scaling is known here")
+        raise theirs.error(where + strange[0], "no such scaling is known here")
     scaled = {} if scaling == "default" else {SCALED[key]: told[key] for key in SCALED if key in told}
     return {"rope_type": scaling, "rope_theta": base, **scaled}
 
@@ -186,7 +186,7 @@ def gguf_vocab(theirs: HFConfig) -> GgufVocab:
 def typed_list(theirs: HFConfig, key: str, kind: type) -> list[Any]:
     found = theirs.get(key, [])
     if not isinstance(found, list) or (found and type(found[0]) is not kind):
-        raise theirs.wrong(key, f"expected a list of {kind.__name__}")
+        raise theirs.error(key, f"expected a list of {kind.__name__}")
     return found
 
 

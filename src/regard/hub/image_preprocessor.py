@@ -73,7 +73,7 @@ def front_end_from_hf(c: Front, theirs: HFConfig) -> Front:
     frame = resize_from_hf(c, theirs)
     factor = 255 * theirs.get_float("rescale_factor", 1 / 255) if theirs.get_bool("do_rescale", True) else 255.0
     if not 1e-9 < factor < 1e9:
-        raise theirs.wrong("rescale_factor", "expected more than zero, such as 0.00392156862745098")
+        raise theirs.error("rescale_factor", "expected more than zero, such as 0.00392156862745098")
     normal = theirs.get_bool("do_normalize", True)
     mean = channel_values(theirs, "image_mean", getattr(c, "mean", (0.5,))) if normal else (0.0,)
     std = channel_values(theirs, "image_std", getattr(c, "std", (0.5,))) if normal else (1.0,)
@@ -91,7 +91,7 @@ def channel_values(theirs: HFConfig, key: str, default: tuple[float, ...]) -> tu
         return default
     found = theirs.numbers(key) if isinstance(theirs.get(key), list) else (theirs.get_float(key),)
     if not all(map(math.isfinite, found)):
-        raise theirs.wrong(key, "expected finite numbers")
+        raise theirs.error(key, "expected finite numbers")
     return found
 
 
@@ -108,7 +108,7 @@ def palette_from_hf(
         whole = all(abs(255 * share - round(255 * share)) < 1e-4 for each in shares for share in each)
         return tuple("".join(hex_digits(share, 2 if whole else 4) for share in each) for each in shares)
     except (TypeError, ValueError, OverflowError):
-        raise theirs.wrong("clusters", f"expected {c.palette} colours of {c.channels} numbers each") from None
+        raise theirs.error("clusters", f"expected {c.palette} colours of {c.channels} numbers each") from None
 
 
 def hex_digits(share: float, count: int) -> str:
@@ -155,7 +155,7 @@ def image_size(theirs: HFConfig, key: str) -> tuple[int, int] | None:
             return theirs.table(key).get_int("height"), theirs.table(key).get_int("width")
         case int():
             return theirs.get_int(key), theirs.get_int(key)
-    raise theirs.wrong(key, 'expected {"height": ..., "width": ...}, {"shortest_edge": ...} or a whole number')
+    raise theirs.error(key, 'expected {"height": ..., "width": ...}, {"shortest_edge": ...} or a whole number')
 
 
 # ---------------------------------------------------------------- writing

@@ -113,5 +113,5 @@ def default_prompt(folder: Path) -> str:
     if name is None:
         return ""
     if not isinstance(text := known.said.get(str(name)), str):
-        raise theirs.wrong("default_prompt_name", f"there are prompts for {', '.join(known.said) or 'nothing'}")
+        raise theirs.error("default_prompt_name", f"there are prompts for {', '.join(known.said) or 'nothing'}")
     return text

@@ -108,10 +108,10 @@ class TracedOp:
         moves = self.name == "clone" and self.inputs[0].is_contiguous()  # from one place to another, in order
         if self.name in SLOW_OPS and not moves:
             return f"{self.name}.{kind}"
-        return f"{'uneven' if self.uneven else 'plain'}.{kind}"
+        return f"{'uneven' if self.is_uneven else 'plain'}.{kind}"
 
     @property
-    def uneven(self) -> bool:
+    def is_uneven(self) -> bool:
         """Whether it takes short rows from here and there, as rotary positions do: a machine likes long ones."""
         out, largest = self.outputs[0], max((x.numel() for x in self.inputs), default=0)
         if not 1 < out.shape[-1:].numel() < SHORT or out.numel() < largest:

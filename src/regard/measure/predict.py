@@ -41,7 +41,7 @@ class StepPrediction:
     note: str = ""
 
     @property
-    def calibrated(self) -> bool:
+    def is_calibrated(self) -> bool:
         return not self.note
 
     @property

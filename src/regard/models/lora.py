@@ -69,12 +69,12 @@ class LoRAFusedLinear(FusedLinear):
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
         made = F.linear(x, self.weight, self.full_bias()).split(list(self.sizes.values()), -1)
-        return self.changed(dict(zip(self.sizes, made, strict=True)), x)
+        return self.add_updates(dict(zip(self.sizes, made, strict=True)), x)
 
     def project_only(self, x: Tensor, *names: str) -> dict[str, Tensor]:
-        return self.changed(super().project_only(x, *names), x)
+        return self.add_updates(super().project_only(x, *names), x)
 
-    def changed(self, made: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
+    def add_updates(self, made: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
         for name, low in self.lora.items():
             parts = {part: size for part, size in self.sizes.items() if name in (part, WHOLE_LINEAR)}
             if made.keys() & parts:

@@ -47,13 +47,13 @@ class DenseMixer(nn.Module):
         x = x if rows is None else rows.gather(x)
         if state is None:
             y = torch.einsum("tsoi,bsi->bto", self.maps(count).to(x.dtype), x)
-            return y if rows is None else rows.back(y), []
+            return y if rows is None else rows.restore(y), []
         read, done = state
         at = (done[:, None] + torch.arange(count, device=x.device)).clamp(max=self.length - 1)  # beyond stands padding
         read = read.scatter_add(1, at[..., None].expand_as(x), x.to(read.dtype))  # which is zero
         y = torch.einsum("btsoi,bsi->bto", self.maps(self.length)[at].to(x.dtype), read.to(x.dtype))
         counts = torch.full_like(done, count) if rows is None else rows.counts
-        return y if rows is None else rows.back(y), [read, done + counts]
+        return y if rows is None else rows.restore(y), [read, done + counts]
 
     def flops(self, tokens: int) -> int:
         return int(2 * self.weight.shape[-1] ** 2 * tokens * tokens)

@@ -130,7 +130,7 @@ def tag_rows(task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskEx
 
 def qa_rows(task: Task, model: Any, batch: TaskBatch, examples: Sequence[TaskExample], tokenizer: Any) -> list[Row]:
     """A question, and the text around the answer that is given to it."""
-    said, meant, rows = task.answers(model, batch)["loss"], task.expected(batch)["loss"], []
+    said, meant, rows = task.answers(model, batch)["loss"], task.expected_answers(batch)["loss"], []
     for example, a, b in zip(examples, said, meant, strict=True):
         ids, outside = example["ids"], [place for place, at in enumerate(example["from"]) if at < 0]
         question = tokenizer.decode([ids[place] for place in outside if not example["segment"][place]])

@@ -115,7 +115,7 @@ def answer_summary(validation: ValidationExamples, model: Any) -> dict[str, Any]
     pairs: list[tuple[Any, Any]] = []
     for batch in validation.batches(TOKENS):
         there: TaskBatch = batch_to_device(batch, device)
-        pairs += zip(task.answers(model, there)["loss"], task.expected(batch)["loss"], strict=True)
+        pairs += zip(task.answers(model, there)["loss"], task.expected_answers(batch)["loss"], strict=True)
     if isinstance(task.c, config.Regression):
         every = -(-len(pairs) // POINTS)
         return {"asked": len(pairs), "points": [[float(f"{each:.4g}") for each in pair] for pair in pairs[::every]]}

@@ -75,7 +75,7 @@ class ChatForm:
         said = {"content": piece.text} if piece.text else {}
         return {"index": choice.place, "delta": said, **self.rest(piece.tokens, piece.reason)}
 
-    def whole(self, choice: ResponseChoice) -> dict[str, Any]:
+    def full_choice(self, choice: ResponseChoice) -> dict[str, Any]:
         said = {"role": "assistant", "content": choice.text, "refusal": None}
         return {"index": choice.place, "message": said, **self.rest(choice.tokens, choice.reason)}
 

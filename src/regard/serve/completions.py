@@ -122,23 +122,25 @@ class CompletionForm:
         self.known, self.read, self.order = resident.model.tokenizer, read, order
         self.odds, self.is_long = asked.logprobs is not None, bool(read)
 
-    def before(self, place: int, each: int) -> EchoedPrompt:
+    def echo_text(self, place: int, each: int) -> EchoedPrompt:
         """What stands before a choice, where there are so many for each prompt."""
         return self.read[place // each] if self.read else EchoedPrompt("")
 
     def opening(self, place: int) -> list[dict[str, Any]]:
-        read = self.before(place, self.order.made)
-        return [self.shown(place, read.text, read.tokens, 0, None)] if self.read else []
+        read = self.echo_text(place, self.order.made)
+        return [self.format_choice(place, read.text, read.tokens, 0, None)] if self.read else []
 
     def part(self, choice: ResponseChoice, piece: CompletionChunk) -> dict[str, Any]:
-        start = len(self.before(choice.place, self.order.made).text) + len(choice.text) - len(piece.text)
-        return self.shown(choice.place, piece.text, piece.tokens, start, piece.reason)
+        start = len(self.echo_text(choice.place, self.order.made).text) + len(choice.text) - len(piece.text)
+        return self.format_choice(choice.place, piece.text, piece.tokens, start, piece.reason)
 
-    def whole(self, choice: ResponseChoice) -> dict[str, Any]:
-        read = self.before(choice.place, self.order.kept)
-        return self.shown(choice.place, read.text + choice.text, [*read.tokens, *choice.tokens], 0, choice.reason)
+    def full_choice(self, choice: ResponseChoice) -> dict[str, Any]:
+        read = self.echo_text(choice.place, self.order.kept)
+        return self.format_choice(
+            choice.place, read.text + choice.text, [*read.tokens, *choice.tokens], 0, choice.reason
+        )
 
-    def shown(
+    def format_choice(
         self, place: int, text: str, tokens: Sequence[TokenLogprob], start: int, reason: str | None
     ) -> dict[str, Any]:  # fmt: skip
         odds = completion_logprobs(tokens, self.known, start) if self.odds else None

@@ -71,7 +71,7 @@ class ResponseForm(Protocol):
         """A piece of a choice, which has been heard."""
         ...
 
-    def whole(self, choice: ResponseChoice) -> dict[str, Any]: ...
+    def full_choice(self, choice: ResponseChoice) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ async def full_response(
     usage = usage_entry(request, line.resident, order.read, choices)
 
     def work() -> bytes:
-        shown = [form.whole(choice) for choice in best_choices(choices, order)]
+        shown = [form.full_choice(choice) for choice in best_choices(choices, order)]
         return dump_json(head | {"object": form.kind, "choices": shown, "usage": usage})
 
     return bytes_response(await line.house.parsing.finish(work))

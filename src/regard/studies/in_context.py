@@ -44,7 +44,7 @@ def demo_in_context(asked: DemoSettings) -> list[DemoTable]:
     part = StudyTable(recipe="in-context", settings=settings)
     compared = StudyRun(StudyPlan(seeds=asked.seeds or 1, parts=(part,)), asked.out, command=asked.command,
                           tell=asked.tell, measured=False)  # fmt: skip
-    if (stopped := compared.go()) is not None:
+    if (stopped := compared.run()) is not None:
         raise DemoInterrupted(stopped)
     [table] = compared.tables
     run = load_trial(table.folder / f"{table.variants[0].folder}-seed0")

@@ -117,7 +117,7 @@ def demo_loss_landscape(asked: DemoSettings) -> list[DemoTable]:
     part = StudyTable(recipe=RECIPE, settings=settings, grid=(f"{KEY}=true,false",))
     compared = StudyRun(StudyPlan(seeds=asked.seeds or 1, parts=(part,)), asked.out, command=asked.command,
                           tell=asked.tell, measured=False)  # fmt: skip
-    if (stopped := compared.go()) is not None:
+    if (stopped := compared.run()) is not None:
         raise DemoInterrupted(stopped)
     [table] = compared.tables
     cut = {

@@ -160,8 +160,8 @@ class ScalingStudy:
         study = StudyPlan(title=title, seeds=seeds, parts=parts)
         self.compared = StudyRun(study, out, command=command, tell=tell, measured=False)
 
-    def go(self) -> int | None:
-        return self.compared.go()
+    def run(self) -> int | None:
+        return self.compared.run()
 
     def families(self) -> list[ScalingFamily]:
         return [fit_family(self.compared, table) for table in self.compared.tables]

@@ -39,7 +39,7 @@ def demo_vit_vs_cnn(asked: DemoSettings) -> list[DemoTable]:
     seeds = asked.seeds or (1 if asked.quick else 3)
     compared = StudyRun(StudyPlan(seeds=seeds, parts=(part,)), asked.out / "runs", command=asked.command,
                           tell=asked.tell, measured=False)  # fmt: skip
-    if (stopped := compared.go()) is not None:
+    if (stopped := compared.run()) is not None:
         raise DemoInterrupted(stopped)
     return [accuracy_table(variant_rows(compared, compared.tables[0]))]
 

@@ -74,9 +74,9 @@ class InputTask(Task):
         return 1
 
     def example(self, record: Record, tokenizer: Tokenizer | None = None) -> TensorExample:  # type: ignore[override]
-        return self.seen(record) | {"label": self.label(record)}
+        return self.encode_input(record) | {"label": self.label(record)}
 
-    def seen(self, record: Record) -> TensorExample:
+    def encode_input(self, record: Record) -> TensorExample:
         """What the sense makes of it; a file by itself is what is meant, whatever its column is called."""
         alone = self.c.input not in record and isinstance(record.get(self.sense.column), Path)
         return self.sense.example(record, self.sense.column if alone else self.c.input)
@@ -88,12 +88,12 @@ class InputTask(Task):
         return self.sense.length(example)
 
     def collate(self, examples: Sequence[TensorExample], chance: torch.Generator) -> TaskBatch:
-        return self.made(examples, chance)
+        return self.build_batch(examples, chance)
 
     def collate_eval(self, examples: Sequence[TensorExample], chance: torch.Generator) -> TaskBatch:
-        return self.made(examples, None)
+        return self.build_batch(examples, None)
 
-    def made(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
+    def build_batch(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
         batch = self.sense.collate(examples, chance)
         batch["tokens"] = torch.tensor([self.sense.length(example) for example in examples])
         if "label" in examples[0]:
@@ -116,7 +116,7 @@ class InputTask(Task):
     def loss(self, said: Tensor, label: Tensor) -> Tensor:  # (B, out), (B,) -> (B,)
         raise NotImplementedError
 
-    def expected(self, batch: TaskBatch) -> TaskOutputs:
+    def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         return {"loss": batch["label"].tolist()}
 
 
@@ -212,15 +212,15 @@ class TextClassificationBase(Task):
 
     def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         rows = [example["ids"] for example in examples]
-        batch = {"ids": self.rows.padded(rows, self.specials.fill)} | self.rows.real(rows)
+        batch = {"ids": self.rows.pad(rows, self.specials.fill)} | self.rows.real(rows)
         if self.segments:
-            batch["segment"] = self.rows.padded([example["segment"] for example in examples], 0)
+            batch["segment"] = self.rows.pad([example["segment"] for example in examples], 0)
         return batch | {"label": torch.tensor([example["label"] for example in examples])}
 
     def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:
         return {"loss": LossPart(len(batch["label"]))}
 
-    def expected(self, batch: TaskBatch) -> TaskOutputs:
+    def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         return {"loss": batch["label"].tolist()}
 
 

@@ -86,9 +86,11 @@ class Contrastive(ImageTextTask):
         label = columns.get_column(record, self.c.label)
         return made | {CLASS: torch.tensor(columns.label_index(record, self.c.label, label, self.c.classes))}
 
-    def made(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
+    def build_batch(self, examples: Sequence[TensorExample], chance: torch.Generator | None) -> TaskBatch:
         seen, count = self.sense.collate(examples, chance), len(examples)
-        batch = rename_tensors(seen, "seen", SEEN) | self.texts(self.words(examples, chance)) | self.counted(examples)
+        batch = (
+            rename_tensors(seen, "seen", SEEN) | self.texts(self.words(examples, chance)) | self.token_counts(examples)
+        )
         batch["match"] = torch.eye(count, dtype=torch.bool)  # (B, B) row i stays the i-th, also on another rank
         if CLASS in examples[0]:
             batch[CLASS] = torch.stack([example[CLASS] for example in examples])
@@ -97,7 +99,7 @@ class Contrastive(ImageTextTask):
     def texts(self, rows: Sequence[Sequence[int]]) -> TaskBatch:
         """Texts with the special tokens that stand around one."""
         whole = [self.specials.single(row) for row in rows]
-        return {"ids": self.rows.padded(whole, self.specials.fill)} | self.rows.real(whole)
+        return {"ids": self.rows.pad(whole, self.specials.fill)} | self.rows.real(whole)
 
     def count_parts(self, batch: TaskBatch) -> dict[str, LossPart]:
         return {"loss": LossPart(len(batch["match"]))}
@@ -126,7 +128,7 @@ class Contrastive(ImageTextTask):
             said[CLASS] = (seen @ model.encode(1, names).mT).argmax(-1).tolist()
         return said
 
-    def expected(self, batch: TaskBatch) -> TaskOutputs:
+    def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         return {CLASS: batch[CLASS].tolist()} if self.prompts else {"image": [], "text": []}
 
     def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:

@@ -102,16 +102,16 @@ class MaskedLM(Task):
 
     def collate(self, examples: Sequence[TaskExample], chance: torch.Generator) -> TaskBatch:
         rows = [example["ids"] for example in examples]
-        ids, real = self.rows.padded(rows, self.specials.fill), self.rows.real(rows)
-        ids, labels = self.hidden(ids, real.get("real"), chance)
+        ids, real = self.rows.pad(rows, self.specials.fill), self.rows.real(rows)
+        ids, labels = self.hide_tokens(ids, real.get("real"), chance)
         batch = {"ids": ids, "labels": labels} | real
         if self.c.next_sentence:
             batch["next"] = torch.tensor([example["next"] for example in examples])
         if self.segments and "segment" in examples[0]:
-            batch["segment"] = self.rows.padded([example["segment"] for example in examples], 0)
+            batch["segment"] = self.rows.pad([example["segment"] for example in examples], 0)
         return batch
 
-    def hidden(self, ids: Tensor, real: Tensor | None, chance: torch.Generator) -> tuple[Tensor, Tensor]:
+    def hide_tokens(self, ids: Tensor, real: Tensor | None, chance: torch.Generator) -> tuple[Tensor, Tensor]:
         """What the model is shown, and the labels: the chosen tokens."""
         c, may = self.c, ~self.specials.special[ids]
         may = may if real is None else may & real
@@ -149,9 +149,9 @@ class MaskedLM(Task):
             return {"loss": labelled_entries(said.argmax(-1), batch["labels"])}
         return {"masked": labelled_entries(said[0].argmax(-1), batch["labels"]), "next": said[1].argmax(-1).tolist()}
 
-    def expected(self, batch: TaskBatch) -> TaskOutputs:
+    def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         if not self.c.next_sentence:
-            return super().expected(batch)
+            return super().expected_answers(batch)
         return {"masked": labelled_entries(batch["labels"], batch["labels"]), "next": batch["next"].tolist()}
 
     def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:

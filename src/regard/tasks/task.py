@@ -56,7 +56,7 @@ class Objective(Protocol):
 
 
 def rank_arguments(objective: Objective, ranks: int) -> dict[str, int]:
-    """What `sums` of this objective is given besides model and batch, where so many ranks ask at the same time."""
+    """What `loss_sums` of this objective is given besides model and batch, where so many ranks ask at the same time."""
     return {"ranks": ranks} if ranks > 1 and "ranks" in inspect.signature(objective.loss_sums).parameters else {}
 
 
@@ -143,7 +143,7 @@ class Task:
         """What the model says, one entry each time it is asked."""
         raise NotImplementedError
 
-    def expected(self, batch: Any) -> TaskOutputs:
+    def expected_answers(self, batch: Any) -> TaskOutputs:
         """What it should say."""
         return {"loss": labelled_entries(batch["labels"], batch["labels"])}
 

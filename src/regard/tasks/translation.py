@@ -57,8 +57,8 @@ class Seq2SeqTask(TextTask):
         begin, end = self.target.begin(self.c.decoder_start), self.target["eos"]
         read = [[*self.opening, *source, *self.closing] for source in sources]
         heard, said = [[begin, *target] for target in targets], [[*target, end] for target in targets]  #: S085
-        batch = {"source": self.rows.padded(read, self.specials.fill), "ids": self.rows.padded(heard, self.target.fill)}
-        batch["labels"] = self.rows.padded(said, IGNORE_INDEX)
+        batch = {"source": self.rows.pad(read, self.specials.fill), "ids": self.rows.pad(heard, self.target.fill)}
+        batch["labels"] = self.rows.pad(said, IGNORE_INDEX)
         seen = {f"source_{name}": table for name, table in self.rows.real(read).items()}
         return batch | seen | self.rows.real(heard)
 

@@ -84,7 +84,7 @@ class CarriedState:
         for each in self.models:
             each.past.fresh = not bool(each.past.length.any())
 
-    def copied(self) -> dict[str, Tensor]:
+    def clone_tensors(self) -> dict[str, Tensor]:
         return {name: table.clone() for name, table in self.state().items()}
 
     @torch.no_grad()

@@ -212,8 +212,8 @@ class ParallelFiles:
     def records(self, tally: BadRecordPolicy) -> Iterator[Record]:
         for number, row in enumerate(zip_longest(*map(iterate_lines, self.files)), 1):
             if None in row:
-                raise DataError(f"{self.name}: {self.counted()} lines, and each line belongs to one of the other file; "
-                                "give files of the same length")  # fmt: skip
+                raise DataError(f"{self.name}: {self.line_counts()} lines, and each line belongs to one of the other "
+                                "file; give files of the same length")  # fmt: skip
             bad = [line for _, line in row if isinstance(line, DataError)]
             if bad:
                 tally.record_bad(bad[0])
@@ -221,5 +221,5 @@ class ParallelFiles:
                 said = (str(line).rstrip("\r\n") for _, line in row)
                 yield Record(dict(zip(self.columns, said, strict=True)), f"{self.files[0].name}:{number}")
 
-    def counted(self) -> str:
+    def line_counts(self) -> str:
         return " and ".join(f"{sum(1 for _ in iterate_lines(file)):,}" for file in self.files)

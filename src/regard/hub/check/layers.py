@@ -83,7 +83,7 @@ def first_difference(ours: Any, theirs: Any, asked: ProbeInput, steps: list[Laye
 
 def relative_difference(ours: Tensor, theirs: Tensor, asked: ProbeInput) -> float:
     """The largest difference, of large vectors as a part of their size; endless where something is no number."""
-    a, b = (asked.counted(x).double() for x in (ours, theirs))
+    a, b = (asked.select_real(x).double() for x in (ours, theirs))
     size = b.square().mean(-1, keepdim=True).sqrt().clamp(min=1.0)
     return float(((a - b).abs() / size).nan_to_num(nan=torch.inf, posinf=torch.inf).max())
 

@@ -32,7 +32,7 @@ class RoundTrip:
     added: tuple[str, ...]  # written, and not in the file
 
     @property
-    def whole(self) -> bool:
+    def is_lossless(self) -> bool:
         return not (self.changed or self.lacking or self.added)
 
 
@@ -105,7 +105,7 @@ def compare_outputs(ours: Any, theirs: Any, asked: ProbeInput, dtype: str = "fp3
     told = asked.asked_of(ours)
     told = told if isinstance(told, tuple) else (told,)
     said = pair_outputs(told, reference_outputs(theirs, asked))
-    mine, other = ([asked.counted(x).double() for x in each] for each in (told, said))
+    mine, other = ([asked.select_real(x).double() for x in each] for each in (told, said))
     distance, largest = max_difference(mine, other), max(float(y.abs().max()) for y in other)
     tolerance = allowed_difference(dtype, largest)
     steps = compare_layers(ours, theirs, asked)

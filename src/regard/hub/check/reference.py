@@ -36,7 +36,7 @@ class ProbeInput:
     named: dict[str, Tensor] = field(default_factory=dict)
     reals: tuple[Tensor, ...] = ()
 
-    def counted(self, x: Tensor) -> Tensor:
+    def select_real(self, x: Tensor) -> Tensor:
         """Only what stands at real tokens, if the vectors are of tokens at all."""
         real = next((real for real in self.reals if x.dim() == 3 and x.shape[:2] == real.shape), None)
         return x if real is None else x[real]

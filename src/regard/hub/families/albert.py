@@ -27,7 +27,7 @@ def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
     theirs.require("inner_group_num", 1)
     width = theirs.get_int("embedding_size", 128)
     if width == theirs.get_int("hidden_size"):
-        raise theirs.wrong("embedding_size", "as wide as hidden_size, with a map between them that models here only "
+        raise theirs.error("embedding_size", "as wide as hidden_size, with a map between them that models here only "
                            "have where widths differ")  # fmt: skip
     theirs = theirs.default(hidden_act="gelu_new", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return encoder_from_hf(theirs, head, embed_dim=width, share_layers=True)

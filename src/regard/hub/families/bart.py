@@ -44,7 +44,7 @@ def bart_from_hf(theirs: HFConfig, head: config.Head, norm_placement: str = "pos
 def eos_id(theirs: HFConfig) -> int:
     found = theirs.get("eos_token_id", 2)
     if type(found) is not int:
-        raise theirs.wrong("eos_token_id", "expected one whole number")
+        raise theirs.error("eos_token_id", "expected one whole number")
     return found
 
 

@@ -83,7 +83,7 @@ def window_of_mask(text: str) -> int | None:
 def layer_count(theirs: HFConfig, key: str) -> int:
     depth = theirs.get_int(key)
     if depth > DEEPEST:
-        raise theirs.wrong(key, f"whose layers see different things has at most {DEEPEST:,} of them")
+        raise theirs.error(key, f"whose layers see different things has at most {DEEPEST:,} of them")
     return depth
 
 
@@ -91,7 +91,7 @@ def check_layer_types(theirs: HFConfig, key: str, found: Any, known: Sequence[st
     """A list with one of the known words for each layer."""
     words = found if isinstance(found, list) else []
     if strange := [str(each)[:40] for each in words if each not in known]:
-        raise theirs.wrong(key, f"{strange[0]!r} is not known; expected {' or '.join(known)}")
+        raise theirs.error(key, f"{strange[0]!r} is not known; expected {' or '.join(known)}")
     if len(words) != depth:
-        raise theirs.wrong(key, f"expected {' or '.join(known)} for each of {depth} layers")
+        raise theirs.error(key, f"expected {' or '.join(known)} for each of {depth} layers")
     return words

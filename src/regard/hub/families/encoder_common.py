@@ -111,5 +111,5 @@ def token_classification_head(theirs: HFConfig) -> config.Head:
 def encoder_qa_head(theirs: HFConfig) -> config.Head:
     """How well an answer begins and ends at every token."""
     if num_labels(theirs) != 2:
-        raise theirs.wrong("id2label", "expected two labels: an answer has a first and a last token")
+        raise theirs.error("id2label", "expected two labels: an answer has a first and a last token")
     return config.TokenHead(out=2)

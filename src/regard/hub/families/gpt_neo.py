@@ -74,7 +74,7 @@ def layer_types(theirs: HFConfig) -> list[str]:
             case [list(kinds), int(times)] if 0 <= times * len(kinds) <= depth:
                 found += kinds * times
             case _:
-                raise theirs.wrong("attention_types", f"expected [[['{FAR}', '{NEAR}'], times]] for {depth} layers")
+                raise theirs.error("attention_types", f"expected [[['{FAR}', '{NEAR}'], times]] for {depth} layers")
     return decoder_common.check_layer_types(theirs, "attention_types", found, (FAR, NEAR), depth)
 
 

@@ -31,7 +31,7 @@ def palette_size(theirs: HFConfig) -> int:
     """One word of theirs is the start token."""
     words = theirs.get_int("vocab_size", 513)
     if words < 2:
-        raise theirs.wrong("vocab_size", "expected at least one colour and the start token")
+        raise theirs.error("vocab_size", "expected at least one colour and the start token")
     return words - 1
 
 

@@ -46,7 +46,7 @@ def llama_from_hf(
     dim, heads = theirs.get_int("hidden_size"), theirs.get_int("num_attention_heads")
     width = theirs.get_int("head_dim", width or max(dim // heads, 1))
     if width % 2:
-        raise theirs.wrong("head_dim", f"heads {width} wide do not turn in pairs of channels; expected an even width")
+        raise theirs.error("head_dim", f"heads {width} wide do not turn in pairs of channels; expected an even width")
     norm = config.Norm(kind="rms", eps=theirs.get_float("rms_norm_eps", 1e-6))
     trunk = config.Trunk(
         dim=dim,

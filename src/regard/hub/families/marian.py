@@ -38,7 +38,7 @@ def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
         theirs.require("tie_word_embeddings", True)
         theirs.require("decoder_vocab_size", words)
     if theirs.get_int("d_model") % 2:
-        raise theirs.wrong("d_model", "sines and cosines come in pairs; expected an even width")
+        raise theirs.error("d_model", "sines and cosines come in pairs; expected an even width")
     around: dict[str, Any] = {"position": config.SinusoidalPosition(layout="halves"), "norm_placement": "post"}
     own = None if shared else embedding_from_hf(theirs)
     told = "decoder_vocab_size" if theirs.get("decoder_vocab_size") else "vocab_size"

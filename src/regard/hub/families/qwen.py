@@ -42,7 +42,7 @@ def windows_from_hf(theirs: HFConfig) -> str | tuple[str, ...]:
     if SLIDING not in kinds:
         return layer_mask(None)
     if not slides:
-        raise theirs.wrong("use_sliding_window", f"and layer_types has {SLIDING}; set it to true, or all to {FULL}")
+        raise theirs.error("use_sliding_window", f"and layer_types has {SLIDING}; set it to true, or all to {FULL}")
     near = layer_mask(theirs.get_int("sliding_window", 4096))
     return shortest_tile([layer_mask(None) if kind == FULL else near for kind in kinds])
 

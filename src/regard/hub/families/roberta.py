@@ -30,7 +30,7 @@ def to_hf(c: config.Transformer, context: int | None) -> dict[str, Any]:
 def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
     pad, length = theirs.get("pad_token_id", 1), theirs.get_int("max_position_embeddings", 512)
     if type(pad) is not int or not 0 <= pad < length - 1:
-        raise theirs.wrong("pad_token_id", f"places begin after it, and there are {length} (max_position_embeddings); "
+        raise theirs.error("pad_token_id", f"places begin after it, and there are {length} (max_position_embeddings); "
                            f"expected a whole number below {length - 1}")  # fmt: skip
     return encoder_from_hf(theirs, head, offset=pad + 1)
 

@@ -79,7 +79,7 @@ def yarn_from_hf(theirs: HFConfig, rope: HFConfig, longest: int) -> dict[str, An
 def longrope_from_hf(theirs: HFConfig, rope: HFConfig, longest: int) -> dict[str, Any]:
     short, long = rope.numbers("short_factor"), rope.numbers("long_factor")
     if short != long:
-        raise rope.wrong("long_factor", "short_factor differs, and factors here do not change with the length")
+        raise rope.error("long_factor", "short_factor differs, and factors here do not change with the length")
     return scaling_factor(theirs, rope, longest) | {"freq_factors": short}
 
 

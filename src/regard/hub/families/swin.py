@@ -54,7 +54,7 @@ def from_hf(theirs: HFConfig, head: config.Head) -> config.Transformer:
     theirs.require("use_absolute_embeddings", False)
     depths, heads = int_list(theirs, "depths", DEPTHS), int_list(theirs, "num_heads", HEADS)
     if len(depths) < 2 or len(heads) != len(depths):
-        raise theirs.wrong("num_heads", f"expected two stages or more, and one number for each of {list(depths)}")
+        raise theirs.error("num_heads", f"expected two stages or more, and one number for each of {list(depths)}")
     patches = config.PatchEmbedding(
         patch_size=square_side(theirs, "patch_size", 4),
         image_size=square_side(theirs, "image_size", 224),
@@ -102,7 +102,7 @@ def stage_masks(theirs: HFConfig, grid: int, depth: int) -> str | tuple[str, ...
     """The masks of a stage's layers, in turn; one window that is the whole grid is not moved."""
     size = theirs.get_int("window_size", 7)
     if grid < size or grid % size:
-        raise theirs.wrong("window_size", f"a stage has {grid} x {grid} tokens, which such windows do not fill")
+        raise theirs.error("window_size", f"a stage has {grid} x {grid} tokens, which such windows do not fill")
     moved = grid > size > 1 and depth > 1
     return (f"window2d({size})", f"window2d({size}, {size // 2})") if moved else f"window2d({size})"
 
@@ -110,7 +110,7 @@ def stage_masks(theirs: HFConfig, grid: int, depth: int) -> str | tuple[str, ...
 def int_list(theirs: HFConfig, key: str, default: Sequence[int]) -> tuple[int, ...]:
     found = theirs.get(key, list(default))
     if not isinstance(found, list) or not all(type(one) is int and 1 <= one <= MAX_INT for one in found):
-        raise theirs.wrong(key, "expected a list of whole numbers from 1, one for each stage")
+        raise theirs.error(key, "expected a list of whole numbers from 1, one for each stage")
     return tuple(found)
 
 

@@ -87,7 +87,7 @@ def t5_mlp_from_hf(theirs: HFConfig) -> config.MLP:
     gated = said.startswith("gated-")
     word = "gelu_new" if said == "gated-gelu" else said.removeprefix("gated-")
     if not theirs.get("dense_act_fn") and word not in HF_ACTIVATIONS:
-        raise theirs.wrong("feed_forward_proj", f"known are {', '.join(HF_ACTIVATIONS)}, alone or behind gated-")
+        raise theirs.error("feed_forward_proj", f"known are {', '.join(HF_ACTIVATIONS)}, alone or behind gated-")
     return config.MLP(
         hidden=theirs.get_int("d_ff"),
         activation=theirs.get_str("dense_act_fn", HF_ACTIVATIONS, word),

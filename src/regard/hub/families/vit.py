@@ -67,7 +67,7 @@ def square_side(theirs: HFConfig, key: str, default: int) -> int:
         case [int(rows), int(columns)] if rows == columns:
             return HFConfig({key: rows}, theirs.path).get_int(key)
         case [_, *_]:
-            raise theirs.wrong(key, "models here can only have squares, such as 224 or [224, 224]")
+            raise theirs.error(key, "models here can only have squares, such as 224 or [224, 224]")
     return theirs.get_int(key, default)
 
 

@@ -91,7 +91,7 @@ def new_modules(model: nn.Module, taken: TransferReport) -> list[str]:
 
 def start_lora(model: nn.Module, c: config.LoRA, ranks: ProcessRanks = SINGLE_PROCESS) -> None:
     """Put adapters on a model, which alone learn, with what learns whole."""
-    if ranks.sharded:
+    if ranks.is_sharded:
         raise config.ConfigError("train.parallel: 'fsdp' gives each process a part of every weight, and adapters "
                                  "change whole ones; choose ddp")  # fmt: skip
     try:

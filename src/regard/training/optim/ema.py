@@ -15,14 +15,14 @@ from regard.training.state_dict import load_state_tensors
 
 
 class ModelEMA:
-    """Follows a model: `update` after each step, `worn` to look at the model that it makes."""
+    """Exponential moving average of the weights: `update` after each step; inside `applied` the model has the means."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self.means = {name: weight.detach().float().clone() for name, weight in self.weights.items()}
         self.steps = torch.zeros((), device=next(iter(self.means.values())).device)
-        self.own: dict[str, Tensor] | None = None  # the model's weights, while it wears the average
+        self.own: dict[str, Tensor] | None = None  # the model's weights, while it has the means
 
     @torch.no_grad()
     def update(self, taken: Tensor | None = None) -> None:

@@ -54,7 +54,7 @@ class ProcessRanks:
         return self.rank == 0
 
     @property
-    def sharded(self) -> bool:
+    def is_sharded(self) -> bool:
         return self.strategy == "fsdp"
 
     # ---------------------------------------------------------------- a batch
@@ -97,7 +97,7 @@ class ProcessRanks:
         """The number that the first rank has."""
         return float(self.sum(torch.tensor(number if self.is_main else 0.0, dtype=torch.float64)))
 
-    def joined(self, items: list[Any]) -> list[Any]:
+    def gather_lists(self, items: list[Any]) -> list[Any]:
         """What all have found, one rank after the other."""
         if self.size == 1:
             return items
