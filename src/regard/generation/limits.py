@@ -103,7 +103,7 @@ def probe_cache(model: Transformer) -> KVCache:
         raise config.ConfigError(f"head.kind: {model.c.head.kind!r} makes no words; a model that writes has 'lm'")
     try:
         return model.cache(1, 1)
-    except ValueError as problem:
+    except config.ConfigError as problem:
         raise config.ConfigError(f"this model does not write from left to right: {problem}") from problem
 
 

@@ -10,6 +10,7 @@ from itertools import takewhile
 
 import torch
 
+from regard.config.errors import ConfigError
 from regard.core.cache import KVCache
 from regard.generation.session import DecodeSession, inference_mode, prefill_chunks
 from regard.models.heads import last_token_logits
@@ -57,7 +58,7 @@ class PromptCache:
             return False
         try:
             cache.truncate(kept)
-        except ValueError:
+        except ConfigError:
             return False
         return True
 

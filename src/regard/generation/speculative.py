@@ -312,5 +312,5 @@ def check_speculation(model: Any, draft: Any, lookup: int | None, guess: int) ->
 def can_rewind(model: Any) -> bool:
     try:
         return all(isinstance(entry, LayerKV) for entry in model.cache(1, 1).entries)
-    except ValueError:
+    except config.ConfigError:
         return True  # it does not write from left to right at all, which a session says better

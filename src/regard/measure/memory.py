@@ -111,7 +111,7 @@ def cache_memory(shape: AnyModel, batch: int, context: int) -> CacheMemory | Non
     assert isinstance(shape, Transformer)
     try:
         made = shape.cache(batch, context)
-    except ValueError:  # its masks look ahead, or its positions need to know the end
+    except config.ConfigError:  # its masks look ahead, or its positions need to know the end
         return None
     own = sum(table.nbytes for table in made.tables())
     return CacheMemory(own, source_cache_bytes(shape.c, batch, context) if shape.encoder is not None else 0)
