@@ -38,12 +38,12 @@ def batch_head_index(q: Tensor) -> tuple[Tensor, Tensor]:
     return rows.view(-1, 1, 1, 1), heads.view(1, -1, 1, 1)
 
 
-def refuse_unless(claim: Tensor, said: str) -> str:
+def refuse_unless(claim: Tensor, problem: str) -> str:
     """What is said against data of which the claim is not true; in a compiled graph, or on a GPU, it is said when the
     claim is reached, so that nothing waits for it here."""
     if claim.device.type == "cpu" and not torch.compiler.is_compiling():
-        return "" if claim else said
-    torch._assert_async(claim, f"attention.kernel {said}")
+        return "" if claim else problem
+    torch._assert_async(claim, f"attention.kernel {problem}")
     return ""
 
 

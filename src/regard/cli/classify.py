@@ -191,13 +191,13 @@ def answers_by_line(found: list[dict[str, Any]], bad: BadLines) -> list[dict[str
 
 
 def classify_by_labels(
-    model: Any, asked: LabelOptions, things: list[str] | None, file: str | None, pair: str | None,
+    model: Any, options: LabelOptions, things: list[str] | None, file: str | None, pair: str | None,
     top_k: int | None, json: bool,
 ) -> None:  # fmt: skip
     """Which label a language model would say next."""
     if pair is not None:
         raise config.ConfigError("--pair: a language model reads one text; put the other into --template")
-    found = list(LabelClassifier(model, asked)(things or ([] if file else ["-"]), file, top_k))
+    found = list(LabelClassifier(model, options)(things or ([] if file else ["-"]), file, top_k))
     print_json({"task": "labels", "answers": found}) if json else show_classes(found)
 
 

@@ -81,18 +81,18 @@ def compare(
     return run_comparison(room.StudyRun(study, place, command=command, tell=print_stderr), json)
 
 
-def run_comparison(made: Any, json: bool) -> int:
+def run_comparison(study: Any, json: bool) -> int:
     """Train and measure, then tell it: the table on stdout, compare.json, .csv and .html in the folder."""
-    if (stopped := made.run()) is not None:
-        return interrupted_exit(made.out, stopped)
+    if (stopped := study.run()) is not None:
+        return interrupted_exit(study.out, stopped)
     from regard import studies as room
     from regard.report.study_pages import write_comparison_page
 
-    room.write_results(made)
-    told = room.study_results(made)
-    page = write_comparison_page(made.out, told)
-    print_json({"out": made.out, "page": page, **told}) if json else print(
-        room.format_tables(made), f"\n\npage  {page}", sep=""
+    room.write_results(study)
+    told = room.study_results(study)
+    page = write_comparison_page(study.out, told)
+    print_json({"out": study.out, "page": page, **told}) if json else print(
+        room.format_tables(study), f"\n\npage  {page}", sep=""
     )
     return 0
 

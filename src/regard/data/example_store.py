@@ -157,10 +157,10 @@ def hash_ids(ids: "array[int]") -> int:
 
 
 def store_examples(
-    made: RowMaker, about: dict[str, Any], folder: Path, name: str, bad: OnBadRecord = "error",
+    make: RowMaker, about: dict[str, Any], folder: Path, name: str, bad: OnBadRecord = "error",
     notice: Notice = warnings.warn, progress: Progress = no_progress,
 ) -> Examples:  # fmt: skip
     """The examples that `about` stands for: from the cache, or made now and kept there."""
     about = {"examples": FORMAT, "bad": bad, **about}
-    kept, told = store_rows(StoreJob(made, ExampleWriter, bad, progress), about, folder, name, notice)
+    kept, told = store_rows(StoreJob(make, ExampleWriter, bad, progress), about, folder, name, notice)
     return Examples(kept, name, told=told, digest=content_cache.content_key(about))

@@ -174,7 +174,7 @@ def hash_row(row: Row) -> int:
 
 
 def store_tensors(
-    made: RowMaker,
+    make: RowMaker,
     about: dict[str, Any],
     folder: Path,
     name: str,
@@ -185,5 +185,5 @@ def store_tensors(
 ) -> TensorRows:
     """The rows that `about` stands for: from the cache, or made now and kept there."""
     about = {"arrays": FORMAT, "bad": bad, **about}
-    kept, told = store_rows(StoreJob(made, lambda: TensorWriter(length), bad, progress), about, folder, name, notice)
+    kept, told = store_rows(StoreJob(make, lambda: TensorWriter(length), bad, progress), about, folder, name, notice)
     return TensorRows(kept, name, told=told, digest=content_cache.content_key(about))

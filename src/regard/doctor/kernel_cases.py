@@ -28,12 +28,12 @@ MAPS = (("q", "k", "v", "out"), ("q", "v", "out"))  # some kernels have one vect
 class KernelSubject:
     """A kernel by its name and numbers, as a config says it."""
 
-    def __init__(self, said: str) -> None:
-        name, _ = parse_call(said)
+    def __init__(self, call: str) -> None:
+        name, _ = parse_call(call)
         if name not in KERNELS:
             there = ", ".join(KERNELS)
             raise ConfigError(f"no kernel {name!r}{did_you_mean(name, KERNELS)} there are {there}")
-        self.said, self.kernel = said, KERNELS[name]
+        self.said, self.kernel = call, KERNELS[name]
 
     def kernel_weights(self, count: int, width: int = D, groups: int = HEADS) -> nn.Module | None:
         """The weights that a layer for so many tokens would keep for it, the same every time."""

@@ -57,9 +57,9 @@ class CaseResult:
     what: str = ""
 
 
-def check_kernel_laws(said: str, longest: int = 4096, exponent: float | None = None) -> list[KernelFinding]:
+def check_kernel_laws(call: str, longest: int = 4096, exponent: float | None = None) -> list[KernelFinding]:
     """All laws for a kernel named as a config names it. `exponent` is the most that time may grow with, if any."""
-    subject = KernelSubject(said)  #: S184
+    subject = KernelSubject(call)  #: S184
     found = [try_law(name, lambda: judge_results(name, list(KERNEL_LAWS[name](subject)))) for name in KERNEL_LAWS]  # noqa: B023  called at once
     return [*found, try_law("growth", lambda: check_growth(subject, longest, exponent))]
 

@@ -102,10 +102,10 @@ class EvaluationResult:
         return script_keys(said | {name: count for name, count in counts.items() if count is not None} | self.extras)
 
 
-def script_keys(said: Mapping[str, Any]) -> dict[str, Any]:
+def script_keys(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Names in one word, for scripts; those of classes stay as they are."""
     return {
-        name.replace(" ", "_"): script_keys(value) if name == "signatures" else value for name, value in said.items()
+        name.replace(" ", "_"): script_keys(value) if name == "signatures" else value for name, value in raw.items()
     }
 
 
@@ -250,7 +250,7 @@ class Evaluator:
                               "run was "
                               f"trained on all but the last {part:g} of them{alone}")  # fmt: skip
 
-    def evaluate_rows(self, each: RowCallback | None, how: TranslationScoring) -> EvaluationResult:
+    def evaluate_rows(self, each: RowCallback | None, scoring: TranslationScoring) -> EvaluationResult:
         """Everything else: record by record."""
         task, found, tally = build_objective(self.model, self.asked.task), self.tables(), BadRecordPolicy()
 
@@ -268,7 +268,7 @@ class Evaluator:
         if isinstance(task, tasks.MaskedLM) and task.c.next_sentence:
             some = next_sentence_rows(list(some), task)
         ask = (self.model, task, some, each, self.voice.progress)
-        marks = TranslationScorer(*ask, how=how) if isinstance(task, tasks.Translation) else (
+        marks = TranslationScorer(*ask, how=scoring) if isinstance(task, tasks.Translation) else (
             AnswerScorer(*ask) if isinstance(task, tasks.QuestionAnswering) else RowScorer(*ask))  # fmt: skip
         name = ("" if self.share is None else f"{self.share:g} of ") + name_sources([table.name for table in found])
         score = scored(self.model, marks.batches(), task)

@@ -131,18 +131,18 @@ class RowScorer:
         )
         return zip(outputs_by_row(self.task, said, batch), outputs_by_row(self.task, meant, batch), strict=True)
 
-    def finalize(self, portion: Sequence[ScoredRow], told: list[Any]) -> Iterable[tuple[Any, Any]]:
+    def finalize(self, portion: Sequence[ScoredRow], answers: list[Any]) -> Iterable[tuple[Any, Any]]:
         """(said, meant) of each row of a portion."""
-        return told
+        return answers
 
-    def note(self, row: ScoredRow, said: Any, meant: Any) -> None:
-        self.said.append(said)
-        self.meant.append(meant)
+    def note(self, row: ScoredRow, prediction: Any, label: Any) -> None:
+        self.said.append(prediction)
+        self.meant.append(label)
         cut = self.loss(row)
         self.count, self.cut, self.shortened = self.count + 1, self.cut + cut, self.shortened + (cut > 0)
         if self.each is not None:
             self.each({"where": row.record.where, "asked": self.displayed_columns(row.record),
-                       "said": self.decode(said), "expected": self.decode(meant)})  # fmt: skip
+                       "said": self.decode(prediction), "expected": self.decode(label)})  # fmt: skip
 
     def loss(self, row: ScoredRow) -> int:
         """Tokens of a row that did not fit."""

@@ -25,7 +25,7 @@ class AnswerScorer(RowScorer):
     def predict(self, batch: TaskBatch) -> Iterable[tuple[Any, Any]]:
         return ()  # a batch has one window of each text
 
-    def finalize(self, portion: Sequence[ScoredRow], told: list[Any]) -> Iterable[tuple[Any, Any]]:
+    def finalize(self, portion: Sequence[ScoredRow], answers: list[Any]) -> Iterable[tuple[Any, Any]]:
         assert self.model.tokenizer is not None
         windows = [(place, window) for place, row in enumerate(portion)
                    for window in self.task.windows(row.record, self.model.tokenizer)]  # fmt: skip
@@ -68,15 +68,15 @@ class TranslationScorer(RowScorer):
     columns = ("source",)
     task: tasks.Translation
 
-    def __init__(self, *asked: Any, how: TranslationScoring | None = None, **more: Any) -> None:
+    def __init__(self, *asked: Any, scoring: TranslationScoring | None = None, **more: Any) -> None:
         super().__init__(*asked, **more)
-        self.how, self.translator = how or TranslationScoring(), Translator(self.model)
+        self.how, self.translator = scoring or TranslationScoring(), Translator(self.model)
         self.sources: list[str] = []
 
     def predict(self, batch: TaskBatch) -> Iterable[tuple[Any, Any]]:
         return ()
 
-    def finalize(self, portion: Sequence[ScoredRow], told: list[Any]) -> Iterable[tuple[Any, Any]]:
+    def finalize(self, portion: Sequence[ScoredRow], answers: list[Any]) -> Iterable[tuple[Any, Any]]:
         """A source that stands there several times is translated once."""
         sources = {str(row.record[self.task.c.source]): self.encode_source(row) for row in portion}
         texts, c = list(sources), beam_search_params(self.how.search)

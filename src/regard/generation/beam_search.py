@@ -206,14 +206,14 @@ class BeamSearch:
         full = (self.most == self.made + 1).repeat_interleave(len(logits) // len(self.most))[:, None]
         return torch.where(full, force_token(logits, last), logits), total.masked_fill(full, 0)
 
-    def keep(self, logs: Tensor, said: Tensor, over: Tensor) -> None:
+    def keep(self, logs: Tensor, texts: Tensor, over: Tensor) -> None:
         """Candidates that end here and are among the W likeliest join the ended; the W best by score stay."""
         ending = over & self.open[:, None]
         ending[:, self.c.num_beams :] = False
         scores = (logs / self.made**self.c.length_penalty).masked_fill(~ending, -torch.inf)
         lengths = torch.full_like(over, self.made, dtype=torch.long)
         self.scores, best = torch.cat([self.scores, scores], 1).topk(self.c.num_beams)
-        self.ended = gather_beams(torch.cat([self.ended, said], 1), best)
+        self.ended = gather_beams(torch.cat([self.ended, texts], 1), best)
         self.lengths = torch.cat([self.lengths, lengths], 1).gather(1, best)
 
     def hopeful(self) -> Tensor:  # (B,)

@@ -216,7 +216,7 @@ def argmax_part_(
 
 
 def argmax_join_(
-    tops: tl.tensor, places: tl.tensor, said: tl.tensor, ids: tl.tensor, broken: tl.constexpr, parts: tl.constexpr,
+    tops: tl.tensor, places: tl.tensor, chosen: tl.tensor, ids: tl.tensor, broken: tl.constexpr, parts: tl.constexpr,
     few: tl.constexpr, early: tl.constexpr,
 ) -> None:  # fmt: skip
     """The largest of all parts, as what is said and as what is read next; `broken` where it is not finite."""
@@ -229,7 +229,7 @@ def argmax_join_(
     there = (p < parts) & (x == most)
     place = tl.min(tl.where(there, tl.load(places + b * parts + p, mask=there, other=0), 2147483647), 0)
     sound = (most < float("inf")) & (most > -float("inf"))
-    tl.store(said + b, tl.where(sound, place, broken).to(tl.int64))
+    tl.store(chosen + b, tl.where(sound, place, broken).to(tl.int64))
     tl.store(ids + b, tl.where(sound, place, 0).to(tl.int64))
 
 

@@ -107,21 +107,21 @@ def read_extras(folder: Path) -> dict[str, Any]:
     return read_json_object(own_file(folder, ADAPTER_EXTRAS)) if (folder / ADAPTER_EXTRAS).is_file() else {}
 
 
-def check_peft_config(theirs: HFConfig) -> None:
+def check_peft_config(hf: HFConfig) -> None:
     """Refuse what would mean something else than s·B A."""
-    if theirs.get("peft_type") != "LORA":
-        raise theirs.error("peft_type", "adapters here can only be LORA")
-    theirs.require("bias", "none")
-    if theirs.get("use_dora"):
-        raise theirs.error("use_dora", "DoRA also learns the lengths of weights, which adapters here do not; merge it "
+    if hf.get("peft_type") != "LORA":
+        raise hf.error("peft_type", "adapters here can only be LORA")
+    hf.require("bias", "none")
+    if hf.get("use_dora"):
+        raise hf.error("use_dora", "DoRA also learns the lengths of weights, which adapters here do not; merge it "
                            "with peft, and load the merged model")  # fmt: skip
-    begins = theirs.get("init_lora_weights", True)
+    begins = hf.get("init_lora_weights", True)
     if begins not in BEGINNINGS:
-        raise theirs.error("init_lora_weights", "it changes the base as well; convert it with peft to a plain one "
+        raise hf.error("init_lora_weights", "it changes the base as well; convert it with peft to a plain one "
                            "(path_initial_model_for_weight_conversion)")  # fmt: skip
-    strange = [key for key, value in theirs.said.items() if value and key not in KNOWN_PEFT_KEYS]
+    strange = [key for key, value in hf.said.items() if value and key not in KNOWN_PEFT_KEYS]
     if strange:
-        raise theirs.error(strange[0], "it may change answers in a way that is not known here; merge the adapter with "
+        raise hf.error(strange[0], "it may change answers in a way that is not known here; merge the adapter with "
                            "peft, and load the merged model")  # fmt: skip
 
 

@@ -392,7 +392,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         return [None if rule is None else rule.copy() for _ in range(rows)]
 
     def default_settings(
-        self, texts: list[list[int]], told: dict[str, Any] | None = None, new: int | None = None
+        self, texts: list[list[int]], overrides: dict[str, Any] | None = None, new: int | None = None
     ) -> dict[str, Any]:  # fmt: skip
         """How the next token is chosen, or a text searched for, unless said: as the folder has it.
 
@@ -405,9 +405,9 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
             self.generation_defaults.min_new_tokens(longest),
         )
         least = least if most is None else min(least, most - 1)
-        told = self.generation_defaults.sampling if told is None else told
+        overrides = self.generation_defaults.sampling if overrides is None else overrides
         return {
-            **told,
+            **overrides,
             **({} if most is None else {"max_new_tokens": most}),
             **({"min_new_tokens": least} if least else {}),
         }

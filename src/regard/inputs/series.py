@@ -84,13 +84,13 @@ class SeriesEmbedding(nn.Module):
         center, scale = torch.tensor([self.c.mean, self.c.std]).to(x.device, non_blocking=True).unbind()
         return (x - center) / scale if into else x * scale + center
 
-    def restore(self, said: Tensor, tokens: Tokens) -> Tensor:  # (B, horizon, C)
+    def restore(self, forecast: Tensor, tokens: Tokens) -> Tensor:  # (B, horizon, C)
         """What was taken from the windows, given back."""
         assert isinstance(tokens, SeriesTokens)
-        said = said.float()
+        forecast = forecast.float()
         if self.gain is not None and self.shift is not None:
-            said = (said - self.shift.float()) / (self.gain.float() + EPS**2)
-        return self.units(said * tokens.spread + tokens.level, into=False)
+            forecast = (forecast - self.shift.float()) / (self.gain.float() + EPS**2)
+        return self.units(forecast * tokens.spread + tokens.level, into=False)
 
     def cost(self, context: int, trunk_cost: TrunkCost) -> FrontEndCost:
         rows = self.c.channels if self.c.channel_mixing == "independent" else 1

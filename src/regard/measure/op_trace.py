@@ -190,11 +190,11 @@ def op_flops(func: Any, args: Any, kwargs: Any, out: Any, said: dict[str, Any]) 
     return int(sdpa_flop_count(q, k, v))
 
 
-def causal_share(said: dict[str, Any]) -> float:
+def causal_share(kwargs: dict[str, Any]) -> float:
     """The part of it that a causal kernel computes: whole blocks of keys are skipped."""
-    if not said.get("is_causal"):
+    if not kwargs.get("is_causal"):
         return 1.0
-    keys: Tensor = said["key"]
+    keys: Tensor = kwargs["key"]
     return (1 + min(1.0, BLOCK.get(keys.device.type, 128) / keys.shape[-2])) / 2
 
 

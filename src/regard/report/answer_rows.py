@@ -96,9 +96,9 @@ def token_addition(tokenizer: Any, ids: Sequence[int], place: int, id: int) -> s
     return after[len(before) :] if after.startswith(before) else f" {tokenizer.decode([id])}"
 
 
-def printable_gap(said: str, id: int, tokenizer: Any) -> str:
+def printable_gap(text: str, id: int, tokenizer: Any) -> str:
     """A word in a gap; a space or a part of a character as tokenizers draw it."""
-    bare = said.strip()
+    bare = text.strip()
     return bare if bare and "\ufffd" not in bare else str(tokenizer.token_text(id))
 
 

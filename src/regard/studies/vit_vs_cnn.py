@@ -61,15 +61,15 @@ def record_line(record: Record) -> str:
     return json.dumps({name: record[name] for name in ("pixels", "label")}) + "\n"
 
 
-def accuracy_table(made: list[VariantRow]) -> DemoTable:
-    names = [f"{each.chosen[VARIANT_KEY]} images, {IMAGE_RECIPES[each.chosen['recipe']]}" for each in made]
+def accuracy_table(rows: list[VariantRow]) -> DemoTable:
+    names = [f"{each.chosen[VARIANT_KEY]} images, {IMAGE_RECIPES[each.chosen['recipe']]}" for each in rows]
     lines: dict[str, list[tuple[float, float]]] = {}
-    for each in made:
+    for each in rows:
         if accuracy := each.scores.get("accuracy"):
             points = lines.setdefault(IMAGE_RECIPES[each.chosen["recipe"]], [])
             points.append((float(each.chosen[VARIANT_KEY]), 100 * (1 - accuracy.mean)))
     drawing = DemoFigure("Which needs fewer images?", "images to learn from", "percent wrong", lines, (True, True))
-    said = [note for note in table_notes(made) if "did not read" not in note]
+    said = [note for note in table_notes(rows) if "did not read" not in note]
     return DemoTable(f"{TEST_IMAGES} digits that no model "
-                     "saw", names, table_columns(made), [row_dict(each) for each in made], said,
+                     "saw", names, table_columns(rows), [row_dict(each) for each in rows], said,
                  [drawing] if lines else [])  # fmt: skip

@@ -113,7 +113,7 @@ class InputTask(Task):
             each = share * each + (1 - share) * self.loss(said, batch["other"])
         return {"loss": each.sum()}
 
-    def loss(self, said: Tensor, label: Tensor) -> Tensor:  # (B, out), (B,) -> (B,)
+    def loss(self, out: Tensor, label: Tensor) -> Tensor:  # (B, out), (B,) -> (B,)
         raise NotImplementedError
 
     def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
@@ -136,14 +136,14 @@ class InputClassification(InputTask):
             columns.label_index(record, self.c.label, columns.get_column(record, self.c.label), self.c.classes)
         )
 
-    def loss(self, said: Tensor, label: Tensor) -> Tensor:
-        return F.cross_entropy(said, label, reduction="none")
+    def loss(self, out: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(out, label, reduction="none")
 
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         return {"loss": classify_batch(model, batch).argmax(-1).tolist()}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return classification_scores(said["loss"], meant["loss"], self.out)
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return classification_scores(predictions["loss"], labels["loss"], self.out)
 
 
 @register_input_task("regression")
@@ -156,14 +156,14 @@ class InputRegression(InputTask):
     def label(self, record: Record) -> Tensor:
         return torch.tensor(columns.get_number(record, self.c.label), dtype=torch.float32)
 
-    def loss(self, said: Tensor, label: Tensor) -> Tensor:
-        return F.mse_loss(said[:, 0], label, reduction="none")
+    def loss(self, out: Tensor, label: Tensor) -> Tensor:
+        return F.mse_loss(out[:, 0], label, reduction="none")
 
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         return {"loss": classify_batch(model, batch)[:, 0].tolist()}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return regression_scores(said["loss"], meant["loss"])
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return regression_scores(predictions["loss"], labels["loss"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,8 +244,8 @@ class Classification(TextClassificationBase):
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         return {"loss": model_outputs(model, batch).argmax(-1).tolist()}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return classification_scores(said["loss"], meant["loss"], self.out)
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return classification_scores(predictions["loss"], labels["loss"], self.out)
 
 
 @register_task("regression")
@@ -264,15 +264,19 @@ class Regression(TextClassificationBase):
     def answers(self, model: nn.Module, batch: TaskBatch) -> TaskOutputs:
         return {"loss": model_outputs(model, batch)[:, 0].tolist()}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return regression_scores(said["loss"], meant["loss"])
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return regression_scores(predictions["loss"], labels["loss"])
 
 
-def classification_scores(said: Sequence[int], meant: Sequence[int], classes: int) -> dict[str, float]:
+def classification_scores(predictions: Sequence[int], labels: Sequence[int], classes: int) -> dict[str, float]:
     """Accuracy and Matthews; F1 of the second class where there are two, else the mean over classes."""
-    found = f1(said, meant) if classes == 2 else macro_f1(said, meant)
-    return {"accuracy": accuracy(said, meant), "f1": found, "matthews": matthews_correlation(said, meant)}
+    found = f1(predictions, labels) if classes == 2 else macro_f1(predictions, labels)
+    return {
+        "accuracy": accuracy(predictions, labels),
+        "f1": found,
+        "matthews": matthews_correlation(predictions, labels),
+    }
 
 
-def regression_scores(said: Sequence[float], meant: Sequence[float]) -> dict[str, float]:
-    return {"pearson": pearson(said, meant), "spearman": spearman(said, meant)}
+def regression_scores(predictions: Sequence[float], labels: Sequence[float]) -> dict[str, float]:
+    return {"pearson": pearson(predictions, labels), "spearman": spearman(predictions, labels)}

@@ -88,10 +88,10 @@ class TaskSpecialTokens:
         """What stands where nothing is: the pad id, or any; a batch says which tokens are real."""
         return self.roles.get("pad", 0)
 
-    def begin(self, said: str = "auto") -> int:
+    def begin(self, name: str = "auto") -> int:
         """The token before a target."""
-        if said != "auto":
-            return self[said]
+        if name != "auto":
+            return self[name]
         return next((self.roles[role] for role in ("bos", "pad", "eos") if role in self.roles), -1)
 
 

@@ -46,8 +46,8 @@ class Contrastive(ImageTextTask):
     heads = ("pooling",)
 
     @classmethod
-    def build(cls, c: config.Contrastive, tokenizer: Tokenizer | None, **how: Any) -> Self:
-        made = super().build(c, tokenizer, **how)
+    def build(cls, c: config.Contrastive, tokenizer: Tokenizer | None, **options: Any) -> Self:
+        made = super().build(c, tokenizer, **options)
         if tokenizer is None or c.label is None:
             return made
         texts = [made.read(c.prompt.replace("{}", name)) for name in c.classes]
@@ -131,11 +131,11 @@ class Contrastive(ImageTextTask):
     def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         return {CLASS: batch[CLASS].tolist()} if self.prompts else {"image": [], "text": []}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        seen, told = (torch.tensor(said[name]) for name in ("image", "text"))
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        seen, told = (torch.tensor(predictions[name]) for name in ("image", "text"))
         found = {f"image to text R@{k}": recall_at(seen, told, k) for k in BEST}
         found |= {f"text to image R@{k}": recall_at(told, seen, k) for k in BEST}
-        return found | ({"zero-shot": accuracy(said[CLASS], meant[CLASS])} if self.prompts else {})
+        return found | ({"zero-shot": accuracy(predictions[CLASS], labels[CLASS])} if self.prompts else {})
 
 
 def tower_inputs(batch: TaskBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -84,8 +84,8 @@ class SpanCorruption(DenoisingTask):
     c: config.SpanCorruption = config.SpanCorruption()
 
     @classmethod
-    def build(cls, c: config.SpanCorruption, tokenizer: Tokenizer, **how: Any) -> Self:
-        made = super().build(c, tokenizer, **how)
+    def build(cls, c: config.SpanCorruption, tokenizer: Tokenizer, **options: Any) -> Self:
+        made = super().build(c, tokenizer, **options)
         marks, need = len(made.specials.sentinels), made.spans(made.room) + 1
         if not marks:
             raise config.ConfigError("tokenizer: it has no sentinels; add them with regard.tasks.add_task_tokens")

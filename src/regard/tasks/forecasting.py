@@ -61,7 +61,7 @@ class Forecasting(Task):
     def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         return {"loss": [[0.0, 0.0] for _ in batch["ids"]]}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
         """Windows are of one size, so the mean over windows is that over all numbers."""
-        squares, sizes = zip(*said["loss"], strict=True) if said["loss"] else ((), ())
+        squares, sizes = zip(*predictions["loss"], strict=True) if predictions["loss"] else ((), ())
         return {"mse": safe_ratio(math.fsum(squares), len(squares)), "mae": safe_ratio(math.fsum(sizes), len(sizes))}

@@ -38,8 +38,8 @@ class ImageTextTask(Task):
     around: ClassVar[int] = 0  # special tokens that `collate` puts beside those of the text
 
     @classmethod
-    def build(cls, c: Any, tokenizer: Tokenizer | None, **how: Any) -> Self:
-        made = super().build(c, tokenizer, **how)
+    def build(cls, c: Any, tokenizer: Tokenizer | None, **options: Any) -> Self:
+        made = super().build(c, tokenizer, **options)
         lists = tokenizer is not None and reads_phrases(c)
         return replace(made, comma=separator_id(tokenizer)) if lists else made  # type: ignore[arg-type]
 

@@ -52,8 +52,8 @@ class MaskedLM(Task):
         return (*missing_separators(specials, c.next_sentence), *(() if "mask" in specials.roles else ("mask",)))
 
     @classmethod
-    def build(cls, c: config.MaskedLM, tokenizer: Tokenizer, **how: Any) -> Self:
-        return super().build(c, tokenizer, joints=WordBoundaries.of(tokenizer) if c.whole_words else None, **how)
+    def build(cls, c: config.MaskedLM, tokenizer: Tokenizer, **options: Any) -> Self:
+        return super().build(c, tokenizer, joints=WordBoundaries.of(tokenizer) if c.whole_words else None, **options)
 
     def check(self, model: config.Transformer) -> None:
         super().check(model)
@@ -154,10 +154,10 @@ class MaskedLM(Task):
             return super().expected_answers(batch)
         return {"masked": labelled_entries(batch["labels"], batch["labels"]), "next": batch["next"].tolist()}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
         if not self.c.next_sentence:
-            return super().score(said, meant)
-        return {f"{name} accuracy": accuracy(said[name], meant[name]) for name in ("masked", "next")}
+            return super().score(predictions, labels)
+        return {f"{name} accuracy": accuracy(predictions[name], labels[name]) for name in ("masked", "next")}
 
 
 SHORT = 0.1  # of the rows

@@ -86,5 +86,5 @@ class NextPixel(Task):
         """What a model that knows the image would need: no bits, and all values right."""
         return {BITS: [0.0] * len(batch["ids"]), RIGHT: [1.0] * len(batch["ids"])}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return {name: safe_ratio(math.fsum(said[name]), len(said[name])) for name in (BITS, RIGHT)}
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return {name: safe_ratio(math.fsum(predictions[name]), len(predictions[name])) for name in (BITS, RIGHT)}

@@ -52,8 +52,8 @@ class NodeClassification(Task):
     def node_logits(self, model: nn.Module, batch: TaskBatch) -> Any:  # (1, N, classes)
         return classify_batch(model, {name: table for name, table in batch.items() if name != "labels"})
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return classification_scores(said["loss"], meant["loss"], len(self.c.classes))
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return classification_scores(predictions["loss"], labels["loss"], len(self.c.classes))
 
 
 # ---------------------------------------------------------------- what a graph says of its nodes

@@ -177,9 +177,9 @@ class QuestionAnswering(Task):
     def expected_answers(self, batch: TaskBatch) -> TaskOutputs:
         return {"loss": [AnswerSpan(*span, 0.0) for span in self.characters(batch, batch["start"], batch["stop"])]}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
         """How many begin and end at the right characters; `squad` compares texts."""
-        right = [a[:2] == b[:2] for a, b in zip(said["loss"], meant["loss"], strict=True)]
+        right = [a[:2] == b[:2] for a, b in zip(predictions["loss"], labels["loss"], strict=True)]
         return {"accuracy": safe_ratio(sum(right), len(right))}
 
     def squad(self, found: Sequence[Sequence[AnswerSpan]], given: Sequence[Mapping[str, Any]]) -> dict[str, float]:

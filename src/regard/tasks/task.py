@@ -111,8 +111,8 @@ class Task:
         return ()
 
     @classmethod
-    def build(cls, c: Any, tokenizer: Any, **how: Any) -> Self:
-        return cls(c, TaskSpecialTokens.of(tokenizer), **how)
+    def build(cls, c: Any, tokenizer: Any, **options: Any) -> Self:
+        return cls(c, TaskSpecialTokens.of(tokenizer), **options)
 
     def example(self, record: RecordLike, tokenizer: Tokenizer) -> TaskExample:
         """A record as numbers; "cut" is how many of its tokens did not fit."""
@@ -147,8 +147,8 @@ class Task:
         """What it should say."""
         return {"loss": labelled_entries(batch["labels"], batch["labels"])}
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
-        return {"accuracy": accuracy(said["loss"], meant["loss"])}
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
+        return {"accuracy": accuracy(predictions["loss"], labels["loss"])}
 
     def check(self, model: config.Transformer) -> None:
         """Refuses a model that cannot be asked this, by the path of the setting."""

@@ -79,12 +79,12 @@ class TokenClassification(Task):
         classes = self.c.classes
         return [[classes[tag] for tag, label in zip(*pair, strict=True) if label != IGNORE_INDEX] for pair in pairs]
 
-    def score(self, said: TaskOutputs, meant: TaskOutputs) -> dict[str, float]:
+    def score(self, predictions: TaskOutputs, labels: TaskOutputs) -> dict[str, float]:
         """Of words, and of whole entities where tags are B-, I- and O."""
-        flat = [[tag for tags in some["loss"] for tag in tags] for some in (said, meant)]
+        flat = [[tag for tags in some["loss"] for tag in tags] for some in (predictions, labels)]
         found = {"accuracy": accuracy(*flat)}
         named = any(name.startswith("B-") for name in self.c.classes)
-        return found | ({"entity f1": entity_f1(said["loss"], meant["loss"])} if named else {})
+        return found | ({"entity f1": entity_f1(predictions["loss"], labels["loss"])} if named else {})
 
 
 def continuation_labels(pieces: Sequence[int]) -> list[int]:

@@ -80,9 +80,11 @@ class Translation(Seq2SeqTask):
     c: config.Translation = config.Translation()
 
     @classmethod
-    def build(cls, c: config.Translation, tokenizer: Tokenizer, target: Tokenizer | None = None, **how: Any) -> Self:
+    def build(
+        cls, c: config.Translation, tokenizer: Tokenizer, target: Tokenizer | None = None, **options: Any
+    ) -> Self:
         """`target` is the tokenizer of the target, if it has one of its own."""
-        return super().build(c, tokenizer, spoken=None if target is None else TaskSpecialTokens.of(target), **how)
+        return super().build(c, tokenizer, spoken=None if target is None else TaskSpecialTokens.of(target), **options)
 
     def example(self, record: RecordLike, tokenizer: Tokenizer, target: Tokenizer | None = None) -> TaskExample:
         source = columns.get_ids(record, self.c.source, tokenizer)

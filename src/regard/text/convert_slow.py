@@ -36,12 +36,12 @@ def convert_wordpiece(read: FileReader, card: TokenizerConfig) -> tokenizers.Tok
     return with_template(inner, card, "cls $A sep", "cls $A sep $B:1 sep:1")
 
 
-def convert_bpe(read: FileReader, **how: Any) -> tokenizers.Tokenizer:
+def convert_bpe(read: FileReader, **rest: Any) -> tokenizers.Tokenizer:
     """A vocabulary and the pairs that are merged, first those that were met most often."""
     vocabulary = json.loads(read("vocab.json"))
     lines = [line.split() for line in read("merges.txt").decode().split("\n") if not line.startswith("#version")]
     merged = [(one, two) for one, two in filter(None, lines)]
-    return tokenizers.Tokenizer(models.BPE(vocabulary, merged, **how))
+    return tokenizers.Tokenizer(models.BPE(vocabulary, merged, **rest))
 
 
 def convert_gpt2(read: FileReader, card: TokenizerConfig) -> tokenizers.Tokenizer:

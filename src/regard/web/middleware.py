@@ -83,9 +83,9 @@ class GatewayMiddleware:
         if (length := headers.get("content-length", "0")).isdigit() and int(length) > limits.body:
             raise visit.too_large()
 
-    def has_valid_key(self, said: str) -> bool:
+    def has_valid_key(self, given_key: str) -> bool:
         """Whether this is one of the keys, found out in the same time whichever it is and however near it comes."""
-        scheme, _, key = said.partition(" ")
+        scheme, _, key = given_key.partition(" ")
         given = key.strip().encode("latin-1", "replace")
         found = [hmac.compare_digest(given, each) for each in self.keys]
         return scheme.lower() == "bearer" and any(found)

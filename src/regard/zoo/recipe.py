@@ -135,44 +135,44 @@ def front_end_kind(whole: dict[str, Any]) -> str:
     return str(embed.get("kind", "text")) if isinstance(embed, dict) else ""
 
 
-def default_vocab(whole: dict[str, Any], asked: dict[str, Any]) -> None:
+def default_vocab(whole: dict[str, Any], table: dict[str, Any]) -> None:
     """The tokenizer will say how many words there are."""
-    if front_end_kind(whole) == "text" and "vocab" not in nested_table(asked, "embed"):
+    if front_end_kind(whole) == "text" and "vocab" not in nested_table(table, "embed"):
         whole["embed"] = {**nested_table(whole, "embed"), "vocab": UNKNOWN_VOCAB}
-    if front_end_kind(whole) == "multimodal" and "vocab" not in nested_table(asked, "embed", "text"):
+    if front_end_kind(whole) == "multimodal" and "vocab" not in nested_table(table, "embed", "text"):
         whole["embed"] = merge_tables(whole["embed"], {"text": {"vocab": UNKNOWN_VOCAB}})
 
 
-def default_mask(whole: dict[str, Any], asked: dict[str, Any], task: dict[str, Any]) -> None:
+def default_mask(whole: dict[str, Any], table: dict[str, Any], task: dict[str, Any]) -> None:
     """A recipe's own default is a decoder, where nothing says that the model may look both ways."""
     trunk = whole.setdefault("trunk", {})
-    both_ways = "preset" in asked or task.get("kind") in BOTH_WAYS or front_end_kind(whole) not in ONE_WAY
+    both_ways = "preset" in table or task.get("kind") in BOTH_WAYS or front_end_kind(whole) not in ONE_WAY
     if both_ways and isinstance(trunk, dict):
         whole["trunk"] = {"mask": config.Trunk().mask, **trunk}
 
 
-def default_positions(whole: dict[str, Any], asked: dict[str, Any], context: Any) -> None:
+def default_positions(whole: dict[str, Any], table: dict[str, Any], context: Any) -> None:
     """As many learned places as there are tokens; tables of places on a grid stay as they are."""
     for path in (("trunk",), ("encoder", "trunk")):
         position = nested_table(whole, *path, "position")
-        unsaid = position.get("kind") == "learned" and "length" not in nested_table(asked, *path, "position")
+        unsaid = position.get("kind") == "learned" and "length" not in nested_table(table, *path, "position")
         if unsaid and not isinstance(position.get("length"), list):
             nested_table(whole, *path)["position"] = {**position, "length": max_positions(whole, path[0], context)}
 
 
-def default_head(whole: dict[str, Any], asked: dict[str, Any], task: dict[str, Any]) -> None:
+def default_head(whole: dict[str, Any], table: dict[str, Any], task: dict[str, Any]) -> None:
     """A head that can be asked this, as wide as the data will say."""
     said, head = (
-        "head" in asked,
+        "head" in table,
         head_for_task(task, nested_table(whole, "head"), has_cls_token(nested_table(whole, "embed"))),
     )
     if not said and head:
         whole["head"] = head
     elif not said and front_end_kind(whole) not in ONE_WAY and nested_table(whole, "head").get("kind", "lm") == "lm":
         whole["head"] = {"kind": "none"}  # the task says that it needs another
-    if task.get("kind") in ("classification", "regression") and "out" not in nested_table(asked, "head"):
+    if task.get("kind") in ("classification", "regression") and "out" not in nested_table(table, "head"):
         whole["head"] = {name: value for name, value in nested_table(whole, "head").items() if name != "out"}
-    if nested_table(whole, "head").get("kind") == "token" and "out" not in nested_table(asked, "head"):
+    if nested_table(whole, "head").get("kind") == "token" and "out" not in nested_table(table, "head"):
         whole["head"] = {**nested_table(whole, "head"), "out": UNKNOWN_VOCAB}
 
 

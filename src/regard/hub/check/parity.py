@@ -100,20 +100,22 @@ class OutputParity:
 
 
 @torch.no_grad()
-def compare_outputs(ours: Any, theirs: Any, asked: ProbeInput, dtype: str = "fp32") -> OutputParity:
+def compare_outputs(ours: Any, reference: Any, probe: ProbeInput, dtype: str = "fp32") -> OutputParity:
     """Ask both the same; both are in that type and in eval mode."""
-    told = asked.asked_of(ours)
+    told = probe.asked_of(ours)
     told = told if isinstance(told, tuple) else (told,)
-    said = pair_outputs(told, reference_outputs(theirs, asked))
-    mine, other = ([asked.select_real(x).double() for x in each] for each in (told, said))
+    said = pair_outputs(told, reference_outputs(reference, probe))
+    mine, other = ([probe.select_real(x).double() for x in each] for each in (told, said))
     distance, largest = max_difference(mine, other), max(float(y.abs().max()) for y in other)
     tolerance = allowed_difference(dtype, largest)
-    steps = compare_layers(ours, theirs, asked)
+    steps = compare_layers(ours, reference, probe)
     agree = torch.cat([(x.argmax(-1) == y.argmax(-1)).flatten() for x, y in zip(mine, other, strict=True)])
     found = OutputParity(dtype, distance, largest, tolerance, float(agree.double().mean()), None, tuple(steps))
     if found.same:
         return found
-    return replace(found, first=first_difference(ours, theirs, asked, steps, allowed_difference(dtype, 1.0)) or "head")
+    return replace(
+        found, first=first_difference(ours, reference, probe, steps, allowed_difference(dtype, 1.0)) or "head"
+    )
 
 
 def pair_outputs(ours: tuple[Tensor, ...], theirs: list[Tensor]) -> list[Tensor]:

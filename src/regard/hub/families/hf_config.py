@@ -105,14 +105,14 @@ class HFConfig:
 # ---------------------------------------------------------------- heads that every family has
 
 
-def body_without_head(theirs: HFConfig) -> config.Head:
+def body_without_head(hf: HFConfig) -> config.Head:
     """The body alone, as classes called Model have it."""
     return config.NoHead()
 
 
-def num_labels(theirs: HFConfig) -> int:
+def num_labels(hf: HFConfig) -> int:
     """How many classes their labels name; two unless said."""
-    return len(theirs.table("id2label").said) or theirs.get_int("num_labels", 2)
+    return len(hf.table("id2label").said) or hf.get_int("num_labels", 2)
 
 
 def labels_to_hf(c: config.Head) -> dict[str, Any]:

@@ -167,8 +167,8 @@ class ParsedConfig(NamedTuple):
     longest: int | None
 
 
-def parse_hf_config(said: dict[str, Any], path: str) -> ParsedConfig:
-    kind, theirs = str(said.get("model_type")), HFConfig(said, path)
+def parse_hf_config(raw: dict[str, Any], path: str) -> ParsedConfig:
+    kind, theirs = str(raw.get("model_type")), HFConfig(raw, path)
     if theirs.get("auto_map") and kind not in FAMILIES:
         raise theirs.error("auto_map", "it asks for code from the folder to be run, which is never done here; known "
                            f"model types are {', '.join(FAMILIES)}")  # fmt: skip
@@ -190,7 +190,7 @@ def parse_hf_config(said: dict[str, Any], path: str) -> ParsedConfig:
     return ParsedConfig(c, family, architecture, max_positions(c, theirs, family.length))
 
 
-def max_positions(c: config.Model, theirs: HFConfig, key: str) -> int | None:
+def max_positions(c: config.Model, hf: HFConfig, key: str) -> int | None:
     """The longest text that a model knows; images are all alike."""
     if isinstance(c, config.DualEncoder):
         length = getattr(c.trunk.position, "length", None) if isinstance(c.trunk, config.Trunk) else None
@@ -199,22 +199,22 @@ def max_positions(c: config.Model, theirs: HFConfig, key: str) -> int | None:
         return None
     length, most = (
         getattr(c.trunk.position, "length", None),
-        theirs.get_int(key, 2048),
+        hf.get_int(key, 2048),
     )  # RoBERTa's counts places unused
     return (
         min(most, length) if isinstance(c.trunk.position, config.LearnedPosition) and isinstance(length, int) else most
     )
 
 
-def architecture_of(family: Family, theirs: HFConfig) -> str:
+def architecture_of(family: Family, hf: HFConfig) -> str:
     """Their class; the most usual where none is named."""
-    match theirs.get("architectures"):
+    match hf.get("architectures"):
         case None | []:
             return next(iter(family.heads))
         case [str(name), *_] if name in family.heads:
             return name
         case _:
-            raise theirs.error("architectures", f"known are {', '.join(family.heads)}")
+            raise hf.error("architectures", f"known are {', '.join(family.heads)}")
 
 
 def with_precision(c: config.Model, precision: str) -> config.Model:

@@ -65,19 +65,19 @@ def leaves_model_open(model: config.Transformer, task: config.Task) -> bool:
     return replace(model, trunk=trunk, head=plain.head, precision=plain.precision) == plain
 
 
-def model_config_from(asked: config.Transformer, folder: read_folder.ModelFolder) -> config.Transformer:
+def model_config_from(wanted: config.Transformer, folder: read_folder.ModelFolder) -> config.Transformer:
     """The folder's model with the head that is asked for; with its dropout, unless another is.
 
     A head over words of which nothing is said is the folder's own, if it has one.
     """
-    theirs, head = folder.config, asked.head
+    theirs, head = folder.config, wanted.head
     assert isinstance(theirs, config.Transformer)  # towers were refused
     own: config.Head = theirs.head.lm if isinstance(theirs.head, config.PretrainingHead) else theirs.head
     if head == config.LMHead() and isinstance(own, config.LMHead):
         head = own
     if head == config.PoolingHead(pooling="mean") and isinstance(own, config.PoolingHead) and not theirs.embed.vocab:
         head = replace(own, out=None)  # of an image, as much is unsaid
-    trunk, encoder, dropout = theirs.trunk, theirs.encoder, asked.trunk.dropout
+    trunk, encoder, dropout = theirs.trunk, theirs.encoder, wanted.trunk.dropout
     if dropout != config.Dropout():
         read = trunk if encoder is None else encoder.trunk
         if (
@@ -89,7 +89,7 @@ def model_config_from(asked: config.Transformer, folder: read_folder.ModelFolder
                                      "its dropout is one number; say model.trunk whole")  # fmt: skip
         trunk = replace(trunk, dropout=dropout)
         encoder = None if encoder is None else replace(encoder, trunk=replace(read, dropout=dropout))
-    return replace(theirs, trunk=trunk, encoder=encoder, head=head, precision=asked.precision)
+    return replace(theirs, trunk=trunk, encoder=encoder, head=head, precision=wanted.precision)
 
 
 def tokenizer_of_folder(text: config.Tokenizer, folder: read_folder.ModelFolder) -> tuple[config.Tokenizer, Tokenizer]:

@@ -51,9 +51,9 @@ def matching_parameters(model: nn.Module, name: str) -> list[str]:
     return found
 
 
-def path_within(steps: list[str], asked: list[str]) -> bool:
-    begin = steps[: len(asked)]
-    return len(begin) == len(asked) and all(fnmatchcase(*pair) for pair in zip(begin, asked, strict=True))
+def path_within(steps: list[str], pattern: list[str]) -> bool:
+    begin = steps[: len(pattern)]
+    return len(begin) == len(pattern) and all(fnmatchcase(*pair) for pair in zip(begin, pattern, strict=True))
 
 
 def parameter_paths(paths: Iterable[str]) -> Iterator[str]:

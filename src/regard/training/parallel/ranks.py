@@ -154,7 +154,7 @@ def take_rows(batch: Any, rows: slice) -> Any:
     return {name: table[rows] for name, table in batch.items()} if isinstance(batch, Mapping) else batch[rows]
 
 
-def parse_problem(told: bytes) -> Exception:
+def parse_problem(message: bytes) -> Exception:
     """What another rank told, as what it was there."""
-    said = json.loads(told)
+    said = json.loads(message)
     return ERROR_KINDS.get(said["kind"], config.RunError)(said["text"])
