@@ -453,7 +453,7 @@ class Formula:
         self.tables = [comparison.StudyPart(part, studies.expand_variants(part), out) for part in study.parts]
         self.tried += [each.variants[0].recipe for each in self.tables]
 
-    def go(self):
+    def run(self):
         return None
 
     def of(self, table, variant):

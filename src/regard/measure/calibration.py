@@ -81,9 +81,10 @@ class CalibratedMachine:
     def rate(self, name: str, size: float) -> float:
         rungs = self.ladder(name)
         above = bisect([rung[0] for rung in rungs], size)
-        if above in (0, len(rungs)):
+        if above in (0, len(rungs)):  # beyond the ladder the last speed holds: a fit would go on rising for ever
             return rungs[min(above, len(rungs) - 1)][1]
         (low, slow), (high, fast) = rungs[above - 1 : above + 1]
+        # between rungs a power law: sizes span many magnitudes, and a straight line would follow the larger alone
         part = math.log(size / low) / math.log(high / low)
         return math.exp((1 - part) * math.log(slow) + part * math.log(fast))
 
