@@ -55,11 +55,11 @@ def additive(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionArgs) -
     maps = [weight.to(q.dtype) for weight in (own.q.weight, own.k.weight, own.w.weight[0])]
     k, v, heads = repeat_kv(k, q), repeat_kv(v, q), batch_head_index(q)[1].flatten()
 
-    def some(q: Tensor, rows: Tensor) -> Tensor:
+    def attend_rows(q: Tensor, rows: Tensor) -> Tensor:
         s = apply_pair_bias(additive_score(q, k, *maps), mask_table(plan.spec, heads, rows, args.bias, q.dtype))
         return dropout(attention_weights(s), args.dropout) @ v
 
-    return by_query_rows(q, k.shape[2], len(maps[2]), some)
+    return by_query_rows(q, k.shape[2], len(maps[2]), attend_rows)
 
 
 def hard_lookup(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:  # (…, k), (K, k), (K, e) -> (…, e)

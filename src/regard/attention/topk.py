@@ -34,10 +34,10 @@ def topk_attention(q: Tensor, k: Tensor, v: Tensor, plan: Plan, args: AttentionA
         return reference(q, k, v, plan, args)  #: S014
     heads = batch_head_index(q)[1].flatten()
 
-    def some(q: Tensor, rows: Tensor) -> Tensor:
+    def attend_rows(q: Tensor, rows: Tensor) -> Tensor:
         s = attention_scores(q, k, args.scale, mask_table(plan.spec, heads, rows, args.bias, q.dtype))
         best = s.detach().topk(kept, sorted=False).indices
         left = s.new_zeros(s.shape, dtype=torch.bool).scatter(-1, best, True)  # a forbidden key stays forbidden
         return dropout(attention_weights(s.masked_fill(~left, float("-inf"))), args.dropout) @ repeat_kv(v, q)
 
-    return by_query_rows(q, k.shape[2], 1, some)
+    return by_query_rows(q, k.shape[2], 1, attend_rows)

@@ -202,11 +202,11 @@ class ChatLoop:
             yield
             return
 
-        def pressed(number: int, frame: Any) -> None:
+        def on_interrupt(number: int, frame: Any) -> None:
             if not self.conversation.stop():
                 raise KeyboardInterrupt
 
-        before = signal.signal(signal.SIGINT, pressed)
+        before = signal.signal(signal.SIGINT, on_interrupt)
         try:
             yield
         finally:

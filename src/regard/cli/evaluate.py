@@ -106,7 +106,7 @@ def show_evaluation_progress() -> Iterator[Callable[[int], None]]:
     """How much is done, on stderr: a number that moves in a terminal, else a calm line now and then."""
     watched, last, shown = sys.stderr.isatty(), time.monotonic(), 0
 
-    def told(done: int) -> None:
+    def on_progress(done: int) -> None:
         nonlocal last, shown
         if time.monotonic() - last >= (0.25 if watched else EVERY):
             last, line = time.monotonic(), f"{done:,} done"
@@ -114,7 +114,7 @@ def show_evaluation_progress() -> Iterator[Callable[[int], None]]:
             shown = len(line) if watched else 0
 
     try:
-        yield told
+        yield on_progress
     finally:
         if shown:
             print("\r" + " " * shown + "\r", end="", file=sys.stderr, flush=True)

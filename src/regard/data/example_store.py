@@ -46,10 +46,10 @@ class ColumnTypes:
 
     @classmethod
     def of(cls, example: Example) -> "ColumnTypes":
-        def those(*kinds: type) -> tuple[str, ...]:
+        def columns_of(*kinds: type) -> tuple[str, ...]:
             return tuple(name for name, value in example.items() if type(value) in kinds)
 
-        found = cls(those(list, tuple), those(int, bool), those(float))
+        found = cls(columns_of(list, tuple), columns_of(int, bool), columns_of(float))
         strange = set(example) - {*found.lists, *found.whole, *found.broken}
         if strange or not found.lists:
             raise TypeError(f"an example holds lists of whole numbers and single numbers, got {example!r:.200}")

@@ -92,8 +92,8 @@ def cases(subject: KernelSubject, names: tuple[str, ...], grad: bool = True) -> 
         yield case, subject.refuses(build_spec(case, grad=grad))
 
 
-def max_difference(ours: Tensor, theirs: Tensor) -> float:
-    return float((ours - theirs).detach().abs().max()) if ours.numel() else 0.0
+def max_difference(ours: Tensor, expected: Tensor) -> float:
+    return float((ours - expected).detach().abs().max()) if ours.numel() else 0.0
 
 
 def random_gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:

@@ -68,8 +68,8 @@ class TranslationScorer(RowScorer):
     columns = ("source",)
     task: tasks.Translation
 
-    def __init__(self, *asked: Any, scoring: TranslationScoring | None = None, **more: Any) -> None:
-        super().__init__(*asked, **more)
+    def __init__(self, *args: Any, scoring: TranslationScoring | None = None, **more: Any) -> None:
+        super().__init__(*args, **more)
         self.how, self.translator = scoring or TranslationScoring(), Translator(self.model)
         self.sources: list[str] = []
 

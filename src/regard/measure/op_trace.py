@@ -178,23 +178,23 @@ class FusedOps:
         yield from (("plain.float32", size) for size in self.inner.values())
 
 
-def op_flops(func: Any, args: Any, kwargs: Any, out: Any, said: dict[str, Any]) -> int:
+def op_flops(func: Any, args: Any, kwargs: Any, out: Any, keywords: dict[str, Any]) -> int:
     """The arithmetic of a product or of attention, as torch counts it; nothing for all else."""
     if func._overloadpacket in flop_registry:
         return int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=out))
     if not func._schema.name.startswith("aten::_scaled_dot_product_flash_attention_for_cpu"):
         return 0
-    q, k, v = (said[name].shape for name in ("query", "key", "value"))
-    if "grad_out" in said:
-        return int(sdpa_backward_flop_count(said["grad_out"].shape, q, k, v))
+    q, k, v = (keywords[name].shape for name in ("query", "key", "value"))
+    if "grad_out" in keywords:
+        return int(sdpa_backward_flop_count(keywords["grad_out"].shape, q, k, v))
     return int(sdpa_flop_count(q, k, v))
 
 
-def causal_share(kwargs: dict[str, Any]) -> float:
+def causal_share(keywords: dict[str, Any]) -> float:
     """The part of it that a causal kernel computes: whole blocks of keys are skipped."""
-    if not kwargs.get("is_causal"):
+    if not keywords.get("is_causal"):
         return 1.0
-    keys: Tensor = kwargs["key"]
+    keys: Tensor = keywords["key"]
     return (1 + min(1.0, BLOCK.get(keys.device.type, 128) / keys.shape[-2])) / 2
 
 

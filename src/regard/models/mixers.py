@@ -122,10 +122,10 @@ def register_mixer(kind: str, make: Callable[[Any, int, bool], Any], growth: tup
     """A reader of a setting, a width, and whether it may look ahead; and how its cost grows with the length."""
     MIXER_GROWTH.update({} if growth is None else {kind: growth})
 
-    def made(c: config.Trunk, layer: int) -> MixerLayer:
+    def build_layer(c: config.Trunk, layer: int) -> MixerLayer:
         return MixerLayer(make(c.mixer, c.dim, mask(c.masks[layer % len(c.masks)]).ahead))
 
-    MIXERS[kind] = made
+    MIXERS[kind] = build_layer
 
 
 register_mixer("dense", lambda c, dim, both: DenseMixer(dim, c.max_length, both), ("n²·d²", 2.0))

@@ -266,9 +266,9 @@ def growth_figure(rows: list[dict[str, Any]]) -> str:
     return draw_chart(series, "tokens", "milliseconds of mixing, one layer", log_x=True, log_y=True) if series else ""
 
 
-def as_number(said: Any) -> float | None:
+def as_number(cell: Any) -> float | None:
     try:
-        value = float(str(said))
+        value = float(str(cell))
     except ValueError:
         return None
     return value if math.isfinite(value) else None

@@ -28,17 +28,17 @@ QUICK = ("train.steps=4", "train.batch_size=8")
 @register_demo("vit-vs-cnn", "Vision transformer or convolutions, with few images and with many?",
        "Both have as many weights, see the same digits of 8 x 8 pixels and take the same steps; the number of images "
        "that they learn from doubles from row to row.")  # fmt: skip
-def demo_vit_vs_cnn(asked: DemoSettings) -> list[DemoTable]:
-    sizes = TRAIN_SIZES[:2] if asked.quick else TRAIN_SIZES
-    files = write_subsets(asked.out / "data", sizes)
+def demo_vit_vs_cnn(demo: DemoSettings) -> list[DemoTable]:
+    sizes = TRAIN_SIZES[:2] if demo.quick else TRAIN_SIZES
+    files = write_subsets(demo.out / "data", sizes)
     lines = tuple(f"{size}: data.source={json.dumps(str(file))}" for size, file in files.items())
-    test = json.dumps(str(asked.out / "data" / "test.jsonl"))
-    settings = (*(QUICK if asked.quick else ()), f"data.validation={test}", *asked.settings)
+    test = json.dumps(str(demo.out / "data" / "test.jsonl"))
+    settings = (*(QUICK if demo.quick else ()), f"data.validation={test}", *demo.settings)
     part = StudyTable(recipe=next(iter(IMAGE_RECIPES)), settings=settings, variants=lines, over=VARIANT_KEY,
                 grid=(f"recipe={','.join(IMAGE_RECIPES)}",))  # fmt: skip
-    seeds = asked.seeds or (1 if asked.quick else 3)
-    compared = StudyRun(StudyPlan(seeds=seeds, parts=(part,)), asked.out / "runs", command=asked.command,
-                          tell=asked.tell, measured=False)  # fmt: skip
+    seeds = demo.seeds or (1 if demo.quick else 3)
+    compared = StudyRun(StudyPlan(seeds=seeds, parts=(part,)), demo.out / "runs", command=demo.command,
+                          tell=demo.tell, measured=False)  # fmt: skip
     if (stopped := compared.run()) is not None:
         raise DemoInterrupted(stopped)
     return [accuracy_table(variant_rows(compared, compared.tables[0]))]

@@ -144,14 +144,14 @@ def tower_inputs(batch: TaskBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]
     return {"ids": batch["seen"], **seen}, {name: batch[name] for name in ("ids", "real") if name in batch}
 
 
-def recall_at(asked: Tensor, among: Tensor, best: int, rows: int = 1024) -> float:
+def recall_at(queries: Tensor, among: Tensor, best: int, rows: int = 1024) -> float:
     """How often the partner, which has the same number, is one of the `best` nearest; of equals the worse counts."""
     right = 0
-    for start in range(0, len(asked), rows):
-        near = asked[start : start + rows] @ among.mT
+    for start in range(0, len(queries), rows):
+        near = queries[start : start + rows] @ among.mT
         own = near.diagonal(start)[:, None]
         right += int(((near >= own).sum(-1) <= best).sum())
-    return right / max(1, len(asked))
+    return right / max(1, len(queries))
 
 
 # ---------------------------------------------------------------- many ranks

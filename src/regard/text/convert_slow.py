@@ -91,12 +91,14 @@ def with_template(inner: tokenizers.Tokenizer, card: TokenizerConfig, one: str, 
     tokens = {role: card.get(f"{role}_token") for role in ("cls", "sep", "bos", "eos", "language")}
     used = {word.partition(":")[0] for word in two.split()} & tokens.keys()
 
-    def spelt(template: str) -> list[str]:
+    def fill_template(template: str) -> list[str]:
         words = (word.partition(":") for word in template.split())
         return [f"{tokens.get(word, word)}:{segment or 0}" for word, _, segment in words]
 
     ids = [token_with_id(inner, str(tokens[role])) for role in sorted(used)]
-    inner.post_processor = processors.TemplateProcessing(single=spelt(one), pair=spelt(two), special_tokens=ids)
+    inner.post_processor = processors.TemplateProcessing(
+        single=fill_template(one), pair=fill_template(two), special_tokens=ids
+    )
     return inner
 
 

@@ -46,7 +46,7 @@ class RenderBudget:
             raise BudgetExceeded(f"it makes more than {MAX_LETTERS:,} letters")
 
 
-CURRENT_BUDGET: ContextVar[RenderBudget] = ContextVar("purse")
+CURRENT_BUDGET: ContextVar[RenderBudget] = ContextVar("render_budget")
 
 
 @contextmanager

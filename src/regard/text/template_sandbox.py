@@ -266,7 +266,7 @@ def filter_node(node: Any, name: str, *given: nodes.Expr) -> nodes.Filter:
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """Where templates are rendered, inside of `render_budget`."""
+    """The sandboxed Jinja environment of templates; they are rendered inside of `template_budget.render_budget`."""
 
     intercepted_binops = frozenset(BINARY_OPERATORS)
 

@@ -42,7 +42,7 @@ class UnknownCharacter(DataError):
 
 
 class Tokenizer:
-    """Text to ids and back; `roles` are the ids of "pad", "bos", "eos", "mask", "cls", "sep", "unk", if it has them.
+    """Text to ids and back; `special_ids` has those of "pad", "bos", "eos", "mask", "cls", "sep", "unk", if there are.
 
     `card` is what stands in a tokenizer_config.json: the special tokens by the names `transformers` has for roles.
     `specials` says whether special tokens in a text are parsed; unless said they are, if the card does not forbid it.

@@ -99,14 +99,14 @@ def split_fields(file: ReadableFile, tally: BadRecordPolicy, mark: str) -> Itera
     """Rows as csv writes them: a field in quotes may hold the mark, doubled quotes and line ends."""
     last = 0
 
-    def fed() -> Iterator[str]:
+    def numbered_lines() -> Iterator[str]:
         nonlocal last
         for number, line in good_lines(file, tally):
             last = number
             yield line
 
     csv.field_size_limit(MAX_LINE_BYTES)  # of the whole process, and too low for long documents
-    reader = csv.reader(fed(), delimiter=mark, strict=True)
+    reader = csv.reader(numbered_lines(), delimiter=mark, strict=True)
     while True:
         before = reader.line_num
         try:

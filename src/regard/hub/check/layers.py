@@ -81,9 +81,9 @@ def first_difference(ours: Any, reference: Any, probe: ProbeInput, steps: list[L
     return apart.where
 
 
-def relative_difference(ours: Tensor, theirs: Tensor, probe: ProbeInput) -> float:
+def relative_difference(ours: Tensor, reference: Tensor, probe: ProbeInput) -> float:
     """The largest difference, of large vectors as a part of their size; endless where something is no number."""
-    a, b = (probe.select_real(x).double() for x in (ours, theirs))
+    a, b = (probe.select_real(x).double() for x in (ours, reference))
     size = b.square().mean(-1, keepdim=True).sqrt().clamp(min=1.0)
     return float(((a - b).abs() / size).nan_to_num(nan=torch.inf, posinf=torch.inf).max())
 

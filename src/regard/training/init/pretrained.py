@@ -141,10 +141,10 @@ def transfer_weights(model: Model, folder: read_folder.ModelFolder) -> TransferR
     return TransferReport(folder.path, kept, new, left, tuple(setting_differences(model.c, other.c)))
 
 
-def same_labels(mine: config.Task | None, theirs: config.Task | None) -> bool:
+def same_labels(mine: config.Task | None, source: config.Task | None) -> bool:
     """Whether an answer means the same to both: the same class, or the end of the same thing."""
-    both = mine is not None and theirs is not None and mine.kind == theirs.kind
-    return both and getattr(mine, "classes", ()) == getattr(theirs, "classes", ())
+    both = mine is not None and source is not None and mine.kind == source.kind
+    return both and getattr(mine, "classes", ()) == getattr(source, "classes", ())
 
 
 def load_twin(folder: read_folder.ModelFolder) -> Model:
@@ -167,13 +167,13 @@ def can_transfer(place: str, weight: Tensor, old: Tensor) -> bool:
     return weight.shape == old.shape or grown
 
 
-def check_shapes(model: Model, theirs: dict[str, Tensor], path: Path) -> None:
+def check_shapes(model: Model, source: dict[str, Tensor], path: Path) -> None:
     """All but the heads must be in both, and of one shape."""
     mine = {name: weight for name, weight in name_table.untied_tensors(model).items() if not name.startswith("head.")}
-    wrong = [f"{name} is {describe_shape(theirs.get(name))} there and {describe_shape(weight)} "
+    wrong = [f"{name} is {describe_shape(source.get(name))} there and {describe_shape(weight)} "
              "here" for name, weight in mine.items()
-             if name not in theirs or not can_transfer(name, weight, theirs[name])]  # fmt: skip
-    wrong += [f"{name} is {describe_shape(old)} there and missing here" for name, old in theirs.items()
+             if name not in source or not can_transfer(name, weight, source[name])]  # fmt: skip
+    wrong += [f"{name} is {describe_shape(old)} there and missing here" for name, old in source.items()
               if name not in mine and not name.startswith("head.")]  # fmt: skip
     if wrong:
         more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -185,9 +185,9 @@ def describe_shape(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else str(tuple(tensor.shape))
 
 
-def setting_differences(mine: config.Transformer, theirs: config.Transformer) -> Iterator[str]:
+def setting_differences(mine: config.Transformer, source: config.Transformer) -> Iterator[str]:
     """Settings that change what weights mean and not their shape: no other check would notice."""
-    here, there = dict(config_leaves(config.to_dict(mine))), dict(config_leaves(config.to_dict(theirs)))
+    here, there = dict(config_leaves(config.to_dict(mine))), dict(config_leaves(config.to_dict(source)))
     for path, value in here.items():
         if path in there and there[path] != value and not set(path.split(".")) & set(FREE):
             yield f"model.{path} is {value!r} and was {there[path]!r}"
