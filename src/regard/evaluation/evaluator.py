@@ -268,7 +268,7 @@ class Evaluator:
         if isinstance(task, tasks.MaskedLM) and task.c.next_sentence:
             some = next_sentence_rows(list(some), task)
         ask = (self.model, task, some, each, self.voice.progress)
-        marks = TranslationScorer(*ask, how=scoring) if isinstance(task, tasks.Translation) else (
+        marks = TranslationScorer(*ask, scoring=scoring) if isinstance(task, tasks.Translation) else (
             AnswerScorer(*ask) if isinstance(task, tasks.QuestionAnswering) else RowScorer(*ask))  # fmt: skip
         name = ("" if self.share is None else f"{self.share:g} of ") + name_sources([table.name for table in found])
         score = scored(self.model, marks.batches(), task)
