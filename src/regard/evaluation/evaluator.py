@@ -179,7 +179,7 @@ def scoring_settings(settings: dict[str, Any], task: config.Task) -> Translation
         name = next(iter(settings)).replace("_", "-")
         raise ConfigError(f"{name}: for translations alone, and what is asked here is {task.kind!r}; leave it out")
     if isinstance(task, config.Translation):
-        import_sacrebleu()  # before anybody waits for translations
+        import_sacrebleu()  # before translations are made, which take minutes
     return config.from_dict(TranslationScoring, settings)
 
 

@@ -143,7 +143,7 @@ def apply_adapter(model: Any, adapter: PeftAdapter) -> Any:
     if isinstance(model.c, config.DualEncoder):
         raise config.ConfigError(f"{adapter.path}: it is for one model, and towers are several; merge it with peft")
     if lora.adapted_modules(model):
-        raise config.ConfigError(f"{adapter.path}: the model wears adapters already; model.merge() makes them part of "
+        raise config.ConfigError(f"{adapter.path}: the model has adapters already; model.merge() makes them part of "
                                  "it, and room for others")  # fmt: skip
     before = model.c, model.head, model.task, model.source_folder
     try:

@@ -251,7 +251,7 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
     def save(self, path: str | Path) -> None:
         """Weights, config and tokenizer as a folder, in the form of `transformers` where the family has one.
 
-        Adapters that the model wears are merged there, and stay what they are here.
+        Adapters of the model are merged there, and stay what they are here.
         """
         from regard.hub import write_folder
         from regard.native.quantize import refuse_packed

@@ -240,7 +240,7 @@ def add_adapters(model: nn.Module, c: config.LoRA) -> None:
     """Attach fresh adapters, which alone are trained from now on, with the modules to train whole."""
     alone = parameter_names(model, c.modules_to_save or ())
     if adapted_modules(model):
-        raise ConfigError("lora: the model wears adapters already; merge them first")
+        raise ConfigError("lora: the model has adapters already; merge them first")
     places = {
         address: spot for address, spot in match_targets(model, c.targets).items() if f"{spot.path}.weight" not in alone
     }

@@ -169,7 +169,7 @@ def parse_body(body: bytes) -> Any:
 
 
 def check_container_count(text: str) -> None:
-    """Refuses more tables and lists than anybody means, before one of them is made."""
+    """Refuses more tables and lists than a request can mean, before one of them is made."""
     if text.count("{") + text.count("[") <= TABLES:  # those inside of texts as well
         return
     count = depth = 0

@@ -53,7 +53,7 @@ class ModelEMA:
             weight.copy_(tensors[name])
 
     def state(self) -> dict[str, Tensor]:
-        """Averages, and the model's own weights with them: a model that is saved while it wears the average has not."""
+        """The means, and the model's own weights: while the means are in the model, it lacks the latter."""
         own = self.own or {name: weight.detach() for name, weight in self.weights.items()}
         means = {f"{name}/mean": mean for name, mean in self.means.items()}
         return {"steps": self.steps, **means, **{f"{name}/own": weight for name, weight in own.items()}}
