@@ -57,7 +57,7 @@ def online_softmax_(
 ) -> tl.tensor:  # fmt: skip
     """Running softmaxes take in more keys: of one query one for each slot of a tile, so that no slot waits for another;
     or one for each of sixteen queries and more."""
-    values = tl.where(seen[:, None], values, 0.0)  # a slot never written may hold NaN, and 0 · NaN is NaN
+    values = tl.where(seen[:, None], values, 0.0)  # a slot never written may hold NaN, and 0 times NaN is NaN
     if many == 1:
         score = tl.where(seen, tl.sum(keys.to(tl.float32) * q[None, :], 1) * scale, -float("inf"))
         peak = tl.maximum(most, score)

@@ -49,7 +49,7 @@ def norm_gains_(
 
 
 def norm_stats_(every: tl.tensor, i: tl.tensor, k: tl.constexpr, eps: tl.constexpr, norm: tl.constexpr) -> tl.tensor:
-    """Mean and 1/deviation of a row. In two passes over registers: E[x²] - E[x]² loses digits if the mean is large."""
+    """Mean and 1/deviation of a row. Two passes: a mean of squares less a squared mean loses digits."""
     mean = tl.sum(every, 0) / k if norm == "layer" else 0.0
     far = tl.where(i < k, every - mean, 0.0)
     return mean, tl.rsqrt(tl.sum(far * far, 0) / k + eps)
