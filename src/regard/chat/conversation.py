@@ -10,8 +10,7 @@ would give.
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from regard import config
@@ -133,8 +132,7 @@ class Conversation:
         room = (
             {} if most is None or self.form.slides else {"max_new_tokens": min(c.max_new_tokens, most - len(ids) + 1)}
         )
-        with self.ending():
-            return self.model.session([ids], **self.settings | seed | room)
+        return self.model.session([ids], end_ids=self.form.ends, **self.settings | seed | room)
 
     def sampling(self, ids: list[int]) -> config.SamplingParams:
         """How tokens are chosen after these, as the folder has it and as it was set."""
@@ -142,16 +140,6 @@ class Conversation:
             self.model.default_settings([ids], new=self.settings.get("max_new_tokens")) | self.settings,
             self.form.tokenizer,
         )
-
-    @contextmanager
-    def ending(self) -> Iterator[None]:
-        """The model, with the end that the form has for answers."""
-        manner = self.model.generation_defaults
-        self.model.generation_defaults = replace(manner, ends=manner.ends | self.form.ends)
-        try:
-            yield
-        finally:
-            self.model.generation_defaults = manner
 
     def fit_window(self, text: str, past: list[Exchange]) -> tuple[int, list[int]]:
         """The exchange to begin with and the ids to be read: all while there is room for an answer, then fewer."""

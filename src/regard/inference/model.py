@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -361,15 +362,18 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         )
         return beam_search(self, texts, c, self.generation_limits, **sources)
 
-    def session(self, texts: list[list[int]], **settings: Any) -> DecodeSession:
-        """A session in ids, whose steps can be seen and changed."""
-        settings = canonical_settings(settings)
+    def session(
+        self, texts: list[list[int]], *, end_ids: frozenset[int] = frozenset(), **settings: Any
+    ) -> DecodeSession:
+        """A session in ids, whose steps can be seen and changed. `end_ids` end a text besides those of the model."""
+        settings, limits = canonical_settings(settings), self.generation_limits
+        limits = replace(limits, ends=limits.ends | end_ids)
         given = {
             name: settings.pop(name) for name in ("source", "source_real", *SPECULATION_SETTINGS) if name in settings
         }
         c = sampling_params(self.default_settings(texts) | settings, self.output_tokenizer)
         kind = SpeculativeSession if wants_speculation(given) else DecodeSession
-        return kind(self, texts, c, self.generation_limits, **given, rules=self.constraints(c, len(texts)))
+        return kind(self, texts, c, limits, **given, rules=self.constraints(c, len(texts), limits))
 
     def resume_session(self, path: str | Path) -> DecodeSession:
         """A session that was saved, to go on with the same ids."""
@@ -377,7 +381,9 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
 
         return load_session(self, path, self.generation_limits)
 
-    def constraints(self, c: config.SamplingParams, rows: int) -> list[TokenConstraint | None]:
+    def constraints(
+        self, c: config.SamplingParams, rows: int, limits: GenerationLimits | None = None
+    ) -> list[TokenConstraint | None]:
         """What each row may say, where the settings ask for a form."""
         if c.regex is None and c.json_schema is None:
             return []
@@ -386,8 +392,9 @@ class Model(PretrainedMixin, HFCallMixin, PackableModel, core.Transformer):
         if self.output_tokenizer is None:
             raise config.ConfigError("regex: this model has no tokenizer to say what its tokens spell; set "
                                      "model.tokenizer")  # fmt: skip
-        never = barred_tokens(self, self.generation_limits)
-        ends = frozenset(id for id in self.generation_limits.ends if id < len(never) and not never[id])
+        limits = limits or self.generation_limits
+        never = barred_tokens(self, limits)
+        ends = frozenset(id for id in limits.ends if id < len(never) and not never[id])
         rule = build_constraint(c, self.output_tokenizer, len(never), ends)
         return [None if rule is None else rule.copy() for _ in range(rows)]
 
